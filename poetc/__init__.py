@@ -1,0 +1,1 @@
+"""poetc compiles the training of neural networks for small Arm boards."""

@@ -1,0 +1,39 @@
+"""Errors that a user can act on. Each carries the process exit code that the command line returns for it."""
+
+from __future__ import annotations
+
+
+class PoetcError(Exception):
+    """Base of every error that is the user's to mend: one line, no traceback."""
+
+    exit_code = 70
+
+
+class CheckFailed(PoetcError):
+    """A comparison or verification that the user asked for did not hold."""
+
+    exit_code = 1
+
+
+class UsageError(PoetcError):
+    """A wrong option, unit, pattern, file or directory."""
+
+    exit_code = 2
+
+
+class UnsupportedModelError(PoetcError):
+    """The model holds operators, types or attributes that poetc does not train. Lists all of them at once."""
+
+    exit_code = 3
+
+
+class InfeasibleError(PoetcError):
+    """No schedule exists for the budget or the deadline; says the smallest that works."""
+
+    exit_code = 4
+
+
+class LimitError(PoetcError):
+    """The time limit was reached before any schedule was found."""
+
+    exit_code = 5

@@ -1,0 +1,33 @@
+"""The intermediate representation. See `_ir.py`: it fits on one screen."""
+
+from poetc.graph._ir import (
+    Array,
+    Attribute,
+    DType,
+    Fill,
+    Graph,
+    Operator,
+    Phase,
+    Role,
+    Tensor,
+    TensorType,
+    TrainingGraph,
+    Value,
+    materialize,
+)
+
+__all__ = [
+    "Array",
+    "Attribute",
+    "DType",
+    "Fill",
+    "Graph",
+    "Operator",
+    "Phase",
+    "Role",
+    "Tensor",
+    "TensorType",
+    "TrainingGraph",
+    "Value",
+    "materialize",
+]

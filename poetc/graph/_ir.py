@@ -1,0 +1,175 @@
+"""The intermediate representation: tensors and operators in SSA form, static shapes, one order.
+
+This page is the whole of it. A `Graph` is what the importer makes; a `TrainingGraph` is the same with loss, backward and
+update operators. State (parameters, optimizer state, running statistics) is in SSA form too: an update reads `w` and
+writes `w@1`, with the obligation (`OpSpec.must_alias`) that both occupy the same bytes. After it, `w` no longer
+exists, so a schedule that recomputes a reader of `w` too late is refused without any further rule.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Attribute = int | float | str | bool | tuple[int, ...] | tuple[float, ...]
+Array = npt.NDArray[np.generic]
+
+
+class DType(enum.StrEnum):
+    """Element types that kernels know. int64 in a model becomes I32; bool becomes U8."""
+
+    F32 = "f32"
+    I32 = "i32"
+    U8 = "u8"
+
+    @property
+    def size_bytes(self) -> int:
+        return 1 if self is DType.U8 else 4
+
+    @property
+    def numpy(self) -> np.dtype[np.generic]:
+        return np.dtype({"f32": np.float32, "i32": np.int32, "u8": np.uint8}[self.value])
+
+
+class Role(enum.StrEnum):
+    INPUT = "input"  # given by the caller at every step
+    TARGET = "target"  # the same, for the loss
+    PARAMETER = "parameter"  # trained
+    CONSTANT = "constant"  # never changes: frozen weights, masks; may be read in place from flash
+    STATISTIC = "statistic"  # running mean and variance
+    OPTIMIZER_STATE = "optimizer_state"  # momentum, Adam moments, step counter, learning rate
+    ACTIVATION = "activation"  # made by a forward or loss operator
+    GRADIENT = "gradient"  # made by a backward operator
+
+    @property
+    def is_state(self) -> bool:
+        """Lives in RAM from one training step to the next."""
+        return self in (Role.PARAMETER, Role.STATISTIC, Role.OPTIMIZER_STATE)
+
+
+class Phase(enum.StrEnum):
+    FORWARD = "forward"
+    LOSS = "loss"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape and element type, without identity: what shape inference works on."""
+
+    shape: tuple[int, ...]
+    dtype: DType = DType.F32
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.elements * self.dtype.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    name: str
+    type: TensorType
+    role: Role
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def size_bytes(self) -> int:
+        return self.type.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One call of one kind (see `poetc.ops`). Names are unique in the graph; inputs and outputs name tensors."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    phase: Phase = Phase.FORWARD
+    source: str = ""  # the ONNX node(s) that it came from, for messages and reports
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A value not held in memory: a constant, or seeded weights where the model file carries none.
+
+    `kind`: zeros | ones | constant (`value`) | normal (standard deviation `value`) | uniform (in [`value`, `high`]). The random
+    kinds depend on `seed_name` and the shape alone, so the same model gets the same numbers everywhere.
+    """
+
+    kind: str
+    value: float = 0.0
+    high: float = 0.0
+    seed_name: str = ""
+
+
+Value = Array | Fill
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Operators in topological order. `values` holds a value for every PARAMETER, CONSTANT and state tensor."""
+
+    name: str
+    tensors: Mapping[str, Tensor]
+    operators: tuple[Operator, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    values: Mapping[str, Value]
+    notes: tuple[str, ...] = ()  # what the importer decided and the user should know (one line each)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingGraph(Graph):
+    """A Graph with the whole training step in `operators`.
+
+    `gradients` maps a trained parameter to the tensor that holds its whole gradient; `updates` maps a state tensor to
+    its next version; `options` records how it was made (loss, optimizer, learning rate, batch-norm mode, ...).
+    """
+
+    loss: str = ""
+    target: str = ""
+    gradients: Mapping[str, str] = field(default_factory=dict)
+    updates: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Attribute] = field(default_factory=dict)
+
+
+def materialize(value: Value, type: TensorType) -> Array:
+    """The array of a value: itself, or what a Fill stands for, as `type` says. Deterministic."""
+    if not isinstance(value, Fill):
+        return value
+    dtype = type.dtype.numpy
+    match value.kind:
+        case "zeros":
+            return np.zeros(type.shape, dtype)
+        case "ones":
+            return np.ones(type.shape, dtype)
+        case "constant":
+            return np.full(type.shape, value.value, dtype)
+    import hashlib
+
+    seed = int.from_bytes(hashlib.sha256(value.seed_name.encode()).digest()[:8], "little")
+    random = np.random.Generator(np.random.PCG64(seed))
+    if value.kind == "normal":
+        return (random.standard_normal(type.shape) * value.value).astype(dtype)
+    if value.kind == "uniform":
+        return random.uniform(value.value, value.high, type.shape).astype(dtype)
+    raise ValueError(f"unknown fill kind {value.kind!r}")

@@ -1,0 +1,7 @@
+"""Operator kinds, one file a family. `_registry.py` says what a kind must provide."""
+
+from poetc.ops._builder import Builder
+from poetc.ops._registry import Bound, Kernel, OpSpec, Work, bind, register, registry, spec
+from poetc.ops._views import view_roots
+
+__all__ = ["Bound", "Builder", "Kernel", "OpSpec", "Work", "bind", "register", "registry", "spec", "view_roots"]

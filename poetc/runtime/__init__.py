@@ -1,0 +1,1 @@
+"""The C runtime that emitted programs link against: sources shipped as package data."""

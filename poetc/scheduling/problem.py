@@ -1,0 +1,93 @@
+"""The scheduling problem, free of any solver and of ONNX: operators with costs, tensors with sizes, a budget, a deadline.
+
+`operators` stand in the order in which keep-all executes them; a solver of the class "fixed order" keeps the first
+executions in that order. Tensors are storages: views share one entry. Operators and tensors are named by their index. The JSON form
+(docs/SPEC.md) is these dataclasses field by field.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Literal
+
+Place = Literal["", "ram", "store"]
+
+
+class Paging(enum.StrEnum):
+    NONE = "none"  # no secondary storage
+    SYNC = "sync"  # a transfer adds its time to the step
+    DMA = "dma"  # reserved for transfers that overlap compute
+
+
+class Semantics(enum.StrEnum):
+    EXACT = "exact"
+    POET = "poet"  # what POET's MILP counts (see solvers/poet.py): paging takes no time, ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    name: str
+    size_bytes: int  # what it occupies, alignment included
+    initial: Place = ""  # where it is when the step begins: "" = nowhere, an operator makes it
+    final: Place = ""  # where it must be when the step ends: "" = nowhere in particular
+    pageable: bool = True  # may it be copied to the store
+    page_out_ns: int = 0
+    page_out_pj: int = 0
+    page_in_ns: int = 0
+    page_in_pj: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InPlace:
+    """Output `output` may (or, if `required`, must) take over the bytes of input `input`, which ceases to exist. Tensor indices."""
+
+    input: int
+    output: int
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSpec:
+    name: str
+    kind: str = ""
+    phase: str = "forward"
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    time_ns: int
+    energy_pj: int
+    workspace_bytes: int = 0
+    recomputable: bool = True  # False: must be executed exactly once
+    in_place: tuple[InPlace, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Minimise energy (or time) subject to RAM at every step and the deadline.
+
+    RAM in use at a step = base_bytes + resident tensors (inputs and outputs of the running operator included) +
+    its workspace + page_buffer_bytes if the schedule pages at all. Energy of a schedule = sum of operator and page energies. Time
+    likewise (Paging.SYNC). Every operator is executed at least once; every tensor with `final` is there at the end.
+    """
+
+    name: str
+    operators: tuple[OperatorSpec, ...]
+    tensors: tuple[TensorSpec, ...]
+    budget_bytes: int
+    deadline_ns: int | None = None
+    objective: Literal["energy", "time"] = "energy"
+    paging: Paging = Paging.NONE
+    base_bytes: int = 0  # RAM outside the tensors: runtime state, stack
+    page_buffer_bytes: int = 0
+    store_capacity_bytes: int | None = None
+    alignment_bytes: int = 16
+    semantics: Semantics = Semantics.EXACT
+    device: str = ""
+
+    @property
+    def compute_once_pj(self) -> int:
+        return sum(o.energy_pj for o in self.operators)
+
+    @property
+    def compute_once_ns(self) -> int:
+        return sum(o.time_ns for o in self.operators)

@@ -1,0 +1,109 @@
+"""A schedule: what the device does, in order, and what was proven about it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Execute operator `operator`. `in_place` lists (input, output) tensor pairs where the output takes over the input's bytes."""
+
+    operator: int
+    in_place: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Drop the copy in RAM."""
+
+    tensor: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageOut:
+    """Copy a resident tensor to the store; the copy in RAM stays until freed."""
+
+    tensor: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageIn:
+    """Bring a tensor that the store holds into RAM."""
+
+    tensor: int
+
+
+Step = Compute | Free | PageOut | PageIn
+
+
+class Status(enum.StrEnum):
+    OPTIMAL = "optimal"  # proven within the stated class: gap 0 up to rounding
+    FEASIBLE = "feasible"  # a schedule with a bound, the search ended by its own criterion (gap reached)
+    LIMIT = "limit"  # a schedule, stopped by the time limit before the wanted gap
+    INFEASIBLE = "infeasible"  # proven: no schedule in the class
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What is known about a schedule's energy (time, if the problem's objective is time)."""
+
+    status: Status
+    objective: int  # pJ (or ns) of the schedule
+    bound: int  # no schedule in the class costs less, pJ (or ns)
+    schedule_class: str  # the class that the bound holds for, in words
+    method: str = ""  # what found the schedule, what proved the bound
+
+    def gap(self) -> float:
+        """(objective - bound) / objective."""
+        return 0.0 if self.objective <= 0 else max(0.0, (self.objective - self.bound) / self.objective)
+
+    def overhead_gap(self, compute_once: int) -> float:
+        """The gap relative to the cost above compute-once; 0 where there is none and the bound says so."""
+        over = self.objective - compute_once
+        return 0.0 if over <= 0 else max(0.0, (self.objective - self.bound) / over)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    solver: str
+    steps: tuple[Step, ...]
+    proof: Proof
+    log: tuple[str, ...] = field(default=())  # how the solve went, one line an event (no clock times: deterministic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolveOptions:
+    """What every solver is given. Work limits make results repeatable; the time limit only stops it."""
+
+    time_limit_s: float = 60.0
+    gap: float = 0.0  # stop when proven within this fraction of the total
+    seed: int = 0
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One storage in the arena over a half-open interval of schedule steps [start, end).
+
+    A tensor has one allocation for each time it comes to RAM; an in-place output continues its input's allocation, so
+    `tensors` names every (tensor, first step) that lives in it, in order. Workspace has `tensors == ()` and `operator` set.
+    """
+
+    offset_bytes: int
+    size_bytes: int
+    start: int
+    end: int
+    tensors: tuple[tuple[int, int], ...] = ()
+    operator: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """Offsets for everything that lives in the arena. State comes first, at offset 0, where it stays from step to step."""
+
+    allocations: tuple[Allocation, ...]
+    arena_bytes: int  # end of the highest allocation
+    max_live_bytes: int  # lower bound on any arena for this schedule
+    state_bytes: int  # the part at the bottom that persists
