@@ -1,1 +1,6 @@
-"""See docs/DESIGN.md for what lives here."""
+"""Graph → TrainingGraph: loss, backward operators, optimizer updates."""
+
+from poetc.training._build import build
+from poetc.training._options import BATCH_NORM_MODES, LOSSES, OPTIMIZERS, TrainingOptions
+
+__all__ = ["BATCH_NORM_MODES", "LOSSES", "OPTIMIZERS", "TrainingOptions", "build"]

@@ -1,0 +1,215 @@
+"""Graph → TrainingGraph: forward in training mode, loss, backward, updates."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+
+from poetc.errors import UsageError
+from poetc.graph import DType, Fill, Graph, Operator, Phase, Role, TensorType, TrainingGraph
+from poetc.ops import Builder, spec
+from poetc.training._autodiff import depends_on, differentiate
+from poetc.training._loss import LossPlan, plan_loss
+from poetc.training._options import TrainingOptions
+from poetc.training._selection import select_parameters
+
+SCALAR = TensorType((1,))
+
+
+def build(graph: Graph, options: TrainingOptions) -> TrainingGraph:
+    """The whole training step of `graph`. Raises UsageError where the options do not fit the model."""
+    trained = select_parameters(graph, options.train)
+    loss_plan = plan_loss(graph, options.loss, options.output)
+    b = Builder()
+    updates: dict[str, str] = {}
+    _declare(b, graph, trained, options)
+    optimizer = _Optimizer(b, options, updates)
+    _forward(b, graph, loss_plan, trained, options, updates)
+
+    b.phase, b.source = Phase.LOSS, ""
+    target = b.add_tensor(b.fresh("target"), loss_plan.target, Role.TARGET)
+    loss = b.emit1(loss_plan.kind, [loss_plan.source, target], loss_plan.attributes, hint="loss")
+
+    reached = depends_on(b.operators, trained)
+    if loss not in reached:
+        raise UsageError(f"{graph.name}: the loss does not depend on any trained parameter (--train {options.train})")
+    gradients: dict[str, str] = {}
+    b.phase = Phase.BACKWARD
+
+    def complete(parameter: str, gradient: str) -> None:
+        gradients[parameter] = gradient
+        optimizer.update(parameter, gradient)
+
+    differentiate(b, loss, trained, complete)
+    unreached = sorted(trained - gradients.keys())
+    notes = [*graph.notes, loss_plan.note]
+    if unreached:
+        notes.append(f"{len(unreached)} parameters get no gradient from this loss: {', '.join(unreached[:5])}")
+    return _finish(b, graph, loss, target, gradients, updates, options, notes)
+
+
+def _declare(b: Builder, graph: Graph, trained: frozenset[str], options: TrainingOptions) -> None:
+    """Tensors that no operator makes, with the roles that they have in training."""
+    for name, tensor in graph.tensors.items():
+        role = tensor.role
+        if role in (Role.ACTIVATION, Role.GRADIENT):
+            b.fresh(name)  # reserve: generated names must not collide with the model's
+            continue
+        if role is Role.PARAMETER and name not in trained:
+            role = Role.CONSTANT
+        if role is Role.STATISTIC and options.batch_norm == "frozen":
+            role = Role.CONSTANT
+        b.add_tensor(name, tensor.type, role, graph.values.get(name))
+
+
+def _forward(
+    b: Builder,
+    graph: Graph,
+    loss_plan: LossPlan,
+    trained: frozenset[str],
+    options: TrainingOptions,
+    updates: dict[str, str],
+) -> None:
+    """Copy what the loss needs. A batch-norm whose scale or shift is trained takes its statistics from the batch; a
+    frozen one keeps the running statistics, as fine-tuning of the last layers wants it."""
+    needed = {loss_plan.source}
+    for op in reversed(graph.operators):
+        if not needed.isdisjoint(op.outputs):
+            needed.update(op.inputs)
+    for op in graph.operators:
+        if needed.isdisjoint(op.outputs):
+            continue
+        b.source = op.source
+        batch_statistics = (
+            op.kind == "BatchNormApply" and options.batch_norm == "train" and not trained.isdisjoint(op.inputs[3:5])
+        )
+        if batch_statistics:
+            _batch_norm(b, op, updates)
+        else:
+            b.emit(op.kind, op.inputs, op.attributes, outputs=op.outputs)
+
+
+def _batch_norm(b: Builder, op: Operator, updates: dict[str, str]) -> None:
+    x, running_mean, running_var, scale, bias = op.inputs
+    y = op.outputs[0]
+    mean, var = b.emit("BatchNormStats", [x], outputs=[b.fresh(f"{y}:mean"), b.fresh(f"{y}:var")])
+    b.emit("BatchNormApply", [x, mean, var, scale, bias], {**op.attributes, "training": True}, outputs=[y])
+    if running_mean in updates:  # statistics shared by several batch-norms: each moves them in turn
+        running_mean, running_var = updates[running_mean], updates[running_var]
+    b.phase = Phase.UPDATE
+    new = emit_update(
+        b, "BatchNormUpdate", [running_mean, running_var, mean, var], {"momentum": op.attributes.get("momentum", 0.9)}
+    )
+    b.phase = Phase.FORWARD
+    for old, updated in zip(op.inputs[1:3], new, strict=True):
+        updates[old] = updated
+
+
+def emit_update(b: Builder, kind: str, inputs: list[str], attributes: dict[str, object]) -> tuple[str, ...]:
+    """Emit an operator that makes the next version of state: outputs are named NAME@K, with the role of NAME."""
+    replaces = {output: inputs[i] for i, output in spec(kind).must_alias}
+    outputs = []
+    for i in range(len(replaces)):
+        base, _, version = replaces[i].rpartition("@")
+        base, next_version = (base, int(version) + 1) if base and version.isdigit() else (replaces[i], 1)
+        outputs.append(b.fresh(f"{base}@{next_version}"))
+    role = b.role
+    made: list[str] = []
+    b.emit(kind, inputs, attributes, outputs=outputs)  # type: ignore[arg-type]
+    for i, output in enumerate(outputs):
+        tensor = b.tensors[output]
+        b.tensors[output] = type(tensor)(output, tensor.type, b.tensors[replaces[i]].role)
+        made.append(output)
+    b.role = role
+    return tuple(made)
+
+
+class _Optimizer:
+    """Declares the optimizer's state as it goes and emits one update operator a parameter."""
+
+    def __init__(self, b: Builder, options: TrainingOptions, updates: dict[str, str]) -> None:
+        self._b, self._options, self._updates = b, options, updates
+        rate = np.array([options.learning_rate], np.float32)
+        self.learning_rate = b.add_tensor(b.fresh("learning_rate"), SCALAR, Role.OPTIMIZER_STATE, rate)
+        self.step = ""
+        if options.optimizer in ("adam", "adamw"):
+            step = b.add_tensor(b.fresh("step"), TensorType((1,), DType.I32), Role.OPTIMIZER_STATE, Fill("zeros"))
+            b.phase = Phase.UPDATE
+            self.step = emit_update(b, "StepCount", [step], {})[0]
+            b.phase = Phase.FORWARD
+            updates[step] = self.step
+
+    def _state(self, parameter: str, suffix: str) -> str:
+        b = self._b
+        return b.add_tensor(b.fresh(f"{parameter}:{suffix}"), b.type(parameter), Role.OPTIMIZER_STATE, Fill("zeros"))
+
+    def update(self, parameter: str, gradient: str) -> None:
+        b, o = self._b, self._options
+        phase, b.phase = b.phase, Phase.UPDATE
+        decay: dict[str, object] = {"weight_decay": o.weight_decay}
+        match o.optimizer:
+            case "sgd":
+                state = [parameter]
+                new = emit_update(b, "Sgd", [parameter, gradient, self.learning_rate], decay)
+            case "momentum":
+                state = [parameter, self._state(parameter, "velocity")]
+                new = emit_update(
+                    b,
+                    "Momentum",
+                    [*state, gradient, self.learning_rate],
+                    {**decay, "momentum": o.momentum, "nesterov": False},
+                )
+            case _:
+                state = [parameter, self._state(parameter, "m"), self._state(parameter, "v")]
+                new = emit_update(
+                    b,
+                    "Adam",
+                    [*state, gradient, self.learning_rate, self.step],
+                    {
+                        **decay,
+                        "beta1": o.beta1,
+                        "beta2": o.beta2,
+                        "epsilon": o.epsilon,
+                        "decoupled": o.optimizer == "adamw",
+                    },
+                )
+        self._updates.update(zip(state, new, strict=True))
+        b.phase = phase
+
+
+def _finish(
+    b: Builder,
+    graph: Graph,
+    loss: str,
+    target: str,
+    gradients: dict[str, str],
+    updates: dict[str, str],
+    options: TrainingOptions,
+    notes: list[str],
+) -> TrainingGraph:
+    """Drop what nothing needs and freeze."""
+    needed = {loss, *updates.values()}
+    operators: list[Operator] = []
+    for op in reversed(b.operators):
+        if not needed.isdisjoint(op.outputs):
+            needed.update(op.inputs)
+            operators.append(op)
+    operators.reverse()
+    made = {t for op in operators for t in op.outputs}
+    state = {*updates, target, *graph.inputs}
+    tensors = {n: t for n, t in b.tensors.items() if n in needed or n in made or n in state}
+    return TrainingGraph(
+        name=graph.name,
+        tensors=tensors,
+        operators=tuple(operators),
+        inputs=tuple(i for i in graph.inputs if i in tensors),
+        outputs=(loss,),
+        values={n: v for n, v in b.values.items() if n in tensors},
+        notes=tuple(notes),
+        loss=loss,
+        target=target,
+        gradients=dict(sorted(gradients.items())),
+        updates=dict(sorted(updates.items())),
+        options=dict(sorted(asdict(options).items())),
+    )

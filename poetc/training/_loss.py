@@ -1,0 +1,90 @@
+"""The loss: which kind, from which tensor, against which target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poetc.errors import UsageError
+from poetc.graph import DType, Graph, Operator, TensorType
+from poetc.ops import spec
+
+
+@dataclass(frozen=True, slots=True)
+class LossPlan:
+    kind: str  # operator kind
+    source: str  # the tensor that the loss reads (logits, prediction)
+    target: TensorType
+    attributes: dict[str, int]
+    note: str
+
+
+_ELEMENTWISE = {"mse": "MeanSquaredError", "l1": "MeanAbsoluteError", "huber": "Huber", "bce": "BceWithLogits"}
+
+
+def plan_loss(graph: Graph, loss: str, output: str) -> LossPlan:
+    """Decide the loss operator for `graph`.
+
+    A final Softmax, LogSoftmax (cross-entropy) or Sigmoid (bce) is skipped: the loss is taken from its input, which is
+    the same function computed stably. Class axis: the softmax's, else 1 for images [N,C,H,W], else the last.
+    """
+    name = _pick_output(graph, output)
+    made_by = {t: op for op in graph.operators for t in op.outputs}
+    last = _through_views(made_by, name)
+    shape = graph.tensors[name].shape
+    if loss == "auto":
+        loss = _guess(graph, name, last)
+    note = f"loss {loss} on output {name!r} {list(shape)}"
+    if len(graph.outputs) > 1 and not output:
+        note += f"; the model has {len(graph.outputs)} outputs, the others are not trained (--output NAME chooses)"
+    if loss == "cross-entropy":
+        return _cross_entropy(graph, name, last, note)
+    source = name
+    if loss == "bce" and last is not None and last.kind == "Sigmoid":
+        source = last.inputs[0]
+    return LossPlan(_ELEMENTWISE[loss], source, TensorType(graph.tensors[source].shape), {}, note)
+
+
+def _pick_output(graph: Graph, output: str) -> str:
+    if output and output not in graph.outputs:
+        raise UsageError(f"--output {output!r}: the model's outputs are {', '.join(graph.outputs)}")
+    name = output or graph.outputs[0]
+    if graph.tensors[name].dtype is not DType.F32:
+        raise UsageError(f"output {name!r} is not a float tensor and cannot be trained; choose another with --output")
+    return name
+
+
+def _through_views(made_by: dict[str, Operator], name: str) -> Operator | None:
+    op = made_by.get(name)
+    while op is not None and spec(op.kind).is_view:
+        op = made_by.get(op.inputs[0])
+    return op
+
+
+def _guess(graph: Graph, name: str, last: Operator | None) -> str:
+    shape = graph.tensors[name].shape
+    if last is not None and last.kind in ("Softmax", "LogSoftmax"):
+        return "cross-entropy"
+    if last is not None and last.kind == "Sigmoid":
+        return "bce"
+    same_as_input = any(graph.tensors[i].shape == shape for i in graph.inputs)
+    classes = shape[1] if len(shape) == 4 else shape[-1] if len(shape) > 1 else 1
+    return "mse" if same_as_input or classes < 2 or len(shape) > 4 else "cross-entropy"
+
+
+def _cross_entropy(graph: Graph, name: str, last: Operator | None, note: str) -> LossPlan:
+    source, axis = name, None
+    if last is not None and last.kind in ("Softmax", "LogSoftmax"):
+        source = last.inputs[0]
+        softmax_axis = last.attributes["axis"]
+        assert isinstance(softmax_axis, int)
+        axis = softmax_axis
+    shape = graph.tensors[source].shape
+    if axis is None:
+        axis = 1 if len(shape) == 4 else len(shape) - 1
+    axis %= max(len(shape), 1)
+    if not shape or shape[axis] < 2:
+        raise UsageError(
+            f"--loss cross-entropy: output {name!r} {list(shape)} has no class axis of at least 2; try --loss mse"
+        )
+    target = TensorType(shape[:axis] + shape[axis + 1 :], DType.I32)
+    return LossPlan("CrossEntropy", source, target, {"axis": axis}, note)
