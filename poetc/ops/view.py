@@ -1,0 +1,36 @@
+"""Views: the same bytes under another shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poetc.graph import Array, Operator, TensorType
+from poetc.ops._builder import Builder
+from poetc.ops._registry import Bound, OpSpec, Work, register
+
+
+@register
+class Reshape(OpSpec):
+    kind = "Reshape"
+    summary = "The same elements under `shape`."
+    is_view = True
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        (x,) = op.inputs
+        y = TensorType(op.get_ints("shape"), x.dtype)
+        if y.elements != x.elements or min(y.shape, default=0) < 0:
+            raise ValueError(f"Reshape: {x.shape} has {x.elements} elements, {y.shape} cannot hold them")
+        return (y,)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (inputs[0].reshape(op.get_ints("shape")),)
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        if grads[0] is None or not needed[0]:
+            return [None]
+        return [b.emit1("Reshape", [grads[0]], {"shape": b.type(op.inputs[0]).shape})]
+
+    def work(self, op: Bound) -> Work:
+        return Work(bytes_moved=0)

@@ -1,0 +1,36 @@
+/* What kernels share. Private to the kernels: they see a poetc_call and nothing else of the runtime.
+ *
+ * Conventions. A kernel is `int poetc_op_<kind>(const poetc_call *call)` and returns 0 or a POETC_E* code. Operands are the
+ * operator's inputs, its outputs, then the workspace. Sizes are int32_t: a tensor has fewer than 2^31 elements. An operand
+ * that may be overwritten in place (OpSpec.may_alias) is never declared restrict.
+ */
+#ifndef POETC_KERNEL_H
+#define POETC_KERNEL_H
+
+#include "poetc.h"
+
+#define POETC_MAX_RANK 8
+
+/* Sums are made of partial sums of at most POETC_SUM_BLOCK terms, so that rounding errors stay near 1e-7 for any length. */
+#define POETC_SUM_BLOCK 64
+
+/* x[0] + x[stride] + ... + x[(count - 1) * stride] in the reference order: blocks in sequence, and their sums carried with
+ * compensation (Kahan), which bounds the error independently of the number of blocks. */
+static inline float poetc_sum(const float *x, int32_t count, int32_t stride)
+{
+    float total = 0.0f, lost = 0.0f;
+    int32_t i = 0;
+    while (i < count) {
+        int32_t end = count - i > POETC_SUM_BLOCK ? i + POETC_SUM_BLOCK : count;
+        float part = 0.0f, term, next;
+        for (; i < end; i++)
+            part += x[(size_t)i * (size_t)stride];
+        term = part - lost;
+        next = total + term;
+        lost = (next - total) - term;
+        total = next;
+    }
+    return total;
+}
+
+#endif

@@ -1,0 +1,55 @@
+"""Every operator kind through the tables in `tests/ops/cases/`: types, C kernel, gradient. Nothing ships that no table
+covers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+
+import tests.ops.cases
+from poetc.ops import registry, spec
+from tests.support.kernels import Case, check_gradient, check_kernel, differentiable, evaluate, library
+
+CASES: list[Case] = [
+    case
+    for module in sorted(m.name for m in pkgutil.iter_modules(tests.ops.cases.__path__))
+    for case in importlib.import_module(f"tests.ops.cases.{module}").CASES
+]
+KERNEL_CASES = [case for case in CASES if not spec(case.kind).is_view]
+GRADIENT_CASES = [case for case in CASES if case.checks_gradient]
+
+
+def test_runtime_compiles() -> None:
+    assert not library().failures
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_types(case: Case) -> None:
+    evaluate(case.kind, case.attributes, case.arrays())
+
+
+@pytest.mark.parametrize("case", KERNEL_CASES, ids=str)
+def test_kernel(case: Case) -> None:
+    check_kernel(case.kind, case.attributes, case.arrays(), case.rtol, case.atol)
+
+
+@pytest.mark.parametrize("case", GRADIENT_CASES, ids=str)
+def test_gradient(case: Case) -> None:
+    check_gradient(case.kind, case.attributes, case.arrays(), case.wrt, step=case.step)
+
+
+def test_every_kind_has_a_case() -> None:
+    assert sorted(set(registry()) - {case.kind for case in CASES}) == []
+
+
+def test_every_differentiable_kind_has_a_gradient_case() -> None:
+    kinds = {kind for kind in registry() if differentiable(kind)}
+    assert sorted(kinds - {case.kind for case in GRADIENT_CASES}) == []
+
+
+@pytest.mark.parametrize("kind", sorted(registry()))
+def test_every_kind_is_documented(kind: str) -> None:
+    assert spec(kind).summary
