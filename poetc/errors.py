@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class PoetcError(Exception):
     """Base of every error that is the user's to mend: one line, no traceback."""
 
     exit_code = 70
+
+    def __init__(self, message: str, *, details: Mapping[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.details = dict(details or {})  # what `--json` prints besides the message
 
 
 class CheckFailed(PoetcError):

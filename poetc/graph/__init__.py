@@ -15,6 +15,7 @@ from poetc.graph._ir import (
     Value,
     materialize,
 )
+from poetc.graph._json import graph_from_json, graph_to_json
 
 __all__ = [
     "Array",
@@ -29,5 +30,7 @@ __all__ = [
     "TensorType",
     "TrainingGraph",
     "Value",
+    "graph_from_json",
+    "graph_to_json",
     "materialize",
 ]

@@ -1,1 +1,16 @@
-"""See docs/DESIGN.md for what lives here."""
+"""Graph to graph: each pass checks what it requires, runs, and checks what it ensures."""
+
+from poetc.graph import TrainingGraph
+from poetc.passes._check import GraphError, check_graph
+from poetc.passes._order import order_backward
+from poetc.passes._pass import Pass, run_passes
+
+STANDARD = (Pass("order-backward", order_backward),)
+
+
+def run_standard(graph: TrainingGraph) -> TrainingGraph:
+    """The passes that every training graph goes through before it is costed."""
+    return run_passes(graph, STANDARD)
+
+
+__all__ = ["STANDARD", "GraphError", "Pass", "check_graph", "order_backward", "run_passes", "run_standard"]

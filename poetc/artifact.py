@@ -1,0 +1,140 @@
+"""The directory that `poetc solve` writes and the other commands read.
+
+    summary.json   the totals that `solve --json` prints
+    problem.json   the scheduling problem
+    schedule.json  the schedule and its proof
+    plan.json      offsets
+    graph.json     the training graph, and inference.json the model itself (absent when solved from a Problem)
+    values.npz     weights and other initial values
+    report.html    the report, and report.txt
+
+A directory is written beside its destination and moved there when it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from poetc.errors import UsageError
+from poetc.graph import Array, Graph, TrainingGraph, graph_from_json, graph_to_json
+from poetc.scheduling import (
+    plan_from_json,
+    plan_to_json,
+    problem_from_json,
+    problem_to_json,
+    schedule_from_json,
+    schedule_to_json,
+)
+from poetc.scheduling.problem import Problem
+from poetc.scheduling.schedule import MemoryPlan, Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """A solved problem. `graph` and `inference` are None when it was solved from a Problem alone."""
+
+    summary: Mapping[str, Any]
+    problem: Problem
+    schedule: Schedule
+    plan: MemoryPlan
+    graph: TrainingGraph | None = None
+    inference: Graph | None = None
+
+
+MARKER = "summary.json"
+
+
+@contextmanager
+def replacing_directory(out: Path, marker: str = MARKER) -> Iterator[Path]:
+    """A new directory that takes the place of `out` when the block ends well, and vanishes otherwise.
+
+    Raises UsageError if `out` is a file, or a directory with content that we did not write (no `marker` in it).
+    """
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out}: exists and is not a directory; choose another with -o")
+    if out.is_dir() and any(out.iterdir()) and not (out / marker).exists():
+        raise UsageError(f"{out}: holds files that poetc did not write; choose another directory with -o")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        yield staging
+        umask = os.umask(0)
+        os.umask(umask)
+        staging.chmod(0o777 & ~umask)
+        if out.exists():
+            shutil.rmtree(out)
+        staging.replace(out)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def write(artifact: Artifact, out: Path, reports: Mapping[str, str]) -> None:
+    """Write `artifact` and the `reports` (file name → text) to the directory `out`."""
+    with replacing_directory(out) as staging:
+        (staging / "problem.json").write_bytes(problem_to_json(artifact.problem))
+        (staging / "schedule.json").write_bytes(schedule_to_json(artifact.schedule))
+        (staging / "plan.json").write_bytes(plan_to_json(artifact.plan))
+        arrays: dict[str, Array] = {}
+        for name, graph in (("graph.json", artifact.graph), ("inference.json", artifact.inference)):
+            if graph is not None:
+                (staging / name).write_text(_dump(graph_to_json(graph, arrays)))
+        if arrays:
+            names = sorted(arrays)
+            index = {"names": np.array(names, dtype=np.str_)}
+            np.savez(staging / "values.npz", **index, **{f"v{i}": arrays[n] for i, n in enumerate(names)})  # type: ignore[arg-type]
+        for name, text in reports.items():
+            (staging / name).write_text(text)
+        (staging / MARKER).write_text(_dump(artifact.summary))
+
+
+def read(directory: Path) -> Artifact:
+    """Read a directory back. Raises UsageError when it is not a whole one of ours."""
+    if not (directory / MARKER).is_file():
+        raise UsageError(f"{directory}: not a directory made by poetc solve (no {MARKER} in it)")
+    try:
+        arrays = _read_values(directory / "values.npz")
+        graph = _read_graph(directory / "graph.json", arrays)
+        if graph is not None and not isinstance(graph, TrainingGraph):
+            raise ValueError("graph.json is not a training graph")
+        return Artifact(
+            summary=json.loads((directory / MARKER).read_text()),
+            problem=problem_from_json(
+                (directory / "problem.json").read_bytes(), source=str(directory / "problem.json")
+            ),
+            schedule=schedule_from_json(
+                (directory / "schedule.json").read_bytes(), source=str(directory / "schedule.json")
+            ),
+            plan=plan_from_json((directory / "plan.json").read_bytes(), source=str(directory / "plan.json")),
+            graph=graph,
+            inference=_read_graph(directory / "inference.json", arrays),
+        )
+    except FileNotFoundError as error:
+        raise UsageError(f"{error.filename}: missing; run poetc solve again") from error
+    except (KeyError, ValueError, TypeError, zipfile.BadZipFile, json.JSONDecodeError) as error:
+        raise UsageError(f"{directory}: damaged ({error}); run poetc solve again") from error
+
+
+def _read_values(path: Path) -> dict[str, Array]:
+    if not path.exists():
+        return {}
+    with np.load(path, allow_pickle=False) as archive:
+        return {str(name): archive[f"v{i}"] for i, name in enumerate(archive["names"])}
+
+
+def _read_graph(path: Path, arrays: dict[str, Array]) -> Graph | None:
+    return graph_from_json(json.loads(path.read_text()), arrays) if path.exists() else None
+
+
+def _dump(document: Any) -> str:
+    return json.dumps(document, indent=1, sort_keys=False, allow_nan=False) + "\n"

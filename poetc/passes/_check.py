@@ -1,0 +1,56 @@
+"""Is a graph well-formed? Knows nothing of who made it."""
+
+from __future__ import annotations
+
+from poetc.errors import PoetcError
+from poetc.graph import Graph, Role
+from poetc.ops import Bound, registry
+
+
+class GraphError(PoetcError):
+    """A graph that breaks a rule of the IR: a defect of ours, or a damaged file."""
+
+
+def check_graph(graph: Graph) -> None:
+    """SSA, topological order, known kinds, types as the registry infers them, values for all that needs one, and state that is
+    not read after its update. Raises GraphError naming the operator or tensor."""
+    kinds = registry()
+    defined: set[str] = set()
+    replaced: dict[str, str] = {}
+    for name, tensor in graph.tensors.items():
+        if name != tensor.name:
+            raise GraphError(f"tensor {tensor.name!r} is filed under {name!r}")
+    made = {t for op in graph.operators for t in op.outputs}
+    for name, tensor in graph.tensors.items():
+        if name in made:
+            continue
+        defined.add(name)
+        if name not in graph.values and tensor.role not in (Role.INPUT, Role.TARGET):
+            raise GraphError(f"{tensor.role} {name!r} has no value and no operator makes it")
+    names: set[str] = set()
+    for op in graph.operators:
+        if op.name in names:
+            raise GraphError(f"operator {op.name!r} appears twice")
+        names.add(op.name)
+        if op.kind not in kinds:
+            raise GraphError(f"operator {op.name!r} is of unknown kind {op.kind!r}")
+        for tensor_name in op.inputs:
+            if tensor_name not in defined:
+                raise GraphError(f"operator {op.name!r} reads {tensor_name!r} before it is made")
+            if tensor_name in replaced:
+                raise GraphError(
+                    f"operator {op.name!r} reads {tensor_name!r} after {replaced[tensor_name]!r} updated it"
+                )
+        inferred = kinds[op.kind].infer(Bound(op.attributes, tuple(graph.tensors[t].type for t in op.inputs)))
+        actual = tuple(graph.tensors[t].type for t in op.outputs)
+        if inferred != actual:
+            raise GraphError(f"operator {op.name!r} makes {inferred}, the graph says {actual}")
+        for tensor_name in op.outputs:
+            if tensor_name in defined:
+                raise GraphError(f"tensor {tensor_name!r} is made twice (by {op.name!r})")
+            defined.add(tensor_name)
+        for i, _ in kinds[op.kind].must_alias:
+            replaced[op.inputs[i]] = op.name
+    for name in graph.outputs:
+        if name not in defined:
+            raise GraphError(f"output {name!r} is not made")

@@ -1,0 +1,34 @@
+"""What a pass is: graph to graph, with what it requires of the graph it is given and what it ensures of the one it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from poetc.graph import Graph, TrainingGraph
+from poetc.passes._check import GraphError, check_graph
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """`requires` and `ensures` raise GraphError. Every pass also keeps the graph well-formed (`check_graph`)."""
+
+    name: str
+    run: Callable[[TrainingGraph], TrainingGraph]
+    requires: Callable[[Graph], None] = check_graph
+    ensures: Callable[[Graph], None] = check_graph
+
+
+def run_passes(graph: TrainingGraph, passes: Sequence[Pass]) -> TrainingGraph:
+    """Apply `passes` in order. A failure names the pass and the ones before it."""
+    done: list[str] = []
+    for step in passes:
+        try:
+            step.requires(graph)
+            graph = step.run(graph)
+            step.ensures(graph)
+        except GraphError as error:
+            before = f" after {', '.join(done)}" if done else ""
+            raise GraphError(f"pass {step.name}{before}: {error}") from error
+        done.append(step.name)
+    return graph
