@@ -1,7 +1,7 @@
 """The intermediate representation: tensors and operators in SSA form, static shapes, one order.
 
-This page is the whole of it. A `Graph` is what the importer makes; a `TrainingGraph` is the same with loss, backward and
-update operators. State (parameters, optimizer state, running statistics) is in SSA form too: an update reads `w` and
+This page is the whole of it. A `Graph` is what the importer makes; a `TrainingGraph` is the same with loss, backward
+and update operators. State (parameters, optimizer state, running statistics) is in SSA form too: an update reads `w` and
 writes `w@1`, with the obligation (`OpSpec.must_alias`) that both occupy the same bytes. After it, `w` no longer
 exists, so a schedule that recomputes a reader of `w` too late is refused without any further rule.
 """
@@ -111,8 +111,8 @@ class Operator:
 class Fill:
     """A value not held in memory: a constant, or seeded weights where the model file carries none.
 
-    `kind`: zeros | ones | constant (`value`) | normal (standard deviation `value`) | uniform (in [`value`, `high`]). The random
-    kinds depend on `seed_name` and the shape alone, so the same model gets the same numbers everywhere.
+    `kind`: zeros | ones | constant (`value`) | normal (standard deviation `value`) | uniform (in [`value`, `high`]).
+    The random kinds depend on `seed_name` and the shape alone, so the same model gets the same numbers everywhere.
     """
 
     kind: str

@@ -24,7 +24,7 @@ FORMAT = "poetc-graph/1"
 
 
 def graph_to_json(graph: Graph, arrays: dict[str, Array]) -> dict[str, Any]:
-    """A JSON-able document. Values that are arrays are put into `arrays` under the tensor's name, Fills are written out."""
+    """A JSON-able document. Values that are arrays go into `arrays` under the tensor's name, Fills are written out."""
     document: dict[str, Any] = {
         "format": FORMAT,
         "name": graph.name,

@@ -12,8 +12,8 @@ class GraphError(PoetcError):
 
 
 def check_graph(graph: Graph) -> None:
-    """SSA, topological order, known kinds, types as the registry infers them, values for all that needs one, and state that is
-    not read after its update. Raises GraphError naming the operator or tensor."""
+    """SSA, topological order, known kinds, types as the registry infers them, values for all that needs one, and state
+    that is not read after its update. Raises GraphError naming the operator or tensor."""
     kinds = registry()
     defined: set[str] = set()
     replaced: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""Order of the backward operators: neighbours that do not depend on each other are swapped where that lowers the memory in use.
+"""Order of the backward operators: independent neighbours are swapped where that lowers the memory in use.
 
-Typical: a weight gradient before the input gradient of the same layer, so that the saved input can go; an update as soon as its
-gradient is whole.
+Typical: a weight gradient before the input gradient of the same layer, so that the saved input can go; an update as
+soon as its gradient is whole.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_ROUNDS = 20
 
 
 def order_backward(graph: TrainingGraph) -> TrainingGraph:
-    """Bubble neighbours until no swap lowers (peak over the two, level between them); views travel with what they read."""
+    """Bubble neighbours until no swap lowers (peak over the two, level between them); views follow what they read."""
     roots = view_roots(graph)
     views = [op for op in graph.operators if spec(op.kind).is_view]
     ops = [op for op in graph.operators if not spec(op.kind).is_view]

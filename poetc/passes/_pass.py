@@ -1,4 +1,4 @@
-"""What a pass is: graph to graph, with what it requires of the graph it is given and what it ensures of the one it returns."""
+"""What a pass is: graph to graph, with what it requires of the one given and ensures of the one returned."""
 
 from __future__ import annotations
 
