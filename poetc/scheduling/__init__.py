@@ -1,1 +1,53 @@
-"""See docs/DESIGN.md for what lives here."""
+"""The scheduling problem and what answers it: Problem, Schedule, the checker, packing. See docs/DESIGN.md and
+docs/SPEC.md.
+"""
+
+from poetc.scheduling._checker import ScheduleError, Trace, verify
+from poetc.scheduling._completion import Action, Completer, Completion, choose_pairs, complete
+from poetc.scheduling._keep_all import keep_all, keep_all_actions, keep_all_peak_bytes
+from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, Semantics, TensorSpec
+from poetc.scheduling.schedule import (
+    Allocation,
+    Compute,
+    Free,
+    MemoryPlan,
+    PageIn,
+    PageOut,
+    Proof,
+    Schedule,
+    SolveOptions,
+    Status,
+    Step,
+)
+
+__all__ = [
+    "Action",
+    "Allocation",
+    "Completer",
+    "Completion",
+    "Compute",
+    "Free",
+    "InPlace",
+    "MemoryPlan",
+    "OperatorSpec",
+    "PageIn",
+    "PageOut",
+    "Paging",
+    "Place",
+    "Problem",
+    "Proof",
+    "Schedule",
+    "ScheduleError",
+    "Semantics",
+    "SolveOptions",
+    "Status",
+    "Step",
+    "TensorSpec",
+    "Trace",
+    "choose_pairs",
+    "complete",
+    "keep_all",
+    "keep_all_actions",
+    "keep_all_peak_bytes",
+    "verify",
+]

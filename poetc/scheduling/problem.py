@@ -1,8 +1,9 @@
-"""The scheduling problem, free of any solver and of ONNX: operators with costs, tensors with sizes, a budget, a deadline.
+"""The scheduling problem, free of any solver and of ONNX: operators with costs, tensors with sizes, a budget, a
+deadline.
 
 `operators` stand in the order in which keep-all executes them; a solver of the class "fixed order" keeps the first
-executions in that order. Tensors are storages: views share one entry. Operators and tensors are named by their index. The JSON form
-(docs/SPEC.md) is these dataclasses field by field.
+executions in that order. Tensors are storages: views share one entry. Operators and tensors are named by their index.
+The JSON form (docs/SPEC.md) is these dataclasses field by field.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InPlace:
-    """Output `output` may (or, if `required`, must) take over the bytes of input `input`, which ceases to exist. Tensor indices."""
+    """Output `output` may (or, if `required`, must) take over the bytes of input `input`, which ceases to exist.
+    Tensor indices.
+    """
 
     input: int
     output: int
@@ -66,8 +69,9 @@ class Problem:
     """Minimise energy (or time) subject to RAM at every step and the deadline.
 
     RAM in use at a step = base_bytes + resident tensors (inputs and outputs of the running operator included) +
-    its workspace + page_buffer_bytes if the schedule pages at all. Energy of a schedule = sum of operator and page energies. Time
-    likewise (Paging.SYNC). Every operator is executed at least once; every tensor with `final` is there at the end.
+    its workspace + page_buffer_bytes if the schedule pages at all. Energy of a schedule = sum of operator and page
+    energies. Time likewise (Paging.SYNC). Every operator is executed at least once; every tensor with `final` is there
+    at the end.
     """
 
     name: str

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Execute operator `operator`. `in_place` lists (input, output) tensor pairs where the output takes over the input's bytes."""
+    """Execute operator `operator`. `in_place` lists (input, output) tensor pairs where the output takes over the
+    input's bytes.
+    """
 
     operator: int
     in_place: tuple[tuple[int, int], ...] = ()
@@ -88,7 +90,8 @@ class Allocation:
     """One storage in the arena over a half-open interval of schedule steps [start, end).
 
     A tensor has one allocation for each time it comes to RAM; an in-place output continues its input's allocation, so
-    `tensors` names every (tensor, first step) that lives in it, in order. Workspace has `tensors == ()` and `operator` set.
+    `tensors` names every (tensor, first step) that lives in it, in order. Workspace has `tensors == ()` and `operator`
+    set.
     """
 
     offset_bytes: int
@@ -101,7 +104,9 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Offsets for everything that lives in the arena. State comes first, at offset 0, where it stays from step to step."""
+    """Offsets for everything that lives in the arena. State comes first, at offset 0, where it stays from step to
+    step.
+    """
 
     allocations: tuple[Allocation, ...]
     arena_bytes: int  # end of the highest allocation

@@ -1,0 +1,229 @@
+"""The checker: replays a schedule step by step and refuses it at the first step that breaks a rule.
+
+It shares no code with any solver nor with `complete`. "State has versions" needs no rule here: a parameter and its
+updated version are two tensors, the update consumes the first (a required in-place pair), so a reader that comes too
+late finds it gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from poetc.errors import CheckFailed
+from poetc.scheduling.problem import Paging, Problem, Semantics
+from poetc.scheduling.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+
+
+class ScheduleError(CheckFailed):
+    """A schedule that its problem does not allow. `step` is None for what concerns the schedule as a whole."""
+
+    def __init__(self, step: int | None, reason: str, names: tuple[str, ...] = ()) -> None:
+        self.step, self.reason, self.names = step, reason, names
+        super().__init__(
+            f"schedule refused: {reason}" if step is None else f"schedule refused at step {step}: {reason}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What a verified schedule does. RAM is counted as the Problem counts it, base and page buffer included."""
+
+    ram_bytes: tuple[int, ...]  # in use during each step; at a Free still with what it frees
+    peak_bytes: int
+    peak_step: int  # the first step that reaches the peak
+    energy_pj: int
+    time_ns: int
+    executions: tuple[int, ...]  # of each operator
+    recomputes: int  # executions beyond the first, all operators together
+    page_ins: int
+    page_outs: int
+    store_bytes: int  # on the store at the end, which is the most that it ever holds
+    residencies: tuple[tuple[int, int, int], ...]  # (tensor, first step, end): in RAM during [first step, end)
+
+    def resident_at(self, step: int) -> tuple[int, ...]:
+        """The tensors in RAM during a step, sorted; what the step reads and makes included."""
+        return tuple(sorted({t for t, start, end in self.residencies if start <= step < end}))
+
+
+def verify(problem: Problem, schedule: Schedule) -> Trace:
+    """Replay `schedule`; ScheduleError if anything is not as `problem` demands or as the schedule's proof claims."""
+    replay = _Replay(problem, any(isinstance(s, PageIn | PageOut) for s in schedule.steps))
+    for step in schedule.steps:
+        replay.execute(step)
+    replay.finish()
+    trace = replay.trace()
+    cost, unit = (trace.energy_pj, "pJ") if problem.objective == "energy" else (trace.time_ns, "ns")
+    if schedule.proof.objective != cost:
+        raise ScheduleError(
+            None, f"the proof claims an objective of {schedule.proof.objective} {unit}, the steps cost {cost}"
+        )
+    if schedule.proof.bound > cost:
+        raise ScheduleError(
+            None, f"the proof claims a bound of {schedule.proof.bound} {unit}, but the steps cost only {cost}"
+        )
+    if problem.deadline_ns is not None and trace.time_ns > problem.deadline_ns:
+        raise ScheduleError(None, f"takes {trace.time_ns} ns, the deadline is {problem.deadline_ns}")
+    return trace
+
+
+class _Replay:
+    def __init__(self, problem: Problem, pages: bool) -> None:
+        self.problem, self.tensors = problem, problem.tensors
+        self.fixed_bytes = problem.base_bytes + (problem.page_buffer_bytes if pages else 0)
+        # In POET's MILP a transfer costs energy but no time.
+        self.page_time = problem.semantics is not Semantics.POET
+        self.resident = {i: t.size_bytes for i, t in enumerate(self.tensors) if t.initial == "ram"}  # bytes it occupies
+        self.resident_bytes = sum(self.resident.values())
+        self.since = dict.fromkeys(self.resident, 0)
+        self.store = {i for i, t in enumerate(self.tensors) if t.initial == "store"}
+        self.store_bytes = sum(self.tensors[t].size_bytes for t in self.store)
+        self.executions = [0] * len(problem.operators)
+        self.ram: list[int] = []
+        self.residencies: list[tuple[int, int, int]] = []
+        self.energy_pj = self.time_ns = self.page_ins = self.page_outs = 0
+
+    def execute(self, step: Step) -> None:
+        match step:
+            case Compute(operator, in_place):
+                self.compute(operator, in_place)
+            case Free(tensor):
+                self.need_resident(tensor, "frees")
+                self.ram.append(self.fixed_bytes + self.resident_bytes)
+                self.check_budget()
+                self.leave(tensor, len(self.ram))
+            case PageOut(tensor):
+                self.page_out(tensor)
+            case PageIn(tensor):
+                self.page_in(tensor)
+
+    def compute(self, index: int, in_place: tuple[tuple[int, int], ...]) -> None:
+        if not 0 <= index < len(self.problem.operators):
+            self.refuse(f"computes operator {index}, there are {len(self.problem.operators)}")
+        op = self.problem.operators[index]
+        for t in op.inputs:
+            self.need_resident(t, f"{op.name!r} reads", op.name)
+        for t in op.outputs:
+            if t in self.resident:
+                self.refuse(
+                    f"{op.name!r} makes {self.tensors[t].name!r}, which is in RAM already",
+                    op.name,
+                    self.tensors[t].name,
+                )
+        if self.executions[index] and not op.recomputable:
+            self.refuse(f"{op.name!r} must be executed once only", op.name)
+        self.check_in_place(index, in_place)
+        taken_over = {o: i for i, o in in_place}
+        size = {t: self.resident[taken_over[t]] if t in taken_over else self.tensors[t].size_bytes for t in op.outputs}
+        new_bytes = sum(size[t] for t in op.outputs if t not in taken_over)
+        self.ram.append(self.fixed_bytes + self.resident_bytes + new_bytes + op.workspace_bytes)
+        self.check_budget(op.name)
+        for t in taken_over.values():
+            self.leave(t, len(self.ram))
+        for t in op.outputs:
+            self.enter(t, size[t])
+        self.executions[index] += 1
+        self.energy_pj += op.energy_pj
+        self.time_ns += op.time_ns
+
+    def check_in_place(self, index: int, in_place: tuple[tuple[int, int], ...]) -> None:
+        op = self.problem.operators[index]
+        allowed = {(p.input, p.output): p.required for p in op.in_place}
+        for i, o in in_place:
+            if (i, o) not in allowed:
+                self.refuse(f"{op.name!r} may not work in place on tensors {i} -> {o}", op.name)
+            if self.tensors[o].size_bytes > self.resident[i]:
+                names = self.tensors[i].name, self.tensors[o].name
+                self.refuse(
+                    f"{op.name!r} in place: {names[1]!r} does not fit in the bytes of {names[0]!r}", op.name, *names
+                )
+        if len({i for i, _ in in_place}) < len(in_place) or len({o for _, o in in_place}) < len(in_place):
+            self.refuse(f"{op.name!r} uses one tensor in two in-place pairs", op.name)
+        for (i, o), required in allowed.items():
+            if required and (i, o) not in in_place:
+                names = self.tensors[i].name, self.tensors[o].name
+                self.refuse(f"{op.name!r} must make {names[1]!r} in place of {names[0]!r}", op.name, *names)
+
+    def page_out(self, t: int) -> None:
+        self.need_resident(t, "pages out")
+        tensor = self.tensors[t]
+        if self.problem.paging is Paging.NONE or not tensor.pageable:
+            self.refuse(f"pages out {tensor.name!r}, which is not pageable here", tensor.name)
+        self.ram.append(self.fixed_bytes + self.resident_bytes)
+        self.check_budget(tensor.name)
+        if t not in self.store:
+            self.store.add(t)
+            self.store_bytes += tensor.size_bytes
+        capacity = self.problem.store_capacity_bytes
+        if capacity is not None and self.store_bytes > capacity:
+            self.refuse(f"the store would hold {self.store_bytes} bytes, its capacity is {capacity}", tensor.name)
+        self.page_outs += 1
+        self.energy_pj += tensor.page_out_pj
+        self.time_ns += tensor.page_out_ns if self.page_time else 0
+
+    def page_in(self, t: int) -> None:
+        if t not in self.store:
+            name = self.tensors[t].name if 0 <= t < len(self.tensors) else str(t)
+            self.refuse(f"pages in {name!r}, which is not on the store", name)
+        tensor = self.tensors[t]
+        if t in self.resident:
+            self.refuse(f"pages in {tensor.name!r}, which is in RAM already", tensor.name)
+        self.ram.append(self.fixed_bytes + self.resident_bytes + tensor.size_bytes)
+        self.check_budget(tensor.name)
+        self.enter(t, tensor.size_bytes)
+        self.page_ins += 1
+        self.energy_pj += tensor.page_in_pj
+        self.time_ns += tensor.page_in_ns if self.page_time else 0
+
+    def finish(self) -> None:
+        for count, op in zip(self.executions, self.problem.operators, strict=True):
+            if count == 0:
+                raise ScheduleError(None, f"never executes {op.name!r}", (op.name,))
+        for t, tensor in enumerate(self.tensors):
+            if (tensor.final == "ram" and t not in self.resident) or (tensor.final == "store" and t not in self.store):
+                where = "in RAM" if tensor.final == "ram" else "on the store"
+                raise ScheduleError(None, f"ends without {tensor.name!r} {where}", (tensor.name,))
+        for t in sorted(self.resident):
+            self.leave(t, len(self.ram))
+
+    def need_resident(self, t: int, does: str, *names: str) -> None:
+        name = self.tensors[t].name if 0 <= t < len(self.tensors) else str(t)
+        if t not in self.resident:
+            self.refuse(f"{does} {name!r}, which is not in RAM", *names, name)
+
+    def check_budget(self, *names: str) -> None:
+        used, budget = self.ram[-1], self.problem.budget_bytes
+        if used > budget:
+            largest = sorted(self.resident, key=lambda t: (-self.resident[t], t))[:5]
+            found = ", ".join(f"{self.tensors[t].name} ({self.resident[t]})" for t in largest)
+            step = len(self.ram) - 1
+            reason = f"needs {used} bytes of RAM, the budget is {budget}; the largest tensors there: {found or 'none'}"
+            raise ScheduleError(step, reason, (*names, *(self.tensors[t].name for t in largest)))
+
+    def enter(self, t: int, size_bytes: int) -> None:
+        self.resident[t] = size_bytes
+        self.resident_bytes += size_bytes
+        self.since[t] = len(self.ram) - 1
+
+    def leave(self, t: int, end: int) -> None:
+        self.resident_bytes -= self.resident.pop(t)
+        self.residencies.append((t, self.since.pop(t), end))
+
+    def refuse(self, reason: str, *names: str) -> NoReturn:
+        raise ScheduleError(len(self.ram), reason, names)
+
+    def trace(self) -> Trace:
+        peak = max(self.ram)
+        return Trace(
+            ram_bytes=tuple(self.ram),
+            peak_bytes=peak,
+            peak_step=self.ram.index(peak),
+            energy_pj=self.energy_pj,
+            time_ns=self.time_ns,
+            executions=tuple(self.executions),
+            recomputes=sum(self.executions) - len(self.executions),
+            page_ins=self.page_ins,
+            page_outs=self.page_outs,
+            store_bytes=self.store_bytes,
+            residencies=tuple(sorted(self.residencies, key=lambda r: (r[1], r[0], r[2]))),
+        )

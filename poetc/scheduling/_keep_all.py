@@ -1,0 +1,51 @@
+"""Keep-all: compute everything once, in the problem's order, every tensor in RAM until its last use. The reference for
+budgets.
+"""
+
+from __future__ import annotations
+
+from poetc.scheduling._completion import Action, Completer
+from poetc.scheduling.problem import Problem
+from poetc.scheduling.schedule import Compute, PageIn, PageOut, Proof, Schedule, Status
+
+
+def keep_all_actions(problem: Problem) -> tuple[Action, ...]:
+    """Every operator once. What starts on the store is paged in before its first use; what must end there is paged out
+    when made.
+    """
+    actions: list[Action] = []
+    waiting = {t for t, tensor in enumerate(problem.tensors) if tensor.initial == "store"}
+    to_store = {t for t, tensor in enumerate(problem.tensors) if tensor.final == "store" and tensor.initial != "store"}
+    actions += [PageOut(t) for t in sorted(to_store) if problem.tensors[t].initial == "ram"]
+    for index, operator in enumerate(problem.operators):
+        for t in operator.inputs:
+            if t in waiting:
+                waiting.remove(t)
+                actions.append(PageIn(t))
+        actions.append(Compute(index))
+        actions += [PageOut(t) for t in operator.outputs if t in to_store]
+    actions += [PageIn(t) for t in sorted(waiting) if problem.tensors[t].final == "ram"]
+    return tuple(actions)
+
+
+def keep_all(problem: Problem) -> Schedule:
+    """The keep-all schedule, whatever the budget and the deadline.
+
+    Every schedule computes each operator, reads what starts on the store and writes what must end there at least once,
+    so where keep-all fits nothing costs less.
+    """
+    completion = Completer(problem).run(keep_all_actions(problem))
+    cost = completion.energy_pj if problem.objective == "energy" else completion.time_ns
+    proof = Proof(
+        status=Status.OPTIMAL,
+        objective=cost,
+        bound=cost,
+        schedule_class="all schedules",
+        method="every operator once",
+    )
+    return Schedule(solver="keep_all", steps=completion.steps, proof=proof)
+
+
+def keep_all_peak_bytes(problem: Problem) -> int:
+    """The RAM that keep-all needs: what a budget given in per cent refers to."""
+    return Completer(problem).run(keep_all_actions(problem)).peak_bytes
