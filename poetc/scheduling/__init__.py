@@ -2,9 +2,20 @@
 docs/SPEC.md.
 """
 
+from poetc.scheduling._bounds import lower_bound_bytes, state_chains
 from poetc.scheduling._checker import ScheduleError, Trace, verify
 from poetc.scheduling._completion import Action, Completer, Completion, choose_pairs, complete
+from poetc.scheduling._json import (
+    plan_from_json,
+    plan_to_json,
+    problem_from_json,
+    problem_schema,
+    problem_to_json,
+    schedule_from_json,
+    schedule_to_json,
+)
 from poetc.scheduling._keep_all import keep_all, keep_all_actions, keep_all_peak_bytes
+from poetc.scheduling._validation import validate_problem
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, Semantics, TensorSpec
 from poetc.scheduling.schedule import (
     Allocation,
@@ -49,5 +60,15 @@ __all__ = [
     "keep_all",
     "keep_all_actions",
     "keep_all_peak_bytes",
+    "lower_bound_bytes",
+    "plan_from_json",
+    "plan_to_json",
+    "problem_from_json",
+    "problem_schema",
+    "problem_to_json",
+    "schedule_from_json",
+    "schedule_to_json",
+    "state_chains",
+    "validate_problem",
     "verify",
 ]

@@ -1,0 +1,177 @@
+"""JSON of Problem, Schedule and MemoryPlan (docs/SPEC.md): typed reading with one-line errors, canonical writing.
+
+The same value gives the same bytes: keys sorted, no spaces, one operator, tensor, step or allocation a line.
+"""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from poetc.errors import UsageError
+from poetc.scheduling._validation import MAX_BYTES, validate_problem
+from poetc.scheduling.problem import Problem
+from poetc.scheduling.schedule import Compute, Free, MemoryPlan, PageIn, PageOut, Proof, Schedule, Step
+
+PROBLEM_FORMAT = "poetc-problem-1"
+SCHEDULE_FORMAT = "poetc-schedule-1"
+PLAN_FORMAT = "poetc-plan-1"
+
+
+def problem_to_json(problem: Problem) -> bytes:
+    return _write(PROBLEM_FORMAT, _fields_of(problem))
+
+
+def problem_from_json(data: bytes | str, source: str = "problem") -> Problem:
+    """Read and validate. UsageError naming `source` (the file) and the place in the document."""
+    problem = _read(data, Problem, PROBLEM_FORMAT, source)
+    validate_problem(problem, source)
+    return problem
+
+
+def schedule_to_json(schedule: Schedule) -> bytes:
+    return _write(SCHEDULE_FORMAT, _fields_of(schedule) | {"steps": [_step_to_json(s) for s in schedule.steps]})
+
+
+def schedule_from_json(data: bytes | str, source: str = "schedule") -> Schedule:
+    """Read. UsageError as for problems; whether the schedule is valid is for `verify` to say."""
+    document = _read(data, _ScheduleDocument, SCHEDULE_FORMAT, source)
+    steps = tuple(_step_from_json(s, f"{source}: $.steps[{i}]") for i, s in enumerate(document.steps))
+    return Schedule(solver=document.solver, steps=steps, proof=document.proof, log=document.log)
+
+
+def plan_to_json(plan: MemoryPlan) -> bytes:
+    return _write(PLAN_FORMAT, _fields_of(plan))
+
+
+def plan_from_json(data: bytes | str, source: str = "plan") -> MemoryPlan:
+    """Read. UsageError as for problems; whether the plan is valid is for `verify_plan` to say."""
+    return _read(data, MemoryPlan, PLAN_FORMAT, source)
+
+
+def problem_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of a Problem document. What a schema cannot say, such as the order, `validate_problem`
+    does.
+    """
+    schema = msgspec.json.schema(Problem)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    for definition in schema["$defs"].values():
+        if definition.get("type") != "object":
+            continue
+        definition["additionalProperties"] = False
+        for name, value in definition["properties"].items():
+            for integer in _integers(value):
+                integer["minimum"] = 1 if name == "alignment_bytes" else 0
+                if name.endswith("_bytes"):
+                    integer["maximum"] = MAX_BYTES
+    schema["$defs"]["Problem"]["properties"]["format"] = {"const": PROBLEM_FORMAT}
+    return schema
+
+
+class _StepDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One of the four kinds, with what it acts on; `in_place` only with `compute`."""
+
+    compute: int | None = None
+    in_place: tuple[tuple[int, int], ...] = ()
+    free: int | None = None
+    page_out: int | None = None
+    page_in: int | None = None
+
+
+class _ScheduleDocument(msgspec.Struct, forbid_unknown_fields=True):
+    solver: str
+    steps: tuple[_StepDocument, ...]
+    proof: Proof
+    log: tuple[str, ...] = ()
+
+
+def _step_to_json(step: Step) -> _StepDocument:
+    match step:
+        case Compute(operator, in_place):
+            return _StepDocument(compute=operator, in_place=in_place)
+        case Free(tensor):
+            return _StepDocument(free=tensor)
+        case PageOut(tensor):
+            return _StepDocument(page_out=tensor)
+        case PageIn(tensor):
+            return _StepDocument(page_in=tensor)
+
+
+def _step_from_json(step: _StepDocument, where: str) -> Step:
+    match step:
+        case _StepDocument(int(operator), in_place, None, None, None):
+            return Compute(operator, in_place)
+        case _StepDocument(None, (), int(tensor), None, None):
+            return Free(tensor)
+        case _StepDocument(None, (), None, int(tensor), None):
+            return PageOut(tensor)
+        case _StepDocument(None, (), None, None, int(tensor)):
+            return PageIn(tensor)
+    raise UsageError(f"{where}: a step has exactly one of compute (with in_place or not), free, page_out, page_in")
+
+
+T = TypeVar("T")
+
+
+def _read(data: bytes | str, kind: type[T], format: str, source: str) -> T:
+    try:
+        document = msgspec.json.decode(data)
+        if isinstance(document, dict) and (found := document.pop("format", format)) != format:
+            raise msgspec.ValidationError(f"Expected {format!r}, got {found!r} - at `$.format`")
+        result = msgspec.convert(document, kind)
+        _refuse_unknown(document, kind, "$")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # the first includes ValidationError
+        reason, _, path = str(error).partition(" - at ")
+        path = path.strip("`") or "$"
+        raise UsageError(f"{source}: {path}: {reason.replace('Expected', 'expected', 1)}") from None
+    return result
+
+
+def _refuse_unknown(value: Any, kind: Any, path: str) -> None:
+    """A misspelt optional field would otherwise be ignored in silence. (Structs see to it themselves, dataclasses do
+    not.)
+    """
+    if isinstance(value, list):
+        for index, (element, element_kind) in enumerate(zip(value, _element_kinds(kind, len(value)), strict=True)):
+            _refuse_unknown(element, element_kind, f"{path}[{index}]")
+    elif isinstance(value, dict) and (is_dataclass(kind) or issubclass(kind, msgspec.Struct)):
+        hints = typing.get_type_hints(kind)
+        for key, member in value.items():
+            if key not in hints:
+                raise msgspec.ValidationError(f"Object contains unknown field `{key}` - at `{path}`")
+            _refuse_unknown(member, hints[key], f"{path}.{key}")
+
+
+def _element_kinds(kind: Any, count: int) -> tuple[Any, ...]:
+    arguments = typing.get_args(kind)
+    return (arguments[0],) * count if arguments[-1] is Ellipsis else arguments
+
+
+def _integers(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    """The integer schemas in the schema of a field: itself, its elements, or one of its alternatives."""
+    if schema.get("type") == "integer":
+        return [schema]
+    parts = [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else ())]
+    return [i for part in parts for i in _integers(part)]
+
+
+def _fields_of(value: Problem | Schedule | MemoryPlan) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _write(format: str, members: dict[str, Any]) -> bytes:
+    lines = []
+    for key, value in sorted((members | {"format": format}).items()):
+        if isinstance(value, list | tuple) and value:
+            body = b"[\n  " + b",\n  ".join(_encode(element) for element in value) + b"\n ]"
+        else:
+            body = _encode(value)
+        lines.append(_encode(key) + b":" + body)
+    return b"{\n " + b",\n ".join(lines) + b"\n}\n"
+
+
+def _encode(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="sorted")

@@ -1,0 +1,126 @@
+"""What a Problem must satisfy beyond its types; everything downstream relies on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+
+from poetc.errors import UsageError
+from poetc.scheduling.problem import OperatorSpec, Paging, Problem, TensorSpec
+
+MAX_BYTES = 2**48  # keeps every sum of sizes within 64 bits
+
+
+def validate_problem(problem: Problem, source: str = "problem") -> None:
+    """UsageError naming `source` and the place in the document for the first thing that is wrong."""
+    try:
+        _check_numbers(problem)
+        _check_tensors(problem)
+        for index, operator in enumerate(problem.operators):
+            _check_operator(problem, operator, f"$.operators[{index}]")
+        _check_flow(problem)
+    except _WrongError as error:
+        raise UsageError(f"{source}: {error}") from None
+
+
+class _WrongError(Exception):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+
+
+def _check_numbers(problem: Problem) -> None:
+    parts: list[tuple[Problem | TensorSpec | OperatorSpec, str]] = [(problem, "$")]
+    parts += [(t, f"$.tensors[{i}]") for i, t in enumerate(problem.tensors)]
+    parts += [(o, f"$.operators[{i}]") for i, o in enumerate(problem.operators)]
+    for part, path in parts:
+        for field in fields(part):
+            value = getattr(part, field.name)
+            if not isinstance(value, int):
+                continue
+            if value < 0:
+                raise _WrongError(f"{path}.{field.name}", f"{value} is negative")
+            if field.name.endswith("_bytes") and value > MAX_BYTES:
+                raise _WrongError(f"{path}.{field.name}", f"{value} is beyond {MAX_BYTES}")
+    if problem.alignment_bytes < 1:
+        raise _WrongError("$.alignment_bytes", "must be at least 1")
+    if problem.paging is Paging.DMA:
+        raise _WrongError("$.paging", "'dma' is reserved; use 'sync' or 'none'")
+    if not problem.operators:
+        raise _WrongError("$.operators", "there must be at least one operator")
+
+
+def _check_tensors(problem: Problem) -> None:
+    _check_unique((t.name for t in problem.tensors), "tensors")
+    for index, tensor in enumerate(problem.tensors):
+        path = f"$.tensors[{index}]"
+        if tensor.size_bytes % problem.alignment_bytes:
+            raise _WrongError(
+                f"{path}.size_bytes",
+                f"{tensor.size_bytes} is not a multiple of alignment_bytes ({problem.alignment_bytes}); "
+                "round it up, or set alignment_bytes to 1",
+            )
+        if problem.paging is Paging.NONE and "store" in (tensor.initial, tensor.final):
+            raise _WrongError(path, f"{tensor.name!r} is placed on the store, but paging is 'none'")
+        if tensor.final == "store" and tensor.initial != "store" and not tensor.pageable:
+            raise _WrongError(path, f"{tensor.name!r} must end on the store but is not pageable")
+
+
+def _check_operator(problem: Problem, operator: OperatorSpec, path: str) -> None:
+    for kind, indices in (("inputs", operator.inputs), ("outputs", operator.outputs)):
+        for position, t in enumerate(indices):
+            if not 0 <= t < len(problem.tensors):
+                raise _WrongError(f"{path}.{kind}[{position}]", f"tensor {t}, there are {len(problem.tensors)}")
+    for position, pair in enumerate(operator.in_place):
+        where = f"{path}.in_place[{position}]"
+        if pair.input not in operator.inputs:
+            raise _WrongError(f"{where}.input", f"tensor {pair.input} is not an input of {operator.name!r}")
+        if pair.output not in operator.outputs:
+            raise _WrongError(f"{where}.output", f"tensor {pair.output} is not an output of {operator.name!r}")
+        sizes = problem.tensors[pair.input].size_bytes, problem.tensors[pair.output].size_bytes
+        if sizes[1] > sizes[0] or (pair.required and sizes[1] != sizes[0]):
+            wanted = "exactly" if pair.required else "at most"
+            raise _WrongError(where, f"the output has {sizes[1]} bytes, it must have {wanted} the input's {sizes[0]}")
+    required = [p for p in operator.in_place if p.required]
+    for side in ({p.input for p in required}, {p.output for p in required}):
+        if len(side) < len(required):
+            raise _WrongError(f"{path}.in_place", "a tensor is in two required pairs")
+
+
+def _check_flow(problem: Problem) -> None:
+    """Operators in a topological order, one producer a tensor, nothing read after a required in-place took it over."""
+    _check_unique((o.name for o in problem.operators), "operators")
+    maker: dict[int, str] = {}
+    there = {t for t, tensor in enumerate(problem.tensors) if tensor.initial}
+    taken_by: dict[int, str] = {}
+    for index, operator in enumerate(problem.operators):
+        for position, t in enumerate(operator.inputs):
+            where, name = f"$.operators[{index}].inputs[{position}]", problem.tensors[t].name
+            if t in taken_by:
+                raise _WrongError(where, f"{name!r} is read after {taken_by[t]!r} updated it in place")
+            if t not in there:
+                raise _WrongError(where, f"{name!r} is read before it is made (operators must be in topological order)")
+        for position, t in enumerate(operator.outputs):
+            where, name = f"$.operators[{index}].outputs[{position}]", problem.tensors[t].name
+            if problem.tensors[t].initial:
+                raise _WrongError(where, f"{name!r} is made by an operator but also there from the start (`initial`)")
+            if t in maker:
+                raise _WrongError(where, f"{name!r} is made by {maker[t]!r} already")
+            maker[t] = operator.name
+            there.add(t)
+        taken_by |= {p.input: operator.name for p in operator.in_place if p.required}
+    for t, tensor in enumerate(problem.tensors):
+        if t not in there:
+            raise _WrongError(f"$.tensors[{t}]", f"{tensor.name!r} has no `initial` place and no operator makes it")
+        if t in taken_by and tensor.final == "ram":
+            reason = f"{tensor.name!r} must be in RAM at the end, but {taken_by[t]!r} updates it in place"
+            raise _WrongError(f"$.tensors[{t}].final", reason)
+
+
+def _check_unique(names: Iterable[str], kind: str) -> None:
+    seen: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if not name:
+            raise _WrongError(f"$.{kind}[{index}].name", "is empty")
+        if name in seen:
+            raise _WrongError(f"$.{kind}[{index}].name", f"{name!r} is the name of $.{kind}[{seen[name]}] already")
+        seen[name] = index
