@@ -1,1 +1,27 @@
-"""See docs/DESIGN.md for what lives here."""
+"""Devices: profiles with provenance, the cost model, and Graph → Problem. See docs/adding-a-device.md."""
+
+from poetc.devices.building import build_problem, is_flash_resident
+from poetc.devices.loading import list_profiles, load_profile, profile_to_dict
+from poetc.devices.profile import DeviceProfile, Quantity, Source, Store
+from poetc.devices.totals import Totals, compute_totals, flash_needed_bytes
+from poetc.devices.units import format_bytes, format_ns, format_pj, parse_duration, parse_size
+
+__all__ = [
+    "DeviceProfile",
+    "Quantity",
+    "Source",
+    "Store",
+    "Totals",
+    "build_problem",
+    "compute_totals",
+    "flash_needed_bytes",
+    "format_bytes",
+    "format_ns",
+    "format_pj",
+    "is_flash_resident",
+    "list_profiles",
+    "load_profile",
+    "parse_duration",
+    "parse_size",
+    "profile_to_dict",
+]

@@ -1,0 +1,195 @@
+"""Graph + DeviceProfile → Problem: costs for operators, sizes, places and page costs for storages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from poetc.codegen.program import ALIGNMENT_BYTES
+from poetc.devices.cost import CostModel, cost_class
+from poetc.devices.profile import DeviceProfile, Store
+from poetc.errors import UsageError
+from poetc.graph import Graph, Operator, Role, Tensor, TrainingGraph
+from poetc.ops import Bound, bind, registry, spec, view_roots
+from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, TensorSpec
+
+
+def build_problem(
+    graph: Graph,
+    profile: DeviceProfile,
+    *,
+    budget_bytes: int,
+    deadline_ns: int | None = None,
+    objective: Literal["energy", "time"] = "energy",
+    paging: Paging | None = None,
+    store: str | None = None,
+) -> Problem:
+    """The scheduling problem of `graph` on the device.
+
+    Operators are the graph's without its views, in its order and by its names; tensors are the storages (`view_roots`)
+    that operators touch, except constants that the device reads in place from flash. `paging` defaults to synchronous
+    transfers if the profile has a store; `store` chooses one by name. Raises UsageError where profile and options do
+    not fit.
+    """
+    chosen = _choose_store(profile, store)
+    if paging is None:
+        paging = Paging.NONE if chosen is None else Paging.SYNC
+    if paging is not Paging.NONE and chosen is None:
+        raise UsageError(f"device {profile.name!r} has no store to page to")
+    if paging is Paging.DMA and chosen is not None and chosen.mode != "dma":
+        raise UsageError(f"the store of device {profile.name!r} cannot transfer while the processor computes")
+
+    costs = CostModel(profile)
+    costs.check_kinds(registry(), profile.name)
+    storages = _Storages(graph, profile)
+    operators = tuple(_operator(op, graph, storages, costs) for op in storages.operators)
+    page_store = None if paging is Paging.NONE else chosen
+    tensors = tuple(_tensor(name, storages, costs, page_store) for name in storages.names)
+    return Problem(
+        name=graph.name,
+        operators=operators,
+        tensors=tensors,
+        budget_bytes=budget_bytes,
+        deadline_ns=deadline_ns,
+        objective=objective,
+        paging=paging,
+        base_bytes=profile.base_bytes,
+        page_buffer_bytes=0 if page_store is None else int(page_store.block_bytes.value),
+        store_capacity_bytes=None if page_store is None else int(page_store.capacity_bytes.value),
+        alignment_bytes=ALIGNMENT_BYTES,
+        device=profile.name,
+    )
+
+
+def is_flash_resident(tensor: Tensor, graph: Graph, profile: DeviceProfile) -> bool:
+    """Whether kernels read it in place from flash, so that it takes no RAM. Without training, weights are constant."""
+    if not profile.memory.flash_readable_in_place:
+        return False
+    frozen = isinstance(graph, TrainingGraph)
+    return tensor.role is Role.CONSTANT or (not frozen and tensor.role in (Role.PARAMETER, Role.STATISTIC))
+
+
+def _choose_store(profile: DeviceProfile, name: str | None) -> Store | None:
+    if name is None:
+        return profile.stores[profile.default_store] if profile.default_store else None
+    if name not in profile.stores:
+        known = ", ".join(sorted(profile.stores)) or "none"
+        close = difflib.get_close_matches(name, profile.stores, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"it has: {known}"
+        raise UsageError(f"device {profile.name!r} has no store {name!r}; {hint}")
+    return profile.stores[name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Aliases:
+    required: tuple[tuple[int, int], ...]  # (input, output) positions
+    allowed: tuple[tuple[int, int], ...]
+
+
+class _Storages:
+    """Which tensors are storages of their own, which of them are in RAM, and where each begins and ends a step."""
+
+    def __init__(self, graph: Graph, profile: DeviceProfile) -> None:
+        self.graph = graph
+        self.roots = view_roots(graph)
+        self.operators = tuple(op for op in graph.operators if not spec(op.kind).is_view)
+        self.bounds = {op.name: bind(op, graph.tensors) for op in self.operators}
+        self.made = {t for op in self.operators for t in op.outputs}
+        self.flash = {
+            name
+            for name, tensor in graph.tensors.items()
+            if name not in self.made and is_flash_resident(tensor, graph, profile)
+        }
+        used = {self.roots[t] for op in self.operators for t in (*op.inputs, *op.outputs)}
+        results = {self.roots[t] for t in self._results()}
+        # In the order of the graph's tensors, so that the same graph gives the same problem.
+        self.names = [name for name in graph.tensors if name in (used | results) and name not in self.flash]
+        self.index = {name: i for i, name in enumerate(self.names)}
+        replaced = {
+            self.roots[op.inputs[i]] for op in self.operators for i, _ in spec(op.kind).must_alias
+        }  # versions of state that an update takes over
+        self.final = {
+            name
+            for name in self.names
+            if name in results
+            or (
+                name not in replaced
+                and (
+                    graph.tensors[name].role.is_state
+                    or (graph.tensors[name].role is Role.CONSTANT and name not in self.made)
+                )
+            )
+        }
+
+    def _results(self) -> Iterable[str]:
+        """What the caller reads after a step."""
+        return (self.graph.loss,) if isinstance(self.graph, TrainingGraph) else self.graph.outputs
+
+    def size_bytes(self, name: str) -> int:
+        return align(self.graph.tensors[name].size_bytes)
+
+    def in_place(self, op: Operator, bound: Bound) -> tuple[InPlace, ...]:
+        kind = spec(op.kind)
+        roots = [self.roots[t] for t in op.inputs]
+        pairs: list[InPlace] = []
+        for i, o in kind.must_alias:
+            pairs.append(InPlace(input=self.index[roots[i]], output=self.index[op.outputs[o]], required=True))
+        taken = {p.input for p in pairs} | {p.output for p in pairs}
+        for i, o in kind.may_alias(bound):
+            root, output = roots[i], op.outputs[o]
+            if root in self.flash or root in self.final or self.graph.tensors[root].role.is_state:
+                continue
+            if roots.count(root) > 1 or self.size_bytes(root) != self.size_bytes(output):
+                continue  # read through another operand too, or of another size
+            pair = InPlace(input=self.index[root], output=self.index[output])
+            if taken.isdisjoint((pair.input, pair.output)):
+                pairs.append(pair)
+        return tuple(pairs)
+
+
+def align(size_bytes: int) -> int:
+    """Rounded up to what an operand occupies."""
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _operator(op: Operator, graph: Graph, storages: _Storages, costs: CostModel) -> OperatorSpec:
+    kind, bound = spec(op.kind), storages.bounds[op.name]
+    work = kind.work(bound)
+    bytes_moved = work.bytes_moved
+    if bytes_moved is None:
+        bytes_moved = sum(graph.tensors[t].size_bytes for t in {*op.inputs, *op.outputs})
+    cost = costs.operator(cost_class(op, bound), work, bytes_moved)
+    roots = dict.fromkeys(storages.roots[t] for t in op.inputs)  # each storage once, in order
+    return OperatorSpec(
+        name=op.name,
+        kind=op.kind,
+        phase=op.phase.value,
+        inputs=tuple(storages.index[r] for r in roots if r not in storages.flash),
+        outputs=tuple(storages.index[t] for t in op.outputs),
+        time_ns=cost.time_ns,
+        energy_pj=cost.energy_pj,
+        workspace_bytes=align(kind.kernel(bound).workspace_bytes),
+        recomputable=kind.recomputable and not kind.must_alias,
+        in_place=storages.in_place(op, bound),
+    )
+
+
+def _tensor(name: str, storages: _Storages, costs: CostModel, store: Store | None) -> TensorSpec:
+    initial: Place = "" if name in storages.made else "ram"
+    final: Place = "ram" if name in storages.final else ""
+    size_bytes = storages.size_bytes(name)
+    if store is None:
+        return TensorSpec(name=name, size_bytes=size_bytes, initial=initial, final=final, pageable=False)
+    written, read = (costs.page(store, size_bytes, write=w) for w in (True, False))
+    return TensorSpec(
+        name=name,
+        size_bytes=size_bytes,
+        initial=initial,
+        final=final,
+        page_out_ns=written.time_ns,
+        page_out_pj=written.energy_pj,
+        page_in_ns=read.time_ns,
+        page_in_pj=read.energy_pj,
+    )

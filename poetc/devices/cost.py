@@ -1,0 +1,92 @@
+"""What an operator and a page transfer cost on a device: integers in nanoseconds and picojoules."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from poetc.devices.profile import Coefficients, DeviceProfile, Quantity, Store
+from poetc.errors import UsageError
+from poetc.graph import Operator
+from poetc.ops import Bound, Work
+
+PAGE_TRAILER_BYTES = 16  # page, run, size, checksum: see docs/DESIGN.md
+_DEPTHWISE = "/depthwise"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    time_ns: int
+    energy_pj: int
+
+
+def cost_class(op: Operator, bound: Bound) -> str:
+    """What a profile's `efficiency` and `kernels` are keyed by: the kind, with `/depthwise` for one channel a group."""
+    group = bound.attributes.get("group", 1)
+    if isinstance(group, int) and group > 1 and any(group in t.shape[1:2] for t in (*bound.inputs, *bound.outputs)):
+        return op.kind + _DEPTHWISE
+    return op.kind
+
+
+class CostModel:
+    """The profile's numbers as plain floats, ready to be applied to many operators."""
+
+    def __init__(self, profile: DeviceProfile) -> None:
+        compute, power = profile.compute, profile.power
+        self._ns_per_mac = 1e9 / compute.contraction_mac_per_s.value
+        self._ns_per_flop = 1e9 / compute.elementwise_flop_per_s.value
+        self._ns_per_byte = 1e9 / compute.memory_bytes_per_s.value
+        self._overhead_ns = float(compute.operator_overhead_ns.value)
+        self._efficiency = {kind: float(q.value) for kind, q in compute.efficiency.items()}
+        self._kernels = {kind: _plain(c) for kind, c in compute.kernels.items()}
+        self._active_pj_per_ns = power.active_w.value * 1000  # 1 W = 1 nJ/ns = 1000 pJ/ns
+        self._idle_pj_per_ns = power.idle_w.value * 1000
+        self._pj_per_mac = _value(power.pj_per_mac)
+        self._pj_per_flop = _value(power.pj_per_flop)
+        self._pj_per_byte = _value(power.pj_per_byte)
+
+    def check_kinds(self, known: Iterable[str], device: str) -> None:
+        """UsageError for an entry of `efficiency` or `kernels` that no operator kind matches."""
+        known = sorted(known)
+        for key in (*self._efficiency, *self._kernels):
+            kind = key.removesuffix(_DEPTHWISE)
+            if kind not in known:
+                close = difflib.get_close_matches(kind, known, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise UsageError(f"device profile {device!r}: there is no operator kind {key!r}{hint}")
+
+    def operator(self, kind: str, work: Work, bytes_moved: int) -> Cost:
+        """Of one execution. `kind` is a `cost_class`."""
+        if (fitted := self._kernels.get(kind) or self._kernels.get(kind.removesuffix(_DEPTHWISE))) is not None:
+            overhead, per_mac, per_flop, per_byte = fitted
+            time = overhead + work.macs * per_mac + work.flops * per_flop + bytes_moved * per_byte
+        else:
+            arithmetic = work.macs * self._ns_per_mac + work.flops * self._ns_per_flop
+            roof = max(arithmetic, bytes_moved * self._ns_per_byte)
+            efficiency = self._efficiency.get(kind) or self._efficiency.get(kind.removesuffix(_DEPTHWISE), 1.0)
+            time = self._overhead_ns + roof / efficiency
+        time_ns = round(time)
+        dynamic = work.macs * self._pj_per_mac + work.flops * self._pj_per_flop + bytes_moved * self._pj_per_byte
+        return Cost(time_ns, round(time_ns * self._active_pj_per_ns + dynamic))
+
+    def page(self, store: Store, size_bytes: int, *, write: bool) -> Cost:
+        """Of moving a tensor of `size_bytes` and its trailer, in whole blocks, while the processor waits for it."""
+        block = int(store.block_bytes.value)
+        moved = -(-(size_bytes + PAGE_TRAILER_BYTES) // block) * block
+        latency, rate, watts = (
+            (store.write_latency_ns, store.write_bytes_per_s, store.write_w)
+            if write
+            else (store.read_latency_ns, store.read_bytes_per_s, store.read_w)
+        )
+        time_ns = round(latency.value + moved * 1e9 / rate.value)
+        waiting = self._active_pj_per_ns if store.cpu_during_transfer == "active" else self._idle_pj_per_ns
+        return Cost(time_ns, round(time_ns * (watts.value * 1000 + waiting)))
+
+
+def _value(quantity: Quantity | None) -> float:
+    return 0.0 if quantity is None else float(quantity.value)
+
+
+def _plain(c: Coefficients) -> tuple[float, float, float, float]:
+    return _value(c.overhead_ns), _value(c.ns_per_mac), _value(c.ns_per_flop), _value(c.ns_per_byte)

@@ -1,0 +1,306 @@
+"""Finds, reads, checks and merges device profiles. Every complaint names file, line and key.
+
+A file may leave out what it `inherits:`; each file is checked and its sources are resolved on their own, so that a
+number keeps the source of the file that states it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from poetc.devices._yaml import KeyPath, read
+from poetc.devices.profile import DeviceProfile, Quantity, Source
+from poetc.errors import UsageError
+
+_WHOLE = ("_bytes", "_count", "_cycles", "_hz")
+_POSITIVE = ("_per_s", "_hz", "_count", "_cycles", "ram_bytes", "block_bytes", "capacity_bytes", "size_bytes")
+_FILE_KEYS = ("inherits", "source", "sources")  # at the top of a file, beside the fields of DeviceProfile
+
+
+def list_profiles() -> tuple[str, ...]:
+    """Names of the profiles that come with poetc, sorted. A file `_NAME.yaml` is only there to be inherited."""
+    return tuple(sorted(p.stem for p in _folder().iterdir() if p.suffix == ".yaml" and not p.name.startswith("_")))
+
+
+def load_profile(name_or_path: str | Path) -> DeviceProfile:
+    """A profile by its name or by the path of its YAML file. Raises UsageError."""
+    path = _find(name_or_path)
+    merged, origins = _load(path, ())
+    merged["name"] = path.stem
+    merged.setdefault("title", path.stem)
+    _require(merged, DeviceProfile, (), origins)
+    profile = msgspec.convert(merged, DeviceProfile)
+    _check_whole(profile, origins)
+    return profile
+
+
+def profile_to_dict(profile: DeviceProfile) -> dict[str, Any]:
+    """The whole profile, inheritance resolved, as plain values: for artifacts and hashes."""
+    result = msgspec.to_builtins(profile, order="sorted")
+    assert isinstance(result, dict)
+    return result
+
+
+def _folder() -> Path:
+    folder = resources.files("poetc.profiles")
+    assert isinstance(folder, Path)  # wheels are installed unpacked
+    return folder
+
+
+def _find(name_or_path: str | Path) -> Path:
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or "/" in text or text.endswith((".yaml", ".yml")):
+        path = Path(text)
+        if not path.is_file():
+            raise UsageError(f"no device profile at {text}")
+        return path
+    path = _folder() / f"{text}.yaml"
+    if text and path.is_file():
+        return path
+    known = list_profiles()
+    close = difflib.get_close_matches(text.lower(), known, n=3, cutoff=0.4) + [k for k in known if text and text in k]
+    hint = f"did you mean {_either(dict.fromkeys(close))}?" if close else f"known: {', '.join(known)}"
+    raise UsageError(f"unknown device {text!r}; {hint} (or give the path of a profile's YAML file)")
+
+
+def _either(words: Iterable[str]) -> str:
+    return " or ".join(words)
+
+
+def _load(path: Path, heirs: tuple[Path, ...]) -> tuple[dict[str, Any], dict[KeyPath, str]]:
+    """A file with all that it inherits, and where each key stands ("file:line")."""
+    raw, lines = read(path)
+    reader = _File(path, lines)
+    own = reader.read(raw)
+    origins = {at: f"{path}:{line}" for at, line in lines.items()}
+    parent_name = raw.get("inherits")
+    if parent_name is None:
+        return own, origins
+    if not isinstance(parent_name, str) or not parent_name:
+        raise reader.error(("inherits",), "'inherits' names another profile")
+    by_path = "/" in parent_name or parent_name.endswith((".yaml", ".yml"))
+    try:
+        parent_path = _find(path.parent / parent_name if by_path else parent_name)
+    except UsageError as error:
+        raise reader.error(("inherits",), str(error)) from None
+    if parent_path.resolve() in [p.resolve() for p in (path, *heirs)]:
+        raise reader.error(("inherits",), f"{parent_name!r} inherits this profile: a circle")
+    parent, parent_origins = _load(parent_path, (path, *heirs))
+    parent.pop("title", None)
+    parent.pop("description", None)
+    return _merge(parent, own), parent_origins | origins
+
+
+def _merge(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
+    """The child's numbers replace the parent's, sections merge, `null` takes a key away."""
+    result = dict(parent)
+    for key, value in child.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict) and isinstance(parent.get(key), dict) and not _is_quantity(value):
+            result[key] = _merge(parent[key], value)
+        else:
+            result[key] = value
+    return result
+
+
+def _is_quantity(value: Mapping[str, Any]) -> bool:
+    return "value" in value and "source" in value
+
+
+def _unwrap(hint: Any) -> Any:
+    """X of `X | None`."""
+    if isinstance(hint, types.UnionType):
+        return next(a for a in typing.get_args(hint) if a is not type(None))
+    return hint
+
+
+def _fields(cls: type[msgspec.Struct]) -> dict[str, Any]:
+    return {f.name: _unwrap(f.type) for f in msgspec.structs.fields(cls)}
+
+
+def _is_section(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
+
+
+@dataclass
+class _File:
+    """One file: checks keys and types, and turns every number into {value, source, note}."""
+
+    path: Path
+    lines: Mapping[KeyPath, int]
+    sources: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def error(self, at: KeyPath, message: str) -> UsageError:
+        while at not in self.lines:
+            at = at[:-1]
+        return UsageError(f"{self.path}:{self.lines[at]}: {message}")
+
+    def read(self, raw: dict[str, Any]) -> dict[str, Any]:
+        self._read_sources(raw.get("sources"))
+        body = {k: v for k, v in raw.items() if k not in _FILE_KEYS}
+        default = self._source_of(raw, (), None)
+        return self._section(body, DeviceProfile, (), default, extra=("inherits", "sources"), hidden=("name",))
+
+    def _read_sources(self, raw: Any) -> None:
+        if raw is None:
+            return
+        if not isinstance(raw, dict):
+            raise self.error(("sources",), "'sources' is a section: a short name for each source")
+        for name, value in raw.items():
+            at = ("sources", name)
+            if not isinstance(value, dict):
+                raise self.error(at, f"source {name!r} is a section with 'kind' and 'text'")
+            self._known_keys(value, ("kind", "text", "url"), at)
+            try:
+                self.sources[name] = msgspec.to_builtins(msgspec.convert(value, Source))
+            except msgspec.ValidationError as error:
+                raise self.error(at, f"source {name!r}: {_lower(error)}") from None
+
+    def _known_keys(self, raw: Mapping[str, Any], known: Iterable[str], at: KeyPath) -> None:
+        known = sorted(known)
+        for key in raw:
+            if key not in known:
+                close = difflib.get_close_matches(key, known, n=1, cutoff=0.5) or [k for k in known if key[:4] == k[:4]]
+                hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
+                where = f" in {'.'.join(at)!r}" if at else ""
+                raise self.error((*at, key), f"unknown key {key!r}{where}; {hint}")
+
+    def _source_of(self, raw: Mapping[str, Any], at: KeyPath, default: str | None) -> str | None:
+        name: str | None = raw.get("source", default)
+        if name is not None and (not isinstance(name, str) or name not in self.sources):
+            close = difflib.get_close_matches(str(name), self.sources, n=1, cutoff=0.5)
+            hint = (
+                f"did you mean {close[0]!r}?"
+                if close
+                else f"'sources' has: {', '.join(sorted(self.sources)) or 'none'}"
+            )
+            raise self.error((*at, "source"), f"unknown source {name!r}; {hint}")
+        return name
+
+    def _section(
+        self,
+        raw: Any,
+        cls: type[msgspec.Struct],
+        at: KeyPath,
+        source: str | None,
+        extra: tuple[str, ...] = (),
+        hidden: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
+        if not isinstance(raw, dict):
+            raise self.error(at, f"{'.'.join(at)!r} is a section of keys, not {_shown(raw)}")
+        hints = {name: hint for name, hint in _fields(cls).items() if name not in hidden}
+        self._known_keys(raw, (*hints, "source", *extra), at)
+        source = self._source_of(raw, at, source)
+        return {
+            key: None if value is None else self._value(value, hints[key], (*at, key), source)
+            for key, value in raw.items()
+            if key != "source"
+        }
+
+    def _value(self, raw: Any, hint: Any, at: KeyPath, source: str | None) -> Any:
+        if hint is Quantity:
+            return self._quantity(raw, at, source)
+        if _is_section(hint):
+            return self._section(raw, hint, at, source)
+        if typing.get_origin(hint) is dict:
+            if not isinstance(raw, dict):
+                raise self.error(at, f"{'.'.join(at)!r} is a section of keys, not {_shown(raw)}")
+            source = self._source_of(raw, at, source)
+            item = typing.get_args(hint)[1]
+            return {
+                key: None if value is None else self._value(value, item, (*at, key), source)
+                for key, value in raw.items()
+                if key != "source"
+            }
+        try:
+            return msgspec.convert(raw, hint)
+        except msgspec.ValidationError as error:
+            choices = [str(c) for c in typing.get_args(hint)]
+            reason = f"one of {', '.join(choices)}, not {_shown(raw)}" if choices else _lower(error)
+            raise self.error(at, f"{'.'.join(at)!r}: {reason}") from None
+
+    def _quantity(self, raw: Any, at: KeyPath, source: str | None) -> dict[str, Any]:
+        name = ".".join(at)
+        value, note = raw, ""
+        if isinstance(raw, dict):
+            self._known_keys(raw, ("value", "source", "note"), at)
+            source, value, note = self._source_of(raw, at, source), raw.get("value"), raw.get("note", "")
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.error(at, f"{name!r} must be a number, not {_shown(value)}")
+        if not isinstance(note, str):
+            raise self.error(at, f"the note of {name!r} must be text")
+        if source is None:
+            raise self.error(
+                at, f"{name!r} has no source: write {{value: {value}, source: ...}} or give its section one"
+            )
+        if not math.isfinite(value) or value < 0:
+            raise self.error(at, f"{name!r} must be a finite number, zero or more, not {value}")
+        if value == 0 and (at[-1].endswith(_POSITIVE) or "efficiency" in at):
+            raise self.error(at, f"{name!r} must be greater than zero")
+        if at[-1].endswith(_WHOLE):
+            if value != int(value):
+                raise self.error(at, f"{name!r} must be a whole number, not {value}")
+            value = int(value)
+        return {"value": value, "source": self.sources[source], "note": note}
+
+
+def _shown(value: Any) -> str:
+    return "empty" if value is None else "a section" if isinstance(value, dict) else repr(value)
+
+
+def _lower(error: Exception) -> str:
+    text = str(error)
+    return text[:1].lower() + text[1:]
+
+
+def _require(raw: Mapping[str, Any], cls: type[msgspec.Struct], at: KeyPath, origins: Mapping[KeyPath, str]) -> None:
+    """Every field without a default is there, in this section and below."""
+    for item in msgspec.structs.fields(cls):
+        hint = _unwrap(item.type)
+        if item.name not in raw:
+            if item.required:
+                where = f"section {'.'.join(at)!r}" if at else "the profile"
+                raise UsageError(f"{_where(at, origins)}: {where} lacks {item.name!r}")
+            continue
+        value = raw[item.name]
+        if hint is Quantity:
+            continue
+        if _is_section(hint):
+            _require(value, hint, (*at, item.name), origins)
+        elif (
+            typing.get_origin(hint) is dict and _is_section(inner := typing.get_args(hint)[1]) and inner is not Quantity
+        ):
+            for key, section in value.items():
+                _require(section, inner, (*at, item.name, key), origins)
+
+
+def _where(at: KeyPath, origins: Mapping[KeyPath, str]) -> str:
+    while at not in origins:
+        at = at[:-1]
+    return origins[at]
+
+
+def _check_whole(profile: DeviceProfile, origins: Mapping[KeyPath, str]) -> None:
+    """What no single key can be wrong about."""
+    if profile.default_store and profile.default_store not in profile.stores:
+        known = ", ".join(sorted(profile.stores)) or "none"
+        at = _where(("default_store",), origins)
+        raise UsageError(f"{at}: 'default_store' is {profile.default_store!r}, but 'stores' has: {known}")
+    if profile.stores and not profile.default_store:
+        raise UsageError(f"{_where(('stores',), origins)}: there are stores, so 'default_store' must name one of them")
+    if profile.power.idle_w.value > profile.power.active_w.value:
+        raise UsageError(f"{_where(('power', 'idle_w'), origins)}: 'power.idle_w' is more than 'power.active_w'")
+    if profile.base_bytes >= profile.ram_bytes:
+        at = _where(("memory", "ram_bytes"), origins)
+        raise UsageError(f"{at}: 'memory.ram_bytes' leaves nothing beside the runtime's state and the stack")

@@ -1,0 +1,128 @@
+"""What a device is, as its YAML says it: memory, throughput, power, stores.
+
+Every number carries its unit in its key, and a source. The file form is described in docs/adding-a-device.md;
+`poetc.devices.loading` reads it. Frozen once loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+SourceKind = Literal["measured", "datasheet", "published", "derived", "estimated"]
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a number comes from. `derived`: computed from other numbers, the text says how; `estimated`: a guess."""
+
+    kind: SourceKind
+    text: str
+    url: str = ""
+
+
+class Quantity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A number with its provenance. The unit is the suffix of the key that holds it."""
+
+    value: int | float
+    source: Source
+    note: str = ""
+
+
+class Cpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    core: str  # as compilers call it: cortex-m7
+    fpu: Literal["none", "single", "double"]
+    simd: Literal["none", "dsp", "neon", "helium", "sse", "avx2", "avx512"] = "none"
+    core_count: Quantity
+    clock_hz: Quantity
+
+
+class Bank(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One physical memory. For linker scripts and people; the cost model works on the totals in `Memory`."""
+
+    kind: Literal["ram", "flash"]
+    size_bytes: Quantity
+    address: int | None = None
+    read_bytes_per_s: Quantity | None = None
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ram_bytes: Quantity  # one piece that an arena, state and stack can use
+    flash_bytes: Quantity | None = None
+    flash_readable_in_place: bool  # constants (frozen parameters, masks) are read by the kernels from flash
+    runtime_bytes: Quantity  # the runtime's own state, outside the arena
+    stack_bytes: Quantity  # reserved for the deepest kernel call
+    banks: dict[str, Bank] = {}
+
+
+class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A fitted kernel, instead of the roofline: overhead + macs·ns_per_mac + flops·ns_per_flop + bytes·ns_per_byte."""
+
+    overhead_ns: Quantity
+    ns_per_mac: Quantity | None = None
+    ns_per_flop: Quantity | None = None
+    ns_per_byte: Quantity | None = None
+
+
+class Compute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A roofline: overhead + max(macs/contraction + flops/elementwise, bytes/memory) / efficiency of the kind."""
+
+    contraction_mac_per_s: Quantity  # dense convolution and matmul
+    elementwise_flop_per_s: Quantity
+    memory_bytes_per_s: Quantity
+    operator_overhead_ns: Quantity
+    efficiency: dict[str, Quantity] = {}  # of a kind (`Softmax`, `Conv/depthwise`), as a fraction of the roofline
+    kernels: dict[str, Coefficients] = {}
+
+
+class Power(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Energy of an operator = active_w · time + the dynamic terms, where a source gives them apart from the power."""
+
+    active_w: Quantity
+    idle_w: Quantity  # while the processor waits
+    pj_per_mac: Quantity | None = None
+    pj_per_flop: Quantity | None = None
+    pj_per_byte: Quantity | None = None
+
+
+class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Secondary storage. A transfer takes latency + bytes / bandwidth, in whole blocks, and draws the store's power
+    and the processor's."""
+
+    kind: Literal["sd", "emmc", "nor-flash", "nand-flash", "psram", "ssd", "file"]
+    mode: Literal["sync", "dma"]  # dma: the hardware can transfer while the processor computes
+    cpu_during_transfer: Literal["idle", "active"]  # what a waiting processor draws
+    block_bytes: Quantity
+    capacity_bytes: Quantity
+    read_latency_ns: Quantity
+    write_latency_ns: Quantity
+    read_bytes_per_s: Quantity
+    write_bytes_per_s: Quantity
+    read_w: Quantity
+    write_w: Quantity
+    endurance_cycles: Quantity | None = None  # erase cycles of a block
+
+
+class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    title: str
+    description: str = ""
+    cpu: Cpu
+    memory: Memory
+    compute: Compute
+    power: Power
+    stores: dict[str, Store] = {}
+    default_store: str = ""  # the one that paging uses; empty if there is none
+
+    @property
+    def ram_bytes(self) -> int:
+        return int(self.memory.ram_bytes.value)
+
+    @property
+    def flash_bytes(self) -> int | None:
+        return None if self.memory.flash_bytes is None else int(self.memory.flash_bytes.value)
+
+    @property
+    def base_bytes(self) -> int:
+        """RAM that is gone before the first tensor: the runtime's state and the stack."""
+        return int(self.memory.runtime_bytes.value) + int(self.memory.stack_bytes.value)

@@ -1,0 +1,107 @@
+"""Sizes and durations as people write them: `256MB`, `256MiB`, `737719`, `60%`; `2.5s`, `300ms`, `1.3x`."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from poetc.errors import UsageError
+
+_SIZES = {
+    "": 1,
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_DURATIONS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9}
+# Written all in lower case a byte unit can only mean one thing; `Mb` could be megabits and is refused.
+_LOWER_SIZES = {unit.lower(): factor for unit, factor in _SIZES.items()}
+_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(\S*)\s*")
+
+
+def _split(text: str, option: str, examples: str) -> tuple[Fraction, str]:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{option} {text!r} is not a number with a unit: write {examples}")
+    return Fraction(match[1]), match[2]
+
+
+def parse_size(text: str, *, of: int | None = None, option: str = "--budget") -> int:
+    """Bytes. Decimal units are powers of 1000, `KiB MiB GiB` of 1024; `60%` needs `of`, the bytes that it is a part of.
+
+    Fractions of a byte are dropped. Raises UsageError naming `option`.
+    """
+    examples = "for example 256MB, 256MiB or 737719" + ("" if of is None else ", or 60%")
+    number, unit = _split(text, option, examples)
+    if unit == "%":
+        if of is None:
+            raise UsageError(
+                f"{option} {text!r}: there is nothing here that it could be a percentage of; write {examples}"
+            )
+        size = number * of / 100
+    else:
+        factor = _SIZES.get(unit) or _LOWER_SIZES.get(unit)
+        if factor is None:
+            raise UsageError(
+                f"{option} {text!r}: unknown unit {unit!r}; write {examples} (units: B kB MB GB KiB MiB GiB)"
+            )
+        size = number * factor
+    if size < 1:
+        raise UsageError(f"{option} {text!r} is less than one byte")
+    return int(size)
+
+
+def parse_duration(text: str, *, of: int | None = None, option: str = "--deadline") -> int:
+    """Nanoseconds. `1.3x` needs `of`, the nanoseconds that it is a multiple of. Raises UsageError naming `option`."""
+    examples = "for example 2.5s or 300ms" + ("" if of is None else ", or 1.3x")
+    number, unit = _split(text, option, examples)
+    if unit in ("x", "X", "×"):
+        if of is None:
+            raise UsageError(
+                f"{option} {text!r}: there is nothing here that it could be a multiple of; write {examples}"
+            )
+        duration = number * of
+    elif unit in _DURATIONS:
+        duration = number * _DURATIONS[unit]
+    else:
+        problem = f"unknown unit {unit!r}" if unit else "the unit is missing"
+        raise UsageError(f"{option} {text!r}: {problem}; write {examples} (units: ns us ms s min, x)")
+    if duration < 1:
+        raise UsageError(f"{option} {text!r} is less than one nanosecond")
+    return int(duration)
+
+
+def format_bytes(size_bytes: int) -> str:
+    """`737719` → `737.7 kB`; exact below 10 kB."""
+    for factor, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size_bytes >= factor and size_bytes >= 10_000:
+            return f"{_three(size_bytes / factor)} {unit}"
+    return f"{size_bytes:,} B"
+
+
+def format_ns(time_ns: int) -> str:
+    for factor, unit in ((10**9, "s"), (10**6, "ms"), (10**3, "µs")):
+        if abs(time_ns) >= factor:
+            return f"{_three(time_ns / factor)} {unit}"
+    return f"{time_ns} ns"
+
+
+def format_pj(energy_pj: int) -> str:
+    for factor, unit in ((10**15, "kJ"), (10**12, "J"), (10**9, "mJ"), (10**6, "µJ"), (10**3, "nJ")):
+        if abs(energy_pj) >= factor:
+            return f"{_three(energy_pj / factor)} {unit}"
+    return f"{energy_pj} pJ"
+
+
+def _three(value: float) -> str:
+    """Four significant digits, never an exponent."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.{1 if abs(value) >= 100 else 2 if abs(value) >= 10 else 3}f}"
