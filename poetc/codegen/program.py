@@ -1,4 +1,6 @@
-"""The flat program: the only thing that the emitter and the host interpreter read, so what is validated is what is emitted."""
+"""The flat program: the only thing that the emitter and the interpreter read, so what is validated is what is
+emitted.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,21 @@ class PageOut:
     page: int  # index into Program.pages
 
 
+class PageSource(enum.IntEnum):
+    """Which write of a page a PageIn must find; values as POETC_PAGE_* in poetc.h. Static, so that a stale page is
+    found.
+    """
+
+    THIS_RUN = 0  # written earlier in this run
+    LAST_RUN = 1  # state on the store, as the last complete run left it
+    IMAGE = 2  # never written by the program: frozen weights that live on the store
+
+
 @dataclass(frozen=True, slots=True)
 class PageIn:
     operand: Operand
     page: int
+    source: PageSource = PageSource.THIS_RUN
 
 
 Instruction = Call | PageOut | PageIn
@@ -54,27 +67,43 @@ Instruction = Call | PageOut | PageIn
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A region of the store: `size_bytes` of data and the trailer, in whole blocks."""
+    """A region of the store: `slots` times `size_bytes` of data and the trailer, in whole blocks.
+
+    State that lives on the store and is updated has two slots, written in turn by successive runs: a run that fails, or
+    is cut by a power loss, leaves what the last complete run wrote. `image`: the store must hold the initial value of
+    `tensor` before the first run; `final_tensor` is the version that a run of a training program must leave there.
+    """
 
     first_block: int
-    block_count: int
+    block_count: int  # of one slot
     size_bytes: int
     tensor: str
+    slots: int = 1
+    image: bool = False
+    final_tensor: str = ""
+    type: TensorType | None = None  # None only where `image` is False
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A tensor that the caller or the initial image reaches by name."""
+    """A tensor that the caller or the initial image reaches by name. Of state, `final_tensor` is the version after a
+    run.
+    """
 
     name: str
     role: Role
     operand: Operand
+    final_tensor: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """`state` are initialised once from the image and persist; `probes` says after how many instructions a gradient can be
-    read whole at an operand (it may be overwritten afterwards)."""
+    """All that a device does in a run, and what it starts from.
+
+    `state` are initialised once from the image and persist; `probes` says after how many instructions a gradient can be
+    read whole at an operand (it may be overwritten afterwards). `high_water_bytes` is the end of the highest byte of
+    the arena that anything occupies, sizes not rounded up: what a measurement must find.
+    """
 
     name: str
     instructions: tuple[Instruction, ...]
@@ -90,6 +119,20 @@ class Program:
     block_bytes: int = 512
     page_buffer_offset: int | None = None  # one block in the arena, if the program pages
     probes: Mapping[str, tuple[int, Operand]] = field(default_factory=dict)
+    high_water_bytes: int = 0
+
+    @property
+    def updates_state(self) -> bool:
+        """Whether a run makes a new version of any state (training), or none (inference)."""
+        writes = (i.page for i in self.instructions if isinstance(i, PageOut))
+        return any(b.final_tensor != b.name for b in self.state) or any(self.pages[p].slots == 2 for p in writes)
 
 
 ALIGNMENT_BYTES = 16
+TRAILER_BYTES = 16  # at the end of the last block of every page: page, stamp, size, CRC-32, each 32 bits, little-endian
+DEFAULT_BLOCK_BYTES = 512
+
+
+def align(size_bytes: int, to: int = ALIGNMENT_BYTES) -> int:
+    """`size_bytes` rounded up to a multiple of `to`."""
+    return -(-size_bytes // to) * to

@@ -1,6 +1,7 @@
 /* poetc runtime: runs an emitted training step on a caller-provided arena.
  *
- * C99, no malloc, no global state. Every function that can fail returns 0 or a negative POETC_E* code.
+ * C99, no malloc, no mutable global state, no recursion. Every function that can fail returns 0 or a negative code: one of
+ * POETC_E*, or what the store's driver or the observer returned.
  */
 #ifndef POETC_H
 #define POETC_H
@@ -12,14 +13,15 @@
 extern "C" {
 #endif
 
-#define POETC_ALIGN 16u /* bytes; every operand starts at a multiple, and so must the arena and the constants */
+#define POETC_ALIGN 16u   /* bytes; every operand starts at a multiple, and so must the arena and the constants */
+#define POETC_TRAILER 16u /* bytes at the end of the last block of a page: page, stamp, size, CRC-32 (little-endian) */
 
 enum poetc_error {
     POETC_OK = 0,
-    POETC_EINVAL = -22,  /* a wrong argument: arena missing, too small or not aligned */
-    POETC_EIO = -5,      /* the store's driver reported an error */
-    POETC_ECORRUPT = -84, /* a page failed its checksum, or is not the one that was written in this step */
-    POETC_ERANGE = -34   /* data out of range: a class index or a token outside the table */
+    POETC_EIO = -5,       /* the store's driver reported an error and no code of its own */
+    POETC_EINVAL = -22,   /* a wrong argument: arena or constants missing, too small or not aligned, no store to page to */
+    POETC_ERANGE = -34,   /* data out of range: a class index or a token outside the table */
+    POETC_ECORRUPT = -84  /* a page is torn, fails its checksum, or is not the one that was written last */
 };
 
 /* A reference to an operand: bit 0 tells the space (0 arena, 1 constants), the rest is offset / POETC_ALIGN. */
@@ -51,19 +53,28 @@ static inline void *poetc_out(const poetc_call *call, unsigned operand)
 
 enum poetc_opcode { POETC_COMPUTE = 0, POETC_PAGE_OUT = 1, POETC_PAGE_IN = 2 };
 
-/* One step of a program. For a page step refs[0] is the tensor and ints = { page index }. */
+/* Which write of a page a page-in must find; anything else is POETC_ECORRUPT. */
+enum poetc_page_source {
+    POETC_PAGE_THIS_RUN = 0, /* written earlier in this run */
+    POETC_PAGE_LAST_RUN = 1, /* state that lives on the store, as the last complete run left it */
+    POETC_PAGE_IMAGE = 2     /* never written by the program: frozen weights that live on the store */
+};
+
+/* One step of a program. Page-out: refs[0] is the tensor, ints = { page }. Page-in: ints = { page, source }. */
 typedef struct poetc_step {
-    poetc_kernel kernel;
+    poetc_kernel kernel; /* NULL in a page step */
     const poetc_ref *refs;
     const int32_t *ints;
     const float *floats;
     uint8_t opcode;
 } poetc_step;
 
-/* A region of the store: size_bytes of data and a 16-byte trailer, in whole blocks. */
+/* A region of the store. A slot is size_bytes of data and the trailer, in whole blocks. State that lives on the store has two
+ * slots, written in turn by successive runs, so that what the last complete run wrote survives a run that fails. */
 typedef struct poetc_page {
     uint32_t first_block;
     uint32_t size_bytes;
+    uint32_t slots; /* 1 or 2 */
 } poetc_page;
 
 /* An emitted program: const, lives in flash. */
@@ -72,14 +83,23 @@ typedef struct poetc_program {
     uint32_t step_count;
     const poetc_page *pages; /* NULL if it does not page */
     uint32_t page_count;
-    uint32_t block_bytes;        /* of the store */
-    uint32_t page_buffer_offset; /* of one block in the arena; used only if page_count > 0 */
-    size_t arena_bytes;          /* what the step needs, state included */
-    size_t state_bytes;          /* the bottom of the arena, kept from step to step */
-    uint32_t loss_offset;        /* of the loss, a float, in the arena */
+    uint32_t block_bytes;        /* of the store: a multiple of 16, at least 32 */
+    uint32_t page_buffer_offset; /* bytes: of one block in the arena; used only if page_count > 0 */
+    uint32_t arena_bytes;        /* what a run needs, state included */
+    uint32_t state_bytes;        /* the bottom of the arena, kept from run to run */
+    uint32_t flash_bytes;        /* of the constants */
+    uint32_t loss_offset;        /* bytes: of the first output (training: the loss, a float) in the arena */
+    uint8_t updates_state;       /* 1: a complete run makes a new version of the state (training); 0: inference */
 } poetc_program;
 
-/* Secondary storage. Both calls move whole blocks and return 0 or a negative code. */
+/* A tensor that the caller reaches by name, in the arena. */
+typedef struct poetc_binding {
+    const char *name;
+    uint32_t offset;     /* bytes */
+    uint32_t size_bytes;
+} poetc_binding;
+
+/* Secondary storage. Both calls move whole blocks of program->block_bytes and return 0 or a negative code. */
 typedef struct poetc_store {
     int (*page_out)(void *context, uint32_t first_block, uint32_t block_count, const void *data);
     int (*page_in)(void *context, uint32_t first_block, uint32_t block_count, void *data);
@@ -92,28 +112,56 @@ struct poetc_runtime;
  * ends the run with it. For progress, watchdogs, measurement and validation. */
 typedef int (*poetc_observer)(void *context, const struct poetc_runtime *runtime, uint32_t index);
 
-/* All the memory that the runtime itself needs. Zero it, or use poetc_init. */
+/* What the caller provides. Must outlive the runtime; may be const and live in flash. */
+typedef struct poetc_config {
+    void *arena;             /* POETC_ALIGN-aligned RAM. Required. */
+    size_t arena_bytes;      /* size of it: at least that of the largest program that is run. Required. */
+    const void *flash;       /* the constants, POETC_ALIGN-aligned. Default NULL: the program has none. */
+    poetc_store store;       /* Default all NULL: the program does not page. */
+    poetc_observer observer; /* Default NULL: none. */
+    void *observer_context;  /* handed to the observer. Default NULL. */
+} poetc_config;
+
+/* All the memory that the runtime itself needs, besides the arena and the stack: 24 bytes where a pointer has 4, 32 where it has 8. */
 typedef struct poetc_runtime {
+    const poetc_config *config;
     const poetc_program *program;
-    uint8_t *arena;       /* POETC_ALIGN-aligned, at least program->arena_bytes */
-    const uint8_t *flash; /* constants, POETC_ALIGN-aligned; may be NULL if there are none */
-    poetc_store store;    /* may be all NULL if the program does not page */
-    poetc_observer observer; /* may be NULL */
-    void *observer_context;
-    uint32_t run_count; /* complete runs since poetc_init: marks pages, so that a stale page is detected */
-    uint32_t page_ins;  /* transfers since poetc_init */
+    uint32_t run_count; /* complete runs of a training program: the version of the state */
+    uint32_t sequence;  /* runs begun, complete or not: stamps pages, so that a page of an earlier run is not taken for this one's */
+    uint32_t page_ins;  /* transfers so far */
     uint32_t page_outs;
 } poetc_runtime;
 
-/* Check the arguments and set up `runtime`. state_image (state_bytes) is copied to the bottom of the arena; NULL leaves the arena as it is. */
-int poetc_init(poetc_runtime *runtime, const poetc_program *program, void *arena, size_t arena_bytes,
-               const void *flash, const void *state_image);
+/* Check the configuration against `program` and set up `runtime`. `state_image` (program->state_bytes) is copied to the bottom of the
+ * arena; NULL leaves the arena as it is. POETC_EINVAL: see there. */
+int poetc_init(poetc_runtime *runtime, const poetc_program *program, const poetc_config *config, const void *state_image);
 
-/* Run the program once: one training step. On an error the run stops at that step. */
+/* Go on with another program of the same emitted model (from training to inference and back): state and counters stay. */
+int poetc_select(poetc_runtime *runtime, const poetc_program *program);
+
+/* Run the program once: one training step, or one prediction. Write the inputs to the arena before each run; they need not survive it.
+ *
+ * On an error the run stops at that step and returns the code. State then holds, tensor by tensor, either the old or the new
+ * version (an update is one step of the program), never a mixture and never data from a bad page; state on the store is that of the
+ * last complete run. To undo the half step, restore a saved copy of the state; to go on regardless, call again. */
 int poetc_run(poetc_runtime *runtime);
 
-/* The loss of the last run. */
+/* The loss of the last run: a copy of the float at program->loss_offset. */
 float poetc_loss(const poetc_runtime *runtime);
+
+/* Read or write a float in the arena between runs, such as the learning rate: `offset` in bytes, from the emitted header. */
+float poetc_get_float(const poetc_runtime *runtime, uint32_t offset);
+void poetc_set_float(poetc_runtime *runtime, uint32_t offset, float value);
+
+/* Blocks of one slot of a page. */
+uint32_t poetc_page_blocks(const poetc_program *program, uint32_t page);
+
+/* Put the initial value of a page on the store (data: size_bytes of it), for state that lives there; the emitted store image has
+ * the same bytes. */
+int poetc_load_page(poetc_runtime *runtime, uint32_t page, const void *data);
+
+/* CRC-32 (IEEE 802.3, reflected), continued from `crc`; start with 0. */
+uint32_t poetc_crc32(uint32_t crc, const void *data, size_t size_bytes);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,352 @@
+"""Schedule + MemoryPlan → Program: every step becomes an instruction, every tensor reference an offset."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from poetc.codegen._check import ProgramError, check_program, operands
+from poetc.codegen.program import (
+    ALIGNMENT_BYTES,
+    DEFAULT_BLOCK_BYTES,
+    TRAILER_BYTES,
+    Binding,
+    Call,
+    Instruction,
+    Operand,
+    Page,
+    PageIn,
+    PageOut,
+    PageSource,
+    Program,
+    Space,
+    align,
+)
+from poetc.graph import DType, Graph, Operator, Phase, Role, TensorType, TrainingGraph
+from poetc.ops import bind, spec, view_roots
+from poetc.scheduling import Allocation, Compute, Free, MemoryPlan, Problem, Schedule
+from poetc.scheduling import PageIn as PageInStep
+from poetc.scheduling import PageOut as PageOutStep
+
+
+def lower(
+    graph: Graph,
+    problem: Problem,
+    schedule: Schedule,
+    plan: MemoryPlan,
+    *,
+    name: str | None = None,
+    layout: Program | None = None,
+) -> Program:
+    """The program that runs `schedule` in the places that `plan` gives.
+
+    `problem` was built from `graph` (same names). `layout` is another program of the same model whose state and
+    constants this one shares: they keep the offsets that they have there, and everything else is moved above its state.
+    The name defaults to "train" for a TrainingGraph and "infer" for another. Raises ProgramError if they do not fit
+    together.
+    """
+    program = _Lowering(graph, problem, schedule, plan, layout).program(
+        name or ("train" if isinstance(graph, TrainingGraph) else "infer")
+    )
+    check_program(program)
+    return program
+
+
+def lower_inference(graph: Graph, problem: Problem, schedule: Schedule, plan: MemoryPlan, training: Program) -> Program:
+    """`lower` of the forward-only graph, with the state and the constants where the training program has them."""
+    return lower(graph, problem, schedule, plan, name="infer", layout=training)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stay:
+    """A tensor's bytes: readable at schedule steps [first, end), at `offset`."""
+
+    first: int
+    end: int
+    offset: int
+    size: int
+
+
+@dataclass(slots=True)
+class _Lowering:
+    graph: Graph
+    problem: Problem
+    schedule: Schedule
+    plan: MemoryPlan
+    layout: Program | None
+    stays: dict[str, list[_Stay]] = field(init=False)
+    workspaces: dict[int, list[Allocation]] = field(init=False)
+    roots: dict[str, str] = field(init=False)
+    known: dict[str, int] = field(init=False)  # tensor name -> Problem index
+    flash: dict[str, Binding] = field(init=False)
+    flash_bytes: int = field(init=False)
+    pages: dict[str, int] = field(init=False)  # tensor name -> index into page_table
+    page_table: list[Page] = field(init=False)
+    next_version: dict[str, str] = field(init=False)  # state -> what updates it in place
+    fixed_state: dict[str, Binding] = field(init=False)
+
+    def __post_init__(self) -> None:
+        layout = self.layout
+        self.known = {t.name: i for i, t in enumerate(self.problem.tensors)}
+        self.roots = view_roots(self.graph)
+        self.fixed_state = {b.name: b for b in layout.state} if layout else {}
+        self.flash = {b.name: b for b in layout.constants} if layout else {}
+        self.flash_bytes = layout.flash_bytes if layout else 0
+        self.page_table = list(layout.pages) if layout else []
+        self.pages = {p.tensor: i for i, p in enumerate(self.page_table) if p.image}
+        names = [t.name for t in self.problem.tensors]
+        self.next_version = {
+            names[pair.input]: names[pair.output]
+            for op in self.problem.operators
+            for pair in op.in_place
+            if pair.required
+        }
+        self.stays = {}
+        self.workspaces = {}
+        for allocation in self.plan.allocations:
+            if allocation.operator is not None and not allocation.tensors:
+                self.workspaces.setdefault(allocation.operator, []).append(allocation)
+            for (tensor, first), following in itertools.zip_longest(allocation.tensors, allocation.tensors[1:]):
+                # The operator that takes the bytes over still reads its input, in the step where its output begins.
+                end = allocation.end if following is None else following[1] + 1
+                tensor_name = names[tensor]
+                stay = _Stay(first, end, self._moved(tensor_name, allocation.offset_bytes), allocation.size_bytes)
+                self.stays.setdefault(tensor_name, []).append(stay)
+
+    # --- places -------------------------------------------------------------------------------------------------------
+
+    def _moved(self, tensor: str, offset: int) -> int:
+        """An offset of the plan in this program: the same, unless the state at the bottom is laid out by `layout`."""
+        if self.layout is None:
+            return offset
+        if tensor in self.fixed_state:
+            return self.fixed_state[tensor].operand.offset_bytes
+        if offset < self.plan.state_bytes:
+            raise ProgramError(
+                f"{tensor or 'workspace'}: lies among the state, but the program that lays it out has no such state"
+            )
+        return offset - self.plan.state_bytes + self.layout.state_bytes
+
+    def _operand(self, tensor: str, step: int, *, written: bool = False) -> Operand:
+        """Where the bytes of `tensor` (maybe a view) are when step `step` runs."""
+        root = self.roots[tensor]
+        type = self.graph.tensors[tensor].type
+        if root in self.known:
+            for stay in self.stays.get(root, ()):
+                if (stay.first == step) if written else (stay.first <= step < stay.end):
+                    if type.size_bytes > stay.size:
+                        raise ProgramError(f"{root}: {type.size_bytes} bytes in an allocation of {stay.size}")
+                    return Operand(Space.ARENA, stay.offset, type, root)
+            raise ProgramError(f"step {step}: {root} is not in RAM")
+        if root in self.fixed_state:
+            return Operand(Space.ARENA, self.fixed_state[root].operand.offset_bytes, type, root)
+        return replace(self._constant(root), type=type)
+
+    def _constant(self, root: str) -> Operand:
+        if root not in self.flash:
+            tensor = self.graph.tensors[root]
+            if root not in self.graph.values:
+                raise ProgramError(f"{root}: no operator makes it, and it has no value")
+            operand = Operand(Space.FLASH, self.flash_bytes, tensor.type, root)
+            self.flash[root] = Binding(root, tensor.role, operand)
+            self.flash_bytes = align(self.flash_bytes + tensor.size_bytes)
+        return self.flash[root].operand
+
+    def _workspace(self, operator: int, step: int, size_bytes: int) -> Operand | None:
+        if size_bytes == 0:
+            return None
+        for a in self.workspaces.get(operator, ()):
+            if a.start <= step < a.end and a.size_bytes >= size_bytes:
+                type = TensorType((size_bytes,), DType.U8)
+                return Operand(Space.ARENA, self._moved("", a.offset_bytes), type, "")
+        name = self.problem.operators[operator].name
+        raise ProgramError(f"step {step}: {name} needs {size_bytes} bytes of workspace and the plan has none")
+
+    # --- instructions -------------------------------------------------------------------------------------------------
+
+    def _instructions(self) -> Iterator[Instruction]:
+        operators = {op.name: op for op in self.graph.operators}
+        written: set[int] = set()
+        for step, action in enumerate(self.schedule.steps):
+            match action:
+                case Compute(operator=index):
+                    yield self._call(operators[self.problem.operators[index].name], index, step)
+                case PageOutStep(tensor=index):
+                    page = self._page(self.problem.tensors[index].name)
+                    if self.page_table[page].image and self.page_table[page].slots == 1:
+                        continue  # never updated: the store holds these very bytes
+                    written.add(page)
+                    yield PageOut(self._operand(self.problem.tensors[index].name, step), page)
+                case PageInStep(tensor=index):
+                    page = self._page(self.problem.tensors[index].name)
+                    source = PageSource.THIS_RUN
+                    if self.page_table[page].image and page not in written:
+                        source = PageSource.LAST_RUN if self.page_table[page].slots == 2 else PageSource.IMAGE
+                    yield PageIn(self._operand(self.problem.tensors[index].name, step, written=True), page, source)
+                case Free():
+                    pass
+
+    def _call(self, op: Operator, index: int, step: int) -> Call:
+        kind, bound = spec(op.kind), bind(op, self.graph.tensors)
+        kernel = kind.kernel(bound)
+        return Call(
+            operator=op.name,
+            kind=op.kind,
+            attributes=op.attributes,
+            inputs=tuple(self._operand(t, step) for t in op.inputs),
+            outputs=tuple(self._operand(t, step, written=True) for t in op.outputs),
+            symbol=kernel.symbol,
+            ints=kernel.ints,
+            floats=kernel.floats,
+            workspace=self._workspace(index, step, kernel.workspace_bytes),
+        )
+
+    # --- pages --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _block_bytes(self) -> int:
+        if self.layout is not None and self.layout.pages:
+            return self.layout.block_bytes
+        return self.problem.page_buffer_bytes or DEFAULT_BLOCK_BYTES
+
+    def _chain(self, tensor: str) -> list[str]:
+        """The versions of state, the first one given."""
+        chain = [tensor]
+        while chain[-1] in self.next_version:
+            chain.append(self.next_version[chain[-1]])
+        return chain
+
+    def _add_page(self, tensor: str, *, slots: int = 1, image: bool = False, final: str = "") -> int:
+        type = self.graph.tensors[tensor].type
+        last = self.page_table[-1] if self.page_table else None
+        first = last.first_block + last.block_count * last.slots if last else 0
+        count = -(-(type.size_bytes + TRAILER_BYTES) // self._block_bytes)
+        self.page_table.append(Page(first, count, type.size_bytes, tensor, slots, image, final, type))
+        return len(self.page_table) - 1
+
+    def _state_pages(self) -> None:
+        """State that lives on the store: one page for all versions, two slots if a run updates it."""
+        for tensor in self.problem.tensors:
+            if tensor.initial == "store" and tensor.name not in self.pages:
+                chain = self._chain(tensor.name)
+                page = self._add_page(tensor.name, slots=min(len(chain), 2), image=True, final=chain[-1])
+                self.pages.update(dict.fromkeys(chain, page))
+
+    def _page(self, tensor: str) -> int:
+        if tensor not in self.pages:
+            self.pages[tensor] = self._add_page(tensor)
+        return self.pages[tensor]
+
+    # --- bindings -----------------------------------------------------------------------------------------------------
+
+    def _at_start(self, root: str) -> Operand:
+        type = self.graph.tensors[root].type
+        for stay in self.stays.get(root, ()):
+            if stay.first == 0:
+                return Operand(Space.ARENA, stay.offset, type, root)
+        raise ProgramError(f"{root}: must be in RAM when a run begins, and the plan has no place for it")
+
+    def _at_end(self, tensor: str) -> Operand:
+        root = self.roots[tensor]
+        type = self.graph.tensors[tensor].type
+        for stay in self.stays.get(root, ()):
+            if stay.end >= len(self.schedule.steps):
+                return Operand(Space.ARENA, stay.offset, type, root)
+        raise ProgramError(f"{root}: must be in RAM when a run ends, and the plan has no place for it")
+
+    def _input(self, tensor: str) -> Binding | None:
+        """None: nothing reads it."""
+        if tensor not in self.known:
+            return None
+        return Binding(tensor, self.graph.tensors[tensor].role, self._at_start(tensor))
+
+    def _state(self) -> Iterator[Binding]:
+        if self.layout is not None:
+            yield from (replace(b, final_tensor=b.name) for b in self.layout.state)
+            return
+        for tensor in self.problem.tensors:
+            role = self.graph.tensors[tensor.name].role
+            if tensor.initial == "ram" and role not in (Role.INPUT, Role.TARGET):
+                final = self._chain(tensor.name)[-1]
+                operand = self._at_start(tensor.name)
+                if self._at_end(final).offset_bytes != operand.offset_bytes:
+                    raise ProgramError(f"{tensor.name}: {final} ends the run elsewhere than {tensor.name} began it")
+                yield Binding(tensor.name, role, operand, final)
+
+    def _probes(self, instructions: tuple[Instruction, ...]) -> Mapping[str, tuple[int, Operand]]:
+        if not isinstance(self.graph, TrainingGraph):
+            return {}
+        probes: dict[str, tuple[int, Operand]] = {}
+        readers: dict[str, tuple[int, Operand]] = {}  # gradient -> the first update that reads it
+        phases = {op.name: op.phase for op in self.graph.operators}
+        for i, instruction in enumerate(instructions):
+            if isinstance(instruction, Call) and phases[instruction.operator] is Phase.UPDATE:
+                for operand in instruction.inputs:
+                    readers.setdefault(operand.tensor, (i, operand))
+        for parameter, gradient in self.graph.gradients.items():
+            if self.roots[gradient] in readers:
+                index, operand = readers[self.roots[gradient]]
+                probes[parameter] = index, replace(operand, type=self.graph.tensors[parameter].type)
+        return probes
+
+    # --- all of it ----------------------------------------------------------------------------------------------------
+
+    def program(self, name: str) -> Program:
+        self._state_pages()
+        instructions = tuple(self._instructions())
+        state = tuple(sorted(self._state(), key=lambda b: b.operand.offset_bytes))
+        training = isinstance(self.graph, TrainingGraph)
+        target = self._input(self.graph.target) if isinstance(self.graph, TrainingGraph) else None
+        inputs = [self._input(t) for t in self.graph.inputs if not (target and t == target.name)]
+        results = (self.graph.loss,) if isinstance(self.graph, TrainingGraph) else self.graph.outputs
+        outputs = tuple(Binding(t, self.graph.tensors[t].role, self._at_end(t)) for t in results)
+        state_bytes = self.layout.state_bytes if self.layout else self.plan.state_bytes
+        arena_bytes = self._top(self.plan.arena_bytes, state_bytes)
+        buffer_offset = None
+        if any(isinstance(i, PageOut | PageIn) for i in instructions) or self.page_table:
+            buffer_offset = align(arena_bytes)
+            arena_bytes = buffer_offset + self._block_bytes
+        program = Program(
+            name=name,
+            instructions=instructions,
+            arena_bytes=arena_bytes,
+            state_bytes=state_bytes,
+            flash_bytes=self.flash_bytes,
+            inputs=tuple(b for b in inputs if b),
+            target=target,
+            outputs=outputs,
+            state=state,
+            constants=tuple(self.flash.values()),
+            pages=tuple(self.page_table),
+            block_bytes=self._block_bytes,
+            page_buffer_offset=buffer_offset,
+            probes=self._probes(instructions) if training else {},
+        )
+        self._check_capacity(program)
+        return replace(program, high_water_bytes=high_water(program))
+
+    def _top(self, arena_bytes: int, state_bytes: int) -> int:
+        return align(arena_bytes - self.plan.state_bytes + state_bytes, ALIGNMENT_BYTES)
+
+    def _check_capacity(self, program: Program) -> None:
+        capacity = self.problem.store_capacity_bytes
+        needed = store_blocks(program) * program.block_bytes
+        if capacity is not None and needed > capacity:
+            raise ProgramError(f"the pages need {needed} bytes of the store, which has {capacity}")
+
+
+def store_blocks(program: Program) -> int:
+    """Blocks of the store that the pages occupy, from block 0."""
+    return max((p.first_block + p.block_count * p.slots for p in program.pages), default=0)
+
+
+def high_water(program: Program) -> int:
+    """The end of the highest byte of the arena that anything occupies, sizes not rounded up (but the state is written
+    whole).
+    """
+    ends = [program.state_bytes]
+    ends += [o.offset_bytes + o.type.size_bytes for o in operands(program) if o.space is Space.ARENA]
+    if program.page_buffer_offset is not None:
+        ends.append(program.page_buffer_offset + program.block_bytes)
+    return max(ends)

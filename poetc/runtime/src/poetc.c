@@ -1,0 +1,249 @@
+/* The runtime core: checks, the run loop, pages. See poetc.h. */
+#include "poetc.h"
+
+#include <string.h>
+
+static int is_aligned(const void *pointer)
+{
+    return ((uintptr_t)pointer & (POETC_ALIGN - 1u)) == 0;
+}
+
+static int check(const poetc_program *program, const poetc_config *config)
+{
+    if (program == NULL || config == NULL || config->arena == NULL)
+        return POETC_EINVAL;
+    if (!is_aligned(config->arena) || config->arena_bytes < program->arena_bytes)
+        return POETC_EINVAL;
+    if (program->flash_bytes > 0 && (config->flash == NULL || !is_aligned(config->flash)))
+        return POETC_EINVAL;
+    if (program->page_count > 0 && (config->store.page_out == NULL || config->store.page_in == NULL))
+        return POETC_EINVAL;
+    return POETC_OK;
+}
+
+int poetc_init(poetc_runtime *runtime, const poetc_program *program, const poetc_config *config, const void *state_image)
+{
+    int err;
+
+    if (runtime == NULL)
+        return POETC_EINVAL;
+    err = check(program, config);
+    if (err)
+        return err;
+    memset(runtime, 0, sizeof *runtime);
+    runtime->config = config;
+    runtime->program = program;
+    if (state_image != NULL && program->state_bytes > 0)
+        memcpy(config->arena, state_image, program->state_bytes);
+    return POETC_OK;
+}
+
+int poetc_select(poetc_runtime *runtime, const poetc_program *program)
+{
+    int err = check(program, runtime->config);
+
+    if (err)
+        return err;
+    if (program->state_bytes != runtime->program->state_bytes)
+        return POETC_EINVAL;
+    runtime->program = program;
+    return POETC_OK;
+}
+
+/* One nibble at a time: 64 bytes of table instead of a kilobyte. */
+uint32_t poetc_crc32(uint32_t crc, const void *data, size_t size_bytes)
+{
+    static const uint32_t table[16] = {
+        0x00000000u, 0x1db71064u, 0x3b6e20c8u, 0x26d930acu, 0x76dc4190u, 0x6b6b51f4u, 0x4db26158u, 0x5005713cu,
+        0xedb88320u, 0xf00f9344u, 0xd6d6a3e8u, 0xcb61b38cu, 0x9b64c2b0u, 0x86d3d2d4u, 0xa00ae278u, 0xbdbdf21cu,
+    };
+    const uint8_t *bytes = data;
+    size_t i;
+
+    crc = ~crc;
+    for (i = 0; i < size_bytes; i++) {
+        crc ^= bytes[i];
+        crc = (crc >> 4) ^ table[crc & 15u];
+        crc = (crc >> 4) ^ table[crc & 15u];
+    }
+    return ~crc;
+}
+
+static void put_u32(uint8_t *to, uint32_t value)
+{
+    to[0] = (uint8_t)value;
+    to[1] = (uint8_t)(value >> 8);
+    to[2] = (uint8_t)(value >> 16);
+    to[3] = (uint8_t)(value >> 24);
+}
+
+static void make_trailer(uint8_t trailer[POETC_TRAILER], uint32_t page, uint32_t stamp, uint32_t size, const void *data)
+{
+    put_u32(trailer, page);
+    put_u32(trailer + 4, stamp);
+    put_u32(trailer + 8, size);
+    put_u32(trailer + 12, poetc_crc32(poetc_crc32(0, trailer, 12), data, size));
+}
+
+uint32_t poetc_page_blocks(const poetc_program *program, uint32_t page)
+{
+    uint32_t rest = program->pages[page].size_bytes % program->block_bytes;
+
+    return program->pages[page].size_bytes / program->block_bytes + (rest + POETC_TRAILER > program->block_bytes ? 2u : 1u);
+}
+
+/* A driver's code, or POETC_EIO for a failure that it gave no negative code for. */
+static int driver_code(int code)
+{
+    return code > 0 ? POETC_EIO : code;
+}
+
+/* Full blocks go straight from the tensor; the rest of it and the trailer, at the end of the last block, through the page buffer. The
+ * trailer is written last, so that a page cut short by a power loss does not have it. */
+static int write_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot, uint32_t stamp, const uint8_t *data)
+{
+    const poetc_program *program = runtime->program;
+    const poetc_store *store = &runtime->config->store;
+    const uint32_t block = program->block_bytes, size = program->pages[index].size_bytes;
+    const uint32_t whole = size / block, rest = size % block, count = poetc_page_blocks(program, index);
+    const uint32_t first = program->pages[index].first_block + slot * count;
+    uint8_t *buffer = (uint8_t *)runtime->config->arena + program->page_buffer_offset;
+    int err;
+
+    if (whole > 0) {
+        err = store->page_out(store->context, first, whole, data);
+        if (err)
+            return driver_code(err);
+    }
+    memset(buffer, 0, block);
+    memcpy(buffer, data + (size_t)whole * block, rest);
+    if (count - whole == 2u) {
+        err = store->page_out(store->context, first + whole, 1, buffer);
+        if (err)
+            return driver_code(err);
+        memset(buffer, 0, block);
+    }
+    make_trailer(buffer + block - POETC_TRAILER, index, stamp, size, data);
+    return driver_code(store->page_out(store->context, first + count - 1u, 1, buffer));
+}
+
+static int read_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot, uint32_t stamp, uint8_t *data)
+{
+    const poetc_program *program = runtime->program;
+    const poetc_store *store = &runtime->config->store;
+    const uint32_t block = program->block_bytes, size = program->pages[index].size_bytes;
+    const uint32_t whole = size / block, rest = size % block, count = poetc_page_blocks(program, index);
+    const uint32_t first = program->pages[index].first_block + slot * count;
+    uint8_t *buffer = (uint8_t *)runtime->config->arena + program->page_buffer_offset;
+    uint8_t trailer[POETC_TRAILER];
+    uint32_t i;
+    int err;
+
+    if (whole > 0) {
+        err = store->page_in(store->context, first, whole, data);
+        if (err)
+            return driver_code(err);
+    }
+    for (i = whole; i < count; i++) {
+        err = store->page_in(store->context, first + i, 1, buffer);
+        if (err)
+            return driver_code(err);
+        if (i == whole)
+            memcpy(data + (size_t)whole * block, buffer, rest);
+    }
+    make_trailer(trailer, index, stamp, size, data);
+    return memcmp(trailer, buffer + block - POETC_TRAILER, POETC_TRAILER) == 0 ? POETC_OK : POETC_ECORRUPT;
+}
+
+/* State on the store is stamped with its version, and version v lives in slot v mod 2; anything else with the run that wrote it. */
+static int page_out(poetc_runtime *runtime, const poetc_step *step)
+{
+    const uint32_t page = (uint32_t)step->ints[0], version = runtime->run_count + 1u;
+    const uint8_t *data = (const uint8_t *)runtime->config->arena + (size_t)(step->refs[0] >> 1) * POETC_ALIGN;
+
+    runtime->page_outs++;
+    if (runtime->program->pages[page].slots == 2u)
+        return write_page(runtime, page, version & 1u, version, data);
+    return write_page(runtime, page, 0, runtime->sequence, data);
+}
+
+static int page_in(poetc_runtime *runtime, const poetc_step *step)
+{
+    const uint32_t page = (uint32_t)step->ints[0];
+    uint8_t *data = (uint8_t *)runtime->config->arena + (size_t)(step->refs[0] >> 1) * POETC_ALIGN;
+    uint32_t version = runtime->run_count;
+
+    runtime->page_ins++;
+    if (step->ints[1] == POETC_PAGE_IMAGE)
+        return read_page(runtime, page, 0, 0, data);
+    if (runtime->program->pages[page].slots == 2u) {
+        if (step->ints[1] == POETC_PAGE_THIS_RUN)
+            version++;
+        return read_page(runtime, page, version & 1u, version, data);
+    }
+    return read_page(runtime, page, 0, runtime->sequence, data);
+}
+
+int poetc_load_page(poetc_runtime *runtime, uint32_t page, const void *data)
+{
+    if (page >= runtime->program->page_count || data == NULL)
+        return POETC_EINVAL;
+    return write_page(runtime, page, 0, 0, data);
+}
+
+int poetc_run(poetc_runtime *runtime)
+{
+    const poetc_program *program = runtime->program;
+    const poetc_config *config = runtime->config;
+    uint32_t i;
+    int err;
+
+    runtime->sequence++;
+    for (i = 0;; i++) {
+        const poetc_step *step = &program->steps[i];
+
+        if (config->observer != NULL) {
+            err = config->observer(config->observer_context, runtime, i);
+            if (err < 0)
+                return err;
+        }
+        if (i == program->step_count)
+            break;
+        if (step->opcode == POETC_COMPUTE) {
+            poetc_call call;
+
+            call.refs = step->refs;
+            call.ints = step->ints;
+            call.floats = step->floats;
+            call.arena = config->arena;
+            call.flash = config->flash;
+            err = step->kernel(&call);
+        } else if (step->opcode == POETC_PAGE_OUT) {
+            err = page_out(runtime, step);
+        } else {
+            err = page_in(runtime, step);
+        }
+        if (err)
+            return err;
+    }
+    runtime->run_count += program->updates_state;
+    return POETC_OK;
+}
+
+float poetc_loss(const poetc_runtime *runtime)
+{
+    return poetc_get_float(runtime, runtime->program->loss_offset);
+}
+
+float poetc_get_float(const poetc_runtime *runtime, uint32_t offset)
+{
+    float value;
+
+    memcpy(&value, (const uint8_t *)runtime->config->arena + offset, sizeof value);
+    return value;
+}
+
+void poetc_set_float(poetc_runtime *runtime, uint32_t offset, float value)
+{
+    memcpy((uint8_t *)runtime->config->arena + offset, &value, sizeof value);
+}
