@@ -73,8 +73,7 @@ def build_library(*flags: str) -> Library:
     common = hashlib.sha256(repr((compiler(), flags)).encode())
     for header in headers:
         common.update(header.name.encode() + b"\0" + header.read_bytes())
-    cache = Path(tempfile.gettempdir()) / f"poetc-kernels-{os.getuid()}"
-    cache.mkdir(exist_ok=True)
+    cache = cache_folder()
     objects: list[Path] = []
     failures: dict[str, str] = {}
     for source in sources:
@@ -93,6 +92,24 @@ def build_library(*flags: str) -> Library:
     message = _make(path, [*compiler(), *flags, "-shared", "-Wl,--no-undefined", *map(str, objects), "-o"])
     assert not message, message
     return Library(path, ctypes.CDLL(str(path)), failures)
+
+
+def compile_shared(sources: Sequence[Path], *flags: str) -> ctypes.CDLL:
+    """A shared library of a few sources, cached like the runtime."""
+    command = [*compiler(), *CFLAGS, *flags, f"-I{RUNTIME / 'include'}", "-shared", *map(str, sources)]
+    digest = hashlib.sha256(repr(command).encode())
+    for file in [*sources, *sorted(RUNTIME.glob("include/*.h"))]:
+        digest.update(file.read_bytes())
+    path = cache_folder() / f"{sources[0].stem}-{digest.hexdigest()[:20]}.so"
+    message = _make(path, [*command, "-o"])
+    assert not message, message
+    return ctypes.CDLL(str(path))
+
+
+def cache_folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"poetc-kernels-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def _make(target: Path, command: list[str]) -> str:
