@@ -1,8 +1,76 @@
-"""The command line: one file a command, no logic."""
+"""The command line: one file a command, no logic. What it does is in `poetc.pipeline`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
 
 import click
 
+from poetc.cli._errors import exit_code_of
+from poetc.cli.analyze import analyze
+from poetc.cli.completion import completion
+from poetc.cli.emit import emit
+from poetc.cli.profile import profile
+from poetc.cli.report import report
+from poetc.cli.solve import solve
+from poetc.cli.solvers import solvers
+from poetc.cli.validate import validate
 
-@click.group()
-def main() -> None:
-    """Compile the training of a neural network for a small board."""
+__all__ = ["cli", "main"]
+
+EPILOG = """\b
+First steps:
+  poetc analyze model.onnx --batch 16
+  poetc solve model.onnx --batch 16 --device rpi4 --budget 60% -o model.poetc
+  poetc validate model.poetc
+  poetc report model.poetc
+  poetc emit model.poetc --target host -o src && make -C src
+
+\b
+Exit codes: 0 ok, 1 a check failed, 2 usage or file, 3 unsupported model,
+4 infeasible, 5 time limit without a schedule, 70 internal error, 130 interrupted.
+"""
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(None, "-V", "--version", package_name="poetc", prog_name="poetc")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Compile the training of a neural network for a small board.
+
+    From an ONNX model poetc builds the whole training step, decides for every tensor whether it is kept, recomputed or
+    paged to storage, such that the step fits a RAM budget at the least energy, and emits the C that runs it.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+for command in (analyze, solve, emit, validate, report, solvers, profile, completion):
+    cli.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and leave the process with its exit code; every failure is one line on stderr."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        cli.main(args=given, prog_name="poetc", standalone_mode=False)
+        sys.stdout.flush()
+        code = 0
+    except BaseException as error:
+        code = exit_code_of(error, given)
+    sys.exit(code)
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    """End like Ctrl-C does: with everything half-written taken away."""
+    del frame
+    raise SystemExit(128 + number)

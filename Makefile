@@ -1,0 +1,48 @@
+# `make` or `make help` lists the targets. Every target makes .venv by itself the first time (scripts/setup).
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+BIN := .venv/bin
+JOBS ?= 2
+MODELS ?= ../shared/models
+PYTEST_ARGS ?=
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## make .venv with poetc in it, and nothing else
+	@scripts/setup run
+
+.PHONY: setup-test
+setup-test:
+	@scripts/setup test
+
+.PHONY: demo
+demo: setup ## train the shipped digits model on a new writer: solve, emit C, compile, train, measure
+	@$(BIN)/python demo/demo.py
+
+.PHONY: lint
+lint: setup-test ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.PHONY: format
+format: setup-test ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+.PHONY: test
+test: lint ## lint and every test that the project contains
+	$(BIN)/pytest -n $(JOBS) -m "not conformance" $(PYTEST_ARGS)
+
+.PHONY: conformance
+conformance: setup-test ## outside models and references in place: make conformance MODELS=../shared/models
+	@test -d "$(MODELS)" || { echo "conformance: no folder $(MODELS) (make conformance MODELS=/path/to/models)" >&2; exit 2; }
+	POETC_MODELS="$(abspath $(MODELS))" $(BIN)/pytest -n $(JOBS) -m conformance tests/conformance $(PYTEST_ARGS)
+
+.PHONY: clean
+clean: ## remove everything that was made, .venv too
+	rm -rf .venv build dist *.egg-info *.poetc demo/out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

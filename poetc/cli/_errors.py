@@ -1,0 +1,75 @@
+"""From an exception to one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from poetc.errors import PoetcError, UsageError
+
+INTERNAL = 70
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+def exit_code_of(error: BaseException, arguments: Sequence[str]) -> int:
+    """Report `error` and return the exit code that stands for it. `arguments` are the command line's."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 0
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, BrokenPipeError):
+        # The reader of a pipe has gone (`| head`). Python would complain again while it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    if "--debug" in arguments:
+        traceback.print_exception(error)
+    code, message = describe(error)
+    if "--json" in arguments and code != INTERRUPTED:
+        document = {**(getattr(error, "summary", None) or {}), "error": message, "exit_code": code}
+        click.echo(json.dumps(document))
+    label = "interrupted" if code == INTERRUPTED else f"error: {message}"
+    click.echo(f"poetc: {label}", err=True)
+    return code
+
+
+def describe(error: BaseException) -> tuple[int, str]:
+    """Exit code and message, in one line."""
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return INTERRUPTED, "interrupted"
+    if isinstance(error, PoetcError):
+        return error.exit_code, one_line(str(error))
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx is not None else "poetc"
+        return UsageError.exit_code, one_line(f"{error.format_message().rstrip('.')} (see {command} --help)")
+    if isinstance(error, click.ClickException):
+        return UsageError.exit_code, one_line(error.format_message())
+    if isinstance(error, OSError):
+        return UsageError.exit_code, one_line(_os_error(error))
+    if isinstance(error, MemoryError):
+        return INTERNAL, "this machine has not enough memory for it; try a smaller --batch"
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return INTERNAL, f"internal error ({one_line(what)[:200]}); run again with --debug for the traceback and report it"
+
+
+def one_line(text: str) -> str:
+    """`text` without line breaks: indented lines become a list after the first one."""
+    return "; ".join(part for part in (line.strip().rstrip(";") for line in text.splitlines()) if part).replace(
+        ":;", ":"
+    )
+
+
+def _os_error(error: OSError) -> str:
+    path = next((os.fspath(p) for p in (error.filename2, error.filename) if isinstance(p, str | os.PathLike)), "")
+    where = f"{path}: " if path else ""
+    if error.errno == errno.ENOSPC:
+        return f"{where}no space left on the disk; free some, or write elsewhere with -o"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{where}{(error.strerror or 'permission denied').lower()}; choose a place that you may use"
+    return f"{where}{(error.strerror or str(error)).lower()}"

@@ -1,0 +1,124 @@
+"""Options that several commands share, and the values made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from poetc.training import BATCH_NORM_MODES, LOSSES, OPTIMIZERS, TrainingOptions
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+FILE = click.Path(path_type=Path)
+DIRECTORY = click.Path(path_type=Path, file_okay=True, dir_okay=True)
+
+
+def stacked(*decorators: Decorator) -> Decorator:
+    """One decorator out of several; their options are listed in the order given."""
+
+    def apply(function: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+def _complete_device(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    del context, parameter
+    from poetc.devices import list_profiles
+
+    return [CompletionItem(name) for name in list_profiles() if name.startswith(incomplete)]
+
+
+def _complete_solver(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    del context, parameter
+    from poetc.solvers import available
+
+    return [CompletionItem(name) for name in available() if name.startswith(incomplete)]
+
+
+device_option = click.option(
+    "-d",
+    "--device",
+    default="host",
+    show_default=True,
+    metavar="NAME|FILE",
+    shell_complete=_complete_device,
+    help="Device profile: a name from `poetc profile list`, or a YAML file.",
+)
+
+solver_option = click.option(
+    "--solver",
+    default="poetc",
+    show_default=True,
+    metavar="NAME",
+    shell_complete=_complete_solver,
+    help="See `poetc solvers`.",
+)
+
+batch_option = click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Rows of a training batch; needed where the model leaves its shapes open.",
+)
+
+_DEFAULTS = TrainingOptions()
+
+training_options = stacked(
+    click.option(
+        "--loss",
+        type=click.Choice(LOSSES),
+        default=_DEFAULTS.loss,
+        show_default=True,
+        help="auto: by the shape of the output.",
+    ),
+    click.option("--optimizer", type=click.Choice(OPTIMIZERS), default=_DEFAULTS.optimizer, show_default=True),
+    click.option(
+        "--lr", "learning_rate", type=float, default=_DEFAULTS.learning_rate, show_default=True, help="Learning rate."
+    ),
+    click.option("--momentum", type=float, default=_DEFAULTS.momentum, show_default=True, help="For momentum."),
+    click.option("--beta1", type=float, default=_DEFAULTS.beta1, show_default=True, help="For adam, adamw."),
+    click.option("--beta2", type=float, default=_DEFAULTS.beta2, show_default=True, help="For adam, adamw."),
+    click.option("--epsilon", type=float, default=_DEFAULTS.epsilon, show_default=True, help="For adam, adamw."),
+    click.option("--weight-decay", type=float, default=_DEFAULTS.weight_decay, show_default=True),
+    click.option(
+        "--train",
+        default=_DEFAULTS.train,
+        show_default=True,
+        metavar="all|last:N|PATTERNS",
+        help="What is trained: all, the last N layers, or parameters that match (fc*,conv1.weight).",
+    ),
+    click.option(
+        "--batch-norm",
+        type=click.Choice(BATCH_NORM_MODES),
+        default=_DEFAULTS.batch_norm,
+        show_default=True,
+        help="train: statistics of the batch; frozen: the model's own.",
+    ),
+    click.option(
+        "--model-output",
+        "output",
+        default="",
+        metavar="NAME",
+        help="The output that the loss is taken from, if there are several.",
+    ),
+)
+
+output_options = stacked(
+    click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object on stdout."),
+    click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors."),
+    click.option("-v", "--verbose", is_flag=True, help="Every stage on stderr, one line each."),
+    click.option("--debug", is_flag=True, expose_value=False, help="With a traceback if something fails."),
+)
+
+
+def training_from(options: dict[str, Any]) -> TrainingOptions:
+    """Take the options of `training_options` out of a command's options."""
+    names = [name for name in TrainingOptions.__dataclass_fields__ if name in options]
+    return TrainingOptions(**{name: options.pop(name) for name in names})

@@ -1,0 +1,112 @@
+"""Answers as text: aligned label and value, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from poetc.devices import format_bytes, format_ns, format_pj
+
+
+def fields(rows: Iterable[tuple[str, str]]) -> str:
+    """Two columns."""
+    pairs = [(label, value) for label, value in rows if value]
+    width = max((len(label) for label, _ in pairs), default=0)
+    return "\n".join(f"{label:<{width}}  {value}" for label, value in pairs)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Left-aligned columns under a header; the last one is as long as it is."""
+    lines = [tuple(header), *map(tuple, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def size(value: int | None) -> str:
+    return "" if value is None else format_bytes(value)
+
+
+def duration(value: int | None) -> str:
+    return "" if value is None else format_ns(value)
+
+
+def energy(value: int | None) -> str:
+    return "" if value is None else format_pj(value)
+
+
+def percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.2%}"
+
+
+def share(part: int | None, whole: int | None) -> str:
+    """`part` as a size, with its share of `whole`."""
+    return size(part) + (f"  ({part / whole:.1%} of keep-all)" if part is not None and whole else "")
+
+
+def solve_text(summary: Mapping[str, Any]) -> str:
+    """The totals of a solve."""
+    keep_all = summary["keep_all_peak_bytes"]
+    limit = summary["deadline_ns"]
+    moves = f"{summary['recomputes']} recomputed, {summary['page_outs']} tensors paged out, {summary['page_ins']} in"
+    return fields(
+        (
+            ("status", f"{summary['status']}  (solver {summary['solver']}, {summary['solve_seconds']:.1f} s)"),
+            ("budget", share(summary["budget_bytes"], keep_all)),
+            ("peak", share(summary["peak_bytes"], keep_all)),
+            ("packed arena", size(summary["arena_bytes"])),
+            ("keep-all peak", size(keep_all)),
+            ("smallest budget", size(summary["min_budget_bytes"])),
+            ("energy", f"{energy(summary['energy_pj'])}  (computing once: {energy(summary['compute_once_pj'])})"),
+            ("proven bound", f"{energy(summary['energy_bound_pj'])}  (gap {percent(summary['gap'])} of the total)"),
+            ("gap on overhead", percent(summary["overhead_gap"])),
+            ("time", duration(summary["time_ns"]) + (f"  (deadline {duration(limit)})" if limit is not None else "")),
+            ("schedule", f"{summary['operators']} operators; {moves}"),
+            ("written to", str(summary["out"] or "")),
+        )
+    )
+
+
+def validate_text(result: Mapping[str, Any]) -> str:
+    """What a validation compared."""
+
+    def error(key: str) -> str:
+        return "" if result.get(key) is None else f"{result[key]:.2e}"
+
+    identical = result.get("bit_identical_to_keep_all")
+    return fields(
+        (
+            ("loss, relative error", error("loss_rel_error")),
+            ("gradients, largest error", error("max_grad_rel_error")),
+            ("same bits as keep-all", "" if identical is None else ("yes" if identical else "NO")),
+            ("peak, predicted", size(result.get("peak_predicted_bytes"))),
+            ("peak, measured", size(result.get("peak_measured_bytes"))),
+        )
+    )
+
+
+def solvers_text(document: Mapping[str, Any]) -> str:
+    rows = [(s["name"], s.get("title", ""), s.get("citation", "")) for s in document["solvers"]]
+    return table(("solver", "what", "citation"), rows)
+
+
+def profiles_text(document: Mapping[str, Any]) -> str:
+    rows = [(p["name"], size(p["ram_bytes"]), p["title"]) for p in document["profiles"]]
+    return table(("device", "RAM", "what"), rows)
+
+
+def analyze_text(analysis: Mapping[str, Any]) -> str:
+    return fields(
+        (key.replace("_", " "), str(value))
+        for key, value in analysis.items()
+        if not isinstance(value, dict | list | tuple)
+    )
+
+
+def emit_text(document: Mapping[str, Any]) -> str:
+    return fields(
+        (key.replace("_", " "), str(value))
+        for key, value in document.items()
+        if not isinstance(value, dict | list | tuple)
+    )

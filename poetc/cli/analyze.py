@@ -1,0 +1,41 @@
+"""`poetc analyze`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from poetc.cli import _options
+from poetc.cli._console import Console
+
+
+@click.command(
+    short_help="What training MODEL takes: memory, operators, smallest budget.",
+    epilog="Example:\n\n  poetc analyze model.onnx --batch 16 --device stm32f746 --optimizer momentum",
+)
+@click.argument("model", type=_options.FILE)
+@_options.device_option
+@_options.batch_option
+@_options.training_options
+@_options.output_options
+def analyze(
+    model: Path, device: str, batch: int | None, as_json: bool, quiet: bool, verbose: bool, **options: Any
+) -> None:
+    """Say what training MODEL (an ONNX file) takes.
+
+    Operators, parameters, multiply-accumulates, saved bytes, the peak of RAM when every tensor is kept until its last
+    use, and the smallest budget that is feasible. A model with operators that poetc does not train is refused with all
+    of them listed (exit code 3).
+    """
+    from poetc import pipeline
+    from poetc.cli import _text
+
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    request = pipeline.ModelRequest(source=model, batch=batch, device=device, training=_options.training_from(options))
+    with console.progress("reading the model") as progress:
+        analysis = pipeline.analyze(request, progress)
+    for note in analysis.get("notes", ()):
+        console.note(note)
+    console.answer(analysis, _text.analyze_text(analysis))

@@ -1,0 +1,21 @@
+"""`poetc solvers`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from poetc.cli import _options
+from poetc.cli._console import Console
+
+
+@click.command()
+@_options.output_options
+def solvers(as_json: bool, quiet: bool, verbose: bool) -> None:
+    """List the solvers with what they can do."""
+    from poetc.cli import _text
+    from poetc.solvers import available
+
+    document = {"solvers": [dataclasses.asdict(info) for _, info in sorted(available().items())]}
+    Console(as_json=as_json, quiet=quiet, verbose=verbose).answer(document, _text.solvers_text(document))

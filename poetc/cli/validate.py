@@ -1,0 +1,40 @@
+"""`poetc validate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from poetc.cli import _options
+from poetc.cli._console import Console
+
+EPILOG = """\b
+Example:
+  poetc validate model.poetc --reference step.npz
+"""
+
+
+@click.command(short_help="Compile, run and compare the emitted C.", epilog=EPILOG)
+@click.argument("directory", metavar="DIR", type=_options.DIRECTORY)
+@click.option(
+    "--reference",
+    type=_options.FILE,
+    metavar="REF.npz",
+    help="Loss, gradients and statistics of one training step, to compare with (docs/SPEC.md).",
+)
+@_options.output_options
+def validate(directory: Path, reference: Path | None, as_json: bool, quiet: bool, verbose: bool) -> None:
+    """Compile what DIR emits for this machine, run a training step, and compare.
+
+    With the numpy interpreter, with keep-all (bit for bit), the measured peak with the predicted one, and with a
+    reference if one is given. Exit code 1 when a comparison fails.
+    """
+    from poetc import pipeline
+    from poetc.cli import _text
+
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    with console.progress("reading the schedule") as progress:
+        result = pipeline.validate(directory, reference, progress)
+    console.answer(result.document, _text.validate_text(result.document))
+    result.require()
