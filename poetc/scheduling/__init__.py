@@ -15,6 +15,8 @@ from poetc.scheduling._json import (
     schedule_to_json,
 )
 from poetc.scheduling._keep_all import keep_all, keep_all_actions, keep_all_peak_bytes
+from poetc.scheduling._packing import pack
+from poetc.scheduling._plan_checker import PlanError, verify_plan
 from poetc.scheduling._validation import validate_problem
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, Semantics, TensorSpec
 from poetc.scheduling.schedule import (
@@ -45,6 +47,7 @@ __all__ = [
     "PageOut",
     "Paging",
     "Place",
+    "PlanError",
     "Problem",
     "Proof",
     "Schedule",
@@ -61,6 +64,7 @@ __all__ = [
     "keep_all_actions",
     "keep_all_peak_bytes",
     "lower_bound_bytes",
+    "pack",
     "plan_from_json",
     "plan_to_json",
     "problem_from_json",
@@ -71,4 +75,5 @@ __all__ = [
     "state_chains",
     "validate_problem",
     "verify",
+    "verify_plan",
 ]

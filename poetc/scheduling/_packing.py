@@ -1,0 +1,128 @@
+"""From a schedule to a MemoryPlan: what lives in the arena and when, and an offset for each.
+
+From the bottom: state that stays in RAM from step to step, contiguous, where a version made in place stands at its
+predecessor's offset (a tensor that is paged out and comes back returns to the same offset); the page buffer, if the
+schedule pages; then everything else where `place` puts it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from poetc.scheduling._bounds import state_chains
+from poetc.scheduling._placement import max_live, place
+from poetc.scheduling.problem import Problem
+from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, PageIn, PageOut, Schedule
+
+
+@dataclass(slots=True)
+class _Lifetime:
+    size_bytes: int
+    start: int
+    end: int
+    tensors: list[tuple[int, int]] = field(default_factory=list)
+    operator: int | None = None
+    offset_bytes: int | None = None  # given for state and the page buffer
+
+
+def pack(problem: Problem, schedule: Schedule) -> MemoryPlan:
+    """Offsets for a schedule that `verify` accepts (but for its budget). Deterministic.
+
+    `max_live_bytes` is the peak that `verify` finds without base_bytes; `arena_bytes` equals it or lies close above.
+    """
+    step_count = len(schedule.steps)
+    fixed_offsets, state_bytes = _state_offsets(problem)
+    lifetimes = _lifetimes(problem, schedule, fixed_offsets)
+    if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in schedule.steps):
+        lifetimes.append(_Lifetime(problem.page_buffer_bytes, 0, step_count, offset_bytes=state_bytes))
+    obstacles = [a for a in lifetimes if a.offset_bytes is not None]
+    if obstacles and all((a.start, a.end) == (0, step_count) for a in obstacles):
+        # State is many small pieces, mostly there all the time: one obstacle does for all, and is much faster.
+        top = max((a.offset_bytes or 0) + a.size_bytes for a in obstacles)
+        obstacles = [_Lifetime(top, 0, step_count, offset_bytes=0)]
+    loose = [a for a in lifetimes if a.offset_bytes is None]
+    for lifetime, offset in zip(loose, _place(problem, obstacles + loose)[len(obstacles) :], strict=True):
+        lifetime.offset_bytes = offset
+    starts, ends, sizes = (
+        np.array([getattr(a, n) for a in lifetimes], np.int64) for n in ("start", "end", "size_bytes")
+    )
+    allocations = sorted(
+        (_to_allocation(a) for a in lifetimes),
+        key=lambda a: (a.start, a.offset_bytes, a.end, a.tensors, a.operator or 0),
+    )
+    return MemoryPlan(
+        allocations=tuple(allocations),
+        arena_bytes=max((a.offset_bytes + a.size_bytes for a in allocations), default=0),
+        max_live_bytes=max_live(starts, ends, sizes),
+        state_bytes=state_bytes,
+    )
+
+
+def _place(problem: Problem, lifetimes: list[_Lifetime]) -> list[int]:
+    # In units of the alignment, where every offset is a whole number.
+    unit = problem.alignment_bytes
+    starts = np.array([a.start for a in lifetimes], np.int64)
+    ends = np.array([a.end for a in lifetimes], np.int64)
+    sizes = np.array([-(-a.size_bytes // unit) for a in lifetimes], np.int64)
+    fixed = np.array([-1 if a.offset_bytes is None else a.offset_bytes // unit for a in lifetimes], np.int64)
+    return [int(offset) * unit for offset in place(starts, ends, sizes, fixed)]
+
+
+def _state_offsets(problem: Problem) -> tuple[dict[int, int], int]:
+    """The offset of every version of every state tensor that starts and ends in RAM, and where they end."""
+    offsets: dict[int, int] = {}
+    top = 0
+    for chain in state_chains(problem):
+        offsets |= dict.fromkeys(chain, top)
+        top += _aligned(problem, problem.tensors[chain[0]].size_bytes)
+    return offsets, top
+
+
+def _aligned(problem: Problem, size_bytes: int) -> int:
+    return -(-size_bytes // problem.alignment_bytes) * problem.alignment_bytes
+
+
+def _lifetimes(problem: Problem, schedule: Schedule, fixed_offsets: dict[int, int]) -> list[_Lifetime]:
+    lifetimes: list[_Lifetime] = []
+    current: dict[int, _Lifetime] = {}
+
+    def begin(t: int, step: int) -> None:
+        size = problem.tensors[t].size_bytes
+        current[t] = _Lifetime(size, step, len(schedule.steps), [(t, step)], offset_bytes=fixed_offsets.get(t))
+        lifetimes.append(current[t])
+
+    for t, tensor in enumerate(problem.tensors):
+        if tensor.initial == "ram":
+            begin(t, 0)
+    for index, step in enumerate(schedule.steps):
+        match step:
+            case Free(t):
+                current.pop(t).end = index + 1
+            case PageIn(t):
+                begin(t, index)
+            case Compute(operator, in_place):
+                spec = problem.operators[operator]
+                taken_over = {o: i for i, o in in_place}
+                for t in spec.outputs:
+                    if t in taken_over:
+                        current[t] = current.pop(taken_over[t])
+                        current[t].tensors.append((t, index))
+                    else:
+                        begin(t, index)
+                if spec.workspace_bytes:
+                    lifetimes.append(_Lifetime(spec.workspace_bytes, index, index + 1, operator=operator))
+    return lifetimes
+
+
+def _to_allocation(lifetime: _Lifetime) -> Allocation:
+    assert lifetime.offset_bytes is not None
+    return Allocation(
+        offset_bytes=lifetime.offset_bytes,
+        size_bytes=lifetime.size_bytes,
+        start=lifetime.start,
+        end=lifetime.end,
+        tensors=tuple(lifetime.tensors),
+        operator=lifetime.operator,
+    )

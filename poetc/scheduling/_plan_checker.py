@@ -1,0 +1,97 @@
+"""The checker of memory plans: knows nothing of how a plan was made, replays the schedule on its own, and names every
+failure.
+"""
+
+from __future__ import annotations
+
+from poetc.errors import CheckFailed
+from poetc.scheduling.problem import Problem
+from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, PageIn, PageOut, Schedule
+
+
+class PlanError(CheckFailed):
+    """A plan that does not serve its schedule; `failures` holds all the reasons."""
+
+    def __init__(self, failures: list[str]) -> None:
+        self.failures = tuple(failures)
+        super().__init__(f"memory plan refused: {'; '.join(failures[:5])}{'; ...' if len(failures) > 5 else ''}")
+
+
+def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
+    """PlanError unless everything in RAM has its place at every step, apart from everything else. `schedule` must be
+    one that `verify` accepts.
+    """
+    failures: list[str] = []
+    steps, sizes = schedule.steps, [t.size_bytes for t in problem.tensors]
+    of_tensor = {entry: a for a in plan.allocations for entry in a.tensors}
+    of_workspace = {(a.operator, a.start): a for a in plan.allocations if a.operator is not None}
+    served: set[Allocation] = set()
+
+    def name(a: Allocation) -> str:
+        tensors = " -> ".join(problem.tensors[t].name for t, _ in a.tensors)
+        workspace = "page buffer" if a.operator is None else f"workspace of {problem.operators[a.operator].name}"
+        return f"{tensors or workspace} [{a.start}, {a.end})"
+
+    def expect(what: str, a: Allocation | None, start: int, end: int, size_bytes: int) -> None:
+        if a is None:
+            failures.append(f"{what} has no place from step {start}")
+        elif a.start > start or a.end < end or a.size_bytes < size_bytes:
+            failures.append(f"{what} [{start}, {end}) of {size_bytes} bytes is not covered by {name(a)}")
+        else:
+            served.add(a)
+
+    since = {t: 0 for t, tensor in enumerate(problem.tensors) if tensor.initial == "ram"}
+    home = {t: of_tensor[t, 0].offset_bytes for t in since if (t, 0) in of_tensor}  # where state must stay
+    for p in (p for o in problem.operators for p in o.in_place if p.required):
+        home |= {p.output: home[p.input]} if p.input in home else {}
+
+    def leave(t: int, end: int) -> None:
+        a = of_tensor.get((t, since[t]))
+        expect(problem.tensors[t].name, a, since.pop(t), end, sizes[t])
+        if a is not None and t in home and problem.tensors[t].final == "ram" and a.offset_bytes != home[t]:
+            failures.append(f"state {problem.tensors[t].name} ends at {a.offset_bytes}, it began at {home[t]}")
+        if a is not None and t in home and problem.tensors[t].final == "ram" and home[t] + sizes[t] > plan.state_bytes:
+            failures.append(f"state {problem.tensors[t].name} lies beyond state_bytes ({plan.state_bytes})")
+
+    for index, step in enumerate(steps):
+        match step:
+            case Free(t):
+                leave(t, index + 1)
+            case PageIn(t):
+                since[t] = index
+            case Compute(k, in_place):
+                for i, o in in_place:
+                    if of_tensor.get((i, since[i])) is not of_tensor.get((o, index)):
+                        failures.append(f"{problem.tensors[o].name} is not in place of {problem.tensors[i].name}")
+                    leave(i, index + 1)
+                since |= dict.fromkeys(problem.operators[k].outputs, index)
+                if problem.operators[k].workspace_bytes:
+                    what, a = f"workspace of {problem.operators[k].name}", of_workspace.get((k, index))
+                    expect(what, a, index, index + 1, problem.operators[k].workspace_bytes)
+    for t in sorted(since):
+        leave(t, len(steps))
+    if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in steps):
+        buffer = next((a for a in plan.allocations if not a.tensors and a.operator is None), None)
+        expect("page buffer", buffer, 0, len(steps), problem.page_buffer_bytes)
+
+    for a in plan.allocations:
+        if a not in served:
+            failures.append(f"{name(a)} serves nothing")
+        if a.offset_bytes < 0 or a.offset_bytes % problem.alignment_bytes:
+            failures.append(f"{name(a)} at {a.offset_bytes} is not aligned to {problem.alignment_bytes}")
+    active: list[Allocation] = []
+    most = 0
+    for a in sorted((a for a in plan.allocations if a.size_bytes), key=lambda a: a.start):
+        active = [b for b in active if b.end > a.start]
+        for b in active:
+            if a.offset_bytes < b.offset_bytes + b.size_bytes and b.offset_bytes < a.offset_bytes + a.size_bytes:
+                failures.append(f"{name(a)} and {name(b)} overlap")
+        active.append(a)
+        most = max(most, sum(b.size_bytes for b in active))
+    if most != plan.max_live_bytes:
+        failures.append(f"at most {most} bytes are live at once, max_live_bytes is {plan.max_live_bytes}")
+    top = max((a.offset_bytes + a.size_bytes for a in plan.allocations), default=0)
+    if top != plan.arena_bytes:
+        failures.append(f"the highest allocation ends at {top}, arena_bytes is {plan.arena_bytes}")
+    if failures:
+        raise PlanError(failures)
