@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from types import FrameType
 from typing import NoReturn
 
 import click
+from click.shell_completion import shell_complete
 
 from poetc.cli._errors import exit_code_of
 from poetc.cli.analyze import analyze
@@ -62,12 +64,21 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     given = list(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        cli.main(args=given, prog_name="poetc", standalone_mode=False)
-        sys.stdout.flush()
-        code = 0
+        code = _run(given)
     except BaseException as error:
         code = exit_code_of(error, given)
     sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    completing = os.environ.get("_POETC_COMPLETE")
+    if completing:
+        return shell_complete(cli, {}, "poetc", "_POETC_COMPLETE", completing)
+    # Not click's own main(): it keeps interrupts and closed pipes to itself.
+    with cli.make_context("poetc", arguments) as context:
+        cli.invoke(context)
+    sys.stdout.flush()
+    return 0
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,0 +1,135 @@
+"""Every failure is one line on stderr and an exit code that says what kind it was."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import pytest
+
+from poetc.cli import main
+from poetc.cli._errors import describe, exit_code_of, one_line
+from poetc.errors import CheckFailed, InfeasibleError, LimitError, PoetcError, UnsupportedModelError, UsageError
+
+
+def run(arguments: Sequence[str]) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (CheckFailed("worse"), 1),
+        (UsageError("what"), 2),
+        (UnsupportedModelError("Loop"), 3),
+        (InfeasibleError("too small"), 4),
+        (LimitError("too slow"), 5),
+        (PoetcError("odd"), 70),
+        (click.UsageError("no such option"), 2),
+        (OSError(errno.ENOSPC, "No space left on device", "/x/plan.json"), 2),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), 2),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "/x"), 2),
+        (MemoryError(), 70),
+        (ZeroDivisionError("oops"), 70),
+        (KeyboardInterrupt(), 130),
+        (click.Abort(), 130),
+    ],
+)
+def test_exit_codes_and_one_line(error: BaseException, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of(error, ["solve"]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("poetc: ")
+    assert captured.err.count("\n") == 1
+
+
+def test_a_full_disk_is_named_with_the_path() -> None:
+    _, message = describe(OSError(errno.ENOSPC, "No space left on device", "/mnt/out/plan.json"))
+    assert message.startswith("/mnt/out/plan.json: no space left")
+
+
+def test_several_lines_become_a_list() -> None:
+    assert one_line("not supported:\n  Loop (node a)\n  If (node b)\n") == "not supported: Loop (node a); If (node b)"
+
+
+def test_an_internal_error_shows_its_traceback_on_request_only(capsys: pytest.CaptureFixture[str]) -> None:
+    error = ZeroDivisionError("oops")
+    exit_code_of(error, [])
+    assert "--debug" in capsys.readouterr().err
+    exit_code_of(error, ["--debug"])
+    assert "ZeroDivisionError: oops\npoetc: error:" in capsys.readouterr().err
+
+
+def test_json_answers_with_one_object_on_errors_too(capsys: pytest.CaptureFixture[str]) -> None:
+    error = InfeasibleError("too small")
+    error.summary = {"status": "infeasible"}  # type: ignore[attr-defined]
+    assert exit_code_of(error, ["solve", "--json"]) == 4
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == {"status": "infeasible", "error": "too small", "exit_code": 4}
+    assert captured.err == "poetc: error: too small\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["frobnicate"], "No such command 'frobnicate'"),
+        (["solve"], "Missing argument"),
+        (["solve", "m.onnx", "--gap", "3"], "--gap"),
+        (["solve", "m.onnx", "--optimizer", "lion"], "--optimizer"),
+        (["solve", "m.onnx", "--lr", "-1"], "--lr"),
+        (["solve", "m.onnx", "--batch", "0"], "--batch"),
+        (["analyze", "m.onnx", "--frob"], "--frob"),
+        (["emit", "nowhere", "--target", "vax", "-o", "x"], "--target"),
+        (["profile", "show", "vax"], "vax"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_ctrl_c_and_terminate_clean_up(tmp_path: Path) -> None:
+    script = (
+        "import sys, time, click, tempfile\n"
+        "from poetc.cli import cli, main\n"
+        "@cli.command()\n"
+        "def wait():\n"
+        f"    with tempfile.TemporaryDirectory(dir={str(tmp_path)!r}):\n"
+        "        print('ready', flush=True)\n"
+        "        time.sleep(60)\n"
+        "main(['wait'])\n"
+    )
+    for number, code, says in ((signal.SIGINT, 130, "poetc: interrupted\n"), (signal.SIGTERM, 143, "")):
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert list(tmp_path.iterdir())
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=30)
+        assert (process.returncode, stderr) == (code, says)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_pipe_is_not_an_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        command = [sys.executable, "-m", "poetc", "profile", "list"]
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -1,0 +1,47 @@
+"""What holds the project together: licences beside data, scripts that can be run, no path of anybody's machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("script", [".ci/run", "scripts/setup"])
+def test_scripts_can_be_run_and_parse(script: str) -> None:
+    assert os.access(ROOT / script, os.X_OK)
+    subprocess.run(["bash", "-n", ROOT / script], check=True)
+
+
+def test_every_make_target_is_explained() -> None:
+    text = (ROOT / "Makefile").read_text()
+    phony = {name for line in re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE) for name in line.split()}
+    shown = subprocess.run(
+        ["make", "--no-print-directory", "-C", ROOT], check=True, capture_output=True, text=True
+    ).stdout
+    listed = set(re.findall(r"^  make ([a-z-]+) +\S", shown, re.MULTILINE))
+    assert phony - listed == {"setup-test"}
+    assert {"demo", "test", "conformance", "lint", "format", "clean", "help"} <= listed
+
+
+def test_every_file_of_the_demo_is_accounted_for() -> None:
+    readme = (ROOT / "demo" / "README.md").read_text()
+    files = {path.name for path in (ROOT / "demo").iterdir() if path.is_file()} - {"README.md"}
+    assert sorted(name for name in files if f"`{name}`" not in readme) == []
+    assert "CC BY 4.0" in readme
+
+
+def test_demo_data_is_what_its_readme_says() -> None:
+    data = np.load(ROOT / "demo" / "digits_new_writer.npz", allow_pickle=False)
+    assert data["train_x"].shape == (532, 8, 8)
+    assert data["test_x"].shape == (265, 8, 8)
+    assert data["train_x"].dtype == np.uint8
+    assert sorted(set(data["test_y"].tolist())) == list(range(10))
+    assert len(data["train_y"]) == 532
+    assert len(data["test_y"]) == 265
