@@ -1,0 +1,245 @@
+"""Convolution in two dimensions (a 1-D one has H = 1), its gradients and the transposed convolution.
+
+Conv             y[n,o,·]  = b[o] + Σ_{c,i,j} w[o,c,i,j] · x[n, c, ·]
+ConvGradInput    gx        = the adjoint of Conv in x, applied to gy
+ConvGradWeight   gw        = the adjoint of Conv in w, applied to gy
+ConvTranspose    y         = ConvGradInput(x, w) + b
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from poetc.graph import Attribute, Operator, TensorType
+from poetc.ops._builder import Builder
+from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._windows import Windows
+
+
+def _group(op: Bound) -> int:
+    return op.get_int("group", 1)
+
+
+def _geometry(op: Operator) -> dict[str, Attribute]:
+    return {name: op.attributes[name] for name in ("strides", "pads", "dilations", "group") if name in op.attributes}
+
+
+def _check_weight(channels: int, outputs: int, weight: TensorType, group: int) -> None:
+    """The weight [outputs, channels / group, kernel_h, kernel_w] fits."""
+    if len(weight.shape) != 4:
+        raise ValueError(f"the weight must have rank 4, not shape {weight.shape}")
+    if group < 1 or channels % group or outputs % group:
+        raise ValueError(f"{channels} input and {outputs} output channels do not divide into {group} groups")
+    if weight.shape[:2] != (outputs, channels // group):
+        expected = (outputs, channels // group)
+        raise ValueError(
+            f"the weight's shape {weight.shape} does not start with {expected}: {channels} channels, {group} groups"
+        )
+
+
+def _check_rank(*types: TensorType) -> None:
+    for t in types:
+        if len(t.shape) != 4:
+            raise ValueError(f"a convolution works on [N, C, H, W], not on shape {t.shape}")
+
+
+def _ints(windows: Windows, group: int, image: TensorType, output: TensorType, has_bias: bool) -> tuple[int, ...]:
+    """Descriptor of the C kernels; a plain 1x1 convolution sees its image as one long row."""
+    (n, c, h, w), (_, o, oh, ow) = image.shape, output.shape
+    if windows.kernel == (1, 1) and windows.strides == (1, 1) and not any(windows.pads):
+        h, w, oh, ow = 1, h * w, 1, oh * ow
+    return (n, c, h, w, o, oh, ow, *windows.ints, group, int(has_bias))
+
+
+def _columns(windows: Windows, x: Any, output: tuple[int, int], group: int) -> Any:
+    """x[N, C, H, W] → [N, group, C / group · taps, positions]."""
+    view = windows.view(x, output)
+    return view.reshape(x.shape[0], group, -1, output[0] * output[1])
+
+
+def _convolve(windows: Windows, x: Any, w: Any, group: int) -> Any:
+    output = windows.output_size(x.shape[2:])
+    y = np.matmul(w.reshape(group, w.shape[0] // group, -1), _columns(windows, x, output, group))
+    return y.reshape(x.shape[0], w.shape[0], *output)
+
+
+def _convolve_back(windows: Windows, gy: Any, w: Any, group: int, size: tuple[int, int]) -> Any:
+    n, outputs, oh, ow = gy.shape
+    taps = np.swapaxes(w.reshape(group, outputs // group, -1), 1, 2)
+    columns = np.matmul(taps, gy.reshape(n, group, outputs // group, oh * ow))
+    return windows.fold(columns.reshape(n, group * w.shape[1], *windows.kernel, oh, ow), size)
+
+
+def _bias_gradient(b: Builder, gy: str, bias: str) -> str:
+    return b.emit1("ReduceSum", [gy], {"axes": (0, 2, 3), "keepdims": False}, hint=f"{bias}.grad")
+
+
+@register
+class Conv(OpSpec):
+    kind = "Conv"
+    summary = "Convolution x[N,C,H,W], w[O,C/group,kh,kw], optional b[O]; strides, pads, dilations, group"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        x, w = op.inputs[:2]
+        _check_rank(x)
+        _check_weight(x.shape[1], w.shape[0], w, _group(op))
+        if len(op.inputs) > 2 and op.inputs[2].shape != w.shape[:1]:
+            raise ValueError(f"the bias has shape {op.inputs[2].shape}, not {w.shape[:1]}")
+        size = Windows.of(op, w.shape[2:]).output_size(x.shape[2:])
+        return (TensorType((x.shape[0], w.shape[0], *size), x.dtype),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, w = inputs[:2]
+        y = _convolve(Windows.of(op, w.shape[2:]), x, w, _group(op))
+        return (y + inputs[2].reshape(1, -1, 1, 1) if len(inputs) > 2 else y,)
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        gy, x, w = grads[0], op.inputs[0], op.inputs[1]
+        result: list[str | None] = [None] * len(op.inputs)
+        if gy is None:
+            return result
+        geometry = _geometry(op)
+        if needed[0]:
+            size = b.type(x).shape[2:]
+            result[0] = b.emit1("ConvGradInput", [gy, w], {**geometry, "input_size": size}, hint=f"{x}.grad")
+        if needed[1]:
+            kernel = b.type(w).shape[2:]
+            result[1] = b.emit1("ConvGradWeight", [x, gy], {**geometry, "kernel": kernel}, hint=f"{w}.grad")
+        if len(op.inputs) > 2 and needed[2]:
+            result[2] = _bias_gradient(b, gy, op.inputs[2])
+        return result
+
+    def work(self, op: Bound) -> Work:
+        y = op.outputs[0].elements
+        return Work(macs=y * (op.inputs[1].elements // op.inputs[1].shape[0]), flops=y if len(op.inputs) > 2 else 0)
+
+    def kernel(self, op: Bound) -> Kernel:
+        windows = Windows.of(op, op.inputs[1].shape[2:])
+        return Kernel("poetc_op_conv", _ints(windows, _group(op), op.inputs[0], op.outputs[0], len(op.inputs) > 2))
+
+
+@register
+class ConvGradInput(OpSpec):
+    kind = "ConvGradInput"
+    summary = "Gradient of Conv in x from (gy, w); the convolution's attributes and input_size (h, w)"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        gy, w = op.inputs
+        _check_rank(gy)
+        channels = w.shape[1] * _group(op)
+        _check_weight(channels, gy.shape[1], w, _group(op))
+        h, width = op.get_ints("input_size")
+        if Windows.of(op, w.shape[2:]).output_size((h, width)) != gy.shape[2:]:
+            raise ValueError(f"gy of shape {gy.shape} does not belong to an input of size {(h, width)}")
+        return (TensorType((gy.shape[0], channels, h, width), gy.dtype),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        gy, w = inputs
+        h, width = op.get_ints("input_size")
+        return (_convolve_back(Windows.of(op, w.shape[2:]), gy, w, _group(op), (h, width)),)
+
+    def work(self, op: Bound) -> Work:
+        gy, w = op.inputs
+        return Work(macs=gy.elements * (w.elements // w.shape[0]))
+
+    def kernel(self, op: Bound) -> Kernel:
+        windows = Windows.of(op, op.inputs[1].shape[2:])
+        return Kernel("poetc_op_conv_grad_input", _ints(windows, _group(op), op.outputs[0], op.inputs[0], False))
+
+
+@register
+class ConvGradWeight(OpSpec):
+    kind = "ConvGradWeight"
+    summary = "Gradient of Conv in w from (x, gy); the convolution's attributes and kernel (h, w)"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        x, gy = op.inputs
+        _check_rank(x, gy)
+        kernel, group = op.get_ints("kernel"), _group(op)
+        weight = TensorType((gy.shape[1], x.shape[1] // group, *kernel), x.dtype)
+        _check_weight(x.shape[1], gy.shape[1], weight, group)
+        size = Windows.of(op, kernel).output_size(x.shape[2:])
+        if gy.shape[:1] + gy.shape[2:] != (x.shape[0], *size):
+            raise ValueError(f"gy of shape {gy.shape} does not belong to an input of shape {x.shape}")
+        return (weight,)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, gy = inputs
+        group, kernel = _group(op), op.get_ints("kernel")
+        n, outputs, oh, ow = gy.shape
+        columns = _columns(Windows.of(op, kernel), x, (oh, ow), group)
+        rows = gy.reshape(n, group, outputs // group, oh * ow)
+        gw = np.matmul(rows, np.swapaxes(columns, 2, 3)).sum(axis=0)
+        return (gw.reshape(outputs, x.shape[1] // group, *kernel),)
+
+    def work(self, op: Bound) -> Work:
+        w = op.outputs[0]
+        return Work(macs=op.inputs[1].elements * (w.elements // w.shape[0]))
+
+    def kernel(self, op: Bound) -> Kernel:
+        windows = Windows.of(op, op.get_ints("kernel"))
+        return Kernel("poetc_op_conv_grad_weight", _ints(windows, _group(op), op.inputs[0], op.inputs[1], False))
+
+
+@register
+class ConvTranspose(OpSpec):
+    kind = "ConvTranspose"
+    summary = "Transposed convolution x[N,C,H,W], w[C,O/group,kh,kw], optional b[O]; as Conv, and output_padding"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        x, w = op.inputs[:2]
+        _check_rank(x)
+        outputs = w.shape[1] * _group(op)
+        _check_weight(outputs, x.shape[1], w, _group(op))
+        if len(op.inputs) > 2 and op.inputs[2].shape != (outputs,):
+            raise ValueError(f"the bias has shape {op.inputs[2].shape}, not {(outputs,)}")
+        return (TensorType((x.shape[0], outputs, *self._size(op)), x.dtype),)
+
+    def _size(self, op: Bound) -> tuple[int, int]:
+        x, w = op.inputs[:2]
+        windows = Windows.of(op, w.shape[2:])
+        padding = op.get_ints("output_padding") if "output_padding" in op.attributes else (0, 0)
+        if any(not 0 <= p < s for p, s in zip(padding, windows.strides, strict=True)):
+            raise ValueError(f"output_padding {padding} must be smaller than the strides {windows.strides}")
+        size = windows.transposed_size(x.shape[2:], padding)
+        if min(size) < 1:
+            raise ValueError(f"the pads {windows.pads} leave nothing of the output")
+        return size
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, w = inputs[:2]
+        y = _convolve_back(Windows.of(op, w.shape[2:]), x, w, _group(op), self._size(op))
+        return (y + inputs[2].reshape(1, -1, 1, 1) if len(inputs) > 2 else y,)
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        gy, x, w = grads[0], op.inputs[0], op.inputs[1]
+        result: list[str | None] = [None] * len(op.inputs)
+        if gy is None:
+            return result
+        geometry = _geometry(op)
+        if needed[0]:  # the adjoint of the adjoint is the convolution itself
+            result[0] = b.emit1("Conv", [gy, w], geometry, hint=f"{x}.grad")
+        if needed[1]:
+            kernel = b.type(w).shape[2:]
+            result[1] = b.emit1("ConvGradWeight", [gy, x], {**geometry, "kernel": kernel}, hint=f"{w}.grad")
+        if len(op.inputs) > 2 and needed[2]:
+            result[2] = _bias_gradient(b, gy, op.inputs[2])
+        return result
+
+    def work(self, op: Bound) -> Work:
+        x, w = op.inputs[:2]
+        return Work(
+            macs=x.elements * (w.elements // w.shape[0]), flops=op.outputs[0].elements if len(op.inputs) > 2 else 0
+        )
+
+    def kernel(self, op: Bound) -> Kernel:
+        windows = Windows.of(op, op.inputs[1].shape[2:])
+        ints = _ints(windows, _group(op), op.outputs[0], op.inputs[0], len(op.inputs) > 2)
+        return Kernel("poetc_op_conv_grad_input", ints)

@@ -1,0 +1,343 @@
+"""Normalisations within a sample: layer norm and RMS norm over the last axes, group norm over channel groups.
+
+All three see x as rows that are normalised on their own. With x̂ the normalised row and ĝ = gy · scale,
+gx = rstd · (ĝ - mean(ĝ) - x̂ · mean(ĝ · x̂)); RMS norm has no mean and lacks the middle term.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from poetc.graph import Operator, TensorType
+from poetc.ops._builder import Builder
+from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+
+
+def _rows(op: Bound) -> tuple[int, int]:
+    """(rows, length of a row) of x normalised over the axes from `axis` on."""
+    x, axis = op.inputs[0], op.get_int("axis", -1) % len(op.inputs[0].shape)
+    return math.prod(x.shape[:axis]), math.prod(x.shape[axis:])
+
+
+def _statistic(op: Bound) -> TensorType:
+    x = op.inputs[0]
+    axis = op.get_int("axis", -1) % len(x.shape)
+    return TensorType((*x.shape[:axis], *(1,) * (len(x.shape) - axis)), x.dtype)
+
+
+def _check_scale(op: Bound, scales: Sequence[TensorType]) -> None:
+    shape = _scale_type(op).shape
+    for s in scales:
+        if s.shape != shape:
+            raise ValueError(f"scale or bias has shape {s.shape}, not that of the normalised axes, {shape}")
+
+
+def _scale_type(op: Bound) -> TensorType:
+    x = op.inputs[0]
+    return TensorType(x.shape[op.get_int("axis", -1) % len(x.shape) :], x.dtype)
+
+
+def _normalise(rows: Any, epsilon: float) -> tuple[Any, Any, Any]:
+    """rows [R, L] → normalised rows, mean [R, 1], rstd [R, 1]."""
+    mean = rows.mean(axis=1, keepdims=True)
+    centred = rows - mean
+    rstd = 1 / np.sqrt(np.square(centred).mean(axis=1, keepdims=True) + rows.dtype.type(epsilon))
+    return centred * rstd, mean, rstd
+
+
+def _grad_rows(xhat: Any, g: Any, rstd: Any) -> Any:
+    return rstd * (g - g.mean(axis=1, keepdims=True) - xhat * (g * xhat).mean(axis=1, keepdims=True))
+
+
+@register
+class LayerNorm(OpSpec):
+    kind = "LayerNorm"
+    summary = "Layer norm of x over the axes from axis on, scale, optional bias → y, mean, rstd; axis, epsilon"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        _check_scale(op, op.inputs[1:])
+        return op.inputs[0], _statistic(op), _statistic(op)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, scale = inputs[:2]
+        xhat, mean, rstd = _normalise(x.reshape(_rows(op)), op.get_float("epsilon"))
+        y = xhat.reshape(x.shape) * scale
+        statistic = _statistic(op).shape
+        return y + inputs[2] if len(inputs) > 2 else y, mean.reshape(statistic), rstd.reshape(statistic)
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        gy, result = grads[0], [None] * len(op.inputs)
+        if gy is None:
+            return result
+        return _gradients(b, op, gy, needed, "LayerNorm", {"axis": op.attributes["axis"]})
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=7 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_layer_norm", (*_rows(op), int(len(op.inputs) > 2)), (op.get_float("epsilon"),))
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return ((0, 0),)
+
+
+def _gradients(
+    b: Builder, op: Operator, gy: str, needed: Sequence[bool], stem: str, attributes: dict[str, Any]
+) -> list[str | None]:
+    """Gradients of a norm with outputs (y, mean, rstd) and inputs (x, scale, [bias])."""
+    x, scale = op.inputs[:2]
+    _, mean, rstd = op.outputs
+    result: list[str | None] = [None] * len(op.inputs)
+    if any(needed[1:]):
+        bias = op.inputs[2] if len(op.inputs) > 2 else f"{scale}.shift"
+        names = [b.fresh(f"{scale}.grad"), b.fresh(f"{bias}.grad")]
+        result[1:] = b.emit(f"{stem}GradParams", [x, mean, rstd, gy], attributes, outputs=names)[: len(result) - 1]
+    if needed[0]:
+        result[0] = b.emit1(f"{stem}GradInput", [x, mean, rstd, scale, gy], attributes, hint=f"{x}.grad")
+    return [name if wanted else None for name, wanted in zip(result, needed, strict=True)]
+
+
+@register
+class LayerNormGradInput(OpSpec):
+    kind = "LayerNormGradInput"
+    summary = "Gradient of LayerNorm in x from (x, mean, rstd, scale, gy); axis"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        _check_scale(op, op.inputs[3:4])
+        return (op.inputs[0],)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, mean, rstd, scale, gy = inputs
+        shape = _rows(op)
+        mean, rstd = mean.reshape(-1, 1), rstd.reshape(-1, 1)
+        xhat = (x.reshape(shape) - mean) * rstd
+        return (_grad_rows(xhat, (gy * scale).reshape(shape), rstd).reshape(x.shape),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=10 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_layer_norm_grad_input", _rows(op))
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return (4, 0), (0, 0)
+
+
+@register
+class LayerNormGradParams(OpSpec):
+    kind = "LayerNormGradParams"
+    summary = "Gradients of LayerNorm in scale and bias from (x, mean, rstd, gy); axis"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        return _scale_type(op), _scale_type(op)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, mean, rstd, gy = inputs
+        shape = _rows(op)
+        gy, xhat = gy.reshape(shape), (x.reshape(shape) - mean.reshape(-1, 1)) * rstd.reshape(-1, 1)
+        scale = _scale_type(op).shape
+        return (gy * xhat).sum(axis=0).reshape(scale), gy.sum(axis=0).reshape(scale)
+
+    def work(self, op: Bound) -> Work:
+        return Work(macs=op.inputs[0].elements, flops=3 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_layer_norm_grad_params", _rows(op))
+
+
+@register
+class RmsNorm(OpSpec):
+    kind = "RmsNorm"
+    summary = "scale · x / sqrt(mean(x²) + epsilon) over the axes from axis on → y, rstd; axis, epsilon"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        _check_scale(op, op.inputs[1:])
+        return op.inputs[0], _statistic(op)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, scale = inputs
+        rows = x.reshape(_rows(op))
+        rstd = 1 / np.sqrt(np.square(rows).mean(axis=1, keepdims=True) + x.dtype.type(op.get_float("epsilon")))
+        return (rows * rstd).reshape(x.shape) * scale, rstd.reshape(_statistic(op).shape)
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        gy, (x, scale), rstd = grads[0], op.inputs, op.outputs[1]
+        if gy is None:
+            return [None, None]
+        attributes = {"axis": op.attributes["axis"]}
+        gscale = b.emit1("RmsNormGradScale", [x, rstd, gy], attributes, hint=f"{scale}.grad") if needed[1] else None
+        gx = b.emit1("RmsNormGradInput", [x, rstd, scale, gy], attributes, hint=f"{x}.grad") if needed[0] else None
+        return [gx, gscale]
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=4 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_rms_norm", _rows(op), (op.get_float("epsilon"),))
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return ((0, 0),)
+
+
+@register
+class RmsNormGradInput(OpSpec):
+    kind = "RmsNormGradInput"
+    summary = "Gradient of RmsNorm in x from (x, rstd, scale, gy); axis"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        _check_scale(op, op.inputs[2:3])
+        return (op.inputs[0],)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, rstd, scale, gy = inputs
+        rstd = rstd.reshape(-1, 1)
+        xhat, g = x.reshape(_rows(op)) * rstd, (gy * scale).reshape(_rows(op))
+        return ((rstd * (g - xhat * (g * xhat).mean(axis=1, keepdims=True))).reshape(x.shape),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=8 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_rms_norm_grad_input", _rows(op))
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return (3, 0), (0, 0)
+
+
+@register
+class RmsNormGradScale(OpSpec):
+    kind = "RmsNormGradScale"
+    summary = "Gradient of RmsNorm in scale from (x, rstd, gy); axis"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        return (_scale_type(op),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, rstd, gy = inputs
+        xhat = x.reshape(_rows(op)) * rstd.reshape(-1, 1)
+        return ((gy.reshape(_rows(op)) * xhat).sum(axis=0).reshape(_scale_type(op).shape),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(macs=op.inputs[0].elements, flops=op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_rms_norm_grad_scale", _rows(op))
+
+
+def _groups(op: Bound) -> tuple[int, int, int, int]:
+    """(N, groups, channels of a group, pixels)."""
+    x, groups = op.inputs[0], op.get_int("groups")
+    if len(x.shape) < 2 or groups < 1 or x.shape[1] % groups:
+        raise ValueError(f"x of shape {x.shape} does not divide into {groups} channel groups")
+    return x.shape[0], groups, x.shape[1] // groups, math.prod(x.shape[2:])
+
+
+def _group_rows(op: Bound) -> tuple[int, int]:
+    n, groups, channels, pixels = _groups(op)
+    return n * groups, channels * pixels
+
+
+def _per_channel(v: Any, x: Any) -> Any:
+    return v.reshape(1, -1, *(1,) * (x.ndim - 2))
+
+
+def _check_channels(op: Bound, vectors: Sequence[TensorType]) -> None:
+    for v in vectors:
+        if v.shape != (op.inputs[0].shape[1],):
+            raise ValueError(f"scale or bias has shape {v.shape}, not {(op.inputs[0].shape[1],)}")
+
+
+@register
+class GroupNorm(OpSpec):
+    kind = "GroupNorm"
+    summary = (
+        "Group norm of x[N,C,...], scale[C], bias[C] → y, mean[N,groups], rstd; groups (= C: instance norm), epsilon"
+    )
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        n, groups, _, _ = _groups(op)
+        _check_channels(op, op.inputs[1:])
+        statistic = TensorType((n, groups), op.inputs[0].dtype)
+        return op.inputs[0], statistic, statistic
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, scale, bias = inputs
+        n, groups, _, _ = _groups(op)
+        xhat, mean, rstd = _normalise(x.reshape(_group_rows(op)), op.get_float("epsilon"))
+        y = xhat.reshape(x.shape) * _per_channel(scale, x) + _per_channel(bias, x)
+        return y, mean.reshape(n, groups), rstd.reshape(n, groups)
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        if grads[0] is None:
+            return [None, None, None]
+        return _gradients(b, op, grads[0], needed, "GroupNorm", {"groups": op.attributes["groups"]})
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=7 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_group_norm", _groups(op), (op.get_float("epsilon"),))
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return ((0, 0),)
+
+
+@register
+class GroupNormGradInput(OpSpec):
+    kind = "GroupNormGradInput"
+    summary = "Gradient of GroupNorm in x from (x, mean, rstd, scale, gy); groups"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        _check_channels(op, op.inputs[3:4])
+        return (op.inputs[0],)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, mean, rstd, scale, gy = inputs
+        shape = _group_rows(op)
+        mean, rstd = mean.reshape(-1, 1), rstd.reshape(-1, 1)
+        xhat = (x.reshape(shape) - mean) * rstd
+        return (_grad_rows(xhat, (gy * _per_channel(scale, x)).reshape(shape), rstd).reshape(x.shape),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=10 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_group_norm_grad_input", _groups(op))
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return (4, 0), (0, 0)
+
+
+@register
+class GroupNormGradParams(OpSpec):
+    kind = "GroupNormGradParams"
+    summary = "Gradients of GroupNorm in scale and bias from (x, mean, rstd, gy); groups"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        _, groups, channels, _ = _groups(op)
+        vector = TensorType((groups * channels,), op.inputs[0].dtype)
+        return vector, vector
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, mean, rstd, gy = inputs
+        n, groups, channels, pixels = _groups(op)
+        xhat = (x.reshape(_group_rows(op)) - mean.reshape(-1, 1)) * rstd.reshape(-1, 1)
+        shape = (n, groups * channels, pixels)
+        gy, xhat = gy.reshape(shape), xhat.reshape(shape)
+        return (gy * xhat).sum(axis=(0, 2)), gy.sum(axis=(0, 2))
+
+    def work(self, op: Bound) -> Work:
+        return Work(macs=op.inputs[0].elements, flops=3 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_group_norm_grad_params", _groups(op))

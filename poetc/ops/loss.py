@@ -1,0 +1,318 @@
+"""Losses, all averaged to a scalar of shape (). Their gradients recompute what they need from the prediction.
+
+A gradient kind reads (prediction, target) and, as an optional third input, the gradient of the loss itself: a loss that
+is the root of the training graph has gradient 1 and needs none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from poetc.graph import DType, Operator, TensorType
+from poetc.ops._builder import Builder
+from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+
+_NEVER = -(2**31)  # an ignore_index that no target holds
+
+
+class _Loss(OpSpec):
+    """Shared by the losses: scalar output, gradient in the prediction by the kind `<kind>Grad`."""
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        self.check(op)
+        return (TensorType((), op.inputs[0].dtype),)
+
+    def check(self, op: Bound) -> None:
+        if op.inputs[0].shape != op.inputs[1].shape:
+            raise ValueError(f"the prediction has shape {op.inputs[0].shape}, the target {op.inputs[1].shape}")
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        """grads[0] None stands for 1: the loss is the root."""
+        if not needed[0]:
+            return [None, None]
+        inputs = [*op.inputs, *([grads[0]] if grads[0] is not None else [])]
+        return [b.emit1(f"{op.kind}Grad", inputs, op.attributes, hint=f"{op.inputs[0]}.grad"), None]
+
+
+class _LossGrad(OpSpec):
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        if len(op.inputs) > 2 and op.inputs[2].elements != 1:
+            raise ValueError(f"the gradient of a loss is a scalar, not of shape {op.inputs[2].shape}")
+        return (op.inputs[0],)
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return ((0, 0),)
+
+
+def _upstream(inputs: Sequence[Any]) -> Any:
+    return inputs[2].reshape(()) if len(inputs) > 2 else inputs[0].dtype.type(1)
+
+
+def _layout(op: Bound) -> tuple[int, int, int]:
+    """Elements before, along and after the class axis."""
+    shape = op.inputs[0].shape
+    axis = _class_axis(op)
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+def _class_axis(op: Bound) -> int:
+    rank, axis = len(op.inputs[0].shape), op.get_int("axis", -1)
+    if not -rank <= axis < rank:
+        raise ValueError(f"class axis {axis} of logits of shape {op.inputs[0].shape}")
+    return axis % rank
+
+
+def _log_softmax(logits: Any) -> Any:
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+
+def _index_weights(op: Bound, target: Any, dtype: Any) -> tuple[Any, Any]:
+    """Target distribution [before, classes, after] with ignored samples zero, and the number of samples that count."""
+    before, classes, after = _layout(op)
+    target = target.reshape(before, 1, after)
+    kept = target != op.get_int("ignore_index", _NEVER)
+    if np.any(kept & ((target < 0) | (target >= classes))):
+        raise ValueError(f"a class index lies outside 0 … {classes - 1}")
+    smoothing = op.get_float("label_smoothing")
+    hit = (target == np.arange(classes).reshape(1, -1, 1)).astype(dtype)
+    weights = hit * dtype.type(1 - smoothing) + dtype.type(smoothing / classes)
+    return weights * kept.astype(dtype), dtype.type(max(1, int(kept.sum())))
+
+
+def _soft_weights(op: Bound, target: Any, dtype: Any) -> tuple[Any, Any]:
+    before, classes, after = _layout(op)
+    smoothing = op.get_float("label_smoothing")
+    weights = target.reshape(before, classes, after) * dtype.type(1 - smoothing) + dtype.type(smoothing / classes)
+    return weights, dtype.type(before * after)
+
+
+def _index_kernel(op: Bound, symbol: str, has_upstream: bool) -> Kernel:
+    smoothing = op.get_float("label_smoothing")
+    classes = _layout(op)[1]
+    ints = (*_layout(op), op.get_int("ignore_index", _NEVER), int(has_upstream))
+    return Kernel(symbol, ints, (1 - smoothing, smoothing / classes))
+
+
+@register
+class CrossEntropy(_Loss):
+    """Mean over the samples whose target is not `ignore_index`; 0 if there is none."""
+
+    kind = "CrossEntropy"
+    summary = (
+        "Mean of -log softmax(logits)[target], target i32 without the class axis; axis, ignore_index, label_smoothing"
+    )
+
+    def check(self, op: Bound) -> None:
+        logits, target = op.inputs
+        axis = _class_axis(op)
+        expected = logits.shape[:axis] + logits.shape[axis + 1 :]
+        if target.shape != expected or target.dtype is not DType.I32:
+            raise ValueError(f"the target must be i32 of shape {expected}, not {target.dtype} of shape {target.shape}")
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        logits, target = inputs
+        weights, count = _index_weights(op, target, logits.dtype)
+        return (-(weights * _log_softmax(logits.reshape(_layout(op)))).sum() / count,)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=13 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return _index_kernel(op, "poetc_op_cross_entropy", False)
+
+
+@register
+class CrossEntropyGrad(_LossGrad):
+    kind = "CrossEntropyGrad"
+    summary = "Gradient of CrossEntropy in the logits from (logits, target, [gradient of the loss]); its attributes"
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        logits = inputs[0]
+        weights, count = _index_weights(op, inputs[1], logits.dtype)
+        p = np.exp(_log_softmax(logits.reshape(_layout(op))))
+        g = (p * weights.sum(axis=1, keepdims=True) - weights) * (_upstream(inputs) / count)
+        return (g.reshape(logits.shape),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=15 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return _index_kernel(op, "poetc_op_cross_entropy_grad", len(op.inputs) > 2)
+
+
+@register
+class SoftCrossEntropy(_Loss):
+    kind = "SoftCrossEntropy"
+    summary = (
+        "Mean of -Σ target · log softmax(logits), target a distribution shaped like the logits; axis, label_smoothing"
+    )
+
+    def check(self, op: Bound) -> None:
+        super().check(op)
+        _class_axis(op)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        logits, target = inputs
+        weights, count = _soft_weights(op, target, logits.dtype)
+        return (-(weights * _log_softmax(logits.reshape(_layout(op)))).sum() / count,)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=15 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        smoothing = op.get_float("label_smoothing")
+        return Kernel("poetc_op_soft_cross_entropy", _layout(op), (1 - smoothing, smoothing / _layout(op)[1]))
+
+
+@register
+class SoftCrossEntropyGrad(_LossGrad):
+    kind = "SoftCrossEntropyGrad"
+    summary = "Gradient of SoftCrossEntropy in the logits from (logits, target, [gradient of the loss]); its attributes"
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        logits = inputs[0]
+        weights, count = _soft_weights(op, inputs[1], logits.dtype)
+        p = np.exp(_log_softmax(logits.reshape(_layout(op))))
+        g = (p * weights.sum(axis=1, keepdims=True) - weights) * (_upstream(inputs) / count)
+        return (g.reshape(logits.shape),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=17 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        smoothing = op.get_float("label_smoothing")
+        ints = (*_layout(op), int(len(op.inputs) > 2))
+        return Kernel("poetc_op_soft_cross_entropy_grad", ints, (1 - smoothing, smoothing / _layout(op)[1]))
+
+
+class _Pointwise(_Loss):
+    """Mean over all elements of a function of prediction and target."""
+
+    flops = 3
+    symbol = ""
+
+    def value(self, op: Bound, x: Any, t: Any) -> Any:
+        raise NotImplementedError
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        return (self.value(op, *inputs).mean(),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=self.flops * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel(self.symbol, (op.inputs[0].elements,), (op.get_float("delta", 1.0),))
+
+
+class _PointwiseGrad(_LossGrad):
+    flops = 3
+    symbol = ""
+
+    def slope(self, op: Bound, x: Any, t: Any) -> Any:
+        raise NotImplementedError
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x = inputs[0]
+        return (self.slope(op, x, inputs[1]) * (_upstream(inputs) / x.dtype.type(x.size)),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=self.flops * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        ints = (op.inputs[0].elements, int(len(op.inputs) > 2))
+        return Kernel(self.symbol, ints, (op.get_float("delta", 1.0),))
+
+
+@register
+class MeanSquaredError(_Pointwise):
+    kind = "MeanSquaredError"
+    summary = "Mean of (prediction - target)²"
+    symbol = "poetc_op_mean_squared_error"
+
+    def value(self, op: Bound, x: Any, t: Any) -> Any:
+        return np.square(x - t)
+
+
+@register
+class MeanSquaredErrorGrad(_PointwiseGrad):
+    kind = "MeanSquaredErrorGrad"
+    summary = "Gradient of MeanSquaredError from (prediction, target, [gradient of the loss])"
+    symbol = "poetc_op_mean_squared_error_grad"
+
+    def slope(self, op: Bound, x: Any, t: Any) -> Any:
+        return 2 * (x - t)
+
+
+@register
+class MeanAbsoluteError(_Pointwise):
+    kind = "MeanAbsoluteError"
+    summary = "Mean of |prediction - target| (L1)"
+    symbol = "poetc_op_mean_absolute_error"
+
+    def value(self, op: Bound, x: Any, t: Any) -> Any:
+        return np.abs(x - t)
+
+
+@register
+class MeanAbsoluteErrorGrad(_PointwiseGrad):
+    kind = "MeanAbsoluteErrorGrad"
+    summary = "Gradient of MeanAbsoluteError from (prediction, target, [gradient of the loss]); 0 where they are equal"
+    symbol = "poetc_op_mean_absolute_error_grad"
+
+    def slope(self, op: Bound, x: Any, t: Any) -> Any:
+        return np.sign(x - t)
+
+
+@register
+class Huber(_Pointwise):
+    kind = "Huber"
+    summary = "Mean of d²/2 where |d| ≤ delta, else delta · (|d| - delta/2), d = prediction - target; delta"
+    symbol = "poetc_op_huber"
+    flops = 5
+
+    def value(self, op: Bound, x: Any, t: Any) -> Any:
+        delta = x.dtype.type(op.get_float("delta", 1.0))
+        d = np.abs(x - t)
+        half = x.dtype.type(0.5)
+        return np.where(d <= delta, half * d * d, delta * (d - half * delta))
+
+
+@register
+class HuberGrad(_PointwiseGrad):
+    kind = "HuberGrad"
+    summary = "Gradient of Huber from (prediction, target, [gradient of the loss]); delta"
+    symbol = "poetc_op_huber_grad"
+
+    def slope(self, op: Bound, x: Any, t: Any) -> Any:
+        delta = x.dtype.type(op.get_float("delta", 1.0))
+        return np.clip(x - t, -delta, delta)
+
+
+@register
+class BinaryCrossEntropy(_Pointwise):
+    kind = "BinaryCrossEntropy"
+    summary = "Mean of max(x, 0) - x · target + log(1 + exp(-|x|)), x logits, target in [0, 1]"
+    symbol = "poetc_op_binary_cross_entropy"
+    flops = 25
+
+    def value(self, op: Bound, x: Any, t: Any) -> Any:
+        return np.maximum(x, 0) - x * t + np.log1p(np.exp(-np.abs(x)))
+
+
+@register
+class BinaryCrossEntropyGrad(_PointwiseGrad):
+    kind = "BinaryCrossEntropyGrad"
+    summary = "Gradient of BinaryCrossEntropy from (logits, target, [gradient of the loss]): sigmoid(x) - target"
+    symbol = "poetc_op_binary_cross_entropy_grad"
+    flops = 14
+
+    def slope(self, op: Bound, x: Any, t: Any) -> Any:
+        e = np.exp(-np.abs(x))
+        return np.where(x >= 0, 1 / (1 + e), e / (1 + e)) - t

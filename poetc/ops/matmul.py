@@ -1,0 +1,124 @@
+"""Matrix products with broadcast batch axes: y = alpha · op(a) op(b) + bias."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from poetc.graph import Attribute, Operator, TensorType
+from poetc.ops._broadcast import reduce_to
+from poetc.ops._builder import Builder
+from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+
+
+def _dims(op: Bound) -> tuple[int, int, int, bool, bool]:
+    """(M, N, K, trans_a, trans_b)."""
+    a, b = op.inputs[:2]
+    trans_a, trans_b = bool(op.get_int("trans_a")), bool(op.get_int("trans_b"))
+    m, k = a.shape[-2:][:: -1 if trans_a else 1]
+    k2, n = b.shape[-2:][:: -1 if trans_b else 1]
+    if k != k2:
+        raise ValueError(f"a matrix product of {a.shape} and {b.shape}: inner sizes {k} and {k2} differ")
+    return m, n, k, trans_a, trans_b
+
+
+def _batch_loops(a: tuple[int, ...], b: tuple[int, ...]) -> list[tuple[int, int, int]]:
+    """Broadcast batch axes as loops (extent, step in a, step in b), steps in matrices; neighbours merged."""
+    rank = max(len(a), len(b))
+    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
+    loops: list[tuple[int, int, int]] = []
+    step_a = step_b = 1
+    for extent_a, extent_b in zip(reversed(a), reversed(b), strict=True):
+        extent = max(extent_a, extent_b)
+        if extent > 1:
+            loop = (extent, step_a if extent_a > 1 else 0, step_b if extent_b > 1 else 0)
+            if loops and all(loop[i] == loops[-1][0] * loops[-1][i] for i in (1, 2)):
+                loops[-1] = (loops[-1][0] * extent, *loops[-1][1:])
+            else:
+                loops.append(loop)
+        step_a, step_b = step_a * extent_a, step_b * extent_b
+    return loops[::-1]
+
+
+@register
+class MatMul(OpSpec):
+    kind = "MatMul"
+    summary = "Matrix product alpha · op(a) op(b) + bias[N]; trans_a, trans_b, alpha; batch axes broadcast as in numpy"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        a, b = op.inputs[:2]
+        if len(a.shape) < 2 or len(b.shape) < 2:
+            raise ValueError(f"a matrix product needs at least rank 2 on both sides, not {a.shape} and {b.shape}")
+        m, n, _, _, _ = _dims(op)
+        if len(op.inputs) > 2 and op.inputs[2].shape != (n,):
+            raise ValueError(f"the bias has shape {op.inputs[2].shape}, not {(n,)}")
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        return (TensorType((*batch, m, n), a.dtype),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        a, b = inputs[:2]
+        _, _, _, trans_a, trans_b = _dims(op)
+        y = np.matmul(a.swapaxes(-1, -2) if trans_a else a, b.swapaxes(-1, -2) if trans_b else b)
+        alpha = op.get_float("alpha", 1.0)
+        if alpha != 1.0:
+            y = y * y.dtype.type(alpha)
+        return (y + inputs[2] if len(inputs) > 2 else y,)
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        gy = grads[0]
+        result: list[str | None] = [None] * len(op.inputs)
+        if gy is None:
+            return result
+        left, right = op.inputs[:2]
+        trans_a, trans_b = bool(op.attributes.get("trans_a", False)), bool(op.attributes.get("trans_b", False))
+        alpha = op.attributes.get("alpha", 1.0)
+
+        def product(x: str, y: str, trans_x: bool, trans_y: bool, wanted: str) -> str:
+            attributes: dict[str, Attribute] = {"trans_a": trans_x, "trans_b": trans_y, "alpha": alpha}
+            gradient = b.emit1("MatMul", [x, y], attributes, hint=f"{wanted}.grad")
+            shape = b.type(wanted).shape
+            if b.type(gradient).elements == b.type(wanted).elements:
+                return gradient if b.type(gradient).shape == shape else b.emit1("Reshape", [gradient], {"shape": shape})
+            return reduce_to(b, gradient, shape)
+
+        if needed[0]:
+            if trans_a:
+                result[0] = product(right, gy, trans_b, True, left)
+            else:
+                result[0] = product(gy, right, False, not trans_b, left)
+        if needed[1]:
+            a, g = left, gy
+            # One weight matrix under a batch: the batch joins the rows, so that the product itself sums over it.
+            shared = math.prod(b.type(right).shape[:-2]) == 1 and math.prod(b.type(left).shape[:-2]) > 1
+            if shared and not trans_a:
+                a, g = (b.emit1("Reshape", [t], {"shape": _as_rows(b.type(t))}, hint=f"{t}.rows") for t in (left, gy))
+            if trans_b:
+                result[1] = product(g, a, True, trans_a, right)
+            else:
+                result[1] = product(a, g, not trans_a, False, right)
+        if len(op.inputs) > 2 and needed[2]:
+            axes = tuple(range(len(b.type(gy).shape) - 1))
+            result[2] = b.emit1("ReduceSum", [gy], {"axes": axes, "keepdims": False}, hint=f"{op.inputs[2]}.grad")
+        return result
+
+    def work(self, op: Bound) -> Work:
+        y = op.outputs[0].elements
+        return Work(macs=y * _dims(op)[2], flops=y if len(op.inputs) > 2 else 0)
+
+    def kernel(self, op: Bound) -> Kernel:
+        m, n, k, trans_a, trans_b = _dims(op)
+        loops = _batch_loops(op.inputs[0].shape[:-2], op.inputs[1].shape[:-2])
+        if len(loops) == 1 and loops[0][1:] == (1, 0) and not trans_a:
+            m, loops = m * loops[0][0], []  # one b for all: the batch joins the rows
+        flat = tuple(value for extent, a, b in loops for value in (extent, a * m * k, b * n * k))
+        ints = (m, n, k, int(trans_a), int(trans_b), int(len(op.inputs) > 2), len(loops), *flat)
+        return Kernel("poetc_op_matmul", ints, (op.get_float("alpha", 1.0),))
+
+
+def _as_rows(type: TensorType) -> tuple[int, int]:
+    return math.prod(type.shape[:-1]), type.shape[-1]

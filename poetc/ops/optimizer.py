@@ -1,0 +1,156 @@
+"""Optimizer updates. State goes in and out in place and an update runs exactly once in a step.
+
+`lr` is an f32 tensor of one element; `step` is an i32 tensor of one element with the number of the current step, 1 in the
+first. Conventions are PyTorch's: weight decay is added to the gradient, or, if `decoupled` (AdamW, Loshchilov and Hutter
+2019), takes lr · weight_decay of the weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from poetc.graph import DType, TensorType
+from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+
+
+class _Update(OpSpec):
+    """Inputs: `states` tensors of one shape, the gradient in that shape, then `scalars` tensors of one element."""
+
+    recomputable = False
+    states = 1
+    scalars = 1
+    flops = 2  # an element
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        if len(op.inputs) != self.states + 1 + self.scalars:
+            raise ValueError(f"{self.kind} takes {self.states + 1 + self.scalars} inputs, not {len(op.inputs)}")
+        shapes = [t.shape for t in op.inputs[: self.states + 1]]
+        if any(shape != shapes[0] for shape in shapes):
+            raise ValueError(f"{self.kind}: the shapes of weight, state and gradient differ: {shapes}")
+        if any(t.elements != 1 for t in op.inputs[self.states + 1 :]):
+            raise ValueError(f"{self.kind}: the learning rate and the step have one element")
+        return op.inputs[: self.states]
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=self.flops * op.inputs[0].elements)
+
+
+def _decayed(op: Bound, w: Any, g: Any) -> Any:
+    decay = op.get_float("weight_decay")
+    return g + w.dtype.type(decay) * w if decay else g
+
+
+@register
+class Sgd(_Update):
+    kind = "Sgd"
+    summary = "w - lr · g in place from (w, g, lr); weight_decay"
+    must_alias = ((0, 0),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        w, g, lr = inputs
+        return (w - lr.reshape(()) * _decayed(op, w, g),)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_sgd", (op.inputs[0].elements,), (op.get_float("weight_decay"),))
+
+
+@register
+class Momentum(_Update):
+    kind = "Momentum"
+    summary = "v = momentum · v + g, w -= lr · v in place from (w, v, g, lr); momentum, nesterov, weight_decay"
+    must_alias = ((0, 0), (1, 1))
+    states = 2
+    flops = 4
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        w, v, g, lr = inputs
+        momentum = w.dtype.type(op.get_float("momentum"))
+        g = _decayed(op, w, g)
+        v = momentum * v + g
+        return w - lr.reshape(()) * (g + momentum * v if op.get_int("nesterov") else v), v
+
+    def kernel(self, op: Bound) -> Kernel:
+        ints = (op.inputs[0].elements, int(op.get_int("nesterov")))
+        return Kernel("poetc_op_momentum", ints, (op.get_float("momentum"), op.get_float("weight_decay")))
+
+
+@register
+class Adam(_Update):
+    """Kingma and Ba 2015, epsilon outside the corrected root: w -= lr · m̂ / (sqrt(v̂) + epsilon)."""
+
+    kind = "Adam"
+    summary = "Adam in place from (w, m, v, g, lr, step); beta1, beta2, epsilon, weight_decay, decoupled (AdamW)"
+    must_alias = ((0, 0), (1, 1), (2, 2))
+    states = 3
+    scalars = 2
+    flops = 30
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        result = super().infer(op)
+        if op.inputs[5].dtype is not DType.I32:
+            raise ValueError(f"Adam's step is i32, not {op.inputs[5].dtype}")
+        return result
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        w, m, v, g, lr, step = inputs
+        real, t = w.dtype.type, int(step.reshape(()))
+        beta1, beta2 = op.get_float("beta1", 0.9), op.get_float("beta2", 0.999)
+        lr = lr.reshape(())
+        if not op.get_int("decoupled"):
+            g = _decayed(op, w, g)
+        elif op.get_float("weight_decay"):
+            w = w - lr * real(op.get_float("weight_decay")) * w
+        m = real(beta1) * m + real(1 - beta1) * g
+        v = real(beta2) * v + real(1 - beta2) * np.square(g)
+        root = np.sqrt(v / real(1 - beta2**t)) + real(op.get_float("epsilon", 1e-8))
+        return w - lr / real(1 - beta1**t) * m / root, m, v
+
+    def kernel(self, op: Bound) -> Kernel:
+        """1 - beta is passed beside beta: in f32 it cannot be recovered from it to full precision."""
+        beta1, beta2 = op.get_float("beta1", 0.9), op.get_float("beta2", 0.999)
+        epsilon, decay = op.get_float("epsilon", 1e-8), op.get_float("weight_decay")
+        ints = (op.inputs[0].elements, int(op.get_int("decoupled")))
+        return Kernel("poetc_op_adam", ints, (beta1, 1 - beta1, beta2, 1 - beta2, epsilon, decay))
+
+
+@register
+class Adagrad(_Update):
+    """Duchi et al. 2011: h accumulates squared gradients."""
+
+    kind = "Adagrad"
+    summary = "h += g², w -= lr · g / (sqrt(h) + epsilon) in place from (w, h, g, lr); epsilon, weight_decay"
+    must_alias = ((0, 0), (1, 1))
+    states = 2
+    flops = 24
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        w, h, g, lr = inputs
+        g = _decayed(op, w, g)
+        h = h + np.square(g)
+        return w - lr.reshape(()) * g / (np.sqrt(h) + w.dtype.type(op.get_float("epsilon", 1e-10))), h
+
+    def kernel(self, op: Bound) -> Kernel:
+        floats = (op.get_float("epsilon", 1e-10), op.get_float("weight_decay"))
+        return Kernel("poetc_op_adagrad", (op.inputs[0].elements,), floats)
+
+
+@register
+class StepCount(OpSpec):
+    kind = "StepCount"
+    summary = "step + 1 in place, i32: the number of the step now running"
+    recomputable = False
+    must_alias = ((0, 0),)
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        if op.inputs[0].elements != 1 or op.inputs[0].dtype is not DType.I32:
+            raise ValueError("the step is one i32")
+        return op.inputs
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        return (inputs[0] + inputs[0].dtype.type(1),)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_step_count")

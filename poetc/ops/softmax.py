@@ -1,0 +1,115 @@
+"""Softmax and log-softmax along one axis; gradients from the output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from poetc.graph import Operator, TensorType
+from poetc.ops._builder import Builder
+from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+
+
+def _axis(op: Bound) -> int:
+    rank, axis = len(op.inputs[0].shape), op.get_int("axis", -1)
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} of shape {op.inputs[0].shape}")
+    return axis % rank
+
+
+def _ints(op: Bound) -> tuple[int, int, int]:
+    """Elements before, along and after the axis."""
+    shape, axis = op.inputs[0].shape, _axis(op)
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+def _check_same(op: Bound) -> TensorType:
+    if op.inputs[0].shape != op.inputs[1].shape:
+        raise ValueError(f"y has shape {op.inputs[0].shape}, gy {op.inputs[1].shape}")
+    return op.inputs[0]
+
+
+def _shift(x: Any, axis: int) -> Any:
+    return x - x.max(axis=axis, keepdims=True)
+
+
+@register
+class Softmax(OpSpec):
+    kind = "Softmax"
+    summary = "exp(x) / Σ exp(x) along axis"
+    _symbol = "poetc_op_softmax"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        _axis(op)
+        return (op.inputs[0],)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        e = np.exp(_shift(inputs[0], _axis(op)))
+        return (e / e.sum(axis=_axis(op), keepdims=True),)
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        if grads[0] is None or not needed[0]:
+            return [None]
+        return [b.emit1(f"{op.kind}Grad", [op.outputs[0], grads[0]], op.attributes, hint=f"{op.inputs[0]}.grad")]
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=14 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel(self._symbol, _ints(op))
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return ((0, 0),)
+
+
+@register
+class LogSoftmax(Softmax):
+    kind = "LogSoftmax"
+    summary = "x - log Σ exp(x) along axis"
+    _symbol = "poetc_op_log_softmax"
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        shifted = _shift(inputs[0], _axis(op))
+        return (shifted - np.log(np.exp(shifted).sum(axis=_axis(op), keepdims=True)),)
+
+
+@register
+class SoftmaxGrad(OpSpec):
+    kind = "SoftmaxGrad"
+    summary = "y · (gy - Σ gy · y) along axis, from (y, gy)"
+    _symbol = "poetc_op_softmax_grad"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        return (_check_same(op),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        y, gy = inputs
+        return (y * (gy - (gy * y).sum(axis=_axis(op), keepdims=True)),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(macs=op.inputs[0].elements, flops=2 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel(self._symbol, _ints(op))
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return (1, 0), (0, 0)
+
+
+@register
+class LogSoftmaxGrad(SoftmaxGrad):
+    kind = "LogSoftmaxGrad"
+    summary = "gy - exp(y) · Σ gy along axis, from (y, gy)"
+    _symbol = "poetc_op_log_softmax_grad"
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        y, gy = inputs
+        return (gy - np.exp(y) * gy.sum(axis=_axis(op), keepdims=True),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=13 * op.inputs[0].elements)
