@@ -11,11 +11,13 @@ from collections.abc import Sequence
 
 import click
 
-from poetc.errors import PoetcError, UsageError
+from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 
 INTERNAL = 70
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+
+_STATUS = {InfeasibleError.exit_code: {"status": "infeasible"}, LimitError.exit_code: {"status": "limit"}}
 
 
 def exit_code_of(error: BaseException, arguments: Sequence[str]) -> int:
@@ -32,7 +34,8 @@ def exit_code_of(error: BaseException, arguments: Sequence[str]) -> int:
         traceback.print_exception(error)
     code, message = describe(error)
     if "--json" in arguments and code != INTERRUPTED:
-        document = {**(getattr(error, "summary", None) or {}), "error": message, "exit_code": code}
+        details = error.details if isinstance(error, PoetcError) else {}
+        document = {**_STATUS.get(code, {}), **details, "error": message, "exit_code": code}
         click.echo(json.dumps(document))
     label = "interrupted" if code == INTERRUPTED else f"error: {message}"
     click.echo(f"poetc: {label}", err=True)

@@ -71,11 +71,15 @@ def test_an_internal_error_shows_its_traceback_on_request_only(capsys: pytest.Ca
 
 
 def test_json_answers_with_one_object_on_errors_too(capsys: pytest.CaptureFixture[str]) -> None:
-    error = InfeasibleError("too small")
-    error.summary = {"status": "infeasible"}  # type: ignore[attr-defined]
+    error = InfeasibleError("too small", details={"min_budget_bytes": 7})
     assert exit_code_of(error, ["solve", "--json"]) == 4
     captured = capsys.readouterr()
-    assert json.loads(captured.out) == {"status": "infeasible", "error": "too small", "exit_code": 4}
+    assert json.loads(captured.out) == {
+        "status": "infeasible",
+        "min_budget_bytes": 7,
+        "error": "too small",
+        "exit_code": 4,
+    }
     assert captured.err == "poetc: error: too small\n"
 
 
