@@ -1,1 +1,20 @@
-"""See docs/DESIGN.md for what lives here."""
+"""Reports on a solved problem: plain text, and one self-contained HTML page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from poetc.reporting._solved import Solved
+from poetc.reporting.html import html
+from poetc.reporting.text import text
+
+if TYPE_CHECKING:
+    from poetc.artifact import Artifact
+
+__all__ = ["Solved", "html", "reports", "text"]
+
+
+def reports(artifact: Artifact) -> dict[str, str]:
+    """File name → content of the reports that go into a solved directory."""
+    solved = Solved.from_artifact(artifact)
+    return {"report.html": html(solved), "report.txt": text(solved)}

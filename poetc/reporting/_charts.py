@@ -1,0 +1,275 @@
+"""The report's charts as SVG. Text stays outside, in HTML, so that charts stretch to any width and stay legible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from poetc.devices.units import format_bytes
+from poetc.reporting._facts import Category, Facts, Origin
+from poetc.reporting._solved import Solved
+from poetc.reporting._words import shorten
+from poetc.scheduling.problem import Problem
+
+_COLUMNS = 800  # of the memory chart: more steps than that share columns
+_RECTANGLES = 2500  # of the arena map
+_ROWS = 60  # of the timeline
+_HEIGHT = 1000
+
+CLASSES = {
+    Category.BASE: "base",
+    Category.PAGE_BUFFER: "buffer",
+    Category.STATE: "state",
+    Category.INPUT: "input",
+    Category.ACTIVATION: "activation",
+    Category.GRADIENT: "gradient",
+    Category.WORKSPACE: "workspace",
+}
+ORIGIN_CLASSES = {
+    Origin.GIVEN: "kept",
+    Origin.COMPUTED: "kept",
+    Origin.RECOMPUTED: "recomputed",
+    Origin.PAGED: "paged",
+}
+
+
+def legend(entries: Iterable[tuple[str, str]]) -> str:
+    """(class, label) pairs."""
+    return (
+        '<ul class="legend">'
+        + "".join(f'<li><span class="swatch {c}"></span>{escape(label)}</li>' for c, label in entries)
+        + "</ul>"
+    )
+
+
+def memory_chart(solved: Solved, facts: Facts) -> str:
+    """RAM during each step, stacked by category, with the budget line."""
+    budget, trace, steps = solved.problem.budget_bytes, solved.trace, len(facts.memory)
+    full = max(budget, trace.peak_bytes) * 1.12
+    columns = min(steps, _COLUMNS)
+    # What shares a column is drawn at its fullest step, so that no peak is lost.
+    fullest = [
+        max(facts.memory[i * steps // columns : max((i + 1) * steps // columns, i * steps // columns + 1)], key=sum)
+        for i in range(columns)
+    ]
+    layers = []
+    used = [c for i, c in enumerate(Category) if any(column[i] for column in facts.memory)]
+    for i, category in reversed(list(enumerate(Category))):  # the highest stack first, the others cover it
+        if category not in used:
+            continue
+        heights = [round(_HEIGHT - sum(column[: i + 1]) * _HEIGHT / full) for column in fullest]
+        layers.append(f'<path class="{CLASSES[category]}" d="{_steps(heights)}"/>')
+    y = round(_HEIGHT - budget * _HEIGHT / full)
+    description = (
+        f"Stacked areas over the {steps} steps of the schedule. The most in use is {format_bytes(trace.peak_bytes)} "
+        f"at step {trace.peak_step}; the budget is {format_bytes(budget)}."
+    )
+    svg = _svg(
+        "memory",
+        columns,
+        "RAM in use at each step",
+        description,
+        "".join(layers)
+        + _backward_line(facts, steps, columns)
+        + f'<line class="budget" x1="0" x2="{columns}" y1="{y}" y2="{y}"/>',
+    )
+    at = (trace.peak_step + 0.5) / steps
+    side = "left" if at < 0.5 else "right"  # the budget's label keeps out of the way of the peak's
+    marks = _y_mark(f"budget-label {side}", budget / full, f"budget {format_bytes(budget)}") + _peak_mark(
+        at, trace.peak_bytes / full, side, f"peak {format_bytes(trace.peak_bytes)}"
+    )
+    shown = [(CLASSES[c], c.value) for c in Category if c in used]
+    return _plot(svg, marks, full, steps, facts) + legend([*shown, ("line", "budget")])
+
+
+def arena_map(solved: Solved, facts: Facts) -> str:
+    """Offset over steps: where in the arena every tensor lies, and when."""
+    plan, problem, steps = solved.plan, solved.problem, len(solved.schedule.steps)
+    full = max(plan.arena_bytes, 1) * 1.04
+    boxes: list[tuple[int, str]] = []
+    used: set[Category] = set()
+    for a in plan.allocations:
+        segments: Sequence[tuple[int | None, int, int]] = [(None, a.start, a.end)]
+        if a.tensors:
+            ends = [start for _, start in a.tensors[1:]] + [a.end]
+            segments = [(t, start, end) for (t, start), end in zip(a.tensors, ends, strict=True)]
+        for t, start, end in segments:
+            category = Category.WORKSPACE if t is None else facts.categories[t]
+            used.add(category)
+            top = (full - a.offset_bytes - a.size_bytes) * _HEIGHT / full
+            height = a.size_bytes * _HEIGHT / full
+            box = (
+                f'<rect class="{CLASSES[category]}" x="{start}" y="{_short(top)}" width="{end - start}" '
+                f'height="{_short(height)}"><title>{escape(_allocation_title(problem, t, a.operator))}: '
+                f"{format_bytes(a.size_bytes)} at {a.offset_bytes:,}, steps {start} to {end - 1}</title></rect>"
+            )
+            boxes.append(((end - start) * a.size_bytes, box))
+    kept = sorted(range(len(boxes)), key=lambda i: (-boxes[i][0], i))[:_RECTANGLES]
+    drawn = "".join(boxes[i][1] for i in sorted(kept))
+    description = (
+        f"{len(boxes)} rectangles, one for each time a tensor or workspace lies in the arena: across, the steps that "
+        f"it stays; upwards, its bytes. The arena has {format_bytes(plan.arena_bytes)}, the most ever live is "
+        f"{format_bytes(plan.max_live_bytes)}."
+    )
+    svg = _svg("arena", steps, "Arena map", description, drawn + _backward_line(facts, steps, steps))
+    note = ""
+    if len(boxes) > len(kept):
+        note = (
+            f"<p class='small'>The {len(boxes) - len(kept):,} smallest of {len(boxes):,} rectangles are not drawn.</p>"
+        )
+    marks = _y_mark("arena-label", plan.arena_bytes / full, f"arena {format_bytes(plan.arena_bytes)}")
+    shown = [(CLASSES[c], c.value) for c in Category if c in used]
+    return _plot(svg, marks, full, steps, facts) + legend(shown) + note
+
+
+def timeline(solved: Solved, facts: Facts) -> str:
+    """One row a tensor of the forward pass: when it was in RAM, how it came there, when it was on the store."""
+    problem, steps = solved.problem, len(solved.schedule.steps)
+    forward = sorted({o for op in problem.operators if op.phase in ("forward", "loss") for o in op.outputs})
+    forward = [t for t in forward if facts.categories[t] is not Category.STATE]
+    stays: dict[int, list[str]] = {t: [] for t in forward}
+    fates: dict[int, set[Origin]] = {t: set() for t in forward}
+    first: dict[int, int] = {}
+    for s in facts.stays:
+        if s.tensor in stays:
+            first.setdefault(s.tensor, s.start)
+            fates[s.tensor].add(s.origin)
+            stays[s.tensor].append(
+                f'<rect class="{ORIGIN_CLASSES[s.origin]}" x="{s.start}" y="0" width="{s.end - s.start}" height="10"/>'
+            )
+    for t, start, end in facts.store_spans:
+        if t in stays:
+            stays[t].insert(0, f'<rect class="stored" x="{start}" y="4" width="{end - start}" height="2"/>')
+    changed = {t for t in forward if fates[t] & {Origin.RECOMPUTED, Origin.PAGED}}
+    smallest = max((problem.tensors[t].size_bytes for t in forward), default=0) // 500
+    rows = [t for t in forward if t in changed or problem.tensors[t].size_bytes >= smallest]
+    rows.sort(key=lambda t: (t not in changed, -problem.tensors[t].size_bytes, t))
+    rows = sorted(rows[:_ROWS], key=lambda t: (first.get(t, 0), t))
+    counts = {
+        "recomputed": sum(Origin.RECOMPUTED in f for f in fates.values()),
+        "paged": sum(Origin.PAGED in f for f in fates.values()),
+    }
+    kept = len(forward) - len(changed)
+    summary = (
+        f"Of {len(forward)} tensors made by the forward pass, {kept} are made once and kept as long as needed, "
+        f"{counts['recomputed']} are recomputed, {counts['paged']} come back from the store."
+    )
+    items = "".join(_timeline_row(problem, t, fates[t], "".join(stays[t]), steps) for t in rows)
+    more = len(forward) - len(rows)
+    note = (
+        f"<p class='small'>{more} more tensors are not drawn: the smallest of those that are only kept.</p>"
+        if more
+        else ""
+    )
+    entries = [
+        ("kept", "in RAM"),
+        ("recomputed", "in RAM, recomputed"),
+        ("paged", "in RAM, paged in"),
+        ("stored", "on the store"),
+    ]
+    marks = _x_axis(steps, facts)
+    scroll = f'<div class="rows" tabindex="0" role="region" aria-label="Timeline of tensors"><ol>{items}</ol></div>'
+    return f'<p>{summary}</p>{legend(entries)}{scroll}<div class="rows-axis">{marks}</div>{note}'
+
+
+def _timeline_row(problem: Problem, t: int, fates: set[Origin], body: str, steps: int) -> str:
+    tensor = problem.tensors[t]
+    words = [w for o, w in ((Origin.RECOMPUTED, "recomputed"), (Origin.PAGED, "paged")) if o in fates] or ["kept"]
+    label = f"{shorten(tensor.name, 100)}: {format_bytes(tensor.size_bytes)}, {' and '.join(words)}"
+    return (
+        f'<li><span class="name" title="{escape(shorten(tensor.name, 200))}">{escape(shorten(tensor.name, 48))}</span>'
+        f'<span class="size">{format_bytes(tensor.size_bytes)}</span>'
+        f'<svg viewBox="0 0 {steps} 10" preserveAspectRatio="none" role="img" aria-label="{escape(label)}">'
+        f"{body}</svg></li>"
+    )
+
+
+def size_bars(rows: Sequence[tuple[str, str, int, str]]) -> str:
+    """(class, label, bytes, remark): horizontal bars on one scale."""
+    full = max(n for _, _, n, _ in rows) or 1
+    return (
+        '<ul class="bars">'
+        + "".join(
+            f'<li><span class="label">{escape(label)}</span><span class="track"><span class="bar {c}" '
+            f'style="width:{max(n * 100 / full, 0.4):.1f}%"></span></span>'
+            f'<span class="value">{format_bytes(n)}<span class="small"> {escape(remark)}</span></span></li>'
+            for c, label, n, remark in rows
+        )
+        + "</ul>"
+    )
+
+
+def _allocation_title(problem: Problem, tensor: int | None, operator: int | None) -> str:
+    if tensor is not None:
+        return shorten(problem.tensors[tensor].name, 100)
+    return f"workspace of {shorten(problem.operators[operator].name, 90)}" if operator is not None else "workspace"
+
+
+def _steps(heights: Sequence[int]) -> str:
+    """A step curve closed at the bottom, as path data: one unit a column."""
+    parts = [f"M0 {_HEIGHT}"]
+    last = _HEIGHT
+    for x, y in enumerate(heights):
+        if y != last:
+            parts.append(f"H{x}V{y}" if x else f"V{y}")
+            last = y
+    parts.append(f"H{len(heights)}V{_HEIGHT}Z")
+    return "".join(parts)
+
+
+def _svg(name: str, width: int, title: str, description: str, body: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {width} {_HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-labelledby="{name}-title {name}-desc"><title id="{name}-title">{escape(title)}</title>'
+        f'<desc id="{name}-desc">{escape(description)}</desc>{body}</svg>'
+    )
+
+
+def _plot(svg: str, marks: str, full: float, steps: int, facts: Facts) -> str:
+    ticks = "".join(
+        f'<span class="y-tick" style="bottom:{n * 100 / full:.2f}%"><span>{_round_bytes(n)}</span></span>'
+        for n in _ticks(full)
+    )
+    return f'<div class="plot"><div class="area">{ticks}{svg}{marks}</div>{_x_axis(steps, facts)}</div>'
+
+
+def _ticks(full: float) -> list[int]:
+    """About four round values from zero."""
+    unit = 1
+    while unit * 10 <= full / 4:
+        unit *= 10
+    step = next(unit * m for m in (1, 2, 5, 10) if full / (unit * m) <= 5)
+    return list(range(0, int(full) + 1, step))
+
+
+def _x_axis(steps: int, facts: Facts) -> str:
+    marks = f'<span style="left:0">step 0</span><span class="last">{steps:,}</span>'
+    if facts.backward_step is not None:
+        left = facts.backward_step * 100 / steps
+        marks += f'<span class="backward-label" style="left:{min(max(left, 14), 72):.2f}%">▲ backward pass</span>'
+    return f'<div class="x-axis">{marks}</div>'
+
+
+def _backward_line(facts: Facts, steps: int, width: int) -> str:
+    if facts.backward_step is None:
+        return ""
+    x = _short(facts.backward_step * width / steps)
+    return f'<line class="phase" x1="{x}" x2="{x}" y1="0" y2="{_HEIGHT}"/>'
+
+
+def _y_mark(kind: str, fraction: float, label: str) -> str:
+    return f'<span class="mark {kind}" style="bottom:{fraction * 100:.2f}%">{escape(label)}</span>'
+
+
+def _peak_mark(left: float, fraction: float, side: str, label: str) -> str:
+    place = f'style="left:{left * 100:.2f}%;bottom:{fraction * 100:.2f}%"'
+    return f'<span class="dot" {place}></span><span class="mark peak-label {side}" {place}>{escape(label)}</span>'
+
+
+def _round_bytes(size_bytes: int) -> str:
+    number, unit = format_bytes(size_bytes).split(" ")
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,0 +1,191 @@
+"""What a schedule does, as a report tells it: RAM by category, how tensors came to RAM, what was redone or moved."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poetc.reporting._solved import Solved
+from poetc.scheduling.problem import Problem
+from poetc.scheduling.schedule import Compute, Free, PageIn, PageOut, Schedule
+
+
+class Category(enum.StrEnum):
+    """Of a byte of RAM, in the order in which the memory chart stacks them, lowest first."""
+
+    BASE = "runtime and stack"
+    PAGE_BUFFER = "page buffer"
+    STATE = "weights and state"
+    INPUT = "inputs"
+    ACTIVATION = "activations"
+    GRADIENT = "gradients"
+    WORKSPACE = "workspace"
+
+
+class Origin(enum.StrEnum):
+    """How a tensor came to RAM."""
+
+    GIVEN = "there from the start"
+    COMPUTED = "computed"
+    RECOMPUTED = "recomputed"
+    PAGED = "paged in"
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """One stay of a tensor in RAM, over the half-open interval of steps [start, end)."""
+
+    tensor: int
+    start: int
+    end: int
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Redone:
+    operator: int
+    extra: int  # executions beyond the first
+    extra_pj: int
+    extra_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    tensor: int
+    outs: int
+    ins: int
+    energy_pj: int
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    categories: tuple[Category, ...]  # of each tensor
+    memory: tuple[tuple[int, ...], ...]  # of each step: bytes by category, in the order of Category
+    stays: tuple[Stay, ...]
+    store_spans: tuple[tuple[int, int, int], ...]  # (tensor, page-out step, last page-in step + 1)
+    redone: tuple[Redone, ...]  # the most energy first
+    moved: tuple[Moved, ...]  # the most energy first
+    backward_step: int | None  # the first step of the backward pass
+
+
+def categorize(problem: Problem) -> tuple[Category, ...]:
+    """By what a tensor is in the problem alone, so that problems without a graph have categories too."""
+    categories = [Category.ACTIVATION if t.initial == "" else Category.INPUT for t in problem.tensors]
+    for i, t in enumerate(problem.tensors):
+        if t.initial != "" and t.final != "":
+            categories[i] = Category.STATE
+    for op in problem.operators:
+        for o in op.outputs:
+            if op.phase in ("backward", "update"):
+                categories[o] = Category.GRADIENT
+        for pair in op.in_place:
+            if pair.required:  # versions of state
+                categories[pair.input] = categories[pair.output] = Category.STATE
+    return tuple(categories)
+
+
+def gather(solved: Solved) -> Facts:
+    problem, schedule = solved.problem, solved.schedule
+    categories = categorize(problem)
+    stays, spans = _stays(problem, schedule)
+    executions = Counter(s.operator for s in schedule.steps if isinstance(s, Compute))
+    redone = [
+        Redone(i, n - 1, (n - 1) * problem.operators[i].energy_pj, (n - 1) * problem.operators[i].time_ns)
+        for i, n in executions.items()
+        if n > 1
+    ]
+    outs = Counter(s.tensor for s in schedule.steps if isinstance(s, PageOut))
+    ins = Counter(s.tensor for s in schedule.steps if isinstance(s, PageIn))
+    moved = []
+    for i in outs | ins:
+        t = problem.tensors[i]
+        energy_pj = outs[i] * t.page_out_pj + ins[i] * t.page_in_pj
+        moved.append(Moved(i, outs[i], ins[i], energy_pj, outs[i] * t.page_out_ns + ins[i] * t.page_in_ns))
+    backward = (
+        step
+        for step, s in enumerate(schedule.steps)
+        if isinstance(s, Compute) and problem.operators[s.operator].phase == "backward"
+    )
+    return Facts(
+        categories=categories,
+        memory=tuple(_memory(problem, schedule, categories)),
+        stays=tuple(stays),
+        store_spans=tuple(spans),
+        redone=tuple(sorted(redone, key=lambda r: (-r.extra_pj, r.operator))),
+        moved=tuple(sorted(moved, key=lambda m: (-m.energy_pj, m.tensor))),
+        backward_step=next(backward, None),
+    )
+
+
+def _memory(problem: Problem, schedule: Schedule, categories: Sequence[Category]) -> list[tuple[int, ...]]:
+    """Bytes in use during each step, as the checker counts them, by category."""
+    order = {category: i for i, category in enumerate(Category)}
+    slots = [order[c] for c in categories]
+    pages = any(isinstance(s, PageIn | PageOut) for s in schedule.steps)
+    now = [0] * len(order)
+    now[order[Category.BASE]] = problem.base_bytes
+    now[order[Category.PAGE_BUFFER]] = problem.page_buffer_bytes if pages else 0
+    size = {i: t.size_bytes for i, t in enumerate(problem.tensors) if t.initial == "ram"}
+    for i, n in size.items():
+        now[slots[i]] += n
+    memory = []
+    for step in schedule.steps:
+        match step:
+            case Compute(index, in_place):
+                op = problem.operators[index]
+                took = {o: i for i, o in in_place}
+                for o in op.outputs:
+                    if o in took:  # the bytes change hands
+                        size[o] = size.pop(took[o])
+                        now[slots[took[o]]] -= size[o]
+                    else:
+                        size[o] = problem.tensors[o].size_bytes
+                    now[slots[o]] += size[o]
+                now[order[Category.WORKSPACE]] = op.workspace_bytes
+            case PageIn(t):
+                size[t] = problem.tensors[t].size_bytes
+                now[slots[t]] += size[t]
+            case Free() | PageOut():
+                pass
+        memory.append(tuple(now))
+        now[order[Category.WORKSPACE]] = 0
+        if isinstance(step, Free):
+            now[slots[step.tensor]] -= size.pop(step.tensor)
+    return memory
+
+
+def _stays(problem: Problem, schedule: Schedule) -> tuple[list[Stay], list[tuple[int, int, int]]]:
+    start = {i: (0, Origin.GIVEN) for i, t in enumerate(problem.tensors) if t.initial == "ram"}
+    stored = {i: 0 for i, t in enumerate(problem.tensors) if t.initial == "store"}
+    fetched: dict[int, int] = {}
+    executed: set[int] = set()
+    stays: list[Stay] = []
+
+    def leave(t: int, end: int) -> None:
+        first, origin = start.pop(t)
+        stays.append(Stay(t, first, end, origin))
+
+    for at, step in enumerate(schedule.steps):
+        match step:
+            case Compute(index, in_place):
+                origin = Origin.RECOMPUTED if index in executed else Origin.COMPUTED
+                executed.add(index)
+                for i, _ in in_place:
+                    leave(i, at)
+                for o in problem.operators[index].outputs:
+                    start[o] = (at, origin)
+            case Free(t):
+                leave(t, at)
+            case PageOut(t):
+                stored.setdefault(t, at)
+            case PageIn(t):
+                start[t] = (at, Origin.PAGED)
+                fetched[t] = at + 1
+    for t in sorted(start):
+        leave(t, len(schedule.steps))
+    ends = {t: len(schedule.steps) for t in stored if problem.tensors[t].final == "store"}
+    spans = [(t, since, ends.get(t, fetched.get(t, since + 1))) for t, since in sorted(stored.items())]
+    return sorted(stays, key=lambda s: (s.start, s.tensor)), spans

@@ -1,0 +1,40 @@
+"""What a report is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from poetc.graph import Graph
+from poetc.scheduling import Trace, verify
+from poetc.scheduling.problem import Problem
+from poetc.scheduling.schedule import MemoryPlan, Schedule
+
+if TYPE_CHECKING:
+    from poetc.artifact import Artifact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """A solved problem with its replay. `graph` is None when it was solved from a Problem alone; `summary` holds what
+    `solve --json` prints, of which the report uses what is there."""
+
+    problem: Problem
+    schedule: Schedule
+    trace: Trace
+    plan: MemoryPlan
+    graph: Graph | None = None
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact) -> Solved:
+        """Replays the schedule; ScheduleError if it does not hold."""
+        return cls(
+            problem=artifact.problem,
+            schedule=artifact.schedule,
+            trace=verify(artifact.problem, artifact.schedule),
+            plan=artifact.plan,
+            graph=artifact.graph,
+            summary=artifact.summary,
+        )

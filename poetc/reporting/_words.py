@@ -1,0 +1,88 @@
+"""Numbers and claims in words. A claim is never wider than its proof."""
+
+from __future__ import annotations
+
+from poetc.devices.units import format_bytes, format_ns, format_pj
+from poetc.reporting._solved import Solved
+from poetc.scheduling.schedule import Status
+
+ALL_SCHEDULES = "all schedules"
+MODELLED = "Time and energy are modelled from the device profile, not measured."
+
+
+def percent(fraction: float) -> str:
+    """Four digits at most; what is not zero never reads as zero."""
+    value = fraction * 100
+    if value == 0:
+        return "0 %"
+    if abs(value) < 0.001:
+        return "< 0.001 %"
+    return f"{value:.3f}".rstrip("0").rstrip(".") + " %" if abs(value) < 1 else f"{value:.1f} %"
+
+
+def of_keep_all(size_bytes: int, keep_all_bytes: int | None) -> str:
+    return f"{percent(size_bytes / keep_all_bytes)} of keep-all" if keep_all_bytes else ""
+
+
+def cost(solved: Solved, value: int) -> str:
+    """A value of the objective: energy, or time."""
+    return format_pj(value) if solved.problem.objective == "energy" else format_ns(value)
+
+
+def compute_once(solved: Solved) -> int:
+    problem = solved.problem
+    return problem.compute_once_pj if problem.objective == "energy" else problem.compute_once_ns
+
+
+def overhead(solved: Solved) -> str:
+    """What fitting into the budget costs."""
+    problem, trace = solved.problem, solved.trace
+    parts = []
+    for name, value, once in (
+        ("energy", trace.energy_pj, problem.compute_once_pj),
+        ("time", trace.time_ns, problem.compute_once_ns),
+    ):
+        if once > 0:
+            parts.append(f"{percent((value - once) / once)} more {name}" if value > once else f"no extra {name}")
+    return " and ".join(parts) + " than computing everything once" if parts else ""
+
+
+def verdict(solved: Solved) -> str:
+    """One sentence: does it fit, what does it cost."""
+    problem, trace = solved.problem, solved.trace
+    used, cost = format_bytes(trace.peak_bytes), overhead(solved)
+    return f"One step fits in {format_bytes(problem.budget_bytes)} of RAM: it uses {used}" + (
+        f" and needs {cost}." if cost else "."
+    )
+
+
+def proof(solved: Solved) -> str:
+    """What is proven, for which class, and what that leaves open."""
+    p = solved.schedule.proof
+    what = solved.problem.objective
+    everything = p.schedule_class == ALL_SCHEDULES
+    scope = "No schedule" if everything else f"No schedule of the class “{p.schedule_class}”"
+    least = f"{scope} that fits this budget needs less {what} than {cost(solved, p.bound)}"
+    match p.status:
+        case Status.OPTIMAL:
+            result = f"Proven optimal. {least}; this one needs {cost(solved, p.objective)}."
+        case Status.INFEASIBLE:
+            return f"Proven infeasible: {scope[0].lower()}{scope[1:]} fits."
+        case Status.FEASIBLE | Status.LIMIT:
+            stopped = "The search stopped at its time limit. " if p.status is Status.LIMIT else ""
+            saving = f"so at most {percent(p.gap())} of it could be saved"
+            result = f"{stopped}{least}; this one needs {cost(solved, p.objective)}, {saving}."
+            if p.objective > compute_once(solved):
+                extra = percent(p.overhead_gap(compute_once(solved)))
+                result += f" Of what it needs beyond computing once, at most {extra} could be saved."
+    if not everything:
+        result += " A schedule outside this class is not excluded from needing less."
+    return result
+
+
+def shorten(name: str, limit: int = 70) -> str:
+    """The middle of a long name gives way: both ends tell tensors apart."""
+    if len(name) <= limit:
+        return name
+    head = (limit - 1) // 2
+    return f"{name[:head]}…{name[head + 1 - limit :]}"

@@ -1,0 +1,267 @@
+"""The report as one self-contained HTML page: no outside resource, readable without JavaScript, light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from string import Template
+from typing import Any
+
+from poetc.devices.units import format_bytes, format_ns, format_pj
+from poetc.reporting import _charts, _words
+from poetc.reporting._facts import Facts, gather
+from poetc.reporting._solved import Solved
+
+_OPERATOR_ROWS = 1500
+_PEAK_ROWS = 15
+_LIST_ROWS = 12
+
+Cell = str | tuple[str, int | float]  # what is shown, or that and what it sorts by
+
+
+def html(solved: Solved) -> str:
+    """The page. Below 2 MB for thousands of steps: charts and tables merge or leave out the smallest, and say so."""
+    facts = gather(solved)
+    page = Template(resources.files("poetc.reporting").joinpath("report.html").read_text(encoding="utf-8"))
+    problem = solved.problem
+    device = f" on {problem.device}" if problem.device else ""
+    return page.substitute(
+        title=escape(f"{_words.shorten(problem.name, 80)}{device}"),
+        name=escape(_words.shorten(problem.name, 200)),
+        subtitle=escape(_subtitle(solved)),
+        verdict=escape(_words.verdict(solved)),
+        cards=_cards(solved),
+        sizes=_sizes(solved),
+        memory=_charts.memory_chart(solved, facts),
+        timeline=_charts.timeline(solved, facts),
+        changes=_changes(solved, facts),
+        arena=_charts.arena_map(solved, facts),
+        arena_note=escape(_arena_note(solved)),
+        proof=escape(_words.proof(solved)),
+        proof_facts=_proof_facts(solved),
+        modelled=escape(_words.MODELLED),
+        totals=_totals(solved),
+        peak=_peak(solved, facts),
+        operators=_operators(solved),
+        notes=_notes(solved),
+    )
+
+
+def _subtitle(solved: Solved) -> str:
+    problem, summary = solved.problem, solved.summary
+    parts = [f"device {problem.device}" if problem.device else "", f"solver {solved.schedule.solver}"]
+    parts.append(f"objective {problem.objective}")
+    parts.append(f"model {_words.shorten(str(summary['model']), 80)}" if summary.get("model") else "")
+    return " · ".join(p for p in parts if p)
+
+
+def _cards(solved: Solved) -> str:
+    problem, trace = solved.problem, solved.trace
+    proof = solved.schedule.proof
+    deadline = f"deadline {format_ns(problem.deadline_ns)}" if problem.deadline_ns is not None else "no deadline"
+    keep_all = solved.summary.get("keep_all_peak_bytes")
+    cards = [
+        ("Peak RAM", format_bytes(trace.peak_bytes), f"of {format_bytes(problem.budget_bytes)} budget"),
+        ("Energy a step", format_pj(trace.energy_pj), _more_than(trace.energy_pj, problem.compute_once_pj)),
+        ("Time a step", format_ns(trace.time_ns), f"{_more_than(trace.time_ns, problem.compute_once_ns)}, {deadline}"),
+        ("Proven gap", _words.percent(proof.gap()), f"{proof.status.value}, on total {problem.objective}"),
+    ]
+    if keep_all:
+        share = _words.percent(trace.peak_bytes / keep_all)
+        cards[0] = (cards[0][0], cards[0][1], f"{cards[0][2]}, {share} of keep-all")
+    return "".join(
+        f'<div class="card"><dt>{escape(k)}</dt><dd>{escape(v)}</dd><dd class="small">{escape(s)}</dd></div>'
+        for k, v, s in cards
+    )
+
+
+def _more_than(value: int, once: int) -> str:
+    return (
+        f"+{_words.percent((value - once) / once)} over computing once"
+        if once and value > once
+        else "as computing once"
+    )
+
+
+def _sizes(solved: Solved) -> str:
+    problem, summary = solved.problem, solved.summary
+    keep_all = summary.get("keep_all_peak_bytes")
+    packed = problem.base_bytes + solved.plan.arena_bytes
+    rows = [
+        ("plain", "keep-all peak", keep_all, "nothing recomputed or paged"),
+        ("limit", "budget", problem.budget_bytes, _words.of_keep_all(problem.budget_bytes, keep_all)),
+        (
+            "strong",
+            "peak of this schedule",
+            solved.trace.peak_bytes,
+            _words.of_keep_all(solved.trace.peak_bytes, keep_all),
+        ),
+        ("strong", "packed, with runtime and stack", packed, _words.of_keep_all(packed, keep_all)),
+        ("plain", "smallest budget found", summary.get("min_budget_bytes"), "a schedule exists"),
+    ]
+    return _charts.size_bars([(c, label, n, remark) for c, label, n, remark in rows if n is not None])
+
+
+def _arena_note(solved: Solved) -> str:
+    plan = solved.plan
+    live = max(plan.max_live_bytes, 1)
+    return (
+        f"The arena takes {format_bytes(plan.arena_bytes)}, {plan.arena_bytes / live:.3f} times the most that is ever "
+        f"live ({format_bytes(plan.max_live_bytes)}); no placement can take less than that. The lowest "
+        f"{format_bytes(plan.state_bytes)} are state that stays from step to step."
+    )
+
+
+def _changes(solved: Solved, facts: Facts) -> str:
+    problem = solved.problem
+    parts = []
+    if facts.redone:
+        rows: list[Sequence[Cell]] = [
+            (
+                problem.operators[r.operator].name,
+                (f"{r.extra:,}", r.extra),
+                (format_pj(r.extra_pj), r.extra_pj),
+                (format_ns(r.extra_ns), r.extra_ns),
+            )
+            for r in facts.redone[:_LIST_ROWS]
+        ]
+        heading = f"Recomputed: {len(facts.redone)} operators"
+        parts.append(_table(heading, ("operator", "times more", "energy", "time"), rows, more=len(facts.redone)))
+    if facts.moved:
+        rows = [
+            (
+                problem.tensors[m.tensor].name,
+                (format_bytes(problem.tensors[m.tensor].size_bytes), problem.tensors[m.tensor].size_bytes),
+                (f"{m.outs} / {m.ins}", m.outs + m.ins),
+                (format_pj(m.energy_pj), m.energy_pj),
+                (format_ns(m.time_ns), m.time_ns),
+            )
+            for m in facts.moved[:_LIST_ROWS]
+        ]
+        heading = f"Paged: {len(facts.moved)} tensors"
+        parts.append(_table(heading, ("tensor", "size", "out / in", "energy", "time"), rows, more=len(facts.moved)))
+    return "".join(parts) or "<p>Nothing is recomputed and nothing is paged: the budget does not ask for it.</p>"
+
+
+def _proof_facts(solved: Solved) -> str:
+    proof = solved.schedule.proof
+    once = _words.compute_once(solved)
+    rows: list[Sequence[Cell]] = [
+        ("status", proof.status.value),
+        (f"{solved.problem.objective} of this schedule", _words.cost(solved, proof.objective)),
+        ("proven lower bound", _words.cost(solved, proof.bound)),
+        ("everything computed once", _words.cost(solved, once)),
+        ("gap on the total", _words.percent(proof.gap())),
+        ("gap on the overhead", _words.percent(proof.overhead_gap(once))),
+        ("class of schedules", proof.schedule_class),
+        ("found and proven by", proof.method or solved.schedule.solver),
+    ]
+    log = "\n".join(solved.schedule.log)
+    details = f"<details><summary>Solver log</summary><pre>{escape(log)}</pre></details>" if log else ""
+    return _table("", ("", ""), rows, kind="facts") + details
+
+
+def _totals(solved: Solved) -> str:
+    problem, trace = solved.problem, solved.trace
+    computes = sum(trace.executions)
+    rows: list[Sequence[Cell]] = [
+        ("operators", f"{len(problem.operators):,}"),
+        ("tensors", f"{len(problem.tensors):,}"),
+        ("steps in the schedule", f"{len(solved.schedule.steps):,}"),
+        ("kernel calls", f"{computes:,}, of which {trace.recomputes:,} recompute"),
+        (
+            "page transfers",
+            f"{trace.page_outs:,} out, {trace.page_ins:,} in; {format_bytes(trace.store_bytes)} on the store",
+        ),
+        ("peak RAM", f"{trace.peak_bytes:,} bytes at step {trace.peak_step:,}"),
+        ("budget", f"{problem.budget_bytes:,} bytes"),
+        ("runtime and stack", f"{problem.base_bytes:,} bytes"),
+        ("arena", f"{solved.plan.arena_bytes:,} bytes, of which {solved.plan.state_bytes:,} state"),
+        ("energy", f"{format_pj(trace.energy_pj)} (computing once {format_pj(problem.compute_once_pj)})"),
+        ("time", f"{format_ns(trace.time_ns)} (computing once {format_ns(problem.compute_once_ns)})"),
+    ]
+    return _table("", ("", ""), rows, kind="facts")
+
+
+def _peak(solved: Solved, facts: Facts) -> str:
+    tensors, trace = solved.problem.tensors, solved.trace
+    resident = sorted(trace.resident_at(trace.peak_step), key=lambda t: (-tensors[t].size_bytes, t))
+    rows: list[Sequence[Cell]] = [
+        (tensors[t].name, facts.categories[t].value, (format_bytes(tensors[t].size_bytes), tensors[t].size_bytes))
+        for t in resident[:_PEAK_ROWS]
+    ]
+    return _table("", ("tensor", "what", "size"), rows, more=len(resident))
+
+
+def _operators(solved: Solved) -> str:
+    problem, executions = solved.problem, solved.trace.executions
+    total = max(solved.trace.energy_pj, 1)
+    order = sorted(range(len(executions)), key=lambda i: (-executions[i] * problem.operators[i].energy_pj, i))
+    rows: list[Sequence[Cell]] = []
+    for i in order[:_OPERATOR_ROWS]:
+        op, n = problem.operators[i], executions[i]
+        rows.append(
+            (
+                (str(i), i),
+                op.name,
+                op.kind,
+                op.phase,
+                (f"{n:,}", n),
+                (format_pj(n * op.energy_pj), n * op.energy_pj),
+                (_words.percent(n * op.energy_pj / total), n * op.energy_pj),
+                (format_ns(n * op.time_ns), n * op.time_ns),
+                (format_bytes(op.workspace_bytes), op.workspace_bytes),
+            )
+        )
+    heads = ("#", "operator", "kind", "phase", "runs", "energy", "share", "time", "workspace")
+    return _table("", heads, rows, more=len(order), kind="sortable")
+
+
+def _notes(solved: Solved) -> str:
+    notes = solved.summary.get("notes") or ()
+    if not notes:
+        return ""
+    items = "".join(f"<li>{escape(str(note))}</li>" for note in notes)
+    return f'<section id="notes"><h2>Notes</h2><ul>{items}</ul></section>'
+
+
+def _table(heading: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], *, more: int = 0, kind: str = "") -> str:
+    """`more`: how many rows there are in all. Cells with a sort value are numbers and stand to the right."""
+    numeric = [isinstance(cell, tuple) for cell in rows[0]] if rows else [False] * len(heads)
+    head = ""
+    if any(heads):
+        cells = [
+            f'<th scope="col"{_number(n)}>'
+            + (f'<button type="button">{escape(h)}</button>' if kind == "sortable" else escape(h))
+            + "</th>"
+            for h, n in zip(heads, numeric, strict=True)
+        ]
+        head = f"<thead><tr>{''.join(cells)}</tr></thead>"
+    body = "".join(_row(row, kind) for row in rows)
+    caption = f"<caption>{escape(heading)}</caption>" if heading else ""
+    rest = more - len(rows)
+    note = f'<p class="small">and {rest:,} more</p>' if rest > 0 else ""
+    label = escape(heading or "Table")
+    return (
+        f'<div class="table" tabindex="0" role="region" aria-label="{label}"><table class="{kind}">{caption}{head}'
+        f"<tbody>{body}</tbody></table></div>{note}"
+    )
+
+
+def _row(row: Sequence[Cell], kind: str) -> str:
+    cells = []
+    for i, cell in enumerate(row):
+        if isinstance(cell, tuple):
+            value: Any = f' data-v="{cell[1]}"' if kind == "sortable" else ""
+            cells.append(f'<td class="n"{value}>{escape(cell[0])}</td>')
+        elif kind == "facts" and i == 0:
+            cells.append(f'<th scope="row">{escape(cell)}</th>')
+        else:
+            title = f' title="{escape(cell)}"' if len(cell) > 100 else ""
+            cells.append(f"<td{title}>{escape(_words.shorten(cell, 100) if title and kind != 'facts' else cell)}</td>")
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _number(numeric: bool) -> str:
+    return ' class="n"' if numeric else ""

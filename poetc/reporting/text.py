@@ -1,0 +1,152 @@
+"""The report as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poetc.devices.units import format_bytes, format_ns, format_pj
+from poetc.reporting import _words
+from poetc.reporting._facts import Category, Facts, gather
+from poetc.reporting._solved import Solved
+
+_ROWS = 8
+_BAR = 40
+
+
+def text(solved: Solved) -> str:
+    """A page of text, no line longer than about 100 characters (names are shortened)."""
+    facts = gather(solved)
+    sections = [
+        _title(solved),
+        _memory(solved),
+        _cost(solved),
+        "Proof\n" + _fill(_words.proof(solved)),
+        _redone(solved, facts),
+        _moved(solved, facts),
+        _peak(solved, facts),
+        _curve(solved, facts),
+    ]
+    notes = solved.summary.get("notes") or ()
+    if notes:
+        sections.append("Notes\n" + "\n".join(_fill(str(note), bullet="- ") for note in notes))
+    return "\n\n".join(s for s in sections if s) + "\n"
+
+
+def _title(solved: Solved) -> str:
+    device = f" on {solved.problem.device}" if solved.problem.device else ""
+    return f"{_words.shorten(solved.problem.name, 70)}{device}\n" + _fill(_words.verdict(solved))
+
+
+def _memory(solved: Solved) -> str:
+    problem, trace, plan, summary = solved.problem, solved.trace, solved.plan, solved.summary
+    keep_all = summary.get("keep_all_peak_bytes")
+    rows = [("budget", problem.budget_bytes), ("peak", trace.peak_bytes)]
+    rows.append(("packed: arena and base", problem.base_bytes + plan.arena_bytes))
+    if keep_all is not None:
+        rows.append(("keep-all peak", keep_all))
+    if summary.get("min_budget_bytes") is not None:
+        rows.append(("smallest budget found", summary["min_budget_bytes"]))
+    return "RAM\n" + _table(
+        [(name, format_bytes(n), f"{n:,} B", _words.of_keep_all(n, keep_all)) for name, n in rows], right=(1, 2)
+    )
+
+
+def _cost(solved: Solved) -> str:
+    problem, trace = solved.problem, solved.trace
+    rows = [
+        ("energy", format_pj(trace.energy_pj), f"computing once: {format_pj(problem.compute_once_pj)}"),
+        ("time", format_ns(trace.time_ns), f"computing once: {format_ns(problem.compute_once_ns)}"),
+    ]
+    if problem.deadline_ns is not None:
+        rows.append(("deadline", format_ns(problem.deadline_ns), ""))
+    rows.append(("recomputed", f"{trace.recomputes} operators", f"of {len(problem.operators)}"))
+    rows.append(
+        ("paged", f"{trace.page_outs} out, {trace.page_ins} in", f"{format_bytes(trace.store_bytes)} on the store")
+    )
+    return f"One training step ({_words.MODELLED[0].lower()}{_words.MODELLED[1:-1]})\n" + _table(rows, right=(1,))
+
+
+def _redone(solved: Solved, facts: Facts) -> str:
+    if not facts.redone:
+        return ""
+    operators = solved.problem.operators
+    rows = [
+        (_words.shorten(operators[r.operator].name), f"{r.extra} x", format_pj(r.extra_pj), format_ns(r.extra_ns))
+        for r in facts.redone[:_ROWS]
+    ]
+    total = format_pj(sum(r.extra_pj for r in facts.redone))
+    return f"Recomputed: {len(facts.redone)} operators, {total} more\n" + _table(
+        [*rows, *_more(len(facts.redone), 4)], right=(1, 2, 3)
+    )
+
+
+def _moved(solved: Solved, facts: Facts) -> str:
+    if not facts.moved:
+        return ""
+    tensors = solved.problem.tensors
+    rows = [
+        (
+            _words.shorten(tensors[m.tensor].name),
+            format_bytes(tensors[m.tensor].size_bytes),
+            f"{m.outs} out",
+            f"{m.ins} in",
+            format_pj(m.energy_pj),
+        )
+        for m in facts.moved[:_ROWS]
+    ]
+    total = format_pj(sum(m.energy_pj for m in facts.moved))
+    return f"Paged: {len(facts.moved)} tensors, {total} for the transfers\n" + _table(
+        [*rows, *_more(len(facts.moved), 5)], right=(1, 2, 3, 4)
+    )
+
+
+def _peak(solved: Solved, facts: Facts) -> str:
+    tensors, trace = solved.problem.tensors, solved.trace
+    resident = sorted(trace.resident_at(trace.peak_step), key=lambda t: (-tensors[t].size_bytes, t))
+    rows = [
+        (_words.shorten(tensors[t].name), facts.categories[t].value, format_bytes(tensors[t].size_bytes))
+        for t in resident[:_ROWS]
+    ]
+    heading = f"In RAM at the peak, step {trace.peak_step} of {len(solved.schedule.steps)}\n"
+    return heading + _table([*rows, *_more(len(resident), 3)], right=(2,))
+
+
+def _curve(solved: Solved, facts: Facts) -> str:
+    """RAM over the steps as bars, one line a twentieth of the schedule: what is in use at its fullest moment."""
+    memory = facts.memory
+    lines = min(20, len(memory))
+    fixed = list(Category).index(Category.INPUT)
+    budget = solved.problem.budget_bytes
+    full = max(budget, solved.trace.peak_bytes)
+    rows = []
+    for i in range(lines):
+        chunk = memory[i * len(memory) // lines : (i + 1) * len(memory) // lines]
+        fullest = max(chunk, key=sum)
+        state, total = sum(fullest[:fixed]), sum(fullest)
+        dark, light = state * _BAR // full, total * _BAR // full
+        bar = ("#" * dark + "=" * (light - dark)).ljust(budget * _BAR // full)
+        rows.append((f"{i * len(memory) // lines:>6}", f"{bar}|", format_bytes(total)))
+    heading = f"RAM over the steps (# weights, state, runtime; = the rest; | the budget of {format_bytes(budget)})\n"
+    return heading + _table(rows, right=(2,))
+
+
+def _more(total: int, columns: int) -> list[tuple[str, ...]]:
+    rest = total - _ROWS
+    return [(f"and {rest} more", *[""] * (columns - 1))] if rest > 0 else []
+
+
+def _table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append(("  " + "  ".join(cells)).rstrip())
+    return "\n".join(lines)
+
+
+def _fill(sentence: str, bullet: str = "") -> str:
+    import textwrap
+
+    return textwrap.fill(
+        sentence, 98, initial_indent="  " + bullet, subsequent_indent="  " + " " * len(bullet), break_long_words=False
+    )
