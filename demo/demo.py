@@ -1,7 +1,7 @@
 """What `make demo` runs: the whole job on the shipped model and data, through the commands that everybody has.
 
-Solve for an STM32F746 at 40 % of what keeping every tensor takes, emit C, build it with this machine's compiler, train it
-on a new writer's digits, measure.
+Solve for an STM32F746 at 40 % of what keeping every tensor takes, emit C, build it with the compiler of this machine,
+train it on the digits of a new writer, measure.
 """
 
 from __future__ import annotations
