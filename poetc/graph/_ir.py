@@ -12,12 +12,13 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Attribute = int | float | str | bool | tuple[int, ...] | tuple[float, ...]
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]  # float64 too, in finite-difference tests
 
 
 class DType(enum.StrEnum):

@@ -1,0 +1,138 @@
+"""Base of element-wise functions of one tensor, each with its gradient kind `<Kind>Grad(saved, gy)`.
+
+`saved` is the output wherever the derivative can be written in it, so that the input need not be kept: y' = y (1 - y)
+for Sigmoid, y' = [y > 0] for Relu, and so on. Where it cannot (Gelu, Silu, ...) it is the input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from poetc.graph import Array, DType, Operator, TensorType
+from poetc.ops._builder import Builder
+from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+
+
+def snake(kind: str) -> str:
+    """The name of a kind in C: HardSwish → hard_swish."""
+    return "".join("_" + c.lower() if c.isupper() and i else c.lower() for i, c in enumerate(kind))
+
+
+class Elementwise(OpSpec):
+    """Inputs and output of one shape, f32; `parameters` are float attributes with their defaults, passed on to the
+    kernel.
+    """
+
+    parameters: ClassVar[tuple[tuple[str, float], ...]] = ()
+    flops: ClassVar[int] = 1  # an element
+    arity: ClassVar[int] = 1
+
+    def values(self, op: Bound) -> tuple[float, ...]:
+        return tuple(op.get_float(name, default) for name, default in self.parameters)
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        if len(op.inputs) != self.arity:
+            raise ValueError(f"{self.kind} takes {self.arity} inputs, not {len(op.inputs)}")
+        for x in op.inputs:
+            if x.dtype is not DType.F32 or x.shape != op.inputs[0].shape:
+                raise ValueError(f"{self.kind} needs f32 inputs of one shape, not {op.inputs}")
+        return (op.inputs[0],)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=self.flops * op.outputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel(f"poetc_op_{snake(self.kind)}", (op.outputs[0].elements,), self.values(op))
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return tuple((i, 0) for i in range(self.arity))
+
+
+class Unary(Elementwise):
+    """y = f(x)."""
+
+    def function(self, x: Array, *values: float) -> Any:
+        raise NotImplementedError
+
+    def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        (x,) = inputs
+        with np.errstate(all="ignore"):
+            return (np.asarray(self.function(x, *self.values(op)), x.dtype),)
+
+
+class Differentiable(Unary):
+    """gx = derivative(saved) * gy, by the kind `<Kind>Grad`."""
+
+    saves_output: ClassVar[bool] = True
+    gradient_flops: ClassVar[int] = 2
+
+    def saves(self, op: Operator) -> str:
+        return op.outputs[0] if self.saves_output else op.inputs[0]
+
+    def derivative(self, saved: Array, *values: float) -> Any:
+        raise NotImplementedError
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        if grads[0] is None or not needed[0]:
+            return [None]
+        return [b.emit1(f"{self.kind}Grad", [self.saves(op), grads[0]], op.attributes)]
+
+
+class Gradient(Elementwise):
+    """gx = derivative(saved) * gy of a Differentiable kind."""
+
+    arity = 2
+    forward: ClassVar[Differentiable]
+
+    def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        saved, gy = inputs
+        with np.errstate(all="ignore"):
+            return (np.asarray(self.forward.derivative(saved, *self.forward.values(op)) * gy, saved.dtype),)
+
+    def values(self, op: Bound) -> tuple[float, ...]:
+        return self.forward.values(op)
+
+    def kernel(self, op: Bound) -> Kernel:
+        forward = self.forward.kernel(op)
+        return Kernel(f"{forward.symbol}_grad", forward.ints, forward.floats)
+
+
+D = TypeVar("D", bound=type[Differentiable])
+
+
+def register_with_gradient(cls: D) -> D:
+    """Register the kind, and `<Kind>Grad` made from its `derivative`."""
+    register(cls)
+    kind = f"{cls.kind}Grad"
+    saved = "output" if cls.saves_output else "input"
+    attributes = {
+        "kind": kind,
+        "summary": f"Gradient of {cls.kind} from its {saved}.",
+        "forward": cls(),
+        "flops": cls.gradient_flops,
+        "__doc__": f"(saved {saved}, gy) -> gx of {cls.kind}.",
+        "__module__": cls.__module__,
+    }
+    register(type(kind, (Gradient,), attributes))
+    return cls
+
+
+def erf(x: Array) -> Any:
+    """The error function in the dtype of x, computed in float64."""
+    flat = [math.erf(v) for v in np.asarray(x, np.float64).ravel().tolist()]
+    return np.asarray(flat, x.dtype).reshape(x.shape)
+
+
+def sigmoid(x: Array) -> Any:
+    e = np.exp(-np.abs(x))
+    return np.where(x < 0, e, 1.0) / (1.0 + e)
+
+
+def softplus(x: Array) -> Any:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))

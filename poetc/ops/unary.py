@@ -1,0 +1,260 @@
+"""Element-wise mathematics of one tensor and its gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from poetc.graph import Array, DType, Operator, TensorType
+from poetc.ops._builder import Builder
+from poetc.ops._elementwise import Differentiable, Unary, erf, register_with_gradient
+from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+
+# --- smooth functions whose derivative is simple in the output
+
+
+@register_with_gradient
+class Exp(Differentiable):
+    kind = "Exp"
+    summary = "exp(x)"
+    flops = 10
+
+    def function(self, x: Array, *values: float) -> Any:
+        return np.exp(x)
+
+    def derivative(self, saved: Array, *values: float) -> Any:
+        return saved
+
+
+@register_with_gradient
+class Sqrt(Differentiable):
+    kind = "Sqrt"
+    summary = "square root of x"
+    flops = 10
+    gradient_flops = 3
+
+    def function(self, x: Array, *values: float) -> Any:
+        return np.sqrt(x)
+
+    def derivative(self, saved: Array, *values: float) -> Any:
+        return 0.5 / saved
+
+
+@register_with_gradient
+class Reciprocal(Differentiable):
+    kind = "Reciprocal"
+    summary = "1 / x"
+    gradient_flops = 3
+
+    def function(self, x: Array, *values: float) -> Any:
+        return 1 / x
+
+    def derivative(self, saved: Array, *values: float) -> Any:
+        return -saved * saved
+
+
+# --- functions whose derivative needs the input
+
+
+@register_with_gradient
+class Log(Differentiable):
+    kind = "Log"
+    summary = "natural logarithm of x"
+    saves_output = False
+    flops = 10
+
+    def function(self, x: Array, *values: float) -> Any:
+        return np.log(x)
+
+    def derivative(self, saved: Array, *values: float) -> Any:
+        return 1 / saved
+
+
+@register_with_gradient
+class Abs(Differentiable):
+    kind = "Abs"
+    summary = "|x|"
+    saves_output = False
+
+    def function(self, x: Array, *values: float) -> Any:
+        return np.abs(x)
+
+    def derivative(self, saved: Array, *values: float) -> Any:
+        return np.sign(saved)
+
+
+@register_with_gradient
+class Erf(Differentiable):
+    kind = "Erf"
+    summary = "the error function"
+    saves_output = False
+    flops = 15
+    gradient_flops = 13
+
+    def function(self, x: Array, *values: float) -> Any:
+        return erf(x)
+
+    def derivative(self, saved: Array, *values: float) -> Any:
+        return 2 / math.sqrt(math.pi) * np.exp(-saved * saved)
+
+
+@register_with_gradient
+class Sin(Differentiable):
+    kind = "Sin"
+    summary = "sine of x"
+    saves_output = False
+    flops = 10
+    gradient_flops = 11
+
+    def function(self, x: Array, *values: float) -> Any:
+        return np.sin(x)
+
+    def derivative(self, saved: Array, *values: float) -> Any:
+        return np.cos(saved)
+
+
+@register_with_gradient
+class Cos(Differentiable):
+    kind = "Cos"
+    summary = "cosine of x"
+    saves_output = False
+    flops = 10
+    gradient_flops = 11
+
+    def function(self, x: Array, *values: float) -> Any:
+        return np.cos(x)
+
+    def derivative(self, saved: Array, *values: float) -> Any:
+        return -np.sin(saved)
+
+
+def power(x: Array, exponent: float) -> Any:
+    """x ** exponent by multiplication, division and square root where these do it, as the kernel."""
+    cheap: dict[float, Callable[[Array], Array]] = {
+        -2.0: lambda v: 1 / (v * v),
+        -1.0: lambda v: 1 / v,
+        -0.5: lambda v: 1 / np.sqrt(v),
+        0.0: np.ones_like,
+        0.5: np.sqrt,
+        1.0: lambda v: v,
+        2.0: lambda v: v * v,
+        3.0: lambda v: v * v * v,
+    }
+    if exponent in cheap:
+        return cheap[exponent](x)
+    return np.power(x, x.dtype.type(exponent))
+
+
+@register_with_gradient
+class Power(Differentiable):
+    kind = "Power"
+    summary = "x to the power `exponent`, a constant"
+    saves_output = False
+    parameters = (("exponent", 1.0),)
+    flops = 20
+    gradient_flops = 22
+
+    def function(self, x: Array, *values: float) -> Any:
+        return power(x, values[0])
+
+    def derivative(self, saved: Array, *values: float) -> Any:
+        return saved.dtype.type(values[0]) * power(saved, values[0] - 1)
+
+    def work(self, op: Bound) -> Work:
+        cheap = self.values(op)[0] in (-2, -1, -0.5, 0, 0.5, 1, 2, 3)
+        return Work(flops=(2 if cheap else self.flops) * op.outputs[0].elements)
+
+
+@register
+class Affine(Unary):
+    kind = "Affine"
+    summary = "`alpha` x + `beta`, constants"
+    parameters = (
+        ("alpha", 1.0),
+        ("beta", 0.0),
+    )
+    flops = 2
+
+    def function(self, x: Array, *values: float) -> Any:
+        return x * x.dtype.type(values[0]) + x.dtype.type(values[1])
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        if grads[0] is None or not needed[0]:
+            return [None]
+        alpha = op.attributes.get("alpha", 1.0)
+        return [grads[0] if alpha == 1 else b.emit1("Affine", [grads[0]], {"alpha": alpha, "beta": 0.0})]
+
+
+@register
+class Neg(Unary):
+    kind = "Neg"
+    summary = "-x"
+
+    def function(self, x: Array, *values: float) -> Any:
+        return -x
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        return [None if grads[0] is None or not needed[0] else b.emit1("Neg", [grads[0]])]
+
+
+@register
+class Sign(Unary):
+    kind = "Sign"
+    summary = "-1, 0 or 1; no gradient"
+
+    def function(self, x: Array, *values: float) -> Any:
+        return np.sign(x)
+
+
+@register
+class Floor(Unary):
+    kind = "Floor"
+    summary = "largest integer not above x; no gradient"
+
+    def function(self, x: Array, *values: float) -> Any:
+        return np.floor(x)
+
+
+@register
+class Ceil(Unary):
+    kind = "Ceil"
+    summary = "smallest integer not below x; no gradient"
+
+    def function(self, x: Array, *values: float) -> Any:
+        return np.ceil(x)
+
+
+@register
+class Round(Unary):
+    kind = "Round"
+    summary = "nearest integer, halves to even; no gradient"
+
+    def function(self, x: Array, *values: float) -> Any:
+        return np.round(x)
+
+
+@register
+class Not(OpSpec):
+    kind = "Not"
+    summary = "1 where x is 0, else 0 (u8)"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        if len(op.inputs) != 1 or op.inputs[0].dtype is not DType.U8:
+            raise ValueError(f"Not needs one u8 input, not {op.inputs}")
+        return (op.inputs[0],)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return ((inputs[0] == 0).astype(np.uint8),)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_not", (op.outputs[0].elements,))
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return ((0, 0),)
