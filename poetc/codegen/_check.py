@@ -125,7 +125,8 @@ def _check_pages(program: Program) -> None:
         if offset % ALIGNMENT_BYTES or offset + program.block_bytes > program.arena_bytes:
             raise ProgramError("the page buffer is outside the arena or not aligned")
         for operand in operands(program):
-            if operand.space is Space.ARENA and operand.offset_bytes + operand.type.size_bytes > offset:
+            end = operand.offset_bytes + operand.type.size_bytes
+            if operand.space is Space.ARENA and operand.offset_bytes < offset + program.block_bytes and end > offset:
                 raise ProgramError(f"{operand.tensor}: overlaps the page buffer")
 
 

@@ -303,10 +303,10 @@ class _Lowering:
         outputs = tuple(Binding(t, self.graph.tensors[t].role, self._at_end(t)) for t in results)
         state_bytes = self.layout.state_bytes if self.layout else self.plan.state_bytes
         arena_bytes = self._top(self.plan.arena_bytes, state_bytes)
+        pages = any(isinstance(i, PageOut | PageIn) for i in instructions)
         buffer_offset = None
-        if any(isinstance(i, PageOut | PageIn) for i in instructions) or self.page_table:
-            buffer_offset = align(arena_bytes)
-            arena_bytes = buffer_offset + self._block_bytes
+        if pages:
+            buffer_offset, arena_bytes = self._page_buffer(arena_bytes)
         program = Program(
             name=name,
             instructions=instructions,
@@ -318,13 +318,20 @@ class _Lowering:
             outputs=outputs,
             state=state,
             constants=tuple(self.flash.values()),
-            pages=tuple(self.page_table),
+            pages=tuple(self.page_table) if pages else (),
             block_bytes=self._block_bytes,
             page_buffer_offset=buffer_offset,
             probes=self._probes(instructions) if training else {},
         )
         self._check_capacity(program)
         return replace(program, high_water_bytes=high_water(program))
+
+    def _page_buffer(self, arena_bytes: int) -> tuple[int, int]:
+        """Offset of one block, and the arena's size with it: the plan's nameless allocation, or else on top."""
+        for a in self.plan.allocations:
+            if not a.tensors and a.operator is None and a.size_bytes >= self._block_bytes:
+                return self._moved("", a.offset_bytes), arena_bytes
+        return arena_bytes, arena_bytes + self._block_bytes
 
     def _top(self, arena_bytes: int, state_bytes: int) -> int:
         return align(arena_bytes - self.plan.state_bytes + state_bytes, ALIGNMENT_BYTES)

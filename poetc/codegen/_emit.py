@@ -1,0 +1,246 @@
+"""Writes a directory of C that builds with one `make`, or with one line of a compiler."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from poetc.artifact import replacing_directory
+from poetc.codegen._check import ProgramError, check_program
+from poetc.codegen._image import constants_image, state_image, store_image
+from poetc.codegen._interpret import all_inputs
+from poetc.codegen._module import Module, header, source
+from poetc.codegen._sources import runtime_sources
+from poetc.codegen.program import Program
+from poetc.errors import UsageError
+from poetc.graph import Value
+from poetc.runtime import runtime_directory, runtime_state_bytes
+
+MARKER = "poetc-emit.json"  # names the files and their checksums; a directory with it is ours to replace
+Numerics = Literal["portable", "fast"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How a family of devices is built for."""
+
+    name: str
+    cross_compile: str  # default prefix of the compiler
+    flags: str
+    ports: tuple[str, ...] = ()  # folders of runtime/ports
+    hosted: bool = False  # has files and a main program; otherwise a library to link into firmware
+
+
+TARGETS = {
+    t.name: t
+    for t in (
+        Target("host", "", "-O2", ("host",), hosted=True),
+        Target("cortex-a", "aarch64-linux-gnu-", "-O2 -mcpu=cortex-a72", ("host",), hosted=True),
+        Target("cortex-m", "arm-none-eabi-", "-Os -mthumb -mcpu=cortex-m4 -mfloat-abi=hard -mfpu=fpv4-sp-d16"),
+    )
+}
+WARNINGS = "-Wall -Wextra -pedantic"
+
+
+def emit(
+    programs: Sequence[Program],
+    values: Mapping[str, Value],
+    *,
+    model: str,
+    target: str,
+    out_dir: Path | str,
+    numerics: Numerics = "portable",
+) -> Path:
+    """Write the sources of `programs` (the main one first; they share state and constants) to `out_dir`; returns it.
+
+    `numerics`: "portable" gives the same bits on every target (no contraction to fused multiply-add); "fast" lets the
+    compiler contract. Raises UsageError for an unknown target or a directory that is not ours to replace. The bytes
+    written depend on nothing else than the arguments and this version of poetc.
+    """
+    if target not in TARGETS:
+        raise UsageError(f"unknown target {target!r}: choose from {', '.join(TARGETS)}")
+    module = Module(model, tuple(programs))
+    _check_shared(module)
+    out = Path(out_dir)
+    with replacing_directory(out, MARKER) as directory:
+        names = _write(directory, module, values, TARGETS[target], numerics)
+        manifest = {
+            "model": model,
+            "target": target,
+            "programs": [p.name for p in programs],
+            "files": {n: hashlib.sha256((directory / n).read_bytes()).hexdigest() for n in sorted(names)},
+        }
+        (directory / MARKER).write_text(json.dumps(manifest, indent=1) + "\n")
+    return out
+
+
+def _check_shared(module: Module) -> None:
+    main, constants = module.programs[0], module.constants_program().constants
+    for program in module.programs:
+        check_program(program)
+        if [(b.name, b.operand) for b in program.state] != [(b.name, b.operand) for b in main.state]:
+            raise ProgramError(f"{program.name} and {main.name} lay out their state differently")
+        if not set(program.constants) <= set(constants):
+            raise ProgramError(f"{program.name} lays out its constants differently")
+
+
+def _write(
+    directory: Path, module: Module, values: Mapping[str, Value], target: Target, numerics: Numerics
+) -> list[str]:
+    """Write everything but the manifest; returns the names."""
+    main = module.programs[0]
+    files: dict[str, bytes] = {"model.h": header(module).encode(), "model.c": source(module).encode()}
+    if main.state_bytes:
+        files["state.bin"] = state_image(main, values)
+    if module.flash_bytes:
+        files["constants.bin"] = constants_image(module.constants_program(), values)
+    if any(p.image for p in main.pages):
+        files["store.img"] = store_image(main, values)
+    files["model_data.S"] = _data(module, files).encode()
+    copies = {f"runtime/{name}": runtime_directory() / name for name in runtime_sources(module.symbols)}
+    for port in target.ports:
+        for path in sorted((runtime_directory() / "ports" / port).glob("*.[ch]")):
+            copies["main.c" if path.name == "main.c" else f"port/{path.name}"] = path
+    sources = sorted(n for n in (*files, *copies) if n.endswith((".c", ".S")))
+    files["Makefile"] = _makefile(target, sources, numerics).encode()
+    files["README.md"] = _readme(module, target, sources, numerics).encode()
+    for name, data in files.items():
+        (directory / name).write_bytes(data)
+    for name, path in copies.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, directory / name)
+    return [*files, *copies]
+
+
+def _data(module: Module, files: Mapping[str, bytes]) -> str:
+    """The images as assembly: `.incbin` is the one way that is fast to compile for any size. %progbits suits every
+    ELF.
+    """
+    lines = ["/* The initial state and the constants, read-only. */"]
+    lines.append('    .section .rodata.poetc, "a", %progbits')
+    for name in ("state", "constants"):
+        if f"{name}.bin" in files:
+            symbol = f"{module.prefix}_{name}"
+            lines += ["    .balign 16", f"    .global {symbol}", f"    .type {symbol}, %object", f"{symbol}:"]
+            lines += [f'    .incbin "{name}.bin"', f"    .size {symbol}, . - {symbol}"]
+    return "\n".join([*lines, '    .section .note.GNU-stack, "", %progbits', ""])
+
+
+def _compiler_flags(numerics: Numerics) -> str:
+    return f"-std=c99 {WARNINGS} -ffp-contract={'off' if numerics == 'portable' else 'fast'}"
+
+
+def _include_flags(sources: Sequence[str]) -> str:
+    folders = ["runtime/include", *sorted({str(Path(s).parent) for s in sources if "/" in s} - {"runtime/include"})]
+    return " ".join(["-I.", *(f"-I{folder}" for folder in folders)])
+
+
+def _makefile(target: Target, sources: Sequence[str], numerics: Numerics) -> str:
+    objects = [f"build/{Path(s).with_suffix('.o').as_posix()}" for s in sources]
+    library = [o for o in objects if o != "build/main.o"]
+    goal = "train" if target.hosted else "libmodel.a"
+    lines = [
+        f"# `make` builds {goal}. CC, CROSS_COMPILE, CFLAGS (optimisation and processor) and LDFLAGS may be given.",
+        f"CROSS_COMPILE ?= {target.cross_compile}".rstrip(),
+        "ifeq ($(origin CC),default)",
+        "CC = $(CROSS_COMPILE)gcc",
+        "endif",
+        "ifeq ($(origin AR),default)",
+        "AR = $(CROSS_COMPILE)ar",
+        "endif",
+        f"CFLAGS ?= {target.flags}",
+        f"POETC_CFLAGS = {_compiler_flags(numerics)} -ffunction-sections -fdata-sections",
+        f"CPPFLAGS += {_include_flags(sources)}",
+        "",
+        *_make_list("LIBRARY", library),
+        "",
+        f"all: {goal}",
+        "",
+    ]
+    if target.hosted:
+        lines += [
+            "train: build/main.o $(LIBRARY)",
+            "\t$(CC) $(CFLAGS) -Wl,--gc-sections -o $@ $^ $(LDFLAGS)",
+            "",
+            "# The same code as a shared library: build it with CFLAGS='-O2 -fPIC'.",
+            "libmodel.so: $(LIBRARY)",
+            "\t$(CC) $(CFLAGS) -shared -o $@ $^ $(LDFLAGS)",
+            "",
+        ]
+    lines += [
+        "libmodel.a: $(LIBRARY)",
+        "\trm -f $@",
+        "\t$(AR) rcs $@ $^",
+        "",
+        "build/%.o: %.c",
+        "\t@mkdir -p $(dir $@)",
+        "\t$(CC) $(POETC_CFLAGS) $(CFLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<",
+        "",
+        "build/%.o: %.S",
+        "\t@mkdir -p $(dir $@)",
+        "\t$(CC) $(CFLAGS) $(CPPFLAGS) -c -o $@ $<",
+        "",
+        "build/model_data.o: $(wildcard *.bin)",
+        "",
+        "clean:",
+        "\trm -rf build train libmodel.a libmodel.so",
+        "",
+        ".PHONY: all clean",
+        "-include $(LIBRARY:.o=.d)",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _make_list(name: str, items: Sequence[str]) -> list[str]:
+    return [f"{name} = \\", *(f"  {item} \\" for item in items[:-1]), f"  {items[-1]}"]
+
+
+def _readme(module: Module, target: Target, sources: Sequence[str], numerics: Numerics) -> str:
+    prefix, main = module.prefix, module.programs[0]
+    flags = f"{_compiler_flags(numerics)} {target.flags} {_include_flags(sources)}"
+    compiler = f"{target.cross_compile}gcc"
+    command = f"{compiler} {flags} {' '.join(sources)} " + ("-o train" if target.hosted else "-c")
+    if target.hosted:
+        record = [f"{b.operand.type.size_bytes} bytes of `{b.name}`" for b in all_inputs(main)]
+        use = f"`./train DATA [STEPS [STATE_OUT]]` trains on a file of records, one a step: {', '.join(record)}."
+    else:
+        use = "`make` builds `libmodel.a`, for firmware that has a start-up and, if the program pages, a driver."
+    state = f"{prefix}_state" if main.state_bytes else "NULL"
+    constants = f"{prefix}_constants" if module.flash_bytes else "NULL"
+    return "\n".join(
+        [
+            f"# {module.model}",
+            "",
+            f"C99 without heap or mutable globals; made by poetc for {target.name}. `make` builds it; so does",
+            "",
+            f"    {command}",
+            "",
+            use,
+            "",
+            "| | bytes |",
+            "|---|---|",
+            f"| arena, state included (`{prefix.upper()}_ARENA_BYTES`) | {module.arena_bytes} |",
+            f"| of it state (`{prefix.upper()}_STATE_BYTES`) | {main.state_bytes} |",
+            f"| constants in flash | {module.flash_bytes} |",
+            f"| runtime state, where a pointer has 4 bytes | {runtime_state_bytes(4)} |",
+            f"| store | {module.store_blocks * main.block_bytes} |",
+            "",
+            "```c",
+            "poetc_config config = {0};",
+            "poetc_runtime runtime;",
+            "config.arena = arena; /* 16-byte aligned */",
+            "config.arena_bytes = sizeof arena;",
+            f"config.flash = {constants};",
+            f"err = poetc_init(&runtime, &{prefix}_{main.name}, &config, {state});",
+            "/* each step: write the inputs (accessors in model.h), then */",
+            "err = poetc_run(&runtime);",
+            "```",
+            "",
+        ]
+    )

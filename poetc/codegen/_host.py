@@ -1,0 +1,305 @@
+"""Builds emitted C with the host's compiler as a shared library and runs it through ctypes, measured."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from poetc.codegen._emit import emit
+from poetc.codegen._image import initial_pages
+from poetc.codegen._interpret import all_inputs, find_binding, fit_input
+from poetc.codegen._module import Module
+from poetc.codegen.program import Operand, Program
+from poetc.errors import CheckFailed, UsageError
+from poetc.graph import Array, Value
+
+GUARD_BYTES = 4096  # on either side of the arena
+_GUARD = 0xC3
+_TRANSFER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
+_OBSERVER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
+
+# page_out or page_in of a store: (first block, block count, address) -> 0 or a negative code
+Transfer = Callable[[int, int, int], int]
+
+
+class StepError(CheckFailed):
+    """poetc_run (or poetc_init) returned a code other than 0."""
+
+    def __init__(self, what: str, code: int) -> None:
+        super().__init__(f"{what} returned {code}")
+        self.code = code
+
+
+class _Store(ctypes.Structure):
+    _fields_ = [("page_out", ctypes.c_void_p), ("page_in", ctypes.c_void_p), ("context", ctypes.c_void_p)]
+
+
+class _Config(ctypes.Structure):
+    _fields_ = [
+        ("arena", ctypes.c_void_p),
+        ("arena_bytes", ctypes.c_size_t),
+        ("flash", ctypes.c_void_p),
+        ("store", _Store),
+        ("observer", ctypes.c_void_p),
+        ("observer_context", ctypes.c_void_p),
+    ]
+
+
+class _Runtime(ctypes.Structure):
+    _fields_ = [
+        ("config", ctypes.c_void_p),
+        ("program", ctypes.c_void_p),
+        ("run_count", ctypes.c_uint32),
+        ("sequence", ctypes.c_uint32),
+        ("page_ins", ctypes.c_uint32),
+        ("page_outs", ctypes.c_uint32),
+    ]
+
+
+def compile_library(
+    programs: Sequence[Program],
+    values: Mapping[str, Value],
+    directory: Path,
+    *,
+    model: str = "model",
+    cc: str | None = None,
+    cflags: str = "-O2",
+) -> Path:
+    """Emit for the host into `directory` / src and build; returns the shared library. UsageError if there is no
+    compiler.
+    """
+    sources = emit(programs, values, model=model, target="host", out_dir=directory / "src")
+    flags = f"CFLAGS={cflags} -fPIC -Werror"
+    command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(sources), flags, "libmodel.so"]
+    if cc is not None:
+        command.append(f"CC={cc}")
+    inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS")}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=inherited, check=False)
+    except FileNotFoundError:
+        raise UsageError("make not found: install make and gcc to build on this machine") from None
+    if done.returncode != 0:
+        message = " | ".join((done.stderr or done.stdout).strip().splitlines()[:12])
+        raise CheckFailed(f"the emitted C does not build: {message}")
+    return sources / "libmodel.so"
+
+
+class HostModel:
+    """Emitted programs in this process; the first runs until `select`. The store is a file of its own, unless `store` gives
+    two functions.
+    """
+
+    def __init__(
+        self,
+        library: Path,
+        programs: Sequence[Program],
+        values: Mapping[str, Value],
+        *,
+        model: str = "model",
+        store: tuple[Transfer, Transfer] | None = None,
+    ) -> None:
+        self.program = programs[0]
+        self._programs = tuple(programs)
+        self.probes: dict[str, Array] = {}  # whole gradients of the last run, by parameter
+        self._dll = ctypes.CDLL(str(library))
+        self._dll.poetc_loss.restype = ctypes.c_float
+        self._values = values
+        module = Module(model, self._programs)
+        self._names = module.prefix
+        self._memory = np.full(module.arena_bytes + 2 * GUARD_BYTES + 64, _GUARD, np.uint8)
+        start = GUARD_BYTES + (-(self._memory.ctypes.data + GUARD_BYTES)) % 64
+        self.arena: Array = self._memory[start : start + module.arena_bytes]
+        self._before, self._after = self._memory[:start], self._memory[start + module.arena_bytes :]
+        self._config, self._runtime = _Config(), _Runtime()
+        self._probes_at: dict[int, list[tuple[str, Operand]]] = {}
+        self._store = store
+        self._temporary = tempfile.TemporaryDirectory(prefix="poetc-store-")
+        self._keep: list[object] = []  # callbacks must outlive the calls
+        self.reset()
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def reset(self, pattern: int = 0) -> None:
+        """Start anew from the initial values, the rest of the arena filled with the byte `pattern`, the store empty."""
+        self._close_store()
+        self._keep.clear()
+        self.arena[...] = pattern
+        self._config.arena = self.arena.ctypes.data
+        self._config.arena_bytes = self.arena.size
+        self._config.flash = self._address("constants") if any(p.flash_bytes for p in self._programs) else None
+        if any(p.pages for p in self._programs):
+            self._open_store()
+        self._use(self._programs[0])
+        state = self._address("state") if self.program.state_bytes else None
+        program = self._address(self.program.name)
+        self._check(
+            "poetc_init",
+            self._dll.poetc_init(
+                ctypes.byref(self._runtime),
+                ctypes.c_void_p(program),
+                ctypes.byref(self._config),
+                ctypes.c_void_p(state),
+            ),
+        )
+        for page, data in initial_pages(self.program, self._values).items():
+            self._check("poetc_load_page", self._dll.poetc_load_page(ctypes.byref(self._runtime), page, data))
+
+    def select(self, program: Program) -> None:
+        """Go on with another of the programs (from training to inference and back); the state stays."""
+        self._use(program)
+        address = ctypes.c_void_p(self._address(program.name))
+        self._check("poetc_select", self._dll.poetc_select(ctypes.byref(self._runtime), address))
+
+    def _use(self, program: Program) -> None:
+        self.program = program
+        self._probes_at = {}
+        for parameter, (index, operand) in sorted(program.probes.items()):
+            self._probes_at.setdefault(index, []).append((parameter, operand))
+        observer = _OBSERVER(self._observe) if self._probes_at else _OBSERVER()
+        self._keep.append(observer)
+        self._config.observer = ctypes.cast(observer, ctypes.c_void_p).value
+
+    def close(self) -> None:
+        self._close_store()
+        self._temporary.cleanup()
+
+    def __enter__(self) -> HostModel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _address(self, name: str) -> int:
+        return ctypes.addressof(ctypes.c_char.in_dll(self._dll, f"{self._names}_{name}"))
+
+    @property
+    def store_path(self) -> Path:
+        """The file of the store, if it is one."""
+        return Path(self._temporary.name) / "store.bin"
+
+    def _open_store(self) -> None:
+        if self._store is not None:
+            transfers = [self._transfer(f) for f in self._store]
+            self._keep.extend(transfers)
+            self._config.store.page_out = ctypes.cast(transfers[0], ctypes.c_void_p).value
+            self._config.store.page_in = ctypes.cast(transfers[1], ctypes.c_void_p).value
+            return
+        self.store_path.unlink(missing_ok=True)
+        path = os.fsencode(self.store_path)
+        store = ctypes.byref(self._config.store)
+        self._check("poetc_host_open", self._dll.poetc_host_open(store, path, self.program.block_bytes))
+
+    @staticmethod
+    def _transfer(function: Transfer) -> Any:
+        return _TRANSFER(lambda _, first, count, address: function(first, count, address))
+
+    def _close_store(self) -> None:
+        if self._config.store.context and self._store is None:
+            self._check("poetc_host_close", self._dll.poetc_host_close(ctypes.byref(self._config.store)))
+
+    @staticmethod
+    def _check(what: str, code: int) -> None:
+        if code != 0:
+            raise StepError(what, code)
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def run(self, inputs: Mapping[str, Array]) -> float:
+        """One step; returns the loss. StepError if the runtime returns a code, CheckFailed if it wrote past the
+        arena.
+        """
+        for binding in all_inputs(self.program):
+            self._view(binding.operand)[...] = fit_input(binding, inputs)
+        code = self._dll.poetc_run(ctypes.byref(self._runtime))
+        if not (self._before == _GUARD).all() or not (self._after == _GUARD).all():
+            raise CheckFailed("the emitted C wrote outside its arena")
+        self._check("poetc_run", code)
+        return float(self._dll.poetc_loss(ctypes.byref(self._runtime)))
+
+    def _observe(self, _context: int, _runtime: int, index: int) -> int:
+        for parameter, operand in self._probes_at.get(index, ()):
+            self.probes[parameter] = self._view(operand).copy()
+        return 0
+
+    def _view(self, operand: Operand) -> Array:
+        data = self.arena[operand.offset_bytes : operand.offset_bytes + operand.type.size_bytes]
+        return data.view(operand.type.dtype.numpy).reshape(operand.type.shape)
+
+    def state(self, name: str) -> Array:
+        """A copy of a state tensor, in RAM or in the store's file. KeyError if there is none."""
+        for page in self.program.pages:
+            if page.image and page.tensor == name and page.type is not None:
+                slot = self._runtime.run_count % page.slots
+                start = (page.first_block + slot * page.block_count) * self.program.block_bytes
+                self._flush()
+                data = self.store_path.read_bytes()[start : start + page.size_bytes]
+                return np.frombuffer(data, page.type.dtype.numpy).reshape(page.type.shape).copy()
+        return self._view(find_binding(self.program.state, name).operand).copy()
+
+    def set_state(self, name: str, array: Array) -> None:
+        """Overwrite a state tensor in RAM, such as the learning rate. KeyError if there is none."""
+        self._view(find_binding(self.program.state, name).operand)[...] = array
+
+    def _flush(self) -> None:
+        """Close and open the store again, so that its file is whole."""
+        self._close_store()
+        path, store = os.fsencode(self.store_path), ctypes.byref(self._config.store)
+        self._check("poetc_host_open", self._dll.poetc_host_open(store, path, self.program.block_bytes))
+
+    def state_names(self) -> list[str]:
+        """Everything that `state` can return, sorted."""
+        return sorted({b.name for b in self.program.state} | {p.tensor for p in self.program.pages if p.image})
+
+    def output(self, name: str) -> Array:
+        return self._view(find_binding(self.program.outputs, name).operand).copy()
+
+    @property
+    def page_ins(self) -> int:
+        return int(self._runtime.page_ins)
+
+    @property
+    def page_outs(self) -> int:
+        return int(self._runtime.page_outs)
+
+    def measure_high_water(self, inputs: Mapping[str, Array]) -> int:
+        """End of the highest byte of the arena that a step touches. Two runs from two fillings: a byte that is written
+        cannot equal both. Leaves the model reset.
+        """
+        touched = 0
+        program = self.program
+        for pattern in (0x55, 0xAA):
+            self.reset(pattern)
+            if program is not self.program:
+                self.select(program)
+            self.run(inputs)
+            changed = np.flatnonzero(self.arena != pattern)
+            touched = max(touched, int(changed[-1]) + 1 if changed.size else 0)
+        self.reset()
+        return touched
+
+
+def build_host(
+    programs: Sequence[Program],
+    values: Mapping[str, Value],
+    *,
+    directory: Path | None = None,
+    cc: str | None = None,
+    cflags: str = "-O2",
+    store: tuple[Transfer, Transfer] | None = None,
+) -> HostModel:
+    """Emit, compile and load `programs`; the model runs the first. Sources stay in `directory`, else they are
+    dropped.
+    """
+    with tempfile.TemporaryDirectory(prefix="poetc-build-") as scratch:
+        library = compile_library(programs, values, directory or Path(scratch), cc=cc, cflags=cflags)
+        return HostModel(library, programs, values, store=store)

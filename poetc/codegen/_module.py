@@ -1,0 +1,280 @@
+"""model.h and model.c of one or more programs of a model."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from poetc.codegen._cprint import Pool, comment, floating, identifier, identifiers, integer, string, table
+from poetc.codegen._interpret import all_inputs
+from poetc.codegen._lower import store_blocks
+from poetc.codegen.program import (
+    ALIGNMENT_BYTES,
+    Binding,
+    Call,
+    Instruction,
+    Operand,
+    PageIn,
+    PageOut,
+    Program,
+    Space,
+)
+from poetc.graph import DType, Role
+
+_C_TYPES = {DType.F32: "float", DType.I32: "int32_t", DType.U8: "uint8_t"}
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """The programs of one model, which share state, constants and store. The first is the main one."""
+
+    model: str
+    programs: tuple[Program, ...]
+
+    @property
+    def prefix(self) -> str:
+        return identifier(self.model)
+
+    @property
+    def flash_bytes(self) -> int:
+        return max(p.flash_bytes for p in self.programs)
+
+    @property
+    def arena_bytes(self) -> int:
+        return max(p.arena_bytes for p in self.programs)
+
+    @property
+    def store_blocks(self) -> int:
+        return max(store_blocks(p) for p in self.programs)
+
+    @property
+    def symbols(self) -> list[str]:
+        """The kernels that the programs call, sorted."""
+        return sorted({i.symbol for p in self.programs for i in p.instructions if isinstance(i, Call)})
+
+    def constants_program(self) -> Program:
+        """The one that has all the constants."""
+        return max(self.programs, key=lambda p: p.flash_bytes)
+
+    def learning_rate(self) -> Binding | None:
+        for binding in self.programs[0].state:
+            if binding.role is Role.OPTIMIZER_STATE and re.fullmatch(r"learning_rate(\.\d+)?", binding.name):
+                return binding
+        return None
+
+
+# --- model.h ----------------------------------------------------------------------------------------------------------
+
+
+def header(module: Module) -> str:
+    prefix, upper = module.prefix, module.prefix.upper()
+    main = module.programs[0]
+    lines = [
+        comment(f"{module.model}: sizes, offsets and programs. Made by poetc."),
+        f"#ifndef {upper}_MODEL_H",
+        f"#define {upper}_MODEL_H",
+        "",
+        '#include "poetc.h"',
+        "",
+        *(f"extern const poetc_program {prefix}_{p.name};" for p in module.programs),
+    ]
+    lines += [f"extern const uint8_t {prefix}_state[]; /* the initial state, for poetc_init */"] * bool(
+        main.state_bytes
+    )
+    lines += [f"extern const uint8_t {prefix}_constants[]; /* for poetc_config.flash */"] * bool(module.flash_bytes)
+    lines += [
+        "",
+        _define(f"{upper}_ARENA_BYTES", module.arena_bytes, "RAM for poetc_config.arena, enough for every program"),
+        _define(f"{upper}_STATE_BYTES", main.state_bytes, "the bottom of it, kept from run to run"),
+        _define(f"{upper}_FLASH_BYTES", module.flash_bytes, "constants"),
+        _define(f"{upper}_BLOCK_BYTES", main.block_bytes, "a block of the store"),
+        _define(f"{upper}_STORE_BLOCKS", module.store_blocks, "blocks of the store in use, from block 0"),
+    ]
+    for program in module.programs:
+        lines += _program_header(module, program)
+    lines += _state_header(module)
+    lines += _generic_names(module)
+    lines += ["", "#endif", ""]
+    return "\n".join(lines)
+
+
+def _define(name: str, value: int, text: str = "") -> str:
+    return f"#define {name} {value}u" + (f" {comment(text)}" if text else "")
+
+
+def _program_header(module: Module, program: Program) -> list[str]:
+    name = f"{module.prefix}_{program.name}"
+    inputs = all_inputs(program)
+    lines = ["", comment(f"{program.name}: {len(program.instructions)} steps"), ""]
+    lines.append(_define(f"{name.upper()}_ARENA_BYTES", program.arena_bytes))
+    lines.append(_define(f"{name.upper()}_INPUT_COUNT", len(inputs)))
+    if inputs:
+        lines.append(f"extern const poetc_binding {name}_inputs[]; /* inputs, then the target */")
+    lines.append(f"extern const poetc_binding {name}_outputs[];")
+    for kind, bindings in (("in", inputs), ("out", program.outputs)):
+        for tensor, label in identifiers(b.name for b in bindings).items():
+            operand = next(b.operand for b in bindings if b.name == tensor)
+            lines += _accessor(f"{name}_{kind}_{label}", tensor, operand)
+    return lines
+
+
+def _accessor(name: str, tensor: str, operand: Operand) -> list[str]:
+    type = _C_TYPES[operand.type.dtype]
+    return [
+        "",
+        comment(f"{tensor} {list(operand.type.shape)}"),
+        _define(f"{name.upper()}_ELEMENTS", operand.type.elements),
+        f"static inline {type} *{name}(void *arena)",
+        "{",
+        f"    return ({type} *)(void *)((uint8_t *)arena + {operand.offset_bytes}u);",
+        "}",
+    ]
+
+
+def _state_header(module: Module) -> list[str]:
+    bindings = module.programs[0].state
+    prefix = module.prefix
+    lines = ["", "/* State: offset in the arena and size, in bytes. */"] if bindings else []
+    labels = identifiers(b.name for b in bindings)
+    for binding in bindings:
+        name = f"{prefix.upper()}_STATE_{labels[binding.name].upper()}"
+        lines.append(_define(f"{name}_OFFSET", binding.operand.offset_bytes, binding.name))
+        lines.append(_define(f"{name}_BYTES", binding.operand.type.size_bytes))
+    rate = module.learning_rate()
+    if rate is not None:
+        lines += [
+            "",
+            _define(f"{prefix.upper()}_LEARNING_RATE_OFFSET", rate.operand.offset_bytes),
+            f"static inline void {prefix}_set_learning_rate(poetc_runtime *runtime, float value)",
+            "{",
+            f"    poetc_set_float(runtime, {prefix.upper()}_LEARNING_RATE_OFFSET, value);",
+            "}",
+        ]
+    return lines
+
+
+def _generic_names(module: Module) -> list[str]:
+    """Names that are the same for every model: ports are written against them."""
+    prefix, main = module.prefix, module.programs[0]
+    name = f"{prefix}_{main.name}"
+    pairs = [
+        ("NAME", string(module.model)),
+        ("PROGRAM", f"(&{name})"),
+        ("INPUTS", f"{name}_inputs" if all_inputs(main) else "NULL"),
+        ("INPUT_COUNT", f"{name.upper()}_INPUT_COUNT"),
+        ("STATE", f"{prefix}_state" if main.state_bytes else "NULL"),
+        ("CONSTANTS", f"{prefix}_constants" if module.flash_bytes else "NULL"),
+        ("ARENA_BYTES", f"{prefix.upper()}_ARENA_BYTES"),
+        ("STATE_BYTES", f"{prefix.upper()}_STATE_BYTES"),
+        ("BLOCK_BYTES", f"{prefix.upper()}_BLOCK_BYTES"),
+        ("STORE_BLOCKS", f"{prefix.upper()}_STORE_BLOCKS"),
+        ("STORE_HAS_IMAGE", "1" if any(p.image for p in main.pages) else "0"),
+    ]
+    return ["", "/* The main program under names that do not depend on the model. */"] + [
+        f"#define POETC_MODEL_{key} {value}" for key, value in pairs
+    ]
+
+
+# --- model.c ----------------------------------------------------------------------------------------------------------
+
+
+def source(module: Module) -> str:
+    lines = [
+        comment(f"{module.model}: programs as tables. Made by poetc."),
+        '#include "model.h"',
+        "",
+        "#include <math.h>",
+        "",
+        *(f"int {symbol}(const poetc_call *call);" for symbol in module.symbols),
+    ]
+    for program in module.programs:
+        lines += _program_source(f"{module.prefix}_{program.name}", program)
+    return "\n".join([*lines, ""])
+
+
+def _reference(operand: Operand) -> str:
+    return f"{2 * (operand.offset_bytes // ALIGNMENT_BYTES) + (operand.space is Space.FLASH)}u"
+
+
+def _operands(instruction: Instruction) -> list[Operand]:
+    if isinstance(instruction, Call):
+        workspace = [instruction.workspace] if instruction.workspace else []
+        return [*instruction.inputs, *instruction.outputs, *workspace]
+    return [instruction.operand]
+
+
+def _program_source(name: str, program: Program) -> list[str]:
+    refs, ints, floats = Pool[str](), Pool[str](), Pool[str]()
+    steps: list[str] = []
+
+    def row(pool: Pool[str], table_name: str, items: list[str]) -> str:
+        at = pool.add(items)
+        return "NULL" if at is None else f"{program.name}_{table_name} + {at}"
+
+    for instruction in program.instructions:
+        kernel, opcode = "NULL", "POETC_COMPUTE"
+        int_row: list[str] = []
+        float_row: list[str] = []
+        match instruction:
+            case Call():
+                kernel, what = instruction.symbol, instruction.operator
+                int_row = [integer(v) for v in instruction.ints]
+                float_row = [floating(v) for v in instruction.floats]
+            case PageOut(page=page):
+                opcode, what, int_row = "POETC_PAGE_OUT", instruction.operand.tensor, [str(page)]
+            case PageIn(page=page, source=page_source):
+                opcode, what = "POETC_PAGE_IN", instruction.operand.tensor
+                int_row = [str(page), f"POETC_PAGE_{page_source.name}"]
+        parts = [
+            kernel,
+            row(refs, "refs", [_reference(o) for o in _operands(instruction)]),
+            row(ints, "ints", int_row),
+            row(floats, "floats", float_row),
+            opcode,
+        ]
+        steps.append(f"    {{{', '.join(parts)}}}, {comment(what)}")
+    lines: list[str] = []
+    for kind, table_name, pool in (("poetc_ref", "refs", refs), ("int32_t", "ints", ints), ("float", "floats", floats)):
+        if pool.items:
+            lines += ["", *table(f"static const {kind} {program.name}_{table_name}[]", pool.items)]
+    if steps:
+        lines += ["", f"static const poetc_step {program.name}_steps[] = {{", *steps, "};"]
+    if program.pages:
+        lines += ["", f"static const poetc_page {program.name}_pages[] = {{"]
+        lines += [f"    {{{p.first_block}u, {p.size_bytes}u, {p.slots}u}}, {comment(p.tensor)}" for p in program.pages]
+        lines.append("};")
+    return [*lines, *_bindings(name, program), *_descriptor(name, program)]
+
+
+def _bindings(name: str, program: Program) -> list[str]:
+    lines: list[str] = []
+    for kind, bindings in (("inputs", all_inputs(program)), ("outputs", program.outputs)):
+        if bindings:
+            items = [
+                f"    {{{string(b.name)}, {b.operand.offset_bytes}u, {b.operand.type.size_bytes}u}}," for b in bindings
+            ]
+            lines += ["", f"const poetc_binding {name}_{kind}[] = {{", *items, "};"]
+    return lines
+
+
+def _descriptor(name: str, program: Program) -> list[str]:
+    """C99 designated initialisers, so that the order of the fields in poetc.h does not matter."""
+    fields = {
+        "steps": f"{program.name}_steps" if program.instructions else "NULL",
+        "step_count": f"{len(program.instructions)}u",
+        "pages": f"{program.name}_pages" if program.pages else "NULL",
+        "page_count": f"{len(program.pages)}u",
+        "block_bytes": f"{program.block_bytes}u",
+        "page_buffer_offset": f"{program.page_buffer_offset or 0}u",
+        "arena_bytes": f"{program.arena_bytes}u",
+        "state_bytes": f"{program.state_bytes}u",
+        "flash_bytes": f"{program.flash_bytes}u",
+        "loss_offset": f"{program.outputs[0].operand.offset_bytes}u",
+        "updates_state": "1" if program.updates_state else "0",
+    }
+    return [
+        "",
+        f"const poetc_program {name} = {{",
+        *(f"    .{key} = {value}," for key, value in fields.items()),
+        "};",
+    ]

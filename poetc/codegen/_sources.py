@@ -1,0 +1,73 @@
+"""Which runtime sources a program needs: the core, the kernels that it calls, and what those include."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from poetc.codegen._check import ProgramError
+from poetc.runtime import runtime_directory
+
+# A kernel is `int NAME(const poetc_call *...)`; a macro may paste its arguments into NAME.
+_KERNEL = re.compile(r"\bint\s+([\w#]+)\s*\(\s*const\s+poetc_call\s*\*")
+_MACRO = re.compile(r"^\s*#\s*define\s+(\w+)\(([^)]*)\)(.*)$", re.MULTILINE)
+_INVOCATION = re.compile(r"^(\w+)\(([^()]*)", re.MULTILINE)
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+_FOLDERS = ("include", "src", "kernels")
+
+
+@functools.cache
+def kernel_files() -> dict[str, Path]:
+    """Which file of kernels/ defines a symbol, directly or through a macro that makes kernels."""
+    directory = runtime_directory() / "kernels"
+    texts = {path: path.read_text().replace("\\\n", " ") for path in sorted(directory.glob("*.[ch]"))}
+    macros: dict[str, list[tuple[list[str], str]]] = {}  # macro -> its parameters and the pasted names of its kernels
+    for text in texts.values():
+        for macro, parameters, body in _MACRO.findall(text):
+            names = [p.strip() for p in parameters.split(",")]
+            macros.setdefault(macro, []).extend((names, k) for k in dict.fromkeys(_KERNEL.findall(body)))
+    files: dict[str, Path] = {}
+    for path, text in texts.items():
+        if path.suffix != ".c":
+            continue
+        files.update(dict.fromkeys((k for k in _KERNEL.findall(text) if "#" not in k), path))
+        for macro, arguments in _INVOCATION.findall(text):
+            values = [v.strip() for v in arguments.split(",")]
+            for names, pasted in macros.get(macro, ()):
+                files[_paste(pasted, dict(zip(names, values, strict=False)))] = path
+    return files
+
+
+def _paste(pasted: str, arguments: Mapping[str, str]) -> str:
+    """`poetc_op_##name##_grad` with name = relu: poetc_op_relu_grad."""
+    return "".join(arguments.get(part, part) for part in pasted.split("##"))
+
+
+def runtime_sources(symbols: Iterable[str]) -> list[str]:
+    """Paths relative to the runtime's directory, sorted: the core, and what defines `symbols` and what that includes.
+
+    An included `x.h` brings `x.c` along, wherever in the runtime it is. Raises ProgramError for a symbol that no file
+    has.
+    """
+    root, files = runtime_directory(), kernel_files()
+    missing = sorted(set(symbols) - files.keys())
+    if missing:
+        raise ProgramError(f"the runtime has no kernel {', '.join(missing)}")
+    waiting = [root / "src" / "poetc.c", *(files[s] for s in symbols)]
+    found: set[Path] = set()
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found.add(path)
+        for name in _INCLUDE.findall(path.read_text()):
+            for folder in _FOLDERS:
+                included = root / folder / name
+                if included.exists():
+                    waiting.append(included)
+                implementation = (root / folder / name).with_suffix(".c")
+                if name.endswith(".h") and implementation.exists():
+                    waiting.append(implementation)
+    return sorted(p.relative_to(root).as_posix() for p in found)

@@ -1,0 +1,230 @@
+"""Does the emitted C compute what it should: against the interpreter, against keep-all, against a reference."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from poetc.codegen._host import HostModel, build_host
+from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
+from poetc.codegen.program import Program
+from poetc.errors import UsageError
+from poetc.graph import Array, Role, Value
+
+GRADIENT_FLOOR = 1e-4  # of the largest gradient: below it a tensor's error is measured absolutely
+LOSS_TOLERANCE = 1e-6
+GRADIENT_TOLERANCE = 2e-5
+
+
+@dataclass(frozen=True, slots=True)
+class TensorError:
+    """One tensor: max |difference| / max |expected|, the latter floored for gradients (see `GRADIENT_FLOOR`)."""
+
+    name: str
+    quantity: str  # gradient | statistic
+    rel_error: float
+    max_abs: float  # of what was expected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """`against`: what the errors are relative to, "reference" or "interpreter". Sizes are of the arena, in bytes."""
+
+    against: str
+    steps: int
+    loss: float
+    loss_rel_error: float
+    max_grad_rel_error: float
+    max_statistic_rel_error: float
+    interpreter_loss_rel_error: float
+    interpreter_max_grad_rel_error: float
+    bit_identical_to_keep_all: bool
+    first_difference: str  # the first tensor that differs from keep-all, "" if none
+    peak_predicted_bytes: int
+    peak_measured_bytes: int
+    page_ins: int  # over all steps
+    page_outs: int
+    tensors: tuple[TensorError, ...]
+
+    def problems(self, loss: float = LOSS_TOLERANCE, gradient: float = GRADIENT_TOLERANCE) -> tuple[str, ...]:
+        """What does not hold, one line each; empty if all is well. A NaN is never well."""
+        checks = (
+            (self.loss_rel_error <= loss, f"loss differs from the {self.against} by {self.loss_rel_error:.3g}"),
+            (
+                self.max_grad_rel_error <= gradient,
+                f"gradients differ from the {self.against} by {self.max_grad_rel_error:.3g}",
+            ),
+            (
+                self.max_statistic_rel_error <= gradient,
+                f"running statistics differ from the {self.against} by {self.max_statistic_rel_error:.3g}",
+            ),
+            (self.bit_identical_to_keep_all, f"{self.first_difference} differs from keep-all"),
+            (
+                self.peak_measured_bytes == self.peak_predicted_bytes,
+                f"measured peak {self.peak_measured_bytes} bytes, predicted {self.peak_predicted_bytes}",
+            ),
+        )
+        return tuple(text for holds, text in checks if not holds)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def validate(
+    program: Program,
+    keep_all: Program,
+    values: Mapping[str, Value],
+    *,
+    reference: Mapping[str, Array] | None = None,
+    steps: int = 3,
+    seed: int = 0,
+    directory: Path | None = None,
+    cc: str | None = None,
+) -> Validation:
+    """Compile and run both programs (the same training graph under its schedule and under keep-all) and compare.
+
+    `reference` is a mapping as loaded from an .npz: `in.NAME`, `target`, `loss`, `grad.NAME`, and optionally
+    `bnmean.NAME`, `bnvar_onnx.NAME`; its inputs are then used for every step. Otherwise inputs are made up from
+    `seed`, new ones for each step. The first step is compared with the interpreter and the reference; loss, gradients
+    and state of all `steps` bit by bit with keep-all. Raises UsageError where the reference does not fit the program.
+    """
+    batches = _batches(program, reference, steps, seed)
+    with tempfile.TemporaryDirectory(prefix="poetc-validate-") as scratch:
+        root = directory or Path(scratch)
+        with (
+            build_host([program], values, directory=root / "scheduled", cc=cc) as model,
+            build_host([keep_all], values, directory=root / "keep-all", cc=cc) as other,
+        ):
+            measured = model.measure_high_water(batches[0])
+            difference, loss, gradients, state = _run_both(model, other, batches)
+            page_ins, page_outs = model.page_ins, model.page_outs
+    interpreter = Interpreter(program, values)
+    interpreted_loss = interpreter.run(batches[0])
+    by_interpreter = _gradient_errors(gradients, interpreter.probes)
+    statistics = {b.name: interpreter.state(b.name) for b in program.state if b.role is Role.STATISTIC}
+    expected_loss, tensors = interpreted_loss, [*by_interpreter, *_statistic_errors(state, statistics)]
+    if reference is not None:
+        expected_loss = float(np.asarray(reference["loss"]))
+        tensors = _reference_errors(reference, gradients, state)
+    return Validation(
+        against="interpreter" if reference is None else "reference",
+        steps=steps,
+        loss=loss,
+        loss_rel_error=_relative(loss, expected_loss),
+        max_grad_rel_error=_worst(tensors, "gradient"),
+        max_statistic_rel_error=_worst(tensors, "statistic"),
+        interpreter_loss_rel_error=_relative(loss, interpreted_loss),
+        interpreter_max_grad_rel_error=_worst(by_interpreter, "gradient"),
+        bit_identical_to_keep_all=not difference,
+        first_difference=difference,
+        peak_predicted_bytes=program.high_water_bytes,
+        peak_measured_bytes=measured,
+        page_ins=page_ins,
+        page_outs=page_outs,
+        tensors=tuple(sorted(tensors, key=lambda t: (t.quantity, t.name))),
+    )
+
+
+def _batches(
+    program: Program, reference: Mapping[str, Array] | None, steps: int, seed: int
+) -> list[Mapping[str, Array]]:
+    if reference is None:
+        return [sample_inputs(program, seed + step) for step in range(steps)]
+    inputs: dict[str, Array] = {}
+    for binding in all_inputs(program):
+        key = "target" if binding.role is Role.TARGET else f"in.{binding.name}"
+        if key not in reference:
+            raise UsageError(f"the reference has no {key!r}: it is of another model")
+        array = np.asarray(reference[key])
+        if array.shape != binding.operand.type.shape:
+            raise UsageError(
+                f"the reference gives {key!r} in shape {array.shape}, the program takes {binding.operand.type.shape}"
+            )
+        inputs[binding.name] = array
+    if "loss" not in reference:
+        raise UsageError("the reference has no 'loss'")
+    return [inputs] * steps
+
+
+def _run_both(
+    model: HostModel, other: HostModel, batches: list[Mapping[str, Array]]
+) -> tuple[str, float, dict[str, Array], dict[str, Array]]:
+    """The first difference, and loss, gradients and state of the first step."""
+    difference = ""
+    first: tuple[float, dict[str, Array], dict[str, Array]] | None = None
+    for step, batch in enumerate(batches):
+        loss, kept = model.run(batch), other.run(batch)
+        state = {name: model.state(name) for name in model.state_names()}
+        if first is None:
+            first = loss, dict(model.probes), state
+        if np.float32(loss).tobytes() != np.float32(kept).tobytes():
+            difference = difference or f"step {step + 1}: the loss"
+        if model.probes.keys() != other.probes.keys() or model.state_names() != other.state_names():
+            difference = difference or f"step {step + 1}: the set of tensors"
+        for what, name, a, b in _pairs(model, other, state):
+            if a.tobytes() != b.tobytes():
+                difference = difference or f"step {step + 1}: the {what} {name}"
+    assert first is not None
+    return (difference, *first)
+
+
+def _pairs(model: HostModel, other: HostModel, state: Mapping[str, Array]) -> Iterator[tuple[str, str, Array, Array]]:
+    for name in sorted(model.probes.keys() & other.probes.keys()):
+        yield "gradient of", name, model.probes[name], other.probes[name]
+    for name in sorted(state.keys() & set(other.state_names())):
+        yield "state", name, state[name], other.state(name)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def _relative(value: float, expected: float) -> float:
+    return abs(value - expected) / max(abs(expected), float(np.finfo(np.float32).tiny))
+
+
+def _max_abs(array: Array) -> float:
+    return float(np.max(np.abs(np.asarray(array, np.float64)), initial=0.0))
+
+
+def _error(name: str, quantity: str, found: Array, expected: Array, floor: float) -> TensorError:
+    if found.shape != expected.shape:
+        raise UsageError(f"{name}: shape {found.shape}, the reference has {expected.shape}")
+    scale = max(_max_abs(expected), floor, float(np.finfo(np.float32).tiny))
+    difference = _max_abs(np.asarray(found, np.float64) - np.asarray(expected, np.float64))
+    return TensorError(name, quantity, difference / scale, _max_abs(expected))
+
+
+def _gradient_errors(found: Mapping[str, Array], expected: Mapping[str, Array]) -> list[TensorError]:
+    floor = GRADIENT_FLOOR * max((_max_abs(g) for g in expected.values()), default=0.0)
+    return [_error(n, "gradient", found[n], expected[n], floor) for n in sorted(expected)]
+
+
+def _statistic_errors(found: Mapping[str, Array], expected: Mapping[str, Array]) -> list[TensorError]:
+    return [_error(n, "statistic", found[n], expected[n], 0.0) for n in sorted(expected)]
+
+
+def _reference_errors(
+    reference: Mapping[str, Array], gradients: Mapping[str, Array], state: Mapping[str, Array]
+) -> list[TensorError]:
+    expected = {k.removeprefix("grad."): np.asarray(reference[k]) for k in reference if k.startswith("grad.")}
+    missing = sorted(expected.keys() - gradients.keys())
+    if missing:
+        raise UsageError(f"the program has no gradient of {', '.join(missing[:5])}, which the reference has")
+    statistics = {
+        k.split(".", 1)[1]: np.asarray(reference[k]) for k in reference if k.startswith(("bnmean.", "bnvar_onnx."))
+    }
+    missing = sorted(statistics.keys() - state.keys())
+    if missing:
+        raise UsageError(f"the program does not keep {', '.join(missing[:5])}, which the reference has")
+    return [*_gradient_errors(gradients, expected), *_statistic_errors(state, statistics)]
+
+
+def _worst(tensors: list[TensorError], quantity: str) -> float:
+    """The largest error; NaN if any is."""
+    errors = [t.rel_error for t in tensors if t.quantity == quantity]
+    return float(np.max(errors)) if errors else 0.0

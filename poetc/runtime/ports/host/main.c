@@ -1,0 +1,125 @@
+/* Trains on the data of a file and prints the loss of every step.
+ *
+ *     train DATA [STEPS [STATE_OUT]]
+ *
+ * DATA: records, one a step, each the bytes of the inputs and of the target in the order of the header; read round and round.
+ * STEPS: default one pass. STATE_OUT: where to write the state afterwards. Pages go to store.bin in the current directory, which
+ * starts as a copy of store.img if the model keeps weights there.
+ */
+#include "model.h"
+#include "poetc_host.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int fail(const char *what, const char *which)
+{
+    fprintf(stderr, "%s: %s\n", what, which);
+    return 1;
+}
+
+static int copy_file(const char *from, const char *to)
+{
+    FILE *source = fopen(from, "rb"), *target = fopen(to, "wb");
+    int byte, failed = source == NULL || target == NULL;
+
+    while (!failed && (byte = getc(source)) != EOF)
+        failed = putc(byte, target) == EOF;
+    if (source != NULL)
+        fclose(source);
+    if (target != NULL && fclose(target) != 0)
+        failed = 1;
+    return failed;
+}
+
+/* Fill in the inputs of one step: 1 done, 0 the file has no whole record left. */
+static int read_record(FILE *data, uint8_t *arena)
+{
+    const poetc_binding *inputs = POETC_MODEL_INPUTS;
+    uint32_t i;
+
+    for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++) {
+        if (fread(arena + inputs[i].offset, 1, inputs[i].size_bytes, data) != inputs[i].size_bytes)
+            return 0;
+    }
+    return 1;
+}
+
+static int train(poetc_runtime *runtime, FILE *data, long steps, uint8_t *arena)
+{
+    long step;
+    int err;
+
+    for (step = 1; steps == 0 || step <= steps; step++) {
+        if (!read_record(data, arena)) {
+            if (step == 1)
+                return fail("the data file holds no whole record", POETC_MODEL_NAME);
+            if (steps == 0)
+                break;
+            rewind(data);
+            if (!read_record(data, arena))
+                return fail("cannot read the data file again", POETC_MODEL_NAME);
+        }
+        err = poetc_run(runtime);
+        if (err) {
+            fprintf(stderr, "step %ld stopped with code %d\n", step, err);
+            return 1;
+        }
+        printf("step %ld loss %.9g\n", step, (double)poetc_loss(runtime));
+    }
+    return 0;
+}
+
+static int save(const char *path, const uint8_t *arena)
+{
+    FILE *file = fopen(path, "wb");
+    size_t bytes = POETC_MODEL_STATE_BYTES;
+    int failed;
+
+    if (file == NULL)
+        return fail("cannot write", path);
+    failed = fwrite(arena, 1, bytes, file) != bytes;
+    return fclose(file) != 0 || failed ? fail("cannot write", path) : 0;
+}
+
+int main(int argc, char **argv)
+{
+    poetc_config config;
+    poetc_runtime runtime;
+    FILE *data;
+    uint8_t *memory, *arena;
+    int result;
+
+    if (argc < 2 || argc > 4) {
+        fprintf(stderr, "usage: %s DATA [STEPS [STATE_OUT]]\n", argv[0]);
+        return 2;
+    }
+    data = fopen(argv[1], "rb");
+    if (data == NULL)
+        return fail("cannot read", argv[1]);
+    memory = malloc(POETC_MODEL_ARENA_BYTES + POETC_ALIGN);
+    if (memory == NULL)
+        return fail("not enough memory", POETC_MODEL_NAME);
+    arena = memory + (POETC_ALIGN - (uintptr_t)memory % POETC_ALIGN) % POETC_ALIGN;
+
+    memset(&config, 0, sizeof config);
+    config.arena = arena;
+    config.arena_bytes = POETC_MODEL_ARENA_BYTES;
+    config.flash = POETC_MODEL_CONSTANTS;
+    if (POETC_MODEL_STORE_HAS_IMAGE && copy_file("store.img", "store.bin"))
+        return fail("cannot copy store.img to", "store.bin");
+    if (POETC_MODEL_STORE_BLOCKS > 0 && poetc_host_open(&config.store, "store.bin", POETC_MODEL_BLOCK_BYTES))
+        return fail("cannot open", "store.bin");
+    if (poetc_init(&runtime, POETC_MODEL_PROGRAM, &config, POETC_MODEL_STATE))
+        return fail("cannot initialise", POETC_MODEL_NAME);
+
+    result = train(&runtime, data, argc > 2 ? strtol(argv[2], NULL, 10) : 0, arena);
+    if (result == 0 && argc > 3)
+        result = save(argv[3], arena);
+    if (config.store.context != NULL && poetc_host_close(&config.store))
+        result = fail("cannot write", "store.bin");
+    fclose(data);
+    free(memory);
+    return result;
+}

@@ -1,0 +1,225 @@
+"""Lowering, the program checker and the interpreter: numbers must not depend on the schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from poetc.codegen import ProgramError, check_program, interpret, lower, lower_inference, sample_inputs
+from poetc.codegen.program import Call, PageIn, PageOut, PageSource, Program
+from poetc.errors import UsageError
+from poetc.graph import materialize
+from poetc.ops import bind, spec
+from poetc.scheduling import keep_all, pack
+from tests.codegen.models import Case, make_problem, mlp, paged_actions, recomputed_actions, training_case
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    return training_case()
+
+
+def run(program: Program, case: Case, steps: int = 3):
+    interpreter = interpret(program, case.graph.values)
+    losses = [interpreter.run(sample_inputs(program, seed)) for seed in range(steps)]
+    return interpreter, losses
+
+
+def direct(case: Case, steps: int = 3):
+    """The same steps without any arena: a dictionary of tensors."""
+    graph = case.graph
+    state = {n: materialize(v, graph.tensors[n].type) for n, v in graph.values.items()}
+    losses = []
+    program = case.program()
+    for seed in range(steps):
+        tensors = dict(state) | sample_inputs(program, seed)
+        for op in graph.operators:
+            results = spec(op.kind).evaluate(bind(op, graph.tensors), [tensors[t] for t in op.inputs])
+            tensors.update(zip(op.outputs, results, strict=True))
+        losses.append(float(tensors[graph.loss].reshape(-1)[0]))
+        state |= {old: tensors[new] for old, new in graph.updates.items()}
+    return losses, state, {p: tensors[g] for p, g in graph.gradients.items()}
+
+
+SCHEDULES = {
+    "keep-all": lambda case: None,
+    "paged": lambda case: paged_actions(case, "a"),
+    "recomputed": lambda case: recomputed_actions(case, "a"),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_schedule_gives_the_numbers_of_plain_evaluation(case: Case, schedule: str) -> None:
+    program = case.program(SCHEDULES[schedule](case))
+    interpreter, losses = run(program, case)
+    expected, state, gradients = direct(case)
+    assert losses == expected
+    for name in case.graph.updates:
+        assert np.array_equal(interpreter.state(name), state[name]), name
+    assert interpreter.probes.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        assert np.array_equal(interpreter.probes[name], gradient), name
+    assert interpreter.high_water_bytes == program.high_water_bytes
+
+
+def test_paged_tensor_has_two_residences_and_one_page(case: Case) -> None:
+    program = case.program(paged_actions(case, "a"))
+    assert [p.tensor for p in program.pages] == ["a"]
+    assert sum(isinstance(i, PageOut) for i in program.instructions) == 1
+    readers = sum(isinstance(i, PageIn) for i in program.instructions)
+    assert readers >= 2
+    interpreter, _ = run(program, case, steps=1)
+    assert (interpreter.page_outs, interpreter.page_ins) == (1, readers)
+    # 4 x 20 floats and the trailer: 336 bytes, in blocks of 64
+    assert program.pages[0].block_count == 6
+
+
+def test_in_place_output_stands_where_its_input_was(case: Case) -> None:
+    program = case.program()
+    relu = next(i for i in program.instructions if isinstance(i, Call) and i.kind == "Relu")
+    assert relu.inputs[0].offset_bytes == relu.outputs[0].offset_bytes
+
+
+def test_view_has_the_bytes_of_its_root(case: Case) -> None:
+    program = case.program()
+    first = next(i for i in program.instructions if isinstance(i, Call))
+    assert first.inputs[0].tensor == "x" and first.inputs[0].type.shape == (4, 6)
+    assert first.inputs[0].offset_bytes == program.inputs[0].operand.offset_bytes
+
+
+def test_weights_that_live_on_the_store_train_alike(case: Case) -> None:
+    on_store = training_case(on_store=["fc1.weight", "fc1.weight:velocity"])
+    actions = _with_state_paged(on_store, ["fc1.weight", "fc1.weight:velocity"])
+    program = on_store.program(actions)
+    assert {(p.tensor, p.slots, p.image) for p in program.pages} == {
+        ("fc1.weight", 2, True),
+        ("fc1.weight:velocity", 2, True),
+    }
+    sources = [i.source for i in program.instructions if isinstance(i, PageIn)]
+    assert set(sources) == {PageSource.LAST_RUN}
+    interpreter, losses = run(program, on_store)
+    kept, expected = run(case.program(), case)
+    assert losses == expected
+    for name in case.graph.updates:
+        assert np.array_equal(interpreter.state(name), kept.state(name)), name
+    assert program.state_bytes < case.program().state_bytes
+
+
+def _with_state_paged(case: Case, names: list[str]):
+    """Bring state in before each reader, write the new version out when it is made."""
+    from poetc.scheduling import Compute
+    from poetc.scheduling import PageIn as PageInStep
+    from poetc.scheduling import PageOut as PageOutStep
+
+    actions: list = []
+    indices = {case.tensor(n) for n in names}
+    versions = {case.tensor(case.graph.updates[n]) for n in names}
+    for i, op in enumerate(case.problem.operators):
+        actions += [PageInStep(t) for t in op.inputs if t in indices]
+        actions.append(Compute(i))
+        actions += [PageOutStep(t) for t in op.outputs if t in versions]
+    return actions
+
+
+def test_inference_shares_state_and_predicts_with_what_training_left(case: Case) -> None:
+    training = case.program()
+    forward = mlp()
+    problem = make_problem(forward)
+    schedule = keep_all(problem)
+    infer = lower_inference(forward, problem, schedule, pack(problem, schedule), training)
+    assert [(b.name, b.operand) for b in infer.state] == [(b.name, b.operand) for b in training.state]
+    assert not infer.updates_state and training.updates_state
+    trained, _ = run(training, case)
+    inputs = sample_inputs(infer, 7)
+    predictor = interpret(infer, case.graph.values)
+    predictor.arena[: training.state_bytes] = trained.arena[: training.state_bytes]
+    predictor.run(inputs)
+    h = np.maximum(inputs["x"].reshape(4, 6) @ trained.state("fc1.weight").T, 0)
+    logits = h @ trained.state("fc2.weight").T
+    np.testing.assert_allclose(predictor.output("logits"), logits, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(
+        predictor.arena[: training.state_bytes], trained.arena[: training.state_bytes]
+    )  # velocities too
+
+
+# --- what must be refused ---------------------------------------------------------------------------------------------
+
+
+def _moved(program: Program, index: int, output: int, offset: int) -> Program:
+    call = program.instructions[index]
+    assert isinstance(call, Call)
+    outputs = list(call.outputs)
+    outputs[output] = replace(outputs[output], offset_bytes=offset)
+    instructions = list(program.instructions)
+    instructions[index] = replace(call, outputs=tuple(outputs))
+    return replace(program, instructions=tuple(instructions))
+
+
+def test_tensor_over_state_is_found(case: Case) -> None:
+    program = case.program()
+    weight = next(b for b in program.state if b.name == "fc2.weight")
+
+    def move(operands):
+        return tuple(replace(o, offset_bytes=weight.operand.offset_bytes) if o.tensor == "h" else o for o in operands)
+
+    moved = tuple(
+        replace(i, inputs=move(i.inputs), outputs=move(i.outputs)) if isinstance(i, Call) else i
+        for i in program.instructions
+    )
+    with pytest.raises(ProgramError, match=r"reads fc2\.weight at \d+, where h is"):
+        check_program(replace(program, instructions=moved))
+
+
+def test_output_over_an_input_that_does_not_allow_it_is_found(case: Case) -> None:
+    program = case.program()
+    first = program.instructions[0]
+    assert isinstance(first, Call)
+    with pytest.raises(ProgramError, match="over its input x"):
+        check_program(_moved(program, 0, 0, first.inputs[0].offset_bytes))
+
+
+def test_misaligned_and_outside_operands_are_found(case: Case) -> None:
+    program = case.program()
+    with pytest.raises(ProgramError, match="not aligned"):
+        check_program(_moved(program, 0, 0, 8))
+    with pytest.raises(ProgramError, match="outside the arena"):
+        check_program(_moved(program, 0, 0, program.arena_bytes))
+
+
+def test_read_before_write_is_found(case: Case) -> None:
+    program = case.program()
+    with pytest.raises(ProgramError, match=r"reads .* where"):
+        check_program(replace(program, instructions=program.instructions[1:]))
+
+
+def test_update_elsewhere_than_in_place_is_found(case: Case) -> None:
+    program = case.program()
+    index = next(i for i, c in enumerate(program.instructions) if isinstance(c, Call) and c.kind == "Momentum")
+    with pytest.raises(ProgramError, match="not in the place of"):
+        check_program(_moved(program, index, 0, program.arena_bytes - 512))
+
+
+def test_page_of_another_run_is_found(case: Case) -> None:
+    program = case.program(paged_actions(case, "a"))
+    instructions = tuple(i for i in program.instructions if not isinstance(i, PageOut))
+    with pytest.raises(ProgramError, match="page 0"):
+        check_program(replace(program, instructions=instructions))
+
+
+def test_plan_that_forgets_a_tensor_is_refused(case: Case) -> None:
+    schedule = case.schedule()
+    plan = pack(case.problem, schedule)
+    holed = replace(plan, allocations=tuple(a for a in plan.allocations if a.start == 0))
+    with pytest.raises(ProgramError, match="is not in RAM"):
+        lower(case.graph, case.problem, schedule, holed)
+
+
+def test_inputs_are_checked(case: Case) -> None:
+    program = case.program()
+    interpreter = interpret(program, case.graph.values)
+    with pytest.raises(UsageError, match="no value for input 'target'"):
+        interpreter.run({"x": np.zeros((4, 2, 3))})
+    with pytest.raises(UsageError, match="shape"):
+        interpreter.run({"x": np.zeros((4, 6)), "target": np.zeros(4)})
