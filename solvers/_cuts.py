@@ -1,0 +1,346 @@
+"""Lower bounds: a relaxed MIP that enforces RAM only at the first executions of a few operators, the cuts.
+
+Let a_1 < ... < a_G be cuts and stage g run from the first execution of a_g to that of a_{g+1} (stage 0 before a_1). For
+every schedule that executes the operators for the first time in the problem's order, set
+  S[g,t] = 1 if tensor t is in RAM when a_g is first executed,
+  R[g,v] = 1 if operator v is executed in stage g,   I[g,t] = 1 if t is paged in there,   O[t] = 1 if t is paged out at
+  all.
+Then S[g+1,t] <= S[g,t] + R[g,producer] + I[g,t];  R[g,v] <= S[g,u] + R[g,producer of u] + I[g,u] for each u that v
+reads;  I[g,t] <= O[t]; R = 1 for what is first executed in stage g; RAM at a_g: sum size S + its outputs (less what may
+be in place) + its workspace. The cost counts each execution and page-in once per stage, so the optimum is a lower
+bound. Nothing is assumed about the order of recomputation. Optional rows for an operator w between two cuts: what is in
+RAM at a_{g+1} and was neither made nor paged in since a_g (at least z[g,t] = S[g+1,t] - R - I) stayed all the time, w's
+operands beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from poetc.scheduling import choose_pairs
+from poetc.solvers._highs import Answer, Mip
+from poetc.solvers._model import NEVER, Model
+
+SCALE = 1000.0  # what every operator once costs in the MIP's units
+MARGIN = 1e-6  # subtracted from HiGHS's bound before rounding: its tolerances
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """A solved relaxation: `bound` in the problem's cost unit (rounded down), and the plan at the cuts if one was
+    found.
+    """
+
+    cuts: tuple[int, ...]
+    bound: float
+    infeasible: bool
+    exact: bool  # HiGHS solved it to optimality
+    held: tuple[frozenset[int], ...]  # per cut, the tensors in RAM
+    paged: frozenset[int]
+
+
+def operand_bytes(model: Model, v: int) -> int:
+    """RAM that the outputs and workspace of `v` take beyond its inputs, everything allowed in place."""
+    optional = [(i, o) for i, o, required in model.pairs[v] if not required]
+    required = tuple((i, o) for i, o, needed in model.pairs[v] if needed)
+    # The checker also lets a smaller output take over a larger input.
+    op = model.problem.operators[v]
+    optional += [
+        (p.input, p.output) for p in op.in_place if not p.required and model.size[p.output] < model.size[p.input]
+    ]
+    pairs = choose_pairs(required, optional, model.size)
+    return model.workspace[v] + sum(model.size[o] for o in model.outputs[v]) - sum(model.size[o] for _, o in pairs)
+
+
+def working_set_bytes(model: Model, v: int) -> int:
+    return sum(model.size[t] for t in model.inputs[v]) + operand_bytes(model, v)
+
+
+def pinned_interval(model: Model, t: int) -> tuple[int, int] | None:
+    """First executions [a, b] at which `t` is in RAM in every schedule: it cannot be made again nor paged."""
+    p = model.producer[t]
+    if model.pageable[t] or model.on_store[t] or (p >= 0 and model.recomputable[p]):
+        return None
+    last = max(model.consumers[t], default=-1)
+    if model.ends_in_ram[t]:
+        last = NEVER
+    return (p + 1, last) if last > p else None
+
+
+class CutModel:
+    """The relaxed MIP for one list of cuts."""
+
+    def __init__(self, model: Model, cuts: Sequence[int], *, between: bool = False, deadline: bool = True) -> None:
+        self.model = model
+        self.cuts = tuple(cuts)
+        self.mip = Mip(offset=SCALE)
+        self.unit = max(1.0, float(model.base_cost)) / SCALE
+        self.hold: list[dict[int, int]] = []  # S
+        self.run: list[dict[int, int]] = []  # R, only what is optional
+        self.load: list[dict[int, int]] = []  # I
+        self.store: dict[int, int] = {}  # O
+        self.pinned = [pinned_interval(model, t) for t in range(model.n_tensors)]
+        self.proven_infeasible = False
+        self._build(between)
+        if deadline and model.problem.deadline_ns is not None:
+            self._deadline(model.problem.deadline_ns)
+
+    def _is_pinned(self, t: int, cut: int) -> bool:
+        interval = self.pinned[t]
+        return interval is not None and interval[0] <= cut <= interval[1]
+
+    def _useful(self, cut: int) -> set[int]:
+        """Tensors that exist before `cut` and that anything at or after it can use."""
+        model = self.model
+        useful: set[int] = set()
+        for t in sorted(range(model.n_tensors), key=lambda t: -model.producer[t]):
+            p = model.producer[t]
+            if p >= cut:
+                continue
+            if model.ends_in_ram[t]:
+                useful.add(t)
+                continue
+            for v in model.consumers[t]:
+                if v >= cut or (model.recomputable[v] and any(o in useful for o in model.outputs[v])):
+                    useful.add(t)
+                    break
+        return useful
+
+    def _build(self, between: bool) -> None:
+        model, mip, n = self.model, self.mip, self.model.n_ops
+        stages = len(self.cuts)
+        edges = [*self.cuts, n]
+        useful = [self._useful(c) for c in self.cuts]
+        capacity = model.paging_capacity if model.must_page else model.capacity
+        self.pages = -1
+        if model.can_page and not model.must_page and model.problem.page_buffer_bytes:
+            self.pages = mip.column()
+        for g in range(stages):
+            cut = self.cuts[g]
+            inputs = set(model.inputs[cut])
+            hold = {}
+            for t in sorted(useful[g]):
+                if self._is_pinned(t, cut):
+                    continue
+                if model.expiry[t] < cut and not (model.pageable[t] or model.on_store[t]):
+                    continue
+                hold[t] = mip.column(lower=1.0 if t in inputs else 0.0)
+            self.hold.append(hold)
+        for g in range(stages):
+            cut, end = self.cuts[g], edges[g + 1]
+            run, load = {}, {}
+            for v in range(cut):
+                if model.recomputable[v] and any(t in useful[g] for t in model.outputs[v]):
+                    run[v] = mip.column(model.op_cost[v] / self.unit)
+            for t in sorted(useful[g] | {o for v in range(cut, end) for o in model.outputs[v]}):
+                if model.on_store[t] or model.pageable[t]:
+                    if model.producer[t] < end:
+                        load[t] = mip.column(model.in_cost[t] / self.unit)
+                    if t not in self.store and not model.on_store[t]:
+                        written = t in model.page_outs_needed
+                        self.store[t] = mip.column(
+                            0.0 if written else model.out_cost[t] / self.unit, 1.0 if written else 0.0
+                        )
+            self.run.append(run)
+            self.load.append(load)
+            # What stage g may start from; the page-ins that nothing avoids are in the offset.
+        for t in self.model.page_ins_needed:
+            self._needed_page_in(t)
+        for g in range(stages):
+            self._stage(g, edges[g + 1])
+        for g in range(stages):
+            self._ram(g, capacity)
+        if between:
+            for g in range(stages):
+                self._between(g, edges[g + 1], capacity)
+        self._links()
+
+    def _needed_page_in(self, t: int) -> None:
+        """What starts on the store is read at least once; the first read is in the offset, whichever stage it is in."""
+        first = min(self.model.consumers[t], default=NEVER)
+        columns = [load[t] for load in self.load if t in load]
+        if first < self.cuts[0] or not columns:
+            return
+        credit = self.mip.column(-self.model.in_cost[t] / self.unit, 0.0, 1.0, integer=False)
+        self.mip.row([credit, *columns], [1.0, *[-1.0] * len(columns)], upper=0.0)
+
+    def _sources(self, g: int, t: int, end: int) -> list[int] | None:
+        """Columns whose sum makes `t` available in stage g; None if it is there anyway."""
+        p = self.model.producer[t]
+        cut = self.cuts[g]
+        if (p >= cut and p < end) or self._is_pinned(t, cut):
+            return None
+        columns = []
+        if t in self.hold[g]:
+            columns.append(self.hold[g][t])
+        if p in self.run[g]:
+            columns.append(self.run[g][p])
+        if t in self.load[g]:
+            columns.append(self.load[g][t])
+        return columns
+
+    def _stage(self, g: int, end: int) -> None:
+        mip, model = self.mip, self.model
+        cut = self.cuts[g]
+        for v, column in self.run[g].items():
+            for u in model.inputs[v]:
+                sources = self._sources(g, u, end)
+                if sources is not None:
+                    mip.row([column, *sources], [1.0, *[-1.0] * len(sources)], upper=0.0)
+        for v in range(cut, end):
+            for u in model.inputs[v]:
+                sources = self._sources(g, u, end)
+                if sources is not None:
+                    self._require(sources)
+        following = self.hold[g + 1] if g + 1 < len(self.cuts) else {}
+        for t, column in following.items():
+            sources = self._sources(g, t, end)
+            if sources is not None:
+                mip.row([column, *sources], [1.0, *[-1.0] * len(sources)], upper=0.0)
+        if g + 1 == len(self.cuts):
+            for t in range(model.n_tensors):
+                if model.ends_in_ram[t]:
+                    sources = self._sources(g, t, end)
+                    if sources is not None:
+                        self._require(sources)
+
+    def _require(self, sources: list[int]) -> None:
+        if not sources:
+            self.proven_infeasible = True
+            return
+        if len(sources) == 1:
+            self.mip.lower[sources[0]] = 1.0
+        else:
+            self.mip.row(sources, [1.0] * len(sources), lower=1.0)
+
+    def _fixed_bytes(self, cut: int, skip: frozenset[int] = frozenset()) -> int:
+        model = self.model
+        return sum(model.size[t] for t in range(model.n_tensors) if t not in skip and self._is_pinned(t, cut))
+
+    def _ram(self, g: int, capacity: int) -> None:
+        model, cut = self.model, self.cuts[g]
+        fixed = self._fixed_bytes(cut) + operand_bytes(model, cut)
+        index = list(self.hold[g].values())
+        value = [float(model.size[t]) for t in self.hold[g]]
+        self._ram_row(index, value, capacity - fixed)
+
+    def _ram_row(self, index: list[int], value: list[float], room: int) -> None:
+        if room < 0:
+            self.proven_infeasible = True
+            return
+        if sum(value) + (self.model.problem.page_buffer_bytes if self.pages >= 0 else 0) <= room:
+            return
+        if self.pages >= 0:
+            index, value = [*index, self.pages], [*value, float(self.model.problem.page_buffer_bytes)]
+        scale = float(max(1, room))
+        self.mip.row(index, [x / scale for x in value], upper=room / scale)
+
+    def _between(self, g: int, end: int, capacity: int) -> None:
+        """Rows for the operators inside stage g, over what stays in RAM throughout it."""
+        model, mip, cut = self.model, self.mip, self.cuts[g]
+        following = self.hold[g + 1] if g + 1 < len(self.cuts) else {}
+        stays: dict[int, int] = {}
+        for t, column in following.items():
+            p = model.producer[t]
+            if p >= cut or t not in self.hold[g]:
+                continue
+            made = [c for c in (self.run[g].get(p), self.load[g].get(t)) if c is not None]
+            z = mip.column(integer=False)
+            mip.row([column, z, *made], [1.0, -1.0, *[-1.0] * len(made)], upper=0.0)
+            stays[t] = z
+        for w in range(cut + 1, end):
+            operands = frozenset(model.inputs[w])
+            fixed = self._fixed_bytes(w, operands) + working_set_bytes(model, w)
+            kept = [t for t in stays if t not in operands and not self._is_pinned(t, w)]
+            self._ram_row([stays[t] for t in kept], [float(model.size[t]) for t in kept], capacity - fixed)
+
+    def _links(self) -> None:
+        mip, model = self.mip, self.model
+        for load in self.load:
+            for t, column in load.items():
+                if t in self.store:
+                    mip.row([column, self.store[t]], [1.0, -1.0], upper=0.0)
+                if self.pages >= 0:
+                    mip.row([column, self.pages], [1.0, -1.0], upper=0.0)
+        limit = model.problem.store_capacity_bytes
+        if limit is not None and self.store:
+            index = list(self.store.values())
+            mip.row(
+                index,
+                [float(model.size[t]) / max(1, limit) for t in self.store],
+                upper=model.store_free / max(1, limit),
+            )
+
+    def _deadline(self, deadline_ns: int) -> None:
+        model = self.model
+        fixed = sum(model.op_ns) + sum(model.out_ns[t] for t in model.page_outs_needed)
+        room = deadline_ns - fixed
+        if room < 0:
+            self.proven_infeasible = True
+            return
+        index: list[int] = []
+        value: list[float] = []
+        for run in self.run:
+            for v, column in run.items():
+                index.append(column)
+                value.append(model.op_ns[v])
+        for load in self.load:
+            for t, column in load.items():
+                index.append(column)
+                value.append(model.in_ns[t])
+        needed = set(model.page_outs_needed)
+        for t, column in self.store.items():
+            if t not in needed:
+                index.append(column)
+                value.append(model.out_ns[t])
+        if any(value):
+            scale = float(max(1, room))
+            self.mip.row(index, [x / scale for x in value], upper=room / scale)
+
+    def bound_of(self, answer: Answer) -> float:
+        """The answer's dual bound in the problem's unit, rounded against us, but never below the cost of everything
+        once.
+        """
+        if not math.isfinite(answer.bound):
+            return self.model.base_cost
+        return max(self.model.base_cost, math.floor((answer.bound - MARGIN) * self.unit))
+
+    def solve(
+        self,
+        *,
+        time_limit_s: float,
+        relax: bool = False,
+        max_nodes: int | None = None,
+        gap: float = 0.0,
+        cutoff: float | None = None,
+        threads: int = 1,
+        seed: int = 0,
+    ) -> Relaxation:
+        """`cutoff` in the problem's unit: nothing dearer matters."""
+        nothing: frozenset[int] = frozenset()
+        if self.proven_infeasible:
+            return Relaxation(self.cuts, math.inf, True, True, (), nothing)
+        answer = self.mip.solve(
+            time_limit_s=time_limit_s,
+            relax=relax,
+            max_nodes=max_nodes,
+            gap=gap,
+            threads=threads,
+            seed=seed,
+        )
+        if answer.infeasible:
+            return Relaxation(self.cuts, math.inf, True, True, (), nothing)
+        held: tuple[frozenset[int], ...] = ()
+        paged = nothing
+        if answer.values is not None:
+            held = tuple(self._held(g, answer.values) for g in range(len(self.cuts)))
+            paged = frozenset(t for t, c in self.store.items() if answer.values[c] > 0.5)
+        return Relaxation(self.cuts, self.bound_of(answer), False, answer.optimal, held, paged)
+
+    def _held(self, g: int, values: npt.NDArray[np.float64]) -> frozenset[int]:
+        return frozenset(t for t, c in self.hold[g].items() if values[c] > 0.5)

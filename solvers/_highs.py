@@ -1,0 +1,124 @@
+"""A thin builder over highspy: sparse rows straight into HiGHS, status and dual bound read from HiGHS itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import highspy
+import numpy as np
+import numpy.typing as npt
+
+INFINITY = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`bound` is what HiGHS proved (-inf if nothing); `values` the best solution, or None."""
+
+    bound: float
+    objective: float
+    values: npt.NDArray[np.float64] | None
+    optimal: bool
+    infeasible: bool
+    nodes: int
+
+
+@dataclass(slots=True)
+class Mip:
+    """Minimise cost x + offset, subject to rows. Columns and rows are appended; indices are returned."""
+
+    offset: float = 0.0
+    cost: list[float] = field(default_factory=list)
+    lower: list[float] = field(default_factory=list)
+    upper: list[float] = field(default_factory=list)
+    integer: list[bool] = field(default_factory=list)
+    row_lower: list[float] = field(default_factory=list)
+    row_upper: list[float] = field(default_factory=list)
+    starts: list[int] = field(default_factory=lambda: [0])
+    index: list[int] = field(default_factory=list)
+    value: list[float] = field(default_factory=list)
+
+    def column(self, cost: float = 0.0, lower: float = 0.0, upper: float = 1.0, *, integer: bool = True) -> int:
+        self.cost.append(cost)
+        self.lower.append(lower)
+        self.upper.append(upper)
+        self.integer.append(integer)
+        return len(self.cost) - 1
+
+    def row(
+        self, index: Sequence[int], value: Sequence[float], lower: float = -INFINITY, upper: float = INFINITY
+    ) -> int:
+        self.index.extend(index)
+        self.value.extend(value)
+        self.starts.append(len(self.index))
+        self.row_lower.append(lower)
+        self.row_upper.append(upper)
+        return len(self.row_lower) - 1
+
+    @property
+    def columns(self) -> int:
+        return len(self.cost)
+
+    def solve(
+        self,
+        *,
+        time_limit_s: float,
+        relax: bool = False,
+        gap: float = 0.0,
+        max_nodes: int | None = None,
+        cutoff: float | None = None,
+        start: npt.NDArray[np.float64] | None = None,
+        threads: int = 1,
+        seed: int = 0,
+    ) -> Answer:
+        """Solve (`relax`: as an LP). `gap` is relative, on the total with the offset; `cutoff`: no need of anything
+        dearer.
+        """
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = len(self.cost), len(self.row_lower)
+        lp.col_cost_ = np.array(self.cost, dtype=np.float64)
+        lp.col_lower_ = np.array(self.lower, dtype=np.float64)
+        lp.col_upper_ = np.array(self.upper, dtype=np.float64)
+        lp.row_lower_ = np.array(self.row_lower, dtype=np.float64)
+        lp.row_upper_ = np.array(self.row_upper, dtype=np.float64)
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lp.a_matrix_.start_ = np.array(self.starts, dtype=np.int32)
+        lp.a_matrix_.index_ = np.array(self.index, dtype=np.int32)
+        lp.a_matrix_.value_ = np.array(self.value, dtype=np.float64)
+        lp.offset_ = self.offset
+        is_mip = not relax and any(self.integer)
+        if is_mip:
+            kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+            lp.integrality_ = [kinds[i] for i in self.integer]
+        solver = highspy.Highs()
+        solver.setOptionValue("output_flag", False)
+        solver.setOptionValue("threads", threads)
+        solver.setOptionValue("random_seed", seed)
+        solver.setOptionValue("time_limit", max(0.01, time_limit_s))
+        if is_mip:
+            solver.setOptionValue("mip_rel_gap", gap)
+            solver.setOptionValue("mip_abs_gap", 1e-9)
+            if max_nodes is not None:
+                solver.setOptionValue("mip_max_nodes", max_nodes)
+            if cutoff is not None:
+                solver.setOptionValue("objective_bound", cutoff)
+        solver.passModel(lp)
+        if start is not None and is_mip:
+            solution = highspy.HighsSolution()
+            solution.col_value = list(start)
+            solver.setSolution(solution)
+        solver.run()
+        status, info = solver.getModelStatus(), solver.getInfo()
+        optimal = status == highspy.HighsModelStatus.kOptimal
+        infeasible = status == highspy.HighsModelStatus.kInfeasible
+        has_values = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        values = np.array(solver.getSolution().col_value) if has_values else None
+        if is_mip:
+            bound = info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else -INFINITY
+        else:
+            bound = info.objective_function_value if optimal else -INFINITY
+        objective = info.objective_function_value if has_values else INFINITY
+        nodes = int(info.mip_node_count) if is_mip else 0
+        return Answer(bound, objective, values, optimal, infeasible, nodes)

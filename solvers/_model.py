@@ -1,0 +1,127 @@
+"""A Problem as flat lists, with one scalar cost per action: what the search and the bounds work on.
+
+Actions are integers here: operator v is v, the page-in of tensor t is N + t, its page-out N + M + t (N operators, M
+tensors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poetc.scheduling import Action, Compute, PageIn, PageOut, Paging, Problem, Semantics
+
+NEVER = 1 << 30  # a position after everything: "no further need"
+
+
+class Model:
+    """Lists indexed by operator or tensor. Costs are the objective's, plus `time_weight` x ns of every action."""
+
+    def __init__(self, problem: Problem, *, time_weight: float = 0.0) -> None:
+        self.problem = problem
+        ops, tensors = problem.operators, problem.tensors
+        self.n_ops, self.n_tensors = len(ops), len(tensors)
+        self.size = [t.size_bytes for t in tensors]
+        self.workspace = [o.workspace_bytes for o in ops]
+        self.inputs = [tuple(dict.fromkeys(o.inputs)) for o in ops]
+        self.outputs = [o.outputs for o in ops]
+        self.recomputable = [o.recomputable for o in ops]
+        self.producer = [-1] * self.n_tensors
+        self.consumers: list[list[int]] = [[] for _ in tensors]
+        for v in range(self.n_ops):
+            for t in self.outputs[v]:
+                self.producer[t] = v
+            for t in self.inputs[v]:
+                self.consumers[t].append(v)
+        self.in_ram = [t.initial == "ram" for t in tensors]
+        self.on_store = [t.initial == "store" for t in tensors]
+        self.ends_in_ram = [t.final == "ram" for t in tensors]
+        self.ends_on_store = [t.final == "store" for t in tensors]
+        paging = problem.paging is not Paging.NONE
+        self.pageable = [paging and t.pageable for t in tensors]
+        # Pairs that complete() may use (equal sizes) or must use (required).
+        self.pairs = [
+            tuple(
+                (p.input, p.output, p.required)
+                for p in o.in_place
+                if p.required or self.size[p.input] == self.size[p.output]
+            )
+            for o in ops
+        ]
+        # A tensor that a required pair consumes does not exist after that operator (unless a page is read back).
+        self.expiry = [NEVER] * self.n_tensors
+        for v, pairs in enumerate(self.pairs):
+            for i, _, required in pairs:
+                if required:
+                    self.expiry[i] = min(self.expiry[i], v)
+        self.op_ns = [o.time_ns for o in ops]
+        page_time = 0 if problem.semantics is Semantics.POET else 1
+        self.in_ns = [t.page_in_ns * page_time for t in tensors]
+        self.out_ns = [t.page_out_ns * page_time for t in tensors]
+        self.op_cost: list[float]
+        self.in_cost: list[float]
+        self.out_cost: list[float]
+        if problem.objective == "energy":
+            self.op_cost = [o.energy_pj for o in ops]
+            self.in_cost = [t.page_in_pj for t in tensors]
+            self.out_cost = [t.page_out_pj for t in tensors]
+        else:
+            self.op_cost, self.in_cost, self.out_cost = list(self.op_ns), list(self.in_ns), list(self.out_ns)
+        if time_weight:
+            self.op_cost = [c + time_weight * s for c, s in zip(self.op_cost, self.op_ns, strict=True)]
+            self.in_cost = [c + time_weight * s for c, s in zip(self.in_cost, self.in_ns, strict=True)]
+            self.out_cost = [c + time_weight * s for c, s in zip(self.out_cost, self.out_ns, strict=True)]
+        self.cut = self._loss_position()
+        # What no schedule avoids: every operator once, what starts on the store read, what must end there written.
+        self.page_ins_needed = [
+            t for t in range(self.n_tensors) if self.on_store[t] and (self.consumers[t] or self.ends_in_ram[t])
+        ]
+        self.page_outs_needed = [t for t in range(self.n_tensors) if self.ends_on_store[t] and not self.on_store[t]]
+        self.must_page = bool(self.page_ins_needed or self.page_outs_needed)
+        self.base_cost = (
+            sum(self.op_cost)
+            + sum(self.in_cost[t] for t in self.page_ins_needed)
+            + sum(self.out_cost[t] for t in self.page_outs_needed)
+        )
+        self.can_page = any(self.pageable) or self.must_page
+        self.capacity = problem.budget_bytes - problem.base_bytes
+        self.paging_capacity = self.capacity - problem.page_buffer_bytes
+        stored = sum(s for s, there in zip(self.size, self.on_store, strict=True) if there)
+        limit = problem.store_capacity_bytes
+        self.store_free = NEVER << 30 if limit is None else limit - stored
+
+    def _loss_position(self) -> int:
+        """The first operator of the backward pass: where everything kept for it is resident at once."""
+        for v, op in enumerate(self.problem.operators):
+            if op.phase in ("backward", "update"):
+                return v
+        return self.n_ops // 2
+
+    def actions(self, codes: Sequence[int]) -> list[Action]:
+        n, m = self.n_ops, self.n_tensors
+        return [Compute(c) if c < n else PageIn(c - n) if c < n + m else PageOut(c - n - m) for c in codes]
+
+    def cost(self, codes: Sequence[int]) -> float:
+        n, m = self.n_ops, self.n_tensors
+        return sum(
+            self.op_cost[c] if c < n else self.in_cost[c - n] if c < n + m else self.out_cost[c - n - m] for c in codes
+        )
+
+    def time(self, codes: Sequence[int]) -> int:
+        n, m = self.n_ops, self.n_tensors
+        return sum(
+            self.op_ns[c] if c < n else self.in_ns[c - n] if c < n + m else self.out_ns[c - n - m] for c in codes
+        )
+
+    def keep_all(self) -> list[int]:
+        """The codes of keep-all: pages only what it must."""
+        n, m = self.n_ops, self.n_tensors
+        waiting = set(self.page_ins_needed)
+        codes = [n + m + t for t in self.page_outs_needed if self.in_ram[t]]
+        for v in range(n):
+            for t in self.inputs[v]:
+                if t in waiting:
+                    waiting.remove(t)
+                    codes.append(n + t)
+            codes.append(v)
+            codes += [n + m + t for t in self.outputs[v] if self.ends_on_store[t]]
+        return codes + [n + t for t in sorted(waiting)]

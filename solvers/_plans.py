@@ -1,0 +1,47 @@
+"""From the solution of a relaxation to what the eviction heuristic should hold, and samples of its parameters."""
+
+from __future__ import annotations
+
+import bisect
+
+import numpy as np
+
+from poetc.solvers._cuts import Relaxation
+from poetc.solvers._eviction import Plan, Policy
+from poetc.solvers._model import Model
+
+
+def plan_of(model: Model, relaxation: Relaxation, favour: float) -> Plan:
+    """Let go of what the relaxation does not hold at a cut right after its last direct use before it."""
+    cuts, held = relaxation.cuts, relaxation.held
+    drop: list[list[int]] = [[] for _ in range(model.n_ops)]
+    for t in range(model.n_tensors):
+        p = model.producer[t]
+        if p >= cuts[0] or (p < 0 and not model.in_ram[t]) or t in held[0]:
+            continue
+        uses = model.consumers[t]
+        k = bisect.bisect_left(uses, cuts[0])
+        drop[uses[k - 1] if k else max(p, 0)].append(t)
+    for g in range(1, len(cuts)):
+        for t in sorted(held[g - 1] - held[g]):
+            uses = model.consumers[t]
+            k = bisect.bisect_left(uses, cuts[g])
+            last = uses[k - 1] if k else 0
+            drop[last if last >= cuts[g - 1] else cuts[g] - 1].append(t)
+    keep = [t in held[0] for t in range(model.n_tensors)]
+    return Plan(tuple(map(tuple, drop)), np.where(np.array(keep), favour, 0.0), tuple(keep))
+
+
+def sample(random: np.random.Generator, model: Model, around: Policy | None, plan: Plan | None) -> Policy:
+    """A random policy; near `around` if given."""
+    if around is None:
+        alpha, beta, gamma = random.uniform(0.2, 2), random.uniform(0, 2), random.uniform(0.2, 1.5)
+    else:
+        alpha, beta, gamma = (
+            x * float(np.exp(random.normal(0, 0.2))) for x in (around.alpha, around.beta, around.gamma)
+        )
+    level = float(random.choice([0.0, 0.0, 0.1, 0.3, 0.8]))
+    noise = random.normal(0, level, model.n_tensors) if level else None
+    if around is not None and around.noise is not None and random.random() < 0.7:
+        noise = around.noise + (noise if noise is not None else 0.0)
+    return Policy(alpha=alpha, beta=beta, gamma=gamma, noise=noise, plan=plan, depth_first=bool(random.random() < 0.3))

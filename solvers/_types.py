@@ -1,0 +1,54 @@
+"""What a solver module offers, and what it reports while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from poetc.errors import InfeasibleError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolverInfo:
+    """Each `solvers/<name>.py` has `INFO = SolverInfo(...)`."""
+
+    name: str
+    title: str
+    citation: str = ""
+    general_graphs: bool = True  # any DAG, not only chains
+    paging: bool = False  # may page tensors
+    energy: bool = False  # minimises the problem's objective, rather than a proxy
+    deadline: bool = False  # obeys the deadline
+    proof: bool = False  # gives a lower bound better than "every operator once"
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Progress: the best objective and bound so far (pJ or ns), and what the solver is at."""
+
+    stage: str
+    objective: int | None
+    bound: int
+
+
+Progress = Callable[[Event], None]
+
+
+class BudgetError(InfeasibleError):
+    """The budget cannot work, and what could.
+
+    `smallest_bytes`: the smallest budget with a verified schedule (None: none found); `lower_bound_bytes`: no schedule
+    fits in less; `tensors`: names and sizes of what RAM holds at the peak of the smallest one.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        smallest_bytes: int | None,
+        lower_bound_bytes: int,
+        tensors: tuple[tuple[str, int], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.smallest_bytes, self.lower_bound_bytes, self.tensors = smallest_bytes, lower_bound_bytes, tensors

@@ -1,0 +1,175 @@
+"""poetc's own solver: schedules from a race of clairvoyant evictions, lower bounds from relaxed MIPs at a few cuts.
+
+Anytime and deterministic: work is counted in runs and nodes; the time limit only stops it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+from poetc.errors import InfeasibleError, LimitError
+from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, keep_all
+from poetc.solvers._cuts import CutModel, Relaxation
+from poetc.solvers._minimum import lower_bound_bytes, min_budget
+from poetc.solvers._search import Race
+from poetc.solvers._types import BudgetError, Event, Progress, SolverInfo
+
+INFO = SolverInfo(
+    name="poetc",
+    title="Clairvoyant eviction with lower bounds from relaxed MIPs",
+    paging=True,
+    energy=True,
+    deadline=True,
+    proof=True,
+)
+
+CLASS = "first executions in the problem's order; any recomputation, any paging"
+ROUNDING = 1e-8  # a gap below this fraction of the total is what HiGHS's tolerances leave open
+
+
+class _Solve:
+    def __init__(self, problem: Problem, options: SolveOptions, progress: Progress | None) -> None:
+        self.problem, self.options, self.progress = problem, options, progress
+        self.stop_at = time.monotonic() + options.time_limit_s
+        self.race = Race(problem, options.seed, self.stop_at)
+        self.model = self.race.model
+        self.bound = float(self.model.base_cost)
+        self.bound_by = "every operator once"
+        self.log: list[str] = []
+        self.cut_short = False
+
+    # --- state ---
+
+    @property
+    def target(self) -> float:
+        """An incumbent this cheap ends the search."""
+        gap = max(self.options.gap, ROUNDING)
+        return self.bound / (1 - gap) if gap < 1 else math.inf
+
+    @property
+    def done(self) -> bool:
+        return self.race.incumbent is not None and self.race.incumbent.cost <= self.target
+
+    def say(self, stage: str) -> None:
+        incumbent = self.race.incumbent
+        cost = None if incumbent is None else incumbent.cost
+        text = f"{stage}: " + ("no schedule yet" if cost is None else f"schedule {cost}") + f", bound {int(self.bound)}"
+        self.log.append(text)
+        if self.progress is not None:
+            self.progress(Event(stage=stage, objective=cost, bound=int(self.bound)))
+
+    def raise_bound(self, relaxation: Relaxation, name: str) -> None:
+        if relaxation.infeasible:
+            raise self.infeasible(f"proven by {name}")
+        if relaxation.bound > self.bound:
+            self.bound, self.bound_by = relaxation.bound, name
+
+    # --- stages ---
+
+    def run(self) -> Schedule:
+        trivial = self.trivial()
+        if trivial is not None:
+            return trivial
+        n = self.model.n_ops
+        self.race.run(2, self.target)
+        self.say("first schedules")
+        relaxation = self.relax((self.model.cut,), "the cut at the loss")
+        if relaxation.held:
+            self.race.add_arms(relaxation, "held at the loss")
+        self.say("cut at the loss")
+        self.race.run(max(8, min(300, 60_000 // n)), self.target)
+        self.say("race")
+        return self.finish()
+
+    def trivial(self) -> Schedule | None:
+        problem, model = self.problem, self.model
+        schedule = keep_all(problem)
+        needed = lower_bound_bytes(problem)
+        least_ns = model.time(model.keep_all())
+        if problem.deadline_ns is not None and least_ns > problem.deadline_ns:
+            raise InfeasibleError(
+                f"the deadline of {problem.deadline_ns} ns cannot be met: every operator once takes {least_ns} ns; "
+                "allow at least that"
+            )
+        stored = sum(model.size[t] for t in model.page_outs_needed)
+        if stored > model.store_free:
+            raise InfeasibleError(
+                f"the store is too small: {stored - model.store_free} bytes more are needed at the end"
+            )
+        if Completer(problem).run(model.actions(model.keep_all())).peak_bytes <= problem.budget_bytes:
+            self.log.append("keep-all fits")
+            proof = Proof(
+                status=Status.OPTIMAL,
+                objective=schedule.proof.objective,
+                bound=schedule.proof.objective,
+                schedule_class="all schedules",
+                method="every operator once",
+            )
+            return Schedule(solver=INFO.name, steps=schedule.steps, proof=proof, log=tuple(self.log))
+        if needed > problem.budget_bytes:
+            raise self.infeasible("an operator's operands alone need more")
+        return None
+
+    def relax(self, cuts: tuple[int, ...], name: str, *, between: bool = False) -> Relaxation:
+        model = CutModel(self.model, cuts, between=between)
+        remaining = self.stop_at - time.monotonic()
+        relaxation = model.solve(
+            time_limit_s=max(0.1, remaining), max_nodes=20_000, threads=self.options.threads, seed=self.options.seed
+        )
+        if not relaxation.exact and time.monotonic() >= self.stop_at:
+            self.cut_short = True
+        self.raise_bound(relaxation, name)
+        return relaxation
+
+    # --- endings ---
+
+    def infeasible(self, why: str) -> BudgetError:
+        smallest = min_budget(self.problem, time_limit_s=max(2.0, min(20.0, self.stop_at - time.monotonic())))
+        budget = self.problem.budget_bytes
+        text = f"no schedule fits in {budget} bytes ({why})"
+        if smallest.smallest_bytes is None or smallest.smallest_bytes <= budget:
+            text += " together with the deadline; allow more of either"
+        else:
+            text += f"; the smallest budget known to work is {smallest.smallest_bytes} bytes (nothing below "
+            text += f"{smallest.lower_bound_bytes} can)"
+        if smallest.tensors:
+            text += "; at its peak: " + ", ".join(f"{name} ({size})" for name, size in smallest.tensors[:5])
+        return BudgetError(
+            text,
+            smallest_bytes=smallest.smallest_bytes,
+            lower_bound_bytes=smallest.lower_bound_bytes,
+            tensors=smallest.tensors,
+        )
+
+    def finish(self) -> Schedule:
+        incumbent = self.race.incumbent
+        if incumbent is None:
+            smallest = min_budget(self.problem, time_limit_s=max(2.0, min(20.0, self.stop_at - time.monotonic())))
+            found = smallest.smallest_bytes
+            advice = "allow more time" if found is None else f"the smallest budget with a schedule is {found} bytes"
+            raise LimitError(
+                f"found no schedule for {self.problem.budget_bytes} bytes, nor a proof that there is none; {advice}"
+            )
+        bound = min(math.ceil(self.bound), incumbent.cost)
+        gap = (incumbent.cost - bound) / max(1, incumbent.cost)
+        if gap <= ROUNDING:
+            status = Status.OPTIMAL
+        elif gap <= self.options.gap or not (self.race.out_of_time or self.cut_short):
+            status = Status.FEASIBLE
+        else:
+            status = Status.LIMIT
+        completion = Completer(self.problem).run(self.model.actions(incumbent.codes))
+        proof = Proof(
+            status=status,
+            objective=incumbent.cost,
+            bound=bound,
+            schedule_class=CLASS,
+            method=f"schedule: {incumbent.origin}; bound: {self.bound_by}",
+        )
+        return Schedule(solver=INFO.name, steps=completion.steps, proof=proof, log=tuple(self.log))
+
+
+def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+    """The cheapest schedule found, with a lower bound. Raises InfeasibleError only if proven, else LimitError."""
+    return _Solve(problem, options, progress).run()
