@@ -97,16 +97,54 @@ def profiles_text(document: Mapping[str, Any]) -> str:
 
 
 def analyze_text(analysis: Mapping[str, Any]) -> str:
-    return fields(
-        (key.replace("_", " "), str(value))
-        for key, value in analysis.items()
-        if not isinstance(value, dict | list | tuple)
-    )
+    """What training the model takes."""
+    keep_all = analysis["keep_all_peak_bytes"]
+
+    def shapes(key: str) -> str:
+        return ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in analysis[key].items())
+
+    kinds = ", ".join(f"{count} {kind}" for kind, count in analysis["forward_operators"].items())
+    parts = [
+        fields(
+            (
+                ("inputs", shapes("inputs")),
+                ("outputs", shapes("outputs")),
+                ("forward operators", kinds),
+                ("operators of a step", f"{analysis['operators']:,}"),
+                ("parameters", f"{analysis['parameters']:,}  ({size(analysis['parameter_bytes'])})"),
+                ("of them trained", f"{analysis['trained_parameters']:,}"),
+                ("multiply-accumulates", f"{analysis['forward_macs']:,} forward, {analysis['step_macs']:,} a step"),
+                ("saved for backward", size(analysis["saved_bytes"])),
+                ("keep-all peak", f"{size(keep_all)}  on {analysis['device']}"),
+                ("smallest budget", share(analysis["min_budget_bytes"], keep_all)),
+            )
+        )
+    ]
+    if "parameter_table" in analysis:
+        rows = [
+            (
+                row["name"],
+                "x".join(map(str, row["shape"])),
+                row["role"],
+                "yes" if row["trained"] else "no",
+                row["reason"],
+            )
+            for row in analysis["parameter_table"]
+        ]
+        parts.append(table(("tensor", "shape", "taken for", "trained", "because"), rows))
+    return "\n\n".join(parts)
 
 
 def emit_text(document: Mapping[str, Any]) -> str:
+    """What was emitted, and what it needs."""
+    goal = "libmodel.a" if document["target"] == "cortex-m" else "train"
     return fields(
-        (key.replace("_", " "), str(value))
-        for key, value in document.items()
-        if not isinstance(value, dict | list | tuple)
+        (
+            ("written to", f"{document['out']}  (make -C {document['out']} builds {goal}; README.md there says more)"),
+            ("programs", ", ".join(document["programs"])),
+            ("arena", f"{document['arena_bytes']:,} B  (state {document['state_bytes']:,} B at the bottom of it)"),
+            ("constants in flash", size(document["flash_bytes"])),
+            ("store", size(document["store_bytes"])),
+            ("steps", f"{document['steps']:,}"),
+        )
     )

@@ -19,9 +19,19 @@ from poetc.cli._console import Console
 @_options.device_option
 @_options.batch_option
 @_options.training_options
+@click.option(
+    "--parameters", is_flag=True, help="Also list what was taken for a weight and what for a constant, and why."
+)
 @_options.output_options
 def analyze(
-    model: Path, device: str, batch: int | None, as_json: bool, quiet: bool, verbose: bool, **options: Any
+    model: Path,
+    device: str,
+    batch: int | None,
+    parameters: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+    **options: Any,
 ) -> None:
     """Say what training MODEL (an ONNX file) takes.
 
@@ -34,8 +44,10 @@ def analyze(
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     request = pipeline.ModelRequest(source=model, batch=batch, device=device, training=_options.training_from(options))
-    with console.progress("reading the model") as progress:
-        analysis = pipeline.analyze(request, progress)
-    for note in analysis.get("notes", ()):
+    with console.progress("reading the model"):
+        analysis = pipeline.analyze(request)
+        if parameters:
+            analysis["parameter_table"] = pipeline.parameter_table(request)
+    for note in analysis["notes"]:
         console.note(note)
     console.answer(analysis, _text.analyze_text(analysis))

@@ -35,10 +35,10 @@ def emit(directory: Path, target: str, out: Path, as_json: bool, quiet: bool, ve
 
     SRC holds the step table, the initial weights, the kernels that are used, the runtime and a Makefile.
     """
-    from poetc import pipeline
+    from poetc import outputs
     from poetc.cli import _text
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("emitting C") as progress:
-        document = pipeline.emit(directory, target, out, progress)
+        document = outputs.emit(directory, target, out, progress)
     console.answer(document, _text.emit_text(document))

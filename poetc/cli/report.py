@@ -21,9 +21,9 @@ from poetc.cli._console import Console
 @_options.output_options
 def report(directory: Path, html: Path | None, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Show what was solved: memory over time, what was kept, recomputed and paged and when, totals."""
-    from poetc import pipeline
+    from poetc import outputs
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
-    with console.progress("reading the schedule") as progress:
-        document, text = pipeline.report(directory, html, progress)
+    with console.progress("reading the schedule"):
+        document, text = outputs.report(directory, html)
     console.answer(document, text)

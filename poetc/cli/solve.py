@@ -74,6 +74,7 @@ def solve(
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     training = _options.training_from(options)
+    options["out"] = options["out"] or pipeline.out_directory(model)
     request = pipeline.SolveRequest(
         model=pipeline.ModelRequest(source=model, batch=batch, device=device, training=training),
         options=SolveOptions(time_limit_s=time_limit, gap=gap),
@@ -81,6 +82,6 @@ def solve(
     )
     with console.progress("reading the model") as progress:
         result = pipeline.solve(request, progress)
-    for note in result.notes:
+    for note in result.summary["notes"]:
         console.note(note)
     console.answer(result.summary, _text.solve_text(result.summary))

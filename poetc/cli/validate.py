@@ -30,11 +30,11 @@ def validate(directory: Path, reference: Path | None, as_json: bool, quiet: bool
     With the numpy interpreter, with keep-all (bit for bit), the measured peak with the predicted one, and with a
     reference if one is given. Exit code 1 when a comparison fails.
     """
-    from poetc import pipeline
+    from poetc import outputs
     from poetc.cli import _text
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the schedule") as progress:
-        result = pipeline.validate(directory, reference, progress)
+        result = outputs.validate(directory, reference, progress)
     console.answer(result.document, _text.validate_text(result.document))
     result.require()

@@ -1,0 +1,135 @@
+"""What is made of a solved directory: C, a validation, a report. A command parses, calls one function here, prints."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from poetc import artifact, codegen, reporting
+from poetc.artifact import Artifact
+from poetc.codegen import Validation
+from poetc.codegen.program import Program
+from poetc.devices import build_problem, load_profile
+from poetc.errors import CheckFailed, UsageError
+from poetc.graph import Array, Graph, TrainingGraph
+from poetc.scheduling import Problem, keep_all, pack
+
+Progress = Callable[[str], None]
+
+
+def _silent(message: str) -> None:
+    del message
+
+
+def training_program(solved: Artifact) -> Program:
+    """The training step under the schedule that was solved."""
+    return codegen.lower(_graph(solved), solved.problem, solved.schedule, solved.plan)
+
+
+def keep_all_program(solved: Artifact) -> Program:
+    """The same step with every tensor kept until its last use."""
+    return _kept(_graph(solved), solved.problem, None)
+
+
+def inference_program(solved: Artifact, training: Program) -> Program | None:
+    """The model itself, on the state and the constants of `training`. None if the model was not recorded."""
+    if solved.inference is None:
+        return None
+    profile = load_profile(solved.summary["device"])
+    return _kept(solved.inference, build_problem(solved.inference, profile, budget_bytes=0), training)
+
+
+def _kept(graph: Graph, problem: Problem, training: Program | None) -> Program:
+    schedule = keep_all(problem)
+    plan = pack(problem, schedule)
+    if training is None:
+        return codegen.lower(graph, problem, schedule, plan)
+    return codegen.lower_inference(graph, problem, schedule, plan, training)
+
+
+def _graph(solved: Artifact) -> TrainingGraph:
+    if solved.graph is None:
+        raise UsageError("solved from a problem alone: there is no model in it to run; solve the ONNX file itself")
+    return solved.graph
+
+
+def emit(directory: Path, target: str, out: Path, progress: Progress = _silent) -> dict[str, Any]:
+    """Write C for `target` to `out`; what it needs, in bytes."""
+    solved = artifact.read(directory)
+    progress("lowering")
+    training = training_program(solved)
+    inference = inference_program(solved, training)
+    programs = [training] if inference is None else [training, inference]
+    progress("writing C")
+    codegen.emit(programs, _graph(solved).values, model=_graph(solved).name, target=target, out_dir=out)
+    return {
+        "out": str(out),
+        "target": target,
+        "programs": [program.name for program in programs],
+        "arena_bytes": max(program.arena_bytes for program in programs),
+        "train_arena_bytes": training.arena_bytes,
+        "state_bytes": training.state_bytes,
+        "flash_bytes": max(program.flash_bytes for program in programs),
+        "store_bytes": max(codegen.store_blocks(p) for p in programs) * training.block_bytes,
+        "steps": len(training.instructions),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A validation as `poetc validate` answers it. Peaks are of the RAM that a budget counts."""
+
+    document: Mapping[str, Any]
+    problems: tuple[str, ...]
+
+    def require(self) -> None:
+        """Raise CheckFailed if something does not hold."""
+        if self.problems:
+            raise CheckFailed("; ".join(self.problems))
+
+
+def validate(directory: Path, reference: Path | None = None, progress: Progress = _silent) -> Checked:
+    """Compile and run the emitted C on this machine, and compare."""
+    solved = artifact.read(directory)
+    expected = None if reference is None else _read_reference(reference)
+    progress("lowering")
+    training, kept = training_program(solved), keep_all_program(solved)
+    progress("compiling and running")
+    result: Validation = codegen.validate(training, kept, _graph(solved).values, reference=expected)
+    problems = result.problems()
+    base_bytes = solved.problem.base_bytes
+    document = {
+        **result.to_json(),
+        "passed": not problems,
+        "peak_predicted_bytes": base_bytes + result.peak_predicted_bytes,
+        "peak_measured_bytes": base_bytes + result.peak_measured_bytes,
+    }
+    return Checked(document, problems)
+
+
+def _read_reference(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+        raise UsageError(f"{path}: not an .npz file of arrays; docs/SPEC.md says what a reference holds") from error
+
+
+def report(directory: Path, html: Path | None = None) -> tuple[dict[str, Any], str]:
+    """Totals and text; the page also goes to `html` if that is given."""
+    solved = artifact.read(directory)
+    reports = reporting.reports(solved)
+    page = directory / "report.html"
+    if html is not None:
+        html.write_text(reports["report.html"], encoding="utf-8")
+        page = html
+    elif not page.exists():
+        page.write_text(reports["report.html"], encoding="utf-8")
+    document = {**json.loads(json.dumps(solved.summary)), "report": str(page)}
+    return document, f"{reports['report.txt']}\nPage: {page}\n"
