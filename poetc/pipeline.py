@@ -1,0 +1,224 @@
+"""What the commands do, stage after stage. The command line parses, calls one function here and prints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from poetc import frontend, passes, reporting, solvers, training
+from poetc.artifact import Artifact, write
+from poetc.devices import build_problem, load_profile, parse_duration, parse_size
+from poetc.errors import InfeasibleError, UsageError
+from poetc.graph import Graph, Phase, Role, TrainingGraph
+from poetc.ops import bind, spec
+from poetc.scheduling import keep_all_peak_bytes, pack, problem_from_json, verify
+from poetc.scheduling.problem import Problem
+from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions
+from poetc.training import TrainingOptions
+
+Progress = Callable[[str], None]
+PACK_ATTEMPTS = 8
+
+
+def _silent(message: str) -> None:
+    del message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """Which model, and how it is to be trained."""
+
+    source: Path
+    batch: int | None = None
+    device: str = "host"
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolveRequest:
+    """A model or a Problem (`.json`), and what to solve it for. `budget` and `deadline` as typed by the user."""
+
+    model: ModelRequest
+    budget: str | None = None
+    deadline: str | None = None
+    objective: str = "energy"
+    paging: bool = True
+    solver: str = "poetc"
+    options: SolveOptions = field(default_factory=SolveOptions)
+    out: Path | None = None
+
+
+def training_graph(request: ModelRequest) -> tuple[Graph, TrainingGraph]:
+    """The model, and its whole training step."""
+    graph = frontend.load(request.source, batch=request.batch)
+    return graph, passes.run_standard(training.build(graph, request.training))
+
+
+def analyze(request: ModelRequest) -> dict[str, Any]:
+    """What `poetc analyze` prints: the model, its training step and how small its RAM can be."""
+    graph, step = training_graph(request)
+    problem = build_problem(step, load_profile(request.device), budget_bytes=0)
+    peak = keep_all_peak_bytes(problem)
+    minimum, minimum_bound = solvers.min_budget(problem)
+    macs = {phase.value: 0 for phase in Phase}
+    for op in step.operators:
+        macs[op.phase.value] += spec(op.kind).work(bind(op, step.tensors)).macs
+    parameters = [t for t in graph.tensors.values() if t.role is Role.PARAMETER]
+    kinds: dict[str, int] = {}
+    for op in graph.operators:
+        kinds[op.kind] = kinds.get(op.kind, 0) + 1
+    return {
+        "model": str(request.source),
+        "supported": True,
+        "device": request.device,
+        "inputs": {name: list(graph.tensors[name].shape) for name in graph.inputs},
+        "outputs": {name: list(graph.tensors[name].shape) for name in graph.outputs},
+        "operators": len(problem.operators),
+        "forward_operators": dict(sorted(kinds.items())),
+        "parameters": sum(t.type.elements for t in parameters),
+        "parameter_bytes": sum(t.size_bytes for t in parameters),
+        "trained_parameters": sum(step.tensors[name].type.elements for name in step.gradients),
+        "forward_macs": macs[Phase.FORWARD.value],
+        "step_macs": sum(macs.values()),
+        "saved_bytes": saved_bytes(problem),
+        "keep_all_peak_bytes": peak,
+        "min_budget_bytes": minimum,
+        "min_budget_bound_bytes": minimum_bound,
+        "notes": list(step.notes),
+    }
+
+
+def saved_bytes(problem: Problem) -> int:
+    """Bytes that the forward pass makes and the backward pass reads: what training keeps beyond inference."""
+    phases = {op.name: op.phase for op in problem.operators}
+    made = {t for op in problem.operators if phases[op.name] == Phase.FORWARD.value for t in op.outputs}
+    read = {t for op in problem.operators if phases[op.name] == Phase.BACKWARD.value for t in op.inputs}
+    return sum(problem.tensors[t].size_bytes for t in made & read)
+
+
+def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
+    """Solve and, if `request.out` is given, write the directory. Raises the errors of `poetc.errors`."""
+    started = time.perf_counter()
+    progress("reading the model")
+    graph, step, problem = _problem(request)
+    problem = _limits(request, problem)
+    progress("solving")
+    minimum, _ = solvers.min_budget(problem)
+    schedule, plan = schedule_and_pack(problem, request, minimum, progress)
+    trace = verify(problem, schedule)
+    proof = schedule.proof
+    summary: dict[str, Any] = {
+        "status": proof.status.value,
+        "energy_pj": trace.energy_pj,
+        "energy_bound_pj": proof.bound if problem.objective == "energy" else problem.compute_once_pj,
+        "compute_once_pj": problem.compute_once_pj,
+        "objective": problem.objective,
+        "gap": proof.gap(),
+        "overhead_gap": proof.overhead_gap(
+            problem.compute_once_pj if problem.objective == "energy" else problem.compute_once_ns
+        ),
+        "schedule_class": proof.schedule_class,
+        "time_ns": trace.time_ns,
+        "deadline_ns": problem.deadline_ns,
+        "budget_bytes": problem.budget_bytes,
+        "peak_bytes": trace.peak_bytes,
+        "arena_bytes": plan.arena_bytes,
+        "ram_bytes": problem.base_bytes + plan.arena_bytes,
+        "keep_all_peak_bytes": keep_all_peak_bytes(problem),
+        "min_budget_bytes": minimum,
+        "recomputes": trace.recomputes,
+        "page_outs": trace.page_outs,
+        "page_ins": trace.page_ins,
+        "operators": len(problem.operators),
+        "solver": schedule.solver,
+        "solve_seconds": round(time.perf_counter() - started, 3),
+        "model": str(request.model.source),
+        "device": problem.device,
+        "notes": list(step.notes) if step is not None else [],
+        "out": str(request.out) if request.out is not None else None,
+    }
+    artifact = Artifact(summary=summary, problem=problem, schedule=schedule, plan=plan, graph=step, inference=graph)
+    if request.out is not None:
+        progress("writing the report")
+        write(artifact, request.out, reporting.reports(artifact))
+    return artifact
+
+
+def _problem(request: SolveRequest) -> tuple[Graph | None, TrainingGraph | None, Problem]:
+    source = request.model.source
+    if source.suffix == ".json":
+        try:
+            return None, None, problem_from_json(source.read_bytes(), source=str(source))
+        except OSError as error:
+            raise UsageError(f"{source}: {error.strerror}") from error
+    graph, step = training_graph(request.model)
+    return graph, step, build_problem(step, load_profile(request.model.device), budget_bytes=0)
+
+
+def _limits(request: SolveRequest, problem: Problem) -> Problem:
+    """Budget and deadline as numbers. A Problem brings its own; options override."""
+    budget = problem.budget_bytes
+    if request.budget is not None:
+        budget = parse_size(request.budget, of=keep_all_peak_bytes(problem), option="--budget")
+    if budget <= 0:
+        raise UsageError("no RAM budget: pass --budget, for example 256MB, or 60% (of the keep-all peak)")
+    deadline = problem.deadline_ns
+    if request.deadline is not None:
+        deadline = parse_duration(request.deadline, of=problem.compute_once_ns, option="--deadline")
+    changes: dict[str, Any] = {"budget_bytes": budget, "deadline_ns": deadline, "objective": request.objective}
+    if not request.paging:
+        changes["paging"] = type(problem.paging).NONE
+    return replace(problem, **changes)
+
+
+def schedule_and_pack(
+    problem: Problem, request: SolveRequest, minimum_bytes: int, progress: Progress = _silent
+) -> tuple[Schedule, MemoryPlan]:
+    """A schedule whose packed arena fits the budget too.
+
+    Packing can need more than the most that is ever live. The problem is then solved again for a budget smaller by the
+    excess; the bound proven for the whole budget still holds for the result.
+    """
+    solved = solvers.solve(problem, request.solver, request.options, progress)
+    plan = pack(problem, solved)
+    bound, first_class = solved.proof.bound, solved.proof.schedule_class
+    budget = problem.budget_bytes
+    for _ in range(PACK_ATTEMPTS):
+        excess = problem.base_bytes + plan.arena_bytes - problem.budget_bytes
+        if excess <= 0:
+            break
+        budget -= excess
+        progress(f"packing needs {excess} bytes too much: solving for {budget}")
+        tightened = replace(problem, budget_bytes=budget)
+        solved = solvers.solve(tightened, request.solver, request.options, progress)
+        plan = pack(tightened, solved)
+    else:
+        raise InfeasibleError(
+            f"schedules fit the budget of {problem.budget_bytes} bytes but none could be packed into it;"
+            f" the smallest budget known to be schedulable is {minimum_bytes} bytes",
+            details={"budget_bytes": problem.budget_bytes, "min_budget_bytes": minimum_bytes},
+        )
+    if budget != problem.budget_bytes:
+        status = solved.proof.status
+        if status is type(status).OPTIMAL and solved.proof.objective > bound:
+            status = type(status).FEASIBLE
+        solved = replace(solved, proof=replace(solved.proof, bound=bound, schedule_class=first_class, status=status))
+    return solved, plan
+
+
+def out_directory(source: Path) -> Path:
+    """`MODEL.poetc` in the working directory."""
+    return Path(source.name).with_suffix(".poetc")
+
+
+def parameter_table(request: ModelRequest) -> list[Mapping[str, Any]]:
+    """What the importer took for a weight and what for a constant, with its reason, and which of them are trained."""
+    graph = frontend.load(request.source, batch=request.batch)
+    trained = training.select_parameters(graph, request.training.train)
+    return [
+        {"name": d.name, "shape": list(d.shape), "role": d.decision, "reason": d.reason, "trained": d.name in trained}
+        for d in frontend.parameter_decisions(graph)
+    ]
