@@ -1,7 +1,7 @@
 """Devices: profiles with provenance, the cost model, and Graph → Problem. See docs/adding-a-device.md."""
 
 from poetc.devices.building import build_problem, is_flash_resident
-from poetc.devices.loading import list_profiles, load_profile, profile_to_dict
+from poetc.devices.loading import list_profiles, load_profile, profile_to_dict, profile_to_yaml
 from poetc.devices.profile import DeviceProfile, Quantity, Source, Store
 from poetc.devices.totals import Totals, compute_totals, flash_needed_bytes
 from poetc.devices.units import format_bytes, format_ns, format_pj, parse_duration, parse_size
@@ -24,4 +24,5 @@ __all__ = [
     "parse_duration",
     "parse_size",
     "profile_to_dict",
+    "profile_to_yaml",
 ]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from poetc.devices._yaml import KeyPath, read
 from poetc.devices.profile import DeviceProfile, Quantity, Source
@@ -49,6 +50,27 @@ def profile_to_dict(profile: DeviceProfile) -> dict[str, Any]:
     result = msgspec.to_builtins(profile, order="sorted")
     assert isinstance(result, dict)
     return result
+
+
+def profile_to_yaml(profile: DeviceProfile) -> str:
+    """The profile as a file that `load_profile` reads: inheritance resolved, every number with its source."""
+    names: dict[tuple[str, str, str], str] = {}
+
+    def compact(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        if _is_quantity(value):
+            source = value["source"]
+            key = (source["kind"], source["text"], source["url"])
+            result = {"value": value["value"], "source": names.setdefault(key, f"{source['kind']}-{len(names) + 1}")}
+            return result | ({"note": value["note"]} if value["note"] else {})
+        return {k: compact(v) for k, v in value.items() if v is not None and v != {}}
+
+    document = compact(msgspec.to_builtins(profile))
+    del document["name"]
+    sources = {name: {"kind": k, "text": t} | ({"url": u} if u else {}) for (k, t, u), name in names.items()}
+    head = {key: document.pop(key) for key in ("title", "description") if key in document}
+    return yaml.safe_dump(head | {"sources": sources} | document, sort_keys=False, allow_unicode=True, width=110)
 
 
 def _folder() -> Path:

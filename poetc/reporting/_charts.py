@@ -157,7 +157,7 @@ def timeline(solved: Solved, facts: Facts) -> str:
     items = "".join(_timeline_row(problem, t, fates[t], "".join(stays[t]), steps) for t in rows)
     more = len(forward) - len(rows)
     note = (
-        f"<p class='small'>{more} more tensors are not drawn: the smallest of those that are only kept.</p>"
+        f"<p class='small'>The {more} smallest tensors are not drawn; those recomputed or paged come first.</p>"
         if more
         else ""
     )
@@ -177,7 +177,7 @@ def _timeline_row(problem: Problem, t: int, fates: set[Origin], body: str, steps
     words = [w for o, w in ((Origin.RECOMPUTED, "recomputed"), (Origin.PAGED, "paged")) if o in fates] or ["kept"]
     label = f"{shorten(tensor.name, 100)}: {format_bytes(tensor.size_bytes)}, {' and '.join(words)}"
     return (
-        f'<li><span class="name" title="{escape(shorten(tensor.name, 200))}">{escape(shorten(tensor.name, 48))}</span>'
+        f'<li><span class="name" title="{escape(shorten(tensor.name, 200))}">{escape(shorten(tensor.name, 42))}</span>'
         f'<span class="size">{format_bytes(tensor.size_bytes)}</span>'
         f'<svg viewBox="0 0 {steps} 10" preserveAspectRatio="none" role="img" aria-label="{escape(label)}">'
         f"{body}</svg></li>"

@@ -51,6 +51,9 @@ def verdict(solved: Solved) -> str:
     """One sentence: does it fit, what does it cost."""
     problem, trace = solved.problem, solved.trace
     used, cost = format_bytes(trace.peak_bytes), overhead(solved)
+    excess = problem.base_bytes + solved.plan.arena_bytes - problem.budget_bytes
+    if excess > 0:
+        return f"The schedule fits the budget, but packed it needs {format_bytes(excess)} more than the budget."
     return f"One step fits in {format_bytes(problem.budget_bytes)} of RAM: it uses {used}" + (
         f" and needs {cost}." if cost else "."
     )

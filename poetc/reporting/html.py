@@ -16,6 +16,7 @@ from poetc.reporting._solved import Solved
 _OPERATOR_ROWS = 1500
 _PEAK_ROWS = 15
 _LIST_ROWS = 12
+_NAME = 100  # characters shown of a name in a table
 
 Cell = str | tuple[str, int | float]  # what is shown, or that and what it sorts by
 
@@ -238,7 +239,7 @@ def _table(heading: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], *
             for h, n in zip(heads, numeric, strict=True)
         ]
         head = f"<thead><tr>{''.join(cells)}</tr></thead>"
-    body = "".join(_row(row, kind) for row in rows)
+    body = "".join(_row(row, heads, kind) for row in rows)
     caption = f"<caption>{escape(heading)}</caption>" if heading else ""
     rest = more - len(rows)
     note = f'<p class="small">and {rest:,} more</p>' if rest > 0 else ""
@@ -249,7 +250,7 @@ def _table(heading: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], *
     )
 
 
-def _row(row: Sequence[Cell], kind: str) -> str:
+def _row(row: Sequence[Cell], heads: Sequence[str], kind: str) -> str:
     cells = []
     for i, cell in enumerate(row):
         if isinstance(cell, tuple):
@@ -258,8 +259,10 @@ def _row(row: Sequence[Cell], kind: str) -> str:
         elif kind == "facts" and i == 0:
             cells.append(f'<th scope="row">{escape(cell)}</th>')
         else:
-            title = f' title="{escape(cell)}"' if len(cell) > 100 else ""
-            cells.append(f"<td{title}>{escape(_words.shorten(cell, 100) if title and kind != 'facts' else cell)}</td>")
+            # Names of tensors and operators may break anywhere; words such as a phase may not.
+            name = ' class="name"' if i <= 1 and heads[i] in ("operator", "tensor") else ""
+            title = f' title="{escape(cell)}"' if name and len(cell) > _NAME else ""
+            cells.append(f"<td{name}{title}>{escape(_words.shorten(cell, _NAME) if name else cell)}</td>")
     return f"<tr>{''.join(cells)}</tr>"
 
 

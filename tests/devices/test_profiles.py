@@ -1,0 +1,178 @@
+"""Profiles: what comes with poetc, the schema's complaints (file, line, key), inheritance."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from poetc.devices import list_profiles, load_profile, profile_to_yaml
+from poetc.errors import UsageError
+
+GOOD = """\
+title: A board
+source: sheet
+sources:
+  sheet: {kind: datasheet, text: the data sheet}
+  bench: {kind: measured, text: on my desk}
+cpu: {core: cortex-m4, fpu: single, core_count: 1, clock_hz: 1e8}
+memory:
+  ram_bytes: 65536
+  flash_readable_in_place: true
+  runtime_bytes: 64
+  stack_bytes: 1024
+compute:
+  contraction_mac_per_s: {value: 1.0e7, source: bench, note: with dsp}
+  elementwise_flop_per_s: 1.0e7
+  memory_bytes_per_s: 1e8
+  operator_overhead_ns: 100
+  efficiency:
+    Softmax: 0.5
+power: {active_w: 0.1, idle_w: 0.01}
+default_store: sd
+stores:
+  sd:
+    kind: sd
+    mode: sync
+    cpu_during_transfer: idle
+    block_bytes: 512
+    capacity_bytes: 1000000
+    read_latency_ns: 0
+    write_latency_ns: 0
+    read_bytes_per_s: 1.0e6
+    write_bytes_per_s: 1.0e6
+    read_w: 0.1
+    write_w: 0.1
+"""
+
+
+def write(folder: Path, text: str, name: str = "board.yaml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_every_profile_loads_and_says_where_its_numbers_come_from() -> None:
+    assert {"host", "rpi4", "stm32f746", "nrf52840", "mkr1000"} <= set(list_profiles())
+    for name in list_profiles():
+        profile = load_profile(name)
+        assert profile.name == name
+        assert profile.title
+        assert profile.memory.ram_bytes.source.text
+        assert profile.compute.contraction_mac_per_s.source.kind
+        assert profile.default_store in profile.stores
+
+
+def test_published_anchors_bound_the_profiles() -> None:
+    """Energy per operation follows from power and throughput, and agrees with what is published where that is consistent."""
+    for name, flop_per_s, flop_per_j in (("mkr1000", 166_667, 2.525e6), ("nrf52840", 6.37e6, 580e6)):
+        profile = load_profile(name)
+        assert 2 * profile.compute.contraction_mac_per_s.value == pytest.approx(flop_per_s, rel=1e-3)
+        assert flop_per_s / profile.power.active_w.value == pytest.approx(flop_per_j, rel=0.01)
+    pi = load_profile("rpi4")
+    assert 2 * pi.compute.contraction_mac_per_s.value == 2.0e9
+    assert 120.3e6 / pi.power.active_w.value == pytest.approx(
+        40.1e6, rel=0.01
+    )  # the row that does not contradict itself
+    assert pi.power.active_w.value < 10  # and not the 50 W of the one that does
+
+
+def test_a_good_file(tmp_path: Path) -> None:
+    profile = load_profile(write(tmp_path, GOOD))
+    assert profile.name == "board"
+    assert profile.ram_bytes == 65536
+    assert profile.base_bytes == 1088
+    assert profile.flash_bytes is None
+    assert profile.cpu.clock_hz.value == 100_000_000
+    rate = profile.compute.contraction_mac_per_s
+    assert (rate.value, rate.source.kind, rate.note) == (1e7, "measured", "with dsp")
+    assert profile.memory.ram_bytes.source.text == "the data sheet"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("ram_bytes: 65536", "ram_byte: 65536", ":8: unknown key 'ram_byte' in 'memory'; did you mean 'ram_bytes'?"),
+        ("ram_bytes: 65536", "ram_kb: 64", ":8: unknown key 'ram_kb' in 'memory'; did you mean 'ram_bytes'?"),
+        ("ram_bytes: 65536", "ram_bytes: lots", ":8: 'memory.ram_bytes' must be a number, not 'lots'"),
+        ("ram_bytes: 65536", "ram_bytes: 0", ":8: 'memory.ram_bytes' must be greater than zero"),
+        ("ram_bytes: 65536", "ram_bytes: -4", ":8: 'memory.ram_bytes' must be a finite number"),
+        ("ram_bytes: 65536", "ram_bytes: 10.5", ":8: 'memory.ram_bytes' must be a whole number"),
+        ("ram_bytes: 65536", "ram_bytes: 512", ":8: 'memory.ram_bytes' leaves nothing"),
+        ("  ram_bytes: 65536\n", "", ":7: section 'memory' lacks 'ram_bytes'"),
+        ("source: bench", "source: desk", ":13: unknown source 'desk'"),
+        ("kind: measured", "kind: guessed", ":5: source 'bench': invalid enum value"),
+        ("Softmax: 0.5", "Softmax: [1]", ":18: 'compute.efficiency.Softmax' must be a number"),
+        ("    kind: sd\n", "    kind: tape\n", ":23: 'stores.sd.kind': one of sd, emmc"),
+        (
+            "    block_bytes: 512\n",
+            "    block_bytes: 512\n    block_bytes: 256\n",
+            ":27: key 'block_bytes' is given twice",
+        ),
+        ("    read_w: 0.1\n", "", ":22: section 'stores.sd' lacks 'read_w'"),
+        ("default_store: sd", "default_store: tape", ":20: 'default_store' is 'tape', but 'stores' has: sd"),
+        ("idle_w: 0.01", "idle_w: 0.2", ":19: 'power.idle_w' is more than 'power.active_w'"),
+        ("compute:\n", "compute: []\nx:\n", ": unknown key 'x'"),
+        ("power: {", "power: [{", ":20: not valid YAML"),
+        ("source: sheet\n", "", ": 'cpu.core_count' has no source"),
+        ("title: A board", "title: A board\ninherits: rpi44", ":2: unknown device 'rpi44'; did you mean rpi4"),
+        ("title: A board", "title: A board\ninherits: board.yaml", ":2: 'board.yaml' inherits this profile: a circle"),
+        ("title: A board", "title: &a {x: *a}", ":1: nested too deeply"),
+    ],
+)
+def test_complaints_name_file_line_and_key(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    assert old in GOOD
+    path = write(tmp_path, GOOD.replace(old, new, 1))
+    with pytest.raises(UsageError) as error:
+        load_profile(path)
+    assert str(error.value).startswith(str(path))
+    assert complaint in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_inheritance_merges_and_keeps_each_number_with_its_source(tmp_path: Path) -> None:
+    write(tmp_path, GOOD, "base.yaml")
+    child = """\
+    title: A smaller board
+    inherits: ./base.yaml
+    sources: {sheet: {kind: datasheet, text: another data sheet}}
+    memory: {ram_bytes: {value: 32768, source: sheet}}
+    compute: {efficiency: {Softmax: null}}
+    """
+    profile = load_profile(write(tmp_path, textwrap.dedent(child), "small.yaml"))
+    assert profile.title == "A smaller board"
+    assert profile.ram_bytes == 32768
+    assert profile.memory.ram_bytes.source.text == "another data sheet"
+    assert profile.memory.stack_bytes.source.text == "the data sheet"
+    assert profile.compute.efficiency == {}
+    assert profile.stores["sd"].block_bytes.value == 512
+
+
+def test_errors_in_what_is_inherited_name_that_file(tmp_path: Path) -> None:
+    base = write(tmp_path, GOOD.replace("    read_w: 0.1\n", ""), "base.yaml")
+    with pytest.raises(UsageError, match=r"section 'stores.sd' lacks 'read_w'") as error:
+        load_profile(write(tmp_path, "title: x\ninherits: ./base.yaml\n"))
+    assert str(error.value).startswith(f"{base}:22")
+
+
+@pytest.mark.parametrize("name", list_profiles())
+def test_the_yaml_of_a_profile_loads_as_the_same_profile(tmp_path: Path, name: str) -> None:
+    profile = load_profile(name)
+    again = load_profile(write(tmp_path, profile_to_yaml(profile), f"{name}.yaml"))
+    assert again == profile
+
+
+def test_unknown_devices(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"unknown device 'stm32f764'; did you mean stm32f746"):
+        load_profile("stm32f764")
+    with pytest.raises(UsageError, match=r"unknown device 'zzz'; known: .*host"):
+        load_profile("zzz")
+    with pytest.raises(UsageError, match=r"no device profile at"):
+        load_profile(tmp_path / "none.yaml")
+    binary = tmp_path / "x.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="not a text file"):
+        load_profile(binary)
+    with pytest.raises(UsageError, match="1: a device profile is a mapping"):
+        load_profile(write(tmp_path, "- 1\n"))

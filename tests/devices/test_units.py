@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+
+from poetc.devices import format_bytes, format_ns, format_pj, parse_duration, parse_size
+from poetc.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("737719", 737_719),
+        ("256MB", 256_000_000),
+        ("256 MB", 256_000_000),
+        ("256MiB", 268_435_456),
+        ("256mib", 268_435_456),
+        ("1.5GB", 1_500_000_000),
+        ("1.1GB", 1_100_000_000),  # exact: not 1100000000.0000002
+        ("64kB", 64_000),
+        ("64KB", 64_000),
+        ("64KiB", 65_536),
+        ("12B", 12),
+        (".5kB", 500),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+def test_percentage_needs_a_base() -> None:
+    assert parse_size("60%", of=1001) == 600
+    assert parse_size("12.5 %", of=800) == 100
+    with pytest.raises(UsageError, match=r"--budget '60%'.*percentage"):
+        parse_size("60%")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "MB", "-5MB", "1e6", "5 parsecs", "256M", "256Mb", "nan", "0", "0.2B", "1,000B", "5MB!"]
+)
+def test_bad_sizes_name_the_option(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^--ram ") as error:
+        parse_size(text, option="--ram")
+    assert repr(text) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("2.5s", 2_500_000_000),
+        ("300ms", 300_000_000),
+        ("7us", 7_000),
+        ("7µs", 7_000),
+        ("9ns", 9),
+        ("2min", 120 * 10**9),
+    ],
+)
+def test_durations(text: str, time: int) -> None:
+    assert parse_duration(text) == time
+
+
+def test_multiple_needs_a_base() -> None:
+    assert parse_duration("1.3x", of=1000) == 1300
+    with pytest.raises(UsageError, match=r"--deadline '1.3x'.*multiple"):
+        parse_duration("1.3x")
+
+
+@pytest.mark.parametrize("text", ["", "2.5", "s", "-1s", "3 fortnights", "0s"])
+def test_bad_durations_name_the_option(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^--deadline "):
+        parse_duration(text, of=5)
+
+
+def test_formatting() -> None:
+    assert [format_bytes(n) for n in (0, 9_999, 10_000, 737_719, 5_177_344)] == [
+        "0 B", "9,999 B", "10.00 kB", "737.7 kB", "5.177 MB",
+    ]  # fmt: skip
+    assert [format_ns(n) for n in (5, 1_500, 46_470_000, 2_500_000_000)] == ["5 ns", "1.500 µs", "46.47 ms", "2.500 s"]
+    assert [format_pj(n) for n in (5, 48_790_000_000, 1_578 * 10**9)] == ["5 pJ", "48.79 mJ", "1.578 J"]
