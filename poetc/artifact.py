@@ -51,6 +51,11 @@ class Artifact:
     graph: TrainingGraph | None = None
     inference: Graph | None = None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the importer and the training stage decided and the user should know."""
+        return self.graph.notes if self.graph is not None else ()
+
 
 MARKER = "summary.json"
 

@@ -16,7 +16,7 @@ from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
 from poetc.scheduling import keep_all_peak_bytes, pack, problem_from_json, verify
 from poetc.scheduling.problem import Problem
-from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions
+from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions, Status
 from poetc.training import TrainingOptions
 
 Progress = Callable[[str], None]
@@ -62,7 +62,7 @@ def analyze(request: ModelRequest) -> dict[str, Any]:
     graph, step = training_graph(request)
     problem = build_problem(step, load_profile(request.device), budget_bytes=0)
     peak = keep_all_peak_bytes(problem)
-    minimum, minimum_bound = solvers.min_budget(problem)
+    minimum = solvers.min_budget(problem)
     macs = {phase.value: 0 for phase in Phase}
     for op in step.operators:
         macs[op.phase.value] += spec(op.kind).work(bind(op, step.tensors)).macs
@@ -85,8 +85,8 @@ def analyze(request: ModelRequest) -> dict[str, Any]:
         "step_macs": sum(macs.values()),
         "saved_bytes": saved_bytes(problem),
         "keep_all_peak_bytes": peak,
-        "min_budget_bytes": minimum,
-        "min_budget_bound_bytes": minimum_bound,
+        "min_budget_bytes": minimum.smallest_bytes,
+        "min_budget_bound_bytes": minimum.lower_bound_bytes,
         "notes": list(step.notes),
     }
 
@@ -106,8 +106,9 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
     graph, step, problem = _problem(request)
     problem = _limits(request, problem)
     progress("solving")
-    minimum, _ = solvers.min_budget(problem)
-    schedule, plan = schedule_and_pack(problem, request, minimum, progress)
+    schedule, plan = schedule_and_pack(problem, request, progress)
+    progress("looking for the smallest budget")
+    minimum = solvers.min_budget(problem)
     trace = verify(problem, schedule)
     proof = schedule.proof
     summary: dict[str, Any] = {
@@ -128,7 +129,7 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         "arena_bytes": plan.arena_bytes,
         "ram_bytes": problem.base_bytes + plan.arena_bytes,
         "keep_all_peak_bytes": keep_all_peak_bytes(problem),
-        "min_budget_bytes": minimum,
+        "min_budget_bytes": minimum.smallest_bytes,
         "recomputes": trace.recomputes,
         "page_outs": trace.page_outs,
         "page_ins": trace.page_ins,
@@ -175,14 +176,19 @@ def _limits(request: SolveRequest, problem: Problem) -> Problem:
 
 
 def schedule_and_pack(
-    problem: Problem, request: SolveRequest, minimum_bytes: int, progress: Progress = _silent
+    problem: Problem, request: SolveRequest, progress: Progress = _silent
 ) -> tuple[Schedule, MemoryPlan]:
     """A schedule whose packed arena fits the budget too.
 
     Packing can need more than the most that is ever live. The problem is then solved again for a budget smaller by the
     excess; the bound proven for the whole budget still holds for the result.
     """
-    solved = solvers.solve(problem, request.solver, request.options, progress)
+
+    def report(event: solvers.Event) -> None:
+        found = "no schedule yet" if event.objective is None else f"best {event.objective}"
+        progress(f"{event.stage}: {found}, bound {event.bound}")
+
+    solved = solvers.solve(problem, request.solver, request.options, report)
     plan = pack(problem, solved)
     bound, first_class = solved.proof.bound, solved.proof.schedule_class
     budget = problem.budget_bytes
@@ -193,18 +199,18 @@ def schedule_and_pack(
         budget -= excess
         progress(f"packing needs {excess} bytes too much: solving for {budget}")
         tightened = replace(problem, budget_bytes=budget)
-        solved = solvers.solve(tightened, request.solver, request.options, progress)
+        solved = solvers.solve(tightened, request.solver, request.options, report)
         plan = pack(tightened, solved)
     else:
         raise InfeasibleError(
-            f"schedules fit the budget of {problem.budget_bytes} bytes but none could be packed into it;"
-            f" the smallest budget known to be schedulable is {minimum_bytes} bytes",
-            details={"budget_bytes": problem.budget_bytes, "min_budget_bytes": minimum_bytes},
+            f"a schedule fits the budget of {problem.budget_bytes} bytes, but none that was found could be packed into"
+            f" it: the arena needs {excess} bytes more",
+            details={"budget_bytes": problem.budget_bytes, "needed_bytes": problem.budget_bytes + excess},
         )
     if budget != problem.budget_bytes:
         status = solved.proof.status
-        if status is type(status).OPTIMAL and solved.proof.objective > bound:
-            status = type(status).FEASIBLE
+        if status is Status.OPTIMAL and solved.proof.objective > bound:
+            status = Status.FEASIBLE
         solved = replace(solved, proof=replace(solved.proof, bound=bound, schedule_class=first_class, status=status))
     return solved, plan
 
