@@ -1,1 +1,6 @@
-"""See docs/DESIGN.md for what lives here."""
+"""ONNX → Graph: loading, constant folding, translation of operators, pattern recognition, roles of tensors."""
+
+from poetc.frontend._load import load
+from poetc.frontend.roles import ParameterDecision, parameter_decisions
+
+__all__ = ["ParameterDecision", "load", "parameter_decisions"]

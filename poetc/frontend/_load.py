@@ -1,0 +1,468 @@
+"""`load`: an ONNX file → Graph. Orders the nodes, folds or translates each, recognises patterns, decides roles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from poetc.errors import PoetcError, UnsupportedModelError, UsageError
+
+# The translations register themselves.
+from poetc.frontend import (  # noqa: F401  # noqa: F401
+    _batching,
+    _folding,
+    onnx_attention,
+    onnx_einsum,
+    onnx_math,
+    onnx_movement,
+    onnx_nn,
+    onnx_norm,
+    onnx_recurrent,
+    onnx_resize,
+)
+from poetc.frontend._importer import Importer, Rebatch, Value, our_dtype
+from poetc.frontend._node import TRANSLATIONS, Malformed, Node, Unsupported
+from poetc.frontend._opset import effective_opset
+from poetc.frontend._reading import check_size, element_dtype, is_float, one_line, read_model, read_tensor, tensor_dtype
+from poetc.frontend._rewriter import Rewriter
+from poetc.frontend.patterns import PATTERNS
+from poetc.frontend.roles import assign_roles
+from poetc.graph import Array, DType, Fill, Graph, Operator, Role, Tensor, TensorType
+
+_DOMAINS = ("", "ai.onnx")
+# Their results are facts about the file, not numbers that could be trained.
+_ALWAYS_FOLDED = frozenset({"Shape", "Size", "NonZero", "Range", "EyeLike", "OneHot", "Trilu", "IsNaN", "IsInf"})
+
+
+def load(path: str | Path, *, batch: int | None = None) -> Graph:
+    """The graph of an ONNX model, with `batch` in place of the leading dimension of its inputs.
+
+    UsageError: the file cannot be read, breaks the ONNX rules, or needs --batch. UnsupportedModelError: lists every
+    node that cannot be trained.
+    """
+    path = Path(path)
+    model = read_model(path)
+    try:
+        return _import(model, path, batch)
+    except PoetcError as error:
+        raise type(error)(f"{path}: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply") from None
+
+
+def _import(model: onnx.ModelProto, path: Path, batch: int | None) -> Graph:
+    source = _Source(model, path)
+    shapes = _batching.resolve(source.inputs, batch)
+    if shapes.old_batch is None or batch is None:
+        return source.build(shapes.shapes, None)[0]
+    _, file_shapes = source.build(shapes.file_shapes, None)
+    graph, _ = source.build(shapes.shapes, Rebatch(shapes.old_batch, batch, file_shapes))
+    note = f"the file fixes batch {shapes.old_batch}; imported at {batch}"
+    return replace(graph, notes=(*graph.notes, note))
+
+
+class _Source:
+    """The decoded file: initializers, live nodes in order, notes. Independent of the batch."""
+
+    def __init__(self, model: onnx.ModelProto, path: Path) -> None:
+        graph = model.graph
+        self.notes: list[str] = []
+        self.name = path.name
+        if graph.sparse_initializer:
+            raise UnsupportedModelError("sparse initializers; export the model with dense weights")
+        self.outputs = [o.name for o in graph.output]
+        self.nodes = _live_in_order(graph, self.outputs)
+        self.opset = effective_opset(model, self.nodes, self.notes)
+        read = {i for n in self.nodes for i in n.inputs if i} | set(self.outputs)
+        initializer_names = [t.name for t in graph.initializer]
+        _refuse_duplicates(initializer_names, "initializer")
+        _refuse_duplicates([i.name for i in graph.input], "input")
+        known = set(initializer_names)
+        self.inputs = [i for i in graph.input if i.name not in known and i.name in read]
+        self._note_unused("input", [i.name for i in graph.input if i.name not in known and i.name not in read])
+        self._note_unused("initializer", [n for n in initializer_names if n not in read])
+        self.initializers = self._decode([t for t in graph.initializer if t.name in read], path.parent)
+
+    def _note_unused(self, what: str, names: Sequence[str]) -> None:
+        if names:
+            shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            self.notes.append(f"dropped {len(names)} unused {what}{'s' * (len(names) > 1)}: {shown}")
+
+    def _decode(self, tensors: Sequence[onnx.TensorProto], folder: Path) -> list[Value]:
+        roles = _fill_roles(self.nodes)
+        result, absent, narrowed = [], [], []
+        for tensor in tensors:
+            dtype = tensor_dtype(tensor)
+            shape = tuple(int(d) for d in tensor.dims)
+            array: Array | Fill | None = read_tensor(tensor, folder)
+            if array is None:
+                absent.append(tensor.name)
+                array = fill_for(tensor.name, shape, dtype, roles.get(tensor.name, ""))
+                if tensor.data_type == onnx.TensorProto.INT64 and shape:
+                    array = np.zeros(shape, np.int64)
+            if is_float(dtype) and dtype != np.float32:
+                narrowed.append(tensor.name)
+            weight = is_float(dtype) and math.prod(shape) > 1
+            result.append(Value(tensor.name, shape, dtype, array, weight=weight, given=True))
+        if absent:
+            self.notes.append(
+                f"{len(absent)} weights are external data whose file is absent: seeded numbers instead (integers: 0)"
+            )
+        if narrowed:
+            self.notes.append(
+                f"{len(narrowed)} weights of another float type than f32 become f32, as does the arithmetic"
+            )
+        return result
+
+    def build(
+        self, shapes: Mapping[str, tuple[int, ...]], rebatch: Rebatch | None
+    ) -> tuple[Graph, dict[str, tuple[int, ...]]]:
+        """The graph for these input shapes, and the shape of every ONNX value in it."""
+        c = Importer(self.opset, rebatch)
+        c.notes.extend(self.notes)
+        for info in self.inputs:
+            dtype = element_dtype(info.type.tensor_type.elem_type, f"input {info.name!r}")
+            shape = shapes[info.name]
+            check_size(f"input {info.name!r}", shape, dtype.itemsize)
+            if dtype in (np.int8, np.uint16) or dtype.itemsize > 8:
+                raise UnsupportedModelError(f"input {info.name!r} has element type {dtype}")
+            c.builder.add_tensor(info.name, TensorType(shape, our_dtype(dtype)), Role.INPUT)
+            c.values[info.name] = Value(info.name, shape, dtype, tensor=info.name)
+        for value in self.initializers:
+            c.values[value.name] = replace(value, tensor="")
+        _Translator(c).run(self.nodes)
+        return self._finish(c), {n: v.shape for n, v in c.values.items()}
+
+    def _finish(self, c: Importer) -> Graph:
+        outputs: dict[str, str] = {}
+        for name in self.outputs:
+            value = c.value(name)
+            if value.sequence:
+                raise UnsupportedModelError(f"output {name!r} is a sequence")
+            if not value.tensor or (value.known and not value.weight):
+                c.note(f"output {name!r} does not depend on the inputs: dropped")
+                continue
+            tensor = value.tensor
+            if tensor in outputs.values() or not _made_by_operator(c, tensor):
+                # An output of its own name for what already has one: the same bytes.
+                tensor = c.emit1("Reshape", [tensor], {"shape": value.shape})
+            outputs[name] = tensor
+        if not outputs:
+            raise UsageError("no output depends on an input: there is nothing to train")
+        rewriter = Rewriter(c.builder, tuple(outputs.values()))
+        rewriter.run(PATTERNS)
+        names = {t: n for n, v in reversed(c.values.items()) if (t := v.tensor)} | {t: n for n, t in outputs.items()}
+        graph = _frozen(self.name, rewriter, names, tuple(i.name for i in self.inputs), tuple(outputs))
+        computed = frozenset(names.get(t, t) for t in c.computed | rewriter.computed)
+        return assign_roles(graph, computed, c.notes)
+
+
+def fill_for(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], role: str) -> Fill:
+    """Seeded numbers for a weight that the file does not carry, of the size that training expects there.
+
+    Depends on name, shape and role (scale | var | "") alone. Matrices and filters: deviation 1 / sqrt(fan in).
+    """
+    if not is_float(dtype):
+        return Fill("zeros")
+    if role == "var":
+        return Fill("uniform", 0.6, 1.4, name)
+    if role == "scale":
+        return Fill("uniform", 0.75, 1.25, name)
+    if len(shape) >= 2:
+        fan_in = math.prod(shape[1:]) if len(shape) > 2 else max(shape)
+        return Fill("normal", 1.0 / math.sqrt(max(fan_in, 1)), seed_name=name)
+    return Fill("normal", 0.05, seed_name=name)
+
+
+def _fill_roles(nodes: Sequence[Node]) -> dict[str, str]:
+    roles = {}
+    for n in nodes:
+        if n.op == "BatchNormalization" and len(n.inputs) >= 5:
+            roles[n.inputs[1]], roles[n.inputs[4]] = "scale", "var"
+        elif n.op in ("LayerNormalization", "GroupNormalization", "InstanceNormalization", "RMSNormalization"):
+            roles[n.inputs[1] if len(n.inputs) > 1 else ""] = "scale"
+    return roles
+
+
+def _refuse_duplicates(names: Sequence[str], what: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise UsageError(f"two {what}s are named {name!r}")
+        seen.add(name)
+
+
+def _live_in_order(graph: onnx.GraphProto, outputs: Sequence[str]) -> list[Node]:
+    """The nodes that the outputs need, in order. UsageError for cycles, missing and doubly made tensors."""
+    nodes = [Node(n) for n in graph.node]
+    given = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    maker: dict[str, int] = {}
+    for k, n in enumerate(nodes):
+        for o in n.outputs:
+            if o and (o in maker or o in given):
+                raise UsageError(f"tensor {o!r} is made twice, the second time by {n.label}")
+            if o:
+                maker[o] = k
+    for o in outputs:
+        if o not in maker and o not in given:
+            raise UsageError(f"nothing makes output {o!r}")
+    # Depth-first from the outputs, explicit stack: 0 unseen, 1 open, 2 done.
+    state, order = [0] * len(nodes), list[int]()
+    for root in (maker[o] for o in outputs if o in maker):
+        stack = [root]
+        while stack:
+            k = stack[-1]
+            if state[k] == 2:
+                stack.pop()
+                continue
+            pending = []
+            for i in nodes[k].inputs:
+                if not i or i in given:
+                    continue
+                if i not in maker:
+                    raise UsageError(f"{nodes[k].label} reads tensor {i!r}, which nothing makes")
+                if state[maker[i]] == 1:
+                    raise UsageError(f"the graph has a cycle through {nodes[maker[i]].label}")
+                if state[maker[i]] == 0:
+                    pending.append(maker[i])
+            if pending:
+                state[k] = 1
+                stack.append(pending[0])
+            else:
+                state[k] = 2
+                order.append(k)
+                stack.pop()
+    # The file's own order where it is a valid one, else ours: readers of reports expect the file's.
+    kept = sorted(order)
+    place = {k: p for p, k in enumerate(kept)}
+    valid = all(place[maker[i]] < place[k] for k in kept for i in nodes[k].inputs if i in maker)
+    return [nodes[k] for k in (kept if valid else order)]
+
+
+def _made_by_operator(c: Importer, tensor: str) -> bool:
+    return c.builder.tensors[tensor].role is Role.ACTIVATION
+
+
+class _Translator:
+    """Goes through the nodes once; collects everything that is not supported before it gives up."""
+
+    def __init__(self, c: Importer) -> None:
+        self.c = c
+        self.offending: list[str] = []
+        self.poisoned: set[str] = set()  # made from something unsupported: not looked at any further
+
+    def run(self, nodes: Sequence[Node]) -> None:
+        for n in nodes:
+            if any(i in self.poisoned for i in n.inputs):
+                self.poisoned.update(n.outputs)
+                self._check_exists(n)
+                continue
+            self.c.node = n
+            self.c.builder.source = n.proto.name or n.outputs[0] if n.outputs else n.proto.name
+            try:
+                self._one(n)
+            except Unsupported as reason:
+                self.offending.append(f"{n.label}: {reason}")
+                self.poisoned.update(n.outputs)
+            except UsageError:
+                raise
+            except Malformed as reason:
+                raise UsageError(f"{n.label}: {reason}") from None
+            except (ValueError, TypeError, KeyError, IndexError, ArithmeticError, MemoryError, AssertionError) as error:
+                # A translation met what the ONNX rules exclude; the file is at fault, and the node is known.
+                raise UsageError(f"{n.label} is malformed: {type(error).__name__} {one_line(error)}") from None
+        if self.offending:
+            lines = "".join(f"\n  {line}" for line in self.offending)
+            nodes_ = "1 node" if len(self.offending) == 1 else f"{len(self.offending)} nodes"
+            raise UnsupportedModelError(f"{nodes_} cannot be trained:{lines}")
+
+    def _check_exists(self, n: Node) -> None:
+        """Behind something unsupported only the operator itself can still be judged."""
+        if n.proto.domain not in _DOMAINS:
+            self.offending.append(f"{n.label}: operators of domain {n.proto.domain!r}")
+        elif n.op not in TRANSLATIONS and n.op not in _ALWAYS_FOLDED and n.op not in ("Constant", "ConstantOfShape"):
+            self.offending.append(f"{n.label}: this operator")
+
+    def _one(self, n: Node) -> None:
+        c = self.c
+        if n.proto.domain not in _DOMAINS:
+            raise Unsupported(f"operators of domain {n.proto.domain!r}")
+        if n.op in ("If", "Loop", "Scan", "SequenceMap"):
+            raise Unsupported("control flow; export the model without it (trace, do not script)")
+        inputs = [c.value(i) for i in n.inputs if i]
+        if n.op == "Constant":
+            self._bind(n, _constant(n))
+            return
+        if n.op in ("Shape", "Size"):
+            self._bind(n, _shape_of(c, n))
+            return
+        if n.op == "ConstantOfShape" and all(v.known for v in inputs):
+            self._bind(n, _constant_of_shape(c, n))
+            return
+        foldable = all(v.known for v in inputs) and not any(v.sequence for v in inputs) and bool(inputs)
+        foldable = foldable and n.op not in _folding.NOT_FOLDABLE and not n.op.startswith("Sequence")
+        if foldable and n.op == "DequantizeLinear":
+            self._bind(n, _dequantized(c, n))
+            return
+        if (foldable and n.op in ("Range", "Trilu", "EyeLike")) or (foldable and not self._trainable(n, inputs)):
+            c.fold(n)
+            return
+        translation = TRANSLATIONS.get(n.op)
+        if translation is None:
+            if foldable:
+                c.fold(n)
+                return
+            raise Unsupported("this operator")
+        if not foldable:
+            self._bind(n, translation(c, n))
+            self._check_rebatched(n)
+            return
+        # Made of weights alone: operators in case the weights are trained, a constant where only numbers are asked.
+        try:
+            self._bind(n, translation(c, n), weights_only=True)
+        except Unsupported:
+            c.fold(n)
+
+    def _trainable(self, n: Node, inputs: Sequence[Value]) -> bool:
+        return n.op not in _ALWAYS_FOLDED and any(v.weight for v in inputs)
+
+    def _bind(self, n: Node, result: object, *, weights_only: bool = False) -> None:
+        results = list(result) if isinstance(result, (list, tuple)) else [result]
+        wanted = [k for k, o in enumerate(n.outputs) if o]
+        if wanted and wanted[-1] >= len(results):
+            raise Unsupported(f"output {wanted[-1]} of this operator")
+        for k in wanted:
+            made, name = results[k], n.outputs[k]
+            if isinstance(made, Value):
+                self.c.values[name] = made
+                continue
+            assert isinstance(made, str)
+            type = self.c.type(made)
+            dtype = _NUMPY[type.dtype]
+            value = Value(name, type.shape, dtype, tensor=made)
+            if weights_only:
+                value.node, value.weight = n, type.dtype is DType.F32
+            self.c.values[name] = value
+
+    def _check_rebatched(self, n: Node) -> None:
+        """Another batch changes one axis of a tensor, in proportion. Anything else: a constant held the old one."""
+        rebatch = self.c.rebatch
+        if rebatch is None:
+            return
+        for o in n.outputs:
+            value, before = self.c.values.get(o), rebatch.shapes.get(o)
+            if value is None or before is None or value.sequence:
+                continue
+            now = value.shape
+            changed = [k for k, (a, b) in enumerate(zip(before, now, strict=False)) if a != b]
+            fits = len(before) == len(now) and len(changed) <= 1
+            if not fits or any(now[k] * rebatch.old != before[k] * rebatch.new for k in changed):
+                raise UsageError(
+                    f"{n.label} holds the batch of the file ({rebatch.old}) in a constant: its output goes from "
+                    f"{list(before)} to {list(now)}; use --batch {rebatch.old}, or export with a dynamic batch"
+                )
+
+
+_NUMPY: dict[DType, np.dtype[np.generic]] = {
+    DType.F32: np.dtype(np.float32),
+    DType.I32: np.dtype(np.int64),
+    DType.U8: np.dtype(np.bool_),
+}
+
+
+def _constant(n: Node) -> Value:
+    name = n.outputs[0] if n.outputs else ""
+    array: Array
+    if (tensor := n.get_tensor("value")) is not None:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise Unsupported("a Constant with external data")
+        read = read_tensor(tensor, Path())
+        assert read is not None
+        array = read
+    elif n.has("value_float"):
+        array = np.array(n.get_float("value_float"), np.float32)
+    elif n.has("value_int"):
+        array = np.array(n.get_int("value_int"), np.int64)
+    elif (floats := n.get_floats("value_floats")) is not None:
+        array = np.array(floats, np.float32)
+    elif (ints := n.get_ints("value_ints")) is not None:
+        array = np.array(ints, np.int64)
+    else:
+        raise Unsupported("a Constant that is not a dense tensor of numbers")
+    return Value(name, array.shape, array.dtype, array, weight=is_float(array.dtype) and array.size > 1, given=True)
+
+
+def _constant_of_shape(c: Importer, n: Node) -> Value:
+    """Stays a Fill: some files make all of their weights this way."""
+    shape = c.ints(c.input(n, 0), "the shape")
+    tensor = n.get_tensor("value")
+    array = np.zeros(1, np.float32) if tensor is None else read_tensor(tensor, Path())
+    if array is None or array.size != 1:
+        raise Malformed("attribute 'value' is not one number")
+    check_size(f"the output of {n.label}", shape, array.dtype.itemsize)
+    number = array.reshape(-1)[0]
+    if not is_float(array.dtype) or math.prod(shape) <= 4096:
+        if math.prod(shape) * array.dtype.itemsize > 2**28:
+            raise UsageError(f"{n.label} makes an impossibly large constant: {list(shape)}")
+        held: Array | Fill = np.full(shape, number, array.dtype)
+    else:
+        held = Fill("constant", float(number))
+    # All zeros or ones are initial states and masks, any other number stands for weights.
+    weight = is_float(array.dtype) and math.prod(shape) > 1 and float(number) not in (0.0, 1.0)
+    return Value(n.outputs[0], shape, array.dtype, held, weight=weight, given=weight)
+
+
+def _shape_of(c: Importer, n: Node) -> Value:
+    value = c.input(n, 0)
+    if value.sequence:
+        raise Unsupported("the shape of a sequence")
+    if n.op == "Size":
+        return c.constant(np.array(value.elements, np.int64), n.outputs[0])
+    rank = len(value.shape)
+    start = n.get_int("start", 0)
+    end = n.get_int("end", rank)
+    return c.constant(np.array(value.shape[start:end], np.int64), n.outputs[0])
+
+
+def _dequantized(c: Importer, n: Node) -> Value:
+    """Weights stored as integers become float parameters under the name of what was stored."""
+    stored = c.input(n, 0)
+    c.note("quantized weights (DequantizeLinear) become f32 parameters")
+    if isinstance(stored.array, Fill):
+        fill = fill_for(stored.name, stored.shape, np.dtype(np.float32), "")
+        return Value(stored.name, stored.shape, np.dtype(np.float32), fill, weight=True, given=True)
+    c.fold(n)
+    made = c.values.pop(n.outputs[0])
+    return replace(made, name=stored.name, weight=made.elements > 1, given=True)
+
+
+def _frozen(
+    name: str, rewriter: Rewriter, names: Mapping[str, str], inputs: tuple[str, ...], outputs: tuple[str, ...]
+) -> Graph:
+    """The rewriter's operators under the model's own tensor names."""
+    builder = rewriter.builder
+    used = {t for op in rewriter.operators for t in (*op.inputs, *op.outputs)}
+    taken = {names.get(t, t) for t in used}
+    unread = [i for i in inputs if i not in used]
+    tensors = {
+        new: Tensor(new, old.type, old.role)
+        for old in builder.tensors.values()
+        if old.name in used or old.name in unread
+        for new in (names.get(old.name, old.name),)
+    }
+    assert len(taken) == len(used), "two tensors under one name"
+    operators, operator_names = [], set[str]()
+    for op in rewriter.operators:
+        renamed = tuple(names.get(t, t) for t in op.outputs)
+        operator_name = f"{op.kind}({renamed[0]})"
+        assert operator_name not in operator_names
+        operator_names.add(operator_name)
+        sources = tuple(names.get(t, t) for t in op.inputs)
+        operators.append(Operator(operator_name, op.kind, sources, renamed, op.attributes, op.phase, op.source))
+    values = {names.get(t, t): v for t, v in builder.values.items() if t in used}
+    return Graph(name, tensors, tuple(operators), inputs, outputs, values)

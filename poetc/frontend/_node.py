@@ -1,0 +1,105 @@
+"""A typed look at one ONNX node, and the table of translations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import onnx
+
+if TYPE_CHECKING:
+    from poetc.frontend._importer import Importer, Value
+
+
+class Unsupported(Exception):
+    """The node is valid ONNX but poetc cannot train it; the text says what is missing."""
+
+
+class Malformed(Exception):
+    """The node breaks the ONNX rules; the text says how."""
+
+
+class Node:
+    """One ONNX node: inputs and outputs by name, attributes by type. Malformed when one has another type."""
+
+    def __init__(self, proto: onnx.NodeProto) -> None:
+        self.proto = proto
+        self.op = proto.op_type
+        self.inputs = tuple(proto.input)
+        self.outputs = tuple(proto.output)
+        self._attributes = {a.name: a for a in proto.attribute}
+
+    @property
+    def label(self) -> str:
+        """How messages name it: operator and node name, or what it makes where it has no name."""
+        name = self.proto.name or next((o for o in self.outputs if o), "?")
+        domain = f"{self.proto.domain}." if self.proto.domain not in ("", "ai.onnx") else ""
+        return f"{domain}{self.op} {name!r}"
+
+    def has(self, attribute: str) -> bool:
+        return attribute in self._attributes
+
+    def has_input(self, index: int) -> bool:
+        return index < len(self.inputs) and self.inputs[index] != ""
+
+    def has_output(self, index: int) -> bool:
+        return index < len(self.outputs) and self.outputs[index] != ""
+
+    def _get(self, name: str, type: int, what: str) -> onnx.AttributeProto | None:
+        attribute = self._attributes.get(name)
+        if attribute is not None and attribute.type != type:
+            raise Malformed(f"attribute {name!r} is not {what}")
+        return attribute
+
+    def get_int(self, name: str, default: int = 0) -> int:
+        attribute = self._get(name, onnx.AttributeProto.INT, "an integer")
+        return default if attribute is None else attribute.i
+
+    def get_float(self, name: str, default: float = 0.0) -> float:
+        attribute = self._get(name, onnx.AttributeProto.FLOAT, "a number")
+        return default if attribute is None else attribute.f
+
+    def get_str(self, name: str, default: str = "") -> str:
+        attribute = self._get(name, onnx.AttributeProto.STRING, "a string")
+        return default if attribute is None else attribute.s.decode("utf-8", "replace")
+
+    def get_strs(self, name: str) -> tuple[str, ...]:
+        attribute = self._get(name, onnx.AttributeProto.STRINGS, "a list of strings")
+        return () if attribute is None else tuple(s.decode("utf-8", "replace") for s in attribute.strings)
+
+    def get_ints(self, name: str) -> tuple[int, ...] | None:
+        attribute = self._get(name, onnx.AttributeProto.INTS, "a list of integers")
+        return None if attribute is None else tuple(attribute.ints)
+
+    def get_floats(self, name: str) -> tuple[float, ...] | None:
+        attribute = self._get(name, onnx.AttributeProto.FLOATS, "a list of numbers")
+        return None if attribute is None else tuple(attribute.floats)
+
+    def get_tensor(self, name: str) -> onnx.TensorProto | None:
+        attribute = self._get(name, onnx.AttributeProto.TENSOR, "a tensor")
+        return None if attribute is None else attribute.t
+
+
+# What a translation returns for each output of the node: a tensor that it emitted, or a Value (an alias, a constant).
+Result = "str | Value | Sequence[str | Value]"
+Translation = Callable[["Importer", Node], "str | Value | Sequence[str | Value]"]
+TRANSLATIONS: dict[str, Translation] = {}
+
+
+def onnx_operator(*names: str) -> Callable[[Translation], Translation]:
+    """Registers a translation for ONNX operators of the default domain."""
+
+    def add(translation: Translation) -> Translation:
+        for name in names:
+            if name in TRANSLATIONS:
+                raise RuntimeError(f"ONNX operator {name} is translated twice")
+            TRANSLATIONS[name] = translation
+        return translation
+
+    return add
+
+
+def normalize_axis(axis: int, rank: int) -> int:
+    if not -rank <= axis < max(rank, 1):
+        raise Malformed(f"axis {axis} is out of range for rank {rank}")
+    return axis + rank if axis < 0 else axis

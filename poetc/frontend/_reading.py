@@ -1,0 +1,116 @@
+"""Bytes on disk → ONNX protobuf, and ONNX tensors → numpy, with every way that can go wrong told in one line."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
+from onnx import numpy_helper
+
+from poetc.errors import UsageError
+from poetc.graph import Array
+
+# No tensor of a board's model comes near this; a file that claims more is broken or hostile.
+LARGEST_TENSOR_BYTES = 2**40
+# What the importer is willing to hold for one value computed at import time.
+LARGEST_FOLDED_BYTES = 2**28
+
+
+def read_model(path: Path) -> onnx.ModelProto:
+    """The model with its functions inlined. UsageError names the file when it is not a readable ONNX model."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
+        raise UsageError(f"{path}: {reason}; give the path of an ONNX model") from None
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError:
+        raise UsageError(f"{path}: not an ONNX model, or cut off ({len(data)} bytes could not be decoded)") from None
+    if not model.HasField("graph") or not model.graph.output:
+        raise UsageError(f"{path}: not an ONNX model: it holds no graph with outputs")
+    if model.functions:
+        from onnx import inliner
+
+        try:
+            model = inliner.inline_local_functions(model)
+        except Exception as error:
+            # The inliner is C++ and raises bare RuntimeErrors for anything from recursion to missing functions.
+            raise UsageError(f"{path}: its functions cannot be inlined: {one_line(error)}") from None
+    return model
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's text on one line, for a message."""
+    text = " ".join(str(error).split())
+    return text[:300] or type(error).__name__
+
+
+def check_size(what: str, shape: tuple[int, ...], itemsize_bytes: int) -> None:
+    """UsageError when `shape` is impossible or larger than any tensor may be."""
+    if any(d < 0 for d in shape):
+        raise UsageError(f"{what} has a negative dimension: {list(shape)}")
+    if math.prod(shape) * itemsize_bytes > LARGEST_TENSOR_BYTES:
+        raise UsageError(f"{what} is impossibly large: {list(shape)}")
+
+
+def tensor_dtype(tensor: onnx.TensorProto) -> np.dtype[np.generic]:
+    """numpy's element type of an ONNX tensor. UsageError for types that no operator here can use."""
+    return element_dtype(tensor.data_type, f"tensor {tensor.name!r}")
+
+
+def element_dtype(data_type: int, what: str) -> np.dtype[np.generic]:
+    refused = (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING, onnx.TensorProto.COMPLEX64)
+    if data_type in (*refused, onnx.TensorProto.COMPLEX128):
+        name = onnx.TensorProto.DataType.Name(data_type)
+        raise UsageError(f"{what} has element type {name}, which cannot be trained")
+    try:
+        dtype: np.dtype[np.generic] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type))
+        return dtype
+    except KeyError:
+        raise UsageError(f"{what} has an unknown element type ({data_type})") from None
+
+
+def is_float(dtype: np.dtype[np.generic]) -> bool:
+    """Floating point of any width, the 16 and 8 bit extension types included."""
+    return dtype.kind == "f" or (dtype.kind == "V" and "float" in dtype.name) or dtype.name == "bfloat16"
+
+
+def read_tensor(tensor: onnx.TensorProto, folder: Path) -> Array | None:
+    """The values of a tensor; None where they are external data whose file does not exist."""
+    dtype = tensor_dtype(tensor)
+    shape = tuple(int(d) for d in tensor.dims)
+    check_size(f"tensor {tensor.name!r}", shape, dtype.itemsize)
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return _read_external(tensor, dtype, shape, folder)
+    try:
+        return np.asarray(numpy_helper.to_array(tensor)).reshape(shape)
+    except (ValueError, TypeError, OverflowError, KeyError) as error:
+        raise UsageError(f"tensor {tensor.name!r} does not hold the data its shape says: {one_line(error)}") from None
+
+
+def _read_external(
+    tensor: onnx.TensorProto, dtype: np.dtype[np.generic], shape: tuple[int, ...], folder: Path
+) -> Array | None:
+    where = {entry.key: entry.value for entry in tensor.external_data}
+    location = where.get("location", "")
+    try:
+        offset = int(where.get("offset", "0"))
+    except ValueError:
+        offset = -1
+    file = (folder / location).resolve()
+    # A model must not read files outside of its own folder.
+    if not location or offset < 0 or not file.is_relative_to(folder.resolve()):
+        raise UsageError(f"tensor {tensor.name!r} has an invalid external location {location!r}")
+    if not file.is_file():
+        return None
+    needed = math.prod(shape) * dtype.itemsize
+    if file.stat().st_size < offset + needed:
+        raise UsageError(f"{file} is cut off: tensor {tensor.name!r} needs {needed} bytes at offset {offset}")
+    if not needed:
+        return np.zeros(shape, dtype)
+    return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=shape)

@@ -1,0 +1,284 @@
+"""Element by element: unary functions, arithmetic, comparisons, casts, clipping; and reductions and softmax."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from poetc.frontend._importer import Importer, Value
+from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis, onnx_operator
+from poetc.graph import Attribute, DType
+
+_FLOAT_MAX = 3.4028234663852886e38
+
+_PLAIN = (
+    "Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Erf", "Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg", "Sign",
+    "Floor", "Ceil", "Round", "Sin", "Cos", "HardSwish", "Mish", "Not", "Selu",
+)  # fmt: skip
+
+
+@onnx_operator(*_PLAIN)
+def plain(c: Importer, n: Node) -> str:
+    x = c.input(n, 0)
+    if n.op == "Selu" and (n.has("alpha") or n.has("gamma")):
+        alpha, gamma = n.get_float("alpha", 1.6732632), n.get_float("gamma", 1.0507010)
+        if abs(alpha - 1.6732632) > 1e-6 or abs(gamma - 1.0507010) > 1e-6:
+            return c.affine(c.emit1("Elu", [x], {"alpha": alpha}), gamma)
+    if n.op != "Not" and not x.is_float and n.op not in ("Abs", "Neg", "Sign"):
+        raise Unsupported(f"{n.op} of integers")
+    return c.emit1(n.op, [x])
+
+
+@onnx_operator("Identity")
+def identity(c: Importer, n: Node) -> Value:
+    return c.input(n, 0)
+
+
+@onnx_operator("LeakyRelu", "Elu", "Celu")
+def one_slope(c: Importer, n: Node) -> str:
+    return c.emit1(n.op, [c.input(n, 0)], {"alpha": n.get_float("alpha", 0.01 if n.op == "LeakyRelu" else 1.0)})
+
+
+@onnx_operator("HardSigmoid")
+def hard_sigmoid(c: Importer, n: Node) -> str:
+    return c.emit1(n.op, [c.input(n, 0)], {"alpha": n.get_float("alpha", 0.2), "beta": n.get_float("beta", 0.5)})
+
+
+@onnx_operator("Gelu")
+def gelu(c: Importer, n: Node) -> str:
+    return c.emit1("Gelu", [c.input(n, 0)], {"approximate": n.get_str("approximate", "none")})
+
+
+@onnx_operator("Swish")
+def swish(c: Importer, n: Node) -> str:
+    x, alpha = c.input(n, 0), n.get_float("alpha", 1.0)
+    return c.affine(c.emit1("Silu", [c.affine(x, alpha)]), 1.0 / alpha) if alpha else c.affine(x, 0.5)
+
+
+@onnx_operator("ThresholdedRelu")
+def thresholded_relu(c: Importer, n: Node) -> str:
+    x = c.input(n, 0)
+    above = c.emit1("Greater", [x, c.constant(np.array(n.get_float("alpha", 1.0), np.float32))])
+    return c.emit1("Where", [above, x, c.constant(np.array(0.0, np.float32))])
+
+
+@onnx_operator("Tan")
+def tangent(c: Importer, n: Node) -> str:
+    x = c.input(n, 0)
+    return c.emit1("Div", [c.emit1("Sin", [x]), c.emit1("Cos", [x])])
+
+
+@onnx_operator("Sinh", "Cosh")
+def hyperbolic(c: Importer, n: Node) -> str:
+    x = c.input(n, 0)
+    up, down = c.emit1("Exp", [x]), c.emit1("Exp", [c.emit1("Neg", [x])])
+    return c.affine(c.emit1("Sub" if n.op == "Sinh" else "Add", [up, down]), 0.5)
+
+
+@onnx_operator("PRelu")
+def prelu(c: Importer, n: Node) -> str:
+    return c.emit1("PRelu", [c.input(n, 0), c.input(n, 1)])
+
+
+# --- arithmetic ---
+
+
+def _scalar(c: Importer, value: Value, other: Value) -> float | None:
+    """The number of a known scalar operand that leaves the other one's shape alone."""
+    if not value.is_float or len(value.shape) > len(other.shape) or (other.known and not other.weight):
+        return None
+    number = c.number(value)
+    if number is None or not math.isfinite(number) or _may_be_bias(c, value, other):
+        return None
+    return number
+
+
+def _may_be_bias(c: Importer, value: Value, other: Value) -> bool:
+    """A bias of a layer with one output channel looks like a scalar but is a weight."""
+    if not value.shape or c.node.op != "Add" or not other.tensor:
+        return False
+    made = c.builder.operators[-1] if c.builder.operators else None
+    return made is not None and made.outputs[0] == other.tensor and made.kind in ("MatMul", "Conv")
+
+
+@onnx_operator("Add", "Sub", "Mul", "Div")
+def arithmetic(c: Importer, n: Node) -> str | Value:
+    x, y = c.input(n, 0), c.input(n, 1)
+    if c.opset < 7 and n.get_int("broadcast", 0):
+        raise Unsupported("broadcasting of operator sets before 7")
+    right, left = _scalar(c, y, x), _scalar(c, x, y)
+    if right is not None:
+        if n.op in ("Add", "Sub"):
+            return c.affine(x, 1.0, right if n.op == "Add" else -right)
+        if n.op == "Mul" or right:
+            return c.affine(x, right if n.op == "Mul" else 1.0 / right)
+    elif left is not None:
+        if n.op == "Mul":
+            return c.affine(y, left)
+        if n.op in ("Add", "Sub"):
+            return c.affine(y, 1.0 if n.op == "Add" else -1.0, left)
+        return c.affine(c.emit1("Reciprocal", [y]), left)
+    if n.op == "Div" and not x.is_float:
+        raise Unsupported("division of integers")
+    return c.emit1(n.op, [x, y])
+
+
+@onnx_operator("Pow")
+def power(c: Importer, n: Node) -> str:
+    x, y = c.input(n, 0), c.input(n, 1)
+    exponent = c.number(y)
+    if exponent is None or len(y.shape) > len(x.shape):
+        return c.emit1("Pow", [x, y])
+    name = c.tensor(x)
+    if exponent == 2.0:
+        return c.emit1("Mul", [name, name])
+    if exponent in (1.0, 0.5, -1.0):
+        return name if exponent == 1.0 else c.emit1("Sqrt" if exponent == 0.5 else "Reciprocal", [name])
+    if exponent == -0.5:
+        return c.emit1("Reciprocal", [c.emit1("Sqrt", [name])])
+    return c.emit1("Power", [name], {"exponent": exponent})
+
+
+@onnx_operator("Sum", "Mean", "Max", "Min")
+def variadic(c: Importer, n: Node) -> str | Value:
+    values = [c.input(n, k) for k in range(len(n.inputs))]
+    if not values:
+        raise Malformed("has no inputs")
+    if len(values) == 1:
+        return values[0]
+    if n.op in ("Max", "Min") and len(values) == 2:
+        for x, y in (values, values[::-1]):
+            bound = _scalar(c, y, x)
+            if bound is not None and n.op == "Max" and bound == 0.0:
+                return c.emit1("Relu", [x])
+            if bound is not None:
+                low, high = (bound, _FLOAT_MAX) if n.op == "Max" else (-_FLOAT_MAX, bound)
+                return c.emit1("Clip", [x], {"min": low, "max": high})
+    kind = {"Sum": "Add", "Mean": "Add", "Max": "Maximum", "Min": "Minimum"}[n.op]
+    total = c.tensor(values[0])
+    for value in values[1:]:
+        total = c.emit1(kind, [total, value])
+    return c.affine(total, 1.0 / len(values)) if n.op == "Mean" else total
+
+
+@onnx_operator("Clip")
+def clip(c: Importer, n: Node) -> str:
+    x = c.input(n, 0)
+    bounds = []
+    for k, (name, default) in enumerate((("min", -_FLOAT_MAX), ("max", _FLOAT_MAX)), start=1):
+        value = c.optional(n, k)
+        number = n.get_float(name, default) if value is None else c.number(value)
+        if number is None:
+            raise Unsupported(f"a {name} that is computed from the model's inputs")
+        bounds.append(min(max(number, -_FLOAT_MAX), _FLOAT_MAX))
+    if bounds[0] == 0.0 and bounds[1] == _FLOAT_MAX:
+        return c.emit1("Relu", [x])
+    return c.emit1("Clip", [x], {"min": bounds[0], "max": bounds[1]})
+
+
+@onnx_operator("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor")
+def comparison(c: Importer, n: Node) -> str:
+    return c.emit1(n.op, [c.input(n, 0), c.input(n, 1)])
+
+
+@onnx_operator("Where")
+def where(c: Importer, n: Node) -> str | Value:
+    condition, x, y = (c.input(n, k) for k in range(3))
+    if condition.known and not condition.weight:
+        # A mask that is all true (or all false) is a leftover of a trace.
+        array = c.array(condition)
+        shape = np.broadcast_shapes(condition.shape, x.shape, y.shape)
+        if bool(array.all()) and x.shape == shape:
+            return x
+        if not bool(array.any()) and y.shape == shape:
+            return y
+    return c.emit1("Where", [condition, x, y])
+
+
+@onnx_operator("Cast", "CastLike")
+def cast(c: Importer, n: Node) -> str | Value:
+    from poetc.frontend._reading import element_dtype
+
+    x = c.input(n, 0)
+    to = c.input(n, 1).dtype if n.op == "CastLike" else element_dtype(n.get_int("to"), "the target of Cast")
+    have = c.type(c.tensor(x)).dtype
+    if to == np.bool_:
+        if have is DType.U8:
+            return x
+        zero = c.constant(np.zeros((), np.float32 if have is DType.F32 else np.int32))
+        return c.emit1("Not", [c.emit1("Equal", [x, zero])])
+    from poetc.frontend._importer import our_dtype
+
+    wanted = our_dtype(to)
+    return x if wanted is have else c.emit1("Cast", [x], {"to": wanted.value})
+
+
+# --- reductions and softmax ---
+
+_IDENTITY_ON_ONE = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
+_REDUCTIONS = (*_IDENTITY_ON_ONE, "ReduceL1", "ReduceL2", "ReduceLogSumExp")
+
+
+@onnx_operator(*_REDUCTIONS, "ReduceSumSquare", "ReduceLogSum")
+def reduction(c: Importer, n: Node) -> str | Value:
+    x = c.input(n, 0)
+    given = c.optional(n, 1)
+    axes = n.get_ints("axes") if given is None else c.ints(given, "the axes")
+    if not axes:
+        if n.get_int("noop_with_empty_axes", 0):
+            return x
+        axes = tuple(range(len(x.shape)))
+    axes = tuple(sorted({normalize_axis(a, len(x.shape)) for a in axes}))
+    if not axes:
+        return x
+    attributes: dict[str, Attribute] = {"axes": axes, "keepdims": bool(n.get_int("keepdims", 1))}
+    if n.op == "ReduceSumSquare":
+        name = c.tensor(x)
+        return c.emit1("ReduceSum", [c.emit1("Mul", [name, name])], attributes)
+    if n.op == "ReduceLogSum":
+        return c.emit1("Log", [c.emit1("ReduceSum", [x], attributes)])
+    if n.op in _IDENTITY_ON_ONE and all(x.shape[a] == 1 for a in axes):
+        kept = [1 if k in axes else d for k, d in enumerate(x.shape) if attributes["keepdims"] or k not in axes]
+        return c.reshape(x, kept)
+    return c.emit1(n.op, [x], attributes)
+
+
+@onnx_operator("ArgMax", "ArgMin")
+def arg_max(c: Importer, n: Node) -> str:
+    x = c.input(n, 0)
+    if n.get_int("select_last_index", 0):
+        raise Unsupported("select_last_index")
+    source = c.emit1("Neg", [x]) if n.op == "ArgMin" else c.tensor(x)
+    axis = normalize_axis(n.get_int("axis", 0), len(x.shape))
+    return c.emit1("ArgMax", [source], {"axis": axis, "keepdims": bool(n.get_int("keepdims", 1))})
+
+
+@onnx_operator("Softmax", "LogSoftmax")
+def softmax(c: Importer, n: Node) -> str:
+    x = c.input(n, 0)
+    rank = len(x.shape)
+    axis = normalize_axis(n.get_int("axis", -1 if c.opset >= 13 else 1), rank)
+    if c.opset >= 13 or math.prod(x.shape[axis + 1 :]) == 1:
+        return c.emit1(n.op, [x], {"axis": axis})
+    # Before operator set 13 all axes from `axis` on are one.
+    rows = c.reshape(x, [math.prod(x.shape[:axis]), math.prod(x.shape[axis:])])
+    return c.reshape(c.emit1(n.op, [rows], {"axis": 1}), x.shape)
+
+
+@onnx_operator("CumSum")
+def cumulative_sum(c: Importer, n: Node) -> str:
+    x = c.input(n, 0)
+    (axis,) = c.ints(c.input(n, 1), "the axis")
+    flags = {"exclusive": bool(n.get_int("exclusive", 0)), "reverse": bool(n.get_int("reverse", 0))}
+    return c.emit1("CumSum", [x], {"axis": normalize_axis(axis, len(x.shape)), **flags})
+
+
+@onnx_operator("LpNormalization")
+def lp_normalization(c: Importer, n: Node) -> str:
+    x = c.input(n, 0)
+    axis, p = normalize_axis(n.get_int("axis", -1), len(x.shape)), n.get_int("p", 2)
+    if p not in (1, 2):
+        raise Malformed(f"p must be 1 or 2, not {p}")
+    norm = c.emit1(f"ReduceL{p}", [x], {"axes": (axis,), "keepdims": True})
+    return c.emit1("Div", [x, norm])

@@ -1,0 +1,209 @@
+"""Layers: convolution, pooling, dense products, dropout. One spatial axis is treated as two with H = 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from poetc.frontend._importer import Importer, Value
+from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis, onnx_operator
+from poetc.graph import Attribute
+
+Pair = tuple[int, int]
+
+
+def _spatial_rank(x: Value) -> int:
+    rank = len(x.shape) - 2
+    if rank not in (1, 2):
+        raise Unsupported(f"{rank} spatial axes (1 and 2 are supported)")
+    return rank
+
+
+def _pair(values: Sequence[int] | None, rank: int, default: int, what: str) -> Pair:
+    """(h, w) of an attribute with one number an axis."""
+    values = (default,) * rank if values is None else tuple(values)
+    if len(values) != rank or any(v < 0 for v in values):
+        raise Malformed(f"{what} {list(values)} do not fit {rank} spatial axes")
+    return (values[0], values[1]) if rank == 2 else (1 if what != "output_padding" else 0, values[0])
+
+
+def _image(c: Importer, x: Value) -> tuple[str, tuple[int, ...]]:
+    """x as [N, C, H, W], and that shape."""
+    shape = x.shape if _spatial_rank(x) == 2 else (*x.shape[:2], 1, x.shape[2])
+    return c.reshape(x, shape), shape
+
+
+def _filters(c: Importer, w: Value, rank: int) -> str:
+    if len(w.shape) != rank + 2:
+        raise Malformed(f"the weight has shape {list(w.shape)}")
+    return c.reshape(w, w.shape if rank == 2 else (*w.shape[:2], 1, w.shape[2]))
+
+
+def _back(c: Importer, y: str, rank: int) -> str:
+    shape = c.shape(y)
+    return y if rank == 2 else c.reshape(y, (*shape[:2], shape[3]))
+
+
+def _geometry(n: Node, size: Sequence[int], kernel: Pair, rank: int) -> dict[str, Attribute]:
+    """strides, dilations and pads (top, left, bottom, right), auto_pad resolved."""
+    strides = _pair(n.get_ints("strides"), rank, 1, "strides")
+    dilations = _pair(n.get_ints("dilations"), rank, 1, "dilations")
+    if 0 in strides or 0 in dilations:
+        raise Malformed("a stride or dilation is 0")
+    auto = n.get_str("auto_pad", "NOTSET")
+    if auto in ("NOTSET", ""):
+        pads = n.get_ints("pads") or (0,) * (2 * rank)
+        if len(pads) != 2 * rank:
+            raise Malformed(f"pads {list(pads)} do not fit {rank} spatial axes")
+        if min(pads) < 0:
+            raise Unsupported(f"negative pads {list(pads)}")
+        pads = tuple(pads) if rank == 2 else (0, pads[0], 0, pads[1])
+    elif auto == "VALID":
+        pads = (0, 0, 0, 0)
+    elif auto in ("SAME_UPPER", "SAME_LOWER"):
+        before, after = [], []
+        for length, k, s, d in zip(size, kernel, strides, dilations, strict=True):
+            total = max((-(-length // s) - 1) * s + (k - 1) * d + 1 - length, 0)
+            small, large = total // 2, total - total // 2
+            before.append(small if auto == "SAME_UPPER" else large)
+            after.append(large if auto == "SAME_UPPER" else small)
+        pads = (*before, *after)
+    else:
+        raise Malformed(f"auto_pad {auto!r} is unknown")
+    return {"strides": strides, "dilations": dilations, "pads": pads}
+
+
+@onnx_operator("Conv")
+def conv(c: Importer, n: Node) -> str:
+    x, w, bias = c.input(n, 0), c.input(n, 1), c.optional(n, 2)
+    rank = _spatial_rank(x)
+    image, shape = _image(c, x)
+    weight = _filters(c, w, rank)
+    kernel = (c.shape(weight)[2], c.shape(weight)[3])
+    stated = n.get_ints("kernel_shape")
+    if stated is not None and tuple(stated) != tuple(w.shape[2:]):
+        raise Malformed(f"kernel_shape {list(stated)} is not that of the weight, {list(w.shape)}")
+    attributes = {**_geometry(n, shape[2:], kernel, rank), "group": n.get_int("group", 1)}
+    return _back(c, c.emit1("Conv", [image, weight, *([bias] if bias else [])], attributes), rank)
+
+
+@onnx_operator("ConvTranspose")
+def conv_transpose(c: Importer, n: Node) -> str:
+    x, w, bias = c.input(n, 0), c.input(n, 1), c.optional(n, 2)
+    rank = _spatial_rank(x)
+    image, shape = _image(c, x)
+    weight = _filters(c, w, rank)
+    kernel = (c.shape(weight)[2], c.shape(weight)[3])
+    extra = _pair(n.get_ints("output_padding"), rank, 0, "output_padding")
+    wanted = n.get_ints("output_shape")
+    auto = n.get_str("auto_pad", "NOTSET")
+    strides = _pair(n.get_ints("strides"), rank, 1, "strides")
+    dilations = _pair(n.get_ints("dilations"), rank, 1, "dilations")
+    if wanted is None and auto in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = tuple(d * s for d, s in zip(shape[2:], strides, strict=True))[2 - rank :]
+    if wanted is not None:
+        size = _pair(wanted[-rank:], rank, 1, "output_shape")
+        before, after = [], []
+        for k in range(2):
+            total = strides[k] * (shape[2 + k] - 1) + extra[k] + (kernel[k] - 1) * dilations[k] + 1 - size[k]
+            if total < 0:
+                raise Unsupported(f"an output_shape {list(wanted)} larger than the convolution reaches")
+            small, large = total // 2, total - total // 2
+            before.append(large if auto == "SAME_LOWER" else small)
+            after.append(small if auto == "SAME_LOWER" else large)
+        geometry: dict[str, Attribute] = {"strides": strides, "dilations": dilations, "pads": (*before, *after)}
+    else:
+        geometry = _geometry(n, shape[2:], kernel, rank)
+    attributes = {**geometry, "group": n.get_int("group", 1), "output_padding": extra}
+    return _back(c, c.emit1("ConvTranspose", [image, weight, *([bias] if bias else [])], attributes), rank)
+
+
+@onnx_operator("MaxPool", "AveragePool")
+def pool(c: Importer, n: Node) -> Sequence[str]:
+    x = c.input(n, 0)
+    rank = _spatial_rank(x)
+    if n.has_output(1):
+        raise Unsupported("the indices of the maxima")
+    image, shape = _image(c, x)
+    if not n.has("kernel_shape"):
+        raise Malformed("kernel_shape is missing")
+    kernel = _pair(n.get_ints("kernel_shape"), rank, 1, "kernel_shape")
+    attributes = {
+        **_geometry(n, shape[2:], kernel, rank),
+        "kernel": kernel,
+        # SAME rounds the output size up, which its pads already do.
+        "ceil_mode": bool(n.get_int("ceil_mode", 0)) and n.get_str("auto_pad", "NOTSET") in ("NOTSET", "VALID", ""),
+    }
+    if n.op == "AveragePool":
+        attributes["count_include_pad"] = bool(n.get_int("count_include_pad", 0))
+    return [_back(c, c.emit1(n.op, [image], attributes), rank)]
+
+
+@onnx_operator("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(c: Importer, n: Node) -> str:
+    x = c.input(n, 0)
+    if n.op == "GlobalAveragePool":
+        axes = tuple(range(2, len(x.shape)))
+        return c.emit1("ReduceMean", [x], {"axes": axes, "keepdims": True}) if axes else c.tensor(x)
+    rank = _spatial_rank(x)
+    image, shape = _image(c, x)
+    attributes: dict[str, Attribute] = {
+        "kernel": shape[2:], "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "ceil_mode": False
+    }  # fmt: skip
+    return _back(c, c.emit1("MaxPool", [image], attributes), rank)
+
+
+@onnx_operator("Gemm")
+def gemm(c: Importer, n: Node) -> str:
+    a, b, bias = c.input(n, 0), c.input(n, 1), c.optional(n, 2)
+    attributes: dict[str, Attribute] = {
+        "trans_a": bool(n.get_int("transA", 0)),
+        "trans_b": bool(n.get_int("transB", 0)),
+        "alpha": n.get_float("alpha", 1.0),
+    }
+    if len(a.shape) != 2 or len(b.shape) != 2:
+        raise Malformed(f"multiplies {list(a.shape)} and {list(b.shape)}, not two matrices")
+    beta = n.get_float("beta", 1.0)
+    if bias is None or beta == 0.0:
+        return c.emit1("MatMul", [a, b], attributes)
+    columns = b.shape[0] if attributes["trans_b"] else b.shape[1]
+    scaled = c.affine(bias, beta)
+    if bias.shape in ((columns,), (1, columns)) or (columns == 1 and bias.shape == ()):
+        return c.emit1("MatMul", [a, b, c.reshape(scaled, [columns])], attributes)
+    return c.emit1("Add", [c.emit1("MatMul", [a, b], attributes), scaled])
+
+
+@onnx_operator("MatMul")
+def matmul(c: Importer, n: Node) -> str:
+    a, b = c.input(n, 0), c.input(n, 1)
+    if not a.shape or not b.shape:
+        raise Malformed("multiplies a scalar")
+    left = c.reshape(a, (1, *a.shape)) if len(a.shape) == 1 else c.tensor(a)
+    right = c.reshape(b, (*b.shape, 1)) if len(b.shape) == 1 else c.tensor(b)
+    y = c.emit1("MatMul", [left, right])
+    shape = list(c.shape(y))
+    if len(b.shape) == 1:
+        del shape[-1]
+    if len(a.shape) == 1:
+        del shape[-1 if len(b.shape) == 1 else -2]
+    return c.reshape(y, shape)
+
+
+@onnx_operator("Dropout")
+def dropout(c: Importer, n: Node) -> Sequence[str | Value]:
+    c.note("Dropout nodes in the file are dropped")
+    x = c.input(n, 0)
+    if not n.has_output(1):
+        return [x]
+    return [x, c.constant(np.ones(x.shape, np.bool_))]
+
+
+@onnx_operator("Hardmax")
+def hardmax(c: Importer, n: Node) -> str:
+    x = c.input(n, 0)
+    axis = normalize_axis(n.get_int("axis", -1), len(x.shape))
+    if c.opset < 13 or axis != len(x.shape) - 1:
+        raise Unsupported("an axis other than the last")
+    best = c.emit1("ArgMax", [x], {"axis": axis, "keepdims": False})
+    return c.emit1("Gather", [c.constant(np.eye(x.shape[axis], dtype=np.float32)), best], {"axis": 0})

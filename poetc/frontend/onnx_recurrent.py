@@ -1,0 +1,217 @@
+"""LSTM, GRU and RNN unrolled: one group of small operators a time step, so that steps can be recomputed one by one.
+
+The product with the inputs is one MatMul over all steps; only the recurrent product is per step. Weights keep the shape
+that they have in the file: directions and gates are sliced from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from poetc.frontend._importer import Importer, Value
+from poetc.frontend._node import Malformed, Node, Unsupported, onnx_operator
+
+_LONGEST = 4096
+_ACTIVATIONS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "relu": "Relu", "softsign": "Softsign", "softplus": "Softplus"}
+_DEFAULTS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
+_DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}  # runs backwards?
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One direction. Tensors by name; `rows`: the input's part of the gates, [batch, gates · hidden] a step."""
+
+    hidden: int
+    activations: tuple[str, ...]
+    rows: tuple[str, ...]
+    recurrent: str  # [gates · hidden, hidden]
+    recurrent_bias: str | None  # [gates · hidden], where it is not already in `rows`
+    peepholes: str | None  # [3 · hidden]: input, output, forget
+    state: str | None  # [batch, hidden]; None: zeros
+    cell: str | None
+    bound: float | None  # gates are clipped to ± this before their activation
+
+
+@onnx_operator("LSTM", "GRU", "RNN")
+def recurrent(c: Importer, n: Node) -> Sequence[str]:
+    x, w, r = c.input(n, 0), c.input(n, 1), c.input(n, 2)
+    if len(x.shape) != 3 or len(w.shape) != 3 or len(r.shape) != 3:
+        raise Malformed("X, W and R must have rank 3")
+    batch_first = bool(n.get_int("layout", 0))
+    steps_first = c.transpose(x, (1, 0, 2)) if batch_first else c.tensor(x)
+    length, batch, features = c.shape(steps_first)
+    if not 1 <= length <= _LONGEST:
+        raise Unsupported(f"{length} time steps (1 to {_LONGEST} are unrolled)")
+    directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(
+        n.get_str("direction", "forward")
+    )
+    hidden = r.shape[2]
+    expected = (len(directions or ()), _GATES[n.op] * hidden)
+    if directions is None or w.shape != (*expected, features) or r.shape[:2] != expected:
+        raise Malformed(f"W {list(w.shape)} and R {list(r.shape)} do not fit X {list(x.shape)}")
+    _check_lengths(c, n, length)
+    if n.get_int("input_forget", 0):
+        raise Unsupported("input_forget")
+    names = _activations(n, len(directions))
+    flat = c.reshape(steps_first, (length * batch, features))
+    tracks, last_h, last_c = [], [], []
+    for d, reverse in enumerate(directions):
+        layer = _layer(c, n, d, flat, length, batch, names[d])
+        step: Callable[..., tuple[str, str | None]] = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}[n.op]
+        h, cell, outputs = layer.state, layer.cell, [""] * length
+        for t in reversed(range(length)) if reverse else range(length):
+            h, cell = step(c, n, layer, layer.rows[t], h, cell)
+            outputs[t] = h
+        assert h is not None
+        joined = outputs[0] if length == 1 else c.emit1("Concat", outputs, {"axis": 0})
+        tracks.append(c.reshape(joined, (length, 1, batch, hidden)))
+        last_h.append(c.reshape(h, (1, batch, hidden)))
+        last_c.append(c.reshape(cell or h, (1, batch, hidden)))
+    y = tracks[0] if len(tracks) == 1 else c.emit1("Concat", tracks, {"axis": 1})
+    finals = [v[0] if len(v) == 1 else c.emit1("Concat", v, {"axis": 0}) for v in (last_h, last_c)]
+    if batch_first:
+        y = c.transpose(y, (2, 0, 1, 3))
+        finals = [c.transpose(f, (1, 0, 2)) for f in finals]
+    return [y, finals[0], finals[1]] if n.op == "LSTM" else [y, finals[0]]
+
+
+def _check_lengths(c: Importer, n: Node, length: int) -> None:
+    given = c.optional(n, 4)
+    if given is not None and any(v != length for v in c.ints(given, "sequence_lens that differ")):
+        raise Unsupported("sequence_lens shorter than the sequence")
+
+
+def _activations(n: Node, directions: int) -> list[tuple[str, ...]]:
+    per = len(_DEFAULTS[n.op])
+    stated = [a.lower() for a in n.get_strs("activations")] or list(_DEFAULTS[n.op]) * directions
+    if n.get_floats("activation_alpha") or n.get_floats("activation_beta"):
+        raise Unsupported("activation_alpha or activation_beta")
+    if any(a not in _ACTIVATIONS for a in stated):
+        raise Unsupported(f"activations {', '.join(n.get_strs('activations'))}")
+    if len(stated) != per * directions:
+        raise Malformed(f"{len(stated)} activations for {directions} directions")
+    kinds = [_ACTIVATIONS[a] for a in stated]
+    return [tuple(kinds[per * d : per * (d + 1)]) for d in range(directions)]
+
+
+def _direction(c: Importer, value: Value, d: int) -> str:
+    """value[d] of a tensor with one entry a direction."""
+    return c.reshape(c.axis_slice(value, 0, d, 1), value.shape[1:])
+
+
+def _initial(c: Importer, n: Node, index: int, d: int, batch: int, hidden: int) -> str | None:
+    """The first state, None where it is zero."""
+    value = c.optional(n, index)
+    if value is None or (value.known and not c.array(value).any()):
+        return None
+    if n.get_int("layout", 0):
+        value = Value(value.name, (), value.dtype, tensor=c.transpose(value, (1, 0, 2)))
+        value.shape = c.shape(value.tensor)
+    if len(value.shape) != 3 or value.shape[1:] != (batch, hidden):
+        raise Malformed(f"the initial state has shape {list(value.shape)}")
+    return _direction(c, value, d)
+
+
+def _layer(c: Importer, n: Node, d: int, flat: str, length: int, batch: int, activations: tuple[str, ...]) -> _Layer:
+    w, r, b = c.input(n, 1), c.input(n, 2), c.optional(n, 3)
+    hidden, wide = r.shape[2], r.shape[1]
+    bias = after = None
+    if b is not None:
+        if b.shape != (r.shape[0], 2 * wide):
+            raise Malformed(f"B has shape {list(b.shape)}")
+        both = _direction(c, b, d)
+        bias, after = c.axis_slice(both, 0, 0, wide), c.axis_slice(both, 0, wide, wide)
+        if n.op != "GRU" or not n.get_int("linear_before_reset", 0):
+            bias, after = c.emit1("Add", [bias, after]), None
+    gates = c.emit1("MatMul", [flat, _direction(c, w, d), *([bias] if bias else [])], {"trans_b": True})
+    rows = (gates,) if length == 1 else c.emit("Split", [gates], {"axis": 0, "sizes": (batch,) * length})
+    peepholes = c.optional(n, 7) if n.op == "LSTM" else None
+    if peepholes is not None and peepholes.known and not c.array(peepholes).any():
+        peepholes = None
+    bound = n.get_float("clip") if n.has("clip") else None
+    return _Layer(
+        hidden,
+        activations,
+        rows,
+        _direction(c, r, d),
+        after,
+        _direction(c, peepholes, d) if peepholes is not None else None,
+        _initial(c, n, 5, d, batch, hidden),
+        _initial(c, n, 6, d, batch, hidden) if n.op == "LSTM" else None,
+        bound,
+    )
+
+
+def _apply(c: Importer, layer: _Layer, kind: str, x: str) -> str:
+    if layer.bound is not None:
+        x = c.emit1("Clip", [x], {"min": -layer.bound, "max": layer.bound})
+    return c.emit1(kind, [x])
+
+
+def _parts(c: Importer, x: str, sizes: Sequence[int]) -> tuple[str, ...]:
+    """Split along the last axis."""
+    return c.emit("Split", [x], {"axis": len(c.shape(x)) - 1, "sizes": tuple(sizes)})
+
+
+def _rnn(c: Importer, n: Node, layer: _Layer, row: str, h: str | None, cell: str | None) -> tuple[str, str | None]:
+    if h is not None:
+        row = c.emit1("Add", [row, c.emit1("MatMul", [h, layer.recurrent], {"trans_b": True})])
+    return _apply(c, layer, layer.activations[0], row), None
+
+
+def _lstm(c: Importer, n: Node, layer: _Layer, row: str, h: str | None, cell: str | None) -> tuple[str, str | None]:
+    """i, o, f = σ(·), g = tanh(·), c' = f c + i g, h' = o tanh(c')."""
+    f, g, out = layer.activations
+    k = layer.hidden
+    total = row if h is None else c.emit1("Add", [row, c.emit1("MatMul", [h, layer.recurrent], {"trans_b": True})])
+    if layer.peepholes is None:
+        ports, candidate = _parts(c, total, (3 * k, k))
+        i, o, forget = _parts(c, _apply(c, layer, f, ports), (k, k, k))
+    else:
+        raw = _parts(c, total, (k, k, k, k))
+        pi, po, pf = _parts(c, layer.peepholes, (k, k, k))
+        i, forget = (
+            _apply(c, layer, f, gate if cell is None else c.emit1("Add", [gate, c.emit1("Mul", [cell, p])]))
+            for gate, p in ((raw[0], pi), (raw[2], pf))
+        )
+        o, candidate = "", raw[3]
+    new = c.emit1("Mul", [i, _apply(c, layer, g, candidate)])
+    if cell is not None:
+        new = c.emit1("Add", [c.emit1("Mul", [forget, cell]), new])
+    if layer.peepholes is not None:
+        o = _apply(c, layer, f, c.emit1("Add", [raw[1], c.emit1("Mul", [new, po])]))
+    return c.emit1("Mul", [o, c.emit1(out, [new])]), new
+
+
+def _gru(c: Importer, n: Node, layer: _Layer, row: str, h: str | None, cell: str | None) -> tuple[str, str | None]:
+    """z, r = σ(·), g = tanh(· + r ⊙ (R h + b)) or tanh(· + R (r ⊙ h)), h' = g + z (h - g)."""
+    f, g = layer.activations
+    k = layer.hidden
+    ports, candidate = _parts(c, row, (2 * k, k))
+    if n.get_int("linear_before_reset", 0):
+        if h is None:
+            product = layer.recurrent_bias
+        else:
+            bias = [layer.recurrent_bias] if layer.recurrent_bias else []
+            product = c.emit1("MatMul", [h, layer.recurrent, *bias], {"trans_b": True})
+        if product is not None:
+            more, rest = _parts(c, product, (2 * k, k))
+            ports = c.emit1("Add", [ports, more])
+        z, reset = _parts(c, _apply(c, layer, f, ports), (k, k))
+        if product is not None:
+            candidate = c.emit1("Add", [candidate, c.emit1("Mul", [reset, rest])])
+    else:
+        if h is not None:
+            gate_rows = c.axis_slice(layer.recurrent, 0, 0, 2 * k)
+            ports = c.emit1("Add", [ports, c.emit1("MatMul", [h, gate_rows], {"trans_b": True})])
+        z, reset = _parts(c, _apply(c, layer, f, ports), (k, k))
+        if h is not None:
+            candidate_rows = c.axis_slice(layer.recurrent, 0, 2 * k, k)
+            kept = c.emit1("Mul", [reset, h])
+            candidate = c.emit1("Add", [candidate, c.emit1("MatMul", [kept, candidate_rows], {"trans_b": True})])
+    new = _apply(c, layer, g, candidate)
+    if h is None:
+        return c.emit1("Mul", [c.affine(z, -1.0, 1.0), new]), None
+    return c.emit1("Add", [new, c.emit1("Mul", [z, c.emit1("Sub", [h, new])])]), None

@@ -1,0 +1,175 @@
+"""Which of a model's tensors are trained. ONNX does not say: a position in the graph does.
+
+A float tensor is a weight when it reaches a position that layers keep weights in (directly, or through views and
+slices); a mask, a scalar, an integer table or a factor on the raw input is not.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from poetc.errors import UsageError
+from poetc.graph import DType, Fill, Graph, Operator, Role, Tensor
+
+# kind → what its inputs from number 1 on are to it (empty: nothing of the sort).
+_POSITIONS = {
+    "Conv": ("", "convolution weight", "convolution bias"),
+    "ConvTranspose": ("", "transposed convolution weight", "transposed convolution bias"),
+    "MatMul": ("matrix of a product", "matrix of a product", "bias of a product"),
+    "LayerNorm": ("", "norm scale", "norm bias"),
+    "RmsNorm": ("", "norm scale"),
+    "GroupNorm": ("", "norm scale", "norm bias"),
+    "BatchNormApply": ("", "running mean", "running variance", "norm scale", "norm bias"),
+    "Gather": ("embedding table",),
+    "PRelu": ("", "slope"),
+}
+# Weights stay weights through these.
+_CARRIERS = frozenset(
+    {"Reshape", "Transpose", "Slice", "Split", "Expand", "Tile", "Concat", "Pad", "Cast", "Affine", "Neg", "Gather"}
+)
+_SUMMANDS = {"Add": "summand", "Sub": "summand", "Mul": "factor", "Div": "factor"}
+# A mask added to attention scores holds numbers no weight holds.
+_MASK_VALUE = -1e4
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterDecision:
+    """What was decided of a tensor that the model file (or an import-time computation) gives a value to, and why."""
+
+    name: str
+    shape: tuple[int, ...]
+    decision: Role
+    reason: str
+
+
+def parameter_decisions(graph: Graph) -> tuple[ParameterDecision, ...]:
+    """The decision on every tensor with a value, in order of name."""
+    uses = _Uses(graph)
+    decisions = []
+    for name, tensor in sorted(graph.tensors.items()):
+        if name not in graph.values or tensor.role not in (Role.PARAMETER, Role.CONSTANT, Role.STATISTIC):
+            continue
+        role, reason = uses.decide(tensor)
+        if role is not tensor.role:
+            reason = "computed when the model was imported" if tensor.role is Role.CONSTANT else "chosen by the user"
+        decisions.append(ParameterDecision(name, tensor.shape, tensor.role, reason))
+    return tuple(decisions)
+
+
+def assign_roles(graph: Graph, folded: frozenset[str], notes: Sequence[str]) -> Graph:
+    """The graph with PARAMETER, STATISTIC and CONSTANT decided. `folded` names what was computed and is never trained.
+
+    UsageError for a weight that is not finite.
+    """
+    uses = _Uses(graph)
+    tensors, added = dict(graph.tensors), list(notes)
+    for name in graph.values:
+        tensor = tensors[name]
+        role = Role.CONSTANT if name in folded else uses.decide(tensor)[0]
+        value = graph.values[name]
+        if tensor.dtype is DType.F32 and not isinstance(value, Fill):
+            unusable = np.isnan(value) if role is Role.CONSTANT else ~np.isfinite(value)
+            if bool(unusable.any()):
+                what = "NaN" if bool(np.isnan(value).any()) else "infinite numbers"
+                raise UsageError(f"tensor {name!r} holds {what}; the file's weights are damaged")
+        tensors[name] = replace(tensor, role=role)
+    for name, tensor in sorted(tensors.items()):
+        places = uses.weight_places(name) if tensor.role is Role.PARAMETER else []
+        if len(places) > 1:
+            shown = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
+            added.append(f"{name!r} is the weight of {len(places)} operators ({shown}): trained as one, tied weight")
+    if not any(op.kind == "BatchNormApply" for op in graph.operators) and _looks_folded(graph):
+        added.append("every convolution has a bias and there is no batch norm: the exporter may have folded it away")
+    return replace(graph, tensors=tensors, notes=tuple(added))
+
+
+def _looks_folded(graph: Graph) -> bool:
+    convolutions = [op for op in graph.operators if op.kind == "Conv"]
+    return len(convolutions) > 8 and all(len(op.inputs) == 3 for op in convolutions)
+
+
+class _Uses:
+    """Readers of every tensor, and the judgement on positions."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.readers: dict[str, list[tuple[Operator, int]]] = defaultdict(list)
+        for op in graph.operators:
+            for k, t in enumerate(op.inputs):
+                self.readers[t].append((op, k))
+        self.inputs = set(graph.inputs)
+        self.known = set(graph.values)  # tensors that do not depend on the inputs
+        for op in graph.operators:
+            if all(t in self.known for t in op.inputs):
+                self.known.update(op.outputs)
+
+    def decide(self, tensor: Tensor) -> tuple[Role, str]:
+        if tensor.dtype is not DType.F32:
+            return Role.CONSTANT, "not floating point"
+        reached = self._reached(tensor.name)
+        for position in ("running mean", "running variance"):
+            if position in reached:
+                return Role.STATISTIC, position
+        strong = sorted(p for p in reached if p not in ("summand", "factor", "operand"))
+        if strong:
+            return Role.PARAMETER, strong[0]
+        if tensor.type.elements == 1:
+            return Role.CONSTANT, "a scalar"
+        weak = sorted(reached)
+        if not weak:
+            return Role.CONSTANT, "not in a position of a weight"
+        value = self.graph.values.get(tensor.name)
+        if isinstance(value, np.ndarray) and self._is_mask(value):
+            return Role.CONSTANT, f"{weak[0]} that looks like a mask"
+        if isinstance(value, Fill) and value.kind in ("zeros", "ones"):
+            return Role.CONSTANT, f"{weak[0]} filled with {value.kind}"
+        return Role.PARAMETER, weak[0]
+
+    @staticmethod
+    def _is_mask(value: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
+        if value.size and float(value.min()) <= _MASK_VALUE:
+            return True
+        return value.ndim >= 2 and min(value.shape[-2:]) > 1 and bool(((value == 0) | (value == 1)).all())
+
+    def _reached(self, name: str) -> dict[str, Operator]:
+        """Positions of a weight that the tensor reaches, and by which operator."""
+        found: dict[str, Operator] = {}
+        seen, queue = {name}, [name]
+        while queue:
+            t = queue.pop()
+            for op, k in self.readers[t]:
+                position = self._position(op, k)
+                if position:
+                    found.setdefault(position, op)
+                elif op.kind in _CARRIERS or (op.kind in _SUMMANDS and self._weights_alone(op)):
+                    queue.extend(o for o in op.outputs if o not in seen)
+                    seen.update(op.outputs)
+                    if op.kind == "Concat" and not self._weights_alone(op):
+                        found.setdefault("operand", op)
+        return found
+
+    def _position(self, op: Operator, k: int) -> str:
+        positions = _POSITIONS.get(op.kind, ())
+        if k < len(positions) and positions[k]:
+            return positions[k]
+        if op.kind in _SUMMANDS and not self._weights_alone(op):
+            other = op.inputs[1 - k]
+            if op.kind != "Add" and other in self.inputs:
+                return ""  # standardising the raw input
+            return _SUMMANDS[op.kind]
+        return ""
+
+    def _weights_alone(self, op: Operator) -> bool:
+        """Everything that the operator reads is known."""
+        return all(t in self.known for t in op.inputs)
+
+    def weight_places(self, name: str) -> list[str]:
+        """Operators that use the tensor whole, in a position of a weight: more than one means tied weights."""
+        places = []
+        for t in (name, *(o for op, _ in self.readers[name] if op.kind == "Reshape" for o in op.outputs)):
+            places += [op.source or op.name for op, k in self.readers[t] if self._position(op, k)]
+        return sorted(set(places))
