@@ -67,7 +67,8 @@ def emit(directory: Path, target: str, out: Path, progress: Progress = _silent) 
     inference = inference_program(solved, training)
     programs = [training] if inference is None else [training, inference]
     progress("writing C")
-    codegen.emit(programs, _graph(solved).values, model=_graph(solved).name, target=target, out_dir=out)
+    graph = _graph(solved)
+    codegen.emit(programs, graph.values, model=graph.name.removesuffix(".onnx"), target=target, out_dir=out)
     return {
         "out": str(out),
         "target": target,

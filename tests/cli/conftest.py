@@ -1,0 +1,61 @@
+"""The commands as a user runs them, in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poetc.cli import main
+
+MODEL = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    code: object
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.out)
+        return document
+
+
+def run(*arguments: object) -> Ended:
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main([str(argument) for argument in arguments])
+    return Ended(ended.value.code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="session")
+def poetc() -> Callable[..., Ended]:
+    return run
+
+
+@pytest.fixture(scope="session")
+def model() -> Path:
+    """The demonstration's."""
+    return MODEL
+
+
+@pytest.fixture(scope="session")
+def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
+    """The demonstration's model, solved for a board with a store, and what `solve --json` said."""
+    out = tmp_path_factory.mktemp("solved") / "digits.poetc"
+    limits = ("--device", "stm32f746", "--budget", "45%", "--gap", "0.05", "--time-limit", "20")
+    ended = run("solve", MODEL, "--batch", "4", *limits, "-o", out, "--json")
+    assert ended.code == 0, ended.err
+    return out, ended

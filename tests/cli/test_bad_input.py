@@ -1,0 +1,197 @@
+"""What a user can get wrong: one line, the right exit code, nothing left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tests.cli.conftest import Ended
+
+Run = Callable[..., Ended]
+Solved = tuple[Path, Ended]
+
+
+def one_line(ended: Ended, code: int, *says: str) -> None:
+    assert ended.code == code, ended.err
+    assert ended.out == ""
+    assert ended.err.startswith("poetc: error: ")
+    assert ended.err.count("\n") == 1
+    assert "internal" not in ended.err
+    for word in says:
+        assert word in ended.err
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("command", ["analyze", "solve"])
+def test_files_that_are_no_models(poetc: Run, model: Path, tmp_path: Path, command: str) -> None:
+    limit = ("--budget", "1MB", "-o", tmp_path / "out") if command == "solve" else ()
+    missing = tmp_path / "missing.onnx"
+    one_line(poetc(command, missing, *limit), 2, "missing.onnx")
+    one_line(poetc(command, tmp_path, *limit), 2, tmp_path.name)
+    for name, content in (
+        ("empty.onnx", b""),
+        ("text.onnx", b"not a model\n" * 50),
+        ("half.onnx", model.read_bytes()[: model.stat().st_size // 2]),
+    ):
+        (tmp_path / name).write_bytes(content)
+        one_line(poetc(command, tmp_path / name, "--batch", "2", *limit), 2, name)
+    (tmp_path / "problem.json").write_text('{"name": 3')
+    if command == "solve":
+        one_line(poetc(command, tmp_path / "problem.json", *limit), 2, "problem.json")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_open_batch_without_batch(poetc: Run, model: Path, out: Path) -> None:
+    one_line(poetc("solve", model, "--budget", "1MB", "-o", out), 2, "--batch")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--budget", "12parsecs"), "parsecs"),
+        (("--budget", "-5"), "--budget"),
+        (("--budget", "many"), "--budget"),
+        (("--budget", "60%", "--deadline", "1.3"), "--deadline"),
+        (("--budget", "60%", "--device", "vax780"), "vax780"),
+        (("--budget", "60%", "--train", "nosuch*"), "nosuch*"),
+        (("--budget", "60%", "--train", "last:none"), "last:"),
+        (("--budget", "60%", "--solver", "oracle"), "oracle"),
+        (("--budget", "60%", "--model-output", "nosuch"), "nosuch"),
+    ],
+)
+def test_wrong_values(poetc: Run, model: Path, out: Path, options: tuple[str, ...], says: str) -> None:
+    one_line(poetc("solve", model, "--batch", "2", *options, "-o", out), 2, says)
+    assert not out.exists()
+
+
+def test_a_budget_that_cannot_work_says_what_does(poetc: Run, model: Path, out: Path) -> None:
+    options = ("--batch", "2", "--device", "stm32f746")
+    ended = poetc("solve", model, *options, "--budget", "20kB", "-o", out)
+    one_line(ended, 4)
+    answer = poetc("solve", model, *options, "--budget", "20kB", "-o", out, "--json").json
+    assert answer["status"] == "infeasible"
+    smallest = answer["min_budget_bytes"]
+    assert f"{smallest}" in ended.err.replace(",", "")
+    assert smallest > 20_000
+    assert not out.exists()
+    works = poetc("solve", model, *options, "--budget", smallest, "--gap", "0.2", "-o", out, "--json")
+    assert works.code == 0, works.err
+
+
+def test_a_deadline_that_cannot_work(poetc: Run, model: Path, out: Path) -> None:
+    options = ("--batch", "2", "--device", "stm32f746", "--budget", "100%")
+    one_line(poetc("solve", model, *options, "--deadline", "1us", "-o", out), 4, "deadline")
+    assert not out.exists()
+
+
+def test_weights_that_are_not_numbers(poetc: Run, model: Path, tmp_path: Path) -> None:
+    damaged = onnx.load(model)
+    weights = damaged.graph.initializer[0]
+    array = numpy_helper.to_array(weights).copy()
+    array.flat[3] = np.nan
+    weights.CopyFrom(numpy_helper.from_array(array, weights.name))
+    path = tmp_path / "nan.onnx"
+    onnx.save(damaged, path)
+    one_line(poetc("analyze", path, "--batch", "2"), 2, weights.name)
+
+
+def test_operators_that_are_not_supported_are_all_named(poetc: Run, tmp_path: Path) -> None:
+    nodes = [
+        onnx.helper.make_node("NonZero", ["x"], ["a"], name="first"),
+        onnx.helper.make_node("Unique", ["x"], ["b"], name="second"),
+    ]
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3])
+    results = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.INT64, None) for n in ("a", "b")]
+    graph = onnx.helper.make_graph(nodes, "odd", [x], results)
+    path = tmp_path / "odd.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), path)
+    one_line(poetc("analyze", path), 3, "NonZero", "Unique", "first", "second")
+
+
+@pytest.mark.parametrize("command", ["emit", "validate", "report"])
+def test_directories_that_are_not_solved(poetc: Run, solved: Solved, tmp_path: Path, command: str) -> None:
+    extra = ("-o", tmp_path / "src") if command == "emit" else ()
+    one_line(poetc(command, tmp_path / "missing", *extra), 2, "missing")
+    (tmp_path / "other").mkdir()
+    one_line(poetc(command, tmp_path / "other", *extra), 2, "other")
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for file in solved[0].iterdir():
+        (damaged / file.name).write_bytes(file.read_bytes())
+    (damaged / "schedule.json").write_bytes(b"{")
+    one_line(poetc(command, damaged, *extra), 2, "damaged")
+    assert not (tmp_path / "src").exists()
+
+
+def test_references_that_do_not_fit(poetc: Run, solved: Solved, tmp_path: Path) -> None:
+    one_line(poetc("validate", solved[0], "--reference", tmp_path / "none.npz"), 2, "none.npz")
+    (tmp_path / "text.npz").write_text("no archive")
+    one_line(poetc("validate", solved[0], "--reference", tmp_path / "text.npz"), 2, "text.npz")
+    np.savez(tmp_path / "other.npz", loss=np.float64(1))
+    one_line(poetc("validate", solved[0], "--reference", tmp_path / "other.npz"), 2, "in.image")
+
+
+def test_nothing_of_the_user_is_overwritten(poetc: Run, solved: Solved, model: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    one_line(poetc("solve", model, "--batch", "2", "--budget", "100%", "-o", mine), 2, "mine")
+    one_line(poetc("emit", solved[0], "-o", mine), 2, "mine")
+    one_line(poetc("emit", solved[0], "-o", mine / "thesis.txt"), 2, "thesis.txt")
+    assert [p.name for p in mine.iterdir()] == ["thesis.txt"]
+    assert (mine / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_full_disk_leaves_nothing(poetc: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if path.name == "plan.json":
+            write(path, data[:10])
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    one_line(poetc("solve", model, "--batch", "2", "--budget", "100%", "-o", tmp_path / "out"), 2, "no space left")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_written(poetc: Run, model: Path, tmp_path: Path) -> None:
+    # /proc refuses new directories to everybody, root included.
+    ended = poetc("solve", model, "--batch", "2", "--budget", "100%", "-o", "/proc/poetc/out")
+    one_line(ended, 2, "/proc")
+
+
+def test_ctrl_c_while_solving_leaves_nothing(model: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "poetc", "solve", model, "--batch", "16", "--device", "stm32f746", "-v"]
+    command += ["--budget", "36%", "-o", tmp_path / "out"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "solving" in line:
+            break
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    try:
+        _, rest = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert rest.splitlines()[-1] == "poetc: interrupted"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,136 @@
+"""The commands on the model that the project ships."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cli.conftest import Ended
+
+Run = Callable[..., Ended]
+Solved = tuple[Path, Ended]
+
+SOLVE_KEYS = [
+    "status",
+    "energy_pj",
+    "energy_bound_pj",
+    "compute_once_pj",
+    "gap",
+    "overhead_gap",
+    "time_ns",
+    "deadline_ns",
+    "budget_bytes",
+    "peak_bytes",
+    "arena_bytes",
+    "keep_all_peak_bytes",
+    "min_budget_bytes",
+    "recomputes",
+    "page_outs",
+    "page_ins",
+    "operators",
+    "solver",
+    "solve_seconds",
+    "out",
+]
+VALIDATE_KEYS = [
+    "loss_rel_error",
+    "max_grad_rel_error",
+    "bit_identical_to_keep_all",
+    "peak_predicted_bytes",
+    "peak_measured_bytes",
+    "tensors",
+]
+
+
+def test_analyze(poetc: Run, model: Path) -> None:
+    answer = poetc("analyze", model, "--batch", "4", "--device", "stm32f746", "--json").json
+    assert answer["supported"] is True
+    assert answer["parameters"] == 20090
+    # Every weight of a convolution meets every pixel of its output.
+    macs = 64 * (9 * 16 + 2 * 9 * 16 * 16) + 16 * (9 * 16 * 32 + 9 * 32 * 32) + 128 * 10
+    assert answer["forward_macs"] == 4 * macs
+    assert answer["min_budget_bytes"] < answer["keep_all_peak_bytes"]
+    text = poetc("analyze", model, "--batch", "4", "--parameters").out
+    assert "20,090" in text
+    assert "0.weight" in text
+
+
+def test_solve_answers_with_every_key(solved: Solved) -> None:
+    out, ended = solved
+    answer = ended.json
+    assert [key for key in SOLVE_KEYS if key not in answer] == []
+    assert answer["status"] in ("optimal", "feasible", "limit")
+    assert answer["out"] == str(out)
+    assert answer["peak_bytes"] <= answer["budget_bytes"] < answer["keep_all_peak_bytes"]
+    assert answer["min_budget_bytes"] <= answer["budget_bytes"]
+    assert answer["compute_once_pj"] <= answer["energy_bound_pj"] <= answer["energy_pj"]
+    assert answer["recomputes"] + answer["page_ins"] > 0
+    assert ended.err == ""
+
+
+def test_solve_says_it_in_words_too(poetc: Run, model: Path, tmp_path: Path) -> None:
+    ended = poetc("solve", model, "--batch", "2", "--budget", "100%", "-v", "-o", tmp_path / "out")
+    assert ended.code == 0
+    assert "status" in ended.out
+    assert "optimal" in ended.out
+    assert "poetc: reading the model\n" in ended.err
+
+
+def test_the_written_problem_can_be_solved_again(poetc: Run, solved: Solved, tmp_path: Path) -> None:
+    out, ended = solved
+    again = poetc("solve", out / "problem.json", "--gap", "0.05", "-o", tmp_path / "again", "--json")
+    assert again.code == 0
+    assert again.json["energy_pj"] == ended.json["energy_pj"]
+    ended = poetc("emit", tmp_path / "again", "-o", tmp_path / "src")
+    assert ended.code == 2
+    assert "no model" in ended.err
+
+
+def test_validate(poetc: Run, solved: Solved) -> None:
+    ended = poetc("validate", solved[0], "--json")
+    answer = ended.json
+    assert ended.code == 0
+    assert [key for key in VALIDATE_KEYS if key not in answer] == []
+    assert answer["bit_identical_to_keep_all"] is True
+    assert answer["peak_measured_bytes"] == answer["peak_predicted_bytes"] <= solved[1].json["budget_bytes"]
+    assert answer["page_ins"] > 0 or solved[1].json["page_ins"] == 0
+
+
+def test_emit_builds_with_one_make(poetc: Run, solved: Solved, tmp_path: Path) -> None:
+    answer = poetc("emit", solved[0], "--target", "host", "-o", tmp_path / "src", "--json").json
+    assert answer["programs"] == ["train", "infer"]
+    command = ["make", "-s", "-C", tmp_path / "src", "CFLAGS=-O1 -Werror"]
+    subprocess.run(command, check=True, capture_output=True)
+    assert (tmp_path / "src" / "train").exists()
+    assert "DIGITS_TRAIN_ARENA_BYTES" in (tmp_path / "src" / "model.h").read_text()
+
+
+def test_report(poetc: Run, solved: Solved, tmp_path: Path) -> None:
+    ended = poetc("report", solved[0], "--html", tmp_path / "page.html")
+    assert ended.code == 0
+    assert str(tmp_path / "page.html") in ended.out
+    assert (tmp_path / "page.html").read_text().startswith("<!")
+    assert poetc("report", solved[0], "--json").json["energy_pj"] == solved[1].json["energy_pj"]
+
+
+def test_the_same_input_gives_the_same_files(poetc: Run, solved: Solved, model: Path, tmp_path: Path) -> None:
+    out, ended = solved
+    limits = ("--device", "stm32f746", "--budget", str(ended.json["budget_bytes"]), "--gap", "0.05")
+    assert poetc("solve", model, "--batch", "4", *limits, "-o", tmp_path / "again").code == 0
+    for name in ("problem.json", "schedule.json", "plan.json", "graph.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes(), name
+
+
+def test_profile_show_can_be_used_as_a_profile(poetc: Run, model: Path, tmp_path: Path) -> None:
+    profile = tmp_path / "my-board.yaml"
+    profile.write_text(poetc("profile", "show", "stm32f746").out)
+    first = poetc("analyze", model, "--batch", "2", "--device", "stm32f746", "--json").json
+    second = poetc("analyze", model, "--batch", "2", "--device", profile, "--json").json
+    assert {**first, "device": ""} == {**second, "device": ""}
+
+
+def test_every_json_answer_is_one_object(poetc: Run, solved: Solved) -> None:
+    for arguments in (("solvers",), ("profile", "list"), ("profile", "show", "rpi4"), ("report", solved[0])):
+        assert isinstance(json.loads(poetc(*arguments, "--json").out), dict)
