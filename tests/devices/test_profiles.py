@@ -65,7 +65,7 @@ def test_every_profile_loads_and_says_where_its_numbers_come_from() -> None:
 
 
 def test_published_anchors_bound_the_profiles() -> None:
-    """Energy per operation follows from power and throughput, and agrees with what is published where that is consistent."""
+    """Power and throughput give the published energy per operation, where what is published is consistent."""
     for name, flop_per_s, flop_per_j in (("mkr1000", 166_667, 2.525e6), ("nrf52840", 6.37e6, 580e6)):
         profile = load_profile(name)
         assert 2 * profile.compute.contraction_mac_per_s.value == pytest.approx(flop_per_s, rel=1e-3)

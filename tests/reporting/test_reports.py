@@ -1,0 +1,292 @@
+"""The reports: true to the schedule, well-formed, self-contained, escaped, and small."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from random import Random
+
+import pytest
+
+from poetc.reporting import Solved, html, text
+from poetc.reporting._facts import Category, Origin, gather
+from poetc.reporting._words import percent, shorten
+from poetc.reporting._words import proof as proof_words
+from poetc.scheduling import (
+    Compute,
+    MemoryPlan,
+    OperatorSpec,
+    PageIn,
+    PageOut,
+    Paging,
+    Problem,
+    Proof,
+    Schedule,
+    Status,
+    TensorSpec,
+    complete,
+    keep_all,
+    pack,
+    verify,
+)
+from poetc.scheduling._completion import Action
+from tests.support.problems import random_actions, random_dag, training_problem
+
+NASTY = "<script>alert('&')</script>/a:b;c>\"q\"" + "é" * 170
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+def chain(length: int, name: str = "t", paging: Paging = Paging.SYNC) -> Problem:
+    """A chain of `length` forward operators and as many backward ones, each of which reads its forward output."""
+    size = 4096
+    tensors = [TensorSpec(name="x", size_bytes=size, initial="ram")]
+    tensors.append(TensorSpec(name="w", size_bytes=1024, initial="ram", final="ram"))
+    operators = []
+    for i in range(length):
+        page = {"page_out_ns": 5, "page_out_pj": 50, "page_in_ns": 4, "page_in_pj": 40}
+        tensors.append(TensorSpec(name=f"{name}{i}", size_bytes=size, **page))
+        source = 0 if i == 0 else 1 + i
+        operators.append(
+            OperatorSpec(
+                name=f"op {name}{i}", kind="Conv", inputs=(source, 1), outputs=(2 + i,), time_ns=10, energy_pj=100 + i,
+                workspace_bytes=64,
+            )
+        )  # fmt: skip
+    for i in range(length):
+        tensors.append(TensorSpec(name=f"g{name}{i}", size_bytes=size, final="ram" if i == length - 1 else ""))
+        gradient = () if i == 0 else (1 + length + i,)
+        saved = 1 + length - i
+        operators.append(
+            OperatorSpec(
+                name=f"back {name}{i}", kind="ConvGrad", phase="backward", inputs=(*gradient, saved),
+                outputs=(2 + length + i,), time_ns=20, energy_pj=200,
+            )
+        )  # fmt: skip
+    return Problem(
+        name=f"chain {name}", operators=tuple(operators), tensors=tuple(tensors), budget_bytes=10**9, paging=paging,
+        base_bytes=500, page_buffer_bytes=512 if paging is not Paging.NONE else 0, device="board",
+    )  # fmt: skip
+
+
+def solved_from(problem: Problem, actions: list[Action], **proof_fields: object) -> Solved:
+    steps = complete(problem, actions)
+    draft = Schedule(
+        solver="hand",
+        steps=steps,
+        proof=Proof(status=Status.FEASIBLE, objective=0, bound=0, schedule_class="a <class>"),
+        log=("event <1>",),
+    )
+    energy = 0
+    for step in steps:
+        match step:
+            case Compute(operator):
+                energy += problem.operators[operator].energy_pj
+            case PageOut(t):
+                energy += problem.tensors[t].page_out_pj
+            case PageIn(t):
+                energy += problem.tensors[t].page_in_pj
+    fields: dict[str, object] = {"objective": energy, "bound": problem.compute_once_pj, **proof_fields}
+    schedule = replace(draft, proof=replace(draft.proof, **fields))  # type: ignore[arg-type]
+    trace = verify(problem, schedule)
+    problem = replace(problem, budget_bytes=trace.peak_bytes + 100)
+    summary = {"keep_all_peak_bytes": 3 * trace.peak_bytes, "min_budget_bytes": trace.peak_bytes, "notes": ["a <note>"]}
+    return Solved(problem=problem, schedule=schedule, trace=trace, plan=pack(problem, schedule), summary=summary)
+
+
+def example(name: str = "t", length: int = 6) -> Solved:
+    """Tensor 2 is dropped and recomputed, tensor 3 paged out and in."""
+    problem = chain(length, name)
+    forward: list[Action] = [Compute(i) for i in range(length)]
+    backward: list[Action] = [Compute(length + i) for i in range(length)]
+    actions = [
+        *forward[:3],
+        PageOut(3),
+        *forward[3:],
+        *backward[:-2],
+        PageIn(3),
+        backward[-2],
+        Compute(0),
+        backward[-1],
+    ]
+    return solved_from(problem, actions)
+
+
+class Page(HTMLParser):
+    """Checks nesting; collects text, tags, attributes."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(source)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        assert len(dict(attrs)) == len(attrs), f"an attribute of <{tag}> is given twice"
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] not in ("script", "style"):
+            self.text.append(data)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_memory_chart_counts_as_the_checker_does(seed: int) -> None:
+    random = Random(seed)
+    for problem in (random_dag(random, 12, paging=True), training_problem(random, 6, paging=True)):
+        problem = replace(problem, budget_bytes=10**12)
+        steps = complete(problem, random_actions(random, problem, 8))
+        free = replace(problem, objective="time", operators=tuple(replace(o, time_ns=0) for o in problem.operators))
+        free = replace(free, tensors=tuple(replace(t, page_in_ns=0, page_out_ns=0) for t in free.tensors))
+        proof = Proof(status=Status.FEASIBLE, objective=0, bound=0, schedule_class="")
+        schedule = Schedule(solver="random", steps=steps, proof=proof)
+        trace = verify(free, schedule)
+        nothing = MemoryPlan(allocations=(), arena_bytes=0, max_live_bytes=0, state_bytes=0)
+        facts = gather(Solved(problem=free, schedule=schedule, trace=trace, plan=nothing))
+        assert tuple(sum(m) for m in facts.memory) == trace.ram_bytes
+        assert sum(r.extra for r in facts.redone) == trace.recomputes
+        assert sum(m.outs for m in facts.moved) == trace.page_outs
+
+
+def test_what_happened_to_tensors() -> None:
+    solved = example()
+    facts = gather(solved)
+    assert tuple(sum(m) for m in facts.memory) == solved.trace.ram_bytes
+    assert [(r.operator, r.extra, r.extra_pj) for r in facts.redone] == [(0, 1, 100)]
+    assert [(m.tensor, m.outs, m.ins, m.energy_pj) for m in facts.moved] == [(3, 1, 1, 90)]
+    origins = {t: [s.origin for s in facts.stays if s.tensor == t] for t in (0, 2, 3, 4)}
+    assert origins == {
+        0: [Origin.GIVEN],
+        2: [Origin.COMPUTED, Origin.RECOMPUTED],
+        3: [Origin.COMPUTED, Origin.PAGED],
+        4: [Origin.COMPUTED],
+    }
+    ((tensor, out, back),) = facts.store_spans
+    steps = solved.schedule.steps
+    assert (tensor, steps[out], steps[back - 1]) == (3, PageOut(3), PageIn(3))
+    assert facts.categories[:3] == (Category.INPUT, Category.STATE, Category.ACTIVATION)
+    assert facts.categories[-1] is Category.GRADIENT
+    assert isinstance(steps[facts.backward_step or 0], Compute)
+
+
+def test_the_page_is_well_formed_and_needs_nothing_from_outside() -> None:
+    source = html(example())
+    page = Page(source)
+    ids = [a["id"] for _, a in page.tags if "id" in a]
+    assert len(ids) == len(set(ids))
+    for name in ("sizes", "memory", "timeline", "arena", "proof", "totals", "peak", "operators"):
+        assert name in ids
+    for tag, attributes in page.tags:
+        assert tag not in ("img", "iframe", "object", "embed", "base")
+        assert "src" not in attributes
+        assert attributes.get("href", "data:,") == "data:,"
+        assert not any(key.startswith("on") for key in attributes)
+    assert "url(" not in source
+    assert "@import" not in source
+    assert re.findall(r"https?://[^\"' ]+", source) == []
+    labelled = [a for t, a in page.tags if t == "svg"]
+    assert labelled
+    assert all(a.get("role") == "img" and (a.get("aria-labelledby") or a.get("aria-label")) for a in labelled)
+    assert "$" not in source  # nothing left to fill in
+    words = " ".join(page.text)
+    for expected in ("1 are recomputed", "1 come back from the store", "a <class>", "event <1>", "a <note>", "budget"):
+        assert expected in words
+
+
+def test_names_are_escaped_and_shortened() -> None:
+    solved = example(NASTY)
+    source = html(solved)
+    page = Page(source)
+    assert [t for t, _ in page.tags].count("script") == 1
+    assert "alert('" not in source.replace("&#x27;", "")
+    assert "<script>alert(" in " ".join(page.text)
+    assert max(map(len, text(solved).splitlines())) <= 130
+
+
+def test_the_page_of_a_long_schedule_is_small() -> None:
+    length = 800
+    problem = chain(length, "/model/encoder/layer.11/attention/output/dense/MatMul_output_0.")
+    actions: list[Action] = [Compute(i) for i in range(length)]
+    actions += [Compute(length)]
+    for i in range(1, length):  # every tensor but the last is made again
+        actions += [Compute(length - 1 - i)] if i % 2 else []
+        actions += [Compute(length + i)]
+    solved = solved_from(problem, actions)
+    assert len(solved.schedule.steps) > 3000
+    source = html(solved)
+    Page(source)
+    assert len(source.encode()) < 2_000_000
+    assert "smallest tensors are not drawn" in source
+
+
+def test_an_empty_backward_pass_and_no_summary() -> None:
+    problem = replace(chain(3, paging=Paging.NONE), operators=chain(3).operators[:3])
+    problem = replace(problem, tensors=problem.tensors[:5])
+    schedule = keep_all(problem)
+    solved = Solved(problem=problem, schedule=schedule, trace=verify(problem, schedule), plan=pack(problem, schedule))
+    source = html(solved)
+    Page(source)
+    assert "Nothing is recomputed" in source
+    assert "backward pass</span>" not in source
+    assert "keep-all" not in text(solved)
+
+
+def test_text_tells_the_essentials() -> None:
+    report = text(example())
+    for expected in (
+        "RAM",
+        "budget",
+        "Recomputed: 1 operators",
+        "Paged: 1 tensors",
+        "1 out, 1 in",
+        "modelled",
+        "- a <note>",
+    ):
+        assert expected in report
+    assert report.endswith("\n")
+    assert all(line == line.rstrip() for line in report.splitlines())
+
+
+def test_claims_are_no_wider_than_their_proof() -> None:
+    solved = example()
+    words = proof_words(solved)
+    assert "class “a <class>”" in words
+    assert "outside this class" in words
+    assert "optimal" not in words.lower()
+    limit = replace(
+        solved, schedule=replace(solved.schedule, proof=replace(solved.schedule.proof, status=Status.LIMIT))
+    )
+    assert "stopped at its time limit" in proof_words(limit)
+    objective = solved.schedule.proof.objective
+    best = replace(solved.schedule.proof, status=Status.OPTIMAL, bound=objective, schedule_class="all schedules")
+    words = proof_words(replace(solved, schedule=replace(solved.schedule, proof=best)))
+    assert words.startswith("Proven optimal. No schedule that fits this budget")
+    assert "outside this class" not in words
+
+
+def test_an_arena_over_the_budget_is_not_said_to_fit() -> None:
+    solved = example()
+    over = replace(solved, plan=replace(solved.plan, arena_bytes=solved.problem.budget_bytes + 1))
+    assert "One step fits" in text(solved)
+    assert "One step fits" not in text(over)
+    assert "One step fits" not in html(over)
+
+
+def test_percentages_and_names() -> None:
+    assert [percent(f) for f in (0, 1e-9, 0.0006, 0.005, 0.0123, 1.5)] == [
+        "0 %", "< 0.001 %", "0.06 %", "0.5 %", "1.2 %", "150.0 %",
+    ]  # fmt: skip
+    assert shorten("a" * 70) == "a" * 70
+    assert len(shorten("a" * 50 + "b" * 50, 21)) == 21
+    assert shorten("begin" + "x" * 90 + "finish", 21).endswith("finish")
