@@ -38,7 +38,7 @@ def test_kernel(case: Case) -> None:
 
 @pytest.mark.parametrize("case", GRADIENT_CASES, ids=str)
 def test_gradient(case: Case) -> None:
-    check_gradient(case.kind, case.attributes, case.arrays(), case.wrt, step=case.step)
+    check_gradient(case.kind, case.attributes, case.arrays(), case.wrt, step=case.step, outputs_of=case.outputs)
 
 
 def test_every_kind_has_a_case() -> None:

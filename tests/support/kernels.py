@@ -278,9 +278,11 @@ def check_gradient(
     rtol: float = 1e-5,
     atol: float = 1e-6,
     step: float = 1e-5,
+    outputs_of: Sequence[int] | None = None,
 ) -> None:
     """The operators that `gradient` emits against central differences of <output, weights>, all in float64.
 
+    `outputs_of`: outputs through which a gradient flows, default all floats (saved statistics carry none).
     `wrt`: inputs to check, default all floats (where `gradient` gives None the derivative must be 0). Besides all
     inputs at once, each is asked for alone, and each output's gradient is given alone.
     """
@@ -289,7 +291,7 @@ def check_gradient(
     outputs = evaluate(kind, attributes, inputs)
     random = np.random.default_rng(7)
     weights = [random.uniform(-1, 1, y.shape) if y.dtype.kind == "f" else None for y in outputs]
-    active = [i for i, w in enumerate(weights) if w is not None]
+    active = [i for i, w in enumerate(weights) if w is not None and (outputs_of is None or i in outputs_of)]
 
     differences = {i: _differences(kind, attributes, inputs, i, len(outputs), weights, step) for i in chosen}
     subsets = [active, *([[i] for i in active] if len(active) > 1 else [])]
@@ -384,7 +386,7 @@ class Case:
 
     An input is a shape (normally distributed floats), a maker (`uniform(...)`, `integers(...)`, ...) or an array.
     `gradient` False leaves the finite differences out (the point is not smooth, or they are covered by another row);
-    `wrt` restricts them.
+    `wrt` restricts them to some inputs, `outputs` to some outputs.
     """
 
     kind: str
@@ -394,6 +396,7 @@ class Case:
     atol: float = 1e-6
     gradient: bool = True
     wrt: tuple[int, ...] | None = None
+    outputs: tuple[int, ...] | None = None
     step: float = 1e-5
     note: str = ""  # tells rows apart in test names
 

@@ -1,0 +1,90 @@
+/* Four floats at once: SIMD where the target has IEEE vectors, four scalars where it has not. Same bits either way, because
+ * every lane is an ordinary single-precision operation. (32-bit Neon is left out: it flushes subnormals.) */
+#ifndef POETC_F4_H
+#define POETC_F4_H
+
+#include "poetc_kernel.h"
+
+#if defined(__GNUC__) && (defined(__SSE2__) || defined(__aarch64__))
+
+typedef float poetc_f4 __attribute__((vector_size(16)));
+typedef float poetc_f4_unaligned __attribute__((vector_size(16), aligned(4), may_alias));
+
+#define poetc_f4_load(p) ((poetc_f4) * (const poetc_f4_unaligned *)(p))
+#define poetc_f4_store(p, v) ((void)(*(poetc_f4_unaligned *)(p) = (v)))
+#define poetc_f4_set(a, b, c, d) ((poetc_f4){(a), (b), (c), (d)})
+#define poetc_f4_add(u, v) ((u) + (v))
+#define poetc_f4_sub(u, v) ((u) - (v))
+#define poetc_f4_mul(u, v) ((u) * (v))
+#define poetc_f4_scale(v, s) ((v) * (s))
+#define poetc_f4_lane(v, i) ((v)[i])
+
+#else
+
+typedef struct {
+    float lane[4];
+} poetc_f4;
+
+static inline poetc_f4 poetc_f4_set(float a, float b, float c, float d)
+{
+    poetc_f4 v;
+    v.lane[0] = a, v.lane[1] = b, v.lane[2] = c, v.lane[3] = d;
+    return v;
+}
+
+static inline poetc_f4 poetc_f4_load(const float *p)
+{
+    return poetc_f4_set(p[0], p[1], p[2], p[3]);
+}
+
+static inline void poetc_f4_store(float *p, poetc_f4 v)
+{
+    p[0] = v.lane[0], p[1] = v.lane[1], p[2] = v.lane[2], p[3] = v.lane[3];
+}
+
+static inline poetc_f4 poetc_f4_add(poetc_f4 u, poetc_f4 v)
+{
+    return poetc_f4_set(u.lane[0] + v.lane[0], u.lane[1] + v.lane[1], u.lane[2] + v.lane[2], u.lane[3] + v.lane[3]);
+}
+
+static inline poetc_f4 poetc_f4_sub(poetc_f4 u, poetc_f4 v)
+{
+    return poetc_f4_set(u.lane[0] - v.lane[0], u.lane[1] - v.lane[1], u.lane[2] - v.lane[2], u.lane[3] - v.lane[3]);
+}
+
+static inline poetc_f4 poetc_f4_mul(poetc_f4 u, poetc_f4 v)
+{
+    return poetc_f4_set(u.lane[0] * v.lane[0], u.lane[1] * v.lane[1], u.lane[2] * v.lane[2], u.lane[3] * v.lane[3]);
+}
+
+static inline poetc_f4 poetc_f4_scale(poetc_f4 v, float s)
+{
+    return poetc_f4_set(v.lane[0] * s, v.lane[1] * s, v.lane[2] * s, v.lane[3] * s);
+}
+
+#define poetc_f4_lane(v, i) ((v).lane[i])
+
+#endif
+
+#define POETC_F4_ZERO poetc_f4_set(0.0f, 0.0f, 0.0f, 0.0f)
+
+/* sum + v * s, lane by lane, two roundings. */
+#define poetc_f4_add_scaled(sum, v, s) poetc_f4_add(sum, poetc_f4_scale(v, s))
+
+/* The sum of the lanes, in the reference order. */
+#define poetc_f4_total(v) \
+    ((poetc_f4_lane(v, 0) + poetc_f4_lane(v, 1)) + (poetc_f4_lane(v, 2) + poetc_f4_lane(v, 3)))
+
+/* A sum that carries its rounding error along (Kahan). */
+typedef struct {
+    float total, lost;
+} poetc_compensated;
+
+static inline void poetc_compensated_add(poetc_compensated *sum, float x)
+{
+    float term = x - sum->lost, next = sum->total + term;
+    sum->lost = (next - sum->total) - term;
+    sum->total = next;
+}
+
+#endif

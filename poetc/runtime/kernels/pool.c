@@ -1,0 +1,172 @@
+/* Max and average pooling over planes of [N, C, H, W], forward and backward. */
+#include "poetc_kernel.h"
+
+/* The first ints of all kernels here. */
+typedef struct {
+    int32_t planes, height, width, output_height, output_width;
+    int32_t kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;
+} pooling;
+
+#define POOLING_INTS 13
+
+static pooling describe(const poetc_call *call)
+{
+    const int32_t *i = call->ints;
+    pooling p = {i[0], i[1], i[2], i[3], i[4], i[5], i[6], i[7], i[8], i[9], i[10], i[11], i[12]};
+    return p;
+}
+
+/* [first, last): the taps that lie on an axis of `size`, the window starting at `start`. */
+static void inside(int32_t start, int32_t kernel, int32_t dilation, int32_t size, int32_t *first, int32_t *last)
+{
+    int32_t low = 0, high = kernel;
+    while (low < high && start + low * dilation < 0)
+        low++;
+    while (high > low && start + (high - 1) * dilation >= size)
+        high--;
+    *first = low;
+    *last = high;
+}
+
+/* x -> y, where (u8 or, with the last int set, i32): the tap of the first maximum; a NaN counts as the maximum. */
+int poetc_op_max_pool(const poetc_call *call)
+{
+    const pooling p = describe(call);
+    const int wide = call->ints[POOLING_INTS];
+    const float *x = poetc_in(call, 0);
+    float *y = poetc_out(call, 1);
+    uint8_t *where8 = poetc_out(call, 2);
+    int32_t *where32 = poetc_out(call, 2);
+    size_t at = 0;
+    int32_t plane, oh, ow, i, j;
+    for (plane = 0; plane < p.planes; plane++, x += (ptrdiff_t)p.height * p.width) {
+        for (oh = 0; oh < p.output_height; oh++) {
+            int32_t top = oh * p.stride_h - p.pad_top, first, last;
+            inside(top, p.kernel_h, p.dilation_h, p.height, &first, &last);
+            for (ow = 0; ow < p.output_width; ow++, at++) {
+                int32_t left = ow * p.stride_w - p.pad_left, from, to, tap;
+                float best;
+                inside(left, p.kernel_w, p.dilation_w, p.width, &from, &to);
+                tap = first * p.kernel_w + from;
+                best = x[(ptrdiff_t)(top + first * p.dilation_h) * p.width + left + from * p.dilation_w];
+                for (i = first; i < last; i++) {
+                    const float *row = x + (ptrdiff_t)(top + i * p.dilation_h) * p.width;
+                    for (j = from; j < to; j++) {
+                        float value = row[left + j * p.dilation_w];
+                        if (value > best || (value != value && best == best))
+                            best = value, tap = i * p.kernel_w + j;
+                    }
+                }
+                y[at] = best;
+                if (wide)
+                    where32[at] = tap;
+                else
+                    where8[at] = (uint8_t)tap;
+            }
+        }
+    }
+    return POETC_OK;
+}
+
+/* where, gy -> gx: each gy goes to its maximum; several that meet are added in the order of the outputs. */
+int poetc_op_max_pool_grad(const poetc_call *call)
+{
+    const pooling p = describe(call);
+    const int wide = call->ints[POOLING_INTS];
+    const uint8_t *where8 = poetc_in(call, 0);
+    const int32_t *where32 = poetc_in(call, 0);
+    const float *gy = poetc_in(call, 1);
+    float *gx = poetc_out(call, 2);
+    const ptrdiff_t size = (ptrdiff_t)p.height * p.width;
+    size_t at = 0;
+    ptrdiff_t i;
+    int32_t plane, oh, ow;
+    for (plane = 0; plane < p.planes; plane++, gx += size) {
+        for (i = 0; i < size; i++)
+            gx[i] = 0.0f;
+        for (oh = 0; oh < p.output_height; oh++) {
+            for (ow = 0; ow < p.output_width; ow++, at++) {
+                int32_t tap = wide ? where32[at] : where8[at];
+                int32_t row = oh * p.stride_h - p.pad_top + tap / p.kernel_w * p.dilation_h;
+                int32_t column = ow * p.stride_w - p.pad_left + tap % p.kernel_w * p.dilation_w;
+                if (row < 0 || row >= p.height || column < 0 || column >= p.width)
+                    return POETC_ERANGE;
+                gx[(ptrdiff_t)row * p.width + column] += gy[at];
+            }
+        }
+    }
+    return POETC_OK;
+}
+
+/* Taps that count along an axis: those between `before` pixels ahead of the image and `after` behind it. */
+static int32_t counted(int32_t start, int32_t kernel, int32_t dilation, int32_t size, int32_t before, int32_t after)
+{
+    int32_t first, last;
+    inside(start + before, kernel, dilation, size + before + after, &first, &last);
+    return last - first;
+}
+
+/* x -> y; the last four ints are the pads that count (top, left, bottom, right). */
+int poetc_op_average_pool(const poetc_call *call)
+{
+    const pooling p = describe(call);
+    const int32_t *pads = call->ints + POOLING_INTS;
+    const float *x = poetc_in(call, 0);
+    float *y = poetc_out(call, 1);
+    int32_t plane, oh, ow, i, j;
+    for (plane = 0; plane < p.planes; plane++, x += (ptrdiff_t)p.height * p.width) {
+        for (oh = 0; oh < p.output_height; oh++) {
+            int32_t top = oh * p.stride_h - p.pad_top, first, last;
+            int32_t rows = counted(top, p.kernel_h, p.dilation_h, p.height, pads[0], pads[2]);
+            inside(top, p.kernel_h, p.dilation_h, p.height, &first, &last);
+            for (ow = 0; ow < p.output_width; ow++) {
+                int32_t left = ow * p.stride_w - p.pad_left, from, to;
+                int32_t columns = counted(left, p.kernel_w, p.dilation_w, p.width, pads[1], pads[3]);
+                float sum = 0.0f;
+                inside(left, p.kernel_w, p.dilation_w, p.width, &from, &to);
+                for (i = first; i < last; i++) {
+                    const float *row = x + (ptrdiff_t)(top + i * p.dilation_h) * p.width;
+                    float part = 0.0f;
+                    for (j = from; j < to; j++)
+                        part += row[left + j * p.dilation_w];
+                    sum += part;
+                }
+                *y++ = sum / (float)(rows * columns);
+            }
+        }
+    }
+    return POETC_OK;
+}
+
+/* gy -> gx */
+int poetc_op_average_pool_grad(const poetc_call *call)
+{
+    const pooling p = describe(call);
+    const int32_t *pads = call->ints + POOLING_INTS;
+    const float *gy = poetc_in(call, 0);
+    float *gx = poetc_out(call, 1);
+    const ptrdiff_t size = (ptrdiff_t)p.height * p.width;
+    ptrdiff_t at;
+    int32_t plane, oh, ow, i, j;
+    for (plane = 0; plane < p.planes; plane++, gx += size) {
+        for (at = 0; at < size; at++)
+            gx[at] = 0.0f;
+        for (oh = 0; oh < p.output_height; oh++) {
+            int32_t top = oh * p.stride_h - p.pad_top, first, last;
+            int32_t rows = counted(top, p.kernel_h, p.dilation_h, p.height, pads[0], pads[2]);
+            inside(top, p.kernel_h, p.dilation_h, p.height, &first, &last);
+            for (ow = 0; ow < p.output_width; ow++) {
+                int32_t left = ow * p.stride_w - p.pad_left, from, to;
+                int32_t columns = counted(left, p.kernel_w, p.dilation_w, p.width, pads[1], pads[3]);
+                float share = *gy++ / (float)(rows * columns);
+                inside(left, p.kernel_w, p.dilation_w, p.width, &from, &to);
+                for (i = first; i < last; i++) {
+                    float *row = gx + (ptrdiff_t)(top + i * p.dilation_h) * p.width;
+                    for (j = from; j < to; j++)
+                        row[left + j * p.dilation_w] += share;
+                }
+            }
+        }
+    }
+    return POETC_OK;
+}

@@ -1,0 +1,97 @@
+/* Softmax and log-softmax along one axis of [before, along, after], and their gradients from the output. All of them read
+ * an element before they write it, and may work in place. */
+#include "poetc_f4.h"
+#include "poetc_math.h"
+
+static float largest(const float *x, int32_t count, int32_t step)
+{
+    float best = x[0];
+    int32_t i;
+    for (i = 1; i < count; i++)
+        if (x[(ptrdiff_t)i * step] > best)
+            best = x[(ptrdiff_t)i * step];
+    return best;
+}
+
+int poetc_op_softmax(const poetc_call *call)
+{
+    const int32_t before = call->ints[0], along = call->ints[1], after = call->ints[2];
+    const float *x = poetc_in(call, 0);
+    float *y = poetc_out(call, 1);
+    int32_t b, a, i;
+    for (b = 0; b < before; b++, x += (ptrdiff_t)along * after, y += (ptrdiff_t)along * after) {
+        for (a = 0; a < after; a++) {
+            const float best = largest(x + a, along, after);
+            float sum;
+            for (i = 0; i < along; i++)
+                y[(ptrdiff_t)i * after + a] = poetc_expf(x[(ptrdiff_t)i * after + a] - best);
+            sum = poetc_sum(y + a, along, after);
+            for (i = 0; i < along; i++)
+                y[(ptrdiff_t)i * after + a] /= sum;
+        }
+    }
+    return POETC_OK;
+}
+
+int poetc_op_log_softmax(const poetc_call *call)
+{
+    const int32_t before = call->ints[0], along = call->ints[1], after = call->ints[2];
+    const float *x = poetc_in(call, 0);
+    float *y = poetc_out(call, 1);
+    int32_t b, a, i;
+    for (b = 0; b < before; b++, x += (ptrdiff_t)along * after, y += (ptrdiff_t)along * after) {
+        for (a = 0; a < after; a++) {
+            const float best = largest(x + a, along, after);
+            poetc_compensated sum = {0.0f, 0.0f};
+            float shift;
+            for (i = 0; i < along; i++)
+                poetc_compensated_add(&sum, poetc_expf(x[(ptrdiff_t)i * after + a] - best));
+            shift = poetc_logf(sum.total);
+            for (i = 0; i < along; i++)
+                y[(ptrdiff_t)i * after + a] = x[(ptrdiff_t)i * after + a] - best - shift;
+        }
+    }
+    return POETC_OK;
+}
+
+/* y, gy -> gx = y * (gy - Σ gy * y) */
+int poetc_op_softmax_grad(const poetc_call *call)
+{
+    const int32_t before = call->ints[0], along = call->ints[1], after = call->ints[2];
+    const float *y = poetc_in(call, 0), *gy = poetc_in(call, 1);
+    float *gx = poetc_out(call, 2);
+    int32_t b, a, i;
+    for (b = 0; b < before; b++) {
+        for (a = 0; a < after; a++) {
+            const ptrdiff_t base = (ptrdiff_t)b * along * after + a;
+            poetc_compensated sum = {0.0f, 0.0f};
+            for (i = 0; i < along; i++)
+                poetc_compensated_add(&sum, gy[base + (ptrdiff_t)i * after] * y[base + (ptrdiff_t)i * after]);
+            for (i = 0; i < along; i++) {
+                const ptrdiff_t at = base + (ptrdiff_t)i * after;
+                gx[at] = y[at] * (gy[at] - sum.total);
+            }
+        }
+    }
+    return POETC_OK;
+}
+
+/* y, gy -> gx = gy - exp(y) * Σ gy */
+int poetc_op_log_softmax_grad(const poetc_call *call)
+{
+    const int32_t before = call->ints[0], along = call->ints[1], after = call->ints[2];
+    const float *y = poetc_in(call, 0), *gy = poetc_in(call, 1);
+    float *gx = poetc_out(call, 2);
+    int32_t b, a, i;
+    for (b = 0; b < before; b++) {
+        for (a = 0; a < after; a++) {
+            const ptrdiff_t base = (ptrdiff_t)b * along * after + a;
+            const float sum = poetc_sum(gy + base, along, after);
+            for (i = 0; i < along; i++) {
+                const ptrdiff_t at = base + (ptrdiff_t)i * after;
+                gx[at] = gy[at] - poetc_expf(y[at]) * sum;
+            }
+        }
+    }
+    return POETC_OK;
+}
