@@ -9,7 +9,7 @@
 
 #include "poetc.h"
 
-#define POETC_MAX_RANK 8
+#define POETC_MAX_RANK 16
 
 /* Sums are made of partial sums of at most POETC_SUM_BLOCK terms, so that rounding errors stay near 1e-7 for any length. */
 #define POETC_SUM_BLOCK 64

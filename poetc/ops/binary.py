@@ -1,0 +1,415 @@
+"""Element-wise functions of two or three tensors with numpy broadcasting, comparisons, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from poetc.graph import Array, DType, Operator, TensorType
+from poetc.ops._broadcast import broadcast_shapes, reduce_to
+from poetc.ops._builder import Builder
+from poetc.ops._elementwise import snake
+from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._strides import broadcast_strides, walk
+
+F32, I32, U8 = DType.F32, DType.I32, DType.U8
+
+
+class Broadcast(OpSpec):
+    """Inputs of the dtypes `reads` (one of the alternatives), output `writes` (None: as the last input)."""
+
+    reads: ClassVar[tuple[tuple[DType, ...], ...]] = ((F32, F32),)
+    writes: ClassVar[DType | None] = None
+    flops: ClassVar[int] = 1
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        raise NotImplementedError
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        if tuple(x.dtype for x in op.inputs) not in self.reads:
+            wanted = " or ".join("(" + ", ".join(r) + ")" for r in self.reads)
+            raise ValueError(f"{self.kind} needs inputs {wanted}, not ({', '.join(x.dtype for x in op.inputs)})")
+        shape = broadcast_shapes(self.kind, [x.shape for x in op.inputs])
+        return (TensorType(shape, self.writes or op.inputs[-1].dtype),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        with np.errstate(all="ignore"):
+            y = self.function(op, *inputs)
+        dtype = self.writes.numpy if self.writes else inputs[-1].dtype
+        return (np.asarray(y, dtype),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=self.flops * op.outputs[0].elements)
+
+    def symbol(self, op: Bound) -> str:
+        return f"poetc_op_{snake(self.kind)}"
+
+    def kernel(self, op: Bound) -> Kernel:
+        shape = op.outputs[0].shape
+        return Kernel(self.symbol(op), walk(shape, *(broadcast_strides(x.shape, shape) for x in op.inputs)))
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return tuple((i, 0) for i, x in enumerate(op.inputs) if x == op.outputs[0])
+
+
+def wanted(grads: Sequence[str | None], needed: Sequence[bool]) -> str | None:
+    """The gradient that arrives, if there is one and something asks for it."""
+    return grads[0] if any(needed) else None
+
+
+# --- arithmetic
+
+
+@register
+class Add(Broadcast):
+    kind = "Add"
+    summary = "a + b"
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return inputs[0] + inputs[1]
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        gy = wanted(grads, needed)
+        if gy is None:
+            return [None, None]
+        return [reduce_to(b, gy, b.type(x).shape) if n else None for x, n in zip(op.inputs, needed, strict=True)]
+
+
+@register
+class Sub(Broadcast):
+    kind = "Sub"
+    summary = "a - b"
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return inputs[0] - inputs[1]
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        gy = wanted(grads, needed)
+        result: list[str | None] = [None, None]
+        if gy is not None and needed[0]:
+            result[0] = reduce_to(b, gy, b.type(op.inputs[0]).shape)
+        if gy is not None and needed[1]:
+            result[1] = b.emit1("Neg", [reduce_to(b, gy, b.type(op.inputs[1]).shape)])
+        return result
+
+
+@register
+class Mul(Broadcast):
+    kind = "Mul"
+    summary = "a b"
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return inputs[0] * inputs[1]
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        gy = wanted(grads, needed)
+        result: list[str | None] = [None, None]
+        for i, other in enumerate(reversed(op.inputs)):
+            if gy is not None and needed[i]:
+                result[i] = reduce_to(b, b.emit1("Mul", [gy, other]), b.type(op.inputs[i]).shape)
+        return result
+
+
+@register
+class Div(Broadcast):
+    kind = "Div"
+    summary = "a / b"
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return inputs[0] / inputs[1]
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        gy = wanted(grads, needed)
+        result: list[str | None] = [None, None]
+        if gy is None:
+            return result
+        quotient = b.emit1("Div", [gy, op.inputs[1]])  # gy / b; and d(a / b)/db = -y / b needs no a
+        if needed[0]:
+            result[0] = reduce_to(b, quotient, b.type(op.inputs[0]).shape)
+        if needed[1]:
+            product = b.emit1("Mul", [quotient, op.outputs[0]])
+            result[1] = b.emit1("Neg", [reduce_to(b, product, b.type(op.inputs[1]).shape)])
+        return result
+
+
+@register
+class DivOrZero(Broadcast):
+    kind = "DivOrZero"
+    summary = "a / b, and 0 where b is 0; for gradients"
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return np.where(inputs[1] == 0, 0, inputs[0] / inputs[1])
+
+
+@register
+class Pow(Broadcast):
+    kind = "Pow"
+    summary = "a to the power b, both tensors"
+    flops = 20
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return np.power(inputs[0], inputs[1])
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        gy = wanted(grads, needed)
+        base, exponent = op.inputs
+        result: list[str | None] = [None, None]
+        if gy is not None and needed[0]:
+            result[0] = reduce_to(b, b.emit1("PowGradBase", [base, exponent, gy]), b.type(base).shape)
+        if gy is not None and needed[1]:
+            product = b.emit1("PowGradExponent", [base, op.outputs[0], gy])
+            result[1] = reduce_to(b, product, b.type(exponent).shape)
+        return result
+
+
+@register
+class PowGradBase(Broadcast):
+    kind = "PowGradBase"
+    summary = "(a, b, gy): gy b a^(b - 1), 0 where b is 0"
+    reads = ((F32, F32, F32),)
+    flops = 23
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        a, b, gy = inputs
+        return np.where(b == 0, 0, gy * b * np.power(a, b - 1))
+
+
+@register
+class PowGradExponent(Broadcast):
+    kind = "PowGradExponent"
+    summary = "(a, y, gy): gy y log(a), 0 where a is 0"
+    reads = ((F32, F32, F32),)
+    flops = 12
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        a, y, gy = inputs
+        return np.where(a == 0, 0, gy * y * np.log(a))
+
+
+class _Extremum(Broadcast):
+    """The larger or the smaller; where both are equal each gets half of the gradient."""
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        gy = wanted(grads, needed)
+        result: list[str | None] = [None, None]
+        for i, other in enumerate(reversed(op.inputs)):
+            if gy is not None and needed[i]:
+                order = [op.inputs[i], other] if self.kind == "Maximum" else [other, op.inputs[i]]
+                passed = b.emit1("MaximumGrad", [*order, gy])
+                result[i] = reduce_to(b, passed, b.type(op.inputs[i]).shape)
+        return result
+
+
+@register
+class Maximum(_Extremum):
+    kind = "Maximum"
+    summary = "the larger of a and b"
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return np.where(inputs[0] > inputs[1], inputs[0], inputs[1])
+
+
+@register
+class Minimum(_Extremum):
+    kind = "Minimum"
+    summary = "the smaller of a and b"
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return np.where(inputs[0] < inputs[1], inputs[0], inputs[1])
+
+
+@register
+class MaximumGrad(Broadcast):
+    kind = "MaximumGrad"
+    summary = "(a, b, gy): gy where a > b, gy / 2 where a = b, else 0"
+    reads = ((F32, F32, F32),)
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        a, b, gy = inputs
+        return np.where(a > b, gy, np.where(a == b, gy * gy.dtype.type(0.5), 0))
+
+
+@register
+class PRelu(Broadcast):
+    kind = "PRelu"
+    summary = "x if x > 0, else slope x, with a trained slope"
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return np.where(inputs[0] > 0, inputs[0], inputs[0] * inputs[1])
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        gy = wanted(grads, needed)
+        x, slope = op.inputs
+        result: list[str | None] = [None, None]
+        if gy is not None and needed[0]:
+            result[0] = reduce_to(b, b.emit1("PReluGradInput", [x, slope, gy]), b.type(x).shape)
+        if gy is not None and needed[1]:
+            result[1] = reduce_to(b, b.emit1("PReluGradSlope", [x, gy]), b.type(slope).shape)
+        return result
+
+
+@register
+class PReluGradInput(Broadcast):
+    kind = "PReluGradInput"
+    summary = "(x, slope, gy): gy where x > 0, else slope gy"
+    reads = ((F32, F32, F32),)
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        x, slope, gy = inputs
+        return np.where(x > 0, gy, slope * gy)
+
+
+@register
+class PReluGradSlope(Broadcast):
+    kind = "PReluGradSlope"
+    summary = "(x, gy): 0 where x > 0, else x gy"
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return np.where(inputs[0] > 0, 0, inputs[0] * inputs[1])
+
+
+# --- choosing
+
+
+@register
+class Where(Broadcast):
+    kind = "Where"
+    summary = "x where the u8 condition is not 0, else y"
+    reads = ((U8, F32, F32), (U8, I32, I32))
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return np.where(inputs[0] != 0, inputs[1], inputs[2])
+
+    def symbol(self, op: Bound) -> str:
+        return f"poetc_op_where_{op.inputs[1].dtype}"
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        gy = wanted(grads, needed)
+        result: list[str | None] = [None, None, None]
+        for i, kind in ((1, "Mask"), (2, "MaskNot")):
+            if gy is not None and needed[i]:
+                result[i] = reduce_to(b, b.emit1(kind, [op.inputs[0], gy]), b.type(op.inputs[i]).shape)
+        return result
+
+
+@register
+class Mask(Broadcast):
+    kind = "Mask"
+    summary = "(condition, g): g where the u8 condition is not 0, else 0"
+    reads = ((U8, F32),)
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return np.where(inputs[0] != 0, inputs[1], 0)
+
+
+@register
+class MaskNot(Broadcast):
+    kind = "MaskNot"
+    summary = "(condition, g): g where the u8 condition is 0, else 0"
+    reads = ((U8, F32),)
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return np.where(inputs[0] == 0, inputs[1], 0)
+
+
+class _Comparison(Broadcast):
+    reads: ClassVar[tuple[tuple[DType, ...], ...]] = ((F32, F32), (I32, I32))
+    writes = U8
+
+    def symbol(self, op: Bound) -> str:
+        return f"poetc_op_{snake(self.kind)}_{op.inputs[0].dtype}"
+
+
+@register
+class Equal(_Comparison):
+    kind = "Equal"
+    summary = "1 where a = b, else 0 (u8)"
+    reads = ((F32, F32), (I32, I32), (U8, U8))
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return inputs[0] == inputs[1]
+
+
+@register
+class Less(_Comparison):
+    kind = "Less"
+    summary = "1 where a < b, else 0 (u8)"
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return inputs[0] < inputs[1]
+
+
+@register
+class LessOrEqual(_Comparison):
+    kind = "LessOrEqual"
+    summary = "1 where a <= b, else 0 (u8)"
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return inputs[0] <= inputs[1]
+
+
+@register
+class Greater(_Comparison):
+    kind = "Greater"
+    summary = "1 where a > b, else 0 (u8)"
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return inputs[0] > inputs[1]
+
+
+@register
+class GreaterOrEqual(_Comparison):
+    kind = "GreaterOrEqual"
+    summary = "1 where a >= b, else 0 (u8)"
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return inputs[0] >= inputs[1]
+
+
+class _Logical(Broadcast):
+    reads = ((U8, U8),)
+
+
+@register
+class And(_Logical):
+    kind = "And"
+    summary = "1 where neither a nor b is 0, else 0 (u8)"
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return (inputs[0] != 0) & (inputs[1] != 0)
+
+
+@register
+class Or(_Logical):
+    kind = "Or"
+    summary = "0 where both a and b are 0, else 1 (u8)"
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return (inputs[0] != 0) | (inputs[1] != 0)
+
+
+@register
+class Xor(_Logical):
+    kind = "Xor"
+    summary = "1 where exactly one of a and b is 0, else 0 (u8)"
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return (inputs[0] != 0) ^ (inputs[1] != 0)
