@@ -176,3 +176,13 @@ def test_unknown_devices(tmp_path: Path) -> None:
         load_profile(binary)
     with pytest.raises(UsageError, match="1: a device profile is a mapping"):
         load_profile(write(tmp_path, "- 1\n"))
+
+
+def test_the_example_in_the_documentation_loads(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "adding-a-device.md").read_text()
+    example = page.split("```yaml\n")[1].split("```")[0]
+    profile = load_profile(write(tmp_path, example))
+    assert profile.default_store == "qspi"
+    assert list(profile.stores) == ["qspi"]
+    assert profile.stores["qspi"].read_w.source.kind == "measured"
+    assert profile.ram_bytes == load_profile("nrf52840").ram_bytes
