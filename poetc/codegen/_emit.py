@@ -79,14 +79,18 @@ def emit(
     return out
 
 
+def share_layout(a: Program, b: Program) -> bool:
+    """Whether two programs have the same state in the same places, and one's constants are among the other's."""
+    state = [[(s.name, s.operand) for s in p.state] for p in (a, b)]
+    constants = sorted((set(p.constants) for p in (a, b)), key=len)
+    return state[0] == state[1] and constants[0] <= constants[1]
+
+
 def _check_shared(module: Module) -> None:
-    main, constants = module.programs[0], module.constants_program().constants
     for program in module.programs:
         check_program(program)
-        if [(b.name, b.operand) for b in program.state] != [(b.name, b.operand) for b in main.state]:
-            raise ProgramError(f"{program.name} and {main.name} lay out their state differently")
-        if not set(program.constants) <= set(constants):
-            raise ProgramError(f"{program.name} lays out its constants differently")
+        if not share_layout(program, module.programs[0]):
+            raise ProgramError(f"{program.name} and {module.programs[0].name} lay out state or constants differently")
 
 
 def _write(

@@ -93,7 +93,7 @@ def compile_library(
 
 
 class HostModel:
-    """Emitted programs in this process; the first runs until `select`. The store is a file of its own, unless `store` gives
+    """Emitted programs in this process; the first runs until `select`. The store is a file, unless `store` gives
     two functions.
     """
 

@@ -102,6 +102,10 @@ class _Lowering:
             for pair in op.in_place
             if pair.required
         }
+        for op in self.graph.operators:  # in this order whatever the schedule, so that programs of a model agree
+            for root in (self.roots[t] for t in op.inputs):
+                if root in self.graph.values and root not in self.known and root not in self.fixed_state:
+                    self._constant(root)
         self.stays = {}
         self.workspaces = {}
         for allocation in self.plan.allocations:
@@ -141,17 +145,17 @@ class _Lowering:
             raise ProgramError(f"step {step}: {root} is not in RAM")
         if root in self.fixed_state:
             return Operand(Space.ARENA, self.fixed_state[root].operand.offset_bytes, type, root)
-        return replace(self._constant(root), type=type)
+        if root not in self.flash:
+            raise ProgramError(f"{root}: no operator makes it, and it has no value")
+        return replace(self.flash[root].operand, type=type)
 
-    def _constant(self, root: str) -> Operand:
+    def _constant(self, root: str) -> None:
+        """A place in flash, if it has none yet."""
         if root not in self.flash:
             tensor = self.graph.tensors[root]
-            if root not in self.graph.values:
-                raise ProgramError(f"{root}: no operator makes it, and it has no value")
             operand = Operand(Space.FLASH, self.flash_bytes, tensor.type, root)
             self.flash[root] = Binding(root, tensor.role, operand)
             self.flash_bytes = align(self.flash_bytes + tensor.size_bytes)
-        return self.flash[root].operand
 
     def _workspace(self, operator: int, step: int, size_bytes: int) -> Operand | None:
         if size_bytes == 0:

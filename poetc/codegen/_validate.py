@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from poetc.codegen._host import HostModel, build_host
+from poetc.codegen._emit import share_layout
+from poetc.codegen._host import HostModel, compile_library
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
 from poetc.codegen.program import Program
 from poetc.errors import UsageError
@@ -95,11 +96,8 @@ def validate(
     """
     batches = _batches(program, reference, steps, seed)
     with tempfile.TemporaryDirectory(prefix="poetc-validate-") as scratch:
-        root = directory or Path(scratch)
-        with (
-            build_host([program], values, directory=root / "scheduled", cc=cc) as model,
-            build_host([keep_all], values, directory=root / "keep-all", cc=cc) as other,
-        ):
+        model, other = _build(program, replace(keep_all, name="keep_all"), values, directory or Path(scratch), cc)
+        with model, other:
             measured = model.measure_high_water(batches[0])
             difference, loss, gradients, state = _run_both(model, other, batches)
             page_ins, page_outs = model.page_ins, model.page_outs
@@ -130,6 +128,17 @@ def validate(
     )
 
 
+def _build(
+    program: Program, keep_all: Program, values: Mapping[str, Value], directory: Path, cc: str | None
+) -> tuple[HostModel, HostModel]:
+    """From one library if they can share one, since most of the time goes into compiling kernels."""
+    if share_layout(program, keep_all):
+        library = compile_library([program, keep_all], values, directory, cc=cc)
+        return HostModel(library, [program], values), HostModel(library, [keep_all], values)
+    libraries = [compile_library([p], values, directory / p.name, cc=cc) for p in (program, keep_all)]
+    return HostModel(libraries[0], [program], values), HostModel(libraries[1], [keep_all], values)
+
+
 def _batches(
     program: Program, reference: Mapping[str, Array] | None, steps: int, seed: int
 ) -> list[Mapping[str, Array]]:
@@ -148,6 +157,14 @@ def _batches(
         inputs[binding.name] = array
     if "loss" not in reference:
         raise UsageError("the reference has no 'loss'")
+    kept = {b.name for b in program.state} | {p.tensor for p in program.pages if p.image}
+    for what, keys, has in (
+        ("compute the gradient of", _named(reference, "grad."), program.probes.keys()),
+        ("keep", _named(reference, "bnmean.") | _named(reference, "bnvar_onnx."), kept),
+    ):
+        missing = sorted(keys.keys() - has)
+        if missing:
+            raise UsageError(f"the program does not {what} {', '.join(missing[:5])}, which the reference has")
     return [inputs] * steps
 
 
@@ -211,17 +228,12 @@ def _statistic_errors(found: Mapping[str, Array], expected: Mapping[str, Array])
 def _reference_errors(
     reference: Mapping[str, Array], gradients: Mapping[str, Array], state: Mapping[str, Array]
 ) -> list[TensorError]:
-    expected = {k.removeprefix("grad."): np.asarray(reference[k]) for k in reference if k.startswith("grad.")}
-    missing = sorted(expected.keys() - gradients.keys())
-    if missing:
-        raise UsageError(f"the program has no gradient of {', '.join(missing[:5])}, which the reference has")
-    statistics = {
-        k.split(".", 1)[1]: np.asarray(reference[k]) for k in reference if k.startswith(("bnmean.", "bnvar_onnx."))
-    }
-    missing = sorted(statistics.keys() - state.keys())
-    if missing:
-        raise UsageError(f"the program does not keep {', '.join(missing[:5])}, which the reference has")
-    return [*_gradient_errors(gradients, expected), *_statistic_errors(state, statistics)]
+    statistics = _named(reference, "bnmean.") | _named(reference, "bnvar_onnx.")
+    return [*_gradient_errors(gradients, _named(reference, "grad.")), *_statistic_errors(state, statistics)]
+
+
+def _named(reference: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    return {k.removeprefix(prefix): np.asarray(reference[k]) for k in reference if k.startswith(prefix)}
 
 
 def _worst(tensors: list[TensorError], quantity: str) -> float:

@@ -50,7 +50,7 @@ def mlp(hidden: int = 20, seed: int = 0) -> Graph:
 
 
 def make_problem(graph: Graph, *, on_store: Sequence[str] = (), block_bytes: int = 64) -> Problem:
-    """Every storage in RAM, costs of 1, paging allowed; `on_store`: state that lives on the store (its versions too)."""
+    """All in RAM, costs of 1, paging allowed; `on_store`: state, of any version, that lives on the store."""
     roots = view_roots(graph)
     operators = [op for op in graph.operators if not spec(op.kind).is_view]
     used = {roots[t] for op in operators for t in (*op.inputs, *op.outputs)}
@@ -160,4 +160,16 @@ def recomputed_actions(case: Case, tensor: str) -> list[Action]:
             if readers > 1:
                 actions.append(Compute(maker))
         actions.append(Compute(i))
+    return actions
+
+
+def state_paged_actions(case: Case, names: Sequence[str]) -> list[Action]:
+    """State that lives on the store comes in before each reader; the new version goes out when it is made."""
+    actions: list[Action] = []
+    old = {case.tensor(n) for n in names}
+    new = {case.tensor(case.graph.updates[n]) for n in names}
+    for i, op in enumerate(case.problem.operators):
+        actions += [PageInStep(t) for t in op.inputs if t in old]
+        actions.append(Compute(i))
+        actions += [PageOutStep(t) for t in op.outputs if t in new]
     return actions

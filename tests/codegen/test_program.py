@@ -13,7 +13,15 @@ from poetc.errors import UsageError
 from poetc.graph import materialize
 from poetc.ops import bind, spec
 from poetc.scheduling import keep_all, pack
-from tests.codegen.models import Case, make_problem, mlp, paged_actions, recomputed_actions, training_case
+from tests.codegen.models import (
+    Case,
+    make_problem,
+    mlp,
+    paged_actions,
+    recomputed_actions,
+    state_paged_actions,
+    training_case,
+)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +99,7 @@ def test_view_has_the_bytes_of_its_root(case: Case) -> None:
 
 def test_weights_that_live_on_the_store_train_alike(case: Case) -> None:
     on_store = training_case(on_store=["fc1.weight", "fc1.weight:velocity"])
-    actions = _with_state_paged(on_store, ["fc1.weight", "fc1.weight:velocity"])
+    actions = state_paged_actions(on_store, ["fc1.weight", "fc1.weight:velocity"])
     program = on_store.program(actions)
     assert {(p.tensor, p.slots, p.image) for p in program.pages} == {
         ("fc1.weight", 2, True),
@@ -105,22 +113,6 @@ def test_weights_that_live_on_the_store_train_alike(case: Case) -> None:
     for name in case.graph.updates:
         assert np.array_equal(interpreter.state(name), kept.state(name)), name
     assert program.state_bytes < case.program().state_bytes
-
-
-def _with_state_paged(case: Case, names: list[str]):
-    """Bring state in before each reader, write the new version out when it is made."""
-    from poetc.scheduling import Compute
-    from poetc.scheduling import PageIn as PageInStep
-    from poetc.scheduling import PageOut as PageOutStep
-
-    actions: list = []
-    indices = {case.tensor(n) for n in names}
-    versions = {case.tensor(case.graph.updates[n]) for n in names}
-    for i, op in enumerate(case.problem.operators):
-        actions += [PageInStep(t) for t in op.inputs if t in indices]
-        actions.append(Compute(i))
-        actions += [PageOutStep(t) for t in op.outputs if t in versions]
-    return actions
 
 
 def test_inference_shares_state_and_predicts_with_what_training_left(case: Case) -> None:

@@ -1,0 +1,29 @@
+"""Golden files: `golden(path, text)` compares with tests/.../golden/, `--update-golden` writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with the file of that name in the folder `golden` beside the test."""
+    folder = Path(str(request.path)).parent / "golden"
+    update = bool(request.config.getoption("--update-golden"))
+
+    def compare(name: str, text: str) -> None:
+        path = folder / name
+        if update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        assert path.exists(), f"{path} is missing: run pytest with --update-golden and look at what it writes"
+        assert text == path.read_text(), f"{path} differs: run pytest with --update-golden and look at the difference"
+
+    return compare

@@ -1,0 +1,289 @@
+"""The emitted C on the host, through ctypes: same numbers for every schedule, honest memory, faults of the store."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from poetc.codegen import HostModel, Interpreter, StepError, compile_library, lower_inference, sample_inputs, validate
+from poetc.codegen._image import page_blocks, store_image
+from poetc.codegen._validate import _run_both
+from poetc.codegen.program import Program
+from poetc.errors import CheckFailed, UsageError
+from poetc.runtime import runtime_state_bytes
+from poetc.scheduling import keep_all, pack
+from tests.codegen.models import (
+    Case,
+    make_problem,
+    mlp,
+    paged_actions,
+    recomputed_actions,
+    state_paged_actions,
+    training_case,
+)
+
+EIO, EINVAL, ERANGE, ECORRUPT = -5, -22, -34, -84
+
+
+class MemoryStore:
+    """Blocks in a dictionary, with something that goes wrong: `fault(call number, data) -> code or data`."""
+
+    def __init__(self, block_bytes: int) -> None:
+        self.blocks: dict[int, bytes] = {}
+        self.block_bytes = block_bytes
+        self.fail_out = self.fail_in = 0  # code to return instead
+        self.torn = False  # only the first block of what is written arrives
+        self.flip: tuple[int, int] | None = None  # (byte, bit) of every block read
+        self.lost = False  # writes are ignored
+
+    def page_out(self, first: int, count: int, address: int) -> int:
+        if self.fail_out:
+            return self.fail_out
+        data = ctypes.string_at(address, count * self.block_bytes)
+        for i in range(0 if self.lost else 1 if self.torn else count):
+            self.blocks[first + i] = data[i * self.block_bytes : (i + 1) * self.block_bytes]
+        return 0
+
+    def page_in(self, first: int, count: int, address: int) -> int:
+        if self.fail_in:
+            return self.fail_in
+        empty = bytes(self.block_bytes)
+        data = bytearray(b"".join(self.blocks.get(first + i, empty) for i in range(count)))
+        if self.flip is not None:
+            data[self.flip[0]] ^= 1 << self.flip[1]
+        ctypes.memmove(address, bytes(data), len(data))
+        return 0
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    return training_case()
+
+
+@pytest.fixture(scope="module")
+def paged(case: Case) -> Program:
+    return case.program(paged_actions(case, "a"))
+
+
+@pytest.fixture(scope="module")
+def paged_library(case: Case, paged: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_library([paged], case.graph.values, tmp_path_factory.mktemp("paged"))
+
+
+@pytest.fixture
+def store(paged: Program) -> MemoryStore:
+    return MemoryStore(paged.block_bytes)
+
+
+@pytest.fixture
+def model(case: Case, paged: Program, paged_library: Path, store: MemoryStore) -> Iterator[HostModel]:
+    with HostModel(paged_library, [paged], case.graph.values, store=(store.page_out, store.page_in)) as model:
+        yield model
+
+
+SCHEDULES = {"paged": paged_actions, "recomputed": recomputed_actions}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_validation_of_a_schedule(case: Case, schedule: str) -> None:
+    program = case.program(SCHEDULES[schedule](case, "a"))
+    result = validate(program, case.program(), case.graph.values)
+    assert result.problems() == ()
+    assert result.bit_identical_to_keep_all
+    assert result.peak_measured_bytes == result.peak_predicted_bytes == program.high_water_bytes
+    assert {t.name for t in result.tensors} == set(case.graph.gradients)
+    assert 0 < max(t.rel_error for t in result.tensors) < 1e-5 or result.max_grad_rel_error == 0
+    assert (result.page_outs > 0) == (schedule == "paged")
+
+
+def test_comparison_finds_another_learning_rate(case: Case, paged: Program, paged_library: Path) -> None:
+    with HostModel(paged_library, [paged], case.graph.values) as a, HostModel(paged_library, [paged], a._values) as b:
+        b.set_state("learning_rate", np.full(1, 0.06, np.float32))
+        difference, *_ = _run_both(a, b, [sample_inputs(paged)])
+    assert difference == "step 1: the state fc1.weight"
+
+
+def test_reference_is_compared(case: Case) -> None:
+    program = case.program()
+    inputs = sample_inputs(program)
+    interpreter = Interpreter(program, case.graph.values)
+    loss = interpreter.run(inputs)
+    reference = {"in.x": inputs["x"], "target": inputs["target"].astype(np.int64), "loss": np.float64(loss)}
+    reference |= {f"grad.{name}": gradient for name, gradient in interpreter.probes.items()}
+    good = validate(program, program, case.graph.values, reference=reference, steps=1)
+    assert good.against == "reference" and good.problems() == ()
+    bad = dict(reference) | {"grad.fc2.weight": reference["grad.fc2.weight"] * 1.001}
+    result = validate(program, program, case.graph.values, reference=bad, steps=1)
+    assert [p.split(" ")[0] for p in result.problems()] == ["gradients"]
+    assert result.max_grad_rel_error == pytest.approx(1e-3, rel=0.01)
+    with pytest.raises(UsageError, match=r"no 'in\.x'"):
+        validate(program, program, case.graph.values, reference={"loss": np.float64(0)}, steps=1)
+    with pytest.raises(UsageError, match="does not compute the gradient of unknown"):
+        unknown = dict(reference) | {"grad.unknown": np.zeros(1)}
+        validate(program, program, case.graph.values, reference=unknown, steps=1)
+
+
+def test_weights_on_the_store(tmp_path: Path, case: Case) -> None:
+    names = ["fc1.weight", "fc1.weight:velocity"]
+    on_store = training_case(on_store=names)
+    program = on_store.program(state_paged_actions(on_store, names))
+    result = validate(program, case.program(), on_store.graph.values)
+    assert result.problems() == ()
+    library = compile_library([program], on_store.graph.values, tmp_path)
+    with HostModel(library, [program], on_store.graph.values) as model:
+        interpreter = Interpreter(program, on_store.graph.values)
+        initial = store_image(program, on_store.graph.values)
+        model._flush()
+        assert model.store_path.read_bytes()[: len(initial)] == initial == (tmp_path / "src/store.img").read_bytes()
+        for seed in range(3):
+            model.run(sample_inputs(program, seed))
+            interpreter.run(sample_inputs(program, seed))
+        # What the page table says is what the file holds: version 3 in slot 1, and version 2 untouched in slot 0.
+        model._flush()
+        data = model.store_path.read_bytes()
+        for index, page in enumerate(program.pages):
+            size = page.block_count * program.block_bytes
+            start = page.first_block * program.block_bytes + size
+            blocks = page_blocks(index, 3, model.state(page.tensor).tobytes(), program.block_bytes)
+            assert data[start : start + size] == blocks
+            np.testing.assert_allclose(model.state(page.tensor), interpreter.state(page.tensor), rtol=1e-4, atol=1e-6)
+
+
+def test_train_then_predict_in_the_same_arena(tmp_path: Path, case: Case) -> None:
+    training = case.program()
+    forward = mlp()
+    problem = make_problem(forward)
+    schedule = keep_all(problem)
+    infer = lower_inference(forward, problem, schedule, pack(problem, schedule), training)
+    library = compile_library([training, infer], case.graph.values, tmp_path)
+    inputs = sample_inputs(training, 5)
+    with HostModel(library, [training, infer], case.graph.values) as model:
+        losses = [model.run(inputs) for _ in range(20)]
+        assert losses[-1] < 0.7 * losses[0]
+        state = {n: model.state(n) for n in model.state_names()}
+        model.select(infer)
+        model.run(inputs)
+        h = np.maximum(inputs["x"].reshape(4, 6) @ state["fc1.weight"].T, 0)
+        np.testing.assert_allclose(model.output("logits"), h @ state["fc2.weight"].T, rtol=1e-5, atol=1e-5)
+        model.select(training)
+        assert all(np.array_equal(model.state(n), state[n]) for n in state)
+        assert model.run(inputs) < losses[-1]
+        model.set_state("learning_rate", np.zeros(1, np.float32))
+        weight = model.state("fc1.weight")
+        model.run(inputs)
+        assert np.array_equal(model.state("fc1.weight"), weight)
+
+
+def test_target_out_of_range_is_an_error(model: HostModel) -> None:
+    inputs = sample_inputs(model.program)
+    inputs["target"] = np.full(4, 3, np.int32)
+    with pytest.raises(StepError) as error:
+        model.run(inputs)
+    assert error.value.code == ERANGE
+
+
+# --- faults of the store ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fault", "code"), [("fail_out", -7), ("fail_in", -7), ("fail_out", 3), ("fail_in", 3)])
+def test_driver_error_stops_the_step_and_keeps_the_weights(
+    case: Case, model: HostModel, store: MemoryStore, fault: str, code: int
+) -> None:
+    inputs = sample_inputs(model.program)
+    first = model.run(inputs)
+    state = {n: model.state(n) for n in model.state_names()}
+    setattr(store, fault, code)
+    with pytest.raises(StepError) as error:
+        model.run(inputs)
+    assert error.value.code == (code if code < 0 else EIO)
+    # `a` is paged in the forward pass: no update has run
+    changed = [n for n in state if not np.array_equal(model.state(n), state[n])]
+    assert changed in ([], ["fc2.weight", "fc2.weight:velocity"])
+    setattr(store, fault, 0)
+    model.reset()
+    assert model.run(inputs) == first
+
+
+@pytest.mark.parametrize("byte", [0, 17, 63])
+def test_bit_flip_is_found(model: HostModel, store: MemoryStore, byte: int) -> None:
+    store.flip = byte, 3
+    with pytest.raises(StepError) as error:
+        model.run(sample_inputs(model.program))
+    assert error.value.code == ECORRUPT
+
+
+def test_torn_page_is_found(model: HostModel, store: MemoryStore) -> None:
+    store.torn = True
+    with pytest.raises(StepError) as error:
+        model.run(sample_inputs(model.program))
+    assert error.value.code == ECORRUPT
+
+
+def test_page_of_an_earlier_run_is_found(model: HostModel, store: MemoryStore) -> None:
+    """The same data, checksum and all, but not written in this run."""
+    inputs = sample_inputs(model.program)
+    model.set_state("learning_rate", np.zeros(1, np.float32))
+    model.run(inputs)
+    store.lost = True
+    with pytest.raises(StepError) as error:
+        model.run(inputs)
+    assert error.value.code == ECORRUPT
+
+
+def test_failed_run_leaves_the_last_version_on_the_store(tmp_path: Path) -> None:
+    names = ["fc1.weight", "fc1.weight:velocity"]
+    case = training_case(on_store=names)
+    program = case.program(state_paged_actions(case, names))
+    store = MemoryStore(program.block_bytes)
+    library = compile_library([program], case.graph.values, tmp_path)
+    with HostModel(library, [program], case.graph.values, store=(store.page_out, store.page_in)) as model:
+        for seed in range(2):
+            model.run(sample_inputs(program, seed))
+        blocks = dict(store.blocks)
+        store.torn = True
+        with pytest.raises(StepError):
+            for seed in range(2, 4):
+                model.run(sample_inputs(program, seed))
+        for page in program.pages:  # two runs made version 2, in slot 0
+            for block in range(page.first_block, page.first_block + page.block_count):
+                assert store.blocks[block] == blocks[block]
+
+
+def test_write_outside_the_arena_is_noticed(model: HostModel) -> None:
+    model._after[0] ^= 1
+    with pytest.raises(CheckFailed, match="outside its arena"):
+        model.run(sample_inputs(model.program))
+
+
+# --- initialisation ---------------------------------------------------------------------------------------------------
+
+
+def _init(model: HostModel) -> int:
+    program = ctypes.c_void_p(model._address("train"))
+    code = model._dll.poetc_init(ctypes.byref(model._runtime), program, ctypes.byref(model._config), None)
+    return int(code)
+
+
+def test_init_checks_its_arguments(model: HostModel) -> None:
+    config = model._config
+    assert _init(model) == 0
+    arena = config.arena
+    for wrong in (None, arena + 4, arena + 8):
+        config.arena = wrong
+        assert _init(model) == EINVAL
+    config.arena = arena
+    config.arena_bytes -= 1
+    assert _init(model) == EINVAL
+    config.arena_bytes += 1
+    config.store.page_in = None
+    assert _init(model) == EINVAL
+    assert model._dll.poetc_init(None, None, None, None) == EINVAL
+
+
+def test_runtime_takes_the_ram_that_devices_count(model: HostModel) -> None:
+    assert ctypes.sizeof(model._runtime) == runtime_state_bytes(ctypes.sizeof(ctypes.c_void_p)) == 32
+    assert runtime_state_bytes(4) == 24
