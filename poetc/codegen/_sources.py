@@ -11,7 +11,7 @@ from poetc.codegen._check import ProgramError
 from poetc.runtime import runtime_directory
 
 # A kernel is `int NAME(const poetc_call *...)`; a macro may paste its arguments into NAME.
-_KERNEL = re.compile(r"\bint\s+([\w#]+)\s*\(\s*const\s+poetc_call\s*\*")
+_KERNEL = re.compile(r"\bint\s+(poetc_[\w#]+)\s*\(\s*const\s+poetc_call\s*\*")
 _MACRO = re.compile(r"^\s*#\s*define\s+(\w+)\(([^)]*)\)(.*)$", re.MULTILINE)
 _INVOCATION = re.compile(r"^(\w+)\(([^()]*)", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)

@@ -1,0 +1,249 @@
+"""What is written: stable bytes, names of any kind, clean builds, a directory that is whole or not there."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from poetc.codegen import Interpreter, emit, sample_inputs
+from poetc.codegen._cprint import comment, floating, identifier, identifiers, integer, string
+from poetc.codegen._emit import MARKER
+from poetc.codegen._sources import kernel_files, runtime_sources
+from poetc.codegen.program import Program
+from poetc.errors import PoetcError, UsageError
+from poetc.graph import Array
+from poetc.runtime import STACK_BYTES, runtime_directory
+from tests.codegen.models import Case, mlp, paged_actions, state_paged_actions, training_case
+
+FLAGS = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror"]
+WEIRD = "1 net/a:b;c*/\\??/" + "n" * 200
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    return training_case()
+
+
+@pytest.fixture(scope="module")
+def program(case: Case) -> Program:
+    return case.program(paged_actions(case, "a"))
+
+
+def run(command: list[str], directory: Path) -> str:
+    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS")}
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def write_data(path: Path, program: Program, records: int) -> list[dict[str, Array]]:
+    batches = [sample_inputs(program, seed) for seed in range(records)]
+    names = [b.name for b in (*program.inputs, program.target) if b]
+    path.write_bytes(b"".join(batch[name].tobytes() for batch in batches for name in names))
+    return batches
+
+
+def losses(output: str) -> list[float]:
+    return [float(line.split()[-1]) for line in output.splitlines()]
+
+
+def digest(directory: Path) -> dict[str, str]:
+    files = (p for p in sorted(directory.rglob("*")) if p.is_file())
+    return {p.relative_to(directory).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+# --- printing ---------------------------------------------------------------------------------------------------------
+
+
+def test_golden_sources(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
+    case = training_case(mlp(hidden=4))
+    emit(
+        [case.program(paged_actions(case, "a"))], case.graph.values, model="tiny", target="host", out_dir=tmp_path / "o"
+    )
+    for name in ("model.c", "model.h", "model_data.S"):
+        golden(name, (tmp_path / "o" / name).read_text())
+
+
+def test_literals_read_back() -> None:
+    assert floating(0.1) == "0x1.99999ap-4f"
+    assert floating(0.0) == "0x0p+0f"
+    assert (floating(float("inf")), floating(-1e300), floating(float("nan"))) == ("INFINITY", "-INFINITY", "NAN")
+    for value in (1.0, -2.5, 1e-45, 3.4e38):
+        assert np.float32(float.fromhex(floating(value)[:-1])) == np.float32(value)
+    assert integer(-(2**31)) == "(-2147483647 - 1)"
+    with pytest.raises(ValueError, match="32 bits"):
+        integer(2**31)
+
+
+def test_names_become_identifiers() -> None:
+    assert identifier("fc1.weight") == "fc1_weight"
+    assert identifier("9/x") == "m_9_x"
+    assert identifier("///") == "x"
+    assert len(identifier("n" * 200)) <= 48 and identifier("n" * 200) != identifier("n" * 201)
+    labels = identifiers(["a.b", "a:b", "A_B", "n" * 200])
+    assert len({label.upper() for label in labels.values()}) == 4
+    assert comment("a */ b /* ??/ \n \\") == "/* a * / b / * ? ?/ ? ? */"
+    assert string('a"\\\n\u00e9') == '"a\\042\\134\\012\\303\\251"'
+
+
+# --- the directory ----------------------------------------------------------------------------------------------------
+
+
+def test_same_input_gives_the_same_bytes(tmp_path: Path, case: Case, program: Program) -> None:
+    for name in ("a", "b"):
+        emit([program], case.graph.values, model="mlp", target="host", out_dir=tmp_path / name)
+    assert digest(tmp_path / "a") == digest(tmp_path / "b")
+    emit([program], case.graph.values, model="mlp", target="cortex-m", out_dir=tmp_path / "a")  # ours: replaced
+    assert not (tmp_path / "a" / "main.c").exists()
+
+
+def test_only_what_is_needed_is_copied(tmp_path: Path, case: Case, program: Program) -> None:
+    out = emit([program], case.graph.values, model="mlp", target="host", out_dir=tmp_path / "o")
+    kernels = {p.name for p in (out / "runtime/kernels").glob("*.c")}
+    assert {"matmul.c", "activation.c", "optimizer.c", "loss.c"} <= kernels
+    assert "convolution.c" not in kernels
+    assert str(tmp_path) not in "".join(p.read_text() for p in out.rglob("*") if p.suffix in (".c", ".h", ".S", ".md"))
+
+
+def test_foreign_directory_is_left_alone(tmp_path: Path, case: Case, program: Program) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    with pytest.raises(UsageError):
+        emit([program], case.graph.values, model="mlp", target="host", out_dir=tmp_path / "mine")
+    with pytest.raises(UsageError, match="unknown target 'z80'"):
+        emit([program], case.graph.values, model="mlp", target="z80", out_dir=tmp_path / "o")
+    assert [p.name for p in tmp_path.rglob("*")] == ["mine", "thesis.tex"]
+
+
+def test_failure_leaves_nothing_half_written(
+    tmp_path: Path, case: Case, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = emit([program], case.graph.values, model="mlp", target="host", out_dir=tmp_path / "o")
+    before = digest(out)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    for name in ("o", "new"):
+        with pytest.raises(OSError, match="No space"):
+            emit([program], case.graph.values, model="other", target="host", out_dir=tmp_path / name)
+    assert digest(out) == before
+    assert [p.name for p in tmp_path.iterdir()] == ["o"]
+
+
+def test_unknown_kernel_is_refused() -> None:
+    with pytest.raises(PoetcError, match="no kernel poetc_op_nonsense"):
+        runtime_sources(["poetc_op_nonsense"])
+
+
+# --- building ---------------------------------------------------------------------------------------------------------
+
+
+def test_sanitized_build_of_a_weirdly_named_model_trains(tmp_path: Path, case: Case, program: Program) -> None:
+    out = emit([program], case.graph.values, model=WEIRD, target="host", out_dir=tmp_path / "o")
+    flags = "-O1 -g -Werror -fsanitize=address,undefined -fno-sanitize-recover=all"
+    run(["make", "-s", "-j2", f"CFLAGS={flags}"], out)
+    batches = write_data(out / "data", program, 4)
+    interpreter = Interpreter(program, case.graph.values)
+    printed = losses(run(["./train", "data", "6", "state.out"], out))
+    expected = [interpreter.run(batches[i % 4]) for i in range(6)]
+    np.testing.assert_allclose(printed, expected, rtol=1e-5)
+    state = np.frombuffer((out / "state.out").read_bytes(), np.uint8)
+    assert state.size == program.state_bytes
+    weight = next(b.operand for b in program.state if b.name == "fc1.weight")
+    found = state[weight.offset_bytes : weight.offset_bytes + weight.type.size_bytes].view(np.float32)
+    np.testing.assert_allclose(found, interpreter.state("fc1.weight").reshape(-1), rtol=1e-4, atol=1e-6)
+
+
+def test_documented_compiler_line(tmp_path: Path) -> None:
+    """And weights on the store, in a file that starts as the emitted image, twice."""
+    names = ["fc1.weight", "fc1.weight:velocity"]
+    case = training_case(on_store=names)
+    program = case.program(state_paged_actions(case, names))
+    out = emit([program], case.graph.values, model="mlp", target="host", out_dir=tmp_path / "o")
+    line = next(s for s in (out / "README.md").read_text().splitlines() if s.startswith("    gcc"))
+    run([*shlex.split(line), "-Werror"], out)
+    batches = write_data(out / "data", program, 3)
+    interpreter = Interpreter(program, case.graph.values)
+    expected = [interpreter.run(batch) for batch in batches]
+    for _ in range(2):
+        np.testing.assert_allclose(losses(run(["./train", "data"], out)), expected, rtol=1e-5)
+
+
+def test_demo_refuses_bad_calls(tmp_path: Path, case: Case, program: Program) -> None:
+    out = emit([program], case.graph.values, model="mlp", target="host", out_dir=tmp_path / "o")
+    run(["make", "-s", "-j2", "CFLAGS=-O1 -Werror"], out)
+    (out / "empty").write_bytes(b"")
+    for arguments, code, message in ((), 2, "usage:"), (("missing",), 1, "cannot read"), (("empty",), 1, "no whole"):
+        done = subprocess.run(["./train", *arguments], cwd=out, capture_output=True, text=True, check=False)
+        assert done.returncode == code and message in done.stderr
+
+
+@pytest.fixture(scope="module")
+def runtime_objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every source of the runtime compiled with all warnings as errors, and its call graph recorded."""
+    directory = tmp_path_factory.mktemp("objects")
+    root = runtime_directory()
+    includes = [f"-I{root / folder}" for folder in ("include", "kernels", "ports/host")]
+    sources = sorted(p for folder in ("src", "kernels") for p in (root / folder).glob("*.c"))
+    jobs = [
+        subprocess.Popen(
+            ["gcc", *FLAGS, "-O2", "-fcallgraph-info=su", *includes, "-c", str(s), "-o", f"{s.stem}.o"], cwd=directory
+        )
+        for s in sources
+    ]
+    assert [job.wait() for job in jobs] == [0] * len(jobs)
+    return directory
+
+
+def symbols(objects: Path) -> str:
+    return run(["nm", *sorted(p.name for p in objects.glob("*.o"))], objects)
+
+
+def test_kernels_are_found_in_the_sources(runtime_objects: Path) -> None:
+    assert set(kernel_files()) == set(re.findall(r" T (poetc_op_\w+)", symbols(runtime_objects)))
+
+
+def test_stack_stays_within_what_is_promised(runtime_objects: Path) -> None:
+    """The deepest chain of calls from each kernel, by the compiler's call graph, on top of poetc_run."""
+    frames: dict[str, int] = {}
+    calls: dict[str, set[str]] = {}
+    for path in sorted(runtime_objects.glob("*.ci")):
+        text = path.read_text()
+        for name, size, kind in re.findall(r'node: { title: "([^"]+)" label: ".*\\n(\d+) bytes \(([\w,]+)', text):
+            assert kind in ("static", "dynamic,bounded"), f"{name}: unbounded stack"
+            frames[name] = int(size)
+        for caller, callee in re.findall(r'edge: { sourcename: "([^"]+)" targetname: "([^"]+)"', text):
+            calls.setdefault(caller, set()).add(callee)
+
+    @functools.cache
+    def depth(name: str) -> int:
+        return frames.get(name, 0) + max((depth(callee) for callee in calls.get(name, ())), default=0)
+
+    deepest = max(depth(kernel) for kernel in kernel_files())
+    assert 0 < deepest + depth("poetc_run") <= STACK_BYTES
+
+
+def test_no_heap_and_no_mutable_globals(runtime_objects: Path) -> None:
+    assert not re.search(r" U (malloc|calloc|realloc|free|printf)\b", symbols(runtime_objects))
+    assert re.findall(r" [bBdDC] (\w+)", symbols(runtime_objects)) == []
+
+
+def test_manifest_names_every_file(tmp_path: Path, case: Case, program: Program) -> None:
+    out = emit([program], case.graph.values, model="mlp", target="cortex-a", out_dir=tmp_path / "o")
+    manifest = json.loads((out / MARKER).read_text())
+    found = digest(out)
+    del found[MARKER]
+    assert manifest["files"] == found
