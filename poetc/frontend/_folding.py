@@ -86,7 +86,7 @@ def _gather_elements(node: onnx.NodeProto, x: Array, indices: Array) -> Array:
 
 
 def _dequantize(node: onnx.NodeProto, x: Array, scale: Array, zero: Array | None = None) -> Array:
-    """(x - zero) · scale, both for the whole tensor, along one axis or by blocks; the reference lacks older versions."""
+    """(x - zero) · scale: for the whole tensor, along an axis or by blocks. The reference lacks older versions."""
     axis = _attribute(node, "axis", 1)
     block = _attribute(node, "block_size", 0)
     if block:

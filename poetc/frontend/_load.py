@@ -28,9 +28,9 @@ from poetc.frontend import (  # noqa: F401  # noqa: F401
 from poetc.frontend._importer import Importer, Rebatch, Value, our_dtype
 from poetc.frontend._node import TRANSLATIONS, Malformed, Node, Unsupported
 from poetc.frontend._opset import effective_opset
+from poetc.frontend._patterns_table import PATTERNS
 from poetc.frontend._reading import check_size, element_dtype, is_float, one_line, read_model, read_tensor, tensor_dtype
 from poetc.frontend._rewriter import Rewriter
-from poetc.frontend.patterns import PATTERNS
 from poetc.frontend.roles import assign_roles
 from poetc.graph import Array, DType, Fill, Graph, Operator, Role, Tensor, TensorType
 

@@ -6,25 +6,22 @@ import math
 
 import numpy as np
 
-from poetc.frontend._importer import Importer, Value
+from poetc.frontend._importer import Importer, Value, our_dtype
 from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis, onnx_operator
+from poetc.frontend._reading import element_dtype
 from poetc.graph import Attribute, DType
 
 _FLOAT_MAX = 3.4028234663852886e38
 
 _PLAIN = (
     "Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Erf", "Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg", "Sign",
-    "Floor", "Ceil", "Round", "Sin", "Cos", "HardSwish", "Mish", "Not", "Selu",
+    "Floor", "Ceil", "Round", "Sin", "Cos", "HardSwish", "Mish", "Not",
 )  # fmt: skip
 
 
 @onnx_operator(*_PLAIN)
 def plain(c: Importer, n: Node) -> str:
     x = c.input(n, 0)
-    if n.op == "Selu" and (n.has("alpha") or n.has("gamma")):
-        alpha, gamma = n.get_float("alpha", 1.6732632), n.get_float("gamma", 1.0507010)
-        if abs(alpha - 1.6732632) > 1e-6 or abs(gamma - 1.0507010) > 1e-6:
-            return c.affine(c.emit1("Elu", [x], {"alpha": alpha}), gamma)
     if n.op != "Not" and not x.is_float and n.op not in ("Abs", "Neg", "Sign"):
         raise Unsupported(f"{n.op} of integers")
     return c.emit1(n.op, [x])
@@ -38,6 +35,12 @@ def identity(c: Importer, n: Node) -> Value:
 @onnx_operator("LeakyRelu", "Elu", "Celu")
 def one_slope(c: Importer, n: Node) -> str:
     return c.emit1(n.op, [c.input(n, 0)], {"alpha": n.get_float("alpha", 0.01 if n.op == "LeakyRelu" else 1.0)})
+
+
+@onnx_operator("Selu")
+def selu(c: Importer, n: Node) -> str:
+    alpha, gamma = n.get_float("alpha", 1.6732632423543772), n.get_float("gamma", 1.0507009873554805)
+    return c.emit1("Selu", [c.input(n, 0)], {"alpha": alpha, "gamma": gamma})
 
 
 @onnx_operator("HardSigmoid")
@@ -198,19 +201,14 @@ def where(c: Importer, n: Node) -> str | Value:
 
 @onnx_operator("Cast", "CastLike")
 def cast(c: Importer, n: Node) -> str | Value:
-    from poetc.frontend._reading import element_dtype
-
     x = c.input(n, 0)
     to = c.input(n, 1).dtype if n.op == "CastLike" else element_dtype(n.get_int("to"), "the target of Cast")
-    have = c.type(c.tensor(x)).dtype
-    if to == np.bool_:
-        if have is DType.U8:
-            return x
-        zero = c.constant(np.zeros((), np.float32 if have is DType.F32 else np.int32))
-        return c.emit1("Not", [c.emit1("Equal", [x, zero])])
-    from poetc.frontend._importer import our_dtype
-
-    wanted = our_dtype(to)
+    if x.known and not x.weight:
+        return c.constant(c.array(x).astype(to))
+    have, wanted = our_dtype(x.dtype), our_dtype(to)
+    if wanted is DType.U8 and to != np.bool_:
+        raise Unsupported("a cast to uint8")
+    # Element types without a kind of their own compute in the next larger one that has.
     return x if wanted is have else c.emit1("Cast", [x], {"to": wanted.value})
 
 
@@ -249,9 +247,8 @@ def arg_max(c: Importer, n: Node) -> str:
     x = c.input(n, 0)
     if n.get_int("select_last_index", 0):
         raise Unsupported("select_last_index")
-    source = c.emit1("Neg", [x]) if n.op == "ArgMin" else c.tensor(x)
     axis = normalize_axis(n.get_int("axis", 0), len(x.shape))
-    return c.emit1("ArgMax", [source], {"axis": axis, "keepdims": bool(n.get_int("keepdims", 1))})
+    return c.emit1(n.op, [x], {"axis": axis, "keepdims": bool(n.get_int("keepdims", 1))})
 
 
 @onnx_operator("Softmax", "LogSoftmax")

@@ -18,22 +18,21 @@ from poetc.graph import Array
 def reshape(c: Importer, n: Node) -> str:
     x = c.input(n, 0)
     target = n.get_ints("shape") if not n.has_input(1) else c.ints(c.input(n, 1), "the shape")
-    return c.reshape(x, _resolve(c, x.shape, list(target or ()), bool(n.get_int("allowzero", 0))))
+    allow_zero = bool(n.get_int("allowzero", 0))
+    before = c.rebatch.shapes.get(n.inputs[0]) if c.rebatch is not None else None
+    if c.rebatch is None or before is None or before == x.shape:
+        return c.reshape(x, _resolve(x.shape, list(target or ()), allow_zero))
+    return c.reshape(x, _rebatched(before, x.shape, c.rebatch.shapes[n.outputs[0]]))
 
 
-def _resolve(c: Importer, shape: tuple[int, ...], target: list[int], allow_zero: bool) -> list[int]:
-    """The lengths that 0 (copy) and -1 (what is left) stand for; the batch in front where the file holds another."""
+def _resolve(shape: tuple[int, ...], target: list[int], allow_zero: bool) -> list[int]:
+    """The lengths that 0 (copy) and -1 (what is left) stand for."""
     if not allow_zero:
         for k, d in enumerate(target):
             if d == 0:
                 if k >= len(shape):
                     raise Malformed(f"dimension {k} of the shape is to be copied from an input of rank {len(shape)}")
                 target[k] = shape[k]
-    rebatch = c.rebatch
-    if rebatch is not None and target and target[0] == rebatch.old:
-        before = rebatch.shapes.get(c.node.inputs[0], ())
-        if before and shape and before[0] != shape[0] and shape[0] == rebatch.new:
-            target[0] = rebatch.new
     if target.count(-1) > 1 or any(d < -1 for d in target):
         raise Malformed(f"shape {target} is not valid")
     if -1 in target:
@@ -44,6 +43,25 @@ def _resolve(c: Importer, shape: tuple[int, ...], target: list[int], allow_zero:
     if math.prod(target) != math.prod(shape):
         raise Malformed(f"{list(shape)} does not fit into shape {target}")
     return target
+
+
+def _rebatched(before: tuple[int, ...], now: tuple[int, ...], target: tuple[int, ...]) -> list[int]:
+    """The shape of a view that made `target` of `before`, now that the batch changed that to `now`.
+
+    What the file states may hold the old batch, so it is not asked. The axis that grew lies behind the same number of
+    outer elements in the target. Malformed where that is not on a boundary between axes.
+    """
+    changed = [k for k, (a, b) in enumerate(zip(before, now, strict=True)) if a != b]
+    outer, inner = math.prod(before[: changed[0]]), before[changed[0]]
+    for k, length in enumerate(target):
+        grown = length * now[changed[0]]
+        if len(changed) == 1 and math.prod(target[:k]) == outer and grown % inner == 0:
+            result = [*target[:k], grown // inner, *target[k + 1 :]]
+            if math.prod(result) == math.prod(now):
+                return result
+    raise Malformed(
+        f"its shape {list(target)} mixes the batch with other axes; use that batch, or export with a dynamic one"
+    )
 
 
 @onnx_operator("Flatten")
@@ -150,7 +168,17 @@ def _concat(c: Importer, values: Sequence[Value], axis: int) -> str:
         raise Malformed("has no inputs")
     axis = normalize_axis(axis, len(values[0].shape))
     filled = [v for v in values if v.elements] or list(values[:1])
+    if c.rebatch is not None and c.rebatch.old == 1 and len(filled) > 1:
+        filled = [_spread(c, v, np.max([o.shape for o in filled], axis=0), axis) for v in filled]
     return c.tensor(filled[0]) if len(filled) == 1 else c.emit1("Concat", filled, {"axis": axis})
+
+
+def _spread(c: Importer, value: Value, lengths: Array, axis: int) -> Value:
+    """A known operand of batch 1 (a class token), repeated for another batch."""
+    if not value.known or value.shape[:1] != (1,) or axis == 0 or lengths[0] == 1:
+        return value
+    shape = (int(lengths[0]), *value.shape[1:])
+    return _as_value(c, c.emit1("Expand", [value], {"shape": shape}), value)
 
 
 @onnx_operator("Split")

@@ -8,17 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from poetc.frontend._rewriter import Pattern, Rewriter
-from poetc.graph import Attribute, DType, Fill, Operator, TensorType
+import numpy as np
+
+from poetc.frontend._rewriter import Rewriter
+from poetc.graph import Attribute, Operator
 
 
-def _number(attributes: Mapping[str, Attribute], name: str, default: float = 0.0) -> float:
+def number(attributes: Mapping[str, Attribute], name: str, default: float = 0.0) -> float:
     value = attributes.get(name, default)
     assert isinstance(value, (int, float))
     return float(value)
 
 
-def _ints(attributes: Mapping[str, Attribute], name: str) -> tuple[int, ...]:
+def ints(attributes: Mapping[str, Attribute], name: str) -> tuple[int, ...]:
     value = attributes.get(name, ())
     assert isinstance(value, tuple)
     return tuple(int(v) for v in value)
@@ -32,8 +34,8 @@ def _close(a: float, b: float, tolerance: float = 1e-4) -> bool:
 def _scaled(r: Rewriter, tensor: str) -> tuple[str, float]:
     """(x, k) where tensor = k · x through scalings without offset."""
     factor = 1.0
-    while (op := r.producer(tensor, "Affine")) is not None and _number(op.attributes, "beta") == 0.0:
-        factor *= _number(op.attributes, "alpha", 1.0)
+    while (op := r.producer(tensor, "Affine")) is not None and number(op.attributes, "beta") == 0.0:
+        factor *= number(op.attributes, "alpha", 1.0)
         tensor = op.inputs[0]
     return tensor, factor
 
@@ -55,7 +57,7 @@ def merge_transposes(r: Rewriter, op: Operator) -> bool:
     inner = r.producer(op.inputs[0], "Transpose")
     if inner is None:
         return False
-    first, second = _ints(inner.attributes, "perm"), _ints(op.attributes, "perm")
+    first, second = ints(inner.attributes, "perm"), ints(op.attributes, "perm")
     perm = tuple(first[a] for a in second)
     if perm == tuple(range(len(perm))) and r.forward(op, inner.inputs[0]):
         return True
@@ -67,34 +69,47 @@ def merge_affines(r: Rewriter, op: Operator) -> bool:
     inner = r.producer(op.inputs[0], "Affine")
     if inner is None or not r.only_use(op.inputs[0]):
         return False
-    a1, b1 = _number(inner.attributes, "alpha", 1.0), _number(inner.attributes, "beta")
-    a2, b2 = _number(op.attributes, "alpha", 1.0), _number(op.attributes, "beta")
+    a1, b1 = number(inner.attributes, "alpha", 1.0), number(inner.attributes, "beta")
+    a2, b2 = number(op.attributes, "alpha", 1.0), number(op.attributes, "beta")
     return r.replace(op, "Affine", [inner.inputs[0]], {"alpha": a1 * a2, "beta": a2 * b1 + b2})
 
 
 def scale_into_matmul(r: Rewriter, op: Operator) -> bool:
     """Attention's scaling of the scores is the product's alpha."""
     product = r.producer(op.inputs[0], "MatMul")
-    if product is None or _number(op.attributes, "beta") != 0.0:
+    if product is None or number(op.attributes, "beta") != 0.0:
         return False
     if len(product.inputs) != 2 or not r.only_use(op.inputs[0]):
         return False
-    alpha = _number(op.attributes, "alpha", 1.0) * _number(product.attributes, "alpha", 1.0)
+    alpha = number(op.attributes, "alpha", 1.0) * number(product.attributes, "alpha", 1.0)
     return r.replace(op, "MatMul", product.inputs, {**product.attributes, "alpha": alpha})
 
 
 def slice_of_concat(r: Rewriter, op: Operator) -> bool:
     """A slice that is one of the parts just joined (the last step of an unrolled recurrent layer)."""
     joined = r.producer(op.inputs[0], "Concat")
-    if joined is None or any(s != 1 for s in _ints(op.attributes, "steps")):
+    if joined is None or any(s != 1 for s in ints(op.attributes, "steps")):
         return False
-    axis = _ints({"axis": (joined.attributes["axis"],)}, "axis")[0]  # type: ignore[dict-item]
-    start, size = _ints(op.attributes, "starts")[axis], _ints(op.attributes, "sizes")[axis]
+    axis = ints({"axis": (joined.attributes["axis"],)}, "axis")[0]  # type: ignore[dict-item]
+    start, size = ints(op.attributes, "starts")[axis], ints(op.attributes, "sizes")[axis]
     at = 0
     for part in joined.inputs:
         if at == start and r.type(part).shape[axis] == size:
             return r.forward(op, part)
         at += r.type(part).shape[axis]
+    return False
+
+
+def expand_into_broadcast(r: Rewriter, op: Operator) -> bool:
+    """Arithmetic broadcasts by itself: what was expanded for it need not be."""
+    for k, t in enumerate(op.inputs):
+        wide = r.producer(t, "Expand")
+        if wide is None:
+            continue
+        inputs = [*op.inputs[:k], wide.inputs[0], *op.inputs[k + 1 :]]
+        shape = np.broadcast_shapes(*(r.type(i).shape for i in inputs))
+        if shape == r.type(op.outputs[0]).shape:
+            return r.replace(op, op.kind, inputs, op.attributes)
     return False
 
 
@@ -107,7 +122,7 @@ def transpose_into_matmul(r: Rewriter, op: Operator) -> bool:
         swap = r.producer(op.inputs[k], "Transpose")
         if swap is None:
             continue
-        perm = _ints(swap.attributes, "perm")
+        perm = ints(swap.attributes, "perm")
         rank = len(perm)
         if perm == (*range(rank - 2), rank - 1, rank - 2):
             inputs = list(op.inputs)
@@ -124,11 +139,11 @@ def scaled_operand_of_matmul(r: Rewriter, op: Operator) -> bool:
     (a, ka), (b, kb) = _scaled(r, op.inputs[0]), _scaled(r, op.inputs[1])
     if (a, b) == op.inputs:
         return False
-    alpha = _number(op.attributes, "alpha", 1.0) * ka * kb
+    alpha = number(op.attributes, "alpha", 1.0) * ka * kb
     return r.replace(op, "MatMul", [a, b], {**op.attributes, "alpha": alpha})
 
 
-def _bias_operands(r: Rewriter, op: Operator, kind: str) -> tuple[Operator, str] | None:
+def bias_operands(r: Rewriter, op: Operator, kind: str) -> tuple[Operator, str] | None:
     """(the product, what is added) when one operand of an Add is a product without bias or other use."""
     for product, other in (op.inputs, op.inputs[::-1]):
         made = r.producer(product, kind)
@@ -141,7 +156,7 @@ def _bias_operands(r: Rewriter, op: Operator, kind: str) -> tuple[Operator, str]
 
 def matmul_bias(r: Rewriter, op: Operator) -> bool:
     """MatMul + Add of a vector along the last axis."""
-    found = _bias_operands(r, op, "MatMul")
+    found = bias_operands(r, op, "MatMul")
     if found is None:
         return False
     product, bias = found
@@ -155,7 +170,7 @@ def matmul_bias(r: Rewriter, op: Operator) -> bool:
 def conv_bias(r: Rewriter, op: Operator) -> bool:
     """Conv + Add of [C, 1, 1]."""
     for kind in ("Conv", "ConvTranspose"):
-        found = _bias_operands(r, op, kind)
+        found = bias_operands(r, op, kind)
         if found is None:
             continue
         conv, bias = found
@@ -169,24 +184,34 @@ def conv_bias(r: Rewriter, op: Operator) -> bool:
 
 def pad_into_window(r: Rewriter, op: Operator) -> bool:
     """Zeros around the image are the convolution's (or counting average pool's) own pads."""
-    pad = r.producer(op.inputs[0], "Pad")
-    if pad is None or pad.attributes.get("mode") != "constant" or _number(pad.attributes, "value") != 0.0:
+    view = r.producer(op.inputs[0], "Reshape")  # of a signal [N, C, L] as an image [N, C, 1, L]
+    pad = r.producer(view.inputs[0] if view is not None else op.inputs[0], "Pad")
+    if pad is None or pad.attributes.get("mode") != "constant" or number(pad.attributes, "value") != 0.0:
         return False
-    around = _ints(pad.attributes, "pads")
-    if len(around) != 8 or any(around[k] for k in (0, 1, 4, 5)):
+    around, image = ints(pad.attributes, "pads"), r.type(pad.inputs[0]).shape
+    half = len(around) // 2
+    if any(around[k] for k in (0, 1, half, half + 1)):
         return False
-    pads = _ints(op.attributes, "pads")
+    if view is not None:
+        padded = r.type(view.inputs[0]).shape
+        if len(padded) != 3 or r.type(op.inputs[0]).shape != (*padded[:2], 1, padded[2]):
+            return False
+        around, image = (0, 0, 0, around[2], 0, 0, 0, around[5]), (*image[:2], 1, image[2])
+    if len(image) != 4:
+        return False
+    pads = ints(op.attributes, "pads")
     if op.kind == "AveragePool" and (not op.attributes.get("count_include_pad") and any(pads)):
         return False
     top, left, bottom, right = around[2], around[3], around[6], around[7]
     new = (pads[0] + top, pads[1] + left, pads[2] + bottom, pads[3] + right)
     attributes = {**op.attributes, "pads": new}
     if op.kind == "AveragePool":
-        kernel = _ints(op.attributes, "kernel")
+        kernel = ints(op.attributes, "kernel")
         if op.attributes.get("ceil_mode") or any(new[k] >= kernel[k % 2] for k in range(4)):
             return False
         attributes["count_include_pad"] = True
-    return r.replace(op, op.kind, [pad.inputs[0], *op.inputs[1:]], attributes)
+    source = pad.inputs[0] if view is None else r.insert(op, "Reshape", [pad.inputs[0]], {"shape": image})
+    return r.replace(op, op.kind, [source, *op.inputs[1:]], attributes)
 
 
 # --- activations ---
@@ -217,7 +242,7 @@ def _gelu_gate(r: Rewriter, tensor: str) -> tuple[str, float, str] | None:
     shifted = r.producer(tensor, "Affine")
     if shifted is None:
         return None
-    a, b = _number(shifted.attributes, "alpha", 1.0), _number(shifted.attributes, "beta")
+    a, b = number(shifted.attributes, "alpha", 1.0), number(shifted.attributes, "beta")
     if not _close(a, b):
         return None
     if (erf := r.producer(shifted.inputs[0], "Erf")) is not None:
@@ -236,30 +261,30 @@ def _tanh_argument(r: Rewriter, tensor: str) -> str | None:
         for left, right in (total.inputs, total.inputs[::-1]):
             x, kx = _scaled(r, left)
             cube, kc = _scaled(r, right)
-            if _power(r, cube) == (x, 3) and _close(k * kx, math.sqrt(2 / math.pi), 1e-3) and _close(kc / kx, 0.044715):
+            if power(r, cube) == (x, 3) and _close(k * kx, math.sqrt(2 / math.pi), 1e-3) and _close(kc / kx, 0.044715):
                 return x
     if (product := r.producer(tensor, "Mul")) is not None:
         for left, right in (product.inputs, product.inputs[::-1]):
             x, kx = _scaled(r, left)
             inner = r.producer(right, "Affine")
-            if inner is None or _power(r, inner.inputs[0]) != (x, 2):
+            if inner is None or power(r, inner.inputs[0]) != (x, 2):
                 continue
-            a, b = _number(inner.attributes, "alpha", 1.0), _number(inner.attributes, "beta")
+            a, b = number(inner.attributes, "alpha", 1.0), number(inner.attributes, "beta")
             if b and _close(k * kx * b, math.sqrt(2 / math.pi), 1e-3) and _close(a / b, 0.044715):
                 return x
     return None
 
 
-def _power(r: Rewriter, tensor: str) -> tuple[str, int]:
+def power(r: Rewriter, tensor: str) -> tuple[str, int]:
     """(x, n) where tensor = xⁿ."""
-    if (op := r.producer(tensor, "Power")) is not None and _number(op.attributes, "exponent") in (2.0, 3.0):
-        return op.inputs[0], int(_number(op.attributes, "exponent"))
+    if (op := r.producer(tensor, "Power")) is not None and number(op.attributes, "exponent") in (2.0, 3.0):
+        return op.inputs[0], int(number(op.attributes, "exponent"))
     if (op := r.producer(tensor, "Mul")) is not None:
         a, b = op.inputs
         if a == b:
             return a, 2
         for one, other in ((a, b), (b, a)):
-            x, n = _power(r, other)
+            x, n = power(r, other)
             if x == one and n == 2:
                 return x, 3
     return tensor, 1
@@ -274,20 +299,20 @@ def gated(r: Rewriter, op: Operator) -> bool:
         if made.kind == "Sigmoid" and made.inputs[0] == x:
             return r.replace(op, "Silu", [x])
         if made.kind == "HardSigmoid" and made.inputs[0] == x:
-            a, b = _number(made.attributes, "alpha"), _number(made.attributes, "beta")
+            a, b = number(made.attributes, "alpha"), number(made.attributes, "beta")
             if _close(a, 1 / 6) and _close(b, 0.5):
                 return r.replace(op, "HardSwish", [x])
         if made.kind == "Tanh" and (soft := r.producer(made.inputs[0], "Softplus")) is not None and soft.inputs[0] == x:
             return r.replace(op, "Mish", [x])
         core, scale = _scaled(r, gate)
         clip = r.producer(core, "Clip")
-        if clip is None or (_number(clip.attributes, "min"), _number(clip.attributes, "max")) != (0.0, 6.0):
+        if clip is None or (number(clip.attributes, "min"), number(clip.attributes, "max")) != (0.0, 6.0):
             continue
         shift = r.producer(clip.inputs[0], "Affine")
         source, factor = _scaled(r, x)
         if shift is None or shift.inputs[0] != source:
             continue
-        if (_number(shift.attributes, "alpha", 1.0), _number(shift.attributes, "beta")) != (1.0, 3.0):
+        if (number(shift.attributes, "alpha", 1.0), number(shift.attributes, "beta")) != (1.0, 3.0):
             continue
         if _close(scale * factor, 1 / 6):
             return r.replace(op, "HardSwish", [source])
@@ -298,164 +323,14 @@ def gated(r: Rewriter, op: Operator) -> bool:
 
 def hard_sigmoid(r: Rewriter, op: Operator) -> bool:
     """relu6(x + 3) / 6."""
-    if not _close(_number(op.attributes, "alpha", 1.0), 1 / 6) or _number(op.attributes, "beta") != 0.0:
+    if not _close(number(op.attributes, "alpha", 1.0), 1 / 6) or number(op.attributes, "beta") != 0.0:
         return False
     clip = r.producer(op.inputs[0], "Clip")
     if clip is None or not r.only_use(op.inputs[0]):
         return False
     shift = r.producer(clip.inputs[0], "Affine")
-    if shift is None or (_number(clip.attributes, "min"), _number(clip.attributes, "max")) != (0.0, 6.0):
+    if shift is None or (number(clip.attributes, "min"), number(clip.attributes, "max")) != (0.0, 6.0):
         return False
-    if (_number(shift.attributes, "alpha", 1.0), _number(shift.attributes, "beta")) != (1.0, 3.0):
+    if (number(shift.attributes, "alpha", 1.0), number(shift.attributes, "beta")) != (1.0, 3.0):
         return False
     return r.replace(op, "HardSigmoid", [shift.inputs[0]], {"alpha": 1 / 6, "beta": 0.5})
-
-
-# --- normalisation ---
-
-
-def _mean_over_trailing(r: Rewriter, tensor: str) -> tuple[str, int] | None:
-    """(x, axis) where tensor = mean of x over its axes from `axis` on, kept."""
-    op = r.producer(tensor, "ReduceMean")
-    if op is None or not op.attributes.get("keepdims"):
-        return None
-    axes, rank = _ints(op.attributes, "axes"), len(r.type(op.inputs[0]).shape)
-    return (op.inputs[0], axes[0]) if axes == tuple(range(axes[0], rank)) else None
-
-
-def _deviation(r: Rewriter, tensor: str) -> tuple[str, int, float] | None:
-    """(d, axis, epsilon) where tensor = sqrt(mean(d²) + epsilon)."""
-    root = r.producer(tensor, "Sqrt")
-    shifted = r.producer(root.inputs[0], "Affine") if root is not None else None
-    if shifted is None or _number(shifted.attributes, "alpha", 1.0) != 1.0:
-        return None
-    mean = _mean_over_trailing(r, shifted.inputs[0])
-    if mean is None:
-        return None
-    squared, axis = mean
-    d, n = _power(r, squared)
-    return (d, axis, _number(shifted.attributes, "beta")) if n == 2 else None
-
-
-def _normalized(r: Rewriter, op: Operator) -> tuple[str, int, float] | None:
-    """(d, axis, epsilon) where op computes d / sqrt(mean(d²) + epsilon)."""
-    if op.kind == "Div":
-        found = _deviation(r, op.inputs[1])
-        return found if found is not None and found[0] == op.inputs[0] else None
-    for left, right in (op.inputs, op.inputs[::-1]):
-        inverse = r.producer(right, "Reciprocal")
-        found = _deviation(r, inverse.inputs[0]) if inverse is not None else None
-        if found is not None and found[0] == left:
-            return found
-    return None
-
-
-def _same_difference(r: Rewriter, a: str, b: str) -> bool:
-    """Some exporters compute x - mean(x) twice."""
-    one, two = r.producer(a, "Sub"), r.producer(b, "Sub")
-    return a == b or (one is not None and two is not None and one.inputs == two.inputs)
-
-
-def layer_norm(r: Rewriter, op: Operator) -> bool:
-    """(x - mean(x)) / sqrt(mean((x - mean(x))²) + epsilon) over trailing axes, and its RMS form without the mean."""
-    found = _normalized(r, op)
-    if found is None and op.kind == "Div":
-        twice = _deviation(r, op.inputs[1])
-        found = twice if twice is not None and _same_difference(r, twice[0], op.inputs[0]) else None
-    if found is None:
-        return False
-    d, axis, epsilon = found
-    kind, x = "RmsNorm", d
-    difference = r.producer(d, "Sub")
-    if difference is not None and _mean_over_trailing(r, difference.inputs[1]) == (difference.inputs[0], axis):
-        kind, x = "LayerNorm", difference.inputs[0]
-    shape = r.type(x).shape[axis:]
-    ones = r.constant(f"{op.outputs[0]}.ones", Fill("ones"), TensorType(shape, DType.F32))
-    return r.replace(op, kind, [x, ones], {"axis": axis, "epsilon": epsilon})
-
-
-def norm_scale(r: Rewriter, op: Operator) -> bool:
-    """A factor right behind a norm that has none is its scale."""
-    for y, scale in (op.inputs, op.inputs[::-1]):
-        norm = r.producer(y, "LayerNorm") or r.producer(y, "RmsNorm")
-        if norm is None or len(norm.inputs) != 2 or not r.only_use(y) or not r.is_leaf(scale):
-            continue
-        held = r.held(norm.inputs[1])
-        if not isinstance(held, Fill) or held.kind != "ones" or r.type(scale).shape != r.type(norm.inputs[1]).shape:
-            continue
-        return r.replace(op, norm.kind, [norm.inputs[0], scale], norm.attributes)
-    return False
-
-
-def norm_bias(r: Rewriter, op: Operator) -> bool:
-    """A summand right behind a layer norm without one is its bias."""
-    found = _bias_operands(r, op, "LayerNorm")
-    if found is None or r.type(found[1]).shape != r.type(found[0].inputs[1]).shape:
-        return False
-    norm, bias = found
-    return r.replace(op, "LayerNorm", [*norm.inputs, bias], norm.attributes)
-
-
-def _channel_vector(r: Rewriter, tensor: str, x: TensorType) -> bool:
-    """A known [C, 1, 1] next to x[N, C, ...]."""
-    shape = r.type(tensor).shape
-    spatial = len(x.shape) - 2
-    if not r.is_leaf(tensor) or spatial < 1 or len(shape) < spatial + 1 or x.shape[1] == 1:
-        return False
-    return shape[-spatial - 1 :] == (x.shape[1],) + (1,) * spatial and math.prod(shape) == x.shape[1]
-
-
-def batch_norm(r: Rewriter, op: Operator) -> bool:
-    """(x - mean) / sqrt(var + epsilon) · scale + bias per channel, written out as Keras converters do."""
-    for scaled, bias in (op.inputs, op.inputs[::-1]):
-        parts = _batch_norm_parts(r, scaled)
-        x_type = r.type(op.outputs[0])
-        if parts is None or not _channel_vector(r, bias, x_type) or not r.only_use(scaled):
-            continue
-        x, mean, var, scale, epsilon = parts
-        channels = (x_type.shape[1],)
-        vectors = [r.insert(op, "Reshape", [t], {"shape": channels}) for t in (mean, var, scale, bias)]
-        attributes: dict[str, Attribute] = {"epsilon": epsilon, "momentum": 0.9, "training": False}
-        return r.replace(op, "BatchNormApply", [x, *vectors], attributes)
-    return False
-
-
-def _batch_norm_parts(r: Rewriter, tensor: str) -> tuple[str, str, str, str, float] | None:
-    product = r.producer(tensor, "Mul")
-    if product is None:
-        return None
-    x_type = r.type(tensor)
-    for normal, scale in (product.inputs, product.inputs[::-1]):
-        if not _channel_vector(r, scale, x_type):
-            continue
-        made = r.producer(normal)
-        if made is None or made.kind not in ("Div", "Mul"):
-            continue
-        for centred, spread in (made.inputs, made.inputs[::-1])[: 1 if made.kind == "Div" else 2]:
-            if made.kind == "Mul":
-                inverse = r.producer(spread, "Reciprocal")
-                spread = inverse.inputs[0] if inverse is not None else ""
-            root = r.producer(spread, "Sqrt")
-            shifted = r.producer(root.inputs[0], "Affine") if root is not None else None
-            difference = r.producer(centred, "Sub")
-            if shifted is None or difference is None or _number(shifted.attributes, "alpha", 1.0) != 1.0:
-                continue
-            x, mean = difference.inputs
-            var = shifted.inputs[0]
-            if _channel_vector(r, mean, x_type) and _channel_vector(r, var, x_type):
-                return x, mean, var, scale, _number(shifted.attributes, "beta")
-    return None
-
-
-PATTERNS: dict[str, list[Pattern]] = {
-    "Reshape": [merge_reshapes],
-    "Transpose": [merge_transposes],
-    "Affine": [merge_affines, scale_into_matmul, hard_sigmoid],
-    "Slice": [slice_of_concat],
-    "MatMul": [transpose_into_matmul, scaled_operand_of_matmul],
-    "Conv": [pad_into_window],
-    "AveragePool": [pad_into_window],
-    "Add": [matmul_bias, conv_bias, norm_bias, batch_norm],
-    "Div": [layer_norm],
-    "Mul": [gelu, gated, layer_norm, norm_scale],
-}
