@@ -377,7 +377,7 @@ def _gradients(
 # --- tables of cases --------------------------------------------------------------------------------------------------
 
 Make = Callable[[np.random.Generator], AnyArray]
-Input = tuple[int, ...] | Make | AnyArray
+Input = tuple[int, ...] | Make | AnyArray | np.generic
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,9 +420,7 @@ class Case:
 def _array(x: Input, random: np.random.Generator) -> AnyArray:
     if isinstance(x, tuple):
         return np.asarray(random.standard_normal(x)).astype(np.float32)
-    if isinstance(x, np.ndarray):
-        return x
-    return x(random)
+    return np.asarray(x) if isinstance(x, np.ndarray | np.generic) else x(random)
 
 
 def _labelled(make: Make, label: str) -> Make:

@@ -1,0 +1,155 @@
+"""Resizing images (N, C, H, W), nearest and linear. Where each output pixel reads is worked out here, once, as tables
+of rows and columns; the kernels know nothing of coordinate conventions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from poetc.graph import Array, DType, Operator, TensorType
+from poetc.ops._builder import Builder
+from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._strides import Ints
+
+COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """Along one axis: y[i] = (1 - weight[i]) x[low[i]] + weight[i] x[high[i]]; weight 0 throughout for nearest."""
+
+    low: Array
+    high: Array
+    weight: Array
+
+
+def taps(op: Bound, axis: int, length: int) -> Taps:
+    """Of spatial axis 0 (H) or 1 (W), `length` long in x; as ONNX's Resize defines its coordinates."""
+    size = op.get_ints("sizes")[axis]
+    scales = op.attributes.get("scales", (0.0, 0.0))
+    assert isinstance(scales, tuple)
+    scale = float(scales[axis]) or size / length
+    i = np.arange(size, dtype=np.float64)
+    match op.get_str("coordinates", "half_pixel"):
+        case "asymmetric":
+            at = i / scale
+        case "align_corners":
+            at = i * (length - 1) / (size - 1) if size > 1 else i * 0
+        case "pytorch_half_pixel" if size == 1:
+            at = i * 0
+        case _:
+            at = (i + 0.5) / scale - 0.5
+    if op.get_str("mode", "nearest") == "nearest":
+        match op.get_str("nearest", NEAREST[0]):
+            case "round_prefer_floor":
+                at = np.ceil(at - 0.5)
+            case "round_prefer_ceil":
+                at = np.floor(at + 0.5)
+            case "floor":
+                at = np.floor(at)
+            case _:
+                at = np.ceil(at)
+        low = np.clip(at, 0, length - 1).astype(np.int64)
+        return Taps(low, low, np.zeros(size))
+    low = np.floor(at).astype(np.int64)
+    return Taps(np.clip(low, 0, length - 1), np.clip(low + 1, 0, length - 1), at - low)
+
+
+def check(kind: str, op: Bound, shape: Ints) -> Ints:
+    """The resized shape. ValueError if the attributes or the shape do not fit."""
+    sizes = op.get_ints("sizes")
+    for name, allowed, default in (
+        ("mode", ("nearest", "linear"), "nearest"),
+        ("coordinates", COORDINATES, COORDINATES[0]),
+        ("nearest", NEAREST, NEAREST[0]),
+    ):
+        if op.get_str(name, default) not in allowed:
+            raise ValueError(f"{kind}: {name} {op.get_str(name)!r} is none of {', '.join(allowed)}")
+    if len(shape) != 4 or len(sizes) != 2 or min(*shape, *sizes) < 1:
+        raise ValueError(f"{kind}: cannot resize {shape} to (H, W) = {sizes}")
+    return (*shape[:2], *sizes)
+
+
+def tables(op: Bound, shape: Ints, suffix: str) -> Kernel:
+    """ints: images, H and W of x, H and W of y, rows and columns (low; for linear then high); floats: their weights."""
+    rows, columns = taps(op, 0, shape[2]), taps(op, 1, shape[3])
+    head = (shape[0] * shape[1], shape[2], shape[3], *op.get_ints("sizes"))
+    if op.get_str("mode", "nearest") == "nearest":
+        return Kernel(f"poetc_op_resize_nearest{suffix}", head + ints(rows.low, columns.low))
+    weights = tuple(float(w) for w in (*rows.weight, *columns.weight))
+    places = ints(rows.low, columns.low, rows.high, columns.high)
+    return Kernel(f"poetc_op_resize_linear{suffix}", head + places, weights)
+
+
+def ints(*arrays: Array) -> Ints:
+    return tuple(int(v) for a in arrays for v in a)
+
+
+@register
+class Resize(OpSpec):
+    kind = "Resize"
+    summary = "image (N, C, H, W) to `sizes` (H, W); `mode`: nearest, linear; `scales` (h, w); `coordinates`; `nearest`"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        (x,) = op.inputs
+        if x.dtype is not DType.F32:
+            raise ValueError(f"Resize needs an f32 input, not {x.dtype}")
+        return (TensorType(check(self.kind, op, x.shape)),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        (x,) = inputs
+        rows, columns = taps(op, 0, x.shape[2]), taps(op, 1, x.shape[3])
+        across = columns.weight.astype(x.dtype)
+        wide = x[..., columns.low] + (x[..., columns.high] - x[..., columns.low]) * across
+        down = rows.weight.astype(x.dtype)[:, None]
+        return (wide[:, :, rows.low] + (wide[:, :, rows.high] - wide[:, :, rows.low]) * down,)
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        if grads[0] is None or not needed[0]:
+            return [None]
+        return [b.emit1("ResizeGrad", [grads[0]], {**op.attributes, "shape": b.type(op.inputs[0]).shape})]
+
+    def work(self, op: Bound) -> Work:
+        linear = op.get_str("mode", "nearest") == "linear"
+        return Work(flops=9 * op.outputs[0].elements if linear else 0)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return tables(op, op.inputs[0].shape, "")
+
+
+@register
+class ResizeGrad(OpSpec):
+    kind = "ResizeGrad"
+    summary = "(gy): each output pixel's gradient added where Resize read it from an x of `shape`"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        (gy,), shape = op.inputs, op.get_ints("shape")
+        if gy.dtype is not DType.F32 or gy.shape != check(self.kind, op, shape):
+            raise ValueError(f"ResizeGrad: f32 of shape {check(self.kind, op, shape)} expected, not {gy}")
+        return (TensorType(shape),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        (gy,), shape = inputs, op.get_ints("shape")
+        rows, columns = taps(op, 0, shape[2]), taps(op, 1, shape[3])
+        gx = np.zeros((math.prod(shape[:2]), *shape[2:]), gy.dtype)
+        flat = gy.reshape(-1, *gy.shape[2:])
+        for r, down in ((rows.low, 1 - rows.weight), (rows.high, rows.weight)):
+            for c, across in ((columns.low, 1 - columns.weight), (columns.high, columns.weight)):
+                share = (down[:, None] * across).astype(gy.dtype)
+                index: tuple[Any, ...] = (slice(None), r[:, None], c[None, :])
+                np.add.at(gx, index, flat * share)
+        return (gx.reshape(shape),)
+
+    def work(self, op: Bound) -> Work:
+        linear = op.get_str("mode", "nearest") == "linear"
+        return Work(flops=(12 if linear else 1) * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return tables(op, op.get_ints("shape"), "_grad")
