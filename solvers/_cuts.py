@@ -42,6 +42,8 @@ class Relaxation:
     exact: bool  # HiGHS solved it to optimality
     held: tuple[frozenset[int], ...]  # per cut, the tensors in RAM
     paged: frozenset[int]
+    run: tuple[frozenset[int], ...] = ()  # per stage, the operators executed again
+    load: tuple[frozenset[int], ...] = ()  # per stage, the tensors paged in
 
 
 def operand_bytes(model: Model, v: int) -> int:
@@ -335,12 +337,20 @@ class CutModel:
         )
         if answer.infeasible:
             return Relaxation(self.cuts, math.inf, True, True, (), nothing)
-        held: tuple[frozenset[int], ...] = ()
-        paged = nothing
-        if answer.values is not None:
-            held = tuple(self._held(g, answer.values) for g in range(len(self.cuts)))
-            paged = frozenset(t for t, c in self.store.items() if answer.values[c] > 0.5)
-        return Relaxation(self.cuts, self.bound_of(answer), False, answer.optimal, held, paged)
+        if answer.values is None:
+            return Relaxation(self.cuts, self.bound_of(answer), False, answer.optimal, (), nothing)
+        values = answer.values
+        return Relaxation(
+            self.cuts,
+            self.bound_of(answer),
+            False,
+            answer.optimal,
+            held=tuple(_chosen(hold, values) for hold in self.hold),
+            paged=_chosen(self.store, values),
+            run=tuple(_chosen(run, values) for run in self.run),
+            load=tuple(_chosen(load, values) for load in self.load),
+        )
 
-    def _held(self, g: int, values: npt.NDArray[np.float64]) -> frozenset[int]:
-        return frozenset(t for t, c in self.hold[g].items() if values[c] > 0.5)
+
+def _chosen(columns: dict[int, int], values: npt.NDArray[np.float64]) -> frozenset[int]:
+    return frozenset(key for key, column in columns.items() if values[column] > 0.5)

@@ -399,7 +399,10 @@ class Simulation:
     def _execute(self, v: int, *, first: bool) -> None:
         model = self.model
         self._refresh_needs()
-        makes = [o for o in model.outputs[v] if not self.resident[o]]
+        makes = model.outputs[v]
+        for o in makes:
+            if self.resident[o]:  # made anew: the old copy ends after its last use
+                self._drop(o)
         replaced: dict[int, int] = {}
         for i, o, required in model.pairs[v]:
             if i in replaced or o in replaced.values() or o not in makes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -30,6 +31,53 @@ def plan_of(model: Model, relaxation: Relaxation, favour: float) -> Plan:
             drop[last if last >= cuts[g - 1] else cuts[g] - 1].append(t)
     keep = [t in held[0] for t in range(model.n_tensors)]
     return Plan(tuple(map(tuple, drop)), np.where(np.array(keep), favour, 0.0), tuple(keep))
+
+
+def codes_of(model: Model, relaxation: Relaxation) -> list[int] | None:
+    """The sequence that a relaxation with a cut at every operator (from the first cut on) spells out, page-ins and then
+    recomputations by ascending operator after each first execution. It may exceed the RAM, which the relaxation does
+    not count during recomputations; None if it reads what is not there.
+    """
+    n, m = model.n_ops, model.n_tensors
+    there = set(t for t in range(m) if model.in_ram[t])
+    codes: list[int] = []
+    written = relaxation.paged | set(model.page_outs_needed)
+    waiting = set(model.page_ins_needed)
+
+    def execute(v: int) -> bool:
+        if any(t not in there for t in model.inputs[v]):
+            return False
+        codes.append(v)
+        there.difference_update(i for i, _, required in model.pairs[v] if required)
+        there.update(model.outputs[v])
+        return True
+
+    def write(tensors: Iterable[int]) -> None:
+        codes.extend(n + m + t for t in sorted(tensors) if t in written)
+        written_now.update(tensors)
+
+    written_now: set[int] = set()
+    write(t for t in sorted(there))
+    for v in range(n):
+        for t in model.inputs[v]:
+            if t in waiting and t not in there:
+                codes.append(n + t)
+                there.add(t)
+                waiting.discard(t)
+        if not execute(v):
+            return None
+        write(model.outputs[v])
+        if v >= relaxation.cuts[0]:
+            g = bisect.bisect_right(relaxation.cuts, v) - 1
+            for t in sorted(relaxation.load[g]):
+                if t in written_now or model.on_store[t]:
+                    codes.append(n + t)
+                    there.add(t)
+                    waiting.discard(t)
+            for u in sorted(relaxation.run[g]):
+                if not execute(u):
+                    return None
+    return codes
 
 
 def sample(random: np.random.Generator, model: Model, around: Policy | None, plan: Plan | None) -> Policy:

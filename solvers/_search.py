@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from poetc.scheduling import Problem
+from poetc.scheduling import Completer, Problem
 from poetc.solvers._cuts import Relaxation
 from poetc.solvers._eviction import Policy, Simulation, Stuck
 from poetc.solvers._liveness import improve
@@ -44,6 +44,7 @@ class Race:
     seed: int
     stop_at: float
     model: Model = field(init=False)
+    completer: Completer = field(init=False)
     incumbent: Incumbent | None = None
     runs: int = 0
     arms: list[_Arm] = field(default_factory=list)
@@ -54,6 +55,7 @@ class Race:
 
     def __post_init__(self) -> None:
         self.model = Model(self.problem)
+        self.completer = Completer(self.problem)
         self.random = np.random.Generator(np.random.PCG64(self.seed))
         self.add_arms(None)
 
@@ -72,8 +74,10 @@ class Race:
         return self.model.paging_capacity if paging else self.model.capacity
 
     def offer(self, codes: list[int], origin: str) -> bool:
-        """Take a sequence that fits in RAM if it meets the deadline and is better."""
+        """Take a sequence if it fits in RAM, meets the deadline and is better. True if it fits and is in time."""
         model = self.model
+        if self.completer.run(model.actions(codes)).peak_bytes > self.problem.budget_bytes:
+            return False
         time_ns = model.time(codes)
         if self.problem.deadline_ns is not None and time_ns > self.problem.deadline_ns:
             return False

@@ -50,5 +50,6 @@ class BudgetError(InfeasibleError):
         lower_bound_bytes: int,
         tensors: tuple[tuple[str, int], ...] = (),
     ) -> None:
-        super().__init__(message)
+        details = {"min_budget_bytes": smallest_bytes, "min_budget_bound_bytes": lower_bound_bytes}
+        super().__init__(message, details={**details, "tensors_at_peak": [list(tensor) for tensor in tensors]})
         self.smallest_bytes, self.lower_bound_bytes, self.tensors = smallest_bytes, lower_bound_bytes, tensors

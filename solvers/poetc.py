@@ -11,7 +11,10 @@ import time
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, keep_all
 from poetc.solvers._cuts import CutModel, Relaxation
+from poetc.solvers._exact import search
+from poetc.solvers._ladder import choose_cuts, cut_counts, single_cut_positions
 from poetc.solvers._minimum import lower_bound_bytes, min_budget
+from poetc.solvers._plans import codes_of
 from poetc.solvers._search import Race
 from poetc.solvers._types import BudgetError, Event, Progress, SolverInfo
 
@@ -24,6 +27,7 @@ INFO = SolverInfo(
     proof=True,
 )
 
+EXHAUSTIVE_OPERATORS, EXHAUSTIVE_STATES = 40, 30_000
 CLASS = "first executions in the problem's order; any recomputation, any paging"
 ROUNDING = 1e-8  # a gap below this fraction of the total is what HiGHS's tolerances leave open
 
@@ -71,16 +75,69 @@ class _Solve:
         trivial = self.trivial()
         if trivial is not None:
             return trivial
-        n = self.model.n_ops
+        runs = max(8, min(240, 60_000 // self.model.n_ops))
         self.race.run(2, self.target)
         self.say("first schedules")
         relaxation = self.relax((self.model.cut,), "the cut at the loss")
-        if relaxation.held:
-            self.race.add_arms(relaxation, "held at the loss")
         self.say("cut at the loss")
-        self.race.run(max(8, min(300, 60_000 // n)), self.target)
+        self.guide(relaxation, "held at the loss")
+        self.race.run(runs // 4, self.target)
+        self.say("race")
+        self.exhaust()
+        profile = self.single_cuts()
+        for count in cut_counts(self.model):
+            if self.done or self.race.out_of_time:
+                break
+            cuts = choose_cuts(self.model, profile, count)
+            relaxation = self.relax(cuts, f"{len(cuts)} cuts", between=True, share=0.5)
+            self.spell_out(relaxation)
+            self.guide(relaxation, f"held at {len(cuts)} cuts")
+            self.say(f"{len(cuts)} cuts")
+            self.race.run(runs // 4, self.target)
+            self.say("race")
+        self.race.run(runs, self.target)
         self.say("race")
         return self.finish()
+
+    def guide(self, relaxation: Relaxation, name: str) -> None:
+        if relaxation.held and not self.done:
+            self.race.add_arms(relaxation, name)
+
+    def spell_out(self, relaxation: Relaxation) -> None:
+        """Where every operator is a cut the relaxation is a sequence already: take it if it fits."""
+        if not relaxation.held or len(relaxation.cuts) < self.model.n_ops - relaxation.cuts[0]:
+            return
+        codes = codes_of(self.model, relaxation)
+        if codes is not None and self.race.offer(codes, "relaxed MIP"):
+            self.say("relaxed MIP")
+
+    def exhaust(self) -> None:
+        """Tiny problems: the optimum over the whole class."""
+        if self.done or self.model.n_ops > EXHAUSTIVE_OPERATORS:
+            return
+        incumbent = self.race.incumbent
+        cutoff = math.inf if incumbent is None else float(incumbent.cost)
+        result = search(self.model, max_states=EXHAUSTIVE_STATES, stop_at=self.stop_at, cutoff=cutoff)
+        if result.codes is not None:
+            self.race.offer(result.codes, "exhaustive search")
+        elif result.complete and incumbent is None:
+            raise self.infeasible("proven by exhaustive search")
+        bound = min(result.bound, cutoff)
+        if bound > self.bound:
+            self.bound, self.bound_by = bound, "exhaustive search"
+        self.say("exhaustive search")
+
+    def single_cuts(self) -> list[tuple[float, int]]:
+        """(bound, cut) of single cuts along the backward pass: where RAM is scarce."""
+        profile: list[tuple[float, int]] = []
+        for cut in single_cut_positions(self.model):
+            if self.done or self.race.out_of_time:
+                break
+            relaxation = self.relax((cut,), "one cut", max_nodes=200, share=0.2)
+            profile.append((relaxation.bound, cut))
+        if profile:
+            self.say("single cuts")
+        return profile
 
     def trivial(self) -> Schedule | None:
         problem, model = self.problem, self.model
@@ -111,11 +168,23 @@ class _Solve:
             raise self.infeasible("an operator's operands alone need more")
         return None
 
-    def relax(self, cuts: tuple[int, ...], name: str, *, between: bool = False) -> Relaxation:
+    def relax(
+        self,
+        cuts: tuple[int, ...],
+        name: str,
+        *,
+        between: bool = False,
+        max_nodes: int = 20_000,
+        share: float = 1.0,
+    ) -> Relaxation:
+        """Solve the relaxation with these cuts, within a share of the time that is left."""
         model = CutModel(self.model, cuts, between=between)
-        remaining = self.stop_at - time.monotonic()
         relaxation = model.solve(
-            time_limit_s=max(0.1, remaining), max_nodes=20_000, threads=self.options.threads, seed=self.options.seed
+            time_limit_s=max(0.1, (self.stop_at - time.monotonic()) * share),
+            max_nodes=max_nodes,
+            gap=self.options.gap / 4,
+            threads=self.options.threads,
+            seed=self.options.seed,
         )
         if not relaxation.exact and time.monotonic() >= self.stop_at:
             self.cut_short = True
