@@ -62,8 +62,18 @@ def wanted(grads: Sequence[str | None], needed: Sequence[bool]) -> str | None:
 # --- arithmetic
 
 
+class _Arithmetic(Broadcast):
+    """Of floats, or of 32-bit integers (which wrap around)."""
+
+    reads: ClassVar[tuple[tuple[DType, ...], ...]] = ((F32, F32), (I32, I32))
+
+    def symbol(self, op: Bound) -> str:
+        suffix = "" if op.inputs[0].dtype is F32 else f"_{op.inputs[0].dtype}"
+        return f"poetc_op_{snake(self.kind)}{suffix}"
+
+
 @register
-class Add(Broadcast):
+class Add(_Arithmetic):
     kind = "Add"
     summary = "a + b"
 
@@ -80,7 +90,7 @@ class Add(Broadcast):
 
 
 @register
-class Sub(Broadcast):
+class Sub(_Arithmetic):
     kind = "Sub"
     summary = "a - b"
 
@@ -100,7 +110,7 @@ class Sub(Broadcast):
 
 
 @register
-class Mul(Broadcast):
+class Mul(_Arithmetic):
     kind = "Mul"
     summary = "a b"
 
@@ -198,7 +208,7 @@ class PowGradExponent(Broadcast):
         return np.where(a == 0, 0, gy * y * np.log(a))
 
 
-class _Extremum(Broadcast):
+class _Extremum(_Arithmetic):
     """The larger or the smaller; where both are equal each gets half of the gradient."""
 
     def gradient(
@@ -291,7 +301,7 @@ class PReluGradSlope(Broadcast):
 class Where(Broadcast):
     kind = "Where"
     summary = "x where the u8 condition is not 0, else y"
-    reads = ((U8, F32, F32), (U8, I32, I32))
+    reads = ((U8, F32, F32), (U8, I32, I32), (U8, U8, U8))
 
     def function(self, op: Bound, *inputs: Array) -> Any:
         return np.where(inputs[0] != 0, inputs[1], inputs[2])

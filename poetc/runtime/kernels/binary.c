@@ -69,6 +69,13 @@ POETC_BINARY(p_relu_grad_slope, float, float, float, a > 0.0f ? 0.0f : a * b)
 POETC_BINARY(mask, uint8_t, float, float, a ? b : 0.0f)
 POETC_BINARY(mask_not, uint8_t, float, float, a ? 0.0f : b)
 
+/* by way of uint32_t: signed overflow is undefined */
+POETC_BINARY(add_i32, int32_t, int32_t, int32_t, (int32_t)((uint32_t)a + (uint32_t)b))
+POETC_BINARY(sub_i32, int32_t, int32_t, int32_t, (int32_t)((uint32_t)a - (uint32_t)b))
+POETC_BINARY(mul_i32, int32_t, int32_t, int32_t, (int32_t)((uint32_t)a * (uint32_t)b))
+POETC_BINARY(maximum_i32, int32_t, int32_t, int32_t, a > b ? a : b)
+POETC_BINARY(minimum_i32, int32_t, int32_t, int32_t, a < b ? a : b)
+
 POETC_BINARY(equal_f32, float, float, uint8_t, a == b)
 POETC_BINARY(equal_i32, int32_t, int32_t, uint8_t, a == b)
 POETC_BINARY(equal_u8, uint8_t, uint8_t, uint8_t, a == b)
@@ -86,6 +93,7 @@ POETC_BINARY(xor, uint8_t, uint8_t, uint8_t, !a != !b)
 
 POETC_TERNARY(where_f32, uint8_t, float, float, float, a ? b : c)
 POETC_TERNARY(where_i32, uint8_t, int32_t, int32_t, int32_t, a ? b : c)
+POETC_TERNARY(where_u8, uint8_t, uint8_t, uint8_t, uint8_t, a ? b : c)
 POETC_TERNARY(pow_grad_base, float, float, float, float, b == 0.0f ? 0.0f : c * b * poetc_powf(a, b - 1.0f))
 POETC_TERNARY(pow_grad_exponent, float, float, float, float, a == 0.0f ? 0.0f : c * b * poetc_logf(a))
 POETC_TERNARY(maximum_grad, float, float, float, float, a > b ? c : a == b ? c * 0.5f : 0.0f)

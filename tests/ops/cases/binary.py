@@ -40,6 +40,11 @@ CASES = [
     Case("Where", (u8((2, 1, 4)), (2, 3, 4), ())),
     Case("Where", (u8((2, 3, 4)), (2, 3, 4), (2, 3, 4))),
     Case("Where", (u8((4,)), integers((3, 4), -5, 5), integers((1,), -5, 5))),
+    Case("Where", (u8((4,)), u8((3, 4)), u8((1,)))),
+    *(
+        Case(kind, (integers((3, 4), -(2**31), 2**31), integers((4,), -(2**31), 2**31)))
+        for kind in ("Add", "Sub", "Mul", "Maximum", "Minimum")
+    ),
     Case("Mask", (u8((3, 1)), (2, 3, 4))),
     Case("MaskNot", (u8((3, 1)), (2, 3, 4))),
     *(
