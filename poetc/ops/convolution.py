@@ -204,8 +204,8 @@ class ConvTranspose(OpSpec):
         x, w = op.inputs[:2]
         windows = Windows.of(op, w.shape[2:])
         padding = op.get_ints("output_padding") if "output_padding" in op.attributes else (0, 0)
-        if any(not 0 <= p < s for p, s in zip(padding, windows.strides, strict=True)):
-            raise ValueError(f"output_padding {padding} must be smaller than the strides {windows.strides}")
+        if len(padding) != 2 or min(padding) < 0:
+            raise ValueError(f"output_padding must be two numbers, none negative, not {padding}")
         size = windows.transposed_size(x.shape[2:], padding)
         if min(size) < 1:
             raise ValueError(f"the pads {windows.pads} leave nothing of the output")
@@ -223,15 +223,32 @@ class ConvTranspose(OpSpec):
         result: list[str | None] = [None] * len(op.inputs)
         if gy is None:
             return result
-        geometry = _geometry(op)
+        reached, geometry = self._reached(b, op, gy) if needed[0] or needed[1] else (gy, {})
         if needed[0]:  # the adjoint of the adjoint is the convolution itself
-            result[0] = b.emit1("Conv", [gy, w], geometry, hint=f"{x}.grad")
+            result[0] = b.emit1("Conv", [reached, w], geometry, hint=f"{x}.grad")
         if needed[1]:
             kernel = b.type(w).shape[2:]
-            result[1] = b.emit1("ConvGradWeight", [gy, x], {**geometry, "kernel": kernel}, hint=f"{w}.grad")
+            result[1] = b.emit1("ConvGradWeight", [reached, x], {**geometry, "kernel": kernel}, hint=f"{w}.grad")
         if len(op.inputs) > 2 and needed[2]:
             result[2] = _bias_gradient(b, gy, op.inputs[2])
         return result
+
+    def _reached(self, b: Builder, op: Operator, gy: str) -> tuple[str, dict[str, Attribute]]:
+        """gy and the convolution's attributes for which it has as many positions as x.
+
+        That is gy itself, unless output_padding holds whole strides: what lies behind the last tap's reach goes, first
+        the trailing pad, then the end of gy (nothing but the bias went there).
+        """
+        geometry = _geometry(op)
+        x, w, y = (b.type(t).shape for t in (*op.inputs[:2], op.outputs[0]))
+        windows = Windows.of(Bound(op.attributes, ()), w[2:])
+        if windows.output_size(y[2:]) == x[2:]:
+            return gy, geometry
+        needed = [windows.strides[i] * (x[2 + i] - 1) + windows.extent[i] - windows.pads[i] for i in (0, 1)]
+        after = tuple(max(0, needed[i] - y[2 + i]) for i in (0, 1))
+        sizes = (*y[:2], *(min(y[2 + i], needed[i]) for i in (0, 1)))
+        part = b.emit1("Slice", [gy], {"starts": (0,) * 4, "sizes": sizes, "steps": (1,) * 4}, hint=f"{gy}.reached")
+        return part, {**geometry, "pads": (*windows.pads[:2], *after)}
 
     def work(self, op: Bound) -> Work:
         x, w = op.inputs[:2]

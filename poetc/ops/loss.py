@@ -296,10 +296,10 @@ class HuberGrad(_PointwiseGrad):
 
 
 @register
-class BinaryCrossEntropy(_Pointwise):
-    kind = "BinaryCrossEntropy"
+class BceWithLogits(_Pointwise):
+    kind = "BceWithLogits"
     summary = "Mean of max(x, 0) - x · target + log(1 + exp(-|x|)), x logits, target in [0, 1]"
-    symbol = "poetc_op_binary_cross_entropy"
+    symbol = "poetc_op_bce_with_logits"
     flops = 25
 
     def value(self, op: Bound, x: Any, t: Any) -> Any:
@@ -307,10 +307,10 @@ class BinaryCrossEntropy(_Pointwise):
 
 
 @register
-class BinaryCrossEntropyGrad(_PointwiseGrad):
-    kind = "BinaryCrossEntropyGrad"
-    summary = "Gradient of BinaryCrossEntropy from (logits, target, [gradient of the loss]): sigmoid(x) - target"
-    symbol = "poetc_op_binary_cross_entropy_grad"
+class BceWithLogitsGrad(_PointwiseGrad):
+    kind = "BceWithLogitsGrad"
+    summary = "Gradient of BceWithLogits from (logits, target, [gradient of the loss]): sigmoid(x) - target"
+    symbol = "poetc_op_bce_with_logits_grad"
     flops = 14
 
     def slope(self, op: Bound, x: Any, t: Any) -> Any:

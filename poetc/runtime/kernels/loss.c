@@ -270,12 +270,12 @@ int poetc_op_huber_grad(const poetc_call *call)
     return slopes(call, huber_slope);
 }
 
-int poetc_op_binary_cross_entropy(const poetc_call *call)
+int poetc_op_bce_with_logits(const poetc_call *call)
 {
     return mean_over(call, binary);
 }
 
-int poetc_op_binary_cross_entropy_grad(const poetc_call *call)
+int poetc_op_bce_with_logits_grad(const poetc_call *call)
 {
     return slopes(call, binary_slope);
 }

@@ -73,5 +73,12 @@ CASES = [
         TOLERANCE,
     ),
     Case("ConvTranspose", ((1, 2, 3, 3), (2, 5, 2, 2)), {"strides": (2, 2)}, TOLERANCE, TOLERANCE),
+    Case(
+        "ConvTranspose",
+        ((1, 2, 3, 4), (2, 3, 2, 3), (3,)),
+        {"strides": (2, 1), "dilations": (5, 3), "pads": (1, 0, 0, 1), "output_padding": (4, 2)},
+        TOLERANCE,
+        TOLERANCE,
+    ),
     Case("ConvTranspose", ((1, 2, 3, 3), (2, 5, 1, 1), (5,)), {"strides": (2, 2)}, TOLERANCE, TOLERANCE),
 ]

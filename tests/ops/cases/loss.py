@@ -39,7 +39,7 @@ def soft_cases() -> list[Case]:
 
 def pointwise_cases() -> list[Case]:
     result = []
-    for kind in ("MeanSquaredError", "MeanAbsoluteError", "Huber", "BinaryCrossEntropy"):
+    for kind in ("MeanSquaredError", "MeanAbsoluteError", "Huber", "BceWithLogits"):
         for attributes in ({"delta": 0.4}, {"delta": 1.0}) if kind == "Huber" else ({},):
             for shape in ((3, 7), (2, 3, 2), (1,)):
                 t = uniform(shape, 0, 1)
