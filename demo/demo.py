@@ -21,7 +21,7 @@ from poetc.devices import format_bytes, format_ns, format_pj
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "out"
 BATCH = 16
-EPOCHS = 4
+EPOCHS = 5
 DEVICE = "stm32f746"
 BUDGET = "40%"
 
@@ -86,7 +86,7 @@ def train(program: Path) -> dict[str, dict[str, float]]:
 def main() -> None:
     OUT.mkdir(exist_ok=True)
     solved_dir = OUT / "digits.poetc"
-    training = ("--batch", BATCH, "--optimizer", "sgd", "--lr", "0.05")
+    training = ("--batch", BATCH, "--optimizer", "sgd", "--lr", "0.03")
     solved = poetc(
         "solve",
         HERE / "digits.onnx",

@@ -33,10 +33,8 @@ def list_(as_json: bool, quiet: bool, verbose: bool) -> None:
 @_options.output_options
 def show(name: str, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Show a device as YAML, whole: what it inherits included, with the source of every number."""
-    import yaml
+    from poetc.devices import load_profile, profile_to_dict, profile_to_yaml
 
-    from poetc.devices import load_profile, profile_to_dict
-
-    document = profile_to_dict(load_profile(name))
-    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
-    Console(as_json=as_json, quiet=quiet, verbose=verbose).answer(document, text)
+    device = load_profile(name)
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    console.answer(profile_to_dict(device), profile_to_yaml(device))

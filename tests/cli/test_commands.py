@@ -42,7 +42,7 @@ def test_solve_answers_with_every_key(solved: Solved) -> None:
     assert answer["min_budget_bytes"] <= answer["budget_bytes"]
     assert answer["compute_once_pj"] <= answer["energy_bound_pj"] <= answer["energy_pj"]
     assert answer["recomputes"] + answer["page_ins"] > 0
-    assert ended.err == ""
+    assert all(line.startswith("poetc: note: ") for line in ended.err.splitlines())
 
 
 def test_solve_says_it_in_words_too(poetc: Run, model: Path, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_written_problem_can_be_solved_again(poetc: Run, solved: Solved, tmp
     out, ended = solved
     again = poetc("solve", out / "problem.json", "--gap", "0.05", "-o", tmp_path / "again", "--json")
     assert again.code == 0
-    assert again.json["energy_pj"] == ended.json["energy_pj"]
+    assert again.json["energy_pj"] == ended.json["energy_pj"]  # and so is the search repeatable
     ended = poetc("emit", tmp_path / "again", "-o", tmp_path / "src")
     assert ended.code == 2
     assert "no model" in ended.err
@@ -90,12 +90,12 @@ def test_report(poetc: Run, solved: Solved, tmp_path: Path) -> None:
     assert poetc("report", solved[0], "--json").json["energy_pj"] == solved[1].json["energy_pj"]
 
 
-def test_the_same_input_gives_the_same_files(poetc: Run, solved: Solved, model: Path, tmp_path: Path) -> None:
-    out, ended = solved
-    limits = ("--device", "stm32f746", "--budget", str(ended.json["budget_bytes"]), "--gap", "0.05")
-    assert poetc("solve", model, "--batch", "4", *limits, "-o", tmp_path / "again").code == 0
+def test_the_same_input_gives_the_same_files(poetc: Run, model: Path, tmp_path: Path) -> None:
+    limits = ("--device", "stm32f746", "--budget", "80%", "--gap", "0.1")
+    for name in ("once", "again"):
+        assert poetc("solve", model, "--batch", "2", *limits, "-o", tmp_path / name).code == 0
     for name in ("problem.json", "schedule.json", "plan.json", "graph.json"):
-        assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes(), name
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "once" / name).read_bytes(), name
 
 
 def test_profile_show_can_be_used_as_a_profile(poetc: Run, model: Path, tmp_path: Path) -> None:

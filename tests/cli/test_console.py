@@ -94,7 +94,7 @@ def test_help_of_every_command_has_an_explanation_for_every_option() -> None:
 def test_profile_show_prints_yaml_with_sources() -> None:
     result = CliRunner().invoke(cli, ["profile", "show", "stm32f746"])
     assert result.exit_code == 0
-    assert yaml.safe_load(result.stdout)["name"] == "stm32f746"
+    assert yaml.safe_load(result.stdout)["cpu"]["core"] == "cortex-m7"
     assert "source" in result.stdout
 
 
