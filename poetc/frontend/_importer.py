@@ -183,6 +183,8 @@ class Importer:
             outputs = self.builder.emit(kind, names, attributes, hint=f"{stem}.{kind}")
         except (ValueError, KeyError, IndexError, TypeError, AssertionError, ArithmeticError) as error:
             shapes = ", ".join(str(list(self.builder.type(t).shape)) for t in names)
+            if any(self.builder.type(t).dtype is not DType.F32 for t in names) and "needs" in str(error):
+                raise Unsupported(f"{error}") from None
             raise Malformed(f"{error or 'does not fit its inputs'} (inputs {shapes})") from None
         for name in outputs:
             type = self.builder.type(name)

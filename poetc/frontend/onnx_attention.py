@@ -10,6 +10,8 @@ import numpy as np
 from poetc.frontend._importer import Importer, Value
 from poetc.frontend._node import Malformed, Node, Unsupported, onnx_operator
 
+_KNOWN = {"q_num_heads", "kv_num_heads", "scale", "is_causal", "softcap", "qk_matmul_output_mode", "softmax_precision"}
+
 
 @onnx_operator("Attention")
 def attention(c: Importer, n: Node) -> Sequence[str]:
@@ -17,6 +19,9 @@ def attention(c: Importer, n: Node) -> Sequence[str]:
     mask = c.optional(n, 3)
     if n.has_output(3) and n.get_int("qk_matmul_output_mode", 0) != 3:
         raise Unsupported("the output of the raw scores")
+    unknown = sorted(a.name for a in n.proto.attribute if a.name not in _KNOWN)
+    if unknown or n.has_input(6):
+        raise Unsupported(", ".join(unknown) or "nonpad_kv_seqlen")
     flat = len(q.shape) == 3
     q_heads, kv_heads = n.get_int("q_num_heads"), n.get_int("kv_num_heads")
     queries = _heads(c, q, q_heads, flat)

@@ -132,7 +132,7 @@ def power(c: Importer, n: Node) -> str:
     x, y = c.input(n, 0), c.input(n, 1)
     exponent = c.number(y)
     if exponent is None or len(y.shape) > len(x.shape):
-        return c.emit1("Pow", [x, y])
+        return c.emit1("Pow", [x, y if y.is_float else c.emit1("Cast", [y], {"to": "f32"})])
     name = c.tensor(x)
     if exponent == 2.0:
         return c.emit1("Mul", [name, name])
@@ -278,4 +278,5 @@ def lp_normalization(c: Importer, n: Node) -> str:
     if p not in (1, 2):
         raise Malformed(f"p must be 1 or 2, not {p}")
     norm = c.emit1(f"ReduceL{p}", [x], {"axes": (axis,), "keepdims": True})
-    return c.emit1("Div", [x, norm])
+    # A zero vector stays one.
+    return c.emit1("Div", [x, c.emit1("Clip", [norm], {"min": 1e-12, "max": _FLOAT_MAX})])

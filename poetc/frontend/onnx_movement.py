@@ -129,7 +129,8 @@ def space_to_depth(c: Importer, n: Node) -> str:
     if len(x.shape) != 4 or b < 1 or x.shape[2] % b or x.shape[3] % b:
         raise Malformed(f"blocksize {b} does not fit shape {list(x.shape)}")
     batch, channels, h, w = x.shape
-    blocks = c.transpose(c.reshape(x, [batch, channels, h // b, b, w // b, b]), (0, 3, 5, 1, 2, 4))
+    order = (0, 3, 5, 1, 2, 4) if n.get_str("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    blocks = c.transpose(c.reshape(x, [batch, channels, h // b, b, w // b, b]), order)
     return c.reshape(blocks, [batch, channels * b * b, h // b, w // b])
 
 
@@ -348,11 +349,15 @@ def one_hot(c: Importer, n: Node) -> str:
     off_on = c.array(c.input(n, 2), "the values")
     if depth is None or not 0 < depth <= 65536 or off_on.size != 2:
         raise Unsupported("a depth that is computed from the model's inputs, or no two values")
-    table = np.where(np.eye(int(depth), dtype=np.bool_), off_on[1], off_on[0]).astype(off_on.dtype)
-    rows = c.emit1("Gather", [c.constant(table), at], {"axis": 0})
     rank = len(at.shape) + 1
     axis = normalize_axis(n.get_int("axis", -1), rank)
-    return c.transpose(rows, [*range(axis), rank - 1, *range(axis, rank - 1)])
+    index = c.tensor(at) if not at.is_float else c.emit1("Cast", [at], {"to": "i32"})
+    index = c.reshape(index, [*at.shape[:axis], 1, *at.shape[axis:]])
+    # Counted from the front or from the back; anything else matches nowhere.
+    places = np.arange(int(depth), dtype=np.int64).reshape([-1] + [1] * (rank - 1 - axis))
+    front, back = (c.emit1("Equal", [index, c.constant(p)]) for p in (places, places - int(depth)))
+    off, on = (c.constant(v.astype(np.float32).reshape(())) for v in off_on.reshape(-1))
+    return c.emit1("Where", [c.emit1("Or", [front, back]), on, off])
 
 
 # --- sequences of tensors: known at import time, nothing is left of them ---
