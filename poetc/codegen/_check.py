@@ -141,7 +141,7 @@ def _check_call(call: Call, contents: _Arena, where: str) -> None:
     for i, operand in enumerate(call.inputs):
         for j, output in enumerate(call.outputs):
             same = operand.offset_bytes == output.offset_bytes and (i, j) in allowed
-            if _meet(operand, output) and not same:
+            if overlap(operand, output) and not same:
                 raise ProgramError(f"{where}: writes {output.tensor} over its input {operand.tensor}")
     for i, j in kind.must_alias:
         if call.inputs[i].offset_bytes != call.outputs[j].offset_bytes or call.inputs[i].space is not Space.ARENA:
@@ -149,17 +149,18 @@ def _check_call(call: Call, contents: _Arena, where: str) -> None:
     for i, output in enumerate(call.outputs):
         if output.space is not Space.ARENA:
             raise ProgramError(f"{where}: writes {output.tensor} to constants")
-        if any(_meet(output, other) for other in call.outputs[:i]):
+        if any(overlap(output, other) for other in call.outputs[:i]):
             raise ProgramError(f"{where}: two outputs overlap")
     if call.workspace is not None:
-        if any(_meet(call.workspace, o) for o in (*call.inputs, *call.outputs)):
+        if any(overlap(call.workspace, o) for o in (*call.inputs, *call.outputs)):
             raise ProgramError(f"{where}: the workspace overlaps an operand")
         contents.clear(call.workspace)
     for output in call.outputs:
         contents.write(output)
 
 
-def _meet(a: Operand, b: Operand) -> bool:
+def overlap(a: Operand, b: Operand) -> bool:
+    """Whether two operands share a byte."""
     return (
         a.space is b.space
         and a.offset_bytes < b.offset_bytes + b.type.size_bytes

@@ -59,6 +59,7 @@ class _Runtime(ctypes.Structure):
         ("program", ctypes.c_void_p),
         ("run_count", ctypes.c_uint32),
         ("sequence", ctypes.c_uint32),
+        ("step", ctypes.c_uint32),
         ("page_ins", ctypes.c_uint32),
         ("page_outs", ctypes.c_uint32),
     ]

@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from poetc.codegen._check import ProgramError, check_program, operands
+from poetc.codegen._check import ProgramError, check_program, operands, overlap
 from poetc.codegen.program import (
     ALIGNMENT_BYTES,
     DEFAULT_BLOCK_BYTES,
     TRAILER_BYTES,
+    Absence,
     Binding,
     Call,
     Instruction,
@@ -294,6 +295,21 @@ class _Lowering:
                 probes[parameter] = index, replace(operand, type=self.graph.tensors[parameter].type)
         return probes
 
+    def _absences(self, instructions: tuple[Instruction, ...], state: tuple[Binding, ...]) -> Iterator[Absence]:
+        """When state with a home in RAM has other data there, since the schedule moved it to the store for a while."""
+        homes = {version: b.operand for b in state for version in self._chain(b.name)}
+        paged = {i.operand.tensor for i in instructions if isinstance(i, PageIn) and i.operand.tensor in homes}
+        homes = {tensor: homes[tensor] for tensor in sorted(paged)}
+        since: dict[str, int] = {}
+        for index, instruction in enumerate(instructions):
+            if isinstance(instruction, PageIn) and instruction.operand.tensor in since:
+                begin = since.pop(instruction.operand.tensor)
+                yield Absence(begin, index + 1, instruction.page, instruction.operand)
+            for operand in _written(instruction):
+                for tensor, home in homes.items():
+                    if overlap(operand, home) and operand.tensor not in self._chain(tensor):
+                        since.setdefault(tensor, index)
+
     # --- all of it ----------------------------------------------------------------------------------------------------
 
     def program(self, name: str) -> Program:
@@ -326,6 +342,7 @@ class _Lowering:
             block_bytes=self._block_bytes,
             page_buffer_offset=buffer_offset,
             probes=self._probes(instructions) if training else {},
+            absences=tuple(self._absences(instructions, state)),
         )
         self._check_capacity(program)
         return replace(program, high_water_bytes=high_water(program))
@@ -345,6 +362,16 @@ class _Lowering:
         needed = store_blocks(program) * program.block_bytes
         if capacity is not None and needed > capacity:
             raise ProgramError(f"the pages need {needed} bytes of the store, which has {capacity}")
+
+
+def _written(instruction: Instruction) -> list[Operand]:
+    match instruction:
+        case Call(outputs=outputs, workspace=workspace):
+            return [*outputs, *([workspace] if workspace else [])]
+        case PageIn(operand=operand):
+            return [operand]
+        case PageOut():
+            return []
 
 
 def store_blocks(program: Program) -> int:

@@ -243,6 +243,13 @@ def _program_source(name: str, program: Program) -> list[str]:
         lines += ["", f"static const poetc_page {program.name}_pages[] = {{"]
         lines += [f"    {{{p.first_block}u, {p.size_bytes}u, {p.slots}u}}, {comment(p.tensor)}" for p in program.pages]
         lines.append("};")
+    if program.absences:
+        lines += ["", f"static const poetc_absence {program.name}_absences[] = {{"]
+        lines += [
+            f"    {{{a.begin}u, {a.end}u, {a.page}u, {a.operand.offset_bytes}u}}, {comment(a.operand.tensor)}"
+            for a in program.absences
+        ]
+        lines.append("};")
     return [*lines, *_bindings(name, program), *_descriptor(name, program)]
 
 
@@ -264,6 +271,8 @@ def _descriptor(name: str, program: Program) -> list[str]:
         "step_count": f"{len(program.instructions)}u",
         "pages": f"{program.name}_pages" if program.pages else "NULL",
         "page_count": f"{len(program.pages)}u",
+        "absences": f"{program.name}_absences" if program.absences else "NULL",
+        "absence_count": f"{len(program.absences)}u",
         "block_bytes": f"{program.block_bytes}u",
         "page_buffer_offset": f"{program.page_buffer_offset or 0}u",
         "arena_bytes": f"{program.arena_bytes}u",

@@ -96,6 +96,16 @@ class Binding:
     final_tensor: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """State that lives in RAM is on the store alone while instructions [begin, end) run; brought back if one fails."""
+
+    begin: int
+    end: int
+    page: int
+    operand: Operand
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """All that a device does in a run, and what it starts from.
@@ -119,6 +129,7 @@ class Program:
     block_bytes: int = 512
     page_buffer_offset: int | None = None  # one block in the arena, if the program pages
     probes: Mapping[str, tuple[int, Operand]] = field(default_factory=dict)
+    absences: tuple[Absence, ...] = ()
     high_water_bytes: int = 0
 
     @property

@@ -14,8 +14,8 @@ PAGE_BUFFER_BLOCKS = 1  # blocks of the store that a program which pages holds i
 
 
 def runtime_state_bytes(pointer_bytes: int = 4) -> int:
-    """sizeof(poetc_runtime): two pointers and four counters."""
-    return 2 * pointer_bytes + 16
+    """sizeof(poetc_runtime): two pointers and five counters."""
+    return -(-(2 * pointer_bytes + 20) // pointer_bytes) * pointer_bytes
 
 
 def config_bytes(pointer_bytes: int = 4) -> int:

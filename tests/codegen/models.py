@@ -173,3 +173,14 @@ def state_paged_actions(case: Case, names: Sequence[str]) -> list[Action]:
         actions.append(Compute(i))
         actions += [PageOutStep(t) for t in op.outputs if t in new]
     return actions
+
+
+def absent_state_actions(case: Case, name: str) -> list[Action]:
+    """Keep-all, but state that lives in RAM goes to the store first thing and comes back for its update."""
+    index = case.tensor(name)
+    actions: list[Action] = [PageOutStep(index)]
+    for i, op in enumerate(case.problem.operators):
+        if index in op.inputs:
+            actions.append(PageInStep(index))
+        actions.append(Compute(i))
+    return actions

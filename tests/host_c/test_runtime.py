@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from poetc.runtime import runtime_state_bytes
 from poetc.scheduling import keep_all, pack
 from tests.codegen.models import (
     Case,
+    absent_state_actions,
     make_problem,
     mlp,
     paged_actions,
@@ -253,6 +254,49 @@ def test_failed_run_leaves_the_last_version_on_the_store(tmp_path: Path) -> None
                 assert store.blocks[block] == blocks[block]
 
 
+def test_state_moved_to_the_store_survives_an_error_at_any_transfer(tmp_path: Path) -> None:
+    """The velocity of fc2 leaves RAM for the forward pass, and its place is used; then each transfer fails in turn."""
+    case = training_case(mlp(hidden=8))
+    name = "fc2.weight:velocity"
+    program = case.program(absent_state_actions(case, name))
+    assert [a.operand.tensor for a in program.absences] == [name]
+    store = MemoryStore(program.block_bytes)
+    library = compile_library([program], case.graph.values, tmp_path)
+    transfers = [store.page_out, store.page_in]
+    calls = failing = 0
+
+    def counted(transfer: Callable[[int, int, int], int]) -> Callable[[int, int, int], int]:
+        def call(first: int, count: int, address: int) -> int:
+            nonlocal calls
+            calls += 1
+            return EIO if calls == failing else transfer(first, count, address)
+
+        return call
+
+    with HostModel(
+        library, [program], case.graph.values, store=(counted(transfers[0]), counted(transfers[1]))
+    ) as model:
+        first, second = (sample_inputs(program, seed) for seed in range(2))
+        model.run(first)
+        old = {n: model.state(n) for n in model.state_names()}
+        calls_before = calls
+        model.run(second)
+        new = {n: model.state(n) for n in model.state_names()}
+        per_step = calls - calls_before
+        assert per_step >= 4
+        assert not np.array_equal(old[name], new[name])
+        for n in range(1, per_step + 1):
+            model.reset()
+            model.run(first)
+            calls, failing = 0, n
+            with pytest.raises(StepError) as error:
+                model.run(second)
+            failing = 0
+            assert error.value.code == EIO
+            for state, value in ((s, model.state(s)) for s in model.state_names()):
+                assert np.array_equal(value, old[state]) or np.array_equal(value, new[state]), (n, state)
+
+
 def test_write_outside_the_arena_is_noticed(model: HostModel) -> None:
     model._after[0] ^= 1
     with pytest.raises(CheckFailed, match="outside its arena"):
@@ -285,5 +329,5 @@ def test_init_checks_its_arguments(model: HostModel) -> None:
 
 
 def test_runtime_takes_the_ram_that_devices_count(model: HostModel) -> None:
-    assert ctypes.sizeof(model._runtime) == runtime_state_bytes(ctypes.sizeof(ctypes.c_void_p)) == 32
-    assert runtime_state_bytes(4) == 24
+    assert ctypes.sizeof(model._runtime) == runtime_state_bytes(ctypes.sizeof(ctypes.c_void_p)) == 40
+    assert runtime_state_bytes(4) == 28

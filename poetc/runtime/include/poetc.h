@@ -77,12 +77,22 @@ typedef struct poetc_page {
     uint32_t slots; /* 1 or 2 */
 } poetc_page;
 
+/* State that lives in RAM is on the store alone while steps begin .. end - 1 run: the schedule has other data in its place. */
+typedef struct poetc_absence {
+    uint32_t begin;
+    uint32_t end;
+    uint32_t page;
+    uint32_t offset; /* bytes: of the state's place in the arena */
+} poetc_absence;
+
 /* An emitted program: const, lives in flash. */
 typedef struct poetc_program {
     const poetc_step *steps;
     uint32_t step_count;
     const poetc_page *pages; /* NULL if it does not page */
     uint32_t page_count;
+    const poetc_absence *absences; /* NULL if no state leaves RAM for a while */
+    uint32_t absence_count;
     uint32_t block_bytes;        /* of the store: a multiple of 16, at least 32 */
     uint32_t page_buffer_offset; /* bytes: of one block in the arena; used only if page_count > 0 */
     uint32_t arena_bytes;        /* what a run needs, state included */
@@ -122,12 +132,13 @@ typedef struct poetc_config {
     void *observer_context;  /* handed to the observer. Default NULL. */
 } poetc_config;
 
-/* All the memory that the runtime itself needs, besides the arena and the stack: 24 bytes where a pointer has 4, 32 where it has 8. */
+/* All the memory that the runtime itself needs, besides the arena and the stack: 28 bytes where a pointer has 4, 40 where it has 8. */
 typedef struct poetc_runtime {
     const poetc_config *config;
     const poetc_program *program;
     uint32_t run_count; /* complete runs of a training program: the version of the state */
     uint32_t sequence;  /* runs begun, complete or not: stamps pages, so that a page of an earlier run is not taken for this one's */
+    uint32_t step;      /* where the last run stopped: the step that failed, or step_count */
     uint32_t page_ins;  /* transfers so far */
     uint32_t page_outs;
 } poetc_runtime;
@@ -141,10 +152,16 @@ int poetc_select(poetc_runtime *runtime, const poetc_program *program);
 
 /* Run the program once: one training step, or one prediction. Write the inputs to the arena before each run; they need not survive it.
  *
- * On an error the run stops at that step and returns the code. State then holds, tensor by tensor, either the old or the new
- * version (an update is one step of the program), never a mixture and never data from a bad page; state on the store is that of the
- * last complete run. To undo the half step, restore a saved copy of the state; to go on regardless, call again. */
+ * On an error the run stops at that step (runtime->step) and returns the code; what it returns is the first error. State then holds,
+ * tensor by tensor, either the old or the new version (an update is one step of the program), never a mixture and never data from
+ * a bad page; state that was only on the store at that moment is brought back by poetc_recover, which poetc_run calls once. State that
+ * lives on the store is that of the last complete run. To undo the half step, restore a saved copy of the state; to go on
+ * regardless, call poetc_run again. */
 int poetc_run(poetc_runtime *runtime);
+
+/* After a run that failed: bring back to RAM what the schedule had moved to the store. Call it again if it fails, once the store works.
+ * Nothing to do after a run that went well. */
+int poetc_recover(poetc_runtime *runtime);
 
 /* The loss of the last run: a copy of the float at program->loss_offset. */
 float poetc_loss(const poetc_runtime *runtime);

@@ -191,40 +191,59 @@ int poetc_load_page(poetc_runtime *runtime, uint32_t page, const void *data)
     return write_page(runtime, page, 0, 0, data);
 }
 
+int poetc_recover(poetc_runtime *runtime)
+{
+    const poetc_program *program = runtime->program;
+    uint32_t i;
+
+    for (i = 0; i < program->absence_count; i++) {
+        const poetc_absence *absence = &program->absences[i];
+
+        if (absence->begin <= runtime->step && runtime->step < absence->end) {
+            uint8_t *home = (uint8_t *)runtime->config->arena + absence->offset;
+            int err = read_page(runtime, absence->page, 0, runtime->sequence, home);
+
+            if (err)
+                return err;
+        }
+    }
+    return POETC_OK;
+}
+
+static int run_step(poetc_runtime *runtime, const poetc_step *step)
+{
+    poetc_call call;
+
+    if (step->opcode == POETC_PAGE_OUT)
+        return page_out(runtime, step);
+    if (step->opcode == POETC_PAGE_IN)
+        return page_in(runtime, step);
+    call.refs = step->refs;
+    call.ints = step->ints;
+    call.floats = step->floats;
+    call.arena = runtime->config->arena;
+    call.flash = runtime->config->flash;
+    return step->kernel(&call);
+}
+
 int poetc_run(poetc_runtime *runtime)
 {
     const poetc_program *program = runtime->program;
     const poetc_config *config = runtime->config;
-    uint32_t i;
-    int err;
+    int err = POETC_OK;
 
     runtime->sequence++;
-    for (i = 0;; i++) {
-        const poetc_step *step = &program->steps[i];
-
-        if (config->observer != NULL) {
-            err = config->observer(config->observer_context, runtime, i);
-            if (err < 0)
-                return err;
-        }
-        if (i == program->step_count)
+    for (runtime->step = 0;; runtime->step++) {
+        if (config->observer != NULL)
+            err = config->observer(config->observer_context, runtime, runtime->step);
+        if (err >= 0 && runtime->step < program->step_count)
+            err = run_step(runtime, &program->steps[runtime->step]);
+        else if (err >= 0)
             break;
-        if (step->opcode == POETC_COMPUTE) {
-            poetc_call call;
-
-            call.refs = step->refs;
-            call.ints = step->ints;
-            call.floats = step->floats;
-            call.arena = config->arena;
-            call.flash = config->flash;
-            err = step->kernel(&call);
-        } else if (step->opcode == POETC_PAGE_OUT) {
-            err = page_out(runtime, step);
-        } else {
-            err = page_in(runtime, step);
-        }
-        if (err)
+        if (err < 0) {
+            (void)poetc_recover(runtime);
             return err;
+        }
     }
     runtime->run_count += program->updates_state;
     return POETC_OK;
