@@ -122,3 +122,17 @@ def test_integer_square_root_equals_the_hardware(math_library: ctypes.CDLL) -> N
     for library in (portable, math_library):
         actual = call(library, "sqrtf", SAMPLE)
         np.testing.assert_array_equal(actual, expected)  # NaNs are equal here
+
+
+@pytest.mark.parametrize("flag", ["-O0", "-O3", "-DPOETC_PORTABLE_SQRT"])
+def test_bits_do_not_depend_on_the_compiler(math_library: ctypes.CDLL, flag: str) -> None:
+    """Of numbers: the sign and payload of a NaN are the processor's."""
+    other = load(flag)
+    with np.errstate(all="ignore"):
+        exponents = np.float32(1.7) * np.roll(SAMPLE, 1)
+    for name in (*FUNCTIONS, "powf"):
+        rest = (exponents,) if name == "powf" else ()
+        one, two = (call(lib, name, SAMPLE, *rest) for lib in (math_library, other))
+        np.testing.assert_array_equal(np.isnan(one), np.isnan(two), err_msg=name)
+        numbers = ~np.isnan(one)
+        assert one[numbers].tobytes() == two[numbers].tobytes(), name
