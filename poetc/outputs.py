@@ -92,7 +92,7 @@ class Checked:
     def require(self) -> None:
         """Raise CheckFailed if something does not hold."""
         if self.problems:
-            raise CheckFailed("; ".join(self.problems))
+            raise CheckFailed("; ".join(self.problems), details=self.document)
 
 
 def validate(directory: Path, reference: Path | None = None, progress: Progress = _silent) -> Checked:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import click
 
+from poetc.cli._console import finite
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 
 INTERNAL = 70
@@ -36,7 +37,7 @@ def exit_code_of(error: BaseException, arguments: Sequence[str]) -> int:
     if "--json" in arguments and code != INTERRUPTED:
         details = error.details if isinstance(error, PoetcError) else {}
         document = {**_STATUS.get(code, {}), **details, "error": message, "exit_code": code}
-        click.echo(json.dumps(document))
+        click.echo(json.dumps(finite(document), allow_nan=False))
     label = "interrupted" if code == INTERRUPTED else f"error: {message}"
     click.echo(f"poetc: {label}", err=True)
     return code

@@ -36,5 +36,6 @@ def validate(directory: Path, reference: Path | None, as_json: bool, quiet: bool
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the schedule") as progress:
         result = outputs.validate(directory, reference, progress)
-    console.answer(result.document, _text.validate_text(result.document))
+    if not (as_json and result.problems):  # then the one object is the error's, which holds the document
+        console.answer(result.document, _text.validate_text(result.document))
     result.require()

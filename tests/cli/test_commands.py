@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from tests.cli.conftest import Ended
 
 Run = Callable[..., Ended]
@@ -71,6 +73,20 @@ def test_validate(poetc: Run, solved: Solved) -> None:
     assert answer["bit_identical_to_keep_all"] is True
     assert answer["peak_measured_bytes"] == answer["peak_predicted_bytes"] <= solved[1].json["budget_bytes"]
     assert answer["page_ins"] > 0 or solved[1].json["page_ins"] == 0
+
+
+def test_validate_fails_in_one_object(poetc: Run, solved: Solved, tmp_path: Path) -> None:
+    inputs = {"in.image": np.zeros((4, 1, 8, 8), np.float32), "target": np.zeros(4, np.int64)}
+    np.savez(tmp_path / "wrong.npz", **inputs, loss=np.float64(1234))
+    ended = poetc("validate", solved[0], "--reference", tmp_path / "wrong.npz", "--json")
+    assert ended.code == 1
+    assert ended.json["passed"] is False
+    assert ended.json["loss_rel_error"] > 0.9
+    assert "loss differs" in ended.json["error"]
+    ended = poetc("validate", solved[0], "--reference", tmp_path / "wrong.npz")
+    assert ended.code == 1
+    assert "loss, relative error" in ended.out
+    assert ended.err.startswith("poetc: error: loss differs")
 
 
 def test_emit_builds_with_one_make(poetc: Run, solved: Solved, tmp_path: Path) -> None:
