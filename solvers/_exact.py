@@ -1,9 +1,9 @@
 """The optimum of a tiny problem by best-first search over states: operators done, tensors in RAM, tensors on the store.
 
 Covers the whole class: first executions in the problem's order, any recomputation in any order, any paging. Costs are
-counted above what nothing avoids, so the remaining first executions are free and the queue's least cost is a lower bound
-at any moment. Letting a tensor go costs nothing and holding it never hurts, so tensors leave RAM only when an action needs
-the room, in inclusion-minimal sets; what is of no use any more leaves at once.
+counted above what nothing avoids, so the remaining first executions are free and the queue's least cost is a lower
+bound at any moment. Letting a tensor go costs nothing and holding it never hurts, so tensors leave RAM only when an
+action needs the room, in inclusion-minimal sets; what is of no use any more leaves at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _State = tuple[int, int, int]  # operators done, RAM and store as bit masks
 
 @dataclass(frozen=True, slots=True)
 class ExactResult:
-    """`bound` and the cost of `codes` in the problem's unit; `bound` is infinite if nothing (below the cutoff) exists."""
+    """`bound` and the cost of `codes` in the problem's unit; `bound` is infinite if nothing (below the cutoff)
+    exists.
+    """
 
     codes: list[int] | None
     bound: float

@@ -39,7 +39,7 @@ def codes_of(model: Model, relaxation: Relaxation) -> list[int] | None:
     not count during recomputations; None if it reads what is not there.
     """
     n, m = model.n_ops, model.n_tensors
-    there = set(t for t in range(m) if model.in_ram[t])
+    there = {t for t in range(m) if model.in_ram[t]}
     codes: list[int] = []
     written = relaxation.paged | set(model.page_outs_needed)
     waiting = set(model.page_ins_needed)

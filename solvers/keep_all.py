@@ -33,5 +33,5 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None) ->
         )
     schedule = keep_all(problem)
     if progress is not None:
-        progress(Event("keep-all", schedule.proof.objective, schedule.proof.bound))
+        progress(Event(stage="keep-all", objective=schedule.proof.objective, bound=schedule.proof.bound))
     return schedule

@@ -27,7 +27,7 @@ INFO = SolverInfo(
     proof=True,
 )
 
-EXHAUSTIVE_OPERATORS, EXHAUSTIVE_STATES = 40, 30_000
+TINY_OPERATORS, EXHAUSTIVE_OPERATORS, EXHAUSTIVE_STATES = 12, 40, 30_000
 CLASS = "first executions in the problem's order; any recomputation, any paging"
 ROUNDING = 1e-8  # a gap below this fraction of the total is what HiGHS's tolerances leave open
 
@@ -42,6 +42,7 @@ class _Solve:
         self.bound_by = "every operator once"
         self.log: list[str] = []
         self.cut_short = False
+        self.exhausted = False
 
     # --- state ---
 
@@ -83,7 +84,8 @@ class _Solve:
         self.guide(relaxation, "held at the loss")
         self.race.run(runs // 4, self.target)
         self.say("race")
-        self.exhaust()
+        if self.model.n_ops <= TINY_OPERATORS:
+            self.exhaust()
         profile = self.single_cuts()
         for count in cut_counts(self.model):
             if self.done or self.race.out_of_time:
@@ -95,8 +97,10 @@ class _Solve:
             self.say(f"{len(cuts)} cuts")
             self.race.run(runs // 4, self.target)
             self.say("race")
-        self.race.run(runs, self.target)
-        self.say("race")
+        self.exhaust()
+        if not self.done:
+            self.race.run(runs, self.target)
+            self.say("race")
         return self.finish()
 
     def guide(self, relaxation: Relaxation, name: str) -> None:
@@ -113,8 +117,9 @@ class _Solve:
 
     def exhaust(self) -> None:
         """Tiny problems: the optimum over the whole class."""
-        if self.done or self.model.n_ops > EXHAUSTIVE_OPERATORS:
+        if self.done or self.exhausted or self.model.n_ops > EXHAUSTIVE_OPERATORS:
             return
+        self.exhausted = True
         incumbent = self.race.incumbent
         cutoff = math.inf if incumbent is None else float(incumbent.cost)
         result = search(self.model, max_states=EXHAUSTIVE_STATES, stop_at=self.stop_at, cutoff=cutoff)
