@@ -149,14 +149,14 @@ class _Replay:
         tensor = self.tensors[t]
         if self.problem.paging is Paging.NONE or not tensor.pageable:
             self.refuse(f"pages out {tensor.name!r}, which is not pageable here", tensor.name)
-        self.ram.append(self.fixed_bytes + self.resident_bytes)
-        self.check_budget(tensor.name)
         if t not in self.store:
             self.store.add(t)
             self.store_bytes += tensor.size_bytes
         capacity = self.problem.store_capacity_bytes
         if capacity is not None and self.store_bytes > capacity:
             self.refuse(f"the store would hold {self.store_bytes} bytes, its capacity is {capacity}", tensor.name)
+        self.ram.append(self.fixed_bytes + self.resident_bytes)
+        self.check_budget(tensor.name)
         self.page_outs += 1
         self.energy_pj += tensor.page_out_pj
         self.time_ns += tensor.page_out_ns if self.page_time else 0

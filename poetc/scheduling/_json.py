@@ -123,7 +123,7 @@ def _read(data: bytes | str, kind: type[T], format: str, source: str) -> T:
             raise msgspec.ValidationError(f"Expected {format!r}, got {found!r} - at `$.format`")
         result = msgspec.convert(document, kind)
         _refuse_unknown(document, kind, "$")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # the first includes ValidationError
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:  # the first includes ValidationError
         reason, _, path = str(error).partition(" - at ")
         path = path.strip("`") or "$"
         raise UsageError(f"{source}: {path}: {reason.replace('Expected', 'expected', 1)}") from None

@@ -1,8 +1,8 @@
 """From a schedule to a MemoryPlan: what lives in the arena and when, and an offset for each.
 
-From the bottom: state that stays in RAM from step to step, contiguous, where a version made in place stands at its
-predecessor's offset (a tensor that is paged out and comes back returns to the same offset); the page buffer, if the
-schedule pages; then everything else where `place` puts it.
+From the bottom: state that never leaves RAM; the page buffer, if the schedule pages; state that is paged out for a while
+(last, so that the room it leaves joins what is above it); then everything else where `place` puts it. State begins
+and ends a step at its home, a version made in place at its predecessor's; in between it may come back anywhere.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def pack(problem: Problem, schedule: Schedule) -> MemoryPlan:
     `max_live_bytes` is the peak that `verify` finds without base_bytes; `arena_bytes` equals it or lies close above.
     """
     step_count = len(schedule.steps)
-    fixed_offsets, state_bytes = _state_offsets(problem)
-    lifetimes = _lifetimes(problem, schedule, fixed_offsets)
+    lifetimes = _lifetimes(problem, schedule)
     if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in schedule.steps):
-        lifetimes.append(_Lifetime(problem.page_buffer_bytes, 0, step_count, offset_bytes=state_bytes))
+        lifetimes.append(_Lifetime(problem.page_buffer_bytes, 0, step_count))
+    state_bytes = _fix_state(problem, lifetimes, step_count)
     obstacles = [a for a in lifetimes if a.offset_bytes is not None]
     if obstacles and all((a.start, a.end) == (0, step_count) for a in obstacles):
         # State is many small pieces, mostly there all the time: one obstacle does for all, and is much faster.
@@ -70,27 +70,39 @@ def _place(problem: Problem, lifetimes: list[_Lifetime]) -> list[int]:
     return [int(offset) * unit for offset in place(starts, ends, sizes, fixed)]
 
 
-def _state_offsets(problem: Problem) -> tuple[dict[int, int], int]:
-    """The offset of every version of every state tensor that starts and ends in RAM, and where they end."""
-    offsets: dict[int, int] = {}
+def _fix_state(problem: Problem, lifetimes: list[_Lifetime], step_count: int) -> int:
+    """Give the first and the last residency of state, and the page buffer, their offsets; returns where they end."""
+    first: dict[int, _Lifetime] = {}
+    last: dict[int, _Lifetime] = {}
+    for lifetime in lifetimes:
+        for t, step in lifetime.tensors:
+            if step == 0 and lifetime.start == 0:
+                first[t] = lifetime
+            if lifetime.end == step_count:
+                last[t] = lifetime
+    homes = [(first[chain[0]], last[chain[-1]]) for chain in state_chains(problem)]
+    stays = [(a, b) for a, b in homes if a is b]
+    leaves = sorted(((a, b) for a, b in homes if a is not b), key=lambda h: h[1].start - h[0].end)
+    buffer = [(a, a) for a in lifetimes if not a.tensors and a.operator is None]
     top = 0
-    for chain in state_chains(problem):
-        offsets |= dict.fromkeys(chain, top)
-        top += _aligned(problem, problem.tensors[chain[0]].size_bytes)
-    return offsets, top
+    for home in (*stays, *buffer, *leaves):
+        for lifetime in home:
+            lifetime.offset_bytes = top
+        top += _aligned(problem, home[0].size_bytes)
+    return top if leaves else top - sum(_aligned(problem, a.size_bytes) for a, _ in buffer)
 
 
 def _aligned(problem: Problem, size_bytes: int) -> int:
     return -(-size_bytes // problem.alignment_bytes) * problem.alignment_bytes
 
 
-def _lifetimes(problem: Problem, schedule: Schedule, fixed_offsets: dict[int, int]) -> list[_Lifetime]:
+def _lifetimes(problem: Problem, schedule: Schedule) -> list[_Lifetime]:
     lifetimes: list[_Lifetime] = []
     current: dict[int, _Lifetime] = {}
 
     def begin(t: int, step: int) -> None:
         size = problem.tensors[t].size_bytes
-        current[t] = _Lifetime(size, step, len(schedule.steps), [(t, step)], offset_bytes=fixed_offsets.get(t))
+        current[t] = _Lifetime(size, step, len(schedule.steps), [(t, step)])
         lifetimes.append(current[t])
 
     for t, tensor in enumerate(problem.tensors):

@@ -48,7 +48,8 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
     def leave(t: int, end: int) -> None:
         a = of_tensor.get((t, since[t]))
         expect(problem.tensors[t].name, a, since.pop(t), end, sizes[t])
-        if a is not None and t in home and problem.tensors[t].final == "ram" and a.offset_bytes != home[t]:
+        at_end = end == len(steps) and problem.tensors[t].final == "ram"
+        if a is not None and t in home and at_end and a.offset_bytes != home[t]:
             failures.append(f"state {problem.tensors[t].name} ends at {a.offset_bytes}, it began at {home[t]}")
         if a is not None and t in home and problem.tensors[t].final == "ram" and home[t] + sizes[t] > plan.state_bytes:
             failures.append(f"state {problem.tensors[t].name} lies beyond state_bytes ({plan.state_bytes})")

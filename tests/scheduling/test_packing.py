@@ -1,0 +1,277 @@
+"""Plans hold for their schedules, are close to the lower bound, and their checker names what is wrong with others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from poetc.scheduling import (
+    Allocation,
+    Completer,
+    Compute,
+    Free,
+    InPlace,
+    MemoryPlan,
+    OperatorSpec,
+    PageIn,
+    PageOut,
+    Paging,
+    PlanError,
+    Problem,
+    Proof,
+    Schedule,
+    Status,
+    Step,
+    TensorSpec,
+    complete,
+    keep_all,
+    pack,
+    verify,
+    verify_plan,
+)
+from poetc.scheduling._placement import max_live, place
+from tests.support.problems import random_actions, random_dag, training_problem
+
+
+def scheduled(problem: Problem, steps: tuple[Step, ...], cost: int = 0) -> Schedule:
+    proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, schedule_class="test")
+    return Schedule(solver="test", steps=steps, proof=proof)
+
+
+@given(st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_random_schedules(random: Random) -> None:
+    paging = random.random() < 0.5
+    if random.random() < 0.5:
+        problem = training_problem(random, random.randint(1, 6), paging=paging)
+    else:
+        problem = random_dag(random, random.randint(1, 20), paging=paging)
+    completion = Completer(problem).run(random_actions(random, problem, 8))
+    schedule = scheduled(problem, completion.steps, completion.energy_pj)
+    trace = verify(replace(problem, budget_bytes=completion.peak_bytes), schedule)
+    plan = pack(problem, schedule)
+    verify_plan(problem, schedule, plan)
+    assert plan.max_live_bytes == trace.peak_bytes - problem.base_bytes
+    assert plan.max_live_bytes <= plan.arena_bytes
+    assert pack(problem, schedule) == plan
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_arena_is_close_to_the_bound(seed: int) -> None:
+    random = Random(seed)
+    problem = training_problem(random, 30, paging=seed % 2 == 1, scale=16)
+    for extra in (0, 30):
+        schedule = scheduled(problem, complete(problem, random_actions(random, problem, extra)))
+        plan = pack(problem, schedule)
+        verify_plan(problem, schedule, plan)
+        assert plan.arena_bytes <= 1.02 * plan.max_live_bytes
+
+
+def test_a_thousand_rectangles_of_any_kind() -> None:
+    generator = np.random.default_rng(1)
+    starts = generator.integers(0, 900, 1000)
+    ends = starts + generator.integers(1, 60, 1000)
+    sizes = generator.integers(0, 500, 1000)
+    offsets = place(starts, ends, sizes, np.full(1000, -1))
+    check_disjoint(starts, ends, sizes, offsets)
+    assert (offsets + sizes).max() <= 1.1 * max_live(starts, ends, sizes)
+
+
+def test_search_improves_on_the_greedy_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = training_problem(Random(1), 20, scale=64)
+    schedule = keep_all(problem)
+    found = pack(problem, schedule).arena_bytes
+    monkeypatch.setattr("poetc.scheduling._placement.SEARCH_PLACEMENTS", 0)
+    assert found < pack(problem, schedule).arena_bytes
+
+
+def check_disjoint(starts: np.ndarray, ends: np.ndarray, sizes: np.ndarray, offsets: np.ndarray) -> None:
+    tops = offsets + sizes
+    for i in range(len(starts)):
+        together = (starts < ends[i]) & (ends > starts[i]) & (sizes > 0)
+        together[i] = False
+        assert sizes[i] == 0 or not (together & (offsets < tops[i]) & (tops > offsets[i])).any()
+
+
+def test_fixed_rectangles_stay() -> None:
+    starts, ends, sizes = np.array([0, 5, 0, 2]), np.array([3, 9, 9, 6]), np.array([4, 4, 3, 4])
+    fixed = np.array([0, 0, 4, -1])
+    offsets = place(starts, ends, sizes, fixed)
+    assert list(offsets[:3]) == [0, 0, 4]
+    check_disjoint(starts, ends, sizes, offsets)
+    assert offsets[3] == 7
+    assert place(starts, np.array([2, 9, 9, 5]), sizes, fixed)[3] == 0, "between the two residencies of a fixed place"
+    assert list(place(starts[:0], ends[:0], sizes[:0], fixed[:0])) == []
+
+
+# --- one small schedule, in full --------------------------------------------------------------------------------------
+
+X, W, A, B, G, W1, F = range(7)
+
+
+def example() -> Problem:
+    """Two parameters (f frozen), x·w·f = a, b = relu(a), g, update; the frozen one is paged out and comes back."""
+    return Problem(
+        name="example",
+        tensors=(
+            TensorSpec(name="x", size_bytes=16, initial="ram"),
+            TensorSpec(name="w", size_bytes=32, initial="ram"),
+            TensorSpec(name="a", size_bytes=64),
+            TensorSpec(name="b", size_bytes=64),
+            TensorSpec(name="g", size_bytes=32),
+            TensorSpec(name="w@1", size_bytes=32, final="ram"),
+            TensorSpec(name="f", size_bytes=48, initial="ram", final="ram"),
+        ),
+        operators=(
+            OperatorSpec(name="matmul", inputs=(X, W, F), outputs=(A,), time_ns=1, energy_pj=0),
+            OperatorSpec(
+                name="relu", inputs=(A,), outputs=(B,), time_ns=1, energy_pj=0, in_place=(InPlace(input=A, output=B),)
+            ),
+            OperatorSpec(name="grad", inputs=(B, X), outputs=(G,), time_ns=1, energy_pj=0, workspace_bytes=16),
+            OperatorSpec(
+                name="update",
+                inputs=(W, G),
+                outputs=(W1,),
+                time_ns=1,
+                energy_pj=0,
+                recomputable=False,
+                in_place=(InPlace(input=W, output=W1, required=True),),
+            ),
+        ),
+        budget_bytes=1000,
+        paging=Paging.SYNC,
+        page_buffer_bytes=16,
+    )
+
+
+STEPS: tuple[Step, ...] = (
+    PageOut(F),
+    Compute(0),
+    Free(F),
+    Compute(1, ((A, B),)),
+    Compute(2),
+    Free(B),
+    Free(X),
+    Compute(3, ((W, W1),)),
+    Free(G),
+    PageIn(F),
+)
+SCHEDULE = scheduled(example(), STEPS)
+
+
+def test_layout() -> None:
+    verify(example(), SCHEDULE)
+    plan = pack(example(), SCHEDULE)
+    verify_plan(example(), SCHEDULE, plan)
+    by_content = {(a.tensors, a.operator): a for a in plan.allocations}
+    assert (plan.state_bytes, plan.max_live_bytes) == (80, 176)
+    w, buffer = by_content[((W, 0), (W1, 7)), None], by_content[(), None]
+    assert (w.offset_bytes, w.size_bytes, w.start, w.end) == (0, 32, 0, 10)
+    assert (buffer.offset_bytes, buffer.size_bytes, buffer.start, buffer.end) == (80, 16, 0, 10)
+    first, second = by_content[((F, 0),), None], by_content[((F, 9),), None]
+    assert (first.offset_bytes, first.start, first.end) == (32, 0, 3)
+    assert (second.offset_bytes, second.start, second.end) == (32, 9, 10)
+    relu = by_content[((A, 1), (B, 3)), None]
+    assert (relu.size_bytes, relu.start, relu.end) == (64, 1, 6)
+    workspace = by_content[(), 2]
+    assert (workspace.size_bytes, workspace.start, workspace.end) == (16, 4, 5)
+
+
+def test_an_in_place_output_that_is_smaller_keeps_the_size() -> None:
+    tensors = list(example().tensors)
+    tensors[B] = replace(tensors[B], size_bytes=16)
+    problem = replace(example(), tensors=tuple(tensors))
+    plan = pack(problem, SCHEDULE)
+    verify_plan(problem, SCHEDULE, plan)
+    assert next(a for a in plan.allocations if (A, 1) in a.tensors).size_bytes == 64
+    assert plan.max_live_bytes == verify(problem, SCHEDULE).peak_bytes
+
+
+def index_of(plan: MemoryPlan, entry: tuple[int, int]) -> int:
+    return next(i for i, a in enumerate(plan.allocations) if entry in a.tensors)
+
+
+def change(plan: MemoryPlan, entry: tuple[int, int], **changes: object) -> MemoryPlan:
+    allocations = list(plan.allocations)
+    at = index_of(plan, entry)
+    allocations[at] = replace(allocations[at], **changes)  # type: ignore[arg-type]
+    return replace(plan, allocations=tuple(allocations))
+
+
+stray = Allocation(offset_bytes=160, size_bytes=16, start=9, end=10, tensors=((X, 9),))
+
+
+def without(plan: MemoryPlan, keep: Callable[[Allocation], bool]) -> MemoryPlan:
+    return replace(plan, allocations=tuple(a for a in plan.allocations if keep(a)))
+
+
+@pytest.mark.parametrize(
+    "tamper, failure",
+    [
+        (lambda p: change(p, (X, 0), offset_bytes=0), r"x \[0, 7\) and w -> w@1 \[0, 10\) overlap"),
+        (lambda p: change(p, (G, 4), offset_bytes=p.arena_bytes - 8), "is not aligned to 16"),
+        (lambda p: change(p, (G, 4), offset_bytes=-16), "is not aligned to 16"),
+        (lambda p: change(p, (X, 0), end=6), r"x \[0, 7\) of 16 bytes is not covered by x \[0, 6\)"),
+        (lambda p: change(p, (G, 4), start=5), r"g \[4, 9\) of 32 bytes is not covered"),
+        (lambda p: change(p, (G, 4), size_bytes=16), r"g \[4, 9\) of 32 bytes is not covered"),
+        (lambda p: change(p, (G, 4), tensors=((G, 5),)), "g has no place from step 4"),
+        (lambda p: without(p, lambda a: (X, 0) not in a.tensors), "x has no place from step 0"),
+        (lambda p: without(p, lambda a: a.operator is None), "workspace of grad has no place from step 4"),
+        (lambda p: without(p, lambda a: bool(a.tensors) or a.operator is not None), "page buffer has no place"),
+        (lambda p: change(p, (A, 1), tensors=((A, 1),)), "b is not in place of a"),
+        (lambda p: change(p, (F, 9), offset_bytes=96), "state f ends at 96, it began at 32"),
+        (lambda p: replace(p, state_bytes=48), "state f lies beyond state_bytes"),
+        (lambda p: replace(p, arena_bytes=p.arena_bytes - 1), "the highest allocation ends at 176, arena_bytes is 175"),
+        (lambda p: replace(p, max_live_bytes=1), "at most 176 bytes are live at once, max_live_bytes is 1"),
+        (
+            lambda p: replace(p, allocations=(*p.allocations, stray)),
+            r"x \[9, 10\) serves nothing",
+        ),
+    ],
+)
+def test_wrong_plans(tamper: Callable[[MemoryPlan], MemoryPlan], failure: str) -> None:
+    plan = pack(example(), SCHEDULE)
+    with pytest.raises(PlanError) as caught:
+        verify_plan(example(), SCHEDULE, tamper(plan))
+    assert any(re.search(failure, f) for f in caught.value.failures), caught.value.failures
+
+
+def test_every_failure_is_named() -> None:
+    plan = pack(example(), SCHEDULE)
+    empty = replace(plan, allocations=(), arena_bytes=0, max_live_bytes=0)
+    with pytest.raises(PlanError) as caught:
+        verify_plan(example(), SCHEDULE, empty)
+    assert len(caught.value.failures) == 10
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=50, deadline=None)
+def test_shifted_allocations_are_caught(random: Random) -> None:
+    """Lowering one allocation of a tight plan by one unit collides, or leaves the arena's top lower than it says."""
+    problem = training_problem(random, random.randint(1, 3))
+    schedule = keep_all(problem)
+    plan = pack(problem, schedule)
+    movable = [a for a in plan.allocations if a.offset_bytes > 0]
+    victim = random.choice(movable)
+    moved = replace(victim, offset_bytes=victim.offset_bytes - 16)
+    tampered = replace(plan, allocations=tuple(moved if a is victim else a for a in plan.allocations))
+    with pytest.raises(PlanError):
+        verify_plan(problem, schedule, tampered)
+
+
+def test_steps_that_free_unused_inputs_first() -> None:
+    tensors = (TensorSpec(name="x", size_bytes=16, initial="ram"), TensorSpec(name="y", size_bytes=16, final="ram"))
+    operators = (OperatorSpec(name="make", inputs=(), outputs=(1,), time_ns=1, energy_pj=1),)
+    problem = Problem(name="unused", tensors=tensors, operators=operators, budget_bytes=100)
+    schedule = keep_all(problem)
+    assert schedule.steps == (Free(0), Compute(0))
+    plan = pack(problem, schedule)
+    verify_plan(problem, schedule, plan)
+    assert plan.arena_bytes == 16
