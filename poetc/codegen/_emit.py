@@ -6,18 +6,18 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from poetc.artifact import replacing_directory
+from poetc.codegen._boards import Board, Target, resolve
 from poetc.codegen._check import ProgramError, check_program
+from poetc.codegen._firmware import Memory, layout, linker_script, makefile_lines, port_sources
 from poetc.codegen._image import constants_image, state_image, store_image
 from poetc.codegen._interpret import all_inputs
 from poetc.codegen._module import Module, header, source
 from poetc.codegen._sources import runtime_sources
 from poetc.codegen.program import Program
-from poetc.errors import UsageError
 from poetc.graph import Value
 from poetc.runtime import runtime_directory, runtime_state_bytes
 
@@ -25,26 +25,8 @@ MARKER = "poetc-emit.json"  # names the files and their checksums; a directory w
 Numerics = Literal["portable", "fast"]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """How a family of devices is built for."""
-
-    name: str
-    cross_compile: str  # default prefix of the compiler
-    flags: str
-    ports: tuple[str, ...] = ()  # folders of runtime/ports
-    hosted: bool = False  # has files and a main program; otherwise a library to link into firmware
-
-
-TARGETS = {
-    t.name: t
-    for t in (
-        Target("host", "", "-O2", ("host",), hosted=True),
-        Target("cortex-a", "aarch64-linux-gnu-", "-O2 -mcpu=cortex-a72", ("host",), hosted=True),
-        Target("cortex-m", "arm-none-eabi-", "-Os -mthumb -mcpu=cortex-m4 -mfloat-abi=hard -mfpu=fpv4-sp-d16"),
-    )
-}
 WARNINGS = "-Wall -Wextra -pedantic"
+GOALS = {"program": "train", "library": "libmodel.a", "firmware": "firmware.elf"}
 
 
 def emit(
@@ -55,20 +37,22 @@ def emit(
     target: str,
     out_dir: Path | str,
     numerics: Numerics = "portable",
+    board: str | None = None,
+    memory: Memory | None = None,
 ) -> Path:
     """Write the sources of `programs` (the main one first; they share state and constants) to `out_dir`; returns it.
 
     `numerics`: "portable" gives the same bits on every target (no contraction to fused multiply-add); "fast" lets the
-    compiler contract. Raises UsageError for an unknown target or a directory that is not ours to replace. The bytes
+    compiler contract. `board`: whose memory map firmware is linked for, by default the target's usual one; `memory`:
+    how much of its RAM. Raises UsageError for an unknown target or a directory that is not ours to replace. The bytes
     written depend on nothing else than the arguments and this version of poetc.
     """
-    if target not in TARGETS:
-        raise UsageError(f"unknown target {target!r}: choose from {', '.join(TARGETS)}")
+    chosen, its_board = resolve(target, board, numerics == "portable")
     module = Module(model, tuple(programs))
     _check_shared(module)
     out = Path(out_dir)
     with replacing_directory(out, MARKER) as directory:
-        names = _write(directory, module, values, TARGETS[target], numerics)
+        names = _write(directory, module, values, chosen, its_board, memory, numerics)
         manifest = {
             "model": model,
             "target": target,
@@ -94,7 +78,13 @@ def _check_shared(module: Module) -> None:
 
 
 def _write(
-    directory: Path, module: Module, values: Mapping[str, Value], target: Target, numerics: Numerics
+    directory: Path,
+    module: Module,
+    values: Mapping[str, Value],
+    target: Target,
+    board: Board | None,
+    memory: Memory | None,
+    numerics: Numerics,
 ) -> list[str]:
     """Write everything but the manifest; returns the names."""
     main = module.programs[0]
@@ -107,9 +97,10 @@ def _write(
         files["store.img"] = store_image(main, values)
     files["model_data.S"] = _data(module, files).encode()
     copies = {f"runtime/{name}": runtime_directory() / name for name in runtime_sources(module.symbols)}
-    for port in target.ports:
-        for path in sorted((runtime_directory() / "ports" / port).glob("*.[ch]")):
-            copies["main.c" if path.name == "main.c" else f"port/{path.name}"] = path
+    copies |= port_sources(target, board)
+    if target.build == "firmware" and board is not None:
+        images = sum(len(data) for data in files.values())
+        files["link.ld"] = linker_script(layout(board, memory, module.arena_bytes, images)).encode()
     sources = sorted(n for n in (*files, *copies) if n.endswith((".c", ".S")))
     files["Makefile"] = _makefile(target, sources, numerics).encode()
     files["README.md"] = _readme(module, target, sources, numerics).encode()
@@ -147,7 +138,7 @@ def _include_flags(sources: Sequence[str]) -> str:
 def _makefile(target: Target, sources: Sequence[str], numerics: Numerics) -> str:
     objects = [f"build/{Path(s).with_suffix('.o').as_posix()}" for s in sources]
     library = [o for o in objects if o != "build/main.o"]
-    goal = "train" if target.hosted else "libmodel.a"
+    goal = GOALS[target.build]
     lines = [
         f"# `make` builds {goal}. CC, CROSS_COMPILE, CFLAGS (optimisation and processor) and LDFLAGS may be given.",
         f"CROSS_COMPILE ?= {target.cross_compile}".rstrip(),
@@ -168,7 +159,7 @@ def _makefile(target: Target, sources: Sequence[str], numerics: Numerics) -> str
     ]
     if target.hosted:
         lines += [
-            "train: build/main.o $(LIBRARY)",
+            f"train: {'build/main.o ' if 'main.c' in sources else ''}$(LIBRARY)",
             "\t$(CC) $(CFLAGS) -Wl,--gc-sections -o $@ $^ $(LDFLAGS)",
             "",
             "# The same code as a shared library: build it with CFLAGS='-O2 -fPIC'.",
@@ -176,6 +167,8 @@ def _makefile(target: Target, sources: Sequence[str], numerics: Numerics) -> str
             "\t$(CC) $(CFLAGS) -shared -o $@ $^ $(LDFLAGS)",
             "",
         ]
+    if target.build == "firmware":
+        lines += makefile_lines(target)
     lines += [
         "libmodel.a: $(LIBRARY)",
         "\trm -f $@",
@@ -192,7 +185,7 @@ def _makefile(target: Target, sources: Sequence[str], numerics: Numerics) -> str
         "build/model_data.o: $(wildcard *.bin)",
         "",
         "clean:",
-        "\trm -rf build train libmodel.a libmodel.so",
+        "\trm -rf build train libmodel.a libmodel.so firmware.elf firmware.map",
         "",
         ".PHONY: all clean",
         "-include $(LIBRARY:.o=.d)",
@@ -210,11 +203,16 @@ def _readme(module: Module, target: Target, sources: Sequence[str], numerics: Nu
     flags = f"{_compiler_flags(numerics)} {target.flags} {_include_flags(sources)}"
     compiler = f"{target.cross_compile}gcc"
     command = f"{compiler} {flags} {' '.join(sources)} " + ("-o train" if target.hosted else "-c")
-    if target.hosted:
-        record = [f"{b.operand.type.size_bytes} bytes of `{b.name}`" for b in all_inputs(main)]
-        use = f"`./train DATA [STEPS [STATE_OUT]]` trains on a file of records, one a step: {', '.join(record)}."
-    else:
+    record = ", ".join(f"{b.operand.type.size_bytes} bytes of `{b.name}`" for b in all_inputs(main))
+    if "main.c" in sources:
+        use = f"`./train DATA [STEPS [STATE_OUT]]` trains on a file of records, one a step: {record}."
+    elif target.build == "library":
         use = "`make` builds `libmodel.a`, for firmware that has a start-up and, if the program pages, a driver."
+    else:
+        use = (
+            f"It trains on the records of `data.bin` ({record}), one a step, and writes the state to `trained.bin`. "
+            "`port/` is what to change for other hardware."
+        )
     state = f"{prefix}_state" if main.state_bytes else "NULL"
     constants = f"{prefix}_constants" if module.flash_bytes else "NULL"
     return "\n".join(

@@ -1,0 +1,149 @@
+"""What firmware has and a library has not: a linker script made from the plan, and the sources of its port."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from poetc.codegen._boards import KIB, Board, Region, Target
+from poetc.codegen.program import align
+from poetc.errors import UsageError
+from poetc.runtime import STACK_BYTES, runtime_directory
+
+PROTECTION_BYTES = 32  # granularity of a memory protection unit
+PAGE_BYTES = 64 * KIB  # of code and RAM where both are in one memory
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """RAM that firmware may take: all of it (arena, stack and the variables of runtime and port), and of it the
+    stack.
+    """
+
+    budget_bytes: int
+    stack_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the linker puts things. The arena ends where RAM ends; the stack is at the bottom, so that its overflow
+    leaves RAM instead of reaching data.
+    """
+
+    board: Board
+    code: Region
+    ram: Region
+    stack_bytes: int
+    arena_bytes: int
+
+    @property
+    def arena_origin(self) -> int:
+        return self.ram.end - self.arena_bytes
+
+
+def port_sources(target: Target, board: Board | None) -> dict[str, Path]:
+    """Name in the emitted directory of each file of the port: sources, and the headers beside them."""
+    root = runtime_directory() / "ports"
+    named = board.sources if board is not None else ()
+    paths: set[Path] = set()
+    for folder in target.ports:
+        files = (root / folder).iterdir()
+        # Drivers of the folder `device` are chosen by the board; what every board has is its program.
+        paths |= {p for p in files if folder != "device" or p.suffix == ".h" or p.name == "train.c"}
+    for name in named:
+        paths |= {p for p in ((root / name), (root / name).with_suffix(".h")) if p.exists()}
+    kinds = (".c", ".h", ".S")
+    return {"main.c" if p.name == "main.c" else f"port/{p.name}": p for p in sorted(paths) if p.suffix in kinds}
+
+
+def layout(board: Board, memory: Memory | None, arena_bytes: int, image_bytes: int) -> Layout:
+    """The memory map for an arena and `image_bytes` of constants, tables and initial state.
+
+    Without `memory` the board's whole RAM may be used, and the stack is what the runtime needs. Raises UsageError where
+    the board has less RAM than the budget's own share: the linker finds the rest.
+    """
+    assert board.code is not None and board.ram is not None
+    code, ram = board.code, board.ram
+    arena = align(arena_bytes)
+    stack = align(memory.stack_bytes if memory is not None else 2 * STACK_BYTES)
+    if code.origin == ram.origin:  # one memory for both
+        code = Region(code.origin, align(image_bytes + 256 * KIB, PAGE_BYTES))
+        ram = Region(code.end, ram.size_bytes - code.size_bytes)
+    size = ram.size_bytes if memory is None else min(memory.budget_bytes, ram.size_bytes)
+    size -= size % PROTECTION_BYTES
+    if size <= 0:
+        raise UsageError(f"{board.name} has {ram.size_bytes} bytes of RAM, the budget leaves nothing of it")
+    if board.memory_option:
+        size = min(align(size, 8 * KIB), ram.size_bytes)
+        ram = Region(ram.origin, size)
+    elif board.trap == "end":
+        ram = Region(ram.end - size, size)
+    else:
+        ram = Region(ram.origin, size)
+    return Layout(board, code, ram, stack, arena)
+
+
+def linker_script(plan: Layout) -> str:
+    """For GNU ld. An arena that does not fit fails here, with the number of bytes that are missing."""
+    return "\n".join(_script(plan))
+
+
+def _script(plan: Layout) -> Iterator[str]:
+    code, ram = plan.code, plan.ram
+    message = (
+        f"the arena of {plan.arena_bytes} bytes does not fit: with the stack of {plan.stack_bytes} and variables it"
+        f" needs more than the {ram.size_bytes} bytes of RAM"
+    )
+    yield f"/* {plan.board.title}: RAM {ram.size_bytes} bytes, arena {plan.arena_bytes}. Made by poetc. */"
+    yield f"ENTRY({'poetc_reset' if plan.board.target.startswith('cortex-m') else '_start'})"
+    yield "MEMORY"
+    yield "{"
+    yield f"    code (rx)  : ORIGIN = {code.origin:#010x}, LENGTH = {code.size_bytes}"
+    yield f"    ram  (rwx) : ORIGIN = {ram.origin:#010x}, LENGTH = {ram.size_bytes}"
+    yield "}"
+    yield f"""
+SECTIONS
+{{
+    poetc_code = ORIGIN(code);
+    poetc_code_end = ORIGIN(code) + LENGTH(code);
+    .text :
+    {{
+        KEEP(*(.vectors))
+        *(.text.start)
+        *(.text*)
+        *(.rodata*)
+        *(.data.rel.ro*)
+        . = ALIGN(16);
+    }} > code
+    .ARM.exidx : {{ *(.ARM.exidx*) }} > code
+
+    poetc_ram = ORIGIN(ram);
+    poetc_ram_end = ORIGIN(ram) + LENGTH(ram);
+    .stack (NOLOAD) :
+    {{
+        poetc_stack = .;
+        . = . + {plan.stack_bytes};
+        poetc_stack_top = .;
+    }} > ram
+    .data : {{ poetc_data = .; *(.data*) *(.got*) . = ALIGN(8); poetc_data_end = .; }} > ram AT > code
+    poetc_data_load = LOADADDR(.data);
+    .arena {plan.arena_origin:#010x} (NOLOAD) : {{ *(.bss.poetc_arena) }} > ram
+    .bss poetc_data_end (NOLOAD) : {{ poetc_bss = .; *(.bss*) *(COMMON) . = ALIGN(8); poetc_bss_end = .; }} > ram
+    /DISCARD/ : {{ *(.eh_frame*) *(.note*) }}
+}}
+ASSERT({plan.arena_bytes} + {plan.stack_bytes} + (poetc_bss_end - poetc_data) <= LENGTH(ram),
+       "{message}")
+"""
+
+
+def makefile_lines(target: Target) -> list[str]:
+    """The rule that links `firmware.elf`; LIBRARY are all objects."""
+    newlib = " --specs=nano.specs" if target.cross_compile == "arm-none-eabi-" else " -nostdlib -static"
+    build_id = " -Wl,--build-id=none,-z,noexecstack,-z,max-page-size=4096,--no-warn-rwx-segments"
+    return [
+        "firmware.elf: $(LIBRARY) link.ld",
+        f"\t$(CC) $(CFLAGS) -nostartfiles{newlib} -T link.ld -Wl,--gc-sections,-Map=firmware.map{build_id} -o $@"
+        " $(LIBRARY) -lgcc $(LDFLAGS)",
+        "",
+    ]

@@ -1,0 +1,334 @@
+"""Runs emitted firmware on an emulated board, measured from outside the program."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from poetc.codegen._boards import BOARDS, Board
+from poetc.codegen._emit import Numerics, emit
+from poetc.codegen._firmware import Memory
+from poetc.codegen._image import page_blocks, store_image
+from poetc.codegen._interpret import all_inputs, fit_input
+from poetc.codegen._lower import store_blocks
+from poetc.codegen._toolchain import Elf, build_counter, command, compiler_prefix, read_elf, require
+from poetc.codegen.program import Call, Page, PageIn, PageOut, PageSource, Program
+from poetc.errors import CheckFailed
+from poetc.graph import Array, Value
+
+TIMEOUT_S = 3600
+SMALLEST_CARD_BYTES = 1 << 20
+FAULT_STATUS = 100  # POETC_PORT_FAULT
+
+OnStep = Callable[[int, float], None]
+
+
+class BoardFault(CheckFailed):
+    """The board trapped an access: past the budget, or nowhere."""
+
+
+class BoardStopped(CheckFailed):
+    """The program stopped with a code of the runtime or of a driver."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Firmware:
+    """A built program and where it was built."""
+
+    board: Board
+    program: Program
+    directory: Path
+    elf: Elf
+
+    @property
+    def path(self) -> Path:
+        return self.directory / "src" / ("train" if self.board.target == "cortex-a" else "firmware.elf")
+
+    @property
+    def run_directory(self) -> Path:
+        return self.directory / "run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """Work of one operator (or page transfer) over the whole run."""
+
+    name: str
+    kind: str
+    times: int
+    instructions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a run measured. Bytes; `arena_bytes` and `stack_bytes` are the extent of what was touched.
+
+    `instructions` are those of the training steps; `total_instructions` also start-up, data, log. `stack_bytes` is None
+    where the stack is the operating system's.
+    """
+
+    losses: tuple[float, ...]
+    arena_bytes: int
+    stack_bytes: int | None
+    instructions: int
+    total_instructions: int
+    page_ins: int
+    page_outs: int
+    state: Mapping[str, Array]
+    counts: tuple[Count, ...]
+
+    @property
+    def state_sha256(self) -> str:
+        return state_digest(self.state)
+
+
+def state_digest(state: Mapping[str, Array]) -> str:
+    """SHA-256 over names and little-endian bytes, sorted by name: the same for every schedule and layout."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        digest.update(name.encode() + b"\0" + np.ascontiguousarray(state[name]).tobytes())
+    return digest.hexdigest()
+
+
+def build_firmware(
+    program: Program,
+    values: Mapping[str, Value],
+    board: str,
+    directory: Path,
+    *,
+    memory: Memory | None = None,
+    numerics: Numerics = "portable",
+    model: str = "model",
+) -> Firmware:
+    """Emit for `board` into `directory` / src and build. UsageError without the toolchain; CheckFailed if it does not
+    fit.
+    """
+    found = BOARDS[board]
+    require(found)
+    source = directory / "src"
+    emit(
+        [program],
+        values,
+        model=model,
+        target=found.target,
+        out_dir=source,
+        numerics=numerics,
+        board=board,
+        memory=memory,
+    )
+    return rebuild(found, program, values, directory)
+
+
+def rebuild(board: Board, program: Program, values: Mapping[str, Value], directory: Path) -> Firmware:
+    """Build what is in `directory` / src, and lay out the store for the first run."""
+    source = directory / "src"
+    hosted = board.target == "cortex-a"
+    words = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", source]
+    command([*words, *(["LDFLAGS=-static"] if hosted else [])], f"the emitted C does not build for {board.name}")
+    elf = read_elf(source / ("train" if hosted else "firmware.elf"), compiler_prefix(board))
+    run = directory / "run"
+    run.mkdir(exist_ok=True)
+    if program.pages:
+        image = store_image(program, values) if any(p.image for p in program.pages) else b""
+        size = store_blocks(program) * program.block_bytes
+        if board.card:  # cards come in powers of two
+            size = max(SMALLEST_CARD_BYTES, 1 << (size - 1).bit_length())
+        (run / "store.bin").write_bytes(image + bytes(max(0, size - len(image))))
+    return Firmware(board, program, directory, elf)
+
+
+def execute(firmware: Firmware, batches: Sequence[Mapping[str, Array]], on_step: OnStep | None = None) -> Run:
+    """Train one step for each batch. BoardFault, BoardStopped, or CheckFailed if the board did not end well."""
+    program, run = firmware.program, firmware.run_directory
+    with (run / "data.bin").open("wb") as file:
+        for batch in batches:
+            for binding in all_inputs(program):
+                array = fit_input(binding, batch)
+                file.write(np.ascontiguousarray(array, binding.operand.type.dtype.numpy).tobytes())
+    counts = run / "counts.txt"
+    for stale in (counts, run / "trained.bin"):
+        stale.unlink(missing_ok=True)
+    losses, last = _emulate(firmware, counts, on_step)
+    if len(losses) != len(batches):
+        raise CheckFailed(f"{firmware.board.name}: {len(losses)} of {len(batches)} steps were run")
+    done = {key: int(value) for key, value in re.findall(r"(\w+) (\d+)", last)}
+    measured, marks = _read_counts(counts)
+    return Run(
+        losses=tuple(losses),
+        arena_bytes=measured["arena"],
+        stack_bytes=measured["stack"] if "poetc_stack" in firmware.elf.symbols else None,
+        instructions=_inside(marks, len(program.instructions)),
+        total_instructions=measured["instructions"],
+        page_ins=done["page_ins"],
+        page_outs=done["page_outs"],
+        state=_state(firmware, len(batches)),
+        counts=_counts(program, marks),
+    )
+
+
+def _command(firmware: Firmware, counts: Path) -> list[str]:
+    board, symbols = firmware.board, firmware.elf.symbols
+    arena = symbols["poetc_arena"]
+    plugin = [str(build_counter(firmware.directory)), f"mark={symbols['poetc_port_mark'] & ~1:x}"]
+    plugin.append(f"arena={arena:x}-{arena + firmware.program.arena_bytes:x}")
+    if "poetc_stack" in symbols:
+        plugin.append(f"stack={symbols['poetc_stack']:x}-{symbols['poetc_stack_top']:x}")
+    plugin.append(f"out={counts}")
+    words = [*board.qemu, "-plugin", ",".join(plugin)]
+    if board.target == "cortex-a":
+        return [*words, str(firmware.path.resolve())]
+    words += ["-semihosting-config", "enable=on,target=native"]
+    if board.memory_option:
+        assert board.ram is not None
+        start = board.ram.origin & ~0xFFFFFFF
+        words += ["-m", f"{(symbols['poetc_ram_end'] - start) // 1024}K"]
+    if board.card and firmware.program.pages:
+        words += ["-drive", "if=sd,format=raw,file=store.bin"]
+    return [*words, "-kernel", str(firmware.path.resolve())]
+
+
+def _emulate(firmware: Firmware, counts: Path, on_step: OnStep | None) -> tuple[list[float], str]:
+    """The losses and the last line of the log."""
+    losses: list[float] = []
+    lines: list[str] = []
+    process = subprocess.Popen(
+        _command(firmware, counts.resolve()),
+        cwd=firmware.run_directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    timer = threading.Timer(TIMEOUT_S, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            match = re.match(r"step (\d+)(?: loss \S+)? bits ([0-9a-f]{8})$", line.strip())
+            if match is None:
+                lines.append(line.strip())
+                continue
+            losses.append(float(np.array(int(match[2], 16), np.uint32).view(np.float32)))
+            if on_step is not None:
+                on_step(int(match[1]), losses[-1])
+        status = process.wait()
+    finally:
+        timer.cancel()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    return losses, _ending(firmware, status, lines)
+
+
+def _ending(firmware: Firmware, status: int, lines: Sequence[str]) -> str:
+    name, last = firmware.board.name, lines[-1] if lines else ""
+    if status == 0 and last.startswith("done "):
+        return last
+    stopped = next((re.search(r"code (-?\d+)", line) for line in lines if line.startswith("stopped")), None)
+    if stopped is not None:
+        raise BoardStopped(f"{name}: {next(line for line in lines if line.startswith('stopped'))}", int(stopped[1]))
+    fault = next((line for line in lines if line.startswith("fault") or "ockup" in line), "")
+    if status == FAULT_STATUS or fault:
+        raise BoardFault(f"{name}: an access outside of code and budget was trapped ({fault})")
+    raise CheckFailed(f"{name}: ended with status {status}: {' | '.join(lines[-3:])}")
+
+
+# --- what came out ----------------------------------------------------------------------------------------------------
+
+
+def _read_counts(path: Path) -> tuple[dict[str, int], list[int]]:
+    values: dict[str, int] = {}
+    marks: list[int] = []
+    for line in path.read_text().splitlines():
+        key, value = line.split()
+        if key == "mark":
+            marks.append(int(value))
+        else:
+            values[key] = int(value)
+    return values, marks
+
+
+def _inside(marks: Sequence[int], steps: int) -> int:
+    """Instructions between the first and the last mark of each run; a run has one mark more than steps."""
+    return sum(marks[i + steps] - marks[i] for i in range(0, len(marks), steps + 1))
+
+
+def _counts(program: Program, marks: Sequence[int]) -> tuple[Count, ...]:
+    steps = len(program.instructions)
+    totals: dict[tuple[str, str], list[int]] = {}
+    for start in range(0, len(marks), steps + 1):
+        for i, instruction in enumerate(program.instructions):
+            match instruction:
+                case Call():
+                    key = (instruction.operator, instruction.kind)
+                case PageOut():
+                    key = (instruction.operand.tensor, "page out")
+                case PageIn():
+                    key = (instruction.operand.tensor, "page in")
+            total = totals.setdefault(key, [0, 0])
+            total[0] += 1
+            total[1] += marks[start + i + 1] - marks[start + i]
+    return tuple(
+        Count(name=name, kind=kind, times=times, instructions=instructions)
+        for (name, kind), (times, instructions) in totals.items()
+    )
+
+
+def _state(firmware: Firmware, steps: int) -> dict[str, Array]:
+    """State in RAM as the program handed it over, and state on the store, its pages checked."""
+    program = firmware.program
+    arena = (firmware.run_directory / "trained.bin").read_bytes()
+    state: dict[str, Array] = {}
+    for binding in program.state:
+        start = binding.operand.offset_bytes
+        data = arena[start : start + binding.operand.type.size_bytes]
+        state[binding.name] = np.frombuffer(data, binding.operand.type.dtype.numpy).reshape(binding.operand.type.shape)
+    for index, data in check_pages(firmware, steps).items():
+        page = program.pages[index]
+        if page.image and page.type is not None:
+            state[page.tensor] = np.frombuffer(data, page.type.dtype.numpy).reshape(page.type.shape)
+    return state
+
+
+def check_pages(firmware: Firmware, steps: int) -> dict[int, bytes]:
+    """Data of every page that the store must hold after `steps` steps. CheckFailed if one is not what the page table
+    says.
+    """
+    program = firmware.program
+    if not program.pages:
+        return {}
+    store = (firmware.run_directory / "store.bin").read_bytes()
+    written = {i.page for i in program.instructions if isinstance(i, PageOut)}
+    read = {i.page for i in program.instructions if isinstance(i, PageIn) and i.source is PageSource.IMAGE}
+    pages: dict[int, bytes] = {}
+    for index, page in enumerate(program.pages):
+        if index not in written | read:
+            continue
+        stamp = steps if index in written else 0
+        data, whole = _slot(store, page, stamp % page.slots, program.block_bytes)
+        if whole != page_blocks(index, stamp, data, program.block_bytes):
+            raise CheckFailed(
+                f"{firmware.board.name}: page {index} ({page.tensor}) on the store is not what was written"
+            )
+        pages[index] = data
+    return pages
+
+
+def _slot(store: bytes, page: Page, slot: int, block_bytes: int) -> tuple[bytes, bytes]:
+    start = (page.first_block + slot * page.block_count) * block_bytes
+    whole = store[start : start + page.block_count * block_bytes]
+    return whole[: page.size_bytes], whole

@@ -1,0 +1,39 @@
+/* What a port gives the training program (train.c): a log, a clock, a store, data, and an end. One small folder a family of boards. */
+#ifndef POETC_PORT_H
+#define POETC_PORT_H
+
+#include "poetc.h"
+
+/* Print `text` as it is, where a person or a machine reads it. */
+void poetc_port_log(const char *text);
+
+/* A free-running counter, for reports only; POETC_PORT_CLOCK_HZ ticks a second. Wraps. */
+uint32_t poetc_port_clock(void);
+extern const uint32_t poetc_port_clock_hz;
+
+/* Get the data, and the store if the model pages (store_bytes > 0: fill in `store`). Returns 0 or a negative code. */
+int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks);
+
+/* The next `size_bytes` of training data. Returns 1, 0 when there is none left, or a negative code. */
+int poetc_port_data(void *to, uint32_t size_bytes);
+
+/* Hand over the trained state. Returns 0 or a negative code. */
+int poetc_port_result(const void *state, uint32_t size_bytes);
+
+/* The end: 0 is success, POETC_PORT_FAULT a trapped access, anything else a failure. Does not return. */
+void poetc_port_stop(int status);
+
+enum { POETC_PORT_FAILED = 1, POETC_PORT_FAULT = 100 };
+
+/* An assertion of the port; in flash, not with NDEBUG's habit of vanishing. */
+#define POETC_PORT_STRING_(x) #x
+#define POETC_PORT_STRING(x) POETC_PORT_STRING_(x)
+#define POETC_PORT_ASSERT(condition)                                                                    \
+    do {                                                                                                \
+        if (!(condition)) {                                                                             \
+            poetc_port_log("assert " __FILE__ ":" POETC_PORT_STRING(__LINE__) ": " #condition "\n");    \
+            poetc_port_stop(POETC_PORT_FAILED);                                                         \
+        }                                                                                               \
+    } while (0)
+
+#endif

@@ -1,0 +1,72 @@
+/* Log, clock, data and end through semihosting. Data come from data.bin, the state goes to trained.bin. */
+#include "semihosting.h"
+
+#include "poetc_board.h"
+#include "poetc_port.h"
+
+static intptr_t data_file; /* handle; 0: not open. Semihosting's handles are not 0. */
+
+static intptr_t open_file(const char *name, uintptr_t length, uintptr_t mode)
+{
+    uintptr_t block[3];
+
+    block[0] = (uintptr_t)name;
+    block[1] = mode;
+    block[2] = length;
+    return semihosting(SEMI_OPEN, block);
+}
+
+/* SEMI_READ and SEMI_WRITE return how many bytes were not moved. */
+static uintptr_t move(intptr_t operation, intptr_t file, const void *data, uintptr_t size_bytes)
+{
+    uintptr_t block[3];
+
+    block[0] = (uintptr_t)file;
+    block[1] = (uintptr_t)data;
+    block[2] = size_bytes;
+    return (uintptr_t)semihosting(operation, block);
+}
+
+void poetc_port_log(const char *text)
+{
+    semihosting(SEMI_WRITE0, text);
+}
+
+const uint32_t poetc_port_clock_hz = 100;
+
+uint32_t poetc_port_clock(void)
+{
+    return (uint32_t)semihosting(SEMI_CLOCK, NULL);
+}
+
+int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks)
+{
+    data_file = open_file("data.bin", 8, SEMI_READ_BINARY);
+    if (data_file == -1)
+        return POETC_EIO;
+    return store_blocks > 0 ? poetc_board_store(store, block_bytes, store_blocks) : POETC_OK;
+}
+
+int poetc_port_data(void *to, uint32_t size_bytes)
+{
+    return move(SEMI_READ, data_file, to, size_bytes) == 0;
+}
+
+int poetc_port_result(const void *state, uint32_t size_bytes)
+{
+    intptr_t file = open_file("trained.bin", 11, SEMI_CREATE_BINARY);
+
+    if (file == -1)
+        return POETC_EIO;
+    return move(SEMI_WRITE, file, state, size_bytes) == 0 ? POETC_OK : POETC_EIO;
+}
+
+void poetc_port_stop(int status)
+{
+    uintptr_t block[2];
+
+    block[0] = 0x20026u; /* the application has exited */
+    block[1] = (uintptr_t)status;
+    for (;;)
+        semihosting(SEMI_EXIT_EXTENDED, block);
+}
