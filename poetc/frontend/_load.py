@@ -25,6 +25,7 @@ from poetc.frontend import (  # noqa: F401  # noqa: F401
     onnx_recurrent,
     onnx_resize,
 )
+from poetc.frontend._constants import fold_constants
 from poetc.frontend._importer import Importer, Rebatch, Value, our_dtype
 from poetc.frontend._node import TRANSLATIONS, Malformed, Node, Unsupported
 from poetc.frontend._opset import effective_opset
@@ -156,10 +157,11 @@ class _Source:
             raise UsageError("no output depends on an input: there is nothing to train")
         rewriter = Rewriter(c.builder, tuple(outputs.values()))
         rewriter.run(PATTERNS)
-        names = {t: n for n, v in reversed(c.values.items()) if (t := v.tensor)} | {t: n for n, t in outputs.items()}
+        names = {t: v.name if v.given else n for n, v in reversed(c.values.items()) if (t := v.tensor)}
+        names |= {t: n for n, t in outputs.items()}
         graph = _frozen(self.name, rewriter, names, tuple(i.name for i in self.inputs), tuple(outputs))
         computed = frozenset(names.get(t, t) for t in c.computed | rewriter.computed)
-        return assign_roles(graph, computed, c.notes)
+        return fold_constants(assign_roles(graph, computed, c.notes))
 
 
 def fill_for(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], role: str) -> Fill:

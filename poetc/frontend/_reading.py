@@ -33,6 +33,7 @@ def read_model(path: Path) -> onnx.ModelProto:
         raise UsageError(f"{path}: not an ONNX model, or cut off ({len(data)} bytes could not be decoded)") from None
     if not model.HasField("graph") or not model.graph.output:
         raise UsageError(f"{path}: not an ONNX model: it holds no graph with outputs")
+    _refuse_undecodable_text(model, path)
     if model.functions:
         from onnx import inliner
 
@@ -42,6 +43,20 @@ def read_model(path: Path) -> onnx.ModelProto:
             # The inliner is C++ and raises bare RuntimeErrors for anything from recursion to missing functions.
             raise UsageError(f"{path}: its functions cannot be inlined: {one_line(error)}") from None
     return model
+
+
+def _refuse_undecodable_text(model: onnx.ModelProto, path: Path) -> None:
+    """protobuf hands out bytes where text is not UTF-8: no name may be that."""
+    graph = model.graph
+    texts: list[object] = [o.domain for o in model.opset_import]
+    for node in (*graph.node, *(n for f in model.functions for n in f.node)):
+        texts += [node.op_type, node.domain, node.name, *node.input, *node.output, *(a.name for a in node.attribute)]
+    for info in (*graph.input, *graph.output):
+        texts += [info.name, *(d.dim_param for d in info.type.tensor_type.shape.dim)]
+    for tensor in graph.initializer:
+        texts += [tensor.name, *(t for e in tensor.external_data for t in (e.key, e.value))]
+    if any(not isinstance(t, str) for t in texts):
+        raise UsageError(f"{path}: not an ONNX model, or damaged: a name in it is not text")
 
 
 def one_line(error: BaseException) -> str:

@@ -71,7 +71,14 @@ def merge_affines(r: Rewriter, op: Operator) -> bool:
         return False
     a1, b1 = number(inner.attributes, "alpha", 1.0), number(inner.attributes, "beta")
     a2, b2 = number(op.attributes, "alpha", 1.0), number(op.attributes, "beta")
-    return r.replace(op, "Affine", [inner.inputs[0]], {"alpha": a1 * a2, "beta": a2 * b1 + b2})
+    alpha, beta = a1 * a2, a2 * b1 + b2
+    source = r.producer(inner.inputs[0])
+    if _close(alpha, 1.0, 1e-6) and beta == 0.0:
+        if r.forward(op, inner.inputs[0]):
+            return True
+        if source is not None and len(source.outputs) == 1 and r.only_use(inner.inputs[0]):
+            return r.replace(op, source.kind, source.inputs, source.attributes)
+    return r.replace(op, "Affine", [inner.inputs[0]], {"alpha": alpha, "beta": beta})
 
 
 def scale_into_matmul(r: Rewriter, op: Operator) -> bool:
