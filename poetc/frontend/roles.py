@@ -7,7 +7,7 @@ slices); a mask, a scalar, an integer table or a factor on the raw input is not.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -82,9 +82,32 @@ def assign_roles(graph: Graph, folded: frozenset[str], notes: Sequence[str]) -> 
         if len(places) > 1:
             shown = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
             added.append(f"{name!r} is the weight of {len(places)} operators ({shown}): trained as one, tied weight")
+    added += _untied(graph, tensors)
     if not any(op.kind == "BatchNormApply" for op in graph.operators) and _looks_folded(graph):
         added.append("every convolution has a bias and there is no batch norm: the exporter may have folded it away")
     return replace(graph, tensors=tensors, notes=tuple(added))
+
+
+def _untied(graph: Graph, tensors: Mapping[str, Tensor]) -> list[str]:
+    """Notes on an embedding table whose numbers also stand in a product, as another weight: tied before the export."""
+    tables = {op.inputs[0] for op in graph.operators if op.kind == "Gather"}
+    matrices = {op.inputs[1] for op in graph.operators if op.kind == "MatMul"}
+    notes = []
+    for table in sorted(tables):
+        value = graph.values.get(table)
+        for matrix in sorted(matrices - {table}):
+            other = graph.values.get(matrix)
+            if not isinstance(value, np.ndarray) or not isinstance(other, np.ndarray):
+                continue
+            if (
+                value.ndim == 2
+                and other.shape in (value.shape, value.shape[::-1])
+                and tensors[table].dtype is DType.F32
+            ):
+                same = other if other.shape == value.shape else other.T
+                if np.array_equal(value, same):
+                    notes.append(f"{table!r} and {matrix!r} hold the same numbers: an exporter may have untied them")
+    return notes
 
 
 def _looks_folded(graph: Graph) -> bool:

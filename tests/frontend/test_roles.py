@@ -79,6 +79,17 @@ def test_tied_weights_stay_tied_and_are_told(tmp_path: Path) -> None:
     assert any("'table' is the weight of 2 operators" in note for note in graph.notes)
 
 
+def test_untied_embeddings_are_told(tmp_path: Path) -> None:
+    table = normal(7, 4)
+    nodes = [make_node("Gather", ["table", "tokens"], ["e"]), make_node("MatMul", ["e", "head"], ["y"])]
+    inputs = {"tokens": (TensorProto.INT64, (2, 3))}
+    graph = load(save(make(nodes, inputs, ["y"], {"table": table, "head": table.T.copy()}), tmp_path))
+    assert parameters(graph) == {"table", "head"}
+    assert any("'table' and 'head' hold the same numbers" in note for note in graph.notes)
+    graph = load(save(make(nodes, inputs, ["y"], {"table": table, "head": normal(4, 7)}), tmp_path))
+    assert not graph.notes
+
+
 def test_decisions_cover_every_value_in_order(tmp_path: Path) -> None:
     nodes = [make_node("Conv", ["x", "k", "b"], ["c"]), make_node("Mul", ["c", "scale"], ["y"])]
     weights = {"k": normal(2, 3, 3, 3), "b": normal(2), "scale": normal(2, 1, 1)}
