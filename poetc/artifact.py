@@ -6,6 +6,7 @@
     plan.json      offsets
     graph.json     the training graph, and inference.json the model itself (absent when solved from a Problem)
     values.npz     weights and other initial values
+    device.yaml    the device profile, as it was
     report.html    the report, and report.txt
 
 A directory is written beside its destination and moved there when it is whole.
@@ -14,19 +15,17 @@ A directory is written beside its destination and moved there when it is whole.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from poetc.devices import DeviceProfile, load_profile, profile_to_yaml
 from poetc.errors import UsageError
+from poetc.files import replacing_directory
 from poetc.graph import Array, Graph, TrainingGraph, graph_from_json, graph_to_json
 from poetc.scheduling import (
     plan_from_json,
@@ -50,6 +49,7 @@ class Artifact:
     plan: MemoryPlan
     graph: TrainingGraph | None = None
     inference: Graph | None = None
+    profile: DeviceProfile | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -60,33 +60,9 @@ class Artifact:
 MARKER = "summary.json"
 
 
-@contextmanager
-def replacing_directory(out: Path, marker: str = MARKER) -> Iterator[Path]:
-    """A new directory that takes the place of `out` when the block ends well, and vanishes otherwise.
-
-    Raises UsageError if `out` is a file, or a directory with content that we did not write (no `marker` in it).
-    """
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out}: exists and is not a directory; choose another with -o")
-    if out.is_dir() and any(out.iterdir()) and not (out / marker).exists():
-        raise UsageError(f"{out}: holds files that poetc did not write; choose another directory with -o")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        yield staging
-        umask = os.umask(0)
-        os.umask(umask)
-        staging.chmod(0o777 & ~umask)
-        if out.exists():
-            shutil.rmtree(out)
-        staging.replace(out)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
 def write(artifact: Artifact, out: Path, reports: Mapping[str, str]) -> None:
     """Write `artifact` and the `reports` (file name → text) to the directory `out`."""
-    with replacing_directory(out) as staging:
+    with replacing_directory(out, MARKER) as staging:
         (staging / "problem.json").write_bytes(problem_to_json(artifact.problem))
         (staging / "schedule.json").write_bytes(schedule_to_json(artifact.schedule))
         (staging / "plan.json").write_bytes(plan_to_json(artifact.plan))
@@ -94,6 +70,8 @@ def write(artifact: Artifact, out: Path, reports: Mapping[str, str]) -> None:
         for name, graph in (("graph.json", artifact.graph), ("inference.json", artifact.inference)):
             if graph is not None:
                 (staging / name).write_text(_dump(graph_to_json(graph, arrays)))
+        if artifact.profile is not None:
+            (staging / "device.yaml").write_text(profile_to_yaml(artifact.profile))
         if arrays:
             names = sorted(arrays)
             index = {"names": np.array(names, dtype=np.str_)}
@@ -123,6 +101,7 @@ def read(directory: Path) -> Artifact:
             plan=plan_from_json((directory / "plan.json").read_bytes(), source=str(directory / "plan.json")),
             graph=graph,
             inference=_read_graph(directory / "inference.json", arrays),
+            profile=load_profile(directory / "device.yaml") if (directory / "device.yaml").exists() else None,
         )
     except FileNotFoundError as error:
         raise UsageError(f"{error.filename}: missing; run poetc solve again") from error

@@ -15,7 +15,7 @@ from poetc import artifact, codegen, reporting
 from poetc.artifact import Artifact
 from poetc.codegen import Validation
 from poetc.codegen.program import Program
-from poetc.devices import build_problem, load_profile
+from poetc.devices import build_problem
 from poetc.errors import CheckFailed, UsageError
 from poetc.graph import Array, Graph, TrainingGraph
 from poetc.scheduling import Problem, keep_all, pack
@@ -39,10 +39,10 @@ def keep_all_program(solved: Artifact) -> Program:
 
 def inference_program(solved: Artifact, training: Program) -> Program | None:
     """The model itself, on the state and the constants of `training`. None if the model was not recorded."""
-    if solved.inference is None:
+    if solved.inference is None or solved.profile is None:
         return None
-    profile = load_profile(solved.summary["device"])
-    return _kept(solved.inference, build_problem(solved.inference, profile, budget_bytes=0), training)
+    problem = build_problem(solved.inference, solved.profile, budget_bytes=0)
+    return _kept(solved.inference, problem, training)
 
 
 def _kept(graph: Graph, problem: Problem, training: Program | None) -> Program:
@@ -68,7 +68,9 @@ def emit(directory: Path, target: str, out: Path, progress: Progress = _silent) 
     programs = [training] if inference is None else [training, inference]
     progress("writing C")
     graph = _graph(solved)
-    codegen.emit(programs, graph.values, model=graph.name.removesuffix(".onnx"), target=target, out_dir=out)
+    # Inference may read constants that training dropped.
+    values = {**(solved.inference.values if solved.inference else {}), **graph.values}
+    codegen.emit(programs, values, model=graph.name.removesuffix(".onnx"), target=target, out_dir=out)
     return {
         "out": str(out),
         "target": target,
@@ -102,7 +104,10 @@ def validate(directory: Path, reference: Path | None = None, progress: Progress 
     progress("lowering")
     training, kept = training_program(solved), keep_all_program(solved)
     progress("compiling and running")
-    result: Validation = codegen.validate(training, kept, _graph(solved).values, reference=expected)
+    graph = _graph(solved)
+    result: Validation = codegen.validate(
+        training, kept, graph.values, reference=expected, zero_gradients=graph.zero_gradients
+    )
     problems = result.problems()
     base_bytes = solved.problem.base_bytes
     document = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from poetc import frontend, passes, reporting, solvers, training
 from poetc.artifact import Artifact, write
-from poetc.devices import build_problem, load_profile, parse_duration, parse_size
+from poetc.devices import DeviceProfile, build_problem, load_profile, parse_duration, parse_size
 from poetc.errors import InfeasibleError, UsageError
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
@@ -103,7 +103,7 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
     """Solve and, if `request.out` is given, write the directory. Raises the errors of `poetc.errors`."""
     started = time.perf_counter()
     progress("reading the model")
-    graph, step, problem = _problem(request)
+    graph, step, profile, problem = _problem(request)
     problem = _limits(request, problem)
     progress("solving")
     schedule, plan = schedule_and_pack(problem, request, progress)
@@ -141,22 +141,33 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         "notes": list(step.notes) if step is not None else [],
         "out": str(request.out) if request.out is not None else None,
     }
-    artifact = Artifact(summary=summary, problem=problem, schedule=schedule, plan=plan, graph=step, inference=graph)
+    artifact = Artifact(
+        summary=summary,
+        problem=problem,
+        schedule=schedule,
+        plan=plan,
+        graph=step,
+        inference=graph,
+        profile=profile,
+    )
     if request.out is not None:
         progress("writing the report")
         write(artifact, request.out, reporting.reports(artifact))
     return artifact
 
 
-def _problem(request: SolveRequest) -> tuple[Graph | None, TrainingGraph | None, Problem]:
+def _problem(
+    request: SolveRequest,
+) -> tuple[Graph | None, TrainingGraph | None, DeviceProfile | None, Problem]:
     source = request.model.source
     if source.suffix == ".json":
         try:
-            return None, None, problem_from_json(source.read_bytes(), source=str(source))
+            return None, None, None, problem_from_json(source.read_bytes(), source=str(source))
         except OSError as error:
             raise UsageError(f"{source}: {error.strerror}") from error
+    profile = load_profile(request.model.device)
     graph, step = training_graph(request.model)
-    return graph, step, build_problem(step, load_profile(request.model.device), budget_bytes=0)
+    return graph, step, profile, build_problem(step, profile, budget_bytes=0)
 
 
 def _limits(request: SolveRequest, problem: Problem) -> Problem:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from poetc.artifact import replacing_directory
+from poetc.files import replacing_directory
 from poetc.codegen._boards import Board, Target, resolve
 from poetc.codegen._check import ProgramError, check_program
 from poetc.codegen._firmware import Memory, layout, linker_script, makefile_lines, port_sources

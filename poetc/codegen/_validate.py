@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,7 @@ def validate(
     values: Mapping[str, Value],
     *,
     reference: Mapping[str, Array] | None = None,
+    zero_gradients: Collection[str] = (),
     steps: int = 3,
     seed: int = 0,
     directory: Path | None = None,
@@ -91,10 +92,11 @@ def validate(
 
     `reference` is a mapping as loaded from an .npz: `in.NAME`, `target`, `loss`, `grad.NAME`, and optionally
     `bnmean.NAME`, `bnvar_onnx.NAME`; its inputs are then used for every step. Otherwise inputs are made up from
-    `seed`, new ones for each step. The first step is compared with the interpreter and the reference; loss, gradients
+    `seed`, new ones for each step. Gradients of `zero_gradients` are zero without being computed. The first step is
+    compared with the interpreter and the reference; loss, gradients
     and state of all `steps` bit by bit with keep-all. Raises UsageError where the reference does not fit the program.
     """
-    batches = _batches(program, reference, steps, seed)
+    batches = _batches(program, reference, zero_gradients, steps, seed)
     with tempfile.TemporaryDirectory(prefix="poetc-validate-") as scratch:
         model, other = _build(program, replace(keep_all, name="keep_all"), values, directory or Path(scratch), cc)
         with model, other:
@@ -108,7 +110,8 @@ def validate(
     expected_loss, tensors = interpreted_loss, [*by_interpreter, *_statistic_errors(state, statistics)]
     if reference is not None:
         expected_loss = float(np.asarray(reference["loss"]))
-        tensors = _reference_errors(reference, gradients, state)
+        zeros = {n: np.zeros_like(g) for n, g in _named(reference, "grad.").items() if n in zero_gradients}
+        tensors = _reference_errors(reference, gradients | zeros, state)
     return Validation(
         against="interpreter" if reference is None else "reference",
         steps=steps,
@@ -140,7 +143,7 @@ def _build(
 
 
 def _batches(
-    program: Program, reference: Mapping[str, Array] | None, steps: int, seed: int
+    program: Program, reference: Mapping[str, Array] | None, zero_gradients: Collection[str], steps: int, seed: int
 ) -> list[Mapping[str, Array]]:
     if reference is None:
         return [sample_inputs(program, seed + step) for step in range(steps)]
@@ -159,7 +162,7 @@ def _batches(
         raise UsageError("the reference has no 'loss'")
     kept = {b.name for b in program.state} | {p.tensor for p in program.pages if p.image}
     for what, keys, has in (
-        ("compute the gradient of", _named(reference, "grad."), program.probes.keys()),
+        ("compute the gradient of", _named(reference, "grad."), program.probes.keys() | set(zero_gradients)),
         ("keep", _named(reference, "bnmean.") | _named(reference, "bnvar_onnx."), kept),
     ):
         missing = sorted(keys.keys() - has)

@@ -1,8 +1,8 @@
 """The intermediate representation: tensors and operators in SSA form, static shapes, one order.
 
 This page is the whole of it. A `Graph` is what the importer makes; a `TrainingGraph` is the same with loss, backward
-and update operators. State (parameters, optimizer state, running statistics) is in SSA form too: an update reads `w` and
-writes `w@1`, with the obligation (`OpSpec.must_alias`) that both occupy the same bytes. After it, `w` no longer
+and update operators. State (parameters, optimizer state, running statistics) is in SSA form too: an update reads `w`
+and writes `w@1`, with the obligation (`OpSpec.must_alias`) that both occupy the same bytes. After it, `w` no longer
 exists, so a schedule that recomputes a reader of `w` too late is refused without any further rule.
 """
 
@@ -142,13 +142,15 @@ class Graph:
 class TrainingGraph(Graph):
     """A Graph with the whole training step in `operators`.
 
-    `gradients` maps a trained parameter to the tensor that holds its whole gradient; `updates` maps a state tensor to
-    its next version; `options` records how it was made (loss, optimizer, learning rate, batch-norm mode, ...).
+    `gradients` maps a trained parameter to the tensor that holds its whole gradient; `zero_gradients` names parameters
+    whose gradient is zero whatever the data, so that they are not updated; `updates` maps a state tensor to its next
+    version; `options` records how it was made (loss, optimizer, learning rate, batch-norm mode, ...).
     """
 
     loss: str = ""
     target: str = ""
     gradients: Mapping[str, str] = field(default_factory=dict)
+    zero_gradients: tuple[str, ...] = ()
     updates: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Attribute] = field(default_factory=dict)
 

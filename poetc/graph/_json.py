@@ -55,6 +55,7 @@ def graph_to_json(graph: Graph, arrays: dict[str, Array]) -> dict[str, Any]:
             "loss": graph.loss,
             "target": graph.target,
             "gradients": dict(graph.gradients),
+            "zero_gradients": list(graph.zero_gradients),
             "updates": dict(graph.updates),
             "options": {k: _pack(v) for k, v in graph.options.items()},
         }
@@ -97,7 +98,8 @@ def graph_from_json(document: dict[str, Any], arrays: dict[str, Array]) -> Graph
     training = document["training"]
     options = {k: _unpack(v) for k, v in training["options"].items()}
     fields = {name: getattr(graph, name) for name in Graph.__slots__}
-    return replace(TrainingGraph(**fields), **{**training, "options": options})
+    zero_gradients = tuple(training["zero_gradients"])
+    return replace(TrainingGraph(**fields), **{**training, "options": options, "zero_gradients": zero_gradients})
 
 
 def _pack(value: Attribute) -> Any:

@@ -1,8 +1,8 @@
 """From a schedule to a MemoryPlan: what lives in the arena and when, and an offset for each.
 
-From the bottom: state that never leaves RAM; the page buffer, if the schedule pages; state that is paged out for a while
-(last, so that the room it leaves joins what is above it); then everything else where `place` puts it. State begins
-and ends a step at its home, a version made in place at its predecessor's; in between it may come back anywhere.
+From the bottom: state that never leaves RAM; the page buffer, if the schedule pages; state that is paged out for a
+while (last, so that the room it leaves joins what is above it); then everything else where `place` puts it. State
+begins and ends a step at its home, a version made in place at its predecessor's; in between it may come back anywhere.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ SCALAR = TensorType((1,))
 def build(graph: Graph, options: TrainingOptions) -> TrainingGraph:
     """The whole training step of `graph`. Raises UsageError where the options do not fit the model."""
     trained = select_parameters(graph, options.train)
+    shifts = _cancelled_shifts(graph, trained, options)
+    trained -= shifts
     loss_plan = plan_loss(graph, options.loss, options.output)
     b = Builder()
     updates: dict[str, str] = {}
@@ -44,9 +46,37 @@ def build(graph: Graph, options: TrainingOptions) -> TrainingGraph:
     differentiate(b, loss, trained, complete)
     unreached = sorted(trained - gradients.keys())
     notes = [*graph.notes, loss_plan.note]
+    if shifts:
+        notes.append(f"{len(shifts)} biases in front of batch-norm have gradient zero and are not trained")
     if unreached:
         notes.append(f"{len(unreached)} parameters get no gradient from this loss: {', '.join(unreached[:5])}")
-    return _finish(b, graph, loss, target, gradients, updates, options, notes)
+    return _finish(b, graph, loss, target, gradients, shifts, updates, options, notes)
+
+
+def _cancelled_shifts(graph: Graph, trained: frozenset[str], options: TrainingOptions) -> frozenset[str]:
+    """Biases of convolutions whose output only a batch-norm in training mode reads: subtracting the batch's mean
+    takes any shift away again, so the gradient is zero, and computing it would give nothing but rounding errors."""
+    if options.batch_norm != "train" or options.weight_decay:
+        return frozenset()  # weight decay moves them all the same
+    readers: dict[str, list[Operator]] = {}
+    for op in graph.operators:
+        for tensor in op.inputs:
+            readers.setdefault(tensor, []).append(op)
+    found = set()
+    for op in graph.operators:
+        if op.kind != "Conv" or len(op.inputs) < 3 or op.inputs[2] not in trained or op.outputs[0] in graph.outputs:
+            continue
+        reading = readers.get(op.outputs[0], [])
+        alone = len(readers[op.inputs[2]]) == 1
+        if alone and reading and all(_uses_batch_statistics(r, trained, options) for r in reading):
+            found.add(op.inputs[2])
+    return frozenset(found)
+
+
+def _uses_batch_statistics(op: Operator, trained: frozenset[str], options: TrainingOptions) -> bool:
+    """A batch-norm whose scale or shift is trained takes its statistics from the batch; a frozen one keeps the running
+    statistics, as fine-tuning of the last layers wants it."""
+    return op.kind == "BatchNormApply" and options.batch_norm == "train" and not trained.isdisjoint(op.inputs[3:5])
 
 
 def _declare(b: Builder, graph: Graph, trained: frozenset[str], options: TrainingOptions) -> None:
@@ -71,8 +101,7 @@ def _forward(
     options: TrainingOptions,
     updates: dict[str, str],
 ) -> None:
-    """Copy what the loss needs. A batch-norm whose scale or shift is trained takes its statistics from the batch; a
-    frozen one keeps the running statistics, as fine-tuning of the last layers wants it."""
+    """Copy what the loss needs, batch-norms in the mode that they are trained in."""
     needed = {loss_plan.source}
     for op in reversed(graph.operators):
         if not needed.isdisjoint(op.outputs):
@@ -81,10 +110,7 @@ def _forward(
         if needed.isdisjoint(op.outputs):
             continue
         b.source = op.source
-        batch_statistics = (
-            op.kind == "BatchNormApply" and options.batch_norm == "train" and not trained.isdisjoint(op.inputs[3:5])
-        )
-        if batch_statistics:
+        if _uses_batch_statistics(op, trained, options):
             _batch_norm(b, op, updates)
         else:
             b.emit(op.kind, op.inputs, op.attributes, outputs=op.outputs)
@@ -184,6 +210,7 @@ def _finish(
     loss: str,
     target: str,
     gradients: dict[str, str],
+    zero_gradients: frozenset[str],
     updates: dict[str, str],
     options: TrainingOptions,
     notes: list[str],
@@ -210,6 +237,7 @@ def _finish(
         loss=loss,
         target=target,
         gradients=dict(sorted(gradients.items())),
+        zero_gradients=tuple(sorted(zero_gradients)),
         updates=dict(sorted(updates.items())),
         options=dict(sorted(asdict(options).items())),
     )

@@ -8,7 +8,7 @@ from poetc.graph import Array, DType, Graph, Role, TensorType, materialize
 from poetc.ops import Bound, Builder, spec
 
 
-def small_cnn(batch: int = 4, channels: int = 4, classes: int = 3, seed: int = 0) -> Graph:
+def small_cnn(batch: int = 4, channels: int = 4, classes: int = 3, seed: int = 0, *, conv_bias: bool = False) -> Graph:
     """conv-bn-relu, a residual conv-bn-relu block, max-pool, dense: fan-out, batch-norm, views, a shared shape."""
     random = np.random.default_rng(seed)
     b = Builder()
@@ -28,7 +28,10 @@ def small_cnn(batch: int = 4, channels: int = 4, classes: int = 3, seed: int = 0
 
     def conv(x: str, name: str, out: int) -> str:
         weight = parameter(f"{name}.weight", out, b.type(x).shape[1], 3, 3)
-        return b.emit1("Conv", [x, weight], {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1})
+        bias = [parameter(f"{name}.bias", out)] if conv_bias else []
+        return b.emit1(
+            "Conv", [x, weight, *bias], {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
+        )
 
     x = b.add_tensor("x", TensorType((batch, 2, 6, 6)), Role.INPUT)
     h = b.emit1("Relu", [batch_norm(conv(x, "stem", channels), "bn0")])

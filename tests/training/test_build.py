@@ -102,3 +102,17 @@ def test_bad_options_name_the_option() -> None:
             TrainingOptions(**kwargs)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="--output"):
         build(small_cnn(), TrainingOptions(output="nope"))
+
+
+def test_biases_that_batch_norm_cancels_are_left_alone() -> None:
+    """Their gradient is zero; in float32 it would come out as rounding errors and the biases would drift."""
+    graph = small_cnn(conv_bias=True)
+    step = build(graph, TrainingOptions())
+    assert step.zero_gradients == ("block.bias", "stem.bias")
+    assert not {"block.bias", "stem.bias"} & step.gradients.keys()
+    inputs = random_inputs(step)
+    loss = float(evaluate(step, inputs)[step.loss])
+    moved = {**inputs, "stem.bias": np.full(4, 3.0)}
+    assert float(evaluate(step, moved)[step.loss]) == pytest.approx(loss, rel=1e-9)
+    for options in (TrainingOptions(batch_norm="frozen"), TrainingOptions(weight_decay=1e-3)):
+        assert "stem.bias" in build(graph, options).gradients
