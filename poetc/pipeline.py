@@ -21,6 +21,7 @@ from poetc.training import TrainingOptions
 
 Progress = Callable[[str], None]
 PACK_ATTEMPTS = 8
+MINIMUM_SEARCH_S = 10.0
 
 
 def _silent(message: str) -> None:
@@ -108,7 +109,7 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
     progress("solving")
     schedule, plan = schedule_and_pack(problem, request, progress)
     progress("looking for the smallest budget")
-    minimum = solvers.min_budget(problem)
+    minimum = solvers.min_budget(problem, time_limit_s=MINIMUM_SEARCH_S)
     trace = verify(problem, schedule)
     proof = schedule.proof
     summary: dict[str, Any] = {
@@ -199,6 +200,7 @@ def schedule_and_pack(
         found = "no schedule yet" if event.objective is None else f"best {event.objective}"
         progress(f"{event.stage}: {found}, bound {event.bound}")
 
+    stop_at = time.monotonic() + request.options.time_limit_s
     solved = solvers.solve(problem, request.solver, request.options, report)
     plan = pack(problem, solved)
     bound, first_class = solved.proof.bound, solved.proof.schedule_class
@@ -210,7 +212,8 @@ def schedule_and_pack(
         budget -= excess
         progress(f"packing needs {excess} bytes too much: solving for {budget}")
         tightened = replace(problem, budget_bytes=budget)
-        solved = solvers.solve(tightened, request.solver, request.options, report)
+        remaining = max(stop_at - time.monotonic(), request.options.time_limit_s / PACK_ATTEMPTS)
+        solved = solvers.solve(tightened, request.solver, replace(request.options, time_limit_s=remaining), report)
         plan = pack(tightened, solved)
     else:
         raise InfeasibleError(
