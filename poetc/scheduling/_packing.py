@@ -1,8 +1,9 @@
 """From a schedule to a MemoryPlan: what lives in the arena and when, and an offset for each.
 
-From the bottom: state that never leaves RAM; the page buffer, if the schedule pages; state that is paged out for a
-while (last, so that the room it leaves joins what is above it); then everything else where `place` puts it. State
-begins and ends a step at its home, a version made in place at its predecessor's; in between it may come back anywhere.
+From the bottom: state that never leaves RAM; state that is paged out for a while (so that the room it leaves joins what
+is above it); then everything else where `place` puts it; at the top the page buffer, if the schedule pages (what is
+there all the time lies nowhere better). State begins and ends a step at its home, a version made in place at its
+predecessor's; in between it may come back anywhere.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class _Lifetime:
     end: int
     tensors: list[tuple[int, int]] = field(default_factory=list)
     operator: int | None = None
-    offset_bytes: int | None = None  # given for state and the page buffer
+    offset_bytes: int | None = None  # given for state at home
 
 
 def pack(problem: Problem, schedule: Schedule) -> MemoryPlan:
@@ -34,17 +35,18 @@ def pack(problem: Problem, schedule: Schedule) -> MemoryPlan:
     """
     step_count = len(schedule.steps)
     lifetimes = _lifetimes(problem, schedule)
-    if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in schedule.steps):
-        lifetimes.append(_Lifetime(problem.page_buffer_bytes, 0, step_count))
     state_bytes = _fix_state(problem, lifetimes, step_count)
-    obstacles = [a for a in lifetimes if a.offset_bytes is not None]
-    if obstacles and all((a.start, a.end) == (0, step_count) for a in obstacles):
-        # State is many small pieces, mostly there all the time: one obstacle does for all, and is much faster.
-        top = max((a.offset_bytes or 0) + a.size_bytes for a in obstacles)
-        obstacles = [_Lifetime(top, 0, step_count, offset_bytes=0)]
+    # State is many small pieces, mostly there all the time: one obstacle does for all of these, and is much faster.
+    state = [a for a in lifetimes if a.offset_bytes is not None]
+    lasting_bytes = sum(_aligned(problem, a.size_bytes) for a in state if (a.start, a.end) == (0, step_count))
+    obstacles = [_Lifetime(lasting_bytes, 0, step_count, offset_bytes=0)]
+    obstacles += [a for a in state if (a.start, a.end) != (0, step_count)]
     loose = [a for a in lifetimes if a.offset_bytes is None]
     for lifetime, offset in zip(loose, _place(problem, obstacles + loose)[len(obstacles) :], strict=True):
         lifetime.offset_bytes = offset
+    if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in schedule.steps):
+        top = _aligned(problem, _top(lifetimes))
+        lifetimes.append(_Lifetime(problem.page_buffer_bytes, 0, step_count, offset_bytes=top))
     starts, ends, sizes = (
         np.array([getattr(a, n) for a in lifetimes], np.int64) for n in ("start", "end", "size_bytes")
     )
@@ -54,10 +56,14 @@ def pack(problem: Problem, schedule: Schedule) -> MemoryPlan:
     )
     return MemoryPlan(
         allocations=tuple(allocations),
-        arena_bytes=max((a.offset_bytes + a.size_bytes for a in allocations), default=0),
+        arena_bytes=_top(lifetimes),
         max_live_bytes=max_live(starts, ends, sizes),
         state_bytes=state_bytes,
     )
+
+
+def _top(lifetimes: list[_Lifetime]) -> int:
+    return max(((a.offset_bytes or 0) + a.size_bytes for a in lifetimes), default=0)
 
 
 def _place(problem: Problem, lifetimes: list[_Lifetime]) -> list[int]:
@@ -71,7 +77,7 @@ def _place(problem: Problem, lifetimes: list[_Lifetime]) -> list[int]:
 
 
 def _fix_state(problem: Problem, lifetimes: list[_Lifetime], step_count: int) -> int:
-    """Give the first and the last residency of state, and the page buffer, their offsets; returns where they end."""
+    """Give the first and the last residency of each state its offset; returns where state ends."""
     first: dict[int, _Lifetime] = {}
     last: dict[int, _Lifetime] = {}
     for lifetime in lifetimes:
@@ -81,15 +87,14 @@ def _fix_state(problem: Problem, lifetimes: list[_Lifetime], step_count: int) ->
             if lifetime.end == step_count:
                 last[t] = lifetime
     homes = [(first[chain[0]], last[chain[-1]]) for chain in state_chains(problem)]
-    stays = [(a, b) for a, b in homes if a is b]
-    leaves = sorted(((a, b) for a, b in homes if a is not b), key=lambda h: h[1].start - h[0].end)
-    buffer = [(a, a) for a in lifetimes if not a.tensors and a.operator is None]
+    # Longest absent last.
+    homes.sort(key=lambda home: home[1].start - home[0].end if home[0] is not home[1] else -step_count)
     top = 0
-    for home in (*stays, *buffer, *leaves):
+    for home in homes:
         for lifetime in home:
             lifetime.offset_bytes = top
         top += _aligned(problem, home[0].size_bytes)
-    return top if leaves else top - sum(_aligned(problem, a.size_bytes) for a, _ in buffer)
+    return top
 
 
 def _aligned(problem: Problem, size_bytes: int) -> int:

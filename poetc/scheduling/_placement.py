@@ -1,10 +1,12 @@
 """Dynamic storage allocation: rectangles of given size and lifetime get offsets so that the highest end is as low as
 possible.
 
-Greedy first fit along several orders, then iterated local search over the order: a rectangle that touches the top
-moves to an earlier place. First fit along the order of offsets reproduces any placement with nothing floating, so the
-optimum is among what the search can reach. Work is counted in placed rectangles, not seconds: the same input gives the
-same offsets.
+First fit along an order; first fit along the order of offsets reproduces any placement with nothing floating, so the
+optimum is among what a search over orders can reach. Greedy orders come first (by size, area, lifetime, start). Then
+"squeaky wheel" optimisation against a capacity: the first rectangle that does not fit moves to an earlier place in the
+order. The capacity is the lower bound (the most that is alive at once) first, then bisected between it and the best.
+
+Work is counted in placed rectangles, not seconds: the same input gives the same offsets.
 """
 
 from __future__ import annotations
@@ -17,30 +19,39 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 
-SEARCH_PLACEMENTS = 150_000  # about 2 s of search; beyond 10,000 rectangles the greedy orders alone use more
+SEARCH_PLACEMENTS = 150_000  # at most, after the greedy orders: about 2 s
+PLACEMENTS_PER_RECTANGLE = 500  # the same for few rectangles
+ATTEMPT_PLACEMENTS = 15_000
 
 
 def place(starts: Ints, ends: Ints, sizes: Ints, fixed: Ints) -> Ints:
     """Offsets for rectangles alive in [starts, ends). `fixed` is the offset where it is given, -1 where it is free."""
     offsets = fixed.copy()
-    placer = _Placer(starts, ends, sizes, offsets)
-    free = np.flatnonzero((fixed < 0) & (sizes > 0))
-    offsets[fixed < 0] = 0  # nothing has to be found for what is empty
+    offsets[fixed < 0] = 0
+    placer = _Placer(starts, ends, sizes, fixed)
+    free = np.flatnonzero((fixed < 0) & (sizes > 0))  # nothing has to be found for what is empty
     if not len(free):
         return offsets
     floor = max(max_live(starts, ends, sizes), placer.fixed_top)
-    best: Ints | None = None
-    best_order: list[int] = []
-    best_top = int(sizes.sum()) + placer.fixed_top + 1
-    for order in _greedy_orders(starts, ends, sizes, free):
-        found = placer.first_fit(order, best_top - 1)
-        if found is not None:
-            best, best_order, best_top = found.copy(), order, placer.top(found)
+    best, best_top = placer.offsets, int(sizes.sum()) + placer.fixed_top + 1
+    orders = _greedy_orders(starts, ends, sizes, free)
+    for order in orders:
+        if placer.first_fit(order, best_top - 1) is None:
+            best, best_top = placer.offsets.copy(), placer.top()
         if best_top <= floor:
             break
-    assert best is not None
-    if best_top > floor:
-        best = _search(placer, best_order, best, floor)
+    work = min(SEARCH_PLACEMENTS, PLACEMENTS_PER_RECTANGLE * len(free))
+    attempts = [min(ATTEMPT_PLACEMENTS, work - done) for done in range(0, work, ATTEMPT_PLACEMENTS)]
+    low = floor  # nothing was found below
+    for attempt, attempt_work in enumerate(attempts):
+        if best_top <= low:
+            break
+        hopeful = attempt < len(attempts) / 2
+        capacity = floor if hopeful else (low + best_top - 1) // 2
+        if _squeaky_wheel(placer, orders[attempt % len(orders)], capacity, Random(attempt), attempt_work):
+            best, best_top = placer.offsets.copy(), placer.top()
+        elif not hopeful:
+            low = capacity + 1
     offsets[free] = best[free]
     return offsets
 
@@ -60,33 +71,22 @@ def _greedy_orders(starts: Ints, ends: Ints, sizes: Ints, free: Ints) -> list[li
     return [[int(i) for i in free[np.lexsort([k[free] for k in reversed(key)])]] for key in keys]
 
 
-def _search(placer: _Placer, order: list[int], offsets: Ints, floor: int) -> Ints:
-    """Iterated local search from `order`; ties are accepted, so that it drifts along plateaus."""
-    random = Random(0)
-    best = offsets
-    top = placer.top(offsets)
-    work = 0
-    position = {i: p for p, i in enumerate(order)}
-    while top > floor and work < SEARCH_PLACEMENTS:
-        touching = [i for i in order if offsets[i] + placer.sizes[i] == top]
-        moved = touching[random.randrange(len(touching))]
-        old = position[moved]
-        if old == 0:
-            new_order = order[1:]
-            new_order.insert(random.randrange(len(order)), moved)
-            kept = 0
-        else:
-            kept = random.randrange(old)
-            new_order = [*order[:kept], moved, *order[kept:old], *order[old + 1 :]]
-        found = placer.first_fit(new_order, top, offsets, kept)
-        work += placer.placed
-        if found is None:
-            continue
-        order, offsets = new_order, found.copy()
-        position = {i: p for p, i in enumerate(order)}
-        if placer.top(offsets) < top:
-            top, best = placer.top(offsets), offsets
-    return best
+def _squeaky_wheel(placer: _Placer, order: list[int], capacity: int, random: Random, work: int) -> bool:
+    """Whether offsets within `capacity` were found; they are in the placer then."""
+    order, kept = order.copy(), 0
+    stop = placer.placed + work
+    while placer.placed < stop:
+        failed = placer.first_fit(order, capacity, kept)
+        if failed is None:
+            return True
+        moved = order.pop(failed)
+        if random.random() < 0.3:
+            kept = random.randrange(failed + 1)
+        else:  # before one of the last few that stood in its way
+            rivals = [p for p in range(failed) if placer.meet(order[p], moved)]
+            kept = rivals[max(0, len(rivals) - 1 - int(random.expovariate(0.3)))] if rivals else 0
+        order.insert(kept, moved)
+    return False
 
 
 class _Placer:
@@ -94,49 +94,45 @@ class _Placer:
 
     def __init__(self, starts: Ints, ends: Ints, sizes: Ints, fixed: Ints) -> None:
         self.sizes = sizes
+        self.offsets = fixed.copy()  # of the last call of first_fit
+        self.placed = 0  # rectangles so far, in all calls
         self._starts, self._ends = starts, ends
         self._fixed = np.flatnonzero((fixed >= 0) & (sizes > 0))
-        self._fixed_offsets = fixed
         self.fixed_top = int((fixed + sizes)[self._fixed].max(initial=0))
         self._columns = np.zeros((4, len(sizes)), np.int64)  # start, end, offset, top
-        self._offsets = np.zeros(len(sizes), np.int64)
-        self.placed = 0
 
-    def top(self, offsets: Ints) -> int:
-        return int((offsets + self.sizes).max())
+    def top(self) -> int:
+        return int((self.offsets + self.sizes).max())
 
-    def first_fit(self, order: Sequence[int], limit: int, known: Ints | None = None, kept: int = 0) -> Ints | None:
-        """Offsets (valid until the next call) when placed along `order`, None as soon as one ends above `limit`.
+    def meet(self, i: int, j: int) -> bool:
+        return bool(self._starts[i] < self._ends[j] and self._starts[j] < self._ends[i])
 
-        The first `kept` of the order stay at their `known` offsets.
-        """
-        offsets, columns = self._offsets, self._columns
-        offsets[self._fixed] = self._fixed_offsets[self._fixed]
-        present = self._fixed
-        if known is not None and kept:
-            head = np.asarray(order[:kept])
-            offsets[head] = known[head]
-            present = np.concatenate((present, head))
+    def first_fit(self, order: Sequence[int], limit: int, kept: int = 0) -> int | None:
+        """Place along `order`. None if every rectangle ends at or below `limit`, else the position of the first that
+        does not, where it stops. The first `kept` of the order stay where the last call has them."""
+        offsets, columns = self.offsets, self._columns
+        head = np.asarray(order[:kept], np.int64)
+        present = np.concatenate((self._fixed, head))
         present = present[np.argsort(offsets[present], kind="stable")]
         count = len(present)
         columns[0, :count] = self._starts[present]
         columns[1, :count] = self._ends[present]
         columns[2, :count] = offsets[present]
         columns[3, :count] = offsets[present] + self.sizes[present]
-        self.placed = 0
-        for i in order[kept:]:
-            self.placed += 1
+        for position in range(kept, len(order)):
+            i = order[position]
             start, end, size = self._starts[i], self._ends[i], self.sizes[i]
+            self.placed += 1
             conflicts = (columns[0, :count] < end) & (columns[1, :count] > start)
             offset = _lowest_gap(columns[2, :count][conflicts], columns[3, :count][conflicts], size)
             if offset + size > limit:
-                return None
+                return position
             offsets[i] = offset
             at = int(np.searchsorted(columns[2, :count], offset))
             columns[:, at + 1 : count + 1] = columns[:, at:count].copy()
             columns[:, at] = start, end, offset, offset + size
             count += 1
-        return offsets
+        return None
 
 
 def _lowest_gap(lows: Ints, tops: Ints, size: np.int64) -> int:
