@@ -27,6 +27,10 @@ class UsageError(PoetcError):
     exit_code = 2
 
 
+class UnsupportedProblemError(UsageError):
+    """The chosen solver cannot handle a problem of this kind (no chain, no store, too many operators); others can."""
+
+
 class UnsupportedModelError(PoetcError):
     """The model holds operators, types or attributes that poetc does not train. Lists all of them at once."""
 
