@@ -18,6 +18,10 @@ setup: ## make .venv with poetc in it, and nothing else
 setup-test:
 	@scripts/setup test
 
+.PHONY: setup-arm
+setup-arm: ## install the compilers and emulators of the boards
+	@scripts/setup-arm
+
 .PHONY: demo
 demo: setup ## train the shipped digits model on a new writer: solve, emit C, compile, train, measure
 	@$(BIN)/python demo/demo.py
@@ -34,7 +38,7 @@ format: setup-test ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 
 .PHONY: test
-test: lint ## lint and every test that the project contains
+test: lint setup-arm ## lint and every test that the project contains
 	$(BIN)/pytest -n $(JOBS) -m "not conformance" $(PYTEST_ARGS)
 
 .PHONY: conformance

@@ -18,6 +18,7 @@ from poetc.cli.completion import completion
 from poetc.cli.emit import emit
 from poetc.cli.profile import profile
 from poetc.cli.report import report
+from poetc.cli.run import run
 from poetc.cli.solve import solve
 from poetc.cli.solvers import solvers
 from poetc.cli.validate import validate
@@ -31,6 +32,7 @@ First steps:
   poetc validate model.poetc
   poetc report model.poetc
   poetc emit model.poetc --target host -o src && make -C src
+  poetc run model.poetc --on qemu:mps2-an386
 
 \b
 Exit codes: 0 ok, 1 a check failed, 2 usage or file, 3 unsupported model,
@@ -55,7 +57,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (analyze, solve, emit, validate, report, solvers, profile, completion):
+for command in (analyze, solve, emit, run, validate, report, solvers, profile, completion):
     cli.add_command(command)
 
 

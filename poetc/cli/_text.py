@@ -135,6 +135,40 @@ def analyze_text(analysis: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def run_text(document: Mapping[str, Any]) -> str:
+    """What a run measured, with the operators that took most of it."""
+
+    def count(key: str) -> str:
+        return "" if document.get(key) is None else f"{document[key]:,}"
+
+    measured, predicted = document["peak_measured_bytes"], document["peak_predicted_bytes"]
+    operators = sorted(document.get("operators", ()), key=lambda o: -int(o["instructions"]))
+    reserve = document.get("stack_reserved_bytes")
+    lines = fields(
+        (
+            ("on", f"{document['on']}  ({document['target']}, {document['numerics']} numerics)"),
+            ("steps", count("steps")),
+            ("loss", f"{document['loss']:.6f}  (first {document['losses'][0]:.6f})"),
+            ("peak, measured", f"{measured:,} B"),
+            ("peak, predicted", f"{predicted:,} B  ({'equal' if measured == predicted else 'NOT EQUAL'})"),
+            ("budget", f"{document['budget_bytes']:,} B"),
+            ("stack, measured", f"{count('stack_measured_bytes')} B of {reserve:,} B" if reserve else ""),
+            ("flash", f"{count('flash_bytes')} B" if document.get("flash_bytes") else ""),
+            ("instructions", count("instructions")),
+            ("pages", f"{document['page_outs']:,} out, {document['page_ins']:,} in"),
+            ("state", document["state_sha256"]),
+        )
+    )
+    if not operators:
+        return lines
+    total = sum(o["instructions"] for o in operators) or 1
+    rows = [
+        (o["name"], o["kind"], f"{o['times']:,}", f"{o['instructions']:,}", percent(o["instructions"] / total))
+        for o in operators[:10]
+    ]
+    return f"{lines}\n\n{table(('operator', 'kind', 'times', 'instructions', 'share'), rows)}"
+
+
 def emit_text(document: Mapping[str, Any]) -> str:
     """What was emitted, and what it needs."""
     goal = "libmodel.a" if document["target"] == "cortex-m" else "train"

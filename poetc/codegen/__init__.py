@@ -2,34 +2,60 @@
 
 from poetc.codegen._boards import BOARDS, TARGETS, Board, Target
 from poetc.codegen._check import ProgramError, check_program
-from poetc.codegen._emit import emit
+from poetc.codegen._emit import Numerics, emit
 from poetc.codegen._firmware import Memory
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library
-from poetc.codegen._interpret import Interpreter, interpret, sample_inputs
+from poetc.codegen._interpret import Interpreter, all_inputs, interpret, sample_inputs
 from poetc.codegen._lower import high_water, lower, lower_inference, store_blocks
+from poetc.codegen._run import (
+    BoardFault,
+    BoardStopped,
+    Firmware,
+    Run,
+    build_firmware,
+    check_pages,
+    execute,
+    rebuild,
+    state_digest,
+)
+from poetc.codegen._toolchain import Elf
+from poetc.codegen._toolchain import require as require_toolchain
 from poetc.codegen._validate import TensorError, Validation, validate
 
 __all__ = [
     "BOARDS",
     "TARGETS",
     "Board",
+    "BoardFault",
+    "BoardStopped",
+    "Elf",
+    "Firmware",
     "HostModel",
     "Interpreter",
     "Memory",
+    "Numerics",
     "ProgramError",
+    "Run",
     "StepError",
     "Target",
     "TensorError",
     "Validation",
+    "all_inputs",
+    "build_firmware",
     "build_host",
+    "check_pages",
     "check_program",
     "compile_library",
     "emit",
+    "execute",
     "high_water",
     "interpret",
     "lower",
     "lower_inference",
+    "rebuild",
+    "require_toolchain",
     "sample_inputs",
+    "state_digest",
     "store_blocks",
     "validate",
 ]

@@ -135,8 +135,10 @@ def rebuild(board: Board, program: Program, values: Mapping[str, Value], directo
     """Build what is in `directory` / src, and lay out the store for the first run."""
     source = directory / "src"
     hosted = board.target == "cortex-a"
-    words = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", source]
-    command([*words, *(["LDFLAGS=-static"] if hosted else [])], f"the emitted C does not build for {board.name}")
+    words = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(source)]
+    if hosted:
+        words.append("LDFLAGS=-static")
+    command(words, f"the emitted C does not build for {board.name}")
     elf = read_elf(source / ("train" if hosted else "firmware.elf"), compiler_prefix(board))
     run = directory / "run"
     run.mkdir(exist_ok=True)

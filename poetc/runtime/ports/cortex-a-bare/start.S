@@ -5,7 +5,7 @@ _start:
     mrs x0, mpidr_el1
     and x0, x0, #3
     cbz x0, 1f
-0:  wfe
+0:  wfi
     b 0b
 1:  adr x2, vectors
     mrs x0, CurrentEL

@@ -1,0 +1,73 @@
+"""`poetc run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from poetc.cli import _options
+from poetc.cli._console import Console
+
+EPILOG = """\b
+Examples:
+  poetc run model.poetc --on qemu:mps2-an386 --steps 20
+  poetc run model.poetc --on qemu:lm3s6965evb --data digits.npz --json
+"""
+
+
+def _complete_board(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    del context, parameter
+    from poetc import running
+
+    return [CompletionItem(name) for name in running.board_names() if name.startswith(incomplete)]
+
+
+@click.command(short_help="Train on an emulated board, measured.", epilog=EPILOG)
+@click.argument("directory", metavar="DIR", type=_options.DIRECTORY)
+@click.option(
+    "--on",
+    required=True,
+    metavar="qemu:BOARD|host",
+    shell_complete=_complete_board,
+    help="qemu: and one of mps2-an385, mps2-an386, mps2-an500, mps3-an547, lm3s6965evb, microbit, raspi3b, virt-a72,"
+    " aarch64, armhf; or this machine.",
+)
+@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Default: one pass over the data.")
+@click.option(
+    "--data",
+    type=_options.FILE,
+    metavar="D.npz",
+    help="An array of samples for each input of the model, and `target`. Default: random data.",
+)
+@click.option(
+    "--numerics",
+    type=click.Choice(["portable", "fast"]),
+    default="portable",
+    show_default=True,
+    help="portable: the same bits on every board; fast: each uses its fused multiply-add.",
+)
+@click.option("--keep", type=_options.DIRECTORY, metavar="DIR", help="Keep the project, the card and the state there.")
+@_options.output_options
+def run(directory: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
+    """Build what DIR emits for a board, train on the emulated board, and measure.
+
+    Memory, instructions and pages are counted from outside the program. Exit code 1 when the measured peak is not the
+    predicted one, when the board traps an access past the budget, or when the program stops with an error.
+    """
+    from poetc import running
+    from poetc.cli import _text
+
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    request = running.RunRequest(directory=directory, **options)
+
+    def on_step(step: int, loss: float) -> None:
+        if not quiet:
+            click.echo(f"step {step} loss {loss:.6f}", err=as_json)
+
+    with console.progress("reading the schedule") as progress:
+        document = running.run(request, progress, on_step)
+    console.answer(document, _text.run_text(document))
+    running.require_peak(document)

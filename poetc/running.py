@@ -1,0 +1,199 @@
+"""What `poetc run` does: a solved directory on an emulated board, or on this machine, measured."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from poetc import artifact, codegen, outputs
+from poetc.artifact import Artifact
+from poetc.codegen import BOARDS, Memory
+from poetc.codegen.program import Program
+from poetc.devices import load_profile
+from poetc.errors import CheckFailed, UsageError
+from poetc.graph import Array, Value
+
+Progress = Callable[[str], None]
+OnStep = Callable[[int, float], None]
+DEFAULT_STEPS = 10
+STORED_TARGET = "target"  # the name under which a data file holds the target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """`on`: qemu:BOARD or host. `steps`: default one pass over the data, or DEFAULT_STEPS of random data without any.
+
+    `keep`: where the emitted project and what the run wrote stay.
+    """
+
+    directory: Path
+    on: str
+    steps: int | None = None
+    data: Path | None = None
+    numerics: codegen.Numerics = "portable"
+    keep: Path | None = None
+
+
+def board_names() -> list[str]:
+    """What `--on` takes."""
+    return ["host", *(f"qemu:{name}" for name in BOARDS)]
+
+
+def run(request: RunRequest, progress: Progress, on_step: OnStep) -> dict[str, Any]:
+    """Emit, build, run, measure. Raises UsageError without the toolchain, CheckFailed where something does not hold."""
+    board = _board(request.on)
+    if board is not None:
+        codegen.require_toolchain(BOARDS[board])
+    solved = artifact.read(request.directory)
+    progress("lowering")
+    program = outputs.training_program(solved)
+    batches = read_batches(program, request.data, request.steps)
+    assert solved.graph is not None  # training_program says so
+    values = solved.graph.values
+    with tempfile.TemporaryDirectory(prefix="poetc-run-") as scratch:
+        if board is None:
+            return _on_host(solved, program, values, batches, on_step)
+        directory = request.keep or Path(scratch)
+        directory.mkdir(parents=True, exist_ok=True)
+        progress(f"compiling for {board}")
+        firmware = codegen.build_firmware(
+            program, values, board, directory, memory=memory_of(solved), numerics=request.numerics
+        )
+        progress(f"running on {board}")
+        document = _document(solved, program, firmware, codegen.execute(firmware, batches, on_step))
+        return {**document, "on": request.on, "numerics": request.numerics}
+
+
+def memory_of(solved: Artifact) -> Memory:
+    """The budget that was solved for, and the stack that the profile sets aside within it."""
+    profile = load_profile(solved.summary["device"])
+    return Memory(solved.problem.budget_bytes, int(profile.memory.stack_bytes.value))
+
+
+def _board(on: str) -> str | None:
+    if on == "host":
+        return None
+    emulator, _, name = on.partition(":")
+    if emulator != "qemu" or name not in BOARDS:
+        raise UsageError(f"--on {on}: choose from {', '.join(board_names())}")
+    return name
+
+
+def _document(solved: Artifact, program: Program, firmware: codegen.Firmware, run: codegen.Run) -> dict[str, Any]:
+    """The answer. Peaks are of the RAM that a budget counts: what is set aside for runtime and stack, and the arena."""
+    base = solved.problem.base_bytes
+    elf = firmware.elf
+    return {
+        "board": firmware.board.name,
+        "target": firmware.board.target,
+        "steps": len(run.losses),
+        "loss": run.losses[-1],
+        "losses": list(run.losses),
+        "peak_measured_bytes": base + run.arena_bytes,
+        "peak_predicted_bytes": base + program.high_water_bytes,
+        "budget_bytes": solved.problem.budget_bytes,
+        "arena_bytes": program.arena_bytes,
+        "instructions": run.instructions,
+        "total_instructions": run.total_instructions,
+        "page_ins": run.page_ins,
+        "page_outs": run.page_outs,
+        "state_sha256": run.state_sha256,
+        "flash_bytes": elf.flash_bytes,
+        "ram_bytes": elf.data_bytes + elf.bss_bytes,
+        "variables_bytes": _span(elf, "poetc_data", "poetc_bss_end"),
+        "stack_measured_bytes": run.stack_bytes,
+        "stack_reserved_bytes": _span(elf, "poetc_stack", "poetc_stack_top"),
+        "operators": [
+            {"name": c.name, "kind": c.kind, "times": c.times, "instructions": c.instructions} for c in run.counts
+        ],
+    }
+
+
+def _span(elf: codegen.Elf, first: str, end: str) -> int | None:
+    return elf.symbols[end] - elf.symbols[first] if first in elf.symbols else None
+
+
+def require_peak(document: Mapping[str, Any]) -> None:
+    """CheckFailed where the measured peak is not the predicted one."""
+    if document["peak_measured_bytes"] != document["peak_predicted_bytes"]:
+        raise CheckFailed(
+            f"{document['on']}: measured a peak of {document['peak_measured_bytes']} bytes, predicted were"
+            f" {document['peak_predicted_bytes']}"
+        )
+
+
+def _on_host(
+    solved: Artifact, program: Program, values: Mapping[str, Value], batches: list[dict[str, Array]], on_step: OnStep
+) -> dict[str, Any]:
+    with codegen.build_host([program], values) as model:
+        arena_bytes = model.measure_high_water(batches[0])
+        losses = []
+        for step, batch in enumerate(batches, 1):
+            losses.append(model.run(batch))
+            on_step(step, losses[-1])
+        state = {name: model.state(name) for name in model.state_names()}
+        base = solved.problem.base_bytes
+        return {
+            "on": "host",
+            "board": "host",
+            "target": "host",
+            "numerics": "portable",
+            "steps": len(losses),
+            "loss": losses[-1],
+            "losses": losses,
+            "peak_measured_bytes": base + arena_bytes,
+            "peak_predicted_bytes": base + program.high_water_bytes,
+            "budget_bytes": solved.problem.budget_bytes,
+            "arena_bytes": program.arena_bytes,
+            "instructions": None,
+            "page_ins": model.page_ins,
+            "page_outs": model.page_outs,
+            "state_sha256": codegen.state_digest(state),
+            "flash_bytes": None,
+        }
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def read_batches(program: Program, data: Path | None, steps: int | None) -> list[dict[str, Array]]:
+    """One batch a step: of the data, round and round, or random.
+
+    A data file is an `.npz` with an array for each input of the model, by name, and `target`; its first axis runs over
+    samples, or over whole batches. Raises UsageError for anything else.
+    """
+    if data is None:
+        return [dict(codegen.sample_inputs(program, step)) for step in range(steps or DEFAULT_STEPS)]
+    try:
+        with np.load(data, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError, OSError) as error:
+        raise UsageError(f"{data}: not an .npz file of arrays") from error
+    columns = {}
+    for binding in codegen.all_inputs(program):
+        is_target = program.target is not None and binding.name == program.target.name
+        key = STORED_TARGET if is_target and binding.name not in arrays else binding.name
+        if key not in arrays:
+            raise UsageError(f"{data}: has no array {key!r} (it has {', '.join(sorted(arrays)) or 'none'})")
+        columns[binding.name] = _cut(str(data), key, arrays[key], binding.operand.type.shape)
+    count = min(len(column) for column in columns.values())
+    if count == 0:
+        raise UsageError(f"{data}: holds less than one batch")
+    return [{name: column[step % count] for name, column in columns.items()} for step in range(steps or count)]
+
+
+def _cut(data: str, key: str, array: Array, shape: tuple[int, ...]) -> Array:
+    """`array` as [steps, *shape]. A last batch that is not whole is left out."""
+    if array.shape[1:] == shape:
+        return array
+    if shape and array.ndim == len(shape) and array.shape[1:] == shape[1:]:
+        whole = len(array) // shape[0]
+        return array[: whole * shape[0]].reshape(whole, *shape)
+    raise UsageError(
+        f"{data}: {key} has shape {list(array.shape)}; needed are [samples, {', '.join(map(str, shape[1:]))}]"
+    )
