@@ -10,7 +10,7 @@ from typing import Any
 
 from poetc import frontend, passes, reporting, solvers, training
 from poetc.artifact import Artifact, write
-from poetc.devices import DeviceProfile, build_problem, load_profile, parse_duration, parse_size
+from poetc.devices import DeviceProfile, build_problem, fit_notes, load_profile, parse_duration, parse_size
 from poetc.errors import InfeasibleError, UsageError
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
@@ -139,7 +139,7 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         "solve_seconds": round(time.perf_counter() - started, 3),
         "model": str(request.model.source),
         "device": problem.device,
-        "notes": list(step.notes) if step is not None else [],
+        "notes": [*step.notes, *fit_notes(step, profile, problem.budget_bytes)] if step and profile else [],
         "out": str(request.out) if request.out is not None else None,
     }
     artifact = Artifact(
@@ -168,7 +168,7 @@ def _problem(
             raise UsageError(f"{source}: {error.strerror}") from error
     profile = load_profile(request.model.device)
     graph, step = training_graph(request.model)
-    return graph, step, profile, build_problem(step, profile, budget_bytes=0)
+    return graph, step, profile, build_problem(step, profile, budget_bytes=profile.ram_bytes)
 
 
 def _limits(request: SolveRequest, problem: Problem) -> Problem:

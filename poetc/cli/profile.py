@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import Any
+
 import click
 
 from poetc.cli import _options
@@ -38,3 +42,88 @@ def show(name: str, as_json: bool, quiet: bool, verbose: bool) -> None:
     device = load_profile(name)
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     console.answer(profile_to_dict(device), profile_to_yaml(device))
+
+
+@profile.command(epilog="Example:\n\n  poetc profile check boards/*.yaml")
+@click.argument("names", metavar="NAME|FILE...", nargs=-1, required=True)
+@_options.output_options
+def check(names: tuple[str, ...], as_json: bool, quiet: bool, verbose: bool) -> None:
+    """Check device profiles: the schema, the sources, and whether the numbers are possible. Exit code 1 if not."""
+    from poetc.devices import check_profiles
+
+    result = check_profiles(names)
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    if not (as_json and result.errors):  # then the one object is the error's, which holds the document
+        console.answer(result.document, result.text)
+    result.require()
+
+
+@profile.command(
+    epilog="Example:\n\n  poetc profile new --like nrf52840 --title 'My board' --clock 128 -o mine.yaml"
+)
+@click.option("--like", "inherits", metavar="NAME|FILE", help="The closest device there is; what is not given is its.")
+@click.option("--title", help="One line that says what it is.")
+@click.option("--core", help="As compilers call it: cortex-m4.")
+@click.option("--clock", "clock_mhz", type=click.FloatRange(min=0, min_open=True), metavar="MHZ")
+@click.option("--ram", metavar="SIZE", help="One piece of RAM that training may use: 256KiB.")
+@click.option("--flash", metavar="SIZE")
+@click.option(
+    "--mac-per-s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="RATE",
+    help="Multiply-accumulates a second in float. Default: the base's, scaled by the clock.",
+)
+@click.option("--active-w", type=click.FloatRange(min=0), metavar="WATT", help="Power while computing.")
+@click.option("--idle-w", type=click.FloatRange(min=0), metavar="WATT", help="Power while waiting.")
+@click.option(
+    "--source-kind",
+    type=click.Choice(["measured", "datasheet", "published", "derived", "estimated"]),
+    default="estimated",
+    show_default=True,
+    help="Where the numbers given come from.",
+)
+@click.option("--source", "source_text", metavar="TEXT", help="Which measurement, data sheet, paper.")
+@click.option("-o", "--output", "out", type=_options.FILE, metavar="FILE.yaml", required=True)
+@_options.output_options
+def new(out: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
+    """Write a profile of your own board, from the closest one and what differs.
+
+    On a terminal it asks for what is not given.
+    """
+    from poetc.devices import NewProfile, create_profile, load_profile, parse_size, profile_to_dict
+
+    if sys.stdin.isatty():
+        _ask(options)
+    if options["inherits"] is None or options["title"] is None:
+        raise click.UsageError("--like and --title are needed")
+    load_profile(options["inherits"])
+    clock_mhz = options.pop("clock_mhz")
+    for name in ("ram", "flash"):
+        text = options.pop(name)
+        options[f"{name}_bytes"] = None if text is None else parse_size(text, option=f"--{name}")
+    options["clock_hz"] = None if clock_mhz is None else round(clock_mhz * 1e6)
+    made = create_profile(NewProfile(**{k: v for k, v in options.items() if v is not None}), out)
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    console.answer(profile_to_dict(made), f"written to  {out}\nuse it with  --device {out}")
+
+
+def _ask(options: dict[str, Any]) -> None:
+    """Fill in what is missing, the base's values being the answers to an empty line."""
+    from poetc.devices import list_profiles, load_profile
+
+    if options["inherits"] is None:
+        click.echo(f"Known devices: {', '.join(list_profiles())}", err=True)
+        options["inherits"] = click.prompt("The closest one", err=True)
+    base = load_profile(options["inherits"])
+    if options["title"] is None:
+        options["title"] = click.prompt("Title", err=True)
+    questions: tuple[tuple[str, str, Any], ...] = (
+        ("clock_mhz", "Clock in MHz", base.cpu.clock_hz.value / 1e6),
+        ("ram", "RAM in one piece", f"{base.ram_bytes}B"),
+        ("active_w", "Watts while computing", float(base.power.active_w.value)),
+        ("idle_w", "Watts while waiting", float(base.power.idle_w.value)),
+    )
+    for name, text, default in questions:
+        if options[name] is None:
+            answer = click.prompt(text, default=default, type=type(default), err=True)
+            options[name] = None if answer == default else answer

@@ -1,19 +1,25 @@
 """Devices: profiles with provenance, the cost model, and Graph → Problem. See docs/adding-a-device.md."""
 
 from poetc.devices.building import build_problem, is_flash_resident
+from poetc.devices.checking import check_profiles
+from poetc.devices.creating import NewProfile, create_profile
 from poetc.devices.loading import list_profiles, load_profile, profile_to_dict, profile_to_yaml
 from poetc.devices.profile import DeviceProfile, Quantity, Source, Store
-from poetc.devices.totals import Totals, compute_totals, flash_needed_bytes
+from poetc.devices.totals import Totals, compute_totals, fit_notes, flash_needed_bytes
 from poetc.devices.units import format_bytes, format_ns, format_pj, parse_duration, parse_size
 
 __all__ = [
     "DeviceProfile",
+    "NewProfile",
     "Quantity",
     "Source",
     "Store",
     "Totals",
     "build_problem",
+    "check_profiles",
     "compute_totals",
+    "create_profile",
+    "fit_notes",
     "flash_needed_bytes",
     "format_bytes",
     "format_ns",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from poetc.devices.building import is_flash_resident
 from poetc.devices.profile import DeviceProfile
+from poetc.devices.units import format_bytes
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec, view_roots
 
@@ -74,3 +75,23 @@ def flash_needed_bytes(graph: Graph, profile: DeviceProfile) -> int:
         for name, t in graph.tensors.items()
         if name not in made and (t.role.is_state or is_flash_resident(t, graph, profile))
     )
+
+
+def fit_notes(graph: Graph, profile: DeviceProfile, budget_bytes: int) -> tuple[str, ...]:
+    """What of the device is too small for a budget or a model, one line each; empty if all fits.
+
+    Not errors: a schedule for a budget that no board of this kind has is still worth comparing.
+    """
+    notes: list[str] = []
+    if budget_bytes > profile.ram_bytes:
+        notes.append(
+            f"the budget of {format_bytes(budget_bytes)} is more than the {format_bytes(profile.ram_bytes)} of RAM that"
+            f" {profile.name} has: what comes out will not run on it"
+        )
+    needed = flash_needed_bytes(graph, profile)
+    if profile.flash_bytes is not None and needed > profile.flash_bytes:
+        notes.append(
+            f"constants and the initial state take {format_bytes(needed)} of flash, code not counted;"
+            f" {profile.name} has {format_bytes(profile.flash_bytes)}"
+        )
+    return tuple(notes)
