@@ -59,21 +59,50 @@ def _graph(solved: Artifact) -> TrainingGraph:
     return solved.graph
 
 
-def emit(directory: Path, target: str, out: Path, progress: Progress = _silent) -> dict[str, Any]:
-    """Write C for `target` to `out`; what it needs, in bytes."""
+def memory_of(solved: Artifact) -> codegen.Memory:
+    """The RAM that firmware is linked for: the budget that was solved for, and in it the profile's stack."""
+    if solved.profile is None:
+        raise UsageError("solved without a device profile: its stack is not known; run poetc solve again")
+    return codegen.Memory(solved.problem.budget_bytes, int(solved.profile.memory.stack_bytes.value))
+
+
+def emit(
+    directory: Path,
+    target: str,
+    out: Path,
+    progress: Progress = _silent,
+    *,
+    board: str | None = None,
+    numerics: codegen.Numerics = "portable",
+) -> dict[str, Any]:
+    """Write C for `target` (and `board`, for firmware) to `out`; what it needs, in bytes."""
     solved = artifact.read(directory)
     progress("lowering")
     training = training_program(solved)
     inference = inference_program(solved, training)
     programs = [training] if inference is None else [training, inference]
+    if target in codegen.TARGETS and codegen.TARGETS[target].build == "firmware":
+        # Firmware has RAM for the training step; the model itself comes along where it needs no more.
+        programs = [p for p in programs if p.arena_bytes <= training.arena_bytes]
     progress("writing C")
     graph = _graph(solved)
     # Inference may read constants that training dropped.
     values = {**(solved.inference.values if solved.inference else {}), **graph.values}
-    codegen.emit(programs, values, model=graph.name.removesuffix(".onnx"), target=target, out_dir=out)
+    codegen.emit(
+        programs,
+        values,
+        model=graph.name.removesuffix(".onnx"),
+        target=target,
+        out_dir=out,
+        numerics=numerics,
+        board=board,
+        memory=memory_of(solved),
+    )
     return {
         "out": str(out),
         "target": target,
+        "board": board or (codegen.TARGETS[target].board or None),
+        "makes": codegen.GOALS[codegen.TARGETS[target].build],
         "programs": [program.name for program in programs],
         "arena_bytes": max(program.arena_bytes for program in programs),
         "train_arena_bytes": training.arena_bytes,

@@ -12,9 +12,8 @@ import numpy as np
 
 from poetc import artifact, codegen, outputs
 from poetc.artifact import Artifact
-from poetc.codegen import BOARDS, Memory
+from poetc.codegen import BOARDS
 from poetc.codegen.program import Program
-from poetc.devices import load_profile
 from poetc.errors import CheckFailed, UsageError
 from poetc.graph import Array, Value
 
@@ -62,17 +61,11 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep) -> dict[str, A
         directory.mkdir(parents=True, exist_ok=True)
         progress(f"compiling for {board}")
         firmware = codegen.build_firmware(
-            program, values, board, directory, memory=memory_of(solved), numerics=request.numerics
+            program, values, board, directory, memory=outputs.memory_of(solved), numerics=request.numerics
         )
         progress(f"running on {board}")
         document = _document(solved, program, firmware, codegen.execute(firmware, batches, on_step))
         return {**document, "on": request.on, "numerics": request.numerics}
-
-
-def memory_of(solved: Artifact) -> Memory:
-    """The budget that was solved for, and the stack that the profile sets aside within it."""
-    profile = load_profile(solved.summary["device"])
-    return Memory(solved.problem.budget_bytes, int(profile.memory.stack_bytes.value))
 
 
 def _board(on: str) -> str | None:

@@ -110,6 +110,14 @@ training_options = stacked(
     ),
 )
 
+numerics_option = click.option(
+    "--numerics",
+    type=click.Choice(["portable", "fast"]),
+    default="portable",
+    show_default=True,
+    help="portable: the same bits on every board; fast: each uses its fused multiply-add.",
+)
+
 output_options = stacked(
     click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object on stdout."),
     click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors."),

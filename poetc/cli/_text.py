@@ -171,7 +171,7 @@ def run_text(document: Mapping[str, Any]) -> str:
 
 def emit_text(document: Mapping[str, Any]) -> str:
     """What was emitted, and what it needs."""
-    goal = "libmodel.a" if document["target"] == "cortex-m" else "train"
+    goal = document["makes"]
     return fields(
         (
             ("written to", f"{document['out']}  (make -C {document['out']} builds {goal}; README.md there says more)"),

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from poetc.cli import _options
 from poetc.cli._console import Console
 
+TARGETS = (
+    "host",
+    "cortex-a",
+    "cortex-a-bare",
+    "cortex-m",
+    "cortex-m0",
+    "cortex-m3",
+    "cortex-m4f",
+    "cortex-m7",
+    "cortex-m55",
+)  # spelled out so that --help does not load the compiler; a test compares them
+
 EPILOG = """\b
 Example:
   poetc emit model.poetc --target host -o src
   make -C src
+  poetc emit model.poetc --target cortex-m3 --board lm3s6965evb -o firmware
 """
 
 
@@ -21,7 +35,7 @@ Example:
 @click.option(
     "-t",
     "--target",
-    type=click.Choice(["host", "cortex-a", "cortex-m"]),
+    type=click.Choice(TARGETS),
     default="host",
     show_default=True,
     help="What it is built for.",
@@ -29,16 +43,33 @@ Example:
 @click.option(
     "-o", "--output-dir", "out", type=_options.DIRECTORY, required=True, metavar="SRC", help="Where the C goes."
 )
+@click.option(
+    "--board",
+    metavar="NAME",
+    help="Whose memory map firmware is linked for (see `poetc run --help`). Default: the target's usual one.",
+)
+@_options.numerics_option
 @_options.output_options
-def emit(directory: Path, target: str, out: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
+def emit(
+    directory: Path,
+    target: str,
+    out: Path,
+    board: str | None,
+    numerics: Literal["portable", "fast"],
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
     """Write the C that trains: from DIR, which `poetc solve` made, to SRC.
 
-    SRC holds the step table, the initial weights, the kernels that are used, the runtime and a Makefile.
+    For cortex-m0 to cortex-m55 and cortex-a-bare that is a firmware project, linked for the budget; for cortex-m a
+    library; for host and cortex-a (Linux) a program. SRC holds the step table, the initial weights, the kernels that
+    are used, the runtime and a Makefile.
     """
     from poetc import outputs
     from poetc.cli import _text
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("emitting C") as progress:
-        document = outputs.emit(directory, target, out, progress)
+        document = outputs.emit(directory, target, out, progress, board=board, numerics=numerics)
     console.answer(document, _text.emit_text(document))

@@ -42,13 +42,7 @@ def _complete_board(context: click.Context, parameter: click.Parameter, incomple
     metavar="D.npz",
     help="An array of samples for each input of the model, and `target`. Default: random data.",
 )
-@click.option(
-    "--numerics",
-    type=click.Choice(["portable", "fast"]),
-    default="portable",
-    show_default=True,
-    help="portable: the same bits on every board; fast: each uses its fused multiply-add.",
-)
+@_options.numerics_option
 @click.option("--keep", type=_options.DIRECTORY, metavar="DIR", help="Keep the project, the card and the state there.")
 @_options.output_options
 def run(directory: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
