@@ -9,13 +9,17 @@ predecessor's; in between it may come back anywhere.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 import numpy as np
 
 from poetc.scheduling._bounds import state_chains
-from poetc.scheduling._placement import max_live, place
+from poetc.scheduling._placement import SEARCH_PLACEMENTS, max_live, place
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, PageIn, PageOut, Schedule
+
+HOME_ORDERS = 24
+HOME_ORDER_PLACEMENTS = 2_000
 
 
 @dataclass(slots=True)
@@ -25,7 +29,7 @@ class _Lifetime:
     end: int
     tensors: list[tuple[int, int]] = field(default_factory=list)
     operator: int | None = None
-    offset_bytes: int | None = None  # given for state at home
+    offset_bytes: int | None = None
 
 
 def pack(problem: Problem, schedule: Schedule) -> MemoryPlan:
@@ -35,15 +39,18 @@ def pack(problem: Problem, schedule: Schedule) -> MemoryPlan:
     """
     step_count = len(schedule.steps)
     lifetimes = _lifetimes(problem, schedule)
-    state_bytes = _fix_state(problem, lifetimes, step_count)
-    # State is many small pieces, mostly there all the time: one obstacle does for all of these, and is much faster.
-    state = [a for a in lifetimes if a.offset_bytes is not None]
-    lasting_bytes = sum(_aligned(problem, a.size_bytes) for a in state if (a.start, a.end) == (0, step_count))
-    obstacles = [_Lifetime(lasting_bytes, 0, step_count, offset_bytes=0)]
-    obstacles += [a for a in state if (a.start, a.end) != (0, step_count)]
-    loose = [a for a in lifetimes if a.offset_bytes is None]
-    for lifetime, offset in zip(loose, _place(problem, obstacles + loose)[len(obstacles) :], strict=True):
-        lifetime.offset_bytes = offset
+    homes = _homes(problem, lifetimes, step_count)
+    # Which of the state that is paged out lies next to which other decides how their gaps join: try some orders.
+    absent = sum(first is not last for first, last in homes)
+    best = homes
+    if absent > 1:
+        random = Random(0)
+        tops: list[int] = []
+        orders = [homes, *(_shuffled(homes, absent, random) for _ in range(HOME_ORDERS))]
+        for order in orders:
+            tops.append(_place(problem, lifetimes, order, step_count, HOME_ORDER_PLACEMENTS))
+        best = orders[tops.index(min(tops))]
+    _place(problem, lifetimes, best, step_count, SEARCH_PLACEMENTS)
     if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in schedule.steps):
         top = _aligned(problem, _top(lifetimes))
         lifetimes.append(_Lifetime(problem.page_buffer_bytes, 0, step_count, offset_bytes=top))
@@ -58,7 +65,7 @@ def pack(problem: Problem, schedule: Schedule) -> MemoryPlan:
         allocations=tuple(allocations),
         arena_bytes=_top(lifetimes),
         max_live_bytes=max_live(starts, ends, sizes),
-        state_bytes=state_bytes,
+        state_bytes=sum(_aligned(problem, first.size_bytes) for first, _ in homes),
     )
 
 
@@ -66,35 +73,57 @@ def _top(lifetimes: list[_Lifetime]) -> int:
     return max(((a.offset_bytes or 0) + a.size_bytes for a in lifetimes), default=0)
 
 
-def _place(problem: Problem, lifetimes: list[_Lifetime]) -> list[int]:
-    # In units of the alignment, where every offset is a whole number.
-    unit = problem.alignment_bytes
-    starts = np.array([a.start for a in lifetimes], np.int64)
-    ends = np.array([a.end for a in lifetimes], np.int64)
-    sizes = np.array([-(-a.size_bytes // unit) for a in lifetimes], np.int64)
-    fixed = np.array([-1 if a.offset_bytes is None else a.offset_bytes // unit for a in lifetimes], np.int64)
-    return [int(offset) * unit for offset in place(starts, ends, sizes, fixed)]
+def _place(
+    problem: Problem,
+    lifetimes: list[_Lifetime],
+    homes: list[tuple[_Lifetime, _Lifetime]],
+    step_count: int,
+    placements: int,
+) -> int:
+    """Set all offsets, state from the bottom in the order of `homes`; returns the highest end."""
+    at_home: set[int] = set()
+    top = lasting_bytes = 0
+    for first, last in homes:
+        first.offset_bytes = last.offset_bytes = top
+        top += _aligned(problem, first.size_bytes)
+        at_home |= {id(first), id(last)}
+        if first is last:
+            lasting_bytes = top
+    # State is many small pieces, mostly there all the time: one obstacle does for all of these, and is much faster.
+    obstacles = [_Lifetime(lasting_bytes, 0, step_count, offset_bytes=0)]
+    obstacles += [a for first, last in homes if first is not last for a in (first, last)]
+    loose = [a for a in lifetimes if id(a) not in at_home]
+    everything = obstacles + loose
+    unit = problem.alignment_bytes  # in units of which every offset is a whole number
+    starts = np.array([a.start for a in everything], np.int64)
+    ends = np.array([a.end for a in everything], np.int64)
+    sizes = np.array([-(-a.size_bytes // unit) for a in everything], np.int64)
+    fixed = np.full(len(everything), -1, np.int64)
+    fixed[: len(obstacles)] = [(a.offset_bytes or 0) // unit for a in obstacles]
+    for lifetime, offset in zip(everything, place(starts, ends, sizes, fixed, placements), strict=True):
+        lifetime.offset_bytes = int(offset) * unit
+    return _top(lifetimes)
 
 
-def _fix_state(problem: Problem, lifetimes: list[_Lifetime], step_count: int) -> int:
-    """Give the first and the last residency of each state its offset; returns where state ends."""
-    first: dict[int, _Lifetime] = {}
-    last: dict[int, _Lifetime] = {}
+def _homes(problem: Problem, lifetimes: list[_Lifetime], step_count: int) -> list[tuple[_Lifetime, _Lifetime]]:
+    """The first and the last residency of each state (the same if it never leaves RAM); the longest absent last."""
+    starting: dict[int, _Lifetime] = {}
+    ending: dict[int, _Lifetime] = {}
     for lifetime in lifetimes:
         for t, step in lifetime.tensors:
             if step == 0 and lifetime.start == 0:
-                first[t] = lifetime
+                starting[t] = lifetime
             if lifetime.end == step_count:
-                last[t] = lifetime
-    homes = [(first[chain[0]], last[chain[-1]]) for chain in state_chains(problem)]
-    # Longest absent last.
-    homes.sort(key=lambda home: home[1].start - home[0].end if home[0] is not home[1] else -step_count)
-    top = 0
-    for home in homes:
-        for lifetime in home:
-            lifetime.offset_bytes = top
-        top += _aligned(problem, home[0].size_bytes)
-    return top
+                ending[t] = lifetime
+    homes = [(starting[chain[0]], ending[chain[-1]]) for chain in state_chains(problem)]
+    return sorted(homes, key=lambda h: h[1].start - h[0].end if h[0] is not h[1] else -step_count)
+
+
+def _shuffled(homes: list[tuple[_Lifetime, _Lifetime]], last: int, random: Random) -> list[tuple[_Lifetime, _Lifetime]]:
+    """The last so many in another order."""
+    tail = homes[len(homes) - last :]
+    random.shuffle(tail)
+    return homes[: len(homes) - last] + tail
 
 
 def _aligned(problem: Problem, size_bytes: int) -> int:

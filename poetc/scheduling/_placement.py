@@ -24,8 +24,10 @@ PLACEMENTS_PER_RECTANGLE = 500  # the same for few rectangles
 ATTEMPT_PLACEMENTS = 15_000
 
 
-def place(starts: Ints, ends: Ints, sizes: Ints, fixed: Ints) -> Ints:
-    """Offsets for rectangles alive in [starts, ends). `fixed` is the offset where it is given, -1 where it is free."""
+def place(starts: Ints, ends: Ints, sizes: Ints, fixed: Ints, placements: int = SEARCH_PLACEMENTS) -> Ints:
+    """Offsets for rectangles alive in [starts, ends). `fixed` is the offset where it is given, -1 where it is free.
+    `placements` limits the search.
+    """
     offsets = fixed.copy()
     offsets[fixed < 0] = 0
     placer = _Placer(starts, ends, sizes, fixed)
@@ -40,7 +42,7 @@ def place(starts: Ints, ends: Ints, sizes: Ints, fixed: Ints) -> Ints:
             best, best_top = placer.offsets.copy(), placer.top()
         if best_top <= floor:
             break
-    work = min(SEARCH_PLACEMENTS, PLACEMENTS_PER_RECTANGLE * len(free))
+    work = min(placements, PLACEMENTS_PER_RECTANGLE * len(free))
     attempts = [min(ATTEMPT_PLACEMENTS, work - done) for done in range(0, work, ATTEMPT_PLACEMENTS)]
     low = floor  # nothing was found below
     for attempt, attempt_work in enumerate(attempts):

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poetc.scheduling import (
+    Action,
     Allocation,
     Completer,
     Compute,
@@ -88,8 +89,31 @@ def test_search_improves_on_the_greedy_orders(monkeypatch: pytest.MonkeyPatch) -
     problem = training_problem(Random(1), 20, scale=64)
     schedule = keep_all(problem)
     found = pack(problem, schedule).arena_bytes
-    monkeypatch.setattr("poetc.scheduling._placement.SEARCH_PLACEMENTS", 0)
+    monkeypatch.setattr("poetc.scheduling._packing.SEARCH_PLACEMENTS", 0)
     assert found < pack(problem, schedule).arena_bytes
+
+
+def paging_every_parameter(problem: Problem) -> Schedule:
+    """Each is paged out after its forward use and comes back for its backward use."""
+    parameter = {t.name: i for i, t in enumerate(problem.tensors)}
+    actions: list[Action] = []
+    for k, operator in enumerate(problem.operators):
+        layer = operator.name.lstrip("abcdefghijklmnopqrstuvwxyz_")
+        if operator.kind == "matmul_grad_x" or operator.name == "update0":
+            actions.append(PageIn(parameter[f"w{layer}"]))
+        actions.append(Compute(k))
+        if operator.kind == "matmul":
+            actions.append(PageOut(parameter[f"w{layer}"]))
+    return scheduled(problem, complete(problem, actions))
+
+
+def test_several_orders_of_state_that_is_paged_out_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = training_problem(Random(0), 4, paging=True)
+    schedule = paging_every_parameter(problem)
+    plan = pack(problem, schedule)
+    verify_plan(problem, schedule, plan)
+    monkeypatch.setattr("poetc.scheduling._packing.HOME_ORDERS", 0)
+    assert plan.arena_bytes < pack(problem, schedule).arena_bytes
 
 
 def check_disjoint(starts: np.ndarray, ends: np.ndarray, sizes: np.ndarray, offsets: np.ndarray) -> None:
