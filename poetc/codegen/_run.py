@@ -205,7 +205,7 @@ def _emulate(firmware: Firmware, counts: Path, on_step: OnStep | None) -> tuple[
     """The losses and the last line of the log."""
     losses: list[float] = []
     lines: list[str] = []
-    process = subprocess.Popen(
+    with subprocess.Popen(
         _command(firmware, counts.resolve()),
         cwd=firmware.run_directory,
         stdin=subprocess.DEVNULL,
@@ -213,26 +213,24 @@ def _emulate(firmware: Firmware, counts: Path, on_step: OnStep | None) -> tuple[
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-    )
-    timer = threading.Timer(TIMEOUT_S, process.kill)
-    timer.daemon = True
-    timer.start()
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            match = re.match(r"step (\d+)(?: loss \S+)? bits ([0-9a-f]{8})$", line.strip())
-            if match is None:
-                lines.append(line.strip())
-                continue
-            losses.append(float(np.array(int(match[2], 16), np.uint32).view(np.float32)))
-            if on_step is not None:
-                on_step(int(match[1]), losses[-1])
-        status = process.wait()
-    finally:
-        timer.cancel()
-        if process.poll() is None:
+    ) as process:
+        timer = threading.Timer(TIMEOUT_S, process.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                match = re.match(r"step (\d+)(?: loss \S+)? bits ([0-9a-f]{8})$", line.strip())
+                if match is None:
+                    lines.append(line.strip())
+                    continue
+                losses.append(float(np.array(int(match[2], 16), np.uint32).view(np.float32)))
+                if on_step is not None:
+                    on_step(int(match[1]), losses[-1])
+            status = process.wait()
+        finally:
+            timer.cancel()
             process.kill()
-            process.wait()
     return losses, _ending(firmware, status, lines)
 
 

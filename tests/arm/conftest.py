@@ -1,0 +1,82 @@
+"""Small networks, solved for a board. Boards are emulated: a missing toolchain is an error, not a skip."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from poetc import codegen, outputs, pipeline
+from poetc.artifact import Artifact
+from poetc.codegen import HostModel, Memory, Run
+from poetc.codegen.program import Program
+from poetc.graph import Array
+from poetc.pipeline import ModelRequest, SolveRequest
+from poetc.scheduling.schedule import SolveOptions
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load_networks() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("networks", ROOT / "demo" / "boards" / "networks.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass(frozen=True)
+class Solved:
+    artifact: Artifact
+    program: Program
+
+    @property
+    def values(self):  # type: ignore[no-untyped-def]
+        assert self.artifact.graph is not None
+        return self.artifact.graph.values
+
+    @property
+    def memory(self) -> Memory:
+        return outputs.memory_of(self.artifact)
+
+    def batches(self, steps: int) -> list[dict[str, Array]]:
+        return [dict(codegen.sample_inputs(self.program, step)) for step in range(steps)]
+
+    def on_host(self, steps: int) -> tuple[tuple[float, ...], str]:
+        """Losses and the digest of the state."""
+        with codegen.build_host([self.program], self.values) as model:
+            return run_host(model, self.batches(steps))
+
+    def on_board(self, board: str, directory: Path, steps: int, memory: Memory | None = None) -> Run:
+        firmware = codegen.build_firmware(self.program, self.values, board, directory, memory=memory or self.memory)
+        return codegen.execute(firmware, self.batches(steps))
+
+
+def run_host(model: HostModel, batches: list[dict[str, Array]]) -> tuple[tuple[float, ...], str]:
+    losses = tuple(model.run(batch) for batch in batches)
+    return losses, codegen.state_digest({name: model.state(name) for name in model.state_names()})
+
+
+Solve = Callable[..., Solved]
+
+
+@pytest.fixture(scope="session")
+def solve(tmp_path_factory: pytest.TempPathFactory) -> Solve:
+    """solve(network, batch, device, budget): made once a session."""
+    directory = tmp_path_factory.mktemp("networks")
+    networks, done = load_networks(), {}
+
+    def make(network: str, batch: int, device: str, budget: str) -> Solved:
+        key = (network, batch, device, budget)
+        if key not in done:
+            source = networks.write(network, directory / f"{network}.onnx")
+            model = ModelRequest(source=source, batch=batch, device=device)
+            artifact = pipeline.solve(SolveRequest(model=model, budget=budget, options=SolveOptions(time_limit_s=3)))
+            done[key] = Solved(artifact, outputs.training_program(artifact))
+        return done[key]
+
+    return make

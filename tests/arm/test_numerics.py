@@ -1,0 +1,51 @@
+"""The same bits everywhere: loss of every step, and state after the last, on the host and on every core."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from poetc.codegen import BOARDS, TARGETS
+from tests.arm.conftest import Solve
+
+STEPS = 20
+ALL = sorted(BOARDS)
+LARGE = [name for name in ALL if name not in ("microbit", "lm3s6965evb", "aarch64")]
+
+
+def test_every_core_has_a_board() -> None:
+    cores = {board.target for board in BOARDS.values()}
+    assert cores == {t.name for t in TARGETS.values() if t.board}
+    assert all(BOARDS[t.board].target == t.name for t in TARGETS.values() if t.board)
+
+
+@pytest.fixture(scope="module")
+def mlp_host(solve: Solve) -> tuple[tuple[float, ...], str]:
+    return solve("mlp", 4, "qemu-microbit", "16KiB").on_host(STEPS)
+
+
+@pytest.mark.parametrize("board", ALL)
+def test_mlp_has_the_same_bits(
+    board: str, solve: Solve, mlp_host: tuple[tuple[float, ...], str], tmp_path: Path
+) -> None:
+    solved = solve("mlp", 4, "qemu-microbit", "16KiB")
+    run = solved.on_board(board, tmp_path, STEPS)
+    assert (run.losses, run.state_sha256) == mlp_host
+    assert run.arena_bytes == solved.program.high_water_bytes
+
+
+@pytest.fixture(scope="module")
+def convolutional_host(solve: Solve) -> tuple[tuple[float, ...], str]:
+    return solve("ds-cnn", 2, "qemu-mps2-an386", "60%").on_host(3)
+
+
+@pytest.mark.parametrize("board", LARGE)
+def test_convolutions_and_norms_have_the_same_bits(
+    board: str, solve: Solve, convolutional_host: tuple[tuple[float, ...], str], tmp_path: Path
+) -> None:
+    """A depthwise separable network with batch-norm, at 60 % of its keep-all peak."""
+    solved = solve("ds-cnn", 2, "qemu-mps2-an386", "60%")
+    run = solved.on_board(board, tmp_path, 3)
+    assert (run.losses, run.state_sha256) == convolutional_host
+    assert run.arena_bytes == solved.program.high_water_bytes
