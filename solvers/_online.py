@@ -8,8 +8,8 @@ it is, and then stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from poetc.errors import LimitError
 from poetc.solvers._baseline import Baseline
@@ -27,6 +27,7 @@ class Rules:
     recompute: bool = True
     pageable: Collection[int] = ()
     give_up: Sequence[tuple[int, Collection[int]]] = ()  # (after operator, tensors dropped whatever the RAM)
+    also_reads: Mapping[int, Collection[int]] = field(default_factory=dict)  # operator -> what must be alive for it too
     order: Sequence[int] | None = None  # of the first executions; the problem's own if None
 
 
@@ -42,7 +43,6 @@ class Online:
         self.stored = {t for t in range(model.n_tensors) if model.on_store[t]}
         self.used = sum(model.size[t] for t in self.resident)
         self.executed = [False] * model.n_ops
-        self.readers_left = [len(c) for c in model.consumers]
         self.locks = [0] * model.n_tensors
         self.pinned: set[int] = set()
         self.gone: set[int] = set()  # overwritten by an update
@@ -55,7 +55,13 @@ class Online:
         order = range(model.n_ops) if rules.order is None else rules.order
         self.order = list(order)
         at = {v: i for i, v in enumerate(self.order)}
-        self.uses = [sorted(at[v] for v in consumers) for consumers in model.consumers]
+        self.uses = [[at[v] for v in consumers] for consumers in model.consumers]
+        for v, tensors in rules.also_reads.items():
+            for t in tensors:
+                self.uses[t].append(at[v])
+        for uses in self.uses:
+            uses.sort()
+        self.readers_left = [len(uses) for uses in self.uses]
         self._version = 0  # of what is resident: caches of scores hang on it
         self._closures: dict[int, tuple[int, float]] = {}
 
@@ -172,6 +178,8 @@ class Online:
         for t in locked:
             self.locks[t] -= 1
             self._release(t)
+        for t in self.rules.also_reads.get(v, ()):
+            self._release(t)
 
     def _execute(self, v: int, *, first: bool) -> None:
         model = self.model
@@ -197,7 +205,7 @@ class Online:
                 self._leave(i)
         self.executed[v] = True
         if first:
-            for t in model.inputs[v]:
+            for t in (*model.inputs[v], *self.rules.also_reads.get(v, ())):
                 self.readers_left[t] -= 1
         self.gone.update(i for i, _, required in model.pairs[v] if required)
         for t in model.inputs[v]:
