@@ -14,8 +14,11 @@ from click.shell_completion import shell_complete
 
 from poetc.cli._errors import exit_code_of
 from poetc.cli.analyze import analyze
+from poetc.cli.check import check
 from poetc.cli.completion import completion
+from poetc.cli.diff import diff
 from poetc.cli.emit import emit
+from poetc.cli.lock import lock
 from poetc.cli.profile import profile
 from poetc.cli.report import report
 from poetc.cli.run import run
@@ -57,7 +60,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (analyze, solve, emit, run, validate, report, solvers, profile, completion):
+for command in (analyze, solve, emit, run, validate, report, lock, check, diff, solvers, profile, completion):
     cli.add_command(command)
 
 

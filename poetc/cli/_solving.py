@@ -1,0 +1,61 @@
+"""The options that say what is to be solved: the same for solve, lock and sweep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from poetc.cli import _options
+
+if TYPE_CHECKING:
+    from poetc.pipeline import SolveRequest
+
+problem_options = _options.stacked(
+    click.option(
+        "--deadline",
+        metavar="TIME",
+        help="For one training step: 2.5s, 300ms, or 1.3x the time without any recomputing or paging.",
+    ),
+    click.option("--objective", type=click.Choice(["energy", "time"]), default="energy", show_default=True),
+    click.option("--paging/--no-paging", default=True, show_default=True, help="May tensors go to the device's store."),
+    _options.batch_option,
+    _options.training_options,
+    _options.solver_option,
+    click.option(
+        "--time-limit", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True, metavar="SECONDS"
+    ),
+    click.option(
+        "--gap",
+        type=click.FloatRange(min=0, max=1),
+        default=0.0,
+        show_default=True,
+        metavar="FRACTION",
+        help="Stop when proven to be within this fraction of the least energy: 0.01 is 1 %.",
+    ),
+)
+
+solve_options = _options.stacked(
+    _options.device_option,
+    click.option(
+        "-b",
+        "--budget",
+        metavar="SIZE",
+        help="All RAM that training may use: 256MB (10^6), 256MiB, or 60% of the keep-all peak. Default: the device's.",
+    ),
+    problem_options,
+)
+
+
+def solve_request(model: Path, options: dict[str, Any]) -> SolveRequest:
+    """Take the options of `solve_options` (and `out`, if it is there) out of a command's options."""
+    from poetc.pipeline import ModelRequest, SolveRequest
+    from poetc.scheduling.schedule import SolveOptions
+
+    training = _options.training_from(options)
+    return SolveRequest(
+        model=ModelRequest(source=model, batch=options.pop("batch"), device=options.pop("device"), training=training),
+        options=SolveOptions(time_limit_s=options.pop("time_limit"), gap=options.pop("gap")),
+        **options,
+    )

@@ -1,0 +1,59 @@
+"""`poetc check`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from poetc.cli import _options
+from poetc.cli._console import Console
+
+EPILOG = """\b
+Examples:
+  poetc check
+  poetc check poetc.lock --tolerance 1% --junit poetc.xml
+"""
+
+
+@click.command(short_help="Recompute a lock file; fail when a schedule got worse.", epilog=EPILOG)
+@click.argument("path", metavar="[FILE]", type=_options.FILE, default=Path("poetc.lock"))
+@click.option("--tolerance", default="0.1%", show_default=True, metavar="PERCENT", help="Of the cost, and of the gap.")
+@click.option("--entry", "names", multiple=True, metavar="NAME", help="Only this entry; may be repeated.")
+@click.option("--junit", type=_options.FILE, metavar="FILE.xml", help="Also write a JUnit report.")
+@click.option(
+    "--github/--no-github",
+    default=None,
+    help="Annotations as GitHub Actions reads them. Default: where GITHUB_ACTIONS is set.",
+)
+@_options.output_options
+def check(
+    path: Path,
+    tolerance: str,
+    names: tuple[str, ...],
+    junit: Path | None,
+    github: bool | None,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Solve every entry of a lock file again, and compare.
+
+    Exit code 1 when a schedule got worse than the tolerance, a budget no longer fits, or a proof is lost; never because
+    of a tie between schedules.
+    """
+    from poetc import locking
+    from poetc.outfile import write_text
+
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    fraction = locking.parse_tolerance(tolerance)
+    with console.progress(str(path)) as progress:
+        report = locking.check(path, tolerance=fraction, names=names, progress=progress)
+    if junit is not None:
+        write_text(junit, locking.junit(report))
+    if github if github is not None else os.environ.get("GITHUB_ACTIONS") == "true":
+        click.echo(locking.github(report), err=as_json)
+    if not (as_json and not report.passed):  # then the one object is the error's, which holds the document
+        console.answer(report.to_json(), locking.text(report))
+    report.require()

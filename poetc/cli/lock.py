@@ -1,0 +1,41 @@
+"""`poetc lock`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from poetc.cli import _options, _solving
+from poetc.cli._console import Console
+
+EPILOG = """\b
+Examples:
+  poetc lock model.onnx --batch 16 --device stm32f746 --budget 200kB
+  poetc lock model.onnx --batch 16 --device rpi4 --budget 50% --name "half on the Pi"
+  poetc check poetc.lock
+"""
+
+
+@click.command(short_help="Record a schedule in a lock file that CI checks.", epilog=EPILOG)
+@click.argument("model", metavar="MODEL|PROBLEM.json", type=_options.FILE)
+@_solving.solve_options
+@click.option("-o", "--lock", "path", type=_options.FILE, default=Path("poetc.lock"), show_default=True, metavar="FILE")
+@click.option("--name", default="", help="Of the entry; one of the same name is replaced. Default: from the options.")
+@_options.output_options
+def lock(model: Path, path: Path, name: str, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
+    """Solve, and record what came out in a lock file.
+
+    An entry holds hashes of model, profile and options, and the schedule's energy, bound, gap and bytes. `poetc check`
+    solves it again and fails when it got worse.
+    """
+    import msgspec
+
+    from poetc import locking
+    from poetc.locking import entry_text
+
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    with console.progress("reading the model") as progress:
+        entry = locking.lock(_solving.solve_request(model, options), path, name, progress)
+    console.answer({"lock": str(path), **msgspec.to_builtins(entry)}, entry_text(entry, path))

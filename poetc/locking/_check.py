@@ -1,0 +1,173 @@
+"""Recompute a lock file and judge what became of each entry.
+
+An entry fails when its schedule got worse than the tolerance, when its budget no longer fits, or when a proof is lost.
+It never fails because of a tie: which of several schedules of one cost came out is not compared at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from poetc.devices import format_bytes, format_ns, format_pj
+from poetc.errors import CheckFailed, InfeasibleError, LimitError, UnsupportedModelError, UsageError
+from poetc.locking._file import Entry, line_of, read
+from poetc.locking._lock import solve_entry
+
+TOLERANCE = 0.001  # of the objective, and of the gap
+Progress = Callable[[str], None]
+
+
+def _silent(message: str) -> None:
+    del message
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`rule`: worse | budget | proof | error fail the entry; better | changed are only said."""
+
+    rule: Literal["worse", "budget", "proof", "error", "better", "changed"]
+    message: str
+
+    @property
+    def fails(self) -> bool:
+        return self.rule in ("worse", "budget", "proof", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One entry: as it was locked, as it is now (None: nothing was found), and what that means."""
+
+    locked: Entry
+    now: Entry | None
+    findings: tuple[Finding, ...]
+    line: int = 1  # of the entry in the lock file
+
+    @property
+    def passed(self) -> bool:
+        return not any(finding.fails for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    path: str
+    tolerance: float
+    comparisons: tuple[Comparison, ...] = field(default=())
+
+    @property
+    def passed(self) -> bool:
+        return all(comparison.passed for comparison in self.comparisons)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `poetc check --json` prints."""
+        import msgspec
+
+        return {
+            "lock": self.path,
+            "passed": self.passed,
+            "tolerance": self.tolerance,
+            "entries": [
+                {
+                    "name": c.locked.name,
+                    "passed": c.passed,
+                    "findings": [{**asdict(f), "fails": f.fails} for f in c.findings],
+                    "locked": msgspec.to_builtins(c.locked.result),
+                    "now": None if c.now is None else msgspec.to_builtins(c.now.result),
+                }
+                for c in self.comparisons
+            ],
+        }
+
+    def require(self) -> None:
+        """Raise CheckFailed if an entry failed."""
+        failed = [c for c in self.comparisons if not c.passed]
+        if failed:
+            first = next(f for c in failed for f in c.findings if f.fails)
+            more = f"; {len(failed)} of {len(self.comparisons)} entries fail" if len(self.comparisons) > 1 else ""
+            raise CheckFailed(f"{failed[0].locked.name}: {first.message}{more}", details=self.to_json())
+
+
+def parse_tolerance(text: str) -> float:
+    """A fraction from `0.1%`. Raises UsageError."""
+    try:
+        value = float(text.removesuffix("%")) / 100
+    except ValueError:
+        value = -1.0
+    if not (text.endswith("%") and 0 <= value < 1):
+        raise UsageError(f"--tolerance {text!r}: give a percentage, for example 0.1%")
+    return value
+
+
+def check(
+    path: Path, *, tolerance: float = TOLERANCE, names: Sequence[str] = (), progress: Progress = _silent
+) -> Report:
+    """Solve every entry again (or those called `names`) and compare. Raises UsageError for a bad file or name."""
+    lock = read(path)
+    text = path.read_text(encoding="utf-8")
+    unknown = sorted(set(names) - {entry.name for entry in lock.entries})
+    if unknown:
+        raise UsageError(f"{path}: no entry {unknown[0]!r}; there are: {'; '.join(e.name for e in lock.entries)}")
+    if not lock.entries:
+        raise UsageError(f"{path}: no entries; poetc lock adds them")
+    comparisons = []
+    for entry in lock.entries:
+        if names and entry.name not in names:
+            continue
+        progress(entry.name)
+        now, findings = _again(entry, path.parent, tolerance, progress)
+        comparisons.append(Comparison(entry, now, findings, line_of(text, entry.name)))
+    return Report(str(path), tolerance, tuple(comparisons))
+
+
+def _again(
+    entry: Entry, folder: Path, tolerance: float, progress: Progress
+) -> tuple[Entry | None, tuple[Finding, ...]]:
+    try:
+        now, _ = solve_entry(entry.name, entry.options, folder, progress)
+    except InfeasibleError as error:
+        return None, (Finding("budget", f"the budget no longer fits: {error}"),)
+    except LimitError as error:
+        return None, (Finding("budget", f"no schedule was found any more: {error}"),)
+    except (UsageError, UnsupportedModelError, OSError) as error:
+        return None, (Finding("error", str(error)),)
+    return now, compare(entry, now, tolerance)
+
+
+def compare(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tuple[Finding, ...]:
+    """What became of an entry. Costs are compared, schedules are not: ties cannot fail."""
+    before, after = locked.result, now.result
+    show = format_pj if locked.options.objective == "energy" else format_ns
+    findings: list[Finding] = []
+    if after.ram_bytes > after.budget_bytes:
+        findings.append(
+            Finding(
+                "budget",
+                f"the budget no longer fits: {format_bytes(after.ram_bytes)} are needed, "
+                f"{format_bytes(after.budget_bytes)} allowed",
+            )
+        )
+    ratio = after.objective / before.objective - 1 if before.objective else float(after.objective > 0)
+    costs = f"{show(before.objective)} before, {show(after.objective)} now"
+    if ratio > tolerance:
+        findings.append(Finding("worse", f"{locked.options.objective} is {ratio:.2%} more: {costs}"))
+    elif ratio < -tolerance:
+        findings.append(Finding("better", f"{locked.options.objective} is {-ratio:.2%} less: {costs}; lock it again"))
+    if after.gap > before.gap + tolerance:
+        lost = "is no longer proven optimal" if before.status == "optimal" else "is proven less tightly"
+        findings.append(Finding("proof", f"the schedule {lost}: gap {before.gap:.3%} before, {after.gap:.3%} now"))
+    elif after.schedule_class != before.schedule_class:
+        findings.append(
+            Finding("changed", f"the bound now holds for “{after.schedule_class}”, not “{before.schedule_class}”")
+        )
+    changed = [
+        what for what in ("model", "profile", "options") if getattr(locked.hashes, what) != getattr(now.hashes, what)
+    ]
+    if changed:
+        findings.append(Finding("changed", f"changed since it was locked: {', '.join(changed)}"))
+    elif locked.hashes.problem != now.hashes.problem:
+        findings.append(
+            Finding("changed", "this version of poetc makes another problem of the same model, profile and options")
+        )
+    return tuple(findings)

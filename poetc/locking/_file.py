@@ -1,0 +1,127 @@
+"""`poetc.lock`: canonical JSON, one entry a problem. These classes are the format, field by field (docs/SPEC.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from poetc.errors import UsageError
+from poetc.outfile import write_text
+
+VERSION = 1
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was asked for. `model` and a device's file are relative to the lock file; `training` holds the options that
+    differ from their defaults.
+    """
+
+    model: str
+    device: str
+    batch: int | None = None
+    budget: str | None = None
+    deadline: str | None = None
+    objective: str = "energy"
+    paging: bool = True
+    solver: str = "poetc"
+    time_limit_s: float = 60.0
+    gap: float = 0.0
+    seed: int = 0
+    training: dict[str, float | int | str] = {}
+
+
+class Hashes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """SHA-256: of the model's file, the whole profile (what it inherits included), the options, and of the problem that
+    all of them make, budget and deadline included.
+    """
+
+    model: str
+    profile: str
+    options: str
+    problem: str
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was found. The bound is in the unit of the objective: pJ, or ns."""
+
+    status: str
+    objective: int
+    bound: int
+    schedule_class: str
+    energy_pj: int
+    time_ns: int
+    budget_bytes: int
+    peak_bytes: int
+    arena_bytes: int
+    ram_bytes: int
+    recomputes: int
+    page_outs: int
+    page_ins: int
+
+    @property
+    def gap(self) -> float:
+        """(objective - bound) / objective."""
+        return max(0.0, (self.objective - self.bound) / self.objective) if self.objective > 0 else 0.0
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    options: Options
+    hashes: Hashes
+    result: Result
+    versions: dict[str, str]  # of poetc and the solver's libraries
+
+
+class LockFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    version: int
+    entries: tuple[Entry, ...] = ()
+
+    def with_entry(self, entry: Entry) -> LockFile:
+        """With `entry` added, or in place of the one of its name; sorted by name."""
+        kept = {e.name: e for e in self.entries} | {entry.name: entry}
+        return LockFile(version=self.version, entries=tuple(kept[name] for name in sorted(kept)))
+
+
+def canonical(value: object) -> bytes:
+    """The one JSON text of a value: keys sorted, no spaces. For hashes."""
+    return msgspec.json.encode(value, order="sorted")
+
+
+def dumps(lock: LockFile) -> str:
+    """The file's text: canonical JSON, indented so that version control shows what changed."""
+    return msgspec.json.format(canonical(lock), indent=1).decode() + "\n"
+
+
+def read(path: Path) -> LockFile:
+    """Raises UsageError naming what is wrong."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}; poetc lock writes it") from None
+    try:
+        lock = msgspec.json.decode(data, type=LockFile)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: not a lock file of this version: {error}") from None
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{path}: not JSON: {error}") from None
+    if lock.version != VERSION:
+        raise UsageError(f"{path}: a lock file of version {lock.version}; this poetc reads {VERSION}")
+    names = [entry.name for entry in lock.entries]
+    if len(set(names)) != len(names):
+        raise UsageError(f"{path}: two entries have the same name")
+    return lock
+
+
+def write(path: Path, lock: LockFile) -> None:
+    """Whole or not at all."""
+    write_text(path, dumps(lock))
+
+
+def line_of(text: str, name: str) -> int:
+    """The line of a lock file's text where the entry `name` says its name; 1 if it does not."""
+    wanted = f'"name": {msgspec.json.encode(name).decode()}'
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip().rstrip(",") == wanted:
+            return number
+    return 1

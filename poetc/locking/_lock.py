@@ -1,0 +1,145 @@
+"""Solve a problem and record it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from poetc import pipeline
+from poetc.artifact import Artifact
+from poetc.devices import load_profile, profile_to_dict
+from poetc.errors import UsageError
+from poetc.locking._file import VERSION, Entry, Hashes, LockFile, Options, Result, canonical, read, write
+from poetc.pipeline import ModelRequest, SolveRequest
+from poetc.scheduling import SolveOptions, problem_to_json
+from poetc.training import TrainingOptions
+
+Progress = Callable[[str], None]
+
+
+def _silent(message: str) -> None:
+    del message
+
+
+def lock(request: SolveRequest, path: Path, name: str = "", progress: Progress = _silent) -> Entry:
+    """Solve `request` and record it in the lock file `path`, which is made if there is none."""
+    present = read(path) if path.exists() else LockFile(version=VERSION)
+    options = options_of(request, path.parent)
+    entry, _ = solve_entry(name or entry_name(options), options, path.parent, progress)
+    write(path, present.with_entry(entry))
+    return entry
+
+
+def solve_entry(name: str, options: Options, folder: Path, progress: Progress = _silent) -> tuple[Entry, Artifact]:
+    """Solve what `options` ask for, paths being relative to `folder`."""
+    solved = pipeline.solve(request_of(options, folder), progress)
+    return _entry(name, options, solved, folder), solved
+
+
+def entry_name(options: Options) -> str:
+    """What tells entries apart where the user gives no name."""
+    parts = [Path(options.model).name]
+    if options.batch is not None:
+        parts.append(f"batch {options.batch}")
+    parts.append(Path(options.device).stem if "/" in options.device else options.device)
+    parts.append(options.budget or "all RAM")
+    if options.deadline is not None:
+        parts.append(f"deadline {options.deadline}")
+    parts += [f"{key} {value}" for key, value in sorted(options.training.items())]
+    return ", ".join(parts)
+
+
+def options_of(request: SolveRequest, folder: Path) -> Options:
+    """A request as the lock file in `folder` records it."""
+    model, defaults = request.model, TrainingOptions()
+    chosen = {k: v for k, v in asdict(model.training).items() if v != getattr(defaults, k)}
+    device = model.device
+    if "/" in device or device.endswith((".yaml", ".yml")):
+        device = _relative(Path(device), folder, always_a_path=True)
+    return Options(
+        model=_relative(model.source, folder),
+        device=device,
+        batch=model.batch,
+        budget=request.budget,
+        deadline=request.deadline,
+        objective=request.objective,
+        paging=request.paging,
+        solver=request.solver,
+        time_limit_s=request.options.time_limit_s,
+        gap=request.options.gap,
+        seed=request.options.seed,
+        training=chosen,
+    )
+
+
+def request_of(options: Options, folder: Path) -> SolveRequest:
+    """Back to a request. Raises UsageError for training options that this poetc does not know."""
+    device = options.device
+    if "/" in device:
+        device = os.path.normpath(folder / device)
+        device = device if "/" in device else f"./{device}"
+    try:
+        training = TrainingOptions(**options.training)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise UsageError(f"training options of another version: {error}") from None
+    source = Path(os.path.normpath(folder / options.model))
+    return SolveRequest(
+        model=ModelRequest(source=source, batch=options.batch, device=device, training=training),
+        budget=options.budget,
+        deadline=options.deadline,
+        objective=options.objective,
+        paging=options.paging,
+        solver=options.solver,
+        options=SolveOptions(time_limit_s=options.time_limit_s, gap=options.gap, seed=options.seed),
+    )
+
+
+def _relative(path: Path, folder: Path, *, always_a_path: bool = False) -> str:
+    text = Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
+    return f"./{text}" if always_a_path and "/" not in text else text
+
+
+def _entry(name: str, options: Options, solved: Artifact, folder: Path) -> Entry:
+    problem, proof, summary = solved.problem, solved.schedule.proof, solved.summary
+    request = request_of(options, folder)
+    profile: Any = {} if solved.graph is None else profile_to_dict(load_profile(request.model.device))
+    return Entry(
+        name=name,
+        options=options,
+        hashes=Hashes(
+            model=_sha256(request.model.source.read_bytes()),
+            profile=_sha256(canonical(profile)),
+            options=_sha256(canonical(options)),
+            problem=_sha256(problem_to_json(problem)),
+        ),
+        result=Result(
+            status=proof.status.value,
+            objective=proof.objective,
+            bound=proof.bound,
+            schedule_class=proof.schedule_class,
+            **{
+                key: summary[key]
+                for key in (
+                    *("energy_pj", "time_ns", "budget_bytes", "peak_bytes", "arena_bytes", "ram_bytes"),
+                    *("recomputes", "page_outs", "page_ins"),
+                )
+            },
+        ),
+        versions={package: _version(package) for package in ("highspy", "poetc")},
+    )
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

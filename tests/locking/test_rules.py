@@ -1,0 +1,173 @@
+"""The rules of a check, on entries made by hand; the file; the formats."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from poetc.errors import CheckFailed, UsageError
+from poetc.locking import Comparison, Entry, LockFile, Options, Report, compare, github, junit, read, text, write
+from poetc.locking._check import parse_tolerance
+from poetc.locking._file import Hashes, Result, dumps, line_of
+
+RESULT = Result(
+    status="optimal",
+    objective=1_000_000,
+    bound=1_000_000,
+    schedule_class="fixed order",
+    energy_pj=1_000_000,
+    time_ns=5_000,
+    budget_bytes=4096,
+    peak_bytes=4000,
+    arena_bytes=3900,
+    ram_bytes=4000,
+    recomputes=3,
+    page_outs=1,
+    page_ins=1,
+)
+ENTRY = Entry(
+    name="a model, 50%",
+    options=Options(model="a.onnx", device="host", budget="50%"),
+    hashes=Hashes(model="m", profile="p", options="o", problem="q"),
+    result=RESULT,
+    versions={"poetc": "0"},
+)
+
+
+def changed(**changes: Any) -> Entry:
+    return msgspec.structs.replace(ENTRY, result=msgspec.structs.replace(RESULT, **changes))
+
+
+def rules(now: Entry, locked: Entry = ENTRY, tolerance: float = 0.001) -> list[str]:
+    return [finding.rule for finding in compare(locked, now, tolerance)]
+
+
+def test_the_same_again_says_nothing() -> None:
+    assert rules(ENTRY) == []
+
+
+def test_a_tie_never_fails() -> None:
+    """Another schedule of the same cost: other actions, another peak and arena, another time."""
+    tie = changed(recomputes=9, page_outs=4, page_ins=5, peak_bytes=4090, arena_bytes=3990, ram_bytes=4090, time_ns=1)
+    assert rules(tie) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"objective": 1_000_900, "bound": 1_000_900}, []),  # within the tolerance
+        ({"objective": 1_002_000, "bound": 1_002_000}, ["worse"]),
+        ({"objective": 990_000, "bound": 990_000}, ["better"]),
+        ({"status": "limit", "bound": 999_500}, []),
+        ({"status": "limit", "bound": 950_000}, ["proof"]),
+        ({"objective": 1_100_000, "status": "feasible"}, ["worse", "proof"]),
+        ({"ram_bytes": 4097}, ["budget"]),
+        ({"schedule_class": "a smaller class"}, ["changed"]),
+    ],
+)
+def test_rules(changes: dict[str, Any], expected: list[str]) -> None:
+    assert rules(changed(**changes)) == expected
+
+
+def test_a_gap_that_was_there_when_it_was_locked_is_no_loss() -> None:
+    locked = changed(status="limit", bound=900_000)
+    assert rules(locked, locked) == []
+    assert rules(changed(status="limit", bound=890_000), locked) == ["proof"]
+
+
+def test_what_changed_is_named_once() -> None:
+    hashes = msgspec.structs.replace(ENTRY.hashes, profile="other", problem="other")
+    (finding,) = compare(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes))
+    assert finding.message == "changed since it was locked: profile"
+    assert not finding.fails
+    hashes = msgspec.structs.replace(ENTRY.hashes, problem="other")
+    (finding,) = compare(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes))
+    assert "version of poetc" in finding.message
+
+
+def test_the_file_is_canonical_and_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "poetc.lock"
+    other = msgspec.structs.replace(ENTRY, name="another")
+    one = LockFile(version=1).with_entry(ENTRY).with_entry(other)
+    two = LockFile(version=1).with_entry(other).with_entry(ENTRY).with_entry(other)
+    assert dumps(one) == dumps(two)
+    write(path, one)
+    path.chmod(0o640)
+    write(path, two)
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert list(tmp_path.iterdir()) == [path]
+    assert read(path) == one
+    keys = list(json.loads(path.read_text())["entries"][0])
+    assert keys == sorted(keys)
+    assert (
+        path.read_text().splitlines()[line_of(path.read_text(), "a model, 50%") - 1].strip().startswith('"name": "a m')
+    )
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "poetc.lock"
+    write(path, LockFile(version=1))
+    before = path.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("poetc.outfile.os.replace", fail)
+    with pytest.raises(OSError, match="no space"):
+        write(path, LockFile(version=1).with_entry(ENTRY))
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not a lock file"),
+        ('{"version": 2, "entries": []}', "version 2"),
+        ('{"version": 1, "entriez": []}', "entriez"),
+    ],
+)
+def test_bad_files(tmp_path: Path, content: str, complaint: str) -> None:
+    path = tmp_path / "poetc.lock"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=complaint):
+        read(path)
+    with pytest.raises(UsageError, match="poetc lock writes it"):
+        read(tmp_path / "none.lock")
+
+
+@pytest.mark.parametrize("text", ["0.1", "x%", "-1%", "100%", ""])
+def test_bad_tolerances(text: str) -> None:
+    with pytest.raises(UsageError, match="percentage"):
+        parse_tolerance(text)
+    assert parse_tolerance("0.5%") == 0.005
+
+
+def report_of(*entries: Entry) -> Report:
+    comparisons = tuple(Comparison(ENTRY, e, compare(ENTRY, e), line=12) for e in entries)
+    return Report("dir/poetc.lock", 0.001, comparisons)
+
+
+def test_formats() -> None:
+    report = report_of(ENTRY, changed(objective=2_000_000, bound=2_000_000), changed(objective=500_000, bound=500_000))
+    assert not report.passed
+    lines = text(report).splitlines()
+    assert [line[:4] for line in lines if not line.startswith(" ")] == ["ok  ", "FAIL", "ok  ", "3 en"]
+    suite = ElementTree.fromstring(junit(report))[0]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "0")
+    assert [len(case.findall("failure")) for case in suite] == [0, 1, 0]
+    first, second = github(report).splitlines()
+    assert first.startswith(
+        "::error file=dir/poetc.lock,line=12,title=a model%2C 50%25%3A worse::energy is 100.00%25 more"
+    )
+    assert second.startswith("::notice ")
+    with pytest.raises(CheckFailed, match=r"100\.00% more.*1 of 3 entries fail") as error:
+        report.require()
+    assert json.loads(json.dumps(error.value.details))["passed"] is False
+    report_of(ENTRY).require()
