@@ -1,0 +1,257 @@
+"""The Python interface: `poetc.load(...)` gives a Model, `.solve(...)` a Solution, which writes C and reports.
+
+It raises the errors of `poetc.errors`, as the command line does: UnsupportedModelError, InfeasibleError, ...
+"""
+
+from __future__ import annotations
+
+import html
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from poetc import artifact, frontend, outputs, pipeline, reporting
+from poetc.artifact import Artifact
+from poetc.devices import DeviceProfile, format_bytes, format_ns, format_pj, list_profiles, load_profile
+from poetc.graph import Graph, Role
+from poetc.locking import Difference
+from poetc.locking._diff import diff_artifacts
+from poetc.pipeline import ModelRequest, SolveRequest
+from poetc.scheduling import MemoryPlan, Problem, Schedule, SolveOptions
+from poetc.training import TrainingOptions
+
+Progress = Callable[[str], None]
+Size = int | str  # bytes, or as on the command line: "256kB", "60%"
+
+
+def _silent(message: str) -> None:
+    del message
+
+
+def load(path: str | Path, *, batch: int | None = None, training: TrainingOptions | None = None) -> Model:
+    """An ONNX model, and how it is to be trained. Raises UnsupportedModelError, UsageError."""
+    source = Path(path)
+    return Model(source, batch, training or TrainingOptions(), frontend.load(source, batch=batch))
+
+
+def load_problem(path: str | Path) -> ProblemFile:
+    """A scheduling problem of your own (docs/SPEC.md), to be solved without any model."""
+    return ProblemFile(Path(path))
+
+
+def open_solution(directory: str | Path) -> Solution:
+    """What `poetc solve`, or `Solution.save`, wrote."""
+    return Solution(artifact.read(Path(directory)))
+
+
+def list_devices() -> dict[str, DeviceProfile]:
+    """The profiles that come with poetc, by name."""
+    return {name: load_profile(name) for name in list_profiles()}
+
+
+class _Solvable:
+    def _model(self, device: str | Path) -> ModelRequest:
+        raise NotImplementedError
+
+    def solve(
+        self,
+        *,
+        device: str | Path = "host",
+        budget: Size | None = None,
+        deadline: str | None = None,
+        objective: Literal["energy", "time"] = "energy",
+        paging: bool = True,
+        solver: str = "poetc",
+        time_limit_s: float = 60.0,
+        gap: float = 0.0,
+        seed: int = 0,
+        progress: Progress = _silent,
+    ) -> Solution:
+        """The schedule of least energy (or time) in `budget`: bytes, "256kB" or "60%" (of the keep-all peak); by
+        default the device's RAM. Raises InfeasibleError, which says the smallest budget that works, and LimitError.
+        """
+        request = SolveRequest(
+            model=self._model(device),
+            budget=str(budget) if budget is not None else None,
+            deadline=deadline,
+            objective=objective,
+            paging=paging,
+            solver=solver,
+            options=SolveOptions(time_limit_s=time_limit_s, gap=gap, seed=seed),
+        )
+        return Solution(pipeline.solve(request, progress))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ProblemFile(_Solvable):
+    path: Path
+
+    def _model(self, device: str | Path) -> ModelRequest:
+        return ModelRequest(source=self.path, device=str(device))
+
+    def __repr__(self) -> str:
+        return f"<scheduling problem {self.path}>"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Model(_Solvable):
+    """A model that can be trained. `graph` is its forward pass."""
+
+    path: Path
+    batch: int | None
+    training: TrainingOptions
+    graph: Graph = field(repr=False)
+
+    def _model(self, device: str | Path) -> ModelRequest:
+        return ModelRequest(source=self.path, batch=self.batch, device=str(device), training=self.training)
+
+    def analyze(self, device: str | Path = "host") -> Mapping[str, Any]:
+        """What training takes: operators, parameters, saved bytes, keep-all peak, smallest budget, ..."""
+        return pipeline.analyze(self._model(device))
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all parameters."""
+        return sum(t.type.elements for t in self.graph.tensors.values() if t.role is Role.PARAMETER)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        def shapes(names: Sequence[str]) -> str:
+            return ", ".join(f"{n} {'x'.join(map(str, self.graph.tensors[n].shape))}" for n in names)
+
+        return [
+            ("inputs", shapes(self.graph.inputs)),
+            ("outputs", shapes(self.graph.outputs)),
+            ("operators", f"{len(self.graph.operators)} forward"),
+            ("parameters", f"{self.parameters:,}"),
+            ("optimizer", self.training.optimizer),
+        ]
+
+    def __repr__(self) -> str:
+        return f"<model {self.path.name}: {'; '.join(f'{k} {v}' for k, v in self._rows())}>"
+
+    def _repr_html_(self) -> str:
+        return _table(self.path.name, self._rows())
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Solution:
+    """A schedule with its proof and its memory plan."""
+
+    artifact: Artifact
+
+    @property
+    def problem(self) -> Problem:
+        return self.artifact.problem
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.artifact.schedule
+
+    @property
+    def plan(self) -> MemoryPlan:
+        return self.artifact.plan
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """What `poetc solve --json` prints."""
+        return self.artifact.summary
+
+    @property
+    def status(self) -> str:
+        """optimal | feasible | limit: see `schedule.proof` for what was proven of which class."""
+        return self.schedule.proof.status.value
+
+    @property
+    def energy_pj(self) -> int:
+        """Modelled energy of one training step, in picojoules."""
+        return int(self.summary["energy_pj"])
+
+    @property
+    def time_ns(self) -> int:
+        """Modelled time of one training step, in nanoseconds."""
+        return int(self.summary["time_ns"])
+
+    @property
+    def peak_bytes(self) -> int:
+        return int(self.summary["peak_bytes"])
+
+    @property
+    def gap(self) -> float:
+        """(objective - bound) / objective."""
+        return self.schedule.proof.gap()
+
+    def report(self) -> str:
+        """The report as text."""
+        return reporting.reports(self.artifact)["report.txt"]
+
+    def save(self, directory: str | Path) -> Path:
+        """Write the directory that `poetc solve` writes, the HTML report in it."""
+        out = Path(directory)
+        artifact.write(self.artifact, out, reporting.reports(self.artifact))
+        return out
+
+    def emit(self, out: str | Path, *, target: str = "host", board: str | None = None) -> Mapping[str, Any]:
+        """Write C to the directory `out`; what it needs, in bytes."""
+        with self._directory() as directory:
+            return outputs.emit(directory, target, Path(out), board=board)
+
+    def validate(self, reference: str | Path | None = None) -> Mapping[str, Any]:
+        """Compile and run on this machine, and compare with the interpreter and with keep-all. Raises CheckFailed."""
+        with self._directory() as directory:
+            checked = outputs.validate(directory, None if reference is None else Path(reference))
+        checked.require()
+        return checked.document
+
+    def diff(self, after: Solution) -> Difference:
+        """What changed from this schedule to `after`, in words."""
+        return diff_artifacts(self.artifact, after.artifact)
+
+    @contextmanager
+    def _directory(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(prefix="poetc-") as scratch:
+            directory = Path(scratch) / "solved"
+            artifact.write(self.artifact, directory, {})
+            yield directory
+
+    def _rows(self) -> list[tuple[str, str]]:
+        s, p = self.summary, self.schedule.proof
+        moves = f"{s['recomputes']} recomputed, {s['page_outs']} paged out, {s['page_ins']} paged in"
+        return [
+            ("status", f"{self.status}, gap {self.gap:.3%} of the total ({p.schedule_class})"),
+            ("device", self.problem.device),
+            ("RAM", f"{format_bytes(self.peak_bytes)} of {format_bytes(self.problem.budget_bytes)}"),
+            ("keep-all", format_bytes(s["keep_all_peak_bytes"])),
+            ("energy (modelled)", f"{format_pj(self.energy_pj)}, computing once {format_pj(s['compute_once_pj'])}"),
+            ("time (modelled)", format_ns(self.time_ns)),
+            ("schedule", f"{s['operators']} operators; {moves}"),
+        ]
+
+    def __repr__(self) -> str:
+        return f"<solution of {self.problem.name}: {'; '.join(f'{k} {v}' for k, v in self._rows())}>"
+
+    def _repr_html_(self) -> str:
+        return _table(self.problem.name, self._rows()) + _memory_bar(self)
+
+
+def _table(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    cells = "".join(
+        f'<tr><th style="text-align:left">{html.escape(name)}</th>'
+        f'<td style="text-align:left">{html.escape(value)}</td></tr>'
+        for name, value in rows
+    )
+    return f"<table><caption>{html.escape(title)}</caption>{cells}</table>"
+
+
+def _memory_bar(solution: Solution) -> str:
+    """Peak and budget against keep-all, as one bar."""
+    whole = max(int(solution.summary["keep_all_peak_bytes"]), solution.problem.budget_bytes, 1)
+    peak, budget = (round(400 * n / whole, 1) for n in (solution.peak_bytes, solution.problem.budget_bytes))
+    return (
+        '<svg width="400" height="14" role="img" aria-label="peak and budget against keep-all">'
+        '<rect width="400" height="14" fill="#ddd"/>'
+        f'<rect width="{peak}" height="14" fill="#4a7ebb"/>'
+        f'<rect x="{min(budget, 398)}" width="2" height="14" fill="#c0392b"/></svg>'
+    )

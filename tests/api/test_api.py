@@ -1,0 +1,94 @@
+"""`import poetc`: fast, typed, the same answers as the command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+import poetc
+from tests.cli.conftest import MODEL
+
+
+@pytest.fixture(scope="module")
+def solution() -> poetc.Solution:
+    model = poetc.load(MODEL, batch=4, training=poetc.TrainingOptions(optimizer="momentum"))
+    return model.solve(device="stm32f746", budget="65%", gap=0.05, time_limit_s=30)
+
+
+def test_import_loads_nothing_else() -> None:
+    code = (
+        "import sys, poetc; print([m for m in ('numpy', 'onnx', 'highspy', 'click', 'poetc.api') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there() -> None:
+    for name in poetc.__all__:
+        assert getattr(poetc, name).__name__ == name
+    assert set(poetc.__all__) <= set(dir(poetc))
+    with pytest.raises(AttributeError, match="no attribute 'solv'"):
+        _ = poetc.solv  # type: ignore[attr-defined]
+
+
+def test_a_model_shows_itself() -> None:
+    model = poetc.load(MODEL, batch=4)
+    assert model.parameters > 1000
+    assert f"parameters {model.parameters:,}" in repr(model)
+    table = ElementTree.fromstring(model._repr_html_())
+    assert table.findtext("caption") == MODEL.name
+    assert model.analyze(device="stm32f746")["parameters"] == model.parameters
+
+
+def test_solve(solution: poetc.Solution) -> None:
+    assert solution.status in ("optimal", "feasible")
+    assert solution.peak_bytes <= solution.problem.budget_bytes < solution.summary["keep_all_peak_bytes"]
+    assert solution.energy_pj == solution.schedule.proof.objective >= solution.summary["compute_once_pj"]
+    assert 0 <= solution.gap <= 0.05
+    assert solution.time_ns > 0
+    assert "digits" in solution.report()
+
+
+def test_a_solution_shows_itself(solution: poetc.Solution) -> None:
+    assert "stm32f746" in repr(solution)
+    page = ElementTree.fromstring(f"<div>{solution._repr_html_()}</div>")
+    assert [child.tag for child in page] == ["table", "svg"]
+    assert "energy (modelled)" in [cell.text for cell in page.iter("th")]
+
+
+def test_save_open_emit(solution: poetc.Solution, tmp_path: Path) -> None:
+    saved = solution.save(tmp_path / "digits.poetc")
+    again = poetc.open_solution(saved)
+    assert again.schedule == solution.schedule
+    assert again.plan == solution.plan
+    assert not solution.diff(again).sentences
+    emitted = again.emit(tmp_path / "src", target="host")
+    assert emitted["train_arena_bytes"] == solution.plan.arena_bytes
+    assert (tmp_path / "src" / "Makefile").exists()
+
+
+def test_a_problem_of_ones_own(solution: poetc.Solution, tmp_path: Path) -> None:
+    saved = solution.save(tmp_path / "digits.poetc")
+    problem = poetc.load_problem(saved / "problem.json")
+    assert "problem.json" in repr(problem)
+    again = problem.solve(gap=0.05, time_limit_s=30)
+    assert again.problem.budget_bytes == solution.problem.budget_bytes
+    assert again.energy_pj <= solution.energy_pj / (1 - 0.05)
+
+
+def test_errors_are_the_projects(tmp_path: Path) -> None:
+    with pytest.raises(poetc.PoetcError):
+        poetc.load(tmp_path / "none.onnx")
+    with pytest.raises(poetc.PoetcError, match="smallest budget") as error:
+        poetc.load(MODEL, batch=4).solve(device="stm32f746", budget="20kB", time_limit_s=20)
+    assert error.value.details["min_budget_bytes"]
+
+
+def test_devices() -> None:
+    devices = poetc.list_devices()
+    assert devices["stm32f746"].ram_bytes == 327_680
+    assert len(devices) >= 16
