@@ -100,6 +100,7 @@ def _document(solved: Artifact, program: Program, firmware: codegen.Firmware, ru
         "ram_bytes": elf.data_bytes + elf.bss_bytes,
         "variables_bytes": _span(elf, "poetc_data", "poetc_bss_end"),
         "stack_measured_bytes": run.stack_bytes,
+        "stack_bound_bytes": firmware.stack_bound_bytes,
         "stack_reserved_bytes": _span(elf, "poetc_stack", "poetc_stack_top"),
         "operators": [
             {"name": c.name, "kind": c.kind, "times": c.times, "instructions": c.instructions} for c in run.counts
@@ -111,12 +112,18 @@ def _span(elf: codegen.Elf, first: str, end: str) -> int | None:
     return elf.symbols[end] - elf.symbols[first] if first in elf.symbols else None
 
 
-def require_peak(document: Mapping[str, Any]) -> None:
-    """CheckFailed where the measured peak is not the predicted one."""
+def require(document: Mapping[str, Any]) -> None:
+    """CheckFailed where the measured peak is not the predicted one, or the stack may need more than is set aside."""
     if document["peak_measured_bytes"] != document["peak_predicted_bytes"]:
         raise CheckFailed(
             f"{document['on']}: measured a peak of {document['peak_measured_bytes']} bytes, predicted were"
             f" {document['peak_predicted_bytes']}"
+        )
+    bound, reserved = document.get("stack_bound_bytes"), document.get("stack_reserved_bytes")
+    if bound is not None and reserved is not None and bound > reserved:
+        raise CheckFailed(
+            f"{document['on']}: the stack may need {bound} bytes, the device profile sets {reserved} aside: raise its"
+            " memory.stack_bytes and solve again"
         )
 
 

@@ -152,7 +152,12 @@ def run_text(document: Mapping[str, Any]) -> str:
             ("peak, measured", f"{measured:,} B"),
             ("peak, predicted", f"{predicted:,} B  ({'equal' if measured == predicted else 'NOT EQUAL'})"),
             ("budget", f"{document['budget_bytes']:,} B"),
-            ("stack, measured", f"{count('stack_measured_bytes')} B of {reserve:,} B" if reserve else ""),
+            (
+                "stack, measured",
+                f"{count('stack_measured_bytes')} B, at most {count('stack_bound_bytes')} B of {reserve:,} B"
+                if reserve
+                else "",
+            ),
             ("flash", f"{count('flash_bytes')} B" if document.get("flash_bytes") else ""),
             ("instructions", count("instructions")),
             ("pages", f"{document['page_outs']:,} out, {document['page_ins']:,} in"),

@@ -64,4 +64,4 @@ def run(directory: Path, as_json: bool, quiet: bool, verbose: bool, **options: A
     with console.progress("reading the schedule") as progress:
         document = running.run(request, progress, on_step)
     console.answer(document, _text.run_text(document))
-    running.require_peak(document)
+    running.require(document)

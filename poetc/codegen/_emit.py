@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from poetc.files import replacing_directory
 from poetc.codegen._boards import Board, Target, resolve
 from poetc.codegen._check import ProgramError, check_program
-from poetc.codegen._firmware import Memory, layout, linker_script, makefile_lines, port_sources
+from poetc.codegen._firmware import Memory, call_graph_flags, layout, linker_script, makefile_lines, port_sources
 from poetc.codegen._image import constants_image, state_image, store_image
 from poetc.codegen._interpret import all_inputs
 from poetc.codegen._module import Module, header, source
 from poetc.codegen._sources import runtime_sources
 from poetc.codegen.program import Program
+from poetc.files import replacing_directory
 from poetc.graph import Value
 from poetc.runtime import runtime_directory, runtime_state_bytes
 
@@ -149,7 +149,7 @@ def _makefile(target: Target, sources: Sequence[str], numerics: Numerics) -> str
         "AR = $(CROSS_COMPILE)ar",
         "endif",
         f"CFLAGS ?= {target.flags}",
-        f"POETC_CFLAGS = {_compiler_flags(numerics)} -ffunction-sections -fdata-sections",
+        f"POETC_CFLAGS = {_compiler_flags(numerics)} -ffunction-sections -fdata-sections{call_graph_flags(target)}",
         f"CPPFLAGS += {_include_flags(sources)}",
         "",
         *_make_list("LIBRARY", library),

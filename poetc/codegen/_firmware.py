@@ -137,6 +137,11 @@ ASSERT({plan.arena_bytes} + {plan.stack_bytes} + (poetc_bss_end - poetc_data) <=
 """
 
 
+def call_graph_flags(target: Target) -> str:
+    """Lets the compiler write the call graph with the stack of every function (build/**/*.ci), for a bound on it."""
+    return " -fcallgraph-info=su" if target.build == "firmware" else ""
+
+
 def makefile_lines(target: Target) -> list[str]:
     """The rule that links `firmware.elf`; LIBRARY are all objects."""
     newlib = " --specs=nano.specs" if target.cross_compile == "arm-none-eabi-" else " -nostdlib -static"

@@ -19,6 +19,7 @@ from poetc.codegen._firmware import Memory
 from poetc.codegen._image import page_blocks, store_image
 from poetc.codegen._interpret import all_inputs, fit_input
 from poetc.codegen._lower import store_blocks
+from poetc.codegen._stack import stack_bound
 from poetc.codegen._toolchain import Elf, build_counter, command, compiler_prefix, read_elf, require
 from poetc.codegen.program import Call, Page, PageIn, PageOut, PageSource, Program
 from poetc.errors import CheckFailed
@@ -45,12 +46,13 @@ class BoardStopped(CheckFailed):
 
 @dataclass(frozen=True, slots=True)
 class Firmware:
-    """A built program and where it was built."""
+    """A built program and where it was built. `stack_bound_bytes` is None where an operating system gives the stack."""
 
     board: Board
     program: Program
     directory: Path
     elf: Elf
+    stack_bound_bytes: int | None = None
 
     @property
     def path(self) -> Path:
@@ -139,7 +141,10 @@ def rebuild(board: Board, program: Program, values: Mapping[str, Value], directo
     if hosted:
         words.append("LDFLAGS=-static")
     command(words, f"the emitted C does not build for {board.name}")
-    elf = read_elf(source / ("train" if hosted else "firmware.elf"), compiler_prefix(board))
+    path, prefix = source / ("train" if hosted else "firmware.elf"), compiler_prefix(board)
+    elf = read_elf(path, prefix)
+    kernels = {i.symbol for i in program.instructions if isinstance(i, Call)}
+    stack = None if hosted else stack_bound(source / "build", path, prefix, kernels, ("poetc_reset", "main"))
     run = directory / "run"
     run.mkdir(exist_ok=True)
     if program.pages:
@@ -148,7 +153,7 @@ def rebuild(board: Board, program: Program, values: Mapping[str, Value], directo
         if board.card:  # cards come in powers of two
             size = max(SMALLEST_CARD_BYTES, 1 << (size - 1).bit_length())
         (run / "store.bin").write_bytes(image + bytes(max(0, size - len(image))))
-    return Firmware(board, program, directory, elf)
+    return Firmware(board, program, directory, elf, stack)
 
 
 def execute(firmware: Firmware, batches: Sequence[Mapping[str, Array]], on_step: OnStep | None = None) -> Run:

@@ -1,0 +1,38 @@
+/* Checkpoints: the training state in slots of the store, written in turn, so that a power loss at any moment leaves a whole one.
+ *
+ *     err = poetc_init(&runtime, &model_train, &config, model_state);
+ *     err = poetc_checkpoint_load(&runtime, &checkpoint);      POETC_ENOENT: none yet, start from the beginning
+ *     for (step = runtime.run_count; step < steps; step++) {
+ *         ... inputs ...
+ *         err = poetc_run(&runtime);
+ *         err = poetc_checkpoint_save(&runtime, &checkpoint);
+ *     }
+ *
+ * After a cut at any point the loop goes on from the last step whose checkpoint is whole: at most one step is lost. Where state lives
+ * on the store (pages with two slots), save after every run; where all state is in RAM, as often as steps may be lost.
+ */
+#ifndef POETC_CHECKPOINT_H
+#define POETC_CHECKPOINT_H
+
+#include "poetc.h"
+
+enum { POETC_ENOENT = -2 }; /* no whole checkpoint on the store */
+
+typedef struct poetc_checkpoint {
+    uint32_t first_block; /* of the store: past the pages of all programs. A checkpoint takes slots * poetc_checkpoint_blocks(). */
+    uint32_t slots;       /* at least 2; more spread the wear of the card over more blocks */
+    void *buffer;         /* one block (program->block_bytes), used during the calls only */
+} poetc_checkpoint;
+
+/* Blocks of one slot. */
+uint32_t poetc_checkpoint_blocks(const poetc_program *program);
+
+/* Save the state and the counters of the last complete run. 0, POETC_EINVAL (no store, fewer than two slots), or the driver's code;
+ * after an error the checkpoint before this one is whole. */
+int poetc_checkpoint_save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint);
+
+/* Restore the newest whole checkpoint. Torn, damaged and foreign ones are passed over. On POETC_ENOENT state is as poetc_init left it
+ * only if `state_image` is passed to poetc_init again. */
+int poetc_checkpoint_load(poetc_runtime *runtime, const poetc_checkpoint *checkpoint);
+
+#endif

@@ -1,0 +1,166 @@
+/* Checkpoints of the training state. See poetc_checkpoint.h.
+ *
+ * A slot is the state, zeros, and a trailer at the end of its last block: version (complete runs), sequence, size, CRC-32 over a tag,
+ * these three, the state. Version v goes to slot v mod slots; the trailer is in the block that is written last. Nothing says which slot
+ * is the newest: the versions do, so that there is no third place that could be torn.
+ */
+#include "poetc_checkpoint.h"
+
+#include <string.h>
+
+static const uint8_t tag[8] = { 'p', 'o', 'e', 't', 'c', ' ', 'c', 'p' }; /* tells a checkpoint from a page */
+
+static void put_u32(uint8_t *to, uint32_t value)
+{
+    to[0] = (uint8_t)value;
+    to[1] = (uint8_t)(value >> 8);
+    to[2] = (uint8_t)(value >> 16);
+    to[3] = (uint8_t)(value >> 24);
+}
+
+static uint32_t get_u32(const uint8_t *from)
+{
+    return (uint32_t)from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
+}
+
+static int check(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
+{
+    const poetc_store *store = &runtime->config->store;
+
+    if (checkpoint->slots < 2u || checkpoint->buffer == NULL || store->page_out == NULL || store->page_in == NULL)
+        return POETC_EINVAL;
+    return POETC_OK;
+}
+
+static int driver_code(int code)
+{
+    return code > 0 ? POETC_EIO : code;
+}
+
+uint32_t poetc_checkpoint_blocks(const poetc_program *program)
+{
+    return (program->state_bytes + POETC_TRAILER + program->block_bytes - 1u) / program->block_bytes;
+}
+
+/* CRC of the tag and the trailer's three words; that of the state is added to it. */
+static uint32_t begin_crc(const uint8_t *trailer)
+{
+    return poetc_crc32(poetc_crc32(0, tag, sizeof tag), trailer, POETC_TRAILER - 4u);
+}
+
+static int save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
+{
+    const poetc_program *program = runtime->program;
+    const poetc_store *store = &runtime->config->store;
+    const uint8_t *state = runtime->config->arena;
+    const uint32_t block = program->block_bytes, size = program->state_bytes, count = poetc_checkpoint_blocks(program);
+    const uint32_t first = checkpoint->first_block + runtime->run_count % checkpoint->slots * count;
+    const uint32_t whole = size / block;
+    uint8_t *buffer = checkpoint->buffer, *trailer = buffer + block - POETC_TRAILER;
+    int err = POETC_OK;
+
+    if (whole > 0)
+        err = driver_code(store->page_out(store->context, first, whole, state));
+    if (err)
+        return err;
+    memset(buffer, 0, block);
+    memcpy(buffer, state + (size_t)whole * block, size % block);
+    if (count - whole == 2u) { /* the trailer has no room beside the rest of the state */
+        err = driver_code(store->page_out(store->context, first + whole, 1, buffer));
+        if (err)
+            return err;
+        memset(buffer, 0, block);
+    }
+    put_u32(trailer, runtime->run_count);
+    put_u32(trailer + 4, runtime->sequence);
+    put_u32(trailer + 8, size);
+    put_u32(trailer + 12, poetc_crc32(begin_crc(trailer), state, size));
+    return driver_code(store->page_out(store->context, first + count - 1u, 1, buffer));
+}
+
+int poetc_checkpoint_save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
+{
+    int err = check(runtime, checkpoint);
+
+    return err ? err : save(runtime, checkpoint);
+}
+
+/* Read the trailer of a slot into the buffer. 0, POETC_ENOENT where it cannot be one of ours, or the driver's code. */
+static int read_trailer(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint, uint32_t slot)
+{
+    const poetc_program *program = runtime->program;
+    const poetc_store *store = &runtime->config->store;
+    const uint32_t count = poetc_checkpoint_blocks(program);
+    uint8_t *buffer = checkpoint->buffer, *trailer = buffer + program->block_bytes - POETC_TRAILER;
+    int err = driver_code(store->page_in(store->context, checkpoint->first_block + (slot + 1u) * count - 1u, 1, buffer));
+
+    if (err)
+        return err;
+    if (get_u32(trailer + 8) != program->state_bytes || get_u32(trailer) % checkpoint->slots != slot)
+        return POETC_ENOENT;
+    return POETC_OK;
+}
+
+/* Read the state of the slot whose trailer is in the buffer; POETC_ENOENT if its checksum does not hold. */
+static int read_state(poetc_runtime *runtime, const poetc_checkpoint *checkpoint, uint32_t slot)
+{
+    const poetc_program *program = runtime->program;
+    const poetc_store *store = &runtime->config->store;
+    const uint32_t block = program->block_bytes, size = program->state_bytes, count = poetc_checkpoint_blocks(program);
+    const uint32_t first = checkpoint->first_block + slot * count, whole = size / block;
+    uint8_t *buffer = checkpoint->buffer, *state = runtime->config->arena, trailer[POETC_TRAILER];
+    int err = POETC_OK;
+
+    memcpy(trailer, buffer + block - POETC_TRAILER, POETC_TRAILER);
+    if (whole > 0)
+        err = driver_code(store->page_in(store->context, first, whole, state));
+    if (!err && size % block > 0) {
+        err = driver_code(store->page_in(store->context, first + whole, 1, buffer));
+        if (!err)
+            memcpy(state + (size_t)whole * block, buffer, size % block);
+    }
+    if (err)
+        return err;
+    if (get_u32(trailer + 12) != poetc_crc32(begin_crc(trailer), state, size))
+        return POETC_ENOENT;
+    runtime->run_count = get_u32(trailer);
+    runtime->sequence = get_u32(trailer + 4) + 1u; /* pages of the run that was cut carry the next one */
+    return POETC_OK;
+}
+
+/* From the newest trailer to the oldest, until one has its state. */
+static int load(poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
+{
+    const uint8_t *trailer = (const uint8_t *)checkpoint->buffer + runtime->program->block_bytes - POETC_TRAILER;
+    uint32_t slot, below = UINT32_MAX;
+
+    for (;;) {
+        uint32_t newest = 0, newest_slot = checkpoint->slots;
+        int err;
+
+        for (slot = 0; slot < checkpoint->slots; slot++) {
+            err = read_trailer(runtime, checkpoint, slot);
+            if (err && err != POETC_ENOENT)
+                return err;
+            if (!err && get_u32(trailer) < below && (newest_slot == checkpoint->slots || get_u32(trailer) > newest)) {
+                newest = get_u32(trailer);
+                newest_slot = slot;
+            }
+        }
+        if (newest_slot == checkpoint->slots)
+            return POETC_ENOENT;
+        err = read_trailer(runtime, checkpoint, newest_slot);
+        if (!err)
+            err = read_state(runtime, checkpoint, newest_slot);
+        if (err != POETC_ENOENT)
+            return err;
+        below = newest;
+    }
+}
+
+int poetc_checkpoint_load(poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
+{
+    int err = check(runtime, checkpoint);
+
+    return err ? err : load(runtime, checkpoint);
+}

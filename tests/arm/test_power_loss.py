@@ -1,0 +1,77 @@
+"""Power loss: whatever block of a page or a checkpoint is cut, training goes on from the last complete step."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from poetc.codegen import emit
+from poetc.codegen.program import PageOut
+from tests.codegen.models import Case, paged_actions, state_paged_actions, training_case
+
+HARNESS = Path(__file__).with_name("power_loss.c")
+ON_STORE = ("fc1.weight", "fc1.weight.velocity", "fc2.weight")
+Build = Callable[[Case, list], Path]
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    def make(case: Case, actions: list) -> Path:
+        directory = tmp_path_factory.mktemp("cut")
+        program = case.program(actions)
+        assert any(isinstance(i, PageOut) for i in program.instructions)
+        emit([program], case.graph.values, model="mlp", target="host", out_dir=directory / "src")
+        subprocess.run(["make", "-s", "-C", directory / "src", "libmodel.a"], check=True)
+        include = [f"-I{directory / 'src' / f}" for f in (".", "runtime/include")]
+        warnings = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined")
+        program_path = directory / "src" / "power_loss"
+        subprocess.run(
+            ["cc", *warnings, *include, "-o", program_path, HARNESS, directory / "src" / "libmodel.a"], check=True
+        )
+        return program_path
+
+    return make
+
+
+def cut(program: Path, *arguments: object) -> tuple[int, int]:
+    """Cut points that were tried, and the most steps that one of them cost."""
+    words = [str(program), *map(str, arguments)]
+    done = subprocess.run(words, cwd=program.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    match = re.fullmatch(r"cuts (\d+) steps_lost_at_most (\d+)\n", done.stdout)
+    assert match is not None
+    return int(match[1]), int(match[2])
+
+
+@pytest.fixture(scope="module")
+def state_on_store(build: Build) -> Path:
+    """Weights and their velocity live on the store, in two slots each."""
+    case = training_case(on_store=[n for n in training_case().graph.updates if n in ON_STORE], block_bytes=64)
+    names = [t.name for t in case.problem.tensors if t.initial == "store"]
+    assert names
+    return build(case, state_paged_actions(case, names))
+
+
+def test_every_cut_resumes_at_the_last_complete_step(state_on_store: Path) -> None:
+    cuts, lost = cut(state_on_store, 50, 2)
+    assert cuts >= 1000
+    assert lost == 1
+
+
+def test_cuts_that_follow_each_other(state_on_store: Path) -> None:
+    """The resumed run is cut again, 37 blocks later, and so on: more than a step, less than three."""
+    cuts, lost = cut(state_on_store, 12, 2, 37)
+    assert cuts >= 250
+    assert lost == 1
+
+
+@pytest.mark.parametrize("slots", [2, 5])
+def test_paged_activations(slots: int, build: Build) -> None:
+    case = training_case(block_bytes=64)
+    cuts, lost = cut(build(case, paged_actions(case, "a")), 12, slots)
+    assert cuts >= 250
+    assert lost == 1
