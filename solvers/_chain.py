@@ -93,8 +93,8 @@ def _block_ends(model: Model, parts: Split) -> Iterator[tuple[int, tuple[int, ..
 def _backward_runs(model: Model, parts: Split, block_of: dict[int, int], count: int) -> list[range]:
     """The backward operators of each block: runs in reverse order of the blocks.
 
-    An operator belongs to the latest block that made what it reads, or that first read its parameters; and to no earlier
-    one than any operator after it.
+    An operator belongs to the latest block that made what it reads, or that first read its parameters; and to no
+    earlier one than any operator after it.
     """
     level = [0] * (model.n_ops - parts.cut)
     for v in range(parts.cut, model.n_ops):

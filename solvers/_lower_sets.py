@@ -113,9 +113,7 @@ def _transitions(graph: ForwardGraph, lower_sets: Sequence[int]) -> list[list[_T
             cached = border & segment
             again = 0.0 if end == whole else graph.total(segment & ~cached, graph.cost)
             needed = 2 * graph.total(segment, graph.size) + out_bytes + graph.total(into & ~end, graph.size)
-            arriving.append(
-                _Transition(i, j, round(again / unit), int(graph.total(cached, graph.size)), int(needed))
-            )
+            arriving.append(_Transition(i, j, round(again / unit), int(graph.total(cached, graph.size)), int(needed)))
         result.append(arriving)
     return result
 

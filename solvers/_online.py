@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from poetc.errors import LimitError
 from poetc.solvers._baseline import Baseline
-from poetc.solvers._model import Model
 from poetc.solvers._tape import Irretrievable
 
 Score = Callable[["Online", int], float]
@@ -116,7 +115,7 @@ class Online:
         """Operators of absent tensors connected to `t` through absent tensors: ancestors, and executed descendants."""
         model = self.model
         found: set[int] = set()
-        stack = [u for u in model.inputs[model.producer[t]]] if model.producer[t] >= 0 else []
+        stack = list(model.inputs[model.producer[t]]) if model.producer[t] >= 0 else []
         while stack:
             u = stack.pop()
             v = model.producer[u]

@@ -1,5 +1,5 @@
-"""Training deep nets with sublinear memory cost: the square-root rule (Chen, Xu, Zhang, Guestrin, arXiv 1604.06174, 2016,
-section 4).
+"""Training deep nets with sublinear memory cost: the square-root rule (Chen, Xu, Zhang, Guestrin, arXiv 1604.06174,
+2016, section 4).
 
 Candidates for checkpoints are the articulation points of the undirected forward graph, or all its operators
 ("linearized", as Checkmate's authors call it, Jain et al. 2020, section 6.2). Of n candidates every floor(sqrt n)-th is

@@ -1,10 +1,10 @@
-"""GPipe's memory saving: only what crosses the borders of K partitions is stored, each partition is recomputed as a whole
-in the backward pass (Huang et al., NeurIPS 2019, section 2.3).
+"""GPipe's memory saving: only what crosses the borders of K partitions is stored, each partition is recomputed as a
+whole in the backward pass (Huang et al., NeurIPS 2019, section 2.3).
 
-The partitions are runs of blocks between single separating tensors, with equal estimated cost as in the paper; every K is
-tried. This is GPipe with one micro-batch. Splitting the batch makes other operators, on tensors of other sizes, with
-accumulation buffers, and changes batch-norm's statistics: that is another training step, hence another Problem, and
-no schedule of this one; it has to be done to the graph before the Problem is made. The pipeline itself needs several
+The partitions are runs of blocks between single separating tensors, with equal estimated cost as in the paper; every K
+is tried. This is GPipe with one micro-batch. Splitting the batch makes other operators, on tensors of other sizes, with
+accumulation buffers, and changes batch-norm's statistics: that is another training step, hence another Problem, and no
+schedule of this one; it has to be done to the graph before the Problem is made. The pipeline itself needs several
 devices.
 """
 
@@ -19,7 +19,8 @@ from poetc.solvers._types import Progress, SolverInfo
 INFO = SolverInfo(
     name="gpipe",
     title="Boundaries of K partitions stored, each partition recomputed",
-    citation="Y. Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism, NeurIPS 2019",
+    citation="Y. Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism, "
+    "NeurIPS 2019",
     general_graphs=False,
     notes="One micro-batch: splitting the batch changes the graph and is no schedule of the same problem.",
 )

@@ -1,5 +1,5 @@
-"""Kusumoto et al., NeurIPS 2019: the approximate dynamic program (section 4.3), over the lower sets that single operators and
-all that they depend on make. See `kusumoto`."""
+"""Kusumoto et al., NeurIPS 2019: the approximate dynamic program (section 4.3), over the lower sets that single
+operators and all that they depend on make. See `kusumoto`."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""Melon: recomputation by tensor saving per second, calibrated against a lifetime-aware pool (Wang et al., MobiSys 2022,
-sections 3.2 and 3.3).
+"""Melon: recomputation by tensor saving per second, calibrated against a lifetime-aware pool (Wang et al., MobiSys
+2022, sections 3.2 and 3.3).
 
 When the next operator does not fit, the tensor of the largest
 
     TPS(t) = size * (release point - now) / (own cost + cost of its absent ancestors)
 
 is evicted; release points are known from the step's order. The pool then places lifetimes longest first (then larger,
-then earlier), each in the best-fitting gap. If it ends above the budget, the run is repeated with as much less RAM: that is
-the calibration. The paper's micro-batches change the graph (see `gpipe`) and its plan switches need two budgets.
+then earlier), each in the best-fitting gap. If it ends above the budget, the run is repeated with as much less RAM:
+that is the calibration. The paper's micro-batches change the graph (see `gpipe`) and its plan switches need two
+budgets.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from poetc.solvers._types import Progress, SolverInfo
 INFO = SolverInfo(
     name="melon",
     title="Recomputation by tensor saving per second, within a lifetime-aware pool",
-    citation="Q. Wang et al., Melon: Breaking the Memory Wall for Resource-Efficient On-Device Machine Learning, MobiSys "
-    "2022",
+    citation="Q. Wang et al., Melon: Breaking the Memory Wall for Resource-Efficient On-Device Machine Learning, "
+    "MobiSys 2022",
     notes="Its own pool, whose end has to fit the budget, is stricter than counting live bytes. No micro-batches. "
     "Recomputation only.",
 )

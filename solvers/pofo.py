@@ -1,9 +1,9 @@
 """POFO: rematerialization and offloading of activations combined by a dynamic program over a chain (Beaumont,
 Eyraud-Dubois, Shilova, "Efficient combination of rematerialization and offloading for training DNNs", NeurIPS 2021).
 
-From the front, the chain is cut into segments: a single block whose saved tensors are kept, or a run of blocks of which
-only what enters is kept and which is recomputed once, as a whole, when the backward pass gets there. Either kind is
-held in RAM or offloaded. State: (block, slots held by what lies before).
+From the front, the chain is cut into segments: a single block whose saved tensors are kept, or a run of blocks of
+which only what enters is kept and which is recomputed once, as a whole, when the backward pass gets there. Either
+kind is held in RAM or offloaded. State: (block, slots held by what lies before).
 
     P(i, m) = min over j, offload:  cost of the segment i ... j-1 + P(j, m + what it holds, 0 if offloaded)
 

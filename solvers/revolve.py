@@ -1,4 +1,5 @@
-"""Revolve: binomial checkpointing, optimal for chains of equal steps (Griewank, Walther, ACM TOMS 26(1), 2000, alg. 799).
+"""Revolve: binomial checkpointing, optimal for chains of equal steps (Griewank, Walther, ACM TOMS 26(1), 2000, alg.
+799).
 
 t(l, s), the forward steps that reverse l steps with s checkpoints (the start included), is min over j of
 j + t(l - j, s - 1) + t(j, s), t(1, s) = 0, t(l, 1) = l (l - 1) / 2; in closed form, with r the least for which

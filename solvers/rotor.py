@@ -9,7 +9,8 @@ recomputation that undoes blocks a ... b with m bytes is
     Opt(m, a, a) = 0 if m >= what undoing a takes, else infinite,
 
 the first execution of everything left out. Bytes are rounded up to slots. What a block takes inside is only estimated
-here, so memories from twice the budget down are given to the program until what it decides fits when replayed exactly.
+here, so memories from twice the budget down are given to the program until what it decides fits when replayed
+exactly.
 """
 
 from __future__ import annotations

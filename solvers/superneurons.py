@@ -1,11 +1,11 @@
-"""SuperNeurons: liveness, a tensor cache for convolutions, recomputation of cheap layers (Wang, Ye, Zhao, Wu, Li, Song, Xu,
-Kraska, PPoPP 2018, section 3).
+"""SuperNeurons: liveness, a tensor cache for convolutions, recomputation of cheap layers (Wang, Ye, Zhao, Wu, Li,
+Song, Xu, Kraska, PPoPP 2018, section 3).
 
-Checkpoints are the outputs of convolutions (of all contractions, where there are none). What lies between two of them is cheap
-and dropped after the forward pass. In the backward pass a segment is speed-centric (recomputed once and held) if its
-memory is at most l_peak, the most that one layer needs, else memory-centric (recomputed anew for each reader). Checkpoints
-are offloaded only when RAM is short, the least recently used first, and stay on the store until the backward pass reads
-them. If everything fits without recomputation, nothing is done.
+Checkpoints are the outputs of convolutions (of all contractions, where there are none). What lies between two of them
+is cheap and dropped after the forward pass. In the backward pass a segment is speed-centric (recomputed once and
+held) if its memory is at most l_peak, the most that one layer needs, else memory-centric (recomputed anew for each
+reader). Checkpoints are offloaded only when RAM is short, the least recently used first, and stay on the store until
+the backward pass reads them. If everything fits without recomputation, nothing is done.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from poetc.solvers._types import Progress, SolverInfo
 INFO = SolverInfo(
     name="superneurons",
     title="Convolutions kept or offloaded, cheap layers recomputed",
-    citation="L. Wang et al., SuperNeurons: Dynamic GPU Memory Management for Training Deep Neural Networks, PPoPP 2018",
+    citation="L. Wang et al., SuperNeurons: Dynamic GPU Memory Management for Training Deep Neural Networks, "
+    "PPoPP 2018",
     paging=True,
     notes="Which layers are recomputed follows from their kind, not from their cost.",
 )

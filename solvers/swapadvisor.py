@@ -1,10 +1,12 @@
-"""SwapAdvisor: a genetic search over operator orders, with swapping alone (Huang, Jin, Li, ASPLOS 2020, sections 4 and 5).
+"""SwapAdvisor: a genetic search over operator orders, with swapping alone (Huang, Jin, Li, ASPLOS 2020, sections 4
+and 5).
 
-An individual is a topological order of the step. Its swaps follow: when RAM is short the tensor whose next use is furthest
-goes to the store, weights too, and comes back for its reader. Fitness is the objective of the simulated step. Crossover takes
-a prefix of one parent and the rest in the other's order; mutation moves an operator within what its dependences allow.
-The paper's second gene, the assignment of tensors to pools of fixed size classes, decides nothing where RAM is counted in
-bytes. With synchronous transfers prefetching earlier than the use cannot hide anything, so pages are read right before it.
+An individual is a topological order of the step. Its swaps follow: when RAM is short the tensor whose next use is
+furthest goes to the store, weights too, and comes back for its reader. Fitness is the objective of the simulated
+step. Crossover takes a prefix of one parent and the rest in the other's order; mutation moves an operator within what
+its dependences allow. The paper's second gene, the assignment of tensors to pools of fixed size classes, decides
+nothing where RAM is counted in bytes. With synchronous transfers prefetching earlier than the use cannot hide
+anything, so pages are read right before it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ INFO = SolverInfo(
     citation="C.-C. Huang, G. Jin and J. Li, SwapAdvisor, ASPLOS 2020",
     paging=True,
     energy=True,
-    notes="Reorders operators, so its schedules may lie outside the classes that other solvers' bounds hold for. Swaps only.",
+    notes="Reorders operators, so its schedules may lie outside the classes that other solvers' bounds hold for. "
+    "Swaps only.",
 )
 
 POPULATION, GENERATIONS, EVALUATIONS_X_OPERATORS = 12, 12, 30_000
@@ -104,7 +107,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         if baseline.best is not None and baseline.best_cost <= model.base_cost:
             break
         parents = population[: POPULATION // 2]
-        children = []
+        children: list[list[int]] = []
         while len(parents) + len(children) < POPULATION:
             one, other = (parents[int(random.integers(len(parents)))] for _ in range(2))
             children.append(orders.mutated(orders.crossed(one, other, random), random))

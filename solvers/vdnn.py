@@ -1,10 +1,10 @@
-"""vDNN, policy "conv": the inputs of convolutions live on the store between forward and backward pass (Rhu, Gimelshein,
-Clemons, Zulfiqar, Keckler, MICRO 2016, section 3).
+"""vDNN, policy "conv": the inputs of convolutions live on the store between forward and backward pass (Rhu,
+Gimelshein, Clemons, Zulfiqar, Keckler, MICRO 2016, section 3).
 
 An offloaded tensor is written after its last forward reader and read back when the backward pass needs it: with
-synchronous transfers prefetching it during an earlier layer only takes room, so it is read right before its use. The paper's
-dynamic policy is applied on top of either static one: offload nothing if everything fits, else everything the policy names,
-then, largest first, take back what need not have been offloaded. Policy "all" is the solver vdnn_all.
+synchronous transfers prefetching it during an earlier layer only takes room, so it is read right before its use. The
+paper's dynamic policy is applied on top of either static one: offload nothing if everything fits, else everything the
+policy names, then, largest first, take back what need not have been offloaded. Policy "all" is the solver vdnn_all.
 """
 
 from __future__ import annotations
