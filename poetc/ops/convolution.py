@@ -15,6 +15,7 @@ import numpy as np
 
 from poetc.graph import Attribute, Operator, TensorType
 from poetc.ops._builder import Builder
+from poetc.ops._packing import choose
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
 from poetc.ops._windows import Windows
 
@@ -52,6 +53,29 @@ def _ints(windows: Windows, group: int, image: TensorType, output: TensorType, h
     if windows.kernel == (1, 1) and windows.strides == (1, 1) and not any(windows.pads):
         h, w, oh, ow = 1, h * w, 1, oh * ow
     return (n, c, h, w, o, oh, ow, *windows.ints, group, int(has_bias))
+
+
+def _operand_bytes(op: Bound) -> int:
+    return sum(t.size_bytes for t in (*op.inputs, *op.outputs))
+
+
+def _backward_kernel(op: Bound, ints: tuple[int, ...]) -> Kernel:
+    """The adjoint of a convolution. Its packing variant makes products for some channels and rows of the output at a
+    time, in a buffer of about 20 KB, unless it is pointwise and they are the result.
+    """
+    lean = Kernel("poetc_op_conv_grad_input", ints)
+    n, c, h, w, o, oh, ow, kh, kw = ints[:9]
+    group, taps, rows = ints[15], kh * kw, n * oh
+    channels, outputs = c // group, o // group
+    if outputs < 4:
+        return lean
+    if (h, w, taps, ints[9], ints[10]) == (oh, ow, 1, 1, 1):
+        return choose(lean, rows * ow, outputs, _operand_bytes(op), 0, (0, rows, channels))
+    block_rows = min(rows, -(-64 // ow))
+    block = min(channels, max(1, 5120 // (taps * block_rows * ow)))
+    block -= block % 4 if block > 4 else 0  # 4 channels of 3 x 3 taps are 3 register blocks
+    held = block * taps * block_rows * ow
+    return choose(lean, block_rows * ow, outputs, _operand_bytes(op), held, (held, block_rows, block))
 
 
 def _columns(windows: Windows, x: Any, output: tuple[int, int], group: int) -> Any:
@@ -120,7 +144,12 @@ class Conv(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.inputs[1].shape[2:])
-        return Kernel("poetc_op_conv", _ints(windows, _group(op), op.inputs[0], op.outputs[0], len(op.inputs) > 2))
+        ints = _ints(windows, _group(op), op.inputs[0], op.outputs[0], len(op.inputs) > 2)
+        lean = Kernel("poetc_op_conv", ints)
+        w, y = op.inputs[1], op.outputs[0]
+        if w.shape[0] // _group(op) < 4:
+            return lean
+        return choose(lean, y.elements // y.shape[1], w.elements // w.shape[0], _operand_bytes(op))
 
 
 @register
@@ -149,7 +178,7 @@ class ConvGradInput(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.inputs[1].shape[2:])
-        return Kernel("poetc_op_conv_grad_input", _ints(windows, _group(op), op.outputs[0], op.inputs[0], False))
+        return _backward_kernel(op, _ints(windows, _group(op), op.outputs[0], op.inputs[0], False))
 
 
 @register
@@ -183,7 +212,11 @@ class ConvGradWeight(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.get_ints("kernel"))
-        return Kernel("poetc_op_conv_grad_weight", _ints(windows, _group(op), op.inputs[0], op.inputs[1], False))
+        lean = Kernel("poetc_op_conv_grad_weight", _ints(windows, _group(op), op.inputs[0], op.inputs[1], False))
+        w, gy = op.outputs[0], op.inputs[1]
+        if w.shape[0] // _group(op) < 4:
+            return lean
+        return choose(lean, w.elements // w.shape[0], gy.shape[2] * gy.shape[3], _operand_bytes(op))
 
 
 @register
@@ -259,4 +292,4 @@ class ConvTranspose(OpSpec):
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.inputs[1].shape[2:])
         ints = _ints(windows, _group(op), op.outputs[0], op.inputs[0], len(op.inputs) > 2)
-        return Kernel("poetc_op_conv_grad_input", ints)
+        return _backward_kernel(op, ints)

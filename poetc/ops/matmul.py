@@ -11,6 +11,7 @@ import numpy as np
 from poetc.graph import Attribute, Operator, TensorType
 from poetc.ops._broadcast import reduce_to
 from poetc.ops._builder import Builder
+from poetc.ops._packing import choose
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
 
 
@@ -117,7 +118,8 @@ class MatMul(OpSpec):
             m, loops = m * loops[0][0], []  # one b for all: the batch joins the rows
         flat = tuple(value for extent, a, b in loops for value in (extent, a * m * k, b * n * k))
         ints = (m, n, k, int(trans_a), int(trans_b), int(len(op.inputs) > 2), len(loops), *flat)
-        return Kernel("poetc_op_matmul", ints, (op.get_float("alpha", 1.0),))
+        lean = Kernel("poetc_op_matmul", ints, (op.get_float("alpha", 1.0),))
+        return choose(lean, n, k, sum(t.size_bytes for t in (*op.inputs, *op.outputs)))
 
 
 def _as_rows(type: TensorType) -> tuple[int, int]:

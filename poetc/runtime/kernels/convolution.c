@@ -5,24 +5,8 @@
  * computes tiles of 4 channels x 4 pixels in registers. The order of a sum is depth, tap row, tap column, for every pixel
  * and in every tile, so a result does not depend on how the row was tiled.
  */
+#include "poetc_convolution.h"
 #include "poetc_f4.h"
-
-/* ints of all kernels here. "image" is Conv's x (ConvTranspose's y), "output" Conv's y (ConvTranspose's x). */
-typedef struct {
-    int32_t batch, channels, height, width;         /* image */
-    int32_t outputs, output_height, output_width;   /* output */
-    int32_t kernel_h, kernel_w, stride_h, stride_w; /* window */
-    int32_t pad_top, pad_left, dilation_h, dilation_w;
-    int32_t group, has_bias;
-} convolution;
-
-static convolution describe(const poetc_call *call)
-{
-    const int32_t *i = call->ints;
-    convolution c = {i[0], i[1], i[2],  i[3],  i[4],  i[5],  i[6],  i[7], i[8],
-                     i[9], i[10], i[11], i[12], i[13], i[14], i[15], i[16]};
-    return c;
-}
 
 /* One row of the result for `channels` channels. Steps are in floats, columns in pixels of the source. */
 typedef struct {
@@ -137,11 +121,6 @@ static void border_pixel(const row_task *t, int32_t p)
         }
         channel += count;
     }
-}
-
-static int32_t floor_div(int32_t a, int32_t b)
-{
-    return a >= 0 ? a / b : -((b - 1 - a) / b);
 }
 
 /* All pixels: border, tiles of the interior (the last one overlaps the one before, with the same values), border. */
@@ -339,17 +318,6 @@ static void add_segment_1(weight_sums *sums, const float *gy, const float *x, pt
     for (; i < count; i++, x += s, gy++)
         t0 += x[0] * gy[0];
     sums->lanes[0] = s0, sums->tail[0] = t0;
-}
-
-/* [*low, *high): the outputs whose tap at `offset` (padded) lies inside an image axis of `size`. */
-static void output_range(int32_t offset, int32_t stride, int32_t size, int32_t outputs, int32_t *low, int32_t *high)
-{
-    *low = -floor_div(offset, stride);
-    *high = floor_div(size - 1 - offset, stride) + 1;
-    if (*low < 0)
-        *low = 0;
-    if (*high > outputs)
-        *high = outputs;
 }
 
 /* x[N,C,H,W], gy[N,O,OH,OW] -> gw[O,C/group,kh,kw]: per weight the sum over N and the outputs, in segments. */

@@ -19,6 +19,18 @@ typedef float poetc_f4_unaligned __attribute__((vector_size(16), aligned(4), may
 #define poetc_f4_scale(v, s) ((v) * (s))
 #define poetc_f4_lane(v, i) ((v)[i])
 
+/* Rows become columns. */
+static inline void poetc_f4_transpose(poetc_f4 *a, poetc_f4 *b, poetc_f4 *c, poetc_f4 *d)
+{
+    typedef int32_t lanes __attribute__((vector_size(16)));
+    poetc_f4 ab = __builtin_shuffle(*a, *b, (lanes){0, 4, 1, 5}), cd = __builtin_shuffle(*c, *d, (lanes){0, 4, 1, 5});
+    poetc_f4 ef = __builtin_shuffle(*a, *b, (lanes){2, 6, 3, 7}), gh = __builtin_shuffle(*c, *d, (lanes){2, 6, 3, 7});
+    *a = __builtin_shuffle(ab, cd, (lanes){0, 1, 4, 5});
+    *b = __builtin_shuffle(ab, cd, (lanes){2, 3, 6, 7});
+    *c = __builtin_shuffle(ef, gh, (lanes){0, 1, 4, 5});
+    *d = __builtin_shuffle(ef, gh, (lanes){2, 3, 6, 7});
+}
+
 #else
 
 typedef struct {
@@ -63,6 +75,15 @@ static inline poetc_f4 poetc_f4_scale(poetc_f4 v, float s)
 }
 
 #define poetc_f4_lane(v, i) ((v).lane[i])
+
+static inline void poetc_f4_transpose(poetc_f4 *a, poetc_f4 *b, poetc_f4 *c, poetc_f4 *d)
+{
+    const poetc_f4 p = *a, q = *b, r = *c, s = *d;
+    *a = poetc_f4_set(p.lane[0], q.lane[0], r.lane[0], s.lane[0]);
+    *b = poetc_f4_set(p.lane[1], q.lane[1], r.lane[1], s.lane[1]);
+    *c = poetc_f4_set(p.lane[2], q.lane[2], r.lane[2], s.lane[2]);
+    *d = poetc_f4_set(p.lane[3], q.lane[3], r.lane[3], s.lane[3]);
+}
 
 #endif
 

@@ -14,6 +14,14 @@
 /* Sums are made of partial sums of at most POETC_SUM_BLOCK terms, so that rounding errors stay near 1e-7 for any length. */
 #define POETC_SUM_BLOCK 64
 
+/* sum += a * b with two roundings. The FPUs of Cortex-M have an instruction for exactly that, which GCC never chooses by
+ * itself: a sum of products costs as little there as with fused multiply-adds, and has the bits of every other target. */
+#if defined(__GNUC__) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FP) && (__ARM_FP & 4)
+#define POETC_MULTIPLY_ADD(sum, a, b) __asm__("vmla.f32 %0, %1, %2" : "+t"(sum) : "t"(a), "t"(b))
+#else
+#define POETC_MULTIPLY_ADD(sum, a, b) ((sum) += (a) * (b))
+#endif
+
 /* x[0] + x[stride] + ... + x[(count - 1) * stride] in the reference order: blocks in sequence, and their sums carried with
  * compensation (Kahan), which bounds the error independently of the number of blocks. */
 static inline float poetc_sum(const float *x, int32_t count, int32_t stride)

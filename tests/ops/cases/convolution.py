@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from typing import Any
 
 from poetc.graph import Attribute
 from tests.support.kernels import Case
@@ -40,19 +41,22 @@ def output_shape(
     return (image[0], weight[0], *size)
 
 
+def three(
+    image: tuple[int, ...], weight: tuple[int, ...], attributes: Mapping[str, Attribute], bias: bool, **options: Any
+) -> list[Case]:
+    """A convolution and both of its gradients."""
+    y = output_shape(image, weight, attributes)
+    operands: tuple[tuple[int, ...], ...] = (image, weight, (weight[0],)) if bias else (image, weight)
+    size, kernel = {"input_size": image[2:]}, {"kernel": weight[2:]}
+    return [
+        Case("Conv", operands, attributes, TOLERANCE, TOLERANCE, **options),
+        Case("ConvGradInput", (y, weight), {**attributes, **size}, TOLERANCE, TOLERANCE, **options),
+        Case("ConvGradWeight", (image, y), {**attributes, **kernel}, TOLERANCE, TOLERANCE, **options),
+    ]
+
+
 def cases() -> list[Case]:
-    result = []
-    for i, (image, weight, attributes) in enumerate(GEOMETRIES):
-        y = output_shape(image, weight, attributes)
-        bias: tuple[tuple[int, ...], ...] = ((weight[0],),) if i % 2 == 0 else ()
-        size = {"input_size": image[2:]}
-        kernel = {"kernel": weight[2:]}
-        result += [
-            Case("Conv", (image, weight, *bias), attributes, TOLERANCE, TOLERANCE),
-            Case("ConvGradInput", (y, weight), {**attributes, **size}, TOLERANCE, TOLERANCE),
-            Case("ConvGradWeight", (image, y), {**attributes, **kernel}, TOLERANCE, TOLERANCE),
-        ]
-    return result
+    return [case for i, geometry in enumerate(GEOMETRIES) for case in three(*geometry, bias=i % 2 == 0)]
 
 
 CASES = [

@@ -1,0 +1,59 @@
+/* y = alpha * op(a) op(b) + bias on packed operands: the product of matmul.c, faster, with workspace. */
+#include "poetc_gemm.h"
+
+/* y = alpha * y + bias[column] */
+static void finish(float *y, ptrdiff_t y_row, int32_t rows, int32_t columns, float alpha, const float *bias)
+{
+    int32_t i, j;
+    if (alpha == 1.0f && !bias)
+        return;
+    for (i = 0; i < rows; i++, y += y_row) {
+        if (bias)
+            for (j = 0; j < columns; j++)
+                y[j] = alpha * y[j] + bias[j];
+        else
+            for (j = 0; j < columns; j++)
+                y[j] *= alpha;
+    }
+}
+
+/* As poetc_op_matmul; the last int is the size of the workspace (floats). */
+int poetc_op_matmul_packed(const poetc_call *call)
+{
+    const int32_t *ints = call->ints, m = ints[0], n = ints[1], k = ints[2], axes = ints[6];
+    const int trans_a = ints[3], trans_b = ints[4], has_bias = ints[5];
+    const float *a = poetc_in(call, 0), *b = poetc_in(call, 1), *bias = has_bias ? poetc_in(call, 2) : NULL;
+    float *y = poetc_out(call, has_bias ? 3 : 2);
+    const int32_t depth = poetc_min(k, POETC_GEMM_DEPTH);
+    const poetc_gemm_space space = poetc_gemm_carve(poetc_out(call, has_bias ? 4 : 3), ints[7 + 3 * axes], depth);
+    int32_t batches = 1, batch, axis, column, first;
+    for (axis = 0; axis < axes; axis++)
+        batches *= ints[7 + 3 * axis];
+    for (batch = 0; batch < batches; batch++, y += (ptrdiff_t)m * n) {
+        const float *p = a, *q = b;
+        int32_t rest = batch;
+        poetc_gemm g;
+        for (axis = axes - 1; axis >= 0; axis--) {
+            const int32_t *loop = ints + 7 + 3 * axis;
+            p += (ptrdiff_t)(rest % loop[0]) * loop[1];
+            q += (ptrdiff_t)(rest % loop[0]) * loop[2];
+            rest /= loop[0];
+        }
+        g.rows = m, g.a_row = trans_a ? 1 : k, g.a_k = trans_a ? m : 1;
+        g.y = y, g.y_row = n, g.segment_step = 0, g.segment = n;
+        for (column = 0; column < n; column += space.columns) {
+            g.column = column, g.columns = poetc_min(space.columns, n - column);
+            for (first = 0; first < k; first += depth) {
+                g.depth = poetc_min(depth, k - first);
+                if (trans_b)
+                    poetc_gemm_pack_transposed(&space, q + (ptrdiff_t)column * k + first, k, g.depth, g.columns);
+                else
+                    poetc_gemm_pack(&space, q + (ptrdiff_t)first * n + column, n, g.depth, g.columns);
+                g.a = p + first * g.a_k, g.accumulate = first > 0;
+                poetc_gemm_run(&g, &space);
+            }
+            finish(y + column, n, m, g.columns, call->floats[0], bias ? bias + column : NULL);
+        }
+    }
+    return POETC_OK;
+}

@@ -1,0 +1,82 @@
+/* The core of matrix products and convolutions: y[rows, columns] += a[rows, depth] b[depth, columns] on packed operands.
+ *
+ * A register block of POETC_GEMM_ROWS x POETC_GEMM_COLUMNS results; SIMD lanes lie along the columns only, and a result is
+ * the sum over its depth in sequence, in blocks of POETC_GEMM_DEPTH terms whose sums are added in sequence. So its bits do
+ * not depend on the width of the vectors, on the size of the workspace, or on how rows and columns are cut into blocks.
+ *
+ * b is packed into panels [depth][POETC_GEMM_COLUMNS] by the caller (this is where a convolution gathers its pixels: no
+ * column matrix is ever made). a is read in place where it is contiguous along the depth, else packed block by block.
+ */
+#ifndef POETC_GEMM_H
+#define POETC_GEMM_H
+
+#include "poetc_f4.h"
+
+#if defined(__GNUC__) && defined(__AVX512F__)
+#define POETC_GEMM_LANES 16
+#define POETC_GEMM_ROWS 12
+#define POETC_GEMM_VECTORS 2
+#elif defined(__GNUC__) && defined(__AVX__)
+#define POETC_GEMM_LANES 8
+#define POETC_GEMM_ROWS 6
+#define POETC_GEMM_VECTORS 2
+#elif defined(__GNUC__) && defined(__aarch64__)
+#define POETC_GEMM_LANES 4
+#define POETC_GEMM_ROWS 12
+#define POETC_GEMM_VECTORS 2
+#elif defined(__GNUC__) && defined(__SSE2__)
+#define POETC_GEMM_LANES 4
+#define POETC_GEMM_ROWS 6
+#define POETC_GEMM_VECTORS 2
+#else /* no IEEE vectors: a block of 4 x 4 scalars */
+#define POETC_GEMM_LANES 1
+#define POETC_GEMM_ROWS 4
+#define POETC_GEMM_VECTORS 4
+#endif
+
+#define POETC_GEMM_COLUMNS (POETC_GEMM_LANES * POETC_GEMM_VECTORS)
+#define POETC_GEMM_DEPTH 128
+
+/* Packed b and scratch, carved out of a kernel's workspace. poetc/ops/_packing.py computes the sizes: keep them in step. */
+typedef struct {
+    float *tile;     /* POETC_GEMM_ROWS * POETC_GEMM_COLUMNS: a block at an edge */
+    float *rows;     /* POETC_GEMM_ROWS * depth: a block of a */
+    float *panels;   /* columns / POETC_GEMM_COLUMNS panels of depth * POETC_GEMM_COLUMNS */
+    int32_t columns; /* capacity: a multiple of POETC_GEMM_COLUMNS */
+} poetc_gemm_space;
+
+/* `size` floats of workspace for blocks of at most `depth` terms. */
+poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t depth);
+
+/* One block of depth <= POETC_GEMM_DEPTH. Columns of y come in segments (the pixels of an image) of `segment` columns,
+ * `segment_step` floats apart; `column` is the first one's number, y the address of row 0 in column 0. */
+typedef struct {
+    int32_t rows, depth, columns;
+    const float *a; /* a[row * a_row + k * a_k] */
+    ptrdiff_t a_row, a_k;
+    float *y;
+    ptrdiff_t y_row, segment_step;
+    int32_t column, segment;
+    int accumulate; /* 0: y is overwritten */
+} poetc_gemm;
+
+void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space);
+
+/* b[k * step + column], contiguous along the columns, into panels; columns beyond the last become zeros. */
+void poetc_gemm_pack(const poetc_gemm_space *space, const float *b, ptrdiff_t step, int32_t depth, int32_t columns);
+
+/* b[column * step + k], contiguous along the depth, likewise. */
+void poetc_gemm_pack_transposed(const poetc_gemm_space *space, const float *b, ptrdiff_t step, int32_t depth,
+                                int32_t columns);
+
+static inline float *poetc_gemm_panel(const poetc_gemm_space *space, int32_t column, int32_t depth)
+{
+    return space->panels + (ptrdiff_t)(column / POETC_GEMM_COLUMNS) * depth * POETC_GEMM_COLUMNS;
+}
+
+static inline int32_t poetc_min(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+#endif

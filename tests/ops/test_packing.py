@@ -1,0 +1,95 @@
+"""Kernels that pack their operands: bound by the size of the operands, the same results as the lean ones, and the same
+bits whatever the vectors' width and the workspace's size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from poetc.ops import _packing, spec
+from tests.ops.cases import convolution, matmul
+from tests.support.kernels import Case, Library, bind_kind, build_library, check_kernel, evaluate, run_kernel
+
+CASES = [*convolution.CASES, *matmul.CASES]
+
+# Sizes around the register blocks of all targets, sums of several blocks, images that share a register block.
+LARGE = [
+    matmul.product(13, 261, 70, False, False, bias=True, alpha=0.5, gradient=False),
+    matmul.product(29, 130, 33, True, False, gradient=False),
+    matmul.product(12, 129, 97, False, True, ((2,), (2,)), gradient=False),
+    matmul.product(23, 300, 48, True, True, gradient=False),
+    *(
+        case
+        for image, weight, attributes in (
+            ((3, 20, 5, 5), (23, 20, 3, 3), {"pads": (1, 1, 1, 1)}),
+            ((2, 7, 19, 23), (13, 7, 5, 3), {"strides": (2, 1), "pads": (2, 0, 1, 1)}),
+            ((2, 24, 9, 37), (20, 12, 1, 1), {"group": 2}),
+            ((2, 6, 20, 40), (5, 6, 3, 4), {"strides": (1, 2), "dilations": (2, 3), "pads": (1, 4, 3, 5)}),
+            ((1, 130, 6, 6), (14, 130, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
+        )
+        for case in convolution.three(image, weight, attributes, bias=True, gradient=False)
+    ),
+]
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_packing, "SHARE", 0)
+
+
+def wide_library() -> Library:
+    """With the widest vectors of this machine."""
+    return build_library("-march=native")
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("case", [*CASES, *LARGE], ids=str)
+def test_packed(case: Case) -> None:
+    rtol, atol = (2e-5, 2e-5) if case in LARGE else (case.rtol, case.atol)
+    check_kernel(case.kind, case.attributes, case.arrays(), rtol, atol)
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("case", LARGE, ids=str)
+def test_bits_do_not_depend_on_vectors_or_workspace(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = case.arrays()
+    (first,) = run_kernel(case.kind, case.attributes, arrays)
+    (wide,) = run_kernel(case.kind, case.attributes, arrays, lib=wide_library())
+    assert wide.tobytes() == first.tobytes()
+    monkeypatch.setattr(_packing, "PANELS", 1)
+    (small,) = run_kernel(case.kind, case.attributes, arrays)
+    assert small.tobytes() == first.tobytes()
+
+
+@pytest.mark.usefixtures("always")
+def test_every_eligible_kind_packs() -> None:
+    kinds = {
+        case.kind
+        for case in LARGE
+        if spec(case.kind).kernel(bind_kind(case.kind, case.attributes, case.arrays())).symbol.endswith("_packed")
+    }
+    assert kinds == {"MatMul", "Conv", "ConvGradInput", "ConvGradWeight"}
+
+
+@pytest.mark.parametrize(("size", "packs"), [(8, False), (64, False), (192, True)])
+def test_workspace_is_a_small_part_of_the_operands(size: int, packs: bool) -> None:
+    a = np.zeros((size, size), np.float32)
+    kernel = spec("MatMul").kernel(bind_kind("MatMul", {}, [a, a]))
+    assert (kernel.workspace_bytes > 0) == packs
+    assert kernel.workspace_bytes * 4 <= 3 * a.nbytes
+
+
+@pytest.mark.usefixtures("always")
+def test_long_sums_stay_accurate() -> None:
+    """Weight gradients sum over all pixels of a batch, forward products over thousands of channels."""
+    random = np.random.default_rng(5)
+    x = random.uniform(0, 1, (4, 8, 48, 48)).astype(np.float32)
+    gy = random.uniform(0, 1, (4, 6, 48, 48)).astype(np.float32)
+    attributes = {"pads": (1, 1, 1, 1), "kernel": (3, 3)}
+    (actual,) = run_kernel("ConvGradWeight", attributes, [x, gy])
+    (expected,) = evaluate("ConvGradWeight", attributes, [x.astype(np.float64), gy.astype(np.float64)])
+    np.testing.assert_allclose(actual, expected, rtol=5e-6)
+    a, b = (random.uniform(0, 1, shape).astype(np.float32) for shape in ((5, 20000), (20000, 9)))
+    (product,) = run_kernel("MatMul", {}, [a, b])
+    np.testing.assert_allclose(product, a.astype(np.float64) @ b.astype(np.float64), rtol=5e-6)
