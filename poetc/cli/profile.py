@@ -58,9 +58,7 @@ def check(names: tuple[str, ...], as_json: bool, quiet: bool, verbose: bool) -> 
     result.require()
 
 
-@profile.command(
-    epilog="Example:\n\n  poetc profile new --like nrf52840 --title 'My board' --clock 128 -o mine.yaml"
-)
+@profile.command(epilog="Example:\n\n  poetc profile new --like nrf52840 --title 'My board' --clock 128 -o mine.yaml")
 @click.option("--like", "inherits", metavar="NAME|FILE", help="The closest device there is; what is not given is its.")
 @click.option("--title", help="One line that says what it is.")
 @click.option("--core", help="As compilers call it: cortex-m4.")
