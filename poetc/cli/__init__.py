@@ -15,6 +15,7 @@ from click.shell_completion import shell_complete
 from poetc.cli._errors import exit_code_of
 from poetc.cli.analyze import analyze
 from poetc.cli.check import check
+from poetc.cli.compare import compare
 from poetc.cli.completion import completion
 from poetc.cli.diff import diff
 from poetc.cli.emit import emit
@@ -24,6 +25,7 @@ from poetc.cli.report import report
 from poetc.cli.run import run
 from poetc.cli.solve import solve
 from poetc.cli.solvers import solvers
+from poetc.cli.sweep import sweep
 from poetc.cli.validate import validate
 
 __all__ = ["cli", "main"]
@@ -60,7 +62,22 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (analyze, solve, emit, run, validate, report, lock, check, diff, solvers, profile, completion):
+for command in (
+    analyze,
+    solve,
+    emit,
+    run,
+    validate,
+    report,
+    lock,
+    check,
+    diff,
+    sweep,
+    compare,
+    solvers,
+    profile,
+    completion,
+):
     cli.add_command(command)
 
 

@@ -14,12 +14,14 @@ from poetc.codegen._run import (
     Run,
     build_firmware,
     check_pages,
+    emulator_command,
     execute,
     rebuild,
     state_digest,
 )
 from poetc.codegen._toolchain import Elf
 from poetc.codegen._toolchain import require as require_toolchain
+from poetc.codegen._timing import StepTimes, time_program
 from poetc.codegen._validate import TensorError, Validation, validate
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "ProgramError",
     "Run",
     "StepError",
+    "StepTimes",
     "Target",
     "TensorError",
     "Validation",
@@ -48,6 +51,7 @@ __all__ = [
     "check_program",
     "compile_library",
     "emit",
+    "emulator_command",
     "execute",
     "high_water",
     "interpret",
@@ -58,5 +62,6 @@ __all__ = [
     "sample_inputs",
     "state_digest",
     "store_blocks",
+    "time_program",
     "validate",
 ]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from poetc.codegen.program import ALIGNMENT_BYTES
-from poetc.devices.cost import CostModel, cost_class
+from poetc.devices.cost import CostModel
+from poetc.devices.features import features_of
 from poetc.devices.profile import DeviceProfile, Store
 from poetc.errors import UsageError
 from poetc.graph import Graph, Operator, Role, Tensor, TrainingGraph
@@ -156,11 +157,8 @@ def align(size_bytes: int) -> int:
 
 def _operator(op: Operator, graph: Graph, storages: _Storages, costs: CostModel) -> OperatorSpec:
     kind, bound = spec(op.kind), storages.bounds[op.name]
-    work = kind.work(bound)
-    bytes_moved = work.bytes_moved
-    if bytes_moved is None:
-        bytes_moved = sum(graph.tensors[t].size_bytes for t in {*op.inputs, *op.outputs})
-    cost = costs.operator(cost_class(op, bound), work, bytes_moved)
+    features = features_of(op, graph.tensors)
+    cost = costs.operator(features.cost_class, features.work, features.bytes_moved, features.width)
     roots = dict.fromkeys(storages.roots[t] for t in op.inputs)  # each storage once, in order
     return OperatorSpec(
         name=op.name,

@@ -56,11 +56,12 @@ class CostModel:
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise UsageError(f"device profile {device!r}: there is no operator kind {key!r}{hint}")
 
-    def operator(self, kind: str, work: Work, bytes_moved: int) -> Cost:
-        """Of one execution. `kind` is a `cost_class`."""
+    def operator(self, kind: str, work: Work, bytes_moved: int, width: int = 1) -> Cost:
+        """Of one execution. `kind` is a `cost_class`, `width` the longest innermost extent of the operands."""
         if (fitted := self._kernels.get(kind) or self._kernels.get(kind.removesuffix(_DEPTHWISE))) is not None:
-            overhead, per_mac, per_flop, per_byte = fitted
-            time = overhead + work.macs * per_mac + work.flops * per_flop + bytes_moved * per_byte
+            overhead, per_mac, per_flop, per_byte, per_row = fitted
+            rows = (work.macs or work.flops) // max(1, width)
+            time = overhead + work.macs * per_mac + work.flops * per_flop + bytes_moved * per_byte + rows * per_row
         else:
             arithmetic = work.macs * self._ns_per_mac + work.flops * self._ns_per_flop
             roof = max(arithmetic, bytes_moved * self._ns_per_byte)
@@ -88,5 +89,6 @@ def _value(quantity: Quantity | None) -> float:
     return 0.0 if quantity is None else float(quantity.value)
 
 
-def _plain(c: Coefficients) -> tuple[float, float, float, float]:
-    return _value(c.overhead_ns), _value(c.ns_per_mac), _value(c.ns_per_flop), _value(c.ns_per_byte)
+def _plain(c: Coefficients) -> tuple[float, ...]:
+    terms = (c.overhead_ns, c.ns_per_mac, c.ns_per_flop, c.ns_per_byte, c.ns_per_row)
+    return tuple(_value(term) for term in terms)

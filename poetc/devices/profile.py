@@ -56,12 +56,15 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A fitted kernel, instead of the roofline: overhead + macs·ns_per_mac + flops·ns_per_flop + bytes·ns_per_byte."""
+    """A fitted kernel, instead of the roofline: overhead + macs·ns_per_mac + flops·ns_per_flop + bytes·ns_per_byte +
+    rows·ns_per_row, a row being an inner loop (macs, or else flops, divided by the longest innermost extent).
+    """
 
     overhead_ns: Quantity
     ns_per_mac: Quantity | None = None
     ns_per_flop: Quantity | None = None
     ns_per_byte: Quantity | None = None
+    ns_per_row: Quantity | None = None
 
 
 class Compute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,90 @@
+"""Predicted against measured time, operator by operator."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from poetc.benchmark._measure import PAGE_CLASSES, rows_of
+from poetc.codegen import time_program
+from poetc.codegen.program import Program
+from poetc.graph import TrainingGraph
+from poetc.scheduling import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class ClassTime:
+    """All executions of one class in a step."""
+
+    cost_class: str
+    executions: int
+    predicted_ns: int
+    measured_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTime:
+    name: str
+    cost_class: str
+    predicted_ns: int
+    measured_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Of one training step on this machine: processor time, the median of `repeats`. Slowest classes first."""
+
+    predicted_ns: int
+    measured_ns: int
+    repeats: int
+    classes: tuple[ClassTime, ...]
+    operators: tuple[OperatorTime, ...]
+
+    @property
+    def error(self) -> float:
+        """predicted / measured - 1."""
+        return self.predicted_ns / self.measured_ns - 1 if self.measured_ns else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "error": self.error}
+
+
+def compare_times(
+    problem: Problem, program: Program, step: TrainingGraph, *, repeats: int = 9, cflags: str = "-O2"
+) -> Timing:
+    """Run `program`, the lowered schedule of `problem`, and set its times against the problem's costs."""
+    times = time_program(program, step.values, repeats=repeats, cflags=cflags)
+    costs = {op.name: op.time_ns for op in problem.operators}
+    pages = {t.name: {"PageOut": t.page_out_ns, "PageIn": t.page_in_ns} for t in problem.tensors}
+    operators: list[OperatorTime] = []
+    for row in rows_of(program.name, step, program, times.instruction_ns):
+        page = row.cost_class in PAGE_CLASSES
+        predicted = pages[row.operator][row.cost_class] if page else costs[row.operator]
+        operators.append(OperatorTime(row.operator, row.cost_class, predicted, row.time_ns))
+    groups: dict[str, list[OperatorTime]] = defaultdict(list)
+    for operator in operators:
+        groups[operator.cost_class].append(operator)
+    classes = [
+        ClassTime(name, len(group), sum(o.predicted_ns for o in group), sum(o.measured_ns for o in group))
+        for name, group in groups.items()
+    ]
+    return Timing(
+        predicted_ns=sum(o.predicted_ns for o in operators),
+        measured_ns=times.step_ns,
+        repeats=times.repeats,
+        classes=tuple(sorted(classes, key=lambda c: (-c.measured_ns, c.cost_class))),
+        operators=tuple(operators),
+    )
+
+
+def timing_text(timing: Timing) -> str:
+    """A table of classes and the total."""
+    lines = [f"{'operators':<28}{'times':>7}{'predicted':>13}{'measured':>13}{'error':>9}"]
+    for c in timing.classes:
+        error = f"{c.predicted_ns / c.measured_ns - 1:+.0%}" if c.measured_ns else ""
+        times = f"{c.predicted_ns / 1e6:>10.3f} ms{c.measured_ns / 1e6:>10.3f} ms"
+        lines.append(f"{c.cost_class:<28}{c.executions:>7}{times}{error:>9}")
+    total = f"{timing.predicted_ns / 1e6:>10.3f} ms{timing.measured_ns / 1e6:>10.3f} ms{timing.error:>+9.1%}"
+    lines.append(f"{'a training step':<28}{len(timing.operators):>7}{total}")
+    return "\n".join(lines)

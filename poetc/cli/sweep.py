@@ -1,0 +1,81 @@
+"""`poetc sweep`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from poetc.cli import _options, _solving
+from poetc.cli._console import Console
+
+EPILOG = """\b
+Examples:
+  poetc sweep model.onnx --batch 16 -d rpi4 -b 30% -b 50% -b 70%
+  poetc sweep *.onnx -d stm32f746 -d nrf52840 -b 128kB -o boards.jsonl -j 4
+  poetc sweep *.onnx -d rpi4 -b 50% --scheduler tcp://10.0.0.5:8786
+"""
+
+
+@click.command(short_help="Solve models x devices x budgets in parallel, resumable.", epilog=EPILOG)
+@click.argument("models", metavar="MODEL...", type=_options.FILE, nargs=-1, required=True)
+@click.option("-d", "--device", "devices", multiple=True, default=("host",), metavar="NAME|FILE", help="Repeatable.")
+@click.option("-b", "--budget", "budgets", multiple=True, metavar="SIZE", help="Repeatable; default: the device's RAM.")
+@_solving.problem_options
+@click.option("-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Processes. Default: one a core.")
+@click.option("--scheduler", metavar="tcp://HOST:PORT", help="A Dask scheduler instead (pip install 'poetc[cluster]').")
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    type=_options.FILE,
+    default=Path("sweep.jsonl"),
+    show_default=True,
+    metavar="FILE",
+    help="JSON lines, appended as results come in; what is there already is not solved again.",
+)
+@_options.output_options
+def sweep(
+    models: tuple[Path, ...],
+    devices: tuple[str, ...],
+    budgets: tuple[str, ...],
+    jobs: int | None,
+    scheduler: str | None,
+    out: Path,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+    **options: Any,
+) -> None:
+    """Solve every MODEL for every device and budget.
+
+    Interrupt it and run it again: it goes on where it was.
+    """
+    from poetc import sweeping
+    from poetc.cli import _text
+
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    template = _solving.solve_request(models[0], {**options, "device": devices[0]})
+    points = sweeping.make_points(template, models, devices, budgets or (None,))
+    with console.progress(f"0 of {len(points)}") as progress:
+
+        def tell(done: int, of: int, result: dict[str, Any]) -> None:
+            progress(f"{done} of {of}: {result['model']} on {result['device']}, {result['budget'] or 'all RAM'}")
+
+        results = sweeping.sweep(points, out, jobs=jobs, scheduler=scheduler, on_result=tell)
+    rows = [
+        (
+            r["model"],
+            r["device"],
+            r["budget"] or "all RAM",
+            r["status"],
+            _text.energy(r.get("energy_pj")),
+            _text.percent(r.get("gap")),
+            _text.size(r.get("peak_bytes")),
+            r.get("error", ""),
+        )
+        for r in results
+    ]
+    header = ("model", "device", "budget", "status", "energy", "gap", "peak", "")
+    console.answer({"out": str(out), "results": results}, _text.table(header, rows) + f"\n\nwritten to  {out}")

@@ -1,0 +1,163 @@
+"""Many problems at once: models x devices x budgets, in processes of this machine or on a Dask cluster, resumable.
+
+Results go to a file of JSON lines as they come in. A run that was interrupted is continued by the same command: points
+whose model, profile and options are unchanged and in the file are not solved again.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from poetc.devices import load_profile, profile_to_dict
+from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
+from poetc.locking import Options, request_of
+from poetc.locking._file import canonical
+from poetc.locking._lock import options_of
+from poetc.pipeline import SolveRequest, solve
+
+OnResult = Callable[[int, int, dict[str, Any]], None]  # done, of, the result
+KEPT = (
+    *("status", "energy_pj", "energy_bound_pj", "compute_once_pj", "gap", "overhead_gap", "time_ns", "budget_bytes"),
+    *("peak_bytes", "arena_bytes", "ram_bytes", "keep_all_peak_bytes", "min_budget_bytes"),
+    *("recomputes", "page_outs", "page_ins", "operators", "schedule_class", "solve_seconds"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One problem. `key` is a hash of the model's file, the profile and the options."""
+
+    key: str
+    options: Options  # paths absolute
+
+
+def make_points(
+    template: SolveRequest, models: Sequence[Path], devices: Sequence[str], budgets: Sequence[str | None]
+) -> list[Point]:
+    """The product, models first, in the order given. Raises UsageError for a file that is not there."""
+    points: dict[str, Point] = {}
+    for model, device, budget in itertools.product(models, devices, budgets):
+        request = replace(template, model=replace(template.model, source=model, device=device), budget=budget)
+        options = options_of(request, Path("/"))
+        options = msgspec.structs.replace(options, model=str(model.resolve()))
+        try:
+            digest = hashlib.sha256(model.read_bytes())
+        except OSError as error:
+            raise UsageError(f"{model}: {(error.strerror or str(error)).lower()}") from None
+        digest.update(canonical(profile_to_dict(load_profile(device))) + canonical(options))
+        point = Point(digest.hexdigest()[:16], options)
+        points[point.key] = point
+    return list(points.values())
+
+
+def run_point(point: Point) -> dict[str, Any]:
+    """Solve one. What a user can mend (infeasible, out of time, unsupported) is a result; anything else is raised."""
+    options = point.options
+    head = {
+        "key": point.key,
+        "model": Path(options.model).name,
+        "device": options.device,
+        "budget": options.budget,
+        "options": msgspec.to_builtins(options),
+    }
+    try:
+        summary = solve(request_of(options, Path("/"))).summary
+    except PoetcError as error:
+        status = {InfeasibleError.exit_code: "infeasible", LimitError.exit_code: "limit"}.get(error.exit_code, "error")
+        return head | {"status": status, "error": str(error), **_plain(error.details)}
+    return head | {key: summary[key] for key in KEPT}
+
+
+def _plain(details: dict[str, object]) -> dict[str, object]:
+    return {key: details[key] for key in ("min_budget_bytes", "min_budget_bound_bytes") if key in details}
+
+
+def sweep(
+    points: Sequence[Point],
+    out: Path,
+    *,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    on_result: OnResult | None = None,
+) -> list[dict[str, Any]]:
+    """Solve what `out` does not hold yet, and append it there. All results, in the order of `points`."""
+    done = read_results(out)
+    waiting = [p for p in points if p.key not in done or done[p.key]["status"] == "error"]
+    finished = len(points) - len(waiting)
+    if waiting:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        run = _in_processes(waiting, jobs or os.cpu_count() or 1) if scheduler is None else _on_dask(waiting, scheduler)
+        with out.open("ab") as file:
+            _end_line(file, out)
+            for result in run:
+                file.write(json.dumps(result, allow_nan=False).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+                done[result["key"]] = result
+                finished += 1
+                if on_result is not None:
+                    on_result(finished, len(points), result)
+    return [done[point.key] for point in points]
+
+
+def read_results(out: Path) -> dict[str, dict[str, Any]]:
+    """By key; the last line of a key counts. A line that was cut short by an interruption is passed over."""
+    if not out.exists():
+        return {}
+    results: dict[str, dict[str, Any]] = {}
+    lines = out.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            result = json.loads(line)
+            results[result["key"]] = result
+        except (ValueError, KeyError, TypeError):
+            if number < len(lines) and not line.startswith(b'{"key": '):
+                raise UsageError(f"{out}:{number}: not a result of poetc sweep; choose another file with -o") from None
+    return results
+
+
+def _end_line(file: Any, out: Path) -> None:
+    """After a line that was cut short, start a new one."""
+    data = out.read_bytes()
+    if data and not data.endswith(b"\n"):
+        file.write(b"\n")
+
+
+def _in_processes(points: Sequence[Point], jobs: int) -> Iterator[dict[str, Any]]:
+    context = multiprocessing.get_context("spawn")  # solvers have threads, which do not survive a fork
+    pool = concurrent.futures.ProcessPoolExecutor(min(jobs, len(points)), mp_context=context)
+    try:
+        waiting = [pool.submit(run_point, point) for point in points]
+        for future in concurrent.futures.as_completed(waiting):
+            yield future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _on_dask(points: Sequence[Point], scheduler: str) -> Iterator[dict[str, Any]]:
+    """Workers need this version of poetc and see the models under the same paths."""
+    try:
+        import distributed
+    except ImportError:
+        raise UsageError("--scheduler needs Dask: pip install 'poetc[cluster]'") from None
+    try:
+        client = distributed.Client(scheduler, timeout="10s", set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"no Dask scheduler at {scheduler}: {error}") from None
+    with client:
+        waiting = [client.submit(run_point, point, key=f"poetc-{point.key}", pure=False) for point in points]
+        for future in distributed.as_completed(waiting, loop=client.loop):
+            yield future.result()
