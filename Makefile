@@ -26,6 +26,10 @@ setup-arm: ## install the compilers and emulators of the boards
 demo: setup ## train the shipped digits model on a new writer: solve, emit C, compile, train, measure
 	@$(BIN)/python demo/demo.py
 
+.PHONY: demo-arm
+demo-arm: setup setup-arm ## train LeNet on an emulated Cortex-M3 with 64 KiB and an SD card (CLASS=m0 m4f m7 m55 a72 ...)
+	@$(BIN)/python demo/boards/demo.py $(CLASS)
+
 .PHONY: lint
 lint: setup-test ## ruff and mypy
 	$(BIN)/ruff check .

@@ -156,8 +156,17 @@ def rebuild(board: Board, program: Program, values: Mapping[str, Value], directo
     return Firmware(board, program, directory, elf, stack)
 
 
-def execute(firmware: Firmware, batches: Sequence[Mapping[str, Array]], on_step: OnStep | None = None) -> Run:
-    """Train one step for each batch. BoardFault, BoardStopped, or CheckFailed if the board did not end well."""
+def execute(
+    firmware: Firmware,
+    batches: Sequence[Mapping[str, Array]],
+    on_step: OnStep | None = None,
+    *,
+    command: Sequence[str] | None = None,
+) -> Run:
+    """Train one step for each batch. BoardFault, BoardStopped, or CheckFailed if the board did not end well.
+
+    `command`: instead of `emulator_command`, to run under other circumstances.
+    """
     program, run = firmware.program, firmware.run_directory
     with (run / "data.bin").open("wb") as file:
         for batch in batches:
@@ -167,7 +176,8 @@ def execute(firmware: Firmware, batches: Sequence[Mapping[str, Array]], on_step:
     counts = run / "counts.txt"
     for stale in (counts, run / "trained.bin"):
         stale.unlink(missing_ok=True)
-    losses, last = _emulate(firmware, counts, on_step)
+    words = command or emulator_command(firmware, counts.resolve())
+    losses, last = _emulate(firmware, words, on_step)
     if len(losses) != len(batches):
         raise CheckFailed(f"{firmware.board.name}: {len(losses)} of {len(batches)} steps were run")
     done = {key: int(value) for key, value in re.findall(r"(\w+) (\d+)", last)}
@@ -185,7 +195,8 @@ def execute(firmware: Firmware, batches: Sequence[Mapping[str, Array]], on_step:
     )
 
 
-def _command(firmware: Firmware, counts: Path) -> list[str]:
+def emulator_command(firmware: Firmware, counts: Path) -> list[str]:
+    """The words that start QEMU in `run_directory`; the plugin that measures writes to `counts`."""
     board, symbols = firmware.board, firmware.elf.symbols
     arena = symbols["poetc_arena"]
     plugin = [str(build_counter(firmware.directory)), f"mark={symbols['poetc_port_mark'] & ~1:x}"]
@@ -206,12 +217,12 @@ def _command(firmware: Firmware, counts: Path) -> list[str]:
     return [*words, "-kernel", str(firmware.path.resolve())]
 
 
-def _emulate(firmware: Firmware, counts: Path, on_step: OnStep | None) -> tuple[list[float], str]:
+def _emulate(firmware: Firmware, words: Sequence[str], on_step: OnStep | None) -> tuple[list[float], str]:
     """The losses and the last line of the log."""
     losses: list[float] = []
     lines: list[str] = []
     with subprocess.Popen(
-        _command(firmware, counts.resolve()),
+        words,
         cwd=firmware.run_directory,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
