@@ -1,0 +1,162 @@
+"""`poetc compare`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from poetc.cli import _options
+from poetc.cli._console import Console
+
+if TYPE_CHECKING:
+    from poetc.comparison import Comparison, OnCell
+
+EPILOG = """\b
+Examples:
+  poetc compare model.onnx --batch 16 --device rpi4 --budgets 80%,60%,40%
+  poetc compare problem.json --budgets 64KiB,32KiB --solvers poetc,dtr,checkmate
+"""
+
+
+def _names(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    del context, parameter
+    return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+@click.command(short_help="Every solver on the same problem, side by side.", epilog=EPILOG)
+@click.argument("model", metavar="MODEL|PROBLEM.json", type=_options.FILE)
+@_options.device_option
+@click.option(
+    "-b",
+    "--budgets",
+    metavar="SIZE,SIZE...",
+    default="80%,60%,40%",
+    show_default=True,
+    callback=_names,
+    help="As in `poetc solve`; per cent are of the keep-all peak.",
+)
+@click.option(
+    "--solvers", "names", metavar="NAME,NAME...", default="", callback=_names, help="Default: all of `poetc solvers`."
+)
+@click.option("--deadline", metavar="TIME", help="For one training step: 2.5s, 300ms, or 1.3x the least.")
+@click.option("--objective", type=click.Choice(["energy", "time"]), default="energy", show_default=True)
+@click.option("--paging/--no-paging", default=True, show_default=True, help="May tensors go to the device's store.")
+@_options.batch_option
+@_options.training_options
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For one solver at one budget.",
+)
+@click.option(
+    "--gap",
+    type=click.FloatRange(min=0, max=1),
+    default=0.001,
+    show_default=True,
+    metavar="FRACTION",
+    help="As in solve.",
+)
+@click.option(
+    "-o",
+    "--output-dir",
+    "out",
+    type=_options.DIRECTORY,
+    metavar="DIR",
+    help="Default: MODEL.compare/ in this directory.",
+)
+@_options.output_options
+def compare(
+    model: Path,
+    device: str,
+    budgets: tuple[str, ...],
+    names: tuple[str, ...],
+    deadline: str | None,
+    objective: Literal["energy", "time"],
+    paging: bool,
+    batch: int | None,
+    time_limit: float,
+    gap: float,
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+    **options: Any,
+) -> None:
+    """Solve the same problem with every published method and with poetc.
+
+    Every schedule goes through the same checker and the same packing. The directory holds the table as comparison.csv
+    and comparison.json, and a plot of energy over budget, comparison.svg.
+    """
+    from poetc import comparison
+    from poetc.pipeline import ModelRequest
+    from poetc.scheduling.schedule import SolveOptions
+
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    request = comparison.CompareRequest(
+        model=ModelRequest(source=model, batch=batch, device=device, training=_options.training_from(options)),
+        budgets=budgets,
+        names=names,
+        deadline=deadline,
+        objective=objective,
+        paging=paging,
+        options=SolveOptions(time_limit_s=time_limit, gap=gap),
+    )
+    folder = out or Path(model.name).with_suffix(".compare")
+    with _bar(console, quiet=quiet, verbose=verbose) as on_cell:
+        result = comparison.run(request, on_cell)
+    comparison.write(result, folder)
+    document = {**result.document(), "out": str(folder)}
+    console.answer(document, "" if as_json else _table(result, str(folder)))
+
+
+@contextmanager
+def _bar(console: Console, *, quiet: bool, verbose: bool) -> Iterator[OnCell]:
+    """A progress bar over solvers x budgets on a terminal; with -v a line each."""
+    if verbose or quiet or not sys.stderr.isatty():
+        with console.progress("reading the model") as progress:
+            yield lambda done, of, text: progress(f"{done + 1} of {of}: {text}")
+        return
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=RichConsole(stderr=True), transient=True) as live:
+        task = live.add_task("reading the model", total=None)
+        yield lambda done, of, text: live.update(task, completed=done, total=of, description=text)
+
+
+def _table(result: Comparison, folder: str) -> str:
+    """With rules on a terminal, else plain; then the reasons of what found no schedule."""
+    from poetc.cli import _text
+    from poetc.reporting.comparison import HEADER, rows_of
+
+    rows = rows_of(result)
+    text = _rich(HEADER, rows) if sys.stdout.isatty() else _text.table(HEADER, rows)
+    reasons = sorted(
+        {f"{row.solver}: {row.reason.removeprefix(f'{row.solver}: ')}" for row in result.rows if row.reason}
+    )
+    notes = "".join(f"\n  {reason}" for reason in reasons)
+    return text + (f"\n\nwithout a schedule:{notes}" if notes else "") + f"\n\nwritten to  {folder}"
+
+
+def _rich(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    from rich.console import Console as RichConsole
+    from rich.table import Table
+
+    table = Table(*header, header_style="bold")
+    for before, row in zip([None, *rows], rows, strict=False):
+        if before is not None and before[0] != row[0]:
+            table.add_section()
+        table.add_row(*row, style="bold" if row[1] == "poetc" else None)
+    console = RichConsole()
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()

@@ -1,0 +1,139 @@
+"""A comparison of solvers as a table and as a plot: cost over budget, one line a solver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from poetc.devices.units import format_bytes, format_ns, format_pj
+
+if TYPE_CHECKING:
+    from poetc.comparison import Comparison, Row
+
+HEADER = ("budget", "solver", "status", "energy", "over once", "gap", "time", "peak", "arena", "redone", "pages", "s")
+_WORDS = {
+    "infeasible": "does not fit",
+    "timeout": "time limit",
+    "unsupported": "cannot handle the graph",
+    "failed": "failed",
+}
+# Told apart by colour and, where the colours come round again, by dashes. Ours is black and thick.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#7f7f7f")
+_DASHES = ("", "7 3", "2 3", "9 3 2 3")
+_WIDTH, _HEIGHT = 860, 460
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 210, 44, 52
+
+
+def rows_of(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Cells under HEADER; a solver without a schedule says why in its status."""
+    return [_cells(comparison, row) for row in comparison.rows]
+
+
+def _cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
+    budget = f"{row.budget_bytes / comparison.keep_all_peak_bytes:.0%}"
+    if row.energy_pj is None or row.time_ns is None or row.peak_bytes is None or row.arena_bytes is None:
+        return (budget, row.solver, _WORDS.get(row.status, row.status), *[""] * 8, f"{row.seconds:.1f}")
+    return (
+        budget,
+        row.solver,
+        row.status,
+        format_pj(row.energy_pj),
+        f"{row.energy_pj / max(1, comparison.compute_once_pj) - 1:+.2%}",
+        "" if row.gap is None else f"{row.gap:.2%}",
+        format_ns(row.time_ns),
+        format_bytes(row.peak_bytes),
+        format_bytes(row.arena_bytes) + ("" if row.arena_fits else " !"),
+        str(row.recomputes),
+        f"{row.page_outs} out, {row.page_ins} in" if row.page_ins or row.page_outs else "0",
+        f"{row.seconds:.1f}",
+    )
+
+
+def plot(comparison: Comparison) -> str:
+    """SVG: the objective relative to computing once, over the budget relative to keep-all's peak."""
+    energy = comparison.objective == "energy"
+    once = max(1, comparison.compute_once_pj if energy else comparison.compute_once_ns)
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in comparison.rows:
+        cost = row.energy_pj if energy else row.time_ns
+        points = lines.setdefault(row.solver, [])
+        if cost is not None:
+            points.append((row.budget_bytes / comparison.keep_all_peak_bytes, cost / once))
+    bounds = [(b / comparison.keep_all_peak_bytes, bound / once) for b, bound in comparison.bounds.items()]
+    drawn = {name: sorted(points) for name, points in sorted(lines.items()) if points}
+    missing = [name for name, points in sorted(lines.items()) if not points]
+    every = [p for points in drawn.values() for p in points] + bounds
+    xs, ys = [x for x, _ in every] or [1.0], [y for _, y in every] or [1.0]
+    low_x, high_x = min(xs) - 0.02, max(xs) + 0.02
+    low_y, high_y = min(1.0, *ys), max(1.001, max(ys)) * 1.02
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across = _LEFT + (x - low_x) / (high_x - low_x) * (_WIDTH - _LEFT - _RIGHT)
+        up = _HEIGHT - _BOTTOM - (y - low_y) / (high_y - low_y) * (_HEIGHT - _TOP - _BOTTOM)
+        return round(across, 1), round(up, 1)
+
+    what = "energy" if energy else "time"
+    title = f"{comparison.problem}: {what} of a training step over the RAM budget"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        'font-family="sans-serif" font-size="12">',
+        f"<title>{escape(title)}</title>",
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
+        f'<text x="{_LEFT}" y="22" font-size="14">{escape(title)}</text>',
+    ]
+    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    for x in sorted(set(xs)):
+        across, _ = at(x, low_y)
+        parts.append(f'<line x1="{across}" y1="{_TOP}" x2="{across}" y2="{bottom}" stroke="#eeeeee"/>')
+        parts.append(f'<text x="{across}" y="{bottom + 18}" text-anchor="middle">{x:.0%}</text>')
+    for y in _ticks(low_y, high_y):
+        _, up = at(low_x, y)
+        parts.append(f'<line x1="{_LEFT}" y1="{up}" x2="{right}" y2="{up}" stroke="#eeeeee"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{up + 4}" text-anchor="end">{y:.3g}</text>')
+    parts.append(f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 12}" text-anchor="middle">budget, of keep-all</text>')
+    parts.append(
+        f'<text transform="translate(16 {(_TOP + bottom) / 2}) rotate(-90)" text-anchor="middle">'
+        f"{what}, of computing once</text>"
+    )
+    legend = _TOP
+    if bounds:
+        style = 'stroke="#000000" stroke-width="1" stroke-dasharray="1 3"'
+        parts += _line([at(*p) for p in sorted(bounds)], style, "lower bound", right, legend)
+        legend += 17
+    for number, (name, points) in enumerate(drawn.items()):
+        dash = _DASHES[number // len(_COLOURS) % len(_DASHES)]
+        style = f'stroke="{_COLOURS[number % len(_COLOURS)]}" stroke-width="1.5"'
+        style += f' stroke-dasharray="{dash}"' if dash else ""
+        if name == "poetc":
+            style = 'stroke="#000000" stroke-width="3"'
+        parts += _line([at(*p) for p in points], style, name, right, legend)
+        legend += 17
+    if missing:
+        parts.append(f'<text x="{right + 14}" y="{legend + 8}" fill="#777777">no schedule:</text>')
+        for name in missing:
+            legend += 14
+            parts.append(f'<text x="{right + 22}" y="{legend + 8}" fill="#777777" font-size="11">{escape(name)}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _line(points: Sequence[tuple[float, float]], style: str, name: str, right: float, legend: float) -> list[str]:
+    path = " ".join(f"{x},{y}" for x, y in points)
+    marks = "".join(f'<circle cx="{x}" cy="{y}" r="2.5" fill="none" {style}/>' for x, y in points)
+    return [
+        f'<g><title>{escape(name)}</title><polyline points="{path}" fill="none" {style}/>{marks}</g>',
+        f'<line x1="{right + 14}" y1="{legend + 4}" x2="{right + 38}" y2="{legend + 4}" {style}/>',
+        f'<text x="{right + 44}" y="{legend + 8}">{escape(name)}</text>',
+    ]
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """About five round values."""
+    step = 1e-6
+    while (high - low) / step > 8:
+        for factor in (2, 2.5, 2):
+            step *= factor
+            if (high - low) / step <= 8:
+                break
+    first = int(low / step)
+    return [k * step for k in range(first, first + 12) if low - 1e-9 <= k * step <= high + 1e-9]
