@@ -1,0 +1,112 @@
+"""Paging to an SD card: over SPI on a Cortex-M3 with 64 KiB, through a host controller on a Cortex-A53."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from poetc import codegen
+from poetc.codegen import BoardStopped, Firmware, Memory
+from poetc.codegen.program import PageOut
+from poetc.errors import CheckFailed
+from poetc.graph import Array
+from tests.arm.conftest import Solve, Solved, run_host
+from tests.codegen.models import state_paged_actions, training_case
+
+CARDS = ["lm3s6965evb", "raspi3b"]
+EIO, ECORRUPT = -5, -84
+
+
+@pytest.fixture(scope="module")
+def solved(solve: Solve) -> Solved:
+    """Keep-all takes four times the RAM of the board."""
+    solved = solve("ds-cnn", 3, "qemu-lm3s6965evb", "64KiB")
+    assert solved.artifact.summary["keep_all_peak_bytes"] > 4 * 65536
+    assert solved.artifact.summary["page_outs"] > 0
+    return solved
+
+
+@pytest.fixture(scope="module")
+def expected(solved: Solved) -> tuple[tuple[float, ...], str]:
+    return solved.on_host(1)
+
+
+@pytest.mark.parametrize("board", CARDS)
+def test_trains_with_tensors_on_the_card(
+    board: str, solved: Solved, expected: tuple[tuple[float, ...], str], tmp_path: Path
+) -> None:
+    firmware = codegen.build_firmware(solved.program, solved.values, board, tmp_path, memory=solved.memory)
+    run = codegen.execute(firmware, solved.batches(1))
+    assert (run.losses, run.state_sha256) == expected
+    assert run.arena_bytes == solved.program.high_water_bytes
+    assert run.page_outs == sum(isinstance(i, PageOut) for i in solved.program.instructions)
+    assert run.page_ins > 0
+    assert run.stack_bytes is not None and firmware.stack_bound_bytes is not None
+    assert run.stack_bytes <= firmware.stack_bound_bytes
+    # The card, read on this machine, holds every page with its number, its run and its checksum.
+    pages = codegen.check_pages(firmware, 1)
+    assert len(pages) == len({i.page for i in solved.program.instructions if isinstance(i, PageOut)})
+    card = tmp_path / "run" / "store.bin"
+    damaged = bytearray(card.read_bytes())
+    damaged[solved.program.pages[next(iter(pages))].first_block * 512] ^= 1
+    card.write_bytes(damaged)
+    with pytest.raises(CheckFailed, match="on the store"):
+        codegen.check_pages(firmware, 1)
+
+
+# --- weights on the card, and what goes wrong with it ---------------------------------------------------------------
+
+
+class Weights:
+    """A dense network whose weights and velocities live on the card, from its first step on."""
+
+    def __init__(self) -> None:
+        names = ("fc1.weight", "fc2.weight", "fc1.weight.velocity", "fc2.weight.velocity")
+        case = training_case(on_store=names, block_bytes=512)
+        on_store = [t.name for t in case.problem.tensors if t.initial == "store"]
+        assert set(on_store) >= {"fc1.weight", "fc2.weight"}
+        self.case, self.program = case, case.program(state_paged_actions(case, on_store))
+
+    def build(self, board: str, directory: Path) -> Firmware:
+        memory = Memory(32768, 4096)
+        return codegen.build_firmware(self.program, self.case.graph.values, board, directory, memory=memory)
+
+    def batches(self, steps: int) -> Sequence[dict[str, Array]]:
+        return [dict(codegen.sample_inputs(self.program, step)) for step in range(steps)]
+
+
+@pytest.fixture(scope="module")
+def weights() -> Weights:
+    return Weights()
+
+
+@pytest.mark.parametrize("board", CARDS)
+def test_weights_on_the_card(board: str, weights: Weights, tmp_path: Path) -> None:
+    with codegen.build_host([weights.program], weights.case.graph.values) as model:
+        losses, digest = run_host(model, list(weights.batches(5)))
+    run = codegen.execute(weights.build(board, tmp_path), weights.batches(5))
+    assert (run.losses, run.state_sha256) == (losses, digest)
+
+
+@pytest.mark.parametrize("board", CARDS)
+def test_damaged_weight_stops_the_step(board: str, weights: Weights, tmp_path: Path) -> None:
+    firmware = weights.build(board, tmp_path)
+    card = firmware.run_directory / "store.bin"
+    image = bytearray(card.read_bytes())
+    page = next(p for p in weights.program.pages if p.image)
+    image[page.first_block * 512 + 5] ^= 0x10
+    card.write_bytes(image)
+    with pytest.raises(BoardStopped, match="step 1 code -84") as stopped:
+        codegen.execute(firmware, weights.batches(2))
+    assert stopped.value.code == ECORRUPT
+
+
+def test_missing_card_stops_before_the_first_step(weights: Weights, tmp_path: Path) -> None:
+    firmware = weights.build("lm3s6965evb", tmp_path)
+    words = [w for w in codegen.emulator_command(firmware, tmp_path / "counts") if not w.startswith("if=sd")]
+    words.remove("-drive")
+    with pytest.raises(BoardStopped, match="step 0 code -5") as stopped:
+        codegen.execute(firmware, weights.batches(1), command=words)
+    assert stopped.value.code == EIO

@@ -1,0 +1,168 @@
+"""`poetc run`: its answer, its data files, and what it says when something is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from poetc import artifact, codegen, outputs, running
+from poetc.cli.emit import TARGETS
+from poetc.cli.run import run as run_command
+from poetc.codegen import BOARDS
+from poetc.codegen._stack import CallGraph, library_frames
+from poetc.errors import CheckFailed, UsageError
+from tests.arm.conftest import Solve
+
+KEYS = (
+    "loss",
+    "peak_measured_bytes",
+    "peak_predicted_bytes",
+    "instructions",
+    "page_ins",
+    "page_outs",
+    "state_sha256",
+    "flash_bytes",
+)
+
+
+@pytest.fixture(scope="module")
+def directory(solve: Solve, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("solved") / "mlp.poetc"
+    artifact.write(solve("mlp", 4, "qemu-microbit", "16KiB").artifact, path, {})
+    return path
+
+
+def poetc(*words: object, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **({} if path is None else {"PATH": path})}
+    command = [sys.executable, "-m", "poetc", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def answer(*words: object) -> dict[str, Any]:
+    done = poetc(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def test_answer_and_streamed_losses(directory: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data = tmp_path / "digits.npz"
+    np.savez(data, image=rng.random((14, 1, 8, 8), np.float32), target=np.arange(14, dtype=np.int32) % 10)
+    done = poetc("run", directory, "--on", "qemu:mps2-an385", "--data", data, "--keep", tmp_path / "kept", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document.keys() >= set(KEYS)
+    losses = [float(x) for x in re.findall(r"^step \d+ loss (\S+)$", done.stderr, re.MULTILINE)]
+    assert losses == pytest.approx(document["losses"], abs=1e-6)
+    assert len(losses) == 3  # whole batches of four
+    assert document["peak_measured_bytes"] == document["peak_predicted_bytes"] <= document["budget_bytes"]
+    assert document["stack_measured_bytes"] <= document["stack_bound_bytes"] <= document["stack_reserved_bytes"]
+    assert sum(o["instructions"] for o in document["operators"]) == document["instructions"]
+    assert document["instructions"] < document["total_instructions"]
+    # arm-none-eabi-size says the same.
+    elf = tmp_path / "kept" / "src" / "firmware.elf"
+    sizes = subprocess.run(["arm-none-eabi-size", elf], capture_output=True, text=True, check=True).stdout.split()[6:9]
+    assert document["flash_bytes"] == int(sizes[0]) + int(sizes[1])
+    assert document["ram_bytes"] == int(sizes[1]) + int(sizes[2])
+    # This machine, and a repetition, agree.
+    again = answer("run", directory, "--on", "host", "--data", data)
+    assert (again["losses"], again["state_sha256"]) == (document["losses"], document["state_sha256"])
+    twice = answer("run", directory, "--on", "qemu:mps2-an385", "--data", data)
+    assert twice["instructions"] == document["instructions"]
+
+
+def test_fast_numerics_has_fewer_instructions(directory: Path) -> None:
+    portable, fast = (
+        answer("run", directory, "--on", "qemu:mps2-an386", "--steps", 2, "--numerics", n) for n in ("portable", "fast")
+    )
+    assert fast["instructions"] < portable["instructions"]
+    assert fast["loss"] == pytest.approx(portable["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("board", ["microbit", "armhf"])
+def test_without_toolchain_one_line_says_how_to_get_it(board: str, directory: Path, tmp_path: Path) -> None:
+    done = poetc("run", directory, "--on", f"qemu:{board}", path=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "make setup-arm" in done.stderr and "apt-get install" in done.stderr
+
+
+def test_unknown_board_and_target(directory: Path, tmp_path: Path) -> None:
+    done = poetc("run", directory, "--on", "qemu:toaster")
+    assert done.returncode == 2 and "mps2-an386" in done.stderr
+    done = poetc("emit", directory, "--target", "cortex-m3", "--board", "microbit", "-o", tmp_path / "x")
+    assert done.returncode == 2 and "cortex-m0" in done.stderr
+
+
+def test_names_in_the_help_are_those_of_the_tables() -> None:
+    assert set(TARGETS) == set(codegen.TARGETS)
+    text = " ".join(str(getattr(option, "help", "")) for option in run_command.params)
+    assert all(name in text for name in BOARDS)
+    readme = (Path(__file__).resolve().parents[2] / "docs" / "porting.md").read_text()
+    assert all(f"`{name}`" in readme for name in TARGETS)
+    assert all(name in readme for name in BOARDS)
+
+
+def test_data_that_does_not_fit(directory: Path, tmp_path: Path) -> None:
+    program = outputs.training_program(artifact.read(directory))
+    good = {"image": np.zeros((8, 1, 8, 8), np.float32), "target": np.zeros(8, np.int32)}
+    path = tmp_path / "d.npz"
+    for change, message in (
+        ({"image": None}, "has no array 'image'"),
+        ({"image": np.zeros((8, 1, 9, 9), np.float32)}, "has shape"),
+        ({"image": np.zeros((3, 1, 8, 8), np.float32), "target": np.zeros(3, np.int32)}, "less than one batch"),
+    ):
+        arrays = {k: v for k, v in {**good, **change}.items() if v is not None}
+        np.savez(path, **arrays)
+        with pytest.raises(UsageError, match=message):
+            running.read_batches(program, path, None)
+    np.savez(path, **good)
+    assert len(running.read_batches(program, path, 5)) == 5
+    path.write_bytes(b"no archive")
+    with pytest.raises(UsageError, match="not an"):
+        running.read_batches(program, path, None)
+
+
+def test_every_tool_of_the_recipe_is_installed() -> None:
+    """Boards are tested, not skipped: `make test` runs scripts/setup-arm."""
+    for name in ("arm-none-eabi-gcc", "aarch64-linux-gnu-gcc", "arm-linux-gnueabihf-gcc", "qemu-system-arm"):
+        assert shutil.which(name), f"{name}: run make setup-arm"
+
+
+# --- the bound on the stack -------------------------------------------------------------------------------------------
+
+
+def test_bound_follows_the_deepest_way() -> None:
+    graph = CallGraph()
+    graph.read(
+        'node: { title: "a" label: "a\\nx.c:1:1\\n16 bytes (static)" }\n'
+        'node: { title: "b" label: "b\\nx.c:2:1\\n100 bytes (dynamic,bounded)" }\n'
+        'node: { title: "c" label: "c\\nx.c:3:1\\n8 bytes (static)" }\n'
+        'edge: { sourcename: "a" targetname: "b" label: "x.c:1:1" }\n'
+        'edge: { sourcename: "a" targetname: "c" label: "x.c:1:2" }\n'
+        'edge: { sourcename: "c" targetname: "b" label: "x.c:3:2" }\n'
+    )
+    assert graph.depth("a") == 16 + 8 + 100
+    graph.calls["b"] = {"a"}
+    with pytest.raises(CheckFailed, match="recursion"):
+        graph.depth("a")
+    with pytest.raises(CheckFailed, match="no bound"):
+        graph.read('node: { title: "d" label: "d\\nx.c:1:1\\n16 bytes (dynamic)" }')
+
+
+def test_stack_of_library_functions_is_what_they_push() -> None:
+    frames = library_frames(
+        "00000000 <f>:\n   0:\tb5f0      \tpush\t{r4, r5, r6, r7, lr}\n   2:\tb082      \tsub\tsp, #8\n"
+        "   4:\tf000 f800 \tbl\t10 <g>\n00000010 <g>:\n  10:\te92d 41f0 \tstmdb\tsp!, {r4-r8, lr}\n"
+    )
+    assert frames == {"f": 20 + 8 + 24, "g": 24}
