@@ -8,20 +8,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from poetc import frontend, passes, reporting, solvers, training
+from poetc import frontend, passes, planning, reporting, training
 from poetc.artifact import Artifact, write
 from poetc.devices import DeviceProfile, build_problem, fit_notes, load_profile, parse_duration, parse_size
-from poetc.errors import InfeasibleError, UsageError
+from poetc.errors import UsageError
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
-from poetc.scheduling import keep_all_peak_bytes, pack, problem_from_json, verify
+from poetc.scheduling import keep_all_peak_bytes, problem_from_json, verify
 from poetc.scheduling.problem import Problem
-from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions, Status
+from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
 
 Progress = Callable[[str], None]
-PACK_ATTEMPTS = 8
-MINIMUM_SEARCH_S = 10.0
 
 
 def _silent(message: str) -> None:
@@ -63,7 +61,7 @@ def analyze(request: ModelRequest) -> dict[str, Any]:
     graph, step = training_graph(request)
     problem = build_problem(step, load_profile(request.device), budget_bytes=0)
     peak = keep_all_peak_bytes(problem)
-    minimum = solvers.min_budget(problem)
+    minimum = planning.smallest_ram(problem)
     macs = {phase.value: 0 for phase in Phase}
     for op in step.operators:
         macs[op.phase.value] += spec(op.kind).work(bind(op, step.tensors)).macs
@@ -86,8 +84,8 @@ def analyze(request: ModelRequest) -> dict[str, Any]:
         "step_macs": sum(macs.values()),
         "saved_bytes": saved_bytes(problem),
         "keep_all_peak_bytes": peak,
-        "min_budget_bytes": minimum.smallest_bytes,
-        "min_budget_bound_bytes": minimum.lower_bound_bytes,
+        "min_budget_bytes": minimum.ram_bytes,
+        "min_budget_bound_bytes": minimum.bound_bytes,
         "notes": list(step.notes),
     }
 
@@ -107,9 +105,9 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
     graph, step, profile, problem = _problem(request)
     problem = _limits(request, problem)
     progress("solving")
-    schedule, plan = schedule_and_pack(problem, request, progress)
+    schedule, plan = planning.solve_and_pack(problem, request.solver, request.options, progress)
     progress("looking for the smallest budget")
-    minimum = solvers.min_budget(problem, time_limit_s=MINIMUM_SEARCH_S)
+    minimum = planning.smallest_ram(problem)
     trace = verify(problem, schedule)
     proof = schedule.proof
     summary: dict[str, Any] = {
@@ -130,7 +128,7 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         "arena_bytes": plan.arena_bytes,
         "ram_bytes": problem.base_bytes + plan.arena_bytes,
         "keep_all_peak_bytes": keep_all_peak_bytes(problem),
-        "min_budget_bytes": minimum.smallest_bytes,
+        "min_budget_bytes": minimum.ram_bytes,
         "recomputes": trace.recomputes,
         "page_outs": trace.page_outs,
         "page_ins": trace.page_ins,
@@ -185,48 +183,6 @@ def _limits(request: SolveRequest, problem: Problem) -> Problem:
     if not request.paging:
         changes["paging"] = type(problem.paging).NONE
     return replace(problem, **changes)
-
-
-def schedule_and_pack(
-    problem: Problem, request: SolveRequest, progress: Progress = _silent
-) -> tuple[Schedule, MemoryPlan]:
-    """A schedule whose packed arena fits the budget too.
-
-    Packing can need more than the most that is ever live. The problem is then solved again for a budget smaller by the
-    excess; the bound proven for the whole budget still holds for the result.
-    """
-
-    def report(event: solvers.Event) -> None:
-        found = "no schedule yet" if event.objective is None else f"best {event.objective}"
-        progress(f"{event.stage}: {found}, bound {event.bound}")
-
-    stop_at = time.monotonic() + request.options.time_limit_s
-    solved = solvers.solve(problem, request.solver, request.options, report)
-    plan = pack(problem, solved)
-    bound, first_class = solved.proof.bound, solved.proof.schedule_class
-    budget = problem.budget_bytes
-    for _ in range(PACK_ATTEMPTS):
-        excess = problem.base_bytes + plan.arena_bytes - problem.budget_bytes
-        if excess <= 0:
-            break
-        budget -= excess
-        progress(f"packing needs {excess} bytes too much: solving for {budget}")
-        tightened = replace(problem, budget_bytes=budget)
-        remaining = max(stop_at - time.monotonic(), request.options.time_limit_s / PACK_ATTEMPTS)
-        solved = solvers.solve(tightened, request.solver, replace(request.options, time_limit_s=remaining), report)
-        plan = pack(tightened, solved)
-    else:
-        raise InfeasibleError(
-            f"a schedule fits the budget of {problem.budget_bytes} bytes, but none that was found could be packed into"
-            f" it: the arena needs {excess} bytes more",
-            details={"budget_bytes": problem.budget_bytes, "needed_bytes": problem.budget_bytes + excess},
-        )
-    if budget != problem.budget_bytes:
-        status = solved.proof.status
-        if status is Status.OPTIMAL and solved.proof.objective > bound:
-            status = Status.FEASIBLE
-        solved = replace(solved, proof=replace(solved.proof, bound=bound, schedule_class=first_class, status=status))
-    return solved, plan
 
 
 def out_directory(source: Path) -> Path:

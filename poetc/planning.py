@@ -1,0 +1,156 @@
+"""A schedule and its memory plan together: what fits a budget is a packed arena, not only what is live at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from poetc import solvers
+from poetc.errors import InfeasibleError, LimitError
+from poetc.scheduling import pack
+from poetc.scheduling.problem import Problem
+from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions, Status
+
+Progress = Callable[[str], None]
+PACK_ATTEMPTS = 6
+MINIMUM_SEARCH_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallestRam:
+    """The least RAM for which a schedule is known whose arena is packed in it; nothing fits in less than `bound_bytes`.
+
+    `ram_bytes` is None when not even keep-all obeys the deadline. `tensors` (name, bytes): what RAM holds at the peak.
+    """
+
+    ram_bytes: int | None
+    bound_bytes: int
+    schedule: Schedule | None
+    plan: MemoryPlan | None
+    tensors: tuple[tuple[str, int], ...]
+
+
+def smallest_ram(problem: Problem, time_limit_s: float = MINIMUM_SEARCH_S) -> SmallestRam:
+    """How small the RAM can be, packing included."""
+    found = solvers.min_budget(problem, time_limit_s=time_limit_s)
+    if found.schedule is None:
+        return SmallestRam(
+            ram_bytes=None, bound_bytes=found.lower_bound_bytes, schedule=None, plan=None, tensors=found.tensors
+        )
+    plan = pack(problem, found.schedule)
+    return SmallestRam(
+        ram_bytes=ram_bytes(problem, plan),
+        bound_bytes=found.lower_bound_bytes,
+        schedule=found.schedule,
+        plan=plan,
+        tensors=found.tensors,
+    )
+
+
+def ram_bytes(problem: Problem, plan: MemoryPlan) -> int:
+    """All RAM that a plan needs: the arena and what the problem counts outside it."""
+    return problem.base_bytes + plan.arena_bytes
+
+
+def solve_and_pack(
+    problem: Problem, solver: str, options: SolveOptions, progress: Progress
+) -> tuple[Schedule, MemoryPlan]:
+    """The cheapest schedule found whose packed arena fits the budget.
+
+    Packing can need more than the most that is ever live. The problem is then solved again for a budget smaller by the
+    excess; the bound proven for the whole budget still holds for the result. Raises InfeasibleError where it is proven
+    that nothing fits, LimitError where nothing was found; both say the smallest RAM that is known to work.
+    """
+
+    def report(event: solvers.Event) -> None:
+        found = "no schedule yet" if event.objective is None else f"best {event.objective}"
+        progress(f"{event.stage}: {found}, bound {event.bound}")
+
+    stop_at = time.monotonic() + options.time_limit_s
+    try:
+        solved = first = solvers.solve(problem, solver, options, report)
+    except InfeasibleError as error:
+        raise _with_smallest(problem, error, progress) from error
+    except LimitError as error:
+        return _smallest_instead(problem, solver, None, str(error), progress)
+    plan = pack(problem, solved)
+    budget = problem.budget_bytes
+    for _ in range(PACK_ATTEMPTS):
+        excess = ram_bytes(problem, plan) - problem.budget_bytes
+        if excess <= 0:
+            return _relabelled(solved, first), plan
+        budget -= excess
+        progress(f"packing needs {excess} bytes too much: solving for {budget}")
+        remaining = max(stop_at - time.monotonic(), options.time_limit_s / PACK_ATTEMPTS)
+        try:
+            solved = solvers.solve(
+                replace(problem, budget_bytes=budget), solver, replace(options, time_limit_s=remaining), report
+            )
+        except (InfeasibleError, LimitError):
+            break
+        plan = pack(problem, solved)
+    why = f"a schedule fits the budget of {problem.budget_bytes} bytes, but none was found that can be packed into it"
+    return _smallest_instead(problem, solver, first, why, progress)
+
+
+def _relabelled(solved: Schedule, first: Schedule) -> Schedule:
+    """`solved` for a tightened budget, as an answer to the problem that `first` answers: with its proven bound."""
+    if solved is first:
+        return solved
+    bound = min(first.proof.bound, solved.proof.objective)
+    status = solved.proof.status
+    if status is Status.OPTIMAL and solved.proof.objective > bound:
+        status = Status.FEASIBLE
+    proof = replace(solved.proof, bound=bound, status=status, schedule_class=first.proof.schedule_class)
+    return replace(solved, proof=proof)
+
+
+def _smallest_instead(
+    problem: Problem, solver: str, first: Schedule | None, why: str, progress: Progress
+) -> tuple[Schedule, MemoryPlan]:
+    """The schedule of least RAM, if it fits: not a cheap one, but one that runs."""
+    progress("looking for the schedule of least RAM")
+    smallest = smallest_ram(problem)
+    schedule, plan = smallest.schedule, smallest.plan
+    if schedule is None or plan is None or ram_bytes(problem, plan) > problem.budget_bytes:
+        raise LimitError(f"{why}; {_advice(smallest)}", details=_details(problem, smallest))
+    once = problem.compute_once_pj if problem.objective == "energy" else problem.compute_once_ns
+    proof = Proof(
+        status=Status.LIMIT,
+        objective=schedule.proof.objective,
+        bound=min(once if first is None else first.proof.bound, schedule.proof.objective),
+        schedule_class="all schedules" if first is None else first.proof.schedule_class,
+        method="the schedule of least RAM, since no cheaper one was found that fits when packed",
+    )
+    return replace(schedule, solver=solver, proof=proof), plan
+
+
+def _with_smallest(problem: Problem, error: InfeasibleError, progress: Progress) -> InfeasibleError:
+    if not isinstance(error, solvers.BudgetError):
+        return error
+    progress("looking for the smallest budget")
+    smallest = smallest_ram(problem)
+    if smallest.ram_bytes is None or smallest.ram_bytes <= problem.budget_bytes:
+        return error
+    return InfeasibleError(
+        f"no schedule fits in {problem.budget_bytes} bytes; {_advice(smallest)}", details=_details(problem, smallest)
+    )
+
+
+def _advice(smallest: SmallestRam) -> str:
+    if smallest.ram_bytes is None:
+        return "the deadline is too short even with unlimited RAM"
+    text = f"the smallest budget known to work is {smallest.ram_bytes} bytes (nothing below {smallest.bound_bytes} can)"
+    if smallest.tensors:
+        text += "; at its peak: " + ", ".join(f"{name} ({size})" for name, size in smallest.tensors[:5])
+    return text
+
+
+def _details(problem: Problem, smallest: SmallestRam) -> dict[str, object]:
+    return {
+        "budget_bytes": problem.budget_bytes,
+        "min_budget_bytes": smallest.ram_bytes,
+        "min_budget_bound_bytes": smallest.bound_bytes,
+        "tensors_at_peak": [list(tensor) for tensor in smallest.tensors],
+    }
