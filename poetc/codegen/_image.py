@@ -13,7 +13,7 @@ from poetc.graph import TensorType, Value, materialize
 
 
 def _bytes(name: str, value: Value, type: TensorType) -> bytes:
-    array = np.ascontiguousarray(materialize(value, type), type.dtype.numpy)
+    array = np.asarray(materialize(value, type), type.dtype.numpy)
     if array.shape != type.shape:
         raise ValueError(f"{name}: the value has shape {array.shape}, the tensor {type.shape}")
     return array.tobytes()

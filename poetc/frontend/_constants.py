@@ -29,7 +29,7 @@ def fold_constants(graph: Graph) -> Graph:
             results = spec(op.kind).evaluate(bind(op, tensors), inputs)
         for name, result in zip(op.outputs, results, strict=True):
             tensors[name] = replace(tensors[name], role=Role.CONSTANT)
-            values[name] = np.ascontiguousarray(np.asarray(result).astype(tensors[name].dtype.numpy, copy=False))
+            values[name] = np.asarray(result, tensors[name].dtype.numpy, order="C")
     used = {t for op in kept for t in (*op.inputs, *op.outputs)} | set(graph.inputs)
     return replace(
         graph,

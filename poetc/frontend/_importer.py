@@ -255,5 +255,5 @@ def convert(array: Array, dtype: DType, name: str) -> Array:
             raise UsageError(f"tensor {name!r} holds integers that do not fit in 32 bits ({low} to {high})")
     if dtype is DType.F32 and array.dtype.itemsize > 4:
         with np.errstate(over="ignore"):
-            return np.ascontiguousarray(array.astype(np.float32))
-    return np.ascontiguousarray(array.astype(dtype.numpy, copy=False))
+            return np.asarray(array, np.float32, order="C")
+    return np.asarray(array, dtype.numpy, order="C")  # np.ascontiguousarray would make a vector of a scalar

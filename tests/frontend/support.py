@@ -50,8 +50,11 @@ def save(model: onnx.ModelProto, folder: Path) -> Path:
 
 
 def evaluate(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Every output of the graph by name."""
+    """Every output of the graph by name. Holds the graph to its own types: of values, and of what operators make."""
     held: dict[str, Any] = {name: materialize(v, graph.tensors[name].type) for name, v in graph.values.items()}
+    for name, value in held.items():
+        assert value.shape == graph.tensors[name].shape, f"{name}: {value.shape} is not {graph.tensors[name].shape}"
+        assert value.dtype == graph.tensors[name].dtype.numpy, f"{name}: {value.dtype}"
     for name in graph.inputs:
         held[name] = np.asarray(feeds[name]).astype(graph.tensors[name].dtype.numpy)
     for op in graph.operators:

@@ -306,3 +306,22 @@ def test_damaged_files_are_refused_or_read_never_a_traceback(tmp_path: Path) -> 
         except PoetcError:
             pass
     assert 0 < read < 1500
+
+
+def test_scalars_stay_scalars(tmp_path: Path) -> None:
+    """Given in the file, computed at import, narrowed: the value's shape is its tensor's, and C can be emitted."""
+    nodes = [
+        make_node("Cast", ["wide"], ["cast"], to=TensorProto.FLOAT),
+        make_node("Sqrt", ["cast"], ["root"]),
+        make_node("Where", ["visible", "x", "root"], ["seen"]),
+        make_node("Where", ["visible", "seen", "never"], ["masked"]),
+        make_node("MatMul", ["masked", "w"], ["y"]),
+    ]
+    weights = {
+        "wide": np.array(4.0), "visible": np.tri(3, dtype=bool), "never": np.array(-3.0, np.float32), "w": normal(3, 2),
+    }  # fmt: skip
+    graph = assert_agrees(make(nodes, {"x": (3, 3)}, ["y"], weights), {"x": normal(3, 3)}, tmp_path)
+    scalars = [name for name, tensor in graph.tensors.items() if tensor.shape == ()]
+    assert len(scalars) == 2
+    for name in scalars:
+        assert materialize(graph.values[name], graph.tensors[name].type).shape == ()
