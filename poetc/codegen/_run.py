@@ -119,6 +119,7 @@ def build_firmware(
     """
     found = BOARDS[board]
     require(found)
+    directory.mkdir(parents=True, exist_ok=True)
     source = directory / "src"
     emit(
         [program],

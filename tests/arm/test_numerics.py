@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from poetc.codegen import BOARDS, TARGETS
+from poetc import outputs
+from poetc.codegen import BOARDS, TARGETS, build_firmware, execute
 from tests.arm.conftest import Solve
 
 STEPS = 20
@@ -49,3 +50,16 @@ def test_convolutions_and_norms_have_the_same_bits(
     run = solved.on_board(board, tmp_path, 3)
     assert (run.losses, run.state_sha256) == convolutional_host
     assert run.arena_bytes == solved.program.high_water_bytes
+
+
+@pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547"])
+def test_fast_numerics_keep_the_bits_of_keep_all(board: str, solve: Solve, tmp_path: Path) -> None:
+    """On one target a schedule never changes a bit, whichever the numerics; the card is a file here."""
+    solved = solve("ds-cnn", 2, "qemu-mps2-an386", "60%")
+    assert solved.artifact.summary["recomputes"] + solved.artifact.summary["page_outs"] > 0
+    digests = set()
+    for name, program in (("solved", solved.program), ("kept", outputs.keep_all_program(solved.artifact))):
+        firmware = build_firmware(program, solved.values, board, tmp_path / name, numerics="fast")
+        run = execute(firmware, solved.batches(2))
+        digests.add((run.losses, run.state_sha256))
+    assert len(digests) == 1

@@ -110,3 +110,17 @@ def test_missing_card_stops_before_the_first_step(weights: Weights, tmp_path: Pa
     with pytest.raises(BoardStopped, match="step 0 code -5") as stopped:
         codegen.execute(firmware, weights.batches(1), command=words)
     assert stopped.value.code == EIO
+
+
+@pytest.mark.parametrize("board", CARDS)
+def test_block_that_the_card_refuses_stops_the_step(board: str, weights: Weights, tmp_path: Path) -> None:
+    """A card that ends within the pages: the driver's code comes out, and nothing hangs."""
+    firmware = weights.build(board, tmp_path)
+    card = firmware.run_directory / "store.bin"
+    pages = weights.program.pages
+    used_bytes = max(p.first_block + p.slots * p.block_count for p in pages) * weights.program.block_bytes
+    small_bytes = 1 << ((used_bytes - 1).bit_length() - 1)
+    assert small_bytes < used_bytes
+    card.write_bytes(card.read_bytes()[:small_bytes])
+    with pytest.raises(BoardStopped, match="step 1 code -5"):
+        codegen.execute(firmware, weights.batches(2))
