@@ -36,3 +36,21 @@ def choose(
     if not worthwhile(floats, operand_bytes):
         return lean
     return Kernel(f"{lean.symbol}_packed", (*lean.ints, floats, *extra), lean.floats, 4 * floats)
+
+
+STRIP_FLOATS = 2048  # about what the strip of a depthwise convolution takes of the workspace
+
+
+def strip(
+    lean: Kernel, padded: int, stride: tuple[int, int], reach: int, size: tuple[int, int], gradient: bool
+) -> Kernel:
+    """A depthwise kernel in place of `lean`: strips of a plane whose rows are `padded` floats long, over which a
+    window of `reach` rows makes a result of `size`. `gradient`: rows of the result's size are held too.
+    """
+    phase = -(-padded // stride[1]) + 4
+    row = stride[1] * phase
+    held = -(-size[1] // 4) * 4 if gradient else 0
+    rows = max(1, min(size[0], (STRIP_FLOATS - reach * row) // (stride[0] * row + held)))
+    taken = ((rows - 1) * stride[0] + reach) * row
+    symbol = lean.symbol.replace("conv", "depthwise")
+    return Kernel(symbol, (*lean.ints, stride[1], phase, row, rows, taken), lean.floats, 4 * (taken + rows * held + 16))

@@ -15,7 +15,7 @@ import numpy as np
 
 from poetc.graph import Attribute, Operator, TensorType
 from poetc.ops._builder import Builder
-from poetc.ops._packing import choose
+from poetc.ops._packing import choose, strip
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
 from poetc.ops._windows import Windows
 
@@ -59,6 +59,16 @@ def _operand_bytes(op: Bound) -> int:
     return sum(t.size_bytes for t in (*op.inputs, *op.outputs))
 
 
+def _is_depthwise(ints: tuple[int, ...]) -> bool:
+    return ints[15] > 1 and ints[1] == ints[4] == ints[15]
+
+
+def _depthwise(lean: Kernel, gradient: bool) -> Kernel:
+    _, _, _, width, _, oh, ow, kh, kw, sh, sw, _, left, dh, dw = lean.ints[:15]
+    padded = max(left + width, (ow - 1) * sw + (kw - 1) * dw + 1)
+    return strip(lean, padded, (sh, sw), (kh - 1) * dh + 1, (oh, ow), gradient)
+
+
 def _backward_kernel(op: Bound, ints: tuple[int, ...]) -> Kernel:
     """The adjoint of a convolution. Its packing variant makes products for some channels and rows of the output at a
     time, in a buffer of about 20 KB, unless it is pointwise and they are the result.
@@ -66,6 +76,10 @@ def _backward_kernel(op: Bound, ints: tuple[int, ...]) -> Kernel:
     lean = Kernel("poetc_op_conv_grad_input", ints)
     n, c, h, w, o, oh, ow, kh, kw = ints[:9]
     group, taps, rows = ints[15], kh * kw, n * oh
+    reach = tuple((ints[7 + i] - 1) * ints[13 + i] for i in (0, 1))
+    if _is_depthwise(ints) and ints[11] <= reach[0] and ints[12] <= reach[1]:
+        width = max(w + reach[1], reach[1] - ints[12] + (ow - 1) * ints[10] + 1)
+        return strip(lean, width, (1, 1), reach[0] + 1, (h, w), False)
     channels, outputs = c // group, o // group
     if outputs < 4:
         return lean
@@ -146,6 +160,8 @@ class Conv(OpSpec):
         windows = Windows.of(op, op.inputs[1].shape[2:])
         ints = _ints(windows, _group(op), op.inputs[0], op.outputs[0], len(op.inputs) > 2)
         lean = Kernel("poetc_op_conv", ints)
+        if _is_depthwise(ints):
+            return _depthwise(lean, False)
         w, y = op.inputs[1], op.outputs[0]
         if w.shape[0] // _group(op) < 4:
             return lean
@@ -213,6 +229,8 @@ class ConvGradWeight(OpSpec):
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.get_ints("kernel"))
         lean = Kernel("poetc_op_conv_grad_weight", _ints(windows, _group(op), op.inputs[0], op.inputs[1], False))
+        if _is_depthwise(lean.ints):
+            return _depthwise(lean, True)
         w, gy = op.outputs[0], op.inputs[1]
         if w.shape[0] // _group(op) < 4:
             return lean

@@ -22,7 +22,7 @@ POETC_UNARY_GRAD(celu, s > 0.0f ? g : (s + p[0]) / p[0] * g)
 
 /* p = min, max */
 POETC_UNARY(clip, poetc_clamp(x, p[0], p[1]))
-POETC_UNARY_GRAD(clip, s > p[0] && s < p[1] ? g : 0.0f)
+POETC_UNARY_GRAD(clip, (s > p[0]) & (s < p[1]) ? g : 0.0f)
 
 /* p = alpha, beta */
 POETC_UNARY(hard_sigmoid, poetc_clamp(x * p[0] + p[1], 0.0f, 1.0f))

@@ -5,6 +5,34 @@
 #include "poetc_kernel.h"
 #include "poetc_math.h"
 
+/* `...` computes `result` from the element `at`, for all of them. Results are stored chunk by chunk: the output may be the
+ * input, and a compiler that knows that a chunk is read before it is written can use vectors. */
+#if defined(__SSE2__) || defined(__aarch64__)
+#define POETC_CHUNKS(...)                                                                                              \
+    for (; i + 16 <= count; i += 16) {                                                                                 \
+        float results[16];                                                                                             \
+        int32_t lane;                                                                                                  \
+        for (lane = 0; lane < 16; lane++) {                                                                            \
+            const int32_t at = i + lane;                                                                               \
+            float result;                                                                                              \
+            __VA_ARGS__                                                                                                \
+            results[lane] = result;                                                                                    \
+        }                                                                                                              \
+        for (lane = 0; lane < 16; lane++)                                                                              \
+            output[i + lane] = results[lane];                                                                          \
+    }                                                                                                                  \
+    POETC_SINGLES(__VA_ARGS__)
+#else
+#define POETC_CHUNKS(...) POETC_SINGLES(__VA_ARGS__)
+#endif
+#define POETC_SINGLES(...)                                                                                             \
+    for (; i < count; i++) {                                                                                           \
+        const int32_t at = i;                                                                                          \
+        float result;                                                                                                  \
+        __VA_ARGS__                                                                                                    \
+        output[i] = result;                                                                                            \
+    }
+
 /* `expression` is in x, the element, and p, the kernel's floats. */
 #define POETC_UNARY(name, expression)                                                                                  \
     int poetc_op_##name(const poetc_call *call);                                                                       \
@@ -12,12 +40,12 @@
     {                                                                                                                  \
         const float *input = poetc_in(call, 0), *p = call->floats;                                                     \
         float *output = poetc_out(call, 1);                                                                            \
-        int32_t i, count = call->ints[0];                                                                              \
+        int32_t i = 0, count = call->ints[0];                                                                          \
         (void)p;                                                                                                       \
-        for (i = 0; i < count; i++) {                                                                                  \
-            float x = input[i];                                                                                        \
-            output[i] = (expression);                                                                                  \
-        }                                                                                                              \
+        POETC_CHUNKS({                                                                                                 \
+            float x = input[at];                                                                                       \
+            result = (expression);                                                                                     \
+        })                                                                                                             \
         return POETC_OK;                                                                                               \
     }
 
@@ -28,12 +56,12 @@
     {                                                                                                                  \
         const float *saved = poetc_in(call, 0), *gradient = poetc_in(call, 1), *p = call->floats;                      \
         float *output = poetc_out(call, 2);                                                                            \
-        int32_t i, count = call->ints[0];                                                                              \
+        int32_t i = 0, count = call->ints[0];                                                                          \
         (void)p;                                                                                                       \
-        for (i = 0; i < count; i++) {                                                                                  \
-            float s = saved[i], g = gradient[i];                                                                       \
-            output[i] = (expression);                                                                                  \
-        }                                                                                                              \
+        POETC_CHUNKS({                                                                                                 \
+            float s = saved[at], g = gradient[at];                                                                     \
+            result = (expression);                                                                                     \
+        })                                                                                                             \
         return POETC_OK;                                                                                               \
     }
 

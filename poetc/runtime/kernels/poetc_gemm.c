@@ -1,23 +1,7 @@
 #include "poetc_gemm.h"
 
-#define LANES POETC_GEMM_LANES
+#define LANES POETC_LANES
 #define COLUMNS POETC_GEMM_COLUMNS
-
-#if LANES == 1
-typedef float vector;
-typedef float vector_unaligned;
-#else
-typedef float vector __attribute__((vector_size(4 * LANES)));
-typedef float vector_unaligned __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-#endif
-
-#if defined(__GNUC__)
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-#else
-#define INLINE static inline
-#define UNROLL
-#endif
 
 #if LANES == 1
 #define MULTIPLY_ADD(sum, b, a) POETC_MULTIPLY_ADD(sum, b, a)
@@ -26,32 +10,32 @@ typedef float vector_unaligned __attribute__((vector_size(4 * LANES), aligned(4)
 #endif
 
 /* `rows` x `vectors` results in registers: both are constants wherever this is inlined. */
-INLINE void block(const int rows, const int vectors, const int32_t depth, const float *a, const ptrdiff_t a_row,
+POETC_INLINE void block(const int rows, const int vectors, const int32_t depth, const float *a, const ptrdiff_t a_row,
                   const ptrdiff_t a_k, const float *b, float *y, const ptrdiff_t y_row, const int accumulate)
 {
-    vector sum[POETC_GEMM_ROWS][POETC_GEMM_VECTORS];
+    poetc_vector sum[POETC_GEMM_ROWS][POETC_GEMM_VECTORS];
     int32_t k;
     int i, j;
-    UNROLL
+    POETC_UNROLL
     for (i = 0; i < rows; i++) {
-        UNROLL
+        POETC_UNROLL
         for (j = 0; j < vectors; j++)
-            sum[i][j] = (vector){0};
+            sum[i][j] = (poetc_vector){0};
     }
     for (k = 0; k < depth; k++, a += a_k, b += COLUMNS) {
-        UNROLL
+        POETC_UNROLL
         for (i = 0; i < rows; i++) {
-            UNROLL
+            POETC_UNROLL
             for (j = 0; j < vectors; j++)
-                MULTIPLY_ADD(sum[i][j], *(const vector_unaligned *)(b + j * LANES), a[i * a_row]);
+                MULTIPLY_ADD(sum[i][j], *(const poetc_vector_unaligned *)(b + j * LANES), a[i * a_row]);
         }
     }
-    UNROLL
+    POETC_UNROLL
     for (i = 0; i < rows; i++) {
-        UNROLL
+        POETC_UNROLL
         for (j = 0; j < vectors; j++) {
-            vector_unaligned *at = (vector_unaligned *)(y + i * y_row + j * LANES);
-            vector total = sum[i][j];
+            poetc_vector_unaligned *at = (poetc_vector_unaligned *)(y + i * y_row + j * LANES);
+            poetc_vector total = sum[i][j];
             if (accumulate)
                 total = *at + total;
             *at = total;
@@ -151,12 +135,12 @@ static void exchange(const poetc_gemm *g, float *y, int32_t rows, int32_t column
 }
 
 /* rows, a multiple of 4 and a constant wherever this is inlined, contiguous in a. */
-INLINE void pack_contiguous(float *to, const float *from, ptrdiff_t step, int32_t depth, const int rows)
+POETC_INLINE void pack_contiguous(float *to, const float *from, ptrdiff_t step, int32_t depth, const int rows)
 {
     int32_t k;
     int i;
     for (k = 0; k < depth; k++, from += step, to += rows) {
-        UNROLL
+        POETC_UNROLL
         for (i = 0; i < rows; i += 4)
             poetc_f4_store(to + i, poetc_f4_load(from + i));
     }
@@ -234,9 +218,9 @@ void poetc_gemm_pack(const poetc_gemm_space *space, const float *b, ptrdiff_t st
         const float *from = b + column;
         for (k = 0; k < depth; k++, from += step, to += COLUMNS) {
             if (width == COLUMNS) {
-                UNROLL
+                POETC_UNROLL
                 for (j = 0; j < COLUMNS; j += LANES)
-                    *(vector_unaligned *)(to + j) = *(const vector_unaligned *)(from + j);
+                    *(poetc_vector_unaligned *)(to + j) = *(const poetc_vector_unaligned *)(from + j);
             } else {
                 for (j = 0; j < width; j++)
                     to[j] = from[j];

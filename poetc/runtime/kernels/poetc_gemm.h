@@ -11,30 +11,20 @@
 #define POETC_GEMM_H
 
 #include "poetc_f4.h"
+#include "poetc_vector.h"
 
-#if defined(__GNUC__) && defined(__AVX512F__)
-#define POETC_GEMM_LANES 16
-#define POETC_GEMM_ROWS 12
-#define POETC_GEMM_VECTORS 2
-#elif defined(__GNUC__) && defined(__AVX__)
-#define POETC_GEMM_LANES 8
-#define POETC_GEMM_ROWS 6
-#define POETC_GEMM_VECTORS 2
-#elif defined(__GNUC__) && defined(__aarch64__)
-#define POETC_GEMM_LANES 4
-#define POETC_GEMM_ROWS 12
-#define POETC_GEMM_VECTORS 2
-#elif defined(__GNUC__) && defined(__SSE2__)
-#define POETC_GEMM_LANES 4
-#define POETC_GEMM_ROWS 6
-#define POETC_GEMM_VECTORS 2
-#else /* no IEEE vectors: a block of 4 x 4 scalars */
-#define POETC_GEMM_LANES 1
+#if POETC_LANES == 1 /* a block of 4 x 4 scalars */
 #define POETC_GEMM_ROWS 4
 #define POETC_GEMM_VECTORS 4
+#elif POETC_LANES == 16 || defined(__aarch64__) /* 32 vector registers */
+#define POETC_GEMM_ROWS 12
+#define POETC_GEMM_VECTORS 2
+#else
+#define POETC_GEMM_ROWS 6
+#define POETC_GEMM_VECTORS 2
 #endif
 
-#define POETC_GEMM_COLUMNS (POETC_GEMM_LANES * POETC_GEMM_VECTORS)
+#define POETC_GEMM_COLUMNS (POETC_LANES * POETC_GEMM_VECTORS)
 #define POETC_GEMM_DEPTH 128
 
 /* Packed b and scratch, carved out of a kernel's workspace. poetc/ops/_packing.py computes the sizes: keep them in step. */
