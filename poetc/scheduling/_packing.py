@@ -19,7 +19,7 @@ from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, PageIn, PageOut, Schedule
 
 HOME_ORDERS = 24
-HOME_ORDER_PLACEMENTS = 2_000
+HOME_ORDER_PLACEMENTS = 3_000
 
 
 @dataclass(slots=True)
@@ -40,17 +40,19 @@ def pack(problem: Problem, schedule: Schedule) -> MemoryPlan:
     step_count = len(schedule.steps)
     lifetimes = _lifetimes(problem, schedule)
     homes = _homes(problem, lifetimes, step_count)
-    # Which of the state that is paged out lies next to which other decides how their gaps join: try some orders.
-    absent = sum(first is not last for first, last in homes)
-    best = homes
-    if absent > 1:
+    absent = [home for home in homes if home[0] is not home[1]]
+    if len(absent) > 1:
+        # Which of the state that is paged out lies beside which other decides how their gaps join: try some orders.
+        lasting = [home for home in homes if home[0] is home[1]]
         random = Random(0)
-        tops: list[int] = []
-        orders = [homes, *(_shuffled(homes, absent, random) for _ in range(HOME_ORDERS))]
-        for order in orders:
-            tops.append(_place(problem, lifetimes, order, step_count, HOME_ORDER_PLACEMENTS))
-        best = orders[tops.index(min(tops))]
-    _place(problem, lifetimes, best, step_count, SEARCH_PLACEMENTS)
+        orders = [lasting + absent, lasting + sorted(absent, key=lambda home: -home[0].end)]
+        orders += [lasting + random.sample(absent, len(absent)) for _ in range(HOME_ORDERS)]
+        tops = [_place(problem, lifetimes, order, step_count, HOME_ORDER_PLACEMENTS, rough=True) for order in orders]
+        homes = orders[tops.index(min(tops))]
+        if _place(problem, lifetimes, homes, step_count, SEARCH_PLACEMENTS) > min(tops):
+            _place(problem, lifetimes, homes, step_count, HOME_ORDER_PLACEMENTS, rough=True)
+    else:
+        _place(problem, lifetimes, homes, step_count, SEARCH_PLACEMENTS)
     if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in schedule.steps):
         top = _aligned(problem, _top(lifetimes))
         lifetimes.append(_Lifetime(problem.page_buffer_bytes, 0, step_count, offset_bytes=top))
@@ -79,6 +81,8 @@ def _place(
     homes: list[tuple[_Lifetime, _Lifetime]],
     step_count: int,
     placements: int,
+    *,
+    rough: bool = False,
 ) -> int:
     """Set all offsets, state from the bottom in the order of `homes`; returns the highest end."""
     at_home: set[int] = set()
@@ -100,7 +104,7 @@ def _place(
     sizes = np.array([-(-a.size_bytes // unit) for a in everything], np.int64)
     fixed = np.full(len(everything), -1, np.int64)
     fixed[: len(obstacles)] = [(a.offset_bytes or 0) // unit for a in obstacles]
-    for lifetime, offset in zip(everything, place(starts, ends, sizes, fixed, placements), strict=True):
+    for lifetime, offset in zip(everything, place(starts, ends, sizes, fixed, placements, rough=rough), strict=True):
         lifetime.offset_bytes = int(offset) * unit
     return _top(lifetimes)
 
@@ -117,13 +121,6 @@ def _homes(problem: Problem, lifetimes: list[_Lifetime], step_count: int) -> lis
                 ending[t] = lifetime
     homes = [(starting[chain[0]], ending[chain[-1]]) for chain in state_chains(problem)]
     return sorted(homes, key=lambda h: h[1].start - h[0].end if h[0] is not h[1] else -step_count)
-
-
-def _shuffled(homes: list[tuple[_Lifetime, _Lifetime]], last: int, random: Random) -> list[tuple[_Lifetime, _Lifetime]]:
-    """The last so many in another order."""
-    tail = homes[len(homes) - last :]
-    random.shuffle(tail)
-    return homes[: len(homes) - last] + tail
 
 
 def _aligned(problem: Problem, size_bytes: int) -> int:

@@ -21,12 +21,15 @@ Ints = npt.NDArray[np.int64]
 
 SEARCH_PLACEMENTS = 150_000  # at most, after the greedy orders: about 2 s
 PLACEMENTS_PER_RECTANGLE = 500  # the same for few rectangles
-ATTEMPT_PLACEMENTS = 15_000
+FLOOR_ATTEMPTS, OTHER_ATTEMPTS = 3, 16  # each half of the work, or all of it with no attempt at the floor
 
 
-def place(starts: Ints, ends: Ints, sizes: Ints, fixed: Ints, placements: int = SEARCH_PLACEMENTS) -> Ints:
+def place(
+    starts: Ints, ends: Ints, sizes: Ints, fixed: Ints, placements: int = SEARCH_PLACEMENTS, *, rough: bool = False
+) -> Ints:
     """Offsets for rectangles alive in [starts, ends). `fixed` is the offset where it is given, -1 where it is free.
-    `placements` limits the search.
+
+    `placements` limits the search. `rough` bisects at once, for a good estimate from few placements.
     """
     offsets = fixed.copy()
     offsets[fixed < 0] = 0
@@ -43,17 +46,22 @@ def place(starts: Ints, ends: Ints, sizes: Ints, fixed: Ints, placements: int = 
         if best_top <= floor:
             break
     work = min(placements, PLACEMENTS_PER_RECTANGLE * len(free))
-    attempts = [min(ATTEMPT_PLACEMENTS, work - done) for done in range(0, work, ATTEMPT_PLACEMENTS)]
-    low = floor  # nothing was found below
-    for attempt, attempt_work in enumerate(attempts):
-        if best_top <= low:
-            break
-        hopeful = attempt < len(attempts) / 2
-        capacity = floor if hopeful else (low + best_top - 1) // 2
-        if _squeaky_wheel(placer, orders[attempt % len(orders)], capacity, Random(attempt), attempt_work):
+    attempts = [] if rough else [(attempt, work // (2 * FLOOR_ATTEMPTS)) for attempt in range(FLOOR_ATTEMPTS)]
+    for attempt, attempt_work in attempts:
+        if best_top > floor and _squeaky_wheel(placer, orders[attempt], floor, Random(attempt), attempt_work):
             best, best_top = placer.offsets.copy(), placer.top()
-        elif not hopeful:
+    low = floor  # nothing was found below
+    for attempt in range(OTHER_ATTEMPTS):
+        if best_top <= floor:
+            break
+        capacity = (low + best_top - 1) // 2
+        attempt_work = work // (OTHER_ATTEMPTS if rough else 2 * OTHER_ATTEMPTS)
+        if _squeaky_wheel(placer, orders[attempt % 2], capacity, Random(attempt), attempt_work):
+            best, best_top = placer.offsets.copy(), placer.top()
+        else:
             low = capacity + 1
+        if low >= best_top:
+            low = floor  # once more, with other random numbers
     offsets[free] = best[free]
     return offsets
 

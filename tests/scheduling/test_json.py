@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from poetc.errors import UsageError
@@ -32,7 +32,6 @@ from tests.support.problems import random_actions, random_dag, training_problem
 
 
 @given(st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_round_trips(random: Random) -> None:
     make = random.choice((random_dag, training_problem))
     problem = make(random, random.randint(1, 4), paging=random.random() < 0.5)

@@ -47,7 +47,6 @@ def scheduled(problem: Problem, steps: tuple[Step, ...], cost: int = 0) -> Sched
 
 
 @given(st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_random_schedules(random: Random) -> None:
     paging = random.random() < 0.5
     if random.random() < 0.5:
@@ -107,13 +106,13 @@ def paging_every_parameter(problem: Problem) -> Schedule:
     return scheduled(problem, complete(problem, actions))
 
 
-def test_several_orders_of_state_that_is_paged_out_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_that_is_paged_out_makes_room_for_others() -> None:
+    """Only where its gaps adjoin: in the first order tried 15 % would be lost."""
     problem = training_problem(Random(0), 4, paging=True)
     schedule = paging_every_parameter(problem)
     plan = pack(problem, schedule)
     verify_plan(problem, schedule, plan)
-    monkeypatch.setattr("poetc.scheduling._packing.HOME_ORDERS", 0)
-    assert plan.arena_bytes < pack(problem, schedule).arena_bytes
+    assert plan.arena_bytes <= plan.max_live_bytes + 16
 
 
 def check_disjoint(starts: np.ndarray, ends: np.ndarray, sizes: np.ndarray, offsets: np.ndarray) -> None:
@@ -276,7 +275,7 @@ def test_every_failure_is_named() -> None:
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_shifted_allocations_are_caught(random: Random) -> None:
     """Lowering one allocation of a tight plan by one unit collides, or leaves the arena's top lower than it says."""
     problem = training_problem(random, random.randint(1, 3))
