@@ -102,6 +102,24 @@ training_options = stacked(
         help="train: statistics of the batch; frozen: the model's own.",
     ),
     click.option(
+        "--label-smoothing",
+        type=float,
+        default=_DEFAULTS.label_smoothing,
+        show_default=True,
+        help="For the cross-entropies.",
+    ),
+    click.option("--ignore-index", type=int, metavar="CLASS", help="Cross-entropy: targets that count for nothing."),
+    click.option("--huber-delta", type=float, default=_DEFAULTS.huber_delta, show_default=True, help="For huber."),
+    click.option(
+        "--dropout/--no-dropout",
+        default=_DEFAULTS.dropout,
+        show_default=True,
+        help="Whether the model's Dropout drops anything in training.",
+    ),
+    click.option(
+        "--dropout-seed", type=int, default=_DEFAULTS.dropout_seed, show_default=True, help="Which elements it drops."
+    ),
+    click.option(
         "--model-output",
         "output",
         default="",

@@ -192,11 +192,19 @@ def matmul(c: Importer, n: Node) -> str:
 
 @onnx_operator("Dropout")
 def dropout(c: Importer, n: Node) -> Sequence[str | Value]:
-    c.note("Dropout nodes in the file are dropped")
-    x = c.input(n, 0)
-    if not n.has_output(1):
+    """Does nothing in inference, whatever `training_mode` says; a training step may drop here."""
+    x, given = c.input(n, 0), c.optional(n, 1)
+    ratio = n.get_float("ratio", 0.5) if given is None else c.number(given)
+    if ratio is None:
+        raise Unsupported("a ratio that is computed from the model's inputs")
+    if not 0 <= ratio < 1:
+        raise Malformed(f"drops a share of {ratio:g}")
+    if n.has_output(1):
+        c.note(f"{n.label} gives its mask away: it never drops anything")
+        return [x, c.constant(np.ones(x.shape, np.bool_))]
+    if ratio == 0 or x.known or not x.is_float:
         return [x]
-    return [x, c.constant(np.ones(x.shape, np.bool_))]
+    return [c.emit1("DropoutSite", [x], {"ratio": ratio})]
 
 
 @onnx_operator("Hardmax")

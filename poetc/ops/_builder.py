@@ -1,4 +1,4 @@
-"""Adds operators to a growing graph, types inferred from the registry. The importer, autodiff and the optimizers build with it."""
+"""Adds operators to a growing graph, types inferred by the registry. Importer, autodiff, optimizers build with it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Builder:
         hint: str = "",
         outputs: Sequence[str] | None = None,
     ) -> tuple[str, ...]:
-        """Add one operator; returns its output names. `outputs` fixes them, else they derive from `hint` (or the kind)."""
+        """Add one operator; returns its output names. `outputs` fixes them, else they come from `hint` or the kind."""
         attributes = dict(attributes or {})
         types = spec(kind).infer(Bound(attributes, tuple(self.type(t) for t in inputs)))
         if outputs is None:

@@ -1,7 +1,7 @@
 """What poetc knows of an operator kind, in one place: shapes, gradient, cost, reference numerics, kernel binding.
 
-A family file (`poetc/ops/<family>.py`) defines one `OpSpec` subclass a kind and registers it with `@register`. Nothing else
-in the project lists kinds: the importer, autodiff, the cost model, the interpreter and the emitter all ask the registry.
+A family file (`poetc/ops/<family>.py`) defines one `OpSpec` subclass a kind and registers it with `@register`. Nothing
+else in the project lists kinds: importer, autodiff, cost model, interpreter and emitter all ask the registry.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an execution does, for the cost model. A multiply-accumulate is counted in `macs`, any other arithmetic in `flops`
-    (an exponential or the like counts 10); bytes moved are derived from the operand sizes unless `bytes_moved` says otherwise."""
+    """What an execution does, for the cost model. A multiply-accumulate is counted in `macs`, any other arithmetic in
+    `flops` (an exponential or the like counts 10); bytes moved are derived from the operand sizes unless `bytes_moved`
+    says otherwise."""
 
     macs: int = 0
     flops: int = 0
@@ -85,7 +86,7 @@ class OpSpec:
         raise NotImplementedError
 
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        """Reference numerics in numpy. Float computations follow the dtype given (float64 in finite-difference tests)."""
+        """Reference numerics in numpy, in the float type of the inputs (float64 in finite-difference tests)."""
         raise NotImplementedError
 
     def gradient(
@@ -105,7 +106,7 @@ class OpSpec:
         raise NotImplementedError
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        """(input, output) pairs where the kernel tolerates output == input in memory (equal size in bytes, element by element)."""
+        """(input, output) pairs of equal size where the kernel tolerates output == input in memory."""
         return ()
 
 

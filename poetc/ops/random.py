@@ -37,8 +37,9 @@ class _Masked(OpSpec):
     """(values, step) -> values / (1 - ratio) where the mask keeps them, else 0."""
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
-        if len(op.inputs) != 2 or op.inputs[0].dtype is not DType.F32 or op.inputs[1] != TensorType((), DType.I32):
-            raise ValueError(f"{self.kind} needs an f32 tensor and an i32 scalar, not {op.inputs}")
+        fits = len(op.inputs) == 2 and op.inputs[0].dtype is DType.F32 and op.inputs[1].dtype is DType.I32
+        if not fits or op.inputs[1].elements != 1:
+            raise ValueError(f"{self.kind} needs an f32 tensor and one i32, not {op.inputs}")
         if not 0 <= op.get_float("ratio") < 1:
             raise ValueError(f"{self.kind}: ratio must be in [0, 1), not {op.get_float('ratio')}")
         return (op.inputs[0],)
@@ -46,7 +47,7 @@ class _Masked(OpSpec):
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         x, step = inputs
         ratio = op.get_float("ratio")
-        kept = philox(x.size, op.get_int("seed"), int(step)).reshape(x.shape) >= threshold(ratio)
+        kept = philox(x.size, op.get_int("seed"), int(step.reshape(()))).reshape(x.shape) >= threshold(ratio)
         return (np.where(kept, x * x.dtype.type(1 / (1 - ratio)), x.dtype.type(0)),)
 
     def work(self, op: Bound) -> Work:

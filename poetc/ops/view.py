@@ -34,3 +34,29 @@ class Reshape(OpSpec):
 
     def work(self, op: Bound) -> Work:
         return Work(bytes_moved=0)
+
+
+@register
+class DropoutSite(OpSpec):
+    """Inference does nothing here. Building the training step puts `Dropout` or a view in its place."""
+
+    kind = "DropoutSite"
+    summary = "x itself; where training puts Dropout with `ratio` if asked to."
+    is_view = True
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        (x,) = op.inputs
+        if not 0 < op.get_float("ratio") < 1:
+            raise ValueError(f"DropoutSite: ratio must be in (0, 1), not {op.get_float('ratio')}")
+        return (x,)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (inputs[0],)
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        return [grads[0] if needed[0] else None]
+
+    def work(self, op: Bound) -> Work:
+        return Work(bytes_moved=0)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict
 
 import numpy as np
 
 from poetc.errors import UsageError
-from poetc.graph import DType, Fill, Graph, Operator, Phase, Role, TensorType, TrainingGraph
+from poetc.graph import Attribute, DType, Fill, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Builder, spec
 from poetc.training._autodiff import depends_on, differentiate
 from poetc.training._loss import LossPlan, plan_loss
@@ -22,12 +23,14 @@ def build(graph: Graph, options: TrainingOptions) -> TrainingGraph:
     trained = select_parameters(graph, options.train)
     shifts = _cancelled_shifts(graph, trained, options)
     trained -= shifts
-    loss_plan = plan_loss(graph, options.loss, options.output)
+    loss_plan = plan_loss(graph, options)
     b = Builder()
     updates: dict[str, str] = {}
     _declare(b, graph, trained, options)
-    optimizer = _Optimizer(b, options, updates)
-    _forward(b, graph, loss_plan, trained, options, updates)
+    notes = [*graph.notes, loss_plan.note]
+    step = _step_counter(b, graph, options, updates, notes)
+    optimizer = _Optimizer(b, options, updates, step)
+    _forward(b, graph, loss_plan, trained, options, updates, step)
 
     b.phase, b.source = Phase.LOSS, ""
     target = b.add_tensor(b.fresh("target"), loss_plan.target, Role.TARGET)
@@ -45,7 +48,6 @@ def build(graph: Graph, options: TrainingOptions) -> TrainingGraph:
 
     differentiate(b, loss, trained, complete)
     unreached = sorted(trained - gradients.keys())
-    notes = [*graph.notes, loss_plan.note]
     if shifts:
         notes.append(f"{len(shifts)} biases in front of batch-norm have gradient zero and are not trained")
     if unreached:
@@ -100,8 +102,9 @@ def _forward(
     trained: frozenset[str],
     options: TrainingOptions,
     updates: dict[str, str],
+    step: str,
 ) -> None:
-    """Copy what the loss needs, batch-norms in the mode that they are trained in."""
+    """Copy what the loss needs, batch-norms and dropout in the mode that they are trained in."""
     needed = {loss_plan.source}
     for op in reversed(graph.operators):
         if not needed.isdisjoint(op.outputs):
@@ -112,8 +115,34 @@ def _forward(
         b.source = op.source
         if _uses_batch_statistics(op, trained, options):
             _batch_norm(b, op, updates)
+        elif op.kind == "DropoutSite" and options.dropout:
+            b.emit("Dropout", [op.inputs[0], step], _dropout_attributes(op, options), outputs=op.outputs)
+        elif op.kind == "DropoutSite":
+            b.emit("Reshape", op.inputs, {"shape": graph.tensors[op.outputs[0]].shape}, outputs=op.outputs)
         else:
             b.emit(op.kind, op.inputs, op.attributes, outputs=op.outputs)
+
+
+def _dropout_attributes(op: Operator, options: TrainingOptions) -> dict[str, Attribute]:
+    """Every place draws its own numbers: the key of the generator is made of the user's seed and the tensor's name."""
+    word = hashlib.sha256(f"{options.dropout_seed}:{op.outputs[0]}".encode()).digest()[:4]
+    return {"ratio": op.attributes["ratio"], "seed": int.from_bytes(word, "little", signed=True)}
+
+
+def _step_counter(
+    b: Builder, graph: Graph, options: TrainingOptions, updates: dict[str, str], notes: list[str]
+) -> str:
+    """The number of the step now running (1 in the first), where the optimizer or dropout reads it; else ""."""
+    sites = sum(op.kind == "DropoutSite" for op in graph.operators)
+    if sites and not options.dropout:
+        notes.append(f"{sites} Dropout operators drop nothing (--dropout makes them)")
+    if options.optimizer not in ("adam", "adamw") and not (sites and options.dropout):
+        return ""
+    before = b.add_tensor(b.fresh("step"), TensorType((1,), DType.I32), Role.OPTIMIZER_STATE, Fill("zeros"))
+    b.phase = Phase.UPDATE
+    (updates[before],) = emit_update(b, "StepCount", [before], {})
+    b.phase = Phase.FORWARD
+    return updates[before]
 
 
 def _batch_norm(b: Builder, op: Operator, updates: dict[str, str]) -> None:
@@ -154,17 +183,11 @@ def emit_update(b: Builder, kind: str, inputs: list[str], attributes: dict[str, 
 class _Optimizer:
     """Declares the optimizer's state as it goes and emits one update operator a parameter."""
 
-    def __init__(self, b: Builder, options: TrainingOptions, updates: dict[str, str]) -> None:
+    def __init__(self, b: Builder, options: TrainingOptions, updates: dict[str, str], step: str) -> None:
         self._b, self._options, self._updates = b, options, updates
         rate = np.array([options.learning_rate], np.float32)
         self.learning_rate = b.add_tensor(b.fresh("learning_rate"), SCALAR, Role.OPTIMIZER_STATE, rate)
-        self.step = ""
-        if options.optimizer in ("adam", "adamw"):
-            step = b.add_tensor(b.fresh("step"), TensorType((1,), DType.I32), Role.OPTIMIZER_STATE, Fill("zeros"))
-            b.phase = Phase.UPDATE
-            self.step = emit_update(b, "StepCount", [step], {})[0]
-            b.phase = Phase.FORWARD
-            updates[step] = self.step
+        self.step = step
 
     def _state(self, parameter: str, suffix: str) -> str:
         b = self._b
@@ -239,5 +262,5 @@ def _finish(
         gradients=dict(sorted(gradients.items())),
         zero_gradients=tuple(sorted(zero_gradients)),
         updates=dict(sorted(updates.items())),
-        options=dict(sorted(asdict(options).items())),
+        options={name: value for name, value in sorted(asdict(options).items()) if value is not None},
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from poetc.errors import UsageError
 from poetc.graph import DType, Graph, Operator, TensorType
 from poetc.ops import spec
+from poetc.training._options import TrainingOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,19 +15,20 @@ class LossPlan:
     kind: str  # operator kind
     source: str  # the tensor that the loss reads (logits, prediction)
     target: TensorType
-    attributes: dict[str, int]
+    attributes: dict[str, int | float]
     note: str
 
 
 _ELEMENTWISE = {"mse": "MeanSquaredError", "l1": "MeanAbsoluteError", "huber": "Huber", "bce": "BceWithLogits"}
 
 
-def plan_loss(graph: Graph, loss: str, output: str) -> LossPlan:
+def plan_loss(graph: Graph, options: TrainingOptions) -> LossPlan:
     """Decide the loss operator for `graph`.
 
     A final Softmax, LogSoftmax (cross-entropy) or Sigmoid (bce) is skipped: the loss is taken from its input, which is
     the same function computed stably. Class axis: the softmax's, else 1 for images [N,C,H,W], else the last.
     """
+    loss, output = options.loss, options.output
     name = _pick_output(graph, output)
     made_by = {t: op for op in graph.operators for t in op.outputs}
     last = _through_views(made_by, name)
@@ -36,12 +38,15 @@ def plan_loss(graph: Graph, loss: str, output: str) -> LossPlan:
     note = f"loss {loss} on output {name!r} {list(shape)}"
     if len(graph.outputs) > 1 and not output:
         note += f"; the model has {len(graph.outputs)} outputs, the others are not trained (--output NAME chooses)"
-    if loss == "cross-entropy":
-        return _cross_entropy(graph, name, last, note)
+    if loss in ("cross-entropy", "soft-cross-entropy"):
+        return _cross_entropy(graph, name, last, note, options, soft=loss == "soft-cross-entropy")
+    if options.label_smoothing or options.ignore_index is not None:
+        raise UsageError(f"--label-smoothing and --ignore-index are for cross-entropy; --loss auto means {loss} here")
     source = name
     if loss == "bce" and last is not None and last.kind == "Sigmoid":
         source = last.inputs[0]
-    return LossPlan(_ELEMENTWISE[loss], source, TensorType(graph.tensors[source].shape), {}, note)
+    attributes: dict[str, int | float] = {"delta": options.huber_delta} if loss == "huber" else {}
+    return LossPlan(_ELEMENTWISE[loss], source, TensorType(graph.tensors[source].shape), attributes, note)
 
 
 def _pick_output(graph: Graph, output: str) -> str:
@@ -71,7 +76,9 @@ def _guess(graph: Graph, name: str, last: Operator | None) -> str:
     return "mse" if same_as_input or classes < 2 or len(shape) > 4 else "cross-entropy"
 
 
-def _cross_entropy(graph: Graph, name: str, last: Operator | None, note: str) -> LossPlan:
+def _cross_entropy(
+    graph: Graph, name: str, last: Operator | None, note: str, options: TrainingOptions, *, soft: bool
+) -> LossPlan:
     source, axis = name, None
     if last is not None and last.kind in ("Softmax", "LogSoftmax"):
         source = last.inputs[0]
@@ -86,5 +93,12 @@ def _cross_entropy(graph: Graph, name: str, last: Operator | None, note: str) ->
         raise UsageError(
             f"--loss cross-entropy: output {name!r} {list(shape)} has no class axis of at least 2; try --loss mse"
         )
+    attributes: dict[str, int | float] = {"axis": axis}
+    if options.label_smoothing:
+        attributes["label_smoothing"] = options.label_smoothing
+    if soft:
+        return LossPlan("SoftCrossEntropy", source, TensorType(shape), attributes, note)
+    if options.ignore_index is not None:
+        attributes["ignore_index"] = options.ignore_index
     target = TensorType(shape[:axis] + shape[axis + 1 :], DType.I32)
-    return LossPlan("CrossEntropy", source, target, {"axis": axis}, note)
+    return LossPlan("CrossEntropy", source, target, attributes, note)

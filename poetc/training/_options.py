@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from poetc.errors import UsageError
 
-LOSSES = ("auto", "cross-entropy", "mse", "l1", "huber", "bce")
+LOSSES = ("auto", "cross-entropy", "soft-cross-entropy", "mse", "l1", "huber", "bce")
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 BATCH_NORM_MODES = ("train", "frozen")
 
@@ -27,6 +27,11 @@ class TrainingOptions:
     train: str = "all"  # all | last:N | patterns of parameter names, separated by commas
     batch_norm: str = "train"
     output: str = ""  # which output the loss is taken from; "" = the only one, or the first
+    label_smoothing: float = 0.0  # of both cross-entropies
+    ignore_index: int | None = None  # cross-entropy: targets with this index count for nothing
+    huber_delta: float = 1.0
+    dropout: bool = False  # whether the model's Dropout drops anything
+    dropout_seed: int = 0
 
     def __post_init__(self) -> None:
         for option, value, allowed in (
@@ -43,6 +48,17 @@ class TrainingOptions:
             ("--beta2", self.beta2, 0.0, 1.0),
             ("--epsilon", self.epsilon, 0.0, math.inf),
             ("--weight-decay", self.weight_decay, 0.0, math.inf),
+            ("--label-smoothing", self.label_smoothing, 0.0, 1.0),
+            ("--huber-delta", self.huber_delta, 0.0, math.inf),
         ):
             if not low <= number < high:
                 raise UsageError(f"{option} {number!r}: must be at least {low:g} and below {high:g}")
+        if self.huber_delta == 0:
+            raise UsageError("--huber-delta 0.0: must be above 0")
+        for option, given, losses in (
+            ("--label-smoothing", self.label_smoothing != 0, ("cross-entropy", "soft-cross-entropy", "auto")),
+            ("--ignore-index", self.ignore_index is not None, ("cross-entropy", "auto")),
+            ("--huber-delta", self.huber_delta != 1, ("huber",)),
+        ):
+            if given and self.loss not in losses:
+                raise UsageError(f"{option} does nothing for --loss {self.loss}, only for {losses[0]}")

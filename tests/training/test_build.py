@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from poetc.errors import UsageError
-from poetc.graph import Phase, Role
+from poetc.graph import Graph, Phase, Role, TensorType
+from poetc.ops import Builder
 from poetc.passes import check_graph, run_standard
 from poetc.training import TrainingOptions, build
 from tests.support.graphs import evaluate, random_inputs, small_cnn
@@ -102,6 +103,124 @@ def test_bad_options_name_the_option() -> None:
             TrainingOptions(**kwargs)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="--output"):
         build(small_cnn(), TrainingOptions(output="nope"))
+
+
+def with_dropout(ratio: float = 0.4) -> Graph:
+    """Dense, dropout, dense, dropout: as an importer leaves it."""
+    random = np.random.default_rng(3)
+    b = Builder()
+    h = b.add_tensor("x", TensorType((6, 8)), Role.INPUT)
+    for layer in ("first", "second"):
+        weight = random.standard_normal((8, 8)).astype(np.float32)
+        w = b.add_tensor(f"{layer}.weight", TensorType((8, 8)), Role.PARAMETER, weight)
+        h = b.emit1("MatMul", [h, w], {"trans_a": False, "trans_b": False, "alpha": 1.0}, hint=layer)
+        h = b.emit1("DropoutSite", [h], {"ratio": ratio}, hint=f"{layer}.dropped")
+    return Graph("dropout", b.tensors, tuple(b.operators), ("x",), (h,), b.values)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_dropout_draws_anew_at_every_place_and_step(optimizer: str) -> None:
+    step = build(with_dropout(), TrainingOptions(dropout=True, optimizer=optimizer, loss="mse"))
+    check_graph(step)
+    assert sum(op.kind == "StepCount" for op in step.operators) == 1
+    assert sum(op.kind == "DropoutGrad" for op in step.operators) == 2
+    inputs = random_inputs(step)
+
+    def masks(count: int) -> list[np.ndarray]:
+        values = evaluate(step, {**inputs, "step": np.array([count], np.int32)})
+        return [values[f"{layer}.dropped"] != 0 for layer in ("first", "second")]
+
+    first, second = masks(0)
+    assert 0 < first.sum() < first.size
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, masks(1)[0])
+    assert all(np.array_equal(a, b) for a, b in zip(masks(1), masks(1), strict=True))
+    other = build(with_dropout(), TrainingOptions(dropout=True, dropout_seed=1, loss="mse"))
+    assert not np.array_equal(first, evaluate(other, inputs)["first.dropped"] != 0)
+
+
+def test_gradient_through_dropout() -> None:
+    step = build(with_dropout(), TrainingOptions(dropout=True, loss="mse"))
+    inputs = random_inputs(step)
+    values = evaluate(step, inputs)
+    direction = np.random.default_rng(2).standard_normal((8, 8))
+    for name in ("first.weight", "second.weight"):
+        up, down = (
+            float(evaluate(step, {**inputs, name: values[name] + s * 1e-6 * direction})[step.loss]) for s in (1, -1)
+        )
+        assert np.sum(values[step.gradients[name]] * direction) == pytest.approx((up - down) / 2e-6, rel=1e-6)
+
+
+def test_dropout_is_off_unless_asked_for() -> None:
+    step = build(with_dropout(), TrainingOptions(loss="mse"))
+    assert not {"Dropout", "DropoutSite", "StepCount"} & {op.kind for op in step.operators}
+    assert any("2 Dropout operators drop nothing" in note for note in step.notes)
+    assert not any("Dropout" in note for note in build(with_dropout(), TrainingOptions(dropout=True)).notes)
+
+
+def log_softmax(x: np.ndarray) -> np.ndarray:
+    shifted = x - x.max(1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+
+
+def test_losses_as_their_definitions_say() -> None:
+    """Of each loss and option: the value by its formula, and one gradient by finite differences."""
+    random = np.random.default_rng(8)
+    classes, values = np.array([0, 2, 1, 2], np.int32), random.standard_normal((4, 3)).astype(np.float32)
+    shares = np.abs(values) / np.abs(values).sum(1, keepdims=True)
+    picked = np.arange(4), classes
+
+    def smooth(x: np.ndarray) -> float:
+        return float(-0.8 * log_softmax(x)[picked].mean() - 0.2 * log_softmax(x).mean())
+
+    def huber(x: np.ndarray) -> float:
+        d = np.abs(x - values)
+        return float(np.where(d <= 0.3, d * d / 2, 0.3 * (d - 0.15)).mean())
+
+    cases = [
+        (TrainingOptions(loss="cross-entropy"), classes, lambda x: -log_softmax(x)[picked].mean()),
+        (TrainingOptions(label_smoothing=0.2), classes, smooth),
+        (TrainingOptions(ignore_index=2), classes, lambda x: -log_softmax(x)[[0, 2], [0, 1]].mean()),
+        (TrainingOptions(loss="soft-cross-entropy"), shares, lambda x: -(shares * log_softmax(x)).sum(1).mean()),
+        (TrainingOptions(loss="mse"), values, lambda x: np.square(x - values).mean()),
+        (TrainingOptions(loss="l1"), values, lambda x: np.abs(x - values).mean()),
+        (TrainingOptions(loss="huber", huber_delta=0.3), values, huber),
+        (TrainingOptions(loss="bce"), shares, lambda x: (np.logaddexp(0, x) - x * shares).mean()),
+    ]
+    for options, target, formula in cases:
+        step = build(small_cnn(), options)
+        inputs = {**random_inputs(step), step.target: target}
+        assert step.tensors[step.target].shape == target.shape
+        made = evaluate(step, inputs)
+        assert float(made[step.loss]) == pytest.approx(float(formula(made["logits"])), rel=1e-6), options
+        bias = made["fc.bias"]
+        nudge = np.array([1e-6, -2e-6, 0.5e-6])
+        up, down = (float(evaluate(step, {**inputs, "fc.bias": bias + s * nudge})[step.loss]) for s in (1, -1))
+        assert np.sum(made[step.gradients["fc.bias"]] * nudge) == pytest.approx((up - down) / 2, rel=1e-5), options
+
+
+def test_options_of_another_loss_are_refused() -> None:
+    for kwargs, option in (
+        ({"loss": "mse", "label_smoothing": 0.1}, "--label-smoothing"),
+        ({"loss": "bce", "ignore_index": 0}, "--ignore-index"),
+        ({"loss": "mse", "huber_delta": 0.5}, "--huber-delta"),
+        ({"loss": "huber", "huber_delta": 0.0}, "--huber-delta"),
+        ({"label_smoothing": 1.0}, "--label-smoothing"),
+    ):
+        with pytest.raises(UsageError, match=option):
+            TrainingOptions(**kwargs)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--label-smoothing"):
+        one = Graph("one", *one_output())
+        build(one, TrainingOptions(label_smoothing=0.1))
+
+
+def one_output() -> tuple[object, ...]:
+    """A model whose only output has one column: `auto` means mse."""
+    b = Builder()
+    x = b.add_tensor("x", TensorType((4, 2)), Role.INPUT)
+    w = b.add_tensor("w", TensorType((2, 1)), Role.PARAMETER, np.ones((2, 1), np.float32))
+    y = b.emit1("MatMul", [x, w], {"trans_a": False, "trans_b": False, "alpha": 1.0})
+    return b.tensors, tuple(b.operators), ("x",), (y,), b.values
 
 
 def test_biases_that_batch_norm_cancels_are_left_alone() -> None:
