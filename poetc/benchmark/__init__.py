@@ -1,22 +1,26 @@
 """Measures the kernels, and fits a device profile to what was measured."""
 
-from poetc.benchmark._fit import ClassFit, Fit, cross_validate, fit, nnls, write_profile
-from poetc.benchmark._measure import Measurement, measure, read_csv, write_csv
+from poetc.benchmark._fit import ClassFit, Fit, cross_validate, fit, fit_document, fit_text, nnls, write_profile
+from poetc.benchmark._measure import Measurement, bench, measure, read_csv, write_csv
 from poetc.benchmark._networks import networks
-from poetc.benchmark._timing import Timing, compare_times, timing_text
+from poetc.benchmark._timing import Timing, compare_times, time_solved, timing_text
 
 __all__ = [
     "ClassFit",
     "Fit",
     "Measurement",
     "Timing",
+    "bench",
     "compare_times",
     "cross_validate",
     "fit",
+    "fit_document",
+    "fit_text",
     "measure",
     "networks",
     "nnls",
     "read_csv",
+    "time_solved",
     "timing_text",
     "write_csv",
     "write_profile",

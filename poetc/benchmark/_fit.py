@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ def write_profile(fitted: Fit, base: DeviceProfile | str, path: Path, *, title: 
     }
     document: dict[str, Any] = {
         "title": title,
-        "inherits": parent.name,
+        "inherits": _reference(base, path),
         "sources": {"bench": {"kind": "measured", "text": source}},
         "compute": {"source": "bench", "kernels": kernels},
     }
@@ -162,3 +163,26 @@ def write_profile(fitted: Fit, base: DeviceProfile | str, path: Path, *, title: 
         document["stores"] = {parent.default_store: {"source": "bench", **store}}
     write_text(path, yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110))
     return load_profile(path)
+
+
+def _reference(base: DeviceProfile | str, path: Path) -> str:
+    """A profile's name, or its path relative to the file that inherits it."""
+    name = base if isinstance(base, str) else base.name
+    if "/" not in name and not name.endswith((".yaml", ".yml")):
+        return name
+    relative = Path(os.path.relpath(name, path.parent)).as_posix()
+    return relative if "/" in relative else f"./{relative}"
+
+
+def fit_document(fitted: Fit) -> dict[str, Any]:
+    """What `poetc profile fit --json` prints besides the file."""
+    return {"classes": [asdict(f) for f in fitted.classes.values()]}
+
+
+def fit_text(fitted: Fit) -> str:
+    """A table of the classes with their errors."""
+    lines = [f"{'operators':<28}{'measured':>9}{'median error':>14}{'cross-validated':>17}{'of the total':>14}"]
+    for f in fitted.classes.values():
+        errors = f"{f.median_error:>14.1%}{f.cross_validated_error:>17.1%}{f.total_error:>+14.1%}"
+        lines.append(f"{f.cost_class:<28}{f.measurements:>9}{errors}")
+    return "\n".join(lines)

@@ -13,31 +13,52 @@ from functools import partial
 from poetc.graph import Attribute, DType, Fill, Graph, Role, TensorType
 from poetc.ops import Builder
 
-# (channels, height = width) of the image that a convolutional network starts from, small to large.
-IMAGES = ((3, 8), (8, 16), (4, 32), (32, 8), (16, 32), (64, 14), (128, 7), (24, 56), (256, 4), (64, 28), (3, 96))
+# (channels, height, width) of the image that a convolutional network starts from: square ones, narrow ones
+# (spectrograms), one row (time series).
+IMAGES = (
+    *(
+        (3, 8, 8),
+        (8, 16, 16),
+        (4, 32, 32),
+        (32, 8, 8),
+        (16, 32, 32),
+        (64, 14, 14),
+        (128, 7, 7),
+        (24, 56, 56),
+        (256, 4, 4),
+    ),
+    *((64, 28, 28), (3, 96, 96), (32, 49, 10), (64, 25, 5), (9, 1, 128), (32, 1, 64)),
+)
 CLASSES = 10
 # (rows, width) of what a dense network or a transformer layer starts from.
 ROWS = ((1, 64), (8, 32), (8, 256), (16, 128), (32, 64), (64, 256), (128, 128), (64, 512))
 
 
-def networks(*, largest_bytes: int = 1 << 62) -> Iterator[Graph]:
-    """All of them. `largest_bytes` bounds an operand, for boards with little RAM."""
-    images = [(c, s) for c, s in IMAGES if 16 * c * s * s <= largest_bytes]
-    rows = [(r, w) for r, w in ROWS if 8 * max(4 * w, r * r) * r <= largest_bytes]
+def networks(*, merged: bool = True) -> Iterator[Graph]:
+    """All of them: few of many parts, or each part by itself, for boards with little RAM."""
     for activation in ("Relu", "Clip", "HardSwish"):
-        yield _merged(f"conv.{activation}", [(f"{c}x{s}", partial(convolutional, c, s, activation)) for c, s in images])
-    yield _merged("dense", [(f"{r}x{w}", partial(dense, r, w)) for r, w in rows])
-    yield _merged("transformer", [(f"{r}x{w}", partial(transformer, r, w)) for r, w in rows])
+        parts = [("x".join(map(str, i)), partial(convolutional, i, activation)) for i in IMAGES]
+        yield from _graphs(f"conv.{activation}", parts, merged)
+    yield from _graphs("dense", [(f"{r}x{w}", partial(dense, r, w)) for r, w in ROWS], merged)
+    yield from _graphs("transformer", [(f"{r}x{w}", partial(transformer, r, w)) for r, w in ROWS], merged)
 
 
-def _merged(name: str, parts: Sequence[tuple[str, Callable[[_Network], str]]]) -> Graph:
+Part = tuple[str, Callable[["_Network"], str]]
+
+
+def _graphs(name: str, parts: Sequence[Part], merged: bool) -> Iterator[Graph]:
+    for chosen in [parts] if merged else [[part] for part in parts]:
+        yield _graph(name if merged else f"{name}.{chosen[0][0]}", chosen)
+
+
+def _graph(name: str, parts: Sequence[Part]) -> Graph:
     """One graph of all parts; each gives rows of CLASSES logits."""
     n, outputs = _Network(name), []
     for part, build in parts:
         n.b.source = part
         outputs.append(build(n))
     n.b.source = ""
-    y = n.b.emit1("Concat", outputs, {"axis": 0})
+    y = n.b.emit1("Concat", outputs, {"axis": 0}) if len(outputs) > 1 else outputs[0]
     inputs = tuple(t.name for t in n.b.tensors.values() if t.role is Role.INPUT)
     return Graph(name, n.b.tensors, tuple(n.b.operators), inputs, (y,), n.b.values)
 
@@ -80,7 +101,7 @@ class _Network:
         return self.b.add_tensor(self.b.fresh("x"), TensorType(shape, dtype), Role.INPUT)
 
 
-def convolutional(channels: int, size: int, activation: str, n: _Network) -> str:
+def convolutional(image: tuple[int, int, int], activation: str, n: _Network) -> str:
     """An inverted residual, a dense convolution with bias, max and average pooling, a classifier. Batch 2."""
     b = n.b
     limits: dict[str, Attribute] = {"min": 0.0, "max": 6.0} if activation == "Clip" else {}
@@ -88,7 +109,8 @@ def convolutional(channels: int, size: int, activation: str, n: _Network) -> str
     def act(x: str) -> str:
         return b.emit1(activation, [x], limits)
 
-    x = n.input(2, channels, size, size)
+    channels = image[0]
+    x = n.input(2, *image)
     h = act(n.batch_norm(n.conv(x, 2 * channels, 1)))
     h = act(n.batch_norm(n.conv(h, 2 * channels, 3, group=2 * channels)))
     h = n.batch_norm(n.conv(h, channels, 1))
@@ -96,7 +118,8 @@ def convolutional(channels: int, size: int, activation: str, n: _Network) -> str
     h = act(n.batch_norm(n.conv(h, channels, 3, bias=True)))
     h = act(n.batch_norm(n.conv(h, channels, 5, stride=2, group=channels)))
     h = act(n.batch_norm(n.conv(h, 2 * channels, 3, stride=2)))
-    window: dict[str, Attribute] = {"kernel": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0), "ceil_mode": False}
+    pooling = (min(2, image[1]), 2)
+    window: dict[str, Attribute] = {"kernel": pooling, "strides": pooling, "pads": (0, 0, 0, 0), "ceil_mode": False}
     wide = act(n.conv(x, channels, 3, stride=1))
     pooled = b.emit("MaxPool", [wide], {**window, "dilations": (1, 1)})[0]
     average = b.emit1("AveragePool", [wide], {**window, "count_include_pad": False})

@@ -6,6 +6,8 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from poetc import outputs
+from poetc.artifact import Artifact
 from poetc.benchmark._measure import PAGE_CLASSES, rows_of
 from poetc.codegen import time_program
 from poetc.codegen.program import Program
@@ -88,3 +90,10 @@ def timing_text(timing: Timing) -> str:
     total = f"{timing.predicted_ns / 1e6:>10.3f} ms{timing.measured_ns / 1e6:>10.3f} ms{timing.error:>+9.1%}"
     lines.append(f"{'a training step':<28}{len(timing.operators):>7}{total}")
     return "\n".join(lines)
+
+
+def time_solved(solved: Artifact, *, repeats: int = 9, cflags: str = "-O2") -> Timing:
+    """The schedule of a solved directory on this machine. Raises UsageError if it was solved without a model."""
+    program = outputs.training_program(solved)
+    assert solved.graph is not None  # training_program says so
+    return compare_times(solved.problem, program, solved.graph, repeats=repeats, cflags=cflags)

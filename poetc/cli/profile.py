@@ -125,3 +125,66 @@ def _ask(options: dict[str, Any]) -> None:
         if options[name] is None:
             answer = click.prompt(text, default=default, type=type(default), err=True)
             options[name] = None if answer == default else answer
+
+
+@profile.command(
+    epilog="Example:\n\n  poetc profile bench --target host -o host.csv && poetc profile fit host.csv -o my-host.yaml"
+)
+@click.option(
+    "--target",
+    default="host",
+    show_default=True,
+    metavar="host|BOARD",
+    help="This machine, or an emulated board of `poetc run`, where instructions are counted.",
+)
+@click.option("--model", "models", multiple=True, type=_options.FILE, metavar="MODEL", help="Measure this model too.")
+@_options.batch_option
+@click.option("--repeats", type=click.IntRange(min=1), default=9, show_default=True, help="Training steps of each.")
+@click.option("--cflags", default="-O2", show_default=True, help="For the C compiler of this machine.")
+@click.option("-o", "--output", "out", type=_options.FILE, required=True, metavar="FILE.csv")
+@_options.output_options
+def bench(
+    target: str,
+    models: tuple[Path, ...],
+    batch: int | None,
+    repeats: int,
+    cflags: str,
+    out: Path,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Measure every kernel over a sweep of shapes, and the store over a sweep of sizes."""
+    from poetc import benchmark
+
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    with console.progress(f"measuring on {target}") as progress:
+        rows = benchmark.bench(target, models, batch=batch, repeats=repeats, cflags=cflags, progress=progress)
+    benchmark.write_csv(rows, out)
+    classes = sorted({row.cost_class for row in rows})
+    document = {"out": str(out), "target": target, "measurements": len(rows), "classes": classes}
+    console.answer(document, f"{len(rows)} measurements of {len(classes)} classes of operators\nwritten to  {out}")
+
+
+@profile.command(epilog="Example:\n\n  poetc profile fit host.csv --like host --title 'My computer' -o my-host.yaml")
+@click.argument("files", metavar="FILE.csv...", nargs=-1, required=True, type=_options.FILE)
+@click.option("--like", "inherits", default="host", show_default=True, metavar="NAME|FILE", help="What else it has.")
+@click.option("--title", default="", help="One line that says what it is.")
+@click.option("-o", "--output", "out", type=_options.FILE, required=True, metavar="FILE.yaml")
+@_options.output_options
+def fit(
+    files: tuple[Path, ...], inherits: str, title: str, out: Path, as_json: bool, quiet: bool, verbose: bool
+) -> None:
+    """Fit a profile to measurements: non-negative least squares for each class of operators.
+
+    The error reported is cross-validated: of measurements in networks that the fit did not see.
+    """
+    from poetc import benchmark
+
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    rows = [row for file in files for row in benchmark.read_csv(file)]
+    fitted = benchmark.fit(rows)
+    source = f"poetc profile bench, {len(rows)} measurements: {', '.join(file.name for file in files)}"
+    benchmark.write_profile(fitted, inherits, out, title=title or f"{inherits}, measured", source=source)
+    document = {"out": str(out), **benchmark.fit_document(fitted)}
+    console.answer(document, f"{benchmark.fit_text(fitted)}\n\nwritten to  {out}")

@@ -12,6 +12,7 @@ from poetc.cli._console import Console
 EPILOG = """\b
 Example:
   poetc validate model.poetc --reference step.npz
+  poetc validate model.poetc --timing
 """
 
 
@@ -23,19 +24,27 @@ Example:
     metavar="REF.npz",
     help="Loss, gradients and statistics of one training step, to compare with (docs/SPEC.md).",
 )
+@click.option("--timing", is_flag=True, help="Also time every operator here, against what the profile predicts.")
 @_options.output_options
-def validate(directory: Path, reference: Path | None, as_json: bool, quiet: bool, verbose: bool) -> None:
+def validate(directory: Path, reference: Path | None, timing: bool, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Compile what DIR emits for this machine, run a training step, and compare.
 
     With the numpy interpreter, with keep-all (bit for bit), the measured peak with the predicted one, and with a
     reference if one is given. Exit code 1 when a comparison fails.
     """
-    from poetc import outputs
+    from poetc import artifact, benchmark, outputs
     from poetc.cli import _text
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the schedule") as progress:
         result = outputs.validate(directory, reference, progress)
+        times = None
+        if timing:
+            progress("timing")
+            times = benchmark.time_solved(artifact.read(directory))
     if not (as_json and result.problems):  # then the one object is the error's, which holds the document
-        console.answer(result.document, _text.validate_text(result.document))
+        text = _text.validate_text(result.document)
+        if times is not None:
+            text += f"\n\n{benchmark.timing_text(times)}"
+        console.answer({**result.document, **({"timing": times.to_json()} if times is not None else {})}, text)
     result.require()
