@@ -24,8 +24,11 @@ class Block:
     boundary: tuple[int, ...]  # what the next block reads; of the last block: nothing
     saved: frozenset[int]  # what it makes and the backward pass reads
     kept: frozenset[int]  # of what it makes, what cannot be given up
+    needs_run: bool  # its backward operators read what is inside, or nothing follows it
     cost: int  # of its forward operators that can be repeated
-    undo_bytes: int  # the most RAM of its backward operators, without what other blocks' forward operators made
+    run_bytes: int  # the most RAM of its forward operators, without what other blocks' forward operators made
+    undo_bytes: int  # the same of its backward operators, and of the forward ones if those need what is inside
+    gradient_bytes: int  # what the backward pass has made and still needs when it gets here
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +53,13 @@ def chain_of(model: Model, solver: str) -> Chain:
     starts = [0, *(end + 1 for end, _ in ends[:-1])]
     for k, (start, (end, _)) in enumerate(zip(starts, ends, strict=True)):
         block_of.update(dict.fromkeys(range(start, end + 1), k))
-    backward = _backward_runs(model, parts, block_of, len(ends))
-    undo = _undo_bytes(model, block_of, backward)
+    backward = _backward_runs(model, parts, block_of, ends)
+    run, undo, gradients = _ram_bytes(model, block_of, backward)
     saved = frozenset(parts.saved)
     blocks = []
     for k, (start, (end, boundary)) in enumerate(zip(starts, ends, strict=True)):
         made = frozenset(t for v in range(start, end + 1) for t in model.outputs[v])
+        needs_run = bool(made & saved - set(boundary)) or k + 1 == len(ends)
         blocks.append(
             Block(
                 forward=range(start, end + 1),
@@ -63,8 +67,11 @@ def chain_of(model: Model, solver: str) -> Chain:
                 boundary=boundary,
                 saved=made & saved,
                 kept=made - parts.optional,
+                needs_run=needs_run,
                 cost=int(sum(model.op_cost[v] for v in range(start, end + 1) if v in parts.to_loss)),
-                undo_bytes=undo[k],
+                run_bytes=run[k],
+                undo_bytes=max(run[k], undo[k]) if needs_run else undo[k],
+                gradient_bytes=gradients[k],
             )
         )
     return Chain(model, parts, tuple(blocks))
@@ -75,7 +82,9 @@ def _block_ends(model: Model, parts: Split) -> Iterator[tuple[int, tuple[int, ..
     last_use = {t: max((u for u in model.consumers[t] if u in parts.to_loss), default=-1) for t in parts.made}
     open_tensors: set[int] = set()
     previous: tuple[int, tuple[int, ...]] | None = None
-    for v in range(parts.cut - 1):
+    # The loss makes the gradient that the last block starts from: it is no block of its own.
+    last = max((v for v in range(parts.cut) if model.problem.operators[v].phase != "loss"), default=0)
+    for v in range(last):
         open_tensors |= {t for t in model.outputs[v] if last_use[t] > v}
         open_tensors = {t for t in open_tensors if last_use[t] > v}
         if len(open_tensors) != 1:
@@ -90,23 +99,32 @@ def _block_ends(model: Model, parts: Split) -> Iterator[tuple[int, tuple[int, ..
     yield parts.cut - 1, ()
 
 
-def _backward_runs(model: Model, parts: Split, block_of: dict[int, int], count: int) -> list[range]:
+def _backward_runs(
+    model: Model, parts: Split, block_of: dict[int, int], ends: list[tuple[int, tuple[int, ...]]]
+) -> list[range]:
     """The backward operators of each block: runs in reverse order of the blocks.
 
-    An operator belongs to the latest block that made what it reads, or that first read its parameters; and to no
-    earlier one than any operator after it.
+    An operator belongs to the latest block of which it reads tensors inside or parameters. One that reads a boundary
+    and nothing later belongs to the block behind it, which is undone while its input is there: whether it undoes the
+    maker (and reads its output) or the reader. No operator belongs to an earlier block than any operator after it.
     """
+    count = len(ends)
+    boundary_of = {t: k for k, (_, boundary) in enumerate(ends) for t in boundary}
     level = [0] * (model.n_ops - parts.cut)
     for v in range(parts.cut, model.n_ops):
         if model.problem.operators[v].phase != "backward":
             continue
+        inside = -1  # the latest block of which it reads more than the boundary
+        entering = -1  # the latest block that it reads the input of
         for t in model.inputs[v]:
             p = model.producer[t]
-            if 0 <= p < parts.cut:
-                level[v - parts.cut] = max(level[v - parts.cut], block_of[p])
+            if t in boundary_of:
+                entering = max(entering, boundary_of[t] + 1)
+            elif 0 <= p < parts.cut:
+                inside = max(inside, block_of[p])
             elif p < 0:
-                first = min((block_of[u] for u in model.consumers[t] if u < parts.cut), default=0)
-                level[v - parts.cut] = max(level[v - parts.cut], first)
+                inside = max(inside, min((block_of[u] for u in model.consumers[t] if u < parts.cut), default=-1))
+        level[v - parts.cut] = max(0, inside if entering == inside + 1 and inside >= 0 else max(inside, entering))
     for i in range(len(level) - 2, -1, -1):
         level[i] = max(level[i], level[i + 1])
     runs = [range(model.n_ops, model.n_ops)] * count
@@ -120,12 +138,12 @@ def _backward_runs(model: Model, parts: Split, block_of: dict[int, int], count: 
     return runs
 
 
-def _undo_bytes(model: Model, block_of: dict[int, int], backward: list[range]) -> list[int]:
-    """`Block.undo_bytes`, measured on keep-all."""
-    undo = [0] * len(backward)
-    undone = {v: k for k, run in enumerate(backward) for v in run}
+def _ram_bytes(model: Model, block_of: dict[int, int], backward: list[range]) -> tuple[list[int], list[int], list[int]]:
+    """`run_bytes`, `undo_bytes` (backward operators) and `gradient_bytes` of each block, measured on keep-all."""
+    run, undo, gradients = ([0] * len(backward) for _ in range(3))
+    undone = {v: k for k, operators in enumerate(backward) for v in operators}
     held = [0] * len(backward)  # live bytes that each block's forward operators made
-    total = sum(s for s, there in zip(model.size, model.in_ram, strict=True) if there)
+    given = total = sum(s for s, there in zip(model.size, model.in_ram, strict=True) if there)
 
     def change(t: int, sign: int) -> None:
         nonlocal total
@@ -136,19 +154,22 @@ def _undo_bytes(model: Model, block_of: dict[int, int], backward: list[range]) -
 
     for step in keep_all(model.problem).steps:
         if isinstance(step, Compute):
-            v, k = step.operator, undone.get(step.operator)
+            v = step.operator
+            if v in undone and v == backward[undone[v]].start:
+                gradients[undone[v]] = max(0, total - sum(held) - given)
             for t, _ in step.in_place:
                 change(t, -1)
             for t in model.outputs[v]:
                 change(t, 1)
-            if k is not None:
-                used = model.problem.base_bytes + total + model.workspace[v]
-                undo[k] = max(undo[k], used - (sum(held) - held[k]))
+            for peaks, k in ((run, block_of.get(v)), (undo, undone.get(v))):
+                if k is not None:
+                    used = model.problem.base_bytes + total + model.workspace[v]
+                    peaks[k] = max(peaks[k], used - (sum(held) - held[k]))
         elif isinstance(step, PageIn):
             change(step.tensor, 1)
         elif isinstance(step, Free):
             change(step.tensor, -1)
-    return undo
+    return run, undo, gradients
 
 
 class ChainTape:

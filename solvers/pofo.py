@@ -74,7 +74,7 @@ def _choices(chain: Chain, i: int, slot_bytes: int) -> list[_Choice]:
             result.append(_Choice(i, end, held - able, able, left, needed, cost + moved))
 
     last = len(blocks) - 1
-    add(i + 1, blocks[i].saved | entering, blocks[i].undo_bytes, 0.0)
+    add(i + 1, (blocks[i].saved - set(blocks[i].boundary)) | entering, blocks[i].undo_bytes, 0.0)
     undo, inside, cost = 0, 0, 0.0
     for end in range(i + 1, last + 1):
         block = blocks[end - 1]

@@ -5,12 +5,13 @@ With a_k the bytes of what enters block k and A_k of what it saves for its own b
 recomputation that undoes blocks a ... b with m bytes is
 
     Opt(m, a, b) = min( Opt(m - A_a, a + 1, b) if m >= what undoing a takes,                record block a
-                        min over j of F_a + ... + F_{j-1} + Opt(m - a_j, j, b) + Opt(m, a, j - 1) )   checkpoint a_j
+                        min over j of F_a + ... + F_{j-1} + Opt(m - a_j, j, b) + Opt(m, a, j - 1)     checkpoint a_j
+                            if m >= what running a ... j - 1 takes )
     Opt(m, a, a) = 0 if m >= what undoing a takes, else infinite,
 
-the first execution of everything left out. Bytes are rounded up to slots. What a block takes inside is only estimated
-here, so memories from twice the budget down are given to the program until what it decides fits when replayed
-exactly.
+the first execution of everything left out, and F_{j-1} where undoing block j - 1 does not take its execution. Bytes
+are rounded up to slots. What a block takes inside is only estimated here, so memories from twice the budget down are
+given to the program until what it decides fits when replayed exactly.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Program:
         count = len(blocks)
         self.enters = [0] + [_slots(chain.bytes_of(b.boundary), slot_bytes) for b in blocks[:-1]]
         self.records = [_slots(chain.bytes_of(b.saved | set(b.boundary)), slot_bytes) for b in blocks]
-        fits = [np.arange(slots + 1) >= _slots(b.undo_bytes, slot_bytes) for b in blocks]
+        memory = np.arange(slots + 1)
+        fits = [memory >= _slots(b.undo_bytes, slot_bytes) for b in blocks]
         self.cost: list[list[npt.NDArray[np.float64]]] = [[np.zeros(0)] * count for _ in range(count)]
         self.choice: list[list[npt.NDArray[np.int32]]] = [[np.zeros(0, np.int32)] * count for _ in range(count)]
         prefix = np.concatenate(([0.0], np.cumsum([float(b.cost) for b in blocks])))
@@ -57,10 +59,17 @@ class Program:
         for length in range(2, count + 1):
             for a in range(count - length + 1):
                 b = a + length - 1
+                running = 0
+                # Only what ends with the last block is executed before there are gradients.
+                gradients = 0 if b == count - 1 else blocks[b].gradient_bytes
                 options = [np.where(fits[a], _shifted(self.cost[a + 1][b], self.records[a]), math.inf)]
                 for j in range(a + 1, b + 1):
-                    again = prefix[j] - prefix[a]
-                    options.append(again + _shifted(self.cost[j][b], self.enters[j]) + self.cost[a][j - 1])
+                    entered = self.enters[j - 1] if j - 1 > a else 0
+                    running = max(running, entered + _slots(blocks[j - 1].run_bytes + gradients, slot_bytes))
+                    # Block j - 1 is not executed anew for its boundary, which block j alone reads.
+                    again = prefix[j if blocks[j - 1].needs_run else j - 1] - prefix[a]
+                    cost = again + _shifted(self.cost[j][b], self.enters[j]) + self.cost[a][j - 1]
+                    options.append(np.where(memory >= running, cost, math.inf))
                 table = np.stack(options)
                 best = np.argmin(table, axis=0)
                 self.cost[a][b] = np.take_along_axis(table, best[None, :], axis=0)[0]

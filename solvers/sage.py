@@ -36,7 +36,9 @@ def inlined(model: Model, parts: Split) -> dict[int, set[int]]:
     chosen: dict[int, set[int]] = {}
     for v in range(parts.cut):
         for t in model.outputs[v]:
-            if t not in parts.optional or not any(u >= parts.cut for u in model.consumers[t]):
+            if t not in parts.optional or model.problem.operators[v].phase == "loss":
+                continue
+            if not any(u >= parts.cut for u in model.consumers[t]):
                 continue
             operators: set[int] = set()
             inputs: set[int] = set()
