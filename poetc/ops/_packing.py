@@ -8,34 +8,43 @@ from __future__ import annotations
 
 from poetc.ops._registry import Kernel
 
-ROWS, COLUMNS, DEPTH = 12, 32, 128  # of a register block; terms of a sum that are added up before they join the total
-PANELS = 2  # of packed columns at once, where there are so many
+ROWS, COLUMNS = 12, 32  # of a register block
 
-# A packing kernel is bound when its workspace is at most this part of its operands. The peak of a training step is a
+# Panels of packed columns at once, and terms of a sum that are added up before they join the total: the first
+# that fits.
+SHAPES = ((2, 128), (1, 128), (1, 64), (1, 32))
+
+# A packing kernel is bound if its workspace is at most this part of its operands. The peak of a training step is a
 # multiple of what any operator reads and writes, so it hardly moves; tiny operators keep their lean kernels.
-SHARE = 4
+SHARE = 2
 
 
-def workspace_floats(columns: int, depth: int, extra: int = 0) -> int:
-    """For products with `columns` columns and sums of `depth` terms. `extra`: the caller's own buffer."""
-    depth = min(depth, DEPTH)
-    panels = min(PANELS, -(-columns // COLUMNS))
-    return 16 + ROWS * COLUMNS + ROWS * depth + panels * COLUMNS * depth + extra
-
-
-def worthwhile(floats: int, operand_bytes: int) -> bool:
-    """Whether `floats` of workspace may be spent on operands of `operand_bytes` in all."""
-    return 4 * floats * SHARE <= operand_bytes
+def workspace_floats(columns: int, depth: int, panels: int, pack_rows: bool) -> int:
+    """For products with `columns` columns in blocks of `depth` terms."""
+    panels = min(panels, -(-columns // COLUMNS))
+    return 16 + ROWS * COLUMNS + (ROWS * depth if pack_rows else 0) + panels * COLUMNS * depth
 
 
 def choose(
-    lean: Kernel, columns: int, depth: int, operand_bytes: int, held: int = 0, extra: tuple[int, ...] = ()
+    lean: Kernel,
+    columns: int,
+    depth: int,
+    operand_bytes: int,
+    *,
+    pack_rows: bool = False,
+    held: int = 0,
+    extra: tuple[int, ...] = (),
 ) -> Kernel:
-    """`lean`, or its packing variant: the workspace's size joins its ints, then `extra`."""
-    floats = workspace_floats(columns, depth, held)
-    if not worthwhile(floats, operand_bytes):
-        return lean
-    return Kernel(f"{lean.symbol}_packed", (*lean.ints, floats, *extra), lean.floats, 4 * floats)
+    """`lean`, or its packing variant: the size of the workspace and the terms of a block join its ints, then `extra`.
+
+    `pack_rows`: the left operand is packed too. `held`: floats of the kernel's own buffer.
+    """
+    for panels, most in SHAPES:
+        terms = min(depth, most)
+        floats = workspace_floats(columns, terms, panels, pack_rows) + held
+        if 4 * floats * SHARE <= operand_bytes:
+            return Kernel(f"{lean.symbol}_packed", (*lean.ints, floats, terms, *extra), lean.floats, 4 * floats)
+    return lean
 
 
 STRIP_FLOATS = 2048  # about what the strip of a depthwise convolution takes of the workspace

@@ -84,12 +84,16 @@ def _backward_kernel(op: Bound, ints: tuple[int, ...]) -> Kernel:
     if outputs < 4:
         return lean
     if (h, w, taps, ints[9], ints[10]) == (oh, ow, 1, 1, 1):
-        return choose(lean, rows * ow, outputs, _operand_bytes(op), 0, (0, rows, channels))
+        return choose(lean, rows * ow, outputs, _operand_bytes(op), pack_rows=True, extra=(0, rows, channels))
+    most = min(5120, _operand_bytes(op) // 16)
     block_rows = min(rows, -(-64 // ow))
-    block = min(channels, max(1, 5120 // (taps * block_rows * ow)))
+    if taps * block_rows * ow > most:
+        block_rows = min(rows, -(-32 // ow))
+    block = min(channels, max(1, most // (taps * block_rows * ow)))
     block -= block % 4 if block > 4 else 0  # 4 channels of 3 x 3 taps are 3 register blocks
     held = block * taps * block_rows * ow
-    return choose(lean, block_rows * ow, outputs, _operand_bytes(op), held, (held, block_rows, block))
+    extra = (held, block_rows, block)
+    return choose(lean, block_rows * ow, outputs, _operand_bytes(op), pack_rows=True, held=held, extra=extra)
 
 
 def _columns(windows: Windows, x: Any, output: tuple[int, int], group: int) -> Any:

@@ -119,7 +119,7 @@ class MatMul(OpSpec):
         flat = tuple(value for extent, a, b in loops for value in (extent, a * m * k, b * n * k))
         ints = (m, n, k, int(trans_a), int(trans_b), int(len(op.inputs) > 2), len(loops), *flat)
         lean = Kernel("poetc_op_matmul", ints, (op.get_float("alpha", 1.0),))
-        return choose(lean, n, k, sum(t.size_bytes for t in (*op.inputs, *op.outputs)))
+        return choose(lean, n, k, sum(t.size_bytes for t in (*op.inputs, *op.outputs)), pack_rows=trans_a)
 
 
 def _as_rows(type: TensorType) -> tuple[int, int]:

@@ -78,7 +78,7 @@ static void pack_pixels(const poetc_gemm_space *space, const convolution *c, con
     }
 }
 
-/* As poetc_op_conv; the last int is the size of the workspace (floats). */
+/* As poetc_op_conv; the last ints are the size of the workspace (floats) and the terms of a block. */
 int poetc_op_conv_packed(const poetc_call *call)
 {
     const convolution c = describe(call);
@@ -86,8 +86,8 @@ int poetc_op_conv_packed(const poetc_call *call)
     float *y = poetc_out(call, c.has_bias ? 3 : 2);
     const int32_t pixels = c.output_height * c.output_width, inputs = c.channels / c.group;
     const int32_t outputs = c.outputs / c.group, k = inputs * c.kernel_h * c.kernel_w;
-    const int32_t depth = poetc_min(k, POETC_GEMM_DEPTH), total = c.batch * pixels;
-    const poetc_gemm_space space = poetc_gemm_carve(poetc_out(call, c.has_bias ? 4 : 3), call->ints[17], depth);
+    const int32_t depth = call->ints[18], total = c.batch * pixels;
+    const poetc_gemm_space space = poetc_gemm_carve(poetc_out(call, c.has_bias ? 4 : 3), call->ints[17], depth, 0);
     int32_t group, column, first, i, n;
     for (group = 0; group < c.group; group++) {
         const float *image = x + (ptrdiff_t)group * inputs * c.height * c.width;
@@ -171,7 +171,7 @@ static void pack_windows(const poetc_gemm_space *space, const convolution *c, co
     }
 }
 
-/* As poetc_op_conv_grad_weight; the last int is the size of the workspace (floats). Sums go over the pixels of all images,
+/* As poetc_op_conv_grad_weight; the last ints as above. Sums go over the pixels of all images,
  * block after block; a block never crosses from one image to the next. */
 int poetc_op_conv_grad_weight_packed(const poetc_call *call)
 {
@@ -180,8 +180,8 @@ int poetc_op_conv_grad_weight_packed(const poetc_call *call)
     float *gw = poetc_out(call, 2);
     const int32_t pixels = c.output_height * c.output_width, inputs = c.channels / c.group;
     const int32_t outputs = c.outputs / c.group, taps = c.kernel_h * c.kernel_w, width = inputs * taps;
-    const int32_t depth = poetc_min(pixels, POETC_GEMM_DEPTH);
-    const poetc_gemm_space space = poetc_gemm_carve(poetc_out(call, 3), call->ints[17], depth);
+    const int32_t depth = call->ints[18];
+    const poetc_gemm_space space = poetc_gemm_carve(poetc_out(call, 3), call->ints[17], depth, 0);
     const int pointwise = taps == 1 && c.stride_h == 1 && c.stride_w == 1 && pixels == c.height * c.width;
     int32_t group, column, first, n;
     for (group = 0; group < c.group; group++) {
@@ -270,18 +270,19 @@ static void pack_outputs(const poetc_gemm_space *space, const convolution *c, co
 }
 
 /* As poetc_op_conv_grad_input. Products w' gy of some channels' taps and some rows of the output are made in the workspace
- * and added to the pixels they belong to. The last ints are the size of the workspace, that of the part of it that holds
- * products (floats; 0 for a pointwise convolution, which needs none), and its rows of the output and channels. */
+ * and added to the pixels they belong to. The last ints: as above, the part of the workspace that holds products (floats; 0
+ * for a pointwise convolution, which needs none), and its rows of the output and channels. */
 int poetc_op_conv_grad_input_packed(const poetc_call *call)
 {
     const convolution c = describe(call);
     const float *gy = poetc_in(call, 0), *w = poetc_in(call, 1), *bias = c.has_bias ? poetc_in(call, 2) : NULL;
     float *gx = poetc_out(call, c.has_bias ? 3 : 2), *workspace = poetc_out(call, c.has_bias ? 4 : 3);
-    const int32_t size = call->ints[17], held = call->ints[18], block_rows = call->ints[19], block = call->ints[20];
+    const int32_t size = call->ints[17], depth = call->ints[18], held = call->ints[19];
+    const int32_t block_rows = call->ints[20], block = call->ints[21];
     const int32_t pixels = c.output_height * c.output_width, plane = c.height * c.width;
     const int32_t taps = c.kernel_h * c.kernel_w, channels = c.channels / c.group, outputs = c.outputs / c.group;
-    const int32_t depth = poetc_min(outputs, POETC_GEMM_DEPTH), all_rows = c.batch * c.output_height;
-    const poetc_gemm_space space = poetc_gemm_carve(workspace + held, size - held, depth);
+    const int32_t all_rows = c.batch * c.output_height;
+    const poetc_gemm_space space = poetc_gemm_carve(workspace + held, size - held, depth, 1);
     const int pointwise = held == 0;
     int32_t group, channel, row, column, first, n, i;
     if (!pointwise) {

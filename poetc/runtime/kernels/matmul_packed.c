@@ -17,15 +17,16 @@ static void finish(float *y, ptrdiff_t y_row, int32_t rows, int32_t columns, flo
     }
 }
 
-/* As poetc_op_matmul; the last int is the size of the workspace (floats). */
+/* As poetc_op_matmul; the last ints are the size of the workspace (floats) and the terms of a block. */
 int poetc_op_matmul_packed(const poetc_call *call)
 {
     const int32_t *ints = call->ints, m = ints[0], n = ints[1], k = ints[2], axes = ints[6];
     const int trans_a = ints[3], trans_b = ints[4], has_bias = ints[5];
     const float *a = poetc_in(call, 0), *b = poetc_in(call, 1), *bias = has_bias ? poetc_in(call, 2) : NULL;
     float *y = poetc_out(call, has_bias ? 3 : 2);
-    const int32_t depth = poetc_min(k, POETC_GEMM_DEPTH);
-    const poetc_gemm_space space = poetc_gemm_carve(poetc_out(call, has_bias ? 4 : 3), ints[7 + 3 * axes], depth);
+    const int32_t depth = ints[8 + 3 * axes];
+    const poetc_gemm_space space =
+        poetc_gemm_carve(poetc_out(call, has_bias ? 4 : 3), ints[7 + 3 * axes], depth, trans_a);
     int32_t batches = 1, batch, axis, column, first;
     for (axis = 0; axis < axes; axis++)
         batches *= ints[7 + 3 * axis];

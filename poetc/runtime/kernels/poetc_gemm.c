@@ -196,13 +196,13 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
     }
 }
 
-poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t depth)
+poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t depth, int pack_rows)
 {
     poetc_gemm_space space;
     /* Panels on a cache line: a vector that crosses two costs twice. */
     ptrdiff_t skip = (ptrdiff_t)((64u - ((uintptr_t)workspace & 63u)) & 63u) / 4;
     space.panels = workspace + skip;
-    size -= 16 + POETC_GEMM_ROWS * COLUMNS + POETC_GEMM_ROWS * depth;
+    size -= 16 + POETC_GEMM_ROWS * COLUMNS + (pack_rows ? POETC_GEMM_ROWS * depth : 0);
     space.columns = size / (depth * COLUMNS) * COLUMNS;
     space.tile = space.panels + (ptrdiff_t)space.columns * depth;
     space.rows = space.tile + POETC_GEMM_ROWS * COLUMNS;

@@ -1,7 +1,7 @@
 /* The core of matrix products and convolutions: y[rows, columns] += a[rows, depth] b[depth, columns] on packed operands.
  *
  * A register block of POETC_GEMM_ROWS x POETC_GEMM_COLUMNS results; SIMD lanes lie along the columns only, and a result is
- * the sum over its depth in sequence, in blocks of POETC_GEMM_DEPTH terms whose sums are added in sequence. So its bits do
+ * the sum over its depth in sequence, in blocks of terms whose sums are added in sequence. So its bits do
  * not depend on the width of the vectors, on the size of the workspace, or on how rows and columns are cut into blocks.
  *
  * b is packed into panels [depth][POETC_GEMM_COLUMNS] by the caller (this is where a convolution gathers its pixels: no
@@ -25,20 +25,19 @@
 #endif
 
 #define POETC_GEMM_COLUMNS (POETC_LANES * POETC_GEMM_VECTORS)
-#define POETC_GEMM_DEPTH 128
 
 /* Packed b and scratch, carved out of a kernel's workspace. poetc/ops/_packing.py computes the sizes: keep them in step. */
 typedef struct {
     float *tile;     /* POETC_GEMM_ROWS * POETC_GEMM_COLUMNS: a block at an edge */
-    float *rows;     /* POETC_GEMM_ROWS * depth: a block of a */
+    float *rows;     /* POETC_GEMM_ROWS * depth: a block of a, if it is packed */
     float *panels;   /* columns / POETC_GEMM_COLUMNS panels of depth * POETC_GEMM_COLUMNS */
     int32_t columns; /* capacity: a multiple of POETC_GEMM_COLUMNS */
 } poetc_gemm_space;
 
-/* `size` floats of workspace for blocks of at most `depth` terms. */
-poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t depth);
+/* `size` floats of workspace for blocks of at most `depth` terms; `pack_rows`: a is not contiguous along the depth. */
+poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t depth, int pack_rows);
 
-/* One block of depth <= POETC_GEMM_DEPTH. Columns of y come in segments (the pixels of an image) of `segment` columns,
+/* One block of terms. Columns of y come in segments (the pixels of an image) of `segment` columns,
  * `segment_step` floats apart; `column` is the first one's number, y the address of row 0 in column 0. */
 typedef struct {
     int32_t rows, depth, columns;
