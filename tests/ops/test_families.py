@@ -51,6 +51,8 @@ REFUSED: list[tuple[str, list[TensorType], dict[str, Attribute]]] = [
     ("Resize", [TensorType((2, 2))], {"sizes": (4, 4)}),
     ("Dropout", [TensorType((3,)), TensorType((), I)], {"ratio": 1.0, "seed": 0}),
     ("Dropout", [TensorType((3,)), TensorType((), F)], {"ratio": 0.5, "seed": 0}),
+    ("Dropout", [TensorType((3,)), TensorType((2,), I)], {"ratio": 0.5, "seed": 0}),
+    ("DropoutSite", [TensorType((3,))], {"ratio": 1.0}),
 ]
 
 
