@@ -87,8 +87,16 @@ def validate_text(result: Mapping[str, Any]) -> str:
 
 
 def solvers_text(document: Mapping[str, Any]) -> str:
-    rows = [(s["name"], s.get("title", ""), s.get("citation", "")) for s in document["solvers"]]
-    return table(("solver", "what", "citation"), rows)
+    """With capabilities, then citations and remarks."""
+    able = ("general_graphs", "paging", "energy", "deadline", "proof")
+    rows = [(s["name"], s["title"], *("yes" if s[a] else "-" for a in able)) for s in document["solvers"]]
+    remarks = [
+        f"{s['name']}: {'. '.join(part.rstrip('.') for part in (s['citation'], s['notes']) if part)}."
+        for s in document["solvers"]
+        if s["citation"] or s["notes"]
+    ]
+    header = ("solver", "what", "any graph", "pages", "minimises energy", "seeks deadline", "proves")
+    return table(header, rows) + "\n\n" + "\n".join(remarks)
 
 
 def profiles_text(document: Mapping[str, Any]) -> str:

@@ -1,0 +1,83 @@
+"""poetc compare."""
+
+from __future__ import annotations
+
+import csv
+import json
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+
+from poetc.comparison import OURS, compare
+from poetc.reporting.comparison import plot, rows_of
+from poetc.scheduling import SolveOptions, problem_to_json
+from poetc.solvers import available
+from tests.cli.conftest import Ended
+from tests.solvers.chains import UNIT, chain
+
+Run = Callable[..., Ended]
+ROW = {"solver", "budget_bytes", "energy_pj", "time_ns", "peak_bytes", "arena_bytes", "seconds", "status"}
+
+
+def test_every_solver_has_its_row(poetc: Run, tmp_path: Path) -> None:
+    problem = tmp_path / "chain.json"
+    problem.write_bytes(problem_to_json(chain(12, budget_units=10, page=(3, 2))))
+    out = tmp_path / "out"
+    ended = poetc("compare", problem, "--budgets", "100%,60%", "--time-limit", "5", "-o", out, "--json")
+    assert ended.code == 0, ended.err
+    rows = ended.json["rows"]
+    assert {(r["solver"], r["budget_bytes"]) for r in rows} == {
+        (name, b["budget_bytes"]) for name in available() for b in ended.json["bounds"]
+    }
+    bounds = {b["budget_bytes"]: b["bound"] for b in ended.json["bounds"]}
+    ours = {r["budget_bytes"]: r["energy_pj"] for r in rows if r["solver"] == OURS}
+    for row in rows:
+        assert row.keys() >= ROW
+        if row["status"] in ("infeasible", "timeout", "unsupported", "failed"):
+            assert row["energy_pj"] is None
+            assert row["reason"]
+            continue
+        assert row["peak_bytes"] <= row["budget_bytes"]
+        assert row["energy_pj"] >= ours[row["budget_bytes"]] >= bounds[row["budget_bytes"]]
+        assert abs(row["gap"] - (1 - bounds[row["budget_bytes"]] / row["energy_pj"])) < 1e-9
+    assert json.loads((out / "comparison.json").read_text())["rows"] == rows
+    with (out / "comparison.csv").open() as file:
+        assert [r["solver"] for r in csv.DictReader(file)] == [r["solver"] for r in rows]
+    ElementTree.parse(out / "comparison.svg")
+
+
+def test_compare_a_model_in_words(poetc: Run, model: Path, tmp_path: Path) -> None:
+    chosen = ("--solvers", "poetc,dtr,keep_all,vdnn", "--budgets", "70%", "--gap", "0.05", "--time-limit", "10")
+    ended = poetc("compare", model, "--batch", "2", "-d", "stm32f746", *chosen, "--no-paging", "-o", tmp_path / "out")
+    assert ended.code == 0, ended.err
+    lines = {line.split()[1]: line for line in ended.out.splitlines() if line.startswith("70%")}
+    assert set(lines) == {"poetc", "dtr", "keep_all", "vdnn"}
+    assert "does not fit" in lines["keep_all"]
+    assert "cannot handle the graph" in lines["vdnn"]
+    assert "keep-all needs" in ended.out
+
+
+def test_wrong_requests(poetc: Run, model: Path, tmp_path: Path) -> None:
+    ended = poetc("compare", model, "--batch", "2", "--solvers", "nobody", "-o", tmp_path / "out")
+    assert ended.code == 2
+    assert "unknown solver 'nobody'" in ended.err
+    assert poetc("compare", model, "--batch", "2", "--budgets", "many").code == 2
+    assert poetc("compare", tmp_path / "missing.json").code == 2
+
+
+def test_plot_shows_what_found_nothing() -> None:
+    result = compare(chain(10), [7 * UNIT, 9 * UNIT], ("poetc", "dtr", "keep_all"), SolveOptions(time_limit_s=5))
+    svg = plot(result)
+    assert "no schedule:" in svg
+    assert svg.count("<polyline") == 3  # the bound, poetc, dtr
+    assert len(rows_of(result)) == 6
+
+
+def test_solvers_lists_capabilities_and_citations(poetc: Run) -> None:
+    ended = poetc("solvers")
+    assert ended.code == 0
+    for name, info in available().items():
+        assert name in ended.out
+        assert info.citation in ended.out
+    listed = poetc("solvers", "--json").json["solvers"]
+    assert {s["name"]: s["paging"] for s in listed}["rotor"] is False
