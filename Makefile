@@ -50,7 +50,12 @@ conformance: setup-test ## outside models and references in place: make conforma
 	@test -d "$(MODELS)" || { echo "conformance: no folder $(MODELS) (make conformance MODELS=/path/to/models)" >&2; exit 2; }
 	POETC_MODELS="$(abspath $(MODELS))" $(BIN)/pytest -n $(JOBS) -m conformance tests/conformance $(PYTEST_ARGS)
 
+.PHONY: docs
+docs: setup-test ## build the documentation into site/, every link checked
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$(BIN)/mkdocs build --strict --quiet
+
 .PHONY: clean
 clean: ## remove everything that was made, .venv too
-	rm -rf .venv build dist *.egg-info *.poetc demo/out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist site *.egg-info *.poetc demo/out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,88 @@
+"""The documentation: links lead somewhere, the site is whole, what it shows runs."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.glob("*.md"), ROOT / "README.md"])
+
+
+def anchors(page: Path) -> set[str]:
+    """Of a page's headings, as they are made from their words."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", h.lower())).strip("-") for h in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        found = page if not path else page.parent / path
+        assert found.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in anchors(found), f"{page.name}: {target}"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    named = {next(iter(item.values())) for item in site["nav"]}
+    assert named == {page.name for page in DOCS.glob("*.md")}
+
+
+def test_the_page_of_operators_is_what_the_registry_says() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "operators_page.py"))
+    assert (DOCS / "operators.md").read_text() == script["page"](), "run scripts/operators_page.py"
+
+
+def blocks(page: str, language: str) -> Iterator[str]:
+    yield from re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+def in_a_copy(folder: Path) -> None:
+    (folder / "demo").mkdir()
+    (folder / "demo" / "digits.onnx").write_bytes((ROOT / "demo" / "digits.onnx").read_bytes())
+
+
+def test_the_tutorial_runs(tmp_path: Path) -> None:
+    in_a_copy(tmp_path)
+    lines = [line for block in blocks("tutorial.md", "sh") for line in block.splitlines() if line]
+    assert len(lines) == 8
+    for line in lines:
+        program, *words = shlex.split(line)
+        assert program == "poetc"
+        done = subprocess.run(
+            [sys.executable, "-m", "poetc", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+    assert (tmp_path / "firmware" / "README.md").exists()
+    assert (tmp_path / "poetc.lock").exists()
+
+
+def test_the_python_of_the_documentation_runs(tmp_path: Path) -> None:
+    in_a_copy(tmp_path)
+    for block in [*blocks("python.md", "python"), *blocks("adding-a-solver.md", "python")]:
+        done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_hook_and_workflow() -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert hook["entry"] == "poetc profile check"
+    names = [f"profiles/{p.name}" for p in (ROOT / "profiles").glob("*.yaml")]
+    assert {n for n in names if re.search(hook["files"], n)} == {n for n in names if not n.startswith("profiles/_")}
+    workflow = yaml.safe_load((DOCS / "ci" / "poetc.yml").read_text())
+    steps = [step.get("run", "") for step in workflow["jobs"]["schedules"]["steps"]]
+    assert any(step.startswith("poetc check") for step in steps)
