@@ -47,6 +47,7 @@ def check_program(program: Program) -> None:
     """Raises ProgramError at the first thing that is wrong, with the instruction and the reason."""
     _check_bounds(program)
     _check_pages(program)
+    _check_absences(program)
     contents = _Arena()
     entries = [*program.state, *program.inputs, *([program.target] if program.target else [])]
     for binding in entries:
@@ -86,6 +87,21 @@ def check_program(program: Program) -> None:
     for i, home in enumerate(program.pages):
         if home.slots == 2 and program.updates_state and (i not in written or stored[i] != home.final_tensor):
             raise ProgramError(f"page {i}: a run leaves {stored[i]} on the store, not {home.final_tensor}")
+
+
+def _check_absences(program: Program) -> None:
+    """What a failed run brings back must have a page by then, written in the same run, and go to a home of state."""
+    written: dict[tuple[int, str], int] = {}
+    for index, instruction in enumerate(program.instructions):
+        if isinstance(instruction, PageOut):
+            written.setdefault((instruction.page, instruction.operand.tensor), index)
+    homes = {(b.operand.offset_bytes, b.operand.type) for b in program.state}
+    for a in program.absences:
+        tensor = a.operand.tensor
+        if written.get((a.page, tensor), a.begin) >= a.begin:
+            raise ProgramError(f"instruction {a.begin}: {tensor} is absent, and page {a.page} does not have it yet")
+        if (a.operand.offset_bytes, a.operand.type) not in homes:
+            raise ProgramError(f"instruction {a.begin}: {tensor} would be brought back to where no state lives")
 
 
 def _renamed(operand: Operand, tensor: str) -> Operand:

@@ -296,19 +296,9 @@ class _Lowering:
         return probes
 
     def _absences(self, instructions: tuple[Instruction, ...], state: tuple[Binding, ...]) -> Iterator[Absence]:
-        """When state with a home in RAM has other data there, since the schedule moved it to the store for a while."""
-        homes = {version: b.operand for b in state for version in self._chain(b.name)}
-        paged = {i.operand.tensor for i in instructions if isinstance(i, PageIn) and i.operand.tensor in homes}
-        homes = {tensor: homes[tensor] for tensor in sorted(paged)}
-        since: dict[str, int] = {}
-        for index, instruction in enumerate(instructions):
-            if isinstance(instruction, PageIn) and instruction.operand.tensor in since:
-                begin = since.pop(instruction.operand.tensor)
-                yield Absence(begin, index + 1, instruction.page, instruction.operand)
-            for operand in _written(instruction):
-                for tensor, home in homes.items():
-                    if overlap(operand, home) and operand.tensor not in self._chain(tensor):
-                        since.setdefault(tensor, index)
+        """When the home of state in RAM does not hold it, and the page that has it then."""
+        for binding in state:
+            yield from _absences(binding.operand, set(self._chain(binding.name)), instructions)
 
     # --- all of it ----------------------------------------------------------------------------------------------------
 
@@ -362,6 +352,36 @@ class _Lowering:
         needed = store_blocks(program) * program.block_bytes
         if capacity is not None and needed > capacity:
             raise ProgramError(f"the pages need {needed} bytes of the store, which has {capacity}")
+
+
+def _absences(home: Operand, versions: set[str], instructions: tuple[Instruction, ...]) -> Iterator[Absence]:
+    """When the bytes at `home` are none of `versions`, with the page of the version that was moved to the store last.
+
+    What was moved to the store is at home as well until something else is written there. A PageIn spoils its home until
+    it has succeeded; what it brings elsewhere does not count, since that place is not kept from run to run.
+    """
+    saved: PageOut | None = None
+    begin: int | None = None
+
+    def absence(end: int) -> Absence:
+        if saved is None or begin is None:
+            raise ProgramError(f"instruction {end - 1}: {home.tensor} is overwritten, and no page has it")
+        return Absence(begin, end, saved.page, replace(home, tensor=saved.operand.tensor))
+
+    for index, instruction in enumerate(instructions):
+        if isinstance(instruction, PageOut) and instruction.operand.tensor in versions:
+            if begin is not None:  # until this page is whole, the one before it counts
+                yield absence(index + 1)
+                begin = index + 1
+            saved = instruction
+        for operand in _written(instruction):
+            if overlap(operand, home):
+                returns = operand.tensor in versions and operand.offset_bytes == home.offset_bytes
+                if begin is None and (isinstance(instruction, PageIn) or not returns):
+                    begin = index
+                if returns and begin is not None:
+                    yield absence(index + 1)
+                    begin = None
 
 
 def _written(instruction: Instruction) -> list[Operand]:

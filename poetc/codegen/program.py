@@ -98,7 +98,10 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """State that lives in RAM is on the store alone while instructions [begin, end) run; brought back if one fails."""
+    """State that lives in RAM is not at home while instructions [begin, end) run; brought back if one of them fails.
+
+    `page` has it then, written earlier in the run; `operand` is its home, with the version that the page has.
+    """
 
     begin: int
     end: int

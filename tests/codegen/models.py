@@ -184,3 +184,15 @@ def absent_state_actions(case: Case, name: str) -> list[Action]:
             actions.append(PageInStep(index))
         actions.append(Compute(i))
     return actions
+
+
+def absent_versions_actions(case: Case, names: Sequence[str]) -> list[Action]:
+    """Keep-all, but state that lives in RAM is on the store until each reader, and from its update to the end."""
+    old = [case.tensor(n) for n in names]
+    new = [case.tensor(case.graph.updates[n]) for n in names]
+    actions: list[Action] = [PageOutStep(t) for t in old]
+    for i, op in enumerate(case.problem.operators):
+        actions += [PageInStep(t) for t in op.inputs if t in old]
+        actions.append(Compute(i))
+        actions += [PageOutStep(t) for t in op.outputs if t in new]
+    return [*actions, *(PageInStep(t) for t in new)]

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from poetc.codegen import ProgramError, check_program, interpret, lower, lower_inference, sample_inputs
-from poetc.codegen.program import Call, PageIn, PageOut, PageSource, Program
+from poetc.codegen.program import Absence, Call, PageIn, PageOut, PageSource, Program
 from poetc.errors import UsageError
 from poetc.graph import materialize
 from poetc.ops import bind, spec
 from poetc.scheduling import keep_all, pack
 from tests.codegen.models import (
     Case,
+    absent_state_actions,
+    absent_versions_actions,
     make_problem,
     mlp,
     paged_actions,
@@ -136,6 +138,66 @@ def test_inference_shares_state_and_predicts_with_what_training_left(case: Case)
     )  # velocities too
 
 
+ABSENT = {
+    "velocity until its update": ("momentum", lambda case: absent_state_actions(case, "fc2.weight:velocity")),
+    "weight before and after its update": ("sgd", lambda case: absent_versions_actions(case, ["fc2.weight"])),
+    "all weights": ("sgd", lambda case: absent_versions_actions(case, ["fc1.weight", "fc2.weight"])),
+}
+
+
+@pytest.mark.parametrize("hidden", [8, 20])
+@pytest.mark.parametrize("absent", ABSENT)
+def test_absences_bring_back_a_version_of_all_state_whatever_step_fails(absent: str, hidden: int) -> None:
+    """Replays the first steps byte by byte, spoils what the failing one writes, and recovers as the runtime does."""
+    optimizer, actions = ABSENT[absent]
+    case = training_case(mlp(hidden=hidden), optimizer)
+    program = case.program(actions(case))
+    brought_back = set()
+    for failing in range(len(program.instructions)):
+        arena: list[str | None] = [None] * program.arena_bytes
+        pages: dict[int, str] = {}
+
+        def put(operand, tensor: str | None, arena: list[str | None] = arena) -> None:  # type: ignore[no-untyped-def]
+            start = operand.offset_bytes
+            arena[start : start + operand.type.size_bytes] = [tensor] * operand.type.size_bytes
+
+        for binding in program.state:
+            put(binding.operand, binding.name)
+        for i, instruction in enumerate(program.instructions[: failing + 1]):
+            if isinstance(instruction, Call):
+                updates = any(b.name != b.final_tensor == o.tensor for b in program.state for o in instruction.outputs)
+                for operand in () if i == failing and updates else instruction.outputs:  # an update is all or nothing
+                    put(operand, operand.tensor if i < failing else None)
+                if instruction.workspace:
+                    put(instruction.workspace, None)
+            elif isinstance(instruction, PageIn):
+                put(instruction.operand, instruction.operand.tensor if i < failing else None)
+            elif i < failing:
+                pages[instruction.page] = instruction.operand.tensor
+        for absence in program.absences:
+            if absence.begin <= failing < absence.end:
+                put(absence.operand, pages[absence.page])
+                brought_back.add(pages[absence.page])
+        for b in program.state:
+            found = set(arena[b.operand.offset_bytes : b.operand.offset_bytes + b.operand.type.size_bytes])
+            assert found in ({b.name}, {b.final_tensor}), (failing, b.name)
+    names = {"velocity until its update": {"fc2.weight:velocity"}}.get(absent, {"fc2.weight", "fc2.weight@1"})
+    assert brought_back >= names
+
+
+def test_state_may_come_back_elsewhere_and_is_still_absent() -> None:
+    case = training_case(optimizer="sgd")
+    program = case.program(absent_versions_actions(case, ["fc2.weight"]))
+    home = next(b.operand for b in program.state if b.name == "fc2.weight")
+    away = [
+        i
+        for i, instruction in enumerate(program.instructions)
+        if isinstance(instruction, PageIn) and instruction.operand.offset_bytes != home.offset_bytes
+    ]
+    assert any(a.begin < i < a.end for i in away for a in program.absences), "such a plan is what this is about"
+    assert {(a.operand.offset_bytes, a.operand.type) for a in program.absences} == {(home.offset_bytes, home.type)}
+
+
 # --- what must be refused ---------------------------------------------------------------------------------------------
 
 
@@ -198,6 +260,20 @@ def test_page_of_another_run_is_found(case: Case) -> None:
     instructions = tuple(i for i in program.instructions if not isinstance(i, PageOut))
     with pytest.raises(ProgramError, match="page 0"):
         check_program(replace(program, instructions=instructions))
+
+
+def test_absence_whose_page_is_not_written_yet_is_found() -> None:
+    case = training_case(optimizer="sgd")
+    program = case.program(absent_versions_actions(case, ["fc2.weight"]))
+    written = next(i for i, s in enumerate(program.instructions) if isinstance(s, PageOut) and "@" in s.operand.tensor)
+    last = program.absences[-1]
+    assert last.operand.tensor == "fc2.weight@1"
+    early = Absence(written, last.end, last.page, last.operand)
+    with pytest.raises(ProgramError, match="does not have it yet"):
+        check_program(replace(program, absences=(early,)))
+    elsewhere = replace(last.operand, offset_bytes=last.operand.offset_bytes + 16)
+    with pytest.raises(ProgramError, match="where no state lives"):
+        check_program(replace(program, absences=(replace(last, operand=elsewhere),)))
 
 
 def test_plan_that_forgets_a_tensor_is_refused(case: Case) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from poetc.scheduling import keep_all, pack
 from tests.codegen.models import (
     Case,
     absent_state_actions,
+    absent_versions_actions,
     make_problem,
     mlp,
     paged_actions,
@@ -254,47 +255,101 @@ def test_failed_run_leaves_the_last_version_on_the_store(tmp_path: Path) -> None
                 assert store.blocks[block] == blocks[block]
 
 
-def test_state_moved_to_the_store_survives_an_error_at_any_transfer(tmp_path: Path) -> None:
-    """The velocity of fc2 leaves RAM for the forward pass, and its place is used; then each transfer fails in turn."""
-    case = training_case(mlp(hidden=8))
-    name = "fc2.weight:velocity"
-    program = case.program(absent_state_actions(case, name))
-    assert [a.operand.tensor for a in program.absences] == [name]
-    store = MemoryStore(program.block_bytes)
+ABSENT = {
+    "velocity until its update": ("momentum", 8, lambda case: absent_state_actions(case, "fc2.weight:velocity")),
+    "weight before and after its update": ("sgd", 20, lambda case: absent_versions_actions(case, ["fc2.weight"])),
+    "all weights": ("sgd", 8, lambda case: absent_versions_actions(case, ["fc1.weight", "fc2.weight"])),
+}
+
+
+class FailingStore(MemoryStore):
+    """The transfer number `failing` (from 1) does what `fault` says, the others go well."""
+
+    def __init__(self, block_bytes: int) -> None:
+        super().__init__(block_bytes)
+        self.calls = self.failing = 0
+        self.fault = "error"
+
+    def page_out(self, first: int, count: int, address: int) -> int:
+        self.calls += 1
+        return EIO if self.calls == self.failing else super().page_out(first, count, address)
+
+    def page_in(self, first: int, count: int, address: int) -> int:
+        self.calls += 1
+        if self.calls == self.failing and self.fault == "error":
+            return EIO
+        self.flip = (self.block_bytes - 1, 3) if self.calls == self.failing else None
+        return super().page_in(first, count, address)
+
+
+@pytest.mark.parametrize("absent", ABSENT)
+def test_state_moved_to_the_store_survives_an_error_at_any_transfer(tmp_path: Path, absent: str) -> None:
+    """State leaves RAM and its place is used; then each transfer fails in turn, and after it one of the recovery."""
+    optimizer, hidden, actions = ABSENT[absent]
+    case = training_case(mlp(hidden=hidden), optimizer)
+    program = case.program(actions(case))
+    store = FailingStore(program.block_bytes)
     library = compile_library([program], case.graph.values, tmp_path)
-    transfers = [store.page_out, store.page_in]
-    calls = failing = 0
+    first, second = sample_inputs(program, 0), sample_inputs(program, 1)
+    with HostModel(library, [program], case.graph.values, store=(store.page_out, store.page_in)) as model:
 
-    def counted(transfer: Callable[[int, int, int], int]) -> Callable[[int, int, int], int]:
-        def call(first: int, count: int, address: int) -> int:
-            nonlocal calls
-            calls += 1
-            return EIO if calls == failing else transfer(first, count, address)
+        def states() -> dict[str, np.ndarray]:
+            return {n: model.state(n) for n in model.state_names()}
 
-        return call
-
-    with HostModel(
-        library, [program], case.graph.values, store=(counted(transfers[0]), counted(transfers[1]))
-    ) as model:
-        first, second = (sample_inputs(program, seed) for seed in range(2))
-        model.run(first)
-        old = {n: model.state(n) for n in model.state_names()}
-        calls_before = calls
-        model.run(second)
-        new = {n: model.state(n) for n in model.state_names()}
-        per_step = calls - calls_before
-        assert per_step >= 4
-        assert not np.array_equal(old[name], new[name])
-        for n in range(1, per_step + 1):
+        def fail(n: int) -> None:
+            store.failing = 0
             model.reset()
             model.run(first)
-            calls, failing = 0, n
+            store.calls, store.failing = 0, n
             with pytest.raises(StepError) as error:
                 model.run(second)
-            failing = 0
-            assert error.value.code == EIO
-            for state, value in ((s, model.state(s)) for s in model.state_names()):
-                assert np.array_equal(value, old[state]) or np.array_equal(value, new[state]), (n, state)
+            assert error.value.code in ((EIO,) if store.fault == "error" else (EIO, ECORRUPT))
+
+        model.run(first)
+        old = states()
+        store.calls = 0
+        model.run(second)
+        new, per_step = states(), store.calls
+        assert per_step >= 4 and not any(np.array_equal(old[n], new[n]) for n in case.graph.updates)
+        for store.fault in ("error", "flip"):
+            for n in range(1, per_step + 1):
+                fail(n)
+                found = states()
+                assert all(any(np.array_equal(found[s], v[s]) for v in (old, new)) for s in found), (store.fault, n)
+
+
+def test_recovery_leaves_out_a_page_that_is_not_whole(tmp_path: Path) -> None:
+    """It does not touch what is in the place of that state, and brings back the others."""
+    case = training_case(mlp(hidden=8), "sgd")
+    names = ["fc1.weight", "fc2.weight"]
+    program = case.program(absent_versions_actions(case, names))
+    store = MemoryStore(program.block_bytes)
+    library = compile_library([program], case.graph.values, tmp_path)
+    with HostModel(library, [program], case.graph.values, store=(store.page_out, store.page_in)) as model:
+        model.run(sample_inputs(program, 0))
+        step, lost, kept = next(
+            (i, a, b)
+            for i in range(len(program.instructions))
+            for a in program.absences
+            for b in program.absences
+            if a is not b and a.begin <= i < a.end and b.begin <= i < b.end
+        )
+        model.run(sample_inputs(program, 1))
+        whole = {a: store_data(store, program, a.page) for a in (lost, kept)}
+        store.blocks[program.pages[lost.page].first_block] = bytes(program.block_bytes)
+        for absence in (lost, kept):
+            model._view(absence.operand)[...] = 7
+        model._runtime.step = step
+        assert model._dll.poetc_recover(ctypes.byref(model._runtime)) == ECORRUPT
+        assert (model._view(lost.operand) == 7).all()
+        assert model._view(kept.operand).tobytes() == whole[kept]
+
+
+def store_data(store: MemoryStore, program: Program, page: int) -> bytes:
+    """The tensor in a page."""
+    where = program.pages[page]
+    blocks = range(where.first_block, where.first_block + where.block_count)
+    return b"".join(store.blocks[b] for b in blocks)[: where.size_bytes]
 
 
 def test_write_outside_the_arena_is_noticed(model: HostModel) -> None:

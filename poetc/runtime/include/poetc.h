@@ -77,11 +77,11 @@ typedef struct poetc_page {
     uint32_t slots; /* 1 or 2 */
 } poetc_page;
 
-/* State that lives in RAM is on the store alone while steps begin .. end - 1 run: the schedule has other data in its place. */
+/* State that lives in RAM is not in its place while steps begin .. end - 1 run: the schedule has other data there. */
 typedef struct poetc_absence {
     uint32_t begin;
     uint32_t end;
-    uint32_t page;
+    uint32_t page;   /* what has it then, written earlier in the run */
     uint32_t offset; /* bytes: of the state's place in the arena */
 } poetc_absence;
 
@@ -159,8 +159,9 @@ int poetc_select(poetc_runtime *runtime, const poetc_program *program);
  * regardless, call poetc_run again. */
 int poetc_run(poetc_runtime *runtime);
 
-/* After a run that failed: bring back to RAM what the schedule had moved to the store. Call it again if it fails, once the store works.
- * Nothing to do after a run that went well. */
+/* After a run that failed: bring back to RAM what the schedule had moved to the store. A page that cannot be read, or is not whole,
+ * is left out, the others are brought back all the same, and the first error is returned: what that page has is not in its place.
+ * Call it again once the store works, before the next poetc_run. Nothing to do after a run that went well. */
 int poetc_recover(poetc_runtime *runtime);
 
 /* The loss of the last run: a copy of the float at program->loss_offset. */

@@ -77,11 +77,17 @@ static void put_u32(uint8_t *to, uint32_t value)
     to[3] = (uint8_t)(value >> 24);
 }
 
-static void make_trailer(uint8_t trailer[POETC_TRAILER], uint32_t page, uint32_t stamp, uint32_t size, const void *data)
+/* All of it but the checksum, which covers these 12 bytes and then the data. */
+static void make_head(uint8_t trailer[POETC_TRAILER], uint32_t page, uint32_t stamp, uint32_t size)
 {
     put_u32(trailer, page);
     put_u32(trailer + 4, stamp);
     put_u32(trailer + 8, size);
+}
+
+static void make_trailer(uint8_t trailer[POETC_TRAILER], uint32_t page, uint32_t stamp, uint32_t size, const void *data)
+{
+    make_head(trailer, page, stamp, size);
     put_u32(trailer + 12, poetc_crc32(poetc_crc32(0, trailer, 12), data, size));
 }
 
@@ -155,6 +161,32 @@ static int read_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot
     return memcmp(trailer, buffer + block - POETC_TRAILER, POETC_TRAILER) == 0 ? POETC_OK : POETC_ECORRUPT;
 }
 
+/* Whether read_page would succeed, found out with the page buffer alone: block after block. */
+static int verify_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot, uint32_t stamp)
+{
+    const poetc_program *program = runtime->program;
+    const poetc_store *store = &runtime->config->store;
+    const uint32_t block = program->block_bytes, count = poetc_page_blocks(program, index);
+    const uint32_t first = program->pages[index].first_block + slot * count;
+    uint8_t *buffer = (uint8_t *)runtime->config->arena + program->page_buffer_offset;
+    uint32_t left = program->pages[index].size_bytes, crc, i;
+    uint8_t trailer[POETC_TRAILER];
+
+    make_head(trailer, index, stamp, left);
+    crc = poetc_crc32(0, trailer, 12);
+    for (i = 0; i < count; i++) {
+        const uint32_t used = left < block ? left : block;
+        int err = store->page_in(store->context, first + i, 1, buffer);
+
+        if (err)
+            return driver_code(err);
+        crc = poetc_crc32(crc, buffer, used);
+        left -= used;
+    }
+    put_u32(trailer + 12, crc);
+    return memcmp(trailer, buffer + block - POETC_TRAILER, POETC_TRAILER) == 0 ? POETC_OK : POETC_ECORRUPT;
+}
+
 /* State on the store is stamped with its version, and version v lives in slot v mod 2; anything else with the run that wrote it. */
 static int page_out(poetc_runtime *runtime, const poetc_step *step)
 {
@@ -194,6 +226,7 @@ int poetc_load_page(poetc_runtime *runtime, uint32_t page, const void *data)
 int poetc_recover(poetc_runtime *runtime)
 {
     const poetc_program *program = runtime->program;
+    int result = POETC_OK;
     uint32_t i;
 
     for (i = 0; i < program->absence_count; i++) {
@@ -201,13 +234,15 @@ int poetc_recover(poetc_runtime *runtime)
 
         if (absence->begin <= runtime->step && runtime->step < absence->end) {
             uint8_t *home = (uint8_t *)runtime->config->arena + absence->offset;
-            int err = read_page(runtime, absence->page, 0, runtime->sequence, home);
+            int err = verify_page(runtime, absence->page, 0, runtime->sequence);
 
-            if (err)
-                return err;
+            if (!err)
+                err = read_page(runtime, absence->page, 0, runtime->sequence, home);
+            if (!result)
+                result = err;
         }
     }
-    return POETC_OK;
+    return result;
 }
 
 static int run_step(poetc_runtime *runtime, const poetc_step *step)
