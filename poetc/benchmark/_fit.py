@@ -46,9 +46,12 @@ def nnls(a: Array, b: Array) -> Array:
                 x = z
                 break
             falling = passive & (z <= 0)
-            step = np.min(x[falling] / np.maximum(x[falling] - z[falling], 1e-300))
-            x = x + step * (z - x)
-            passive &= x > 1e-15
+            ratio = np.full(n, math.inf)
+            ratio[falling] = x[falling] / np.maximum(x[falling] - z[falling], 1e-300)
+            first = int(np.argmin(ratio))  # the one that reaches zero first leaves, whatever rounding says
+            x = x + ratio[first] * (z - x)
+            passive[first] = False
+            passive &= x > 0
             x[~passive] = 0.0
     return np.asarray(x / scale)
 
