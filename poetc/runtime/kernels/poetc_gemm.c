@@ -9,6 +9,12 @@
 #define MULTIPLY_ADD(sum, b, a) ((sum) += (b) * (a))
 #endif
 
+#if defined(__GNUC__) && LANES > 1
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PREFETCH(address) ((void)(address))
+#endif
+
 /* `rows` x `vectors` results in registers: both are constants wherever this is inlined. */
 POETC_INLINE void block(const int rows, const int vectors, const int32_t depth, const float *a, const ptrdiff_t a_row,
                   const ptrdiff_t a_k, const float *b, float *y, const ptrdiff_t y_row, const int accumulate)
@@ -140,6 +146,7 @@ POETC_INLINE void pack_contiguous(float *to, const float *from, ptrdiff_t step, 
     int32_t k;
     int i;
     for (k = 0; k < depth; k++, from += step, to += rows) {
+        PREFETCH(from + rows + 16); /* for the next block: steps of many lines are beyond what caches foresee */
         POETC_UNROLL
         for (i = 0; i < rows; i += 4)
             poetc_f4_store(to + i, poetc_f4_load(from + i));
@@ -163,6 +170,15 @@ static void pack_rows(float *to, const poetc_gemm *g, int32_t row, int32_t rows)
     }
 }
 
+/* Bring the rows of the next block closer while this one is computed. */
+static inline void prefetch_rows(const poetc_gemm *g, int32_t row, int32_t rows)
+{
+    int32_t i, k;
+    for (i = row; i < row + rows && i < g->rows; i++)
+        for (k = 0; k < g->depth; k += 16)
+            PREFETCH(g->a + i * g->a_row + k);
+}
+
 void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
 {
     int32_t row, column, rows;
@@ -176,6 +192,8 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
         if (t.packed) {
             pack_rows(space->rows, g, row, rows);
             t.a = space->rows;
+        } else if (POETC_LANES > 1) {
+            prefetch_rows(g, row + rows, rows);
         }
         for (column = 0; column < g->columns; column += COLUMNS) {
             const int32_t width = poetc_min(COLUMNS, g->columns - column), at = g->column + column;

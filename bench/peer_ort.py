@@ -1,0 +1,53 @@
+"""onnxruntime-training's side of bench/kernels.py: `peer_ort.py MODEL BATCH CLASSES FOLDER`, then as peer_torch.py."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnxruntime.training import api, artifacts
+
+
+def main() -> None:
+    source, batch, classes, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    model = onnx.load(source)
+    weights = [w.name for w in model.graph.initializer]
+    trained = [w for w in weights if w.endswith((".weight", ".bias")) or w.startswith("onnx::MatMul")]
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=trained,
+        frozen_params=[w for w in weights if w not in trained],
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.SGD,
+        artifact_directory=str(folder),
+    )
+    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    state = api.CheckpointState.load_checkpoint(str(folder / "checkpoint"))
+    module = api.Module(str(folder / "training_model.onnx"), state, None, "cpu", options)
+    optimizer = api.Optimizer(str(folder / "optimizer_model.onnx"), module)
+    optimizer.set_learning_rate(1e-4)
+    module.train()
+    random = np.random.default_rng(0)
+    x = random.standard_normal(shape).astype(np.float32)
+    target = random.integers(0, classes, batch)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        start = time.process_time()
+        for _ in range(int(line)):
+            module(x, target)
+            optimizer.step()
+            module.lazy_reset_grad()
+        elapsed = 1e3 * (time.process_time() - start) / int(line)
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        print(elapsed, used << 10, flush=True)
+
+
+main()
