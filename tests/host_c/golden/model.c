@@ -11,8 +11,8 @@ int poetc_op_relu(const poetc_call *call);
 int poetc_op_relu_grad(const poetc_call *call);
 
 static const poetc_ref train_refs[] = {
-    46u, 0u, 58u, 58u, 58u, 58u, 58u, 12u, 74u, 74u, 66u, 86u, 74u, 66u, 74u, 74u, 12u, 58u, 66u, 74u, 66u,
-    80u, 12u, 20u, 80u, 18u, 12u, 20u, 70u, 70u, 58u, 70u, 70u, 46u, 58u, 0u, 26u, 58u, 18u, 0u, 26u,
+    38u, 0u, 50u, 50u, 50u, 50u, 50u, 12u, 66u, 66u, 58u, 78u, 66u, 58u, 66u, 66u, 12u, 50u, 58u, 66u, 58u,
+    72u, 12u, 20u, 72u, 18u, 12u, 20u, 62u, 62u, 50u, 62u, 62u, 38u, 50u, 0u, 26u, 50u, 18u, 0u, 26u,
 };
 
 static const int32_t train_ints[] = {
@@ -47,12 +47,12 @@ static const poetc_page train_pages[] = {
 };
 
 const poetc_binding tiny_train_inputs[] = {
-    {"x", 368u, 96u},
-    {"target", 528u, 16u},
+    {"x", 304u, 96u},
+    {"target", 464u, 16u},
 };
 
 const poetc_binding tiny_train_outputs[] = {
-    {"loss", 688u, 4u},
+    {"loss", 624u, 4u},
 };
 
 const poetc_program tiny_train = {
@@ -63,10 +63,10 @@ const poetc_program tiny_train = {
     .absences = NULL,
     .absence_count = 0u,
     .block_bytes = 64u,
-    .page_buffer_offset = 304u,
+    .page_buffer_offset = 640u,
     .arena_bytes = 704u,
     .state_bytes = 304u,
     .flash_bytes = 0u,
-    .loss_offset = 688u,
+    .loss_offset = 624u,
     .updates_state = 1,
 };

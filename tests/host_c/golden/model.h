@@ -24,21 +24,21 @@ extern const poetc_binding tiny_train_outputs[];
 #define TINY_TRAIN_IN_X_ELEMENTS 24u
 static inline float *tiny_train_in_x(void *arena)
 {
-    return (float *)(void *)((uint8_t *)arena + 368u);
+    return (float *)(void *)((uint8_t *)arena + 304u);
 }
 
 /* target [4] */
 #define TINY_TRAIN_IN_TARGET_ELEMENTS 4u
 static inline int32_t *tiny_train_in_target(void *arena)
 {
-    return (int32_t *)(void *)((uint8_t *)arena + 528u);
+    return (int32_t *)(void *)((uint8_t *)arena + 464u);
 }
 
 /* loss [] */
 #define TINY_TRAIN_OUT_LOSS_ELEMENTS 1u
 static inline float *tiny_train_out_loss(void *arena)
 {
-    return (float *)(void *)((uint8_t *)arena + 688u);
+    return (float *)(void *)((uint8_t *)arena + 624u);
 }
 
 /* State: offset in the arena and size, in bytes. */
