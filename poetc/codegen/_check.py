@@ -16,6 +16,7 @@ from poetc.codegen.program import (
     PageSource,
     Program,
     Space,
+    page_bytes,
 )
 from poetc.errors import PoetcError
 from poetc.ops import Bound, spec
@@ -134,7 +135,7 @@ def _check_pages(program: Program) -> None:
         if start < end:
             raise ProgramError(f"the pages of {a} and {b} overlap")
     for page in program.pages:
-        if page.block_count * program.block_bytes < page.size_bytes + TRAILER_BYTES:
+        if page.block_count * program.block_bytes < page_bytes(page.size_bytes, program.block_bytes):
             raise ProgramError(f"the page of {page.tensor} is too small")
     offset = program.page_buffer_offset
     if offset is not None:

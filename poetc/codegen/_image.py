@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from poetc.codegen.program import TRAILER_BYTES, Binding, Program
+from poetc.codegen.program import TRAILER_BYTES, Binding, Program, page_bytes
 from poetc.graph import TensorType, Value, materialize
 
 
@@ -50,7 +50,7 @@ def page_blocks(index: int, stamp: int, data: bytes, block_bytes: int) -> bytes:
     """A slot as poetc.c writes it: data, zeros, and the trailer at the end of the last block."""
     head = struct.pack("<III", index, stamp, len(data))
     trailer = head + struct.pack("<I", zlib.crc32(data, zlib.crc32(head)))
-    size = -(-(len(data) + TRAILER_BYTES) // block_bytes) * block_bytes
+    size = page_bytes(len(data), block_bytes)
     return data + bytes(size - len(data) - TRAILER_BYTES) + trailer
 
 

@@ -10,7 +10,6 @@ from poetc.codegen._check import ProgramError, check_program, operands, overlap
 from poetc.codegen.program import (
     ALIGNMENT_BYTES,
     DEFAULT_BLOCK_BYTES,
-    TRAILER_BYTES,
     Absence,
     Binding,
     Call,
@@ -23,6 +22,7 @@ from poetc.codegen.program import (
     Program,
     Space,
     align,
+    page_bytes,
 )
 from poetc.graph import DType, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import bind, spec, view_roots
@@ -226,7 +226,7 @@ class _Lowering:
         type = self.graph.tensors[tensor].type
         last = self.page_table[-1] if self.page_table else None
         first = last.first_block + last.block_count * last.slots if last else 0
-        count = -(-(type.size_bytes + TRAILER_BYTES) // self._block_bytes)
+        count = page_bytes(type.size_bytes, self._block_bytes) // self._block_bytes
         self.page_table.append(Page(first, count, type.size_bytes, tensor, slots, image, final, type))
         return len(self.page_table) - 1
 

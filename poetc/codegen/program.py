@@ -147,6 +147,11 @@ TRAILER_BYTES = 16  # at the end of the last block of every page: page, stamp, s
 DEFAULT_BLOCK_BYTES = 512
 
 
+def page_bytes(size_bytes: int, block_bytes: int) -> int:
+    """What a page with `size_bytes` of data occupies on the store: with its trailer, in whole blocks."""
+    return align(size_bytes + TRAILER_BYTES, block_bytes)
+
+
 def align(size_bytes: int, to: int = ALIGNMENT_BYTES) -> int:
     """`size_bytes` rounded up to a multiple of `to`."""
     return -(-size_bytes // to) * to

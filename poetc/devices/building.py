@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from poetc.codegen.program import ALIGNMENT_BYTES
+from poetc.codegen.program import ALIGNMENT_BYTES, page_bytes
 from poetc.devices.cost import CostModel
 from poetc.devices.features import features_of
 from poetc.devices.profile import DeviceProfile, Store
@@ -190,4 +190,5 @@ def _tensor(name: str, storages: _Storages, costs: CostModel, store: Store | Non
         page_out_pj=written.energy_pj,
         page_in_ns=read.time_ns,
         page_in_pj=read.energy_pj,
+        store_bytes=page_bytes(size_bytes, int(store.block_bytes.value)),
     )

@@ -38,7 +38,7 @@ class Trace:
     recomputes: int  # executions beyond the first, all operators together
     page_ins: int
     page_outs: int
-    store_bytes: int  # on the store at the end, which is the most that it ever holds
+    store_bytes: int  # footprints on the store at the end, which is the most that it ever holds
     residencies: tuple[tuple[int, int, int], ...]  # (tensor, first step, end): in RAM during [first step, end)
 
     def resident_at(self, step: int) -> tuple[int, ...]:
@@ -77,7 +77,7 @@ class _Replay:
         self.resident_bytes = sum(self.resident.values())
         self.since = dict.fromkeys(self.resident, 0)
         self.store = {i for i, t in enumerate(self.tensors) if t.initial == "store"}
-        self.store_bytes = sum(self.tensors[t].size_bytes for t in self.store)
+        self.store_bytes = sum(self.tensors[t].footprint_bytes for t in self.store)
         self.executions = [0] * len(problem.operators)
         self.ram: list[int] = []
         self.residencies: list[tuple[int, int, int]] = []
@@ -151,7 +151,7 @@ class _Replay:
             self.refuse(f"pages out {tensor.name!r}, which is not pageable here", tensor.name)
         if t not in self.store:
             self.store.add(t)
-            self.store_bytes += tensor.size_bytes
+            self.store_bytes += tensor.footprint_bytes
         capacity = self.problem.store_capacity_bytes
         if capacity is not None and self.store_bytes > capacity:
             self.refuse(f"the store would hold {self.store_bytes} bytes, its capacity is {capacity}", tensor.name)

@@ -59,6 +59,10 @@ def _check_tensors(problem: Problem) -> None:
                 f"{tensor.size_bytes} is not a multiple of alignment_bytes ({problem.alignment_bytes}); "
                 "round it up, or set alignment_bytes to 1",
             )
+        if tensor.footprint_bytes < tensor.size_bytes:
+            raise _WrongError(
+                f"{path}.store_bytes", f"{tensor.store_bytes} is less than the tensor's {tensor.size_bytes}"
+            )
         if problem.paging is Paging.NONE and "store" in (tensor.initial, tensor.final):
             raise _WrongError(path, f"{tensor.name!r} is placed on the store, but paging is 'none'")
         if tensor.final == "store" and tensor.initial != "store" and not tensor.pageable:

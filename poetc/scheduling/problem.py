@@ -37,6 +37,12 @@ class TensorSpec:
     page_out_pj: int = 0
     page_in_ns: int = 0
     page_in_pj: int = 0
+    store_bytes: int | None = None  # what it occupies on the store, in whole blocks; None: size_bytes
+
+    @property
+    def footprint_bytes(self) -> int:
+        """What it counts against `store_capacity_bytes`."""
+        return self.size_bytes if self.store_bytes is None else self.store_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +75,9 @@ class Problem:
     """Minimise energy (or time) subject to RAM at every step and the deadline.
 
     RAM in use at a step = base_bytes + resident tensors (inputs and outputs of the running operator included) +
-    its workspace + page_buffer_bytes if the schedule pages at all. Energy of a schedule = sum of operator and page
-    energies. Time likewise (Paging.SYNC). Every operator is executed at least once; every tensor with `final` is there
-    at the end.
+    its workspace + page_buffer_bytes if the schedule pages at all. Store in use = footprints of all that is or ever was
+    there in the step. Energy of a schedule = sum of operator and page energies. Time likewise (Paging.SYNC). Every
+    operator is executed at least once; every tensor with `final` is there at the end.
     """
 
     name: str

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from poetc.codegen import lower
-from poetc.codegen.program import Program
+from poetc.codegen.program import Program, page_bytes
 from poetc.graph import Graph, Role, TensorType, TrainingGraph
 from poetc.ops import Builder, bind, spec, view_roots
 from poetc.scheduling import (
@@ -67,7 +67,13 @@ def make_problem(graph: Graph, *, on_store: Sequence[str] = (), block_bytes: int
         keeps = role.is_state or role is Role.CONSTANT or (not training and role is Role.PARAMETER)
         final = home if (keeps and name not in replaced) or name in results else ""
         size = -(-graph.tensors[name].size_bytes // 16) * 16
-        return TensorSpec(name=name, size_bytes=size, initial="" if name in made else home, final=final)
+        return TensorSpec(
+            name=name,
+            size_bytes=size,
+            initial="" if name in made else home,
+            final=final,
+            store_bytes=page_bytes(size, block_bytes),
+        )
 
     def operator(op):  # type: ignore[no-untyped-def]
         kind, bound = spec(op.kind), bind(op, graph.tensors)

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from poetc.codegen import ProgramError, check_program, interpret, lower, lower_inference, sample_inputs
+from poetc.codegen._lower import store_blocks
 from poetc.codegen.program import Absence, Call, PageIn, PageOut, PageSource, Program
 from poetc.errors import UsageError
 from poetc.graph import materialize
 from poetc.ops import bind, spec
-from poetc.scheduling import keep_all, pack
+from poetc.scheduling import ScheduleError, keep_all, pack, verify
 from tests.codegen.models import (
     Case,
     absent_state_actions,
@@ -196,6 +197,22 @@ def test_state_may_come_back_elsewhere_and_is_still_absent() -> None:
     ]
     assert any(a.begin < i < a.end for i in away for a in program.absences), "such a plan is what this is about"
     assert {(a.operand.offset_bytes, a.operand.type) for a in program.absences} == {(home.offset_bytes, home.type)}
+
+
+@pytest.mark.parametrize("block_bytes", [64, 512])
+def test_the_checker_counts_the_blocks_of_the_store_that_the_program_takes(block_bytes: int) -> None:
+    stored = ["fc1.weight", "fc1.weight:velocity"]
+    on_store = training_case(block_bytes=block_bytes, on_store=stored)
+    for case, actions in (
+        (on_store, state_paged_actions(on_store, stored)),
+        (training_case(block_bytes=block_bytes), paged_actions(training_case(block_bytes=block_bytes), "a")),
+    ):
+        schedule = case.schedule(actions)
+        needed = store_blocks(case.program(actions)) * block_bytes
+        assert verify(case.problem, schedule).store_bytes == needed
+        Case(case.graph, replace(case.problem, store_capacity_bytes=needed)).program(actions)
+        with pytest.raises(ScheduleError, match=f"would hold {needed} bytes"):
+            verify(replace(case.problem, store_capacity_bytes=needed - 1), schedule)
 
 
 # --- what must be refused ---------------------------------------------------------------------------------------------

@@ -213,6 +213,7 @@ def test_page_costs_are_whole_blocks_with_the_trailer() -> None:
         assert t.page_in_ns == round(store.read_latency_ns.value + blocks * 512e9 / store.read_bytes_per_s.value)
         watts = store.read_w.value + profile.power.idle_w.value
         assert t.page_in_pj == round(t.page_in_ns * watts * 1000)
+        assert t.store_bytes == t.footprint_bytes == blocks * 512
     assert problem.paging is Paging.SYNC
     assert (problem.page_buffer_bytes, problem.store_capacity_bytes) == (512, 4_000_000_000)
 

@@ -260,6 +260,12 @@ def test_store_capacity() -> None:
     steps = (PageOut(X), Compute(MATMUL), PageOut(A), *PLAIN[1:])
     assert check(steps, store_capacity_bytes=80).store_bytes == 80
     refused(steps, 2, "would hold 80 bytes, its capacity is 79", store_capacity_bytes=79)
+    tensors = list(example().tensors)
+    tensors[A] = replace(tensors[A], store_bytes=512)
+    assert check(steps, store_capacity_bytes=528, tensors=tuple(tensors)).store_bytes == 528, "in whole blocks"
+    refused(steps, 2, "would hold 528 bytes, its capacity is 527", store_capacity_bytes=527, tensors=tuple(tensors))
+    tensors[X] = replace(tensors[X], initial="store", store_bytes=32)
+    assert check((PageIn(X), *PLAIN), tensors=tuple(tensors)).store_bytes == 32
     again = (PageOut(X), PageOut(X), *PLAIN)
     assert check(again, store_capacity_bytes=16).store_bytes == 16, "paging out again writes the same page"
 

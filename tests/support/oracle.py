@@ -190,7 +190,8 @@ class _Moves:
         for choice in range(1 << len(able)):
             chosen = [t for i, t in enumerate(able) if choice >> i & 1]
             capacity = self.problem.store_capacity_bytes
-            if not chosen or capacity is None or self.size(store | _mask(chosen)) <= capacity:
+            stored = sum(tensors[t].footprint_bytes for t in _bits(store | _mask(chosen)))
+            if not chosen or capacity is None or stored <= capacity:
                 time = sum(tensors[t].page_out_ns for t in chosen) if self.page_time else 0
                 energy = sum(tensors[t].page_out_pj for t in chosen)
                 yield _mask(chosen), tuple(PageOut(t) for t in chosen), energy, time
