@@ -8,9 +8,9 @@ every schedule that executes the operators for the first time in the problem's o
 Then S[g+1,t] <= S[g,t] + R[g,producer] + I[g,t];  R[g,v] <= S[g,u] + R[g,producer of u] + I[g,u] for each u that v
 reads;  I[g,t] <= O[t]; R = 1 for what is first executed in stage g; RAM at a_g: sum size S + its outputs (less what may
 be in place) + its workspace. The cost counts each execution and page-in once per stage, so the optimum is a lower
-bound. Nothing is assumed about the order of recomputation. Optional rows for an operator w between two cuts: what is in
-RAM at a_{g+1} and was neither made nor paged in since a_g (at least z[g,t] = S[g+1,t] - R - I) stayed all the time, w's
-operands beside it.
+bound. Nothing is assumed about the order of recomputation. Optional rows for an operator w executed between two cuts
+(for the first time, or again: then with its operands times R[g,w]): what is in RAM at a_{g+1} and was neither made nor
+paged in since a_g (at least z[g,t] = S[g+1,t] - R - I) stayed all the time, w's operands beside it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ import numpy.typing as npt
 
 from poetc.scheduling import choose_pairs
 from poetc.solvers._highs import Answer, Mip
+from poetc.solvers._liveness import Profile
 from poetc.solvers._model import NEVER, Model
 
 SCALE = 1000.0  # what every operator once costs in the MIP's units
+RECOMPUTATION_ROWS = 40  # per stage, for the operators with the largest working sets
 MARGIN = 1e-6  # subtracted from HiGHS's bound before rounding: its tolerances
 
 
@@ -166,7 +168,7 @@ class CutModel:
         """What starts on the store is read at least once; the first read is in the offset, whichever stage it is in."""
         first = min(self.model.consumers[t], default=NEVER)
         columns = [load[t] for load in self.load if t in load]
-        if first < self.cuts[0] or not columns:
+        if first <= self.cuts[0] or not columns:
             return
         credit = self.mip.column(-self.model.in_cost[t] / self.unit, 0.0, 1.0, integer=False)
         self.mip.row([credit, *columns], [1.0, *[-1.0] * len(columns)], upper=0.0)
@@ -178,7 +180,8 @@ class CutModel:
         if (p >= cut and p < end) or self._is_pinned(t, cut):
             return None
         columns = []
-        if t in self.hold[g]:
+        # What a_g consumes in place is gone for the rest of its stage.
+        if t in self.hold[g] and self.model.expiry[t] != cut:
             columns.append(self.hold[g][t])
         if p in self.run[g]:
             columns.append(self.run[g][p])
@@ -194,7 +197,7 @@ class CutModel:
                 sources = self._sources(g, u, end)
                 if sources is not None:
                     mip.row([column, *sources], [1.0, *[-1.0] * len(sources)], upper=0.0)
-        for v in range(cut, end):
+        for v in range(cut + 1, end):  # what a_g reads is held, by its columns' lower bounds
             for u in model.inputs[v]:
                 sources = self._sources(g, u, end)
                 if sources is not None:
@@ -243,23 +246,53 @@ class CutModel:
         self.mip.row(index, [x / scale for x in value], upper=room / scale)
 
     def _between(self, g: int, end: int, capacity: int) -> None:
-        """Rows for the operators inside stage g, over what stays in RAM throughout it."""
-        model, mip, cut = self.model, self.mip, self.cuts[g]
+        """Rows for what is executed inside stage g, over what stays in RAM throughout it."""
+        model, cut = self.model, self.cuts[g]
         following = self.hold[g + 1] if g + 1 < len(self.cuts) else {}
         stays: dict[int, int] = {}
         for t, column in following.items():
-            p = model.producer[t]
-            if p >= cut or t not in self.hold[g]:
-                continue
-            made = [c for c in (self.run[g].get(p), self.load[g].get(t)) if c is not None]
-            z = mip.column(integer=False)
-            mip.row([column, z, *made], [1.0, -1.0, *[-1.0] * len(made)], upper=0.0)
-            stays[t] = z
+            if model.producer[t] < cut and t in self.hold[g]:
+                made = [c for c in (self.run[g].get(model.producer[t]), self.load[g].get(t)) if c is not None]
+                stays[t] = self._stay(column, made)
         for w in range(cut + 1, end):
             operands = frozenset(model.inputs[w])
             fixed = self._fixed_bytes(w, operands) + working_set_bytes(model, w)
             kept = [t for t in stays if t not in operands and not self._is_pinned(t, w)]
             self._ram_row([stays[t] for t in kept], [float(model.size[t]) for t in kept], capacity - fixed)
+        self._during_recomputation(g, end, capacity, stays)
+
+    def _stay(self, column: int, made: list[int]) -> int:
+        """A column that is 1 if what is in RAM at the next cut was neither made nor paged in during the stage."""
+        z = self.mip.column(integer=False)
+        self.mip.row([column, z, *made], [1.0, -1.0, *[-1.0] * len(made)], upper=0.0)
+        return z
+
+    def _during_recomputation(self, g: int, end: int, capacity: int, stays: dict[int, int]) -> None:
+        """The same for what is executed again: its operands are in RAM beside what stays, if it is executed."""
+        model, cut = self.model, self.cuts[g]
+        if end == cut + 1:
+            # Everything else in this stage comes after a_g: its outputs stay as well, unless a_g is executed once more.
+            again = self.mip.column(model.op_cost[cut] / self.unit) if model.recomputable[cut] else None
+            following = self.hold[g + 1] if g + 1 < len(self.cuts) else {}
+            stays = dict(stays)
+            for t in model.outputs[cut]:
+                if t in following:
+                    made = [c for c in (again, self.load[g].get(t)) if c is not None]
+                    stays[t] = self._stay(following[t], made)
+        pinned = [
+            t for t in range(model.n_tensors) if self._is_pinned(t, end) and (self._is_pinned(t, cut) or end == cut + 1)
+        ]
+        candidates = sorted(self.run[g], key=lambda v: (-working_set_bytes(model, v), v))
+        for v in candidates[: max(RECOMPUTATION_ROWS, 4000 // len(self.cuts))]:
+            operands = set(model.inputs[v]) | set(model.outputs[v])
+            fixed = sum(model.size[t] for t in pinned if t not in operands)
+            kept = [t for t in stays if t not in operands]
+            index, value = [stays[t] for t in kept], [float(model.size[t]) for t in kept]
+            needed = float(working_set_bytes(model, v))
+            if fixed + needed > capacity:
+                self.mip.upper[self.run[g][v]] = 0.0
+            else:
+                self._ram_row([*index, self.run[g][v]], [*value, needed], capacity - fixed)
 
     def _links(self) -> None:
         mip, model = self.mip, self.model
@@ -281,7 +314,9 @@ class CutModel:
     def _deadline(self, deadline_ns: int) -> None:
         model = self.model
         fixed = sum(model.op_ns) + sum(model.out_ns[t] for t in model.page_outs_needed)
-        room = deadline_ns - fixed
+        # What the first cut reads, or an operator before it, was paged in before the first stage.
+        early = [t for t in model.page_ins_needed if min(model.consumers[t], default=NEVER) <= self.cuts[0]]
+        room = deadline_ns - fixed - sum(model.in_ns[t] for t in early)
         if room < 0:
             self.proven_infeasible = True
             return
@@ -304,13 +339,39 @@ class CutModel:
             scale = float(max(1, room))
             self.mip.row(index, [x / scale for x in value], upper=room / scale)
 
+    def start_of(self, codes: Sequence[int]) -> dict[int, float]:
+        """What a sequence says about the integer columns. It need not satisfy every row."""
+        model, n, m = self.model, self.model.n_ops, self.model.n_tensors
+        profile = Profile(model, codes)
+        values = {c: 0.0 for group in (*self.hold, *self.run, *self.load) for c in group.values()}
+        values.update(dict.fromkeys(self.store.values(), 0.0))
+        stage, first = -1, {v: g for g, v in enumerate(self.cuts)}
+        seen: set[int] = set()
+        for j, code in enumerate(codes):
+            if code < n:
+                if code in first and code not in seen:
+                    stage = first[code]
+                    for t, column in self.hold[stage].items():
+                        values[column] = float(any(s.birth < j <= s.end for s in profile.stays[t]))
+                elif code in seen and stage >= 0 and code in self.run[stage]:
+                    values[self.run[stage][code]] = 1.0
+                seen.add(code)
+            elif code < n + m:
+                if stage >= 0 and code - n in self.load[stage]:
+                    values[self.load[stage][code - n]] = 1.0
+            elif code - n - m in self.store:
+                values[self.store[code - n - m]] = 1.0
+        if self.pages >= 0:
+            values[self.pages] = float(any(code >= n for code in codes))
+        return values
+
     def bound_of(self, answer: Answer) -> float:
-        """The answer's dual bound in the problem's unit, rounded against us, but never below the cost of everything
-        once.
+        """The answer's dual bound in the problem's unit: less the tolerance, then up to the next integer, as costs
+        are.
         """
         if not math.isfinite(answer.bound):
             return self.model.base_cost
-        return max(self.model.base_cost, math.floor((answer.bound - MARGIN) * self.unit))
+        return max(self.model.base_cost, math.ceil((answer.bound - MARGIN) * self.unit))
 
     def solve(
         self,
@@ -319,11 +380,11 @@ class CutModel:
         relax: bool = False,
         max_nodes: int | None = None,
         gap: float = 0.0,
-        cutoff: float | None = None,
+        start: dict[int, float] | None = None,
         threads: int = 1,
         seed: int = 0,
     ) -> Relaxation:
-        """`cutoff` in the problem's unit: nothing dearer matters."""
+        """Solve it; `start` as `start_of` gives it."""
         nothing: frozenset[int] = frozenset()
         if self.proven_infeasible:
             return Relaxation(self.cuts, math.inf, True, True, (), nothing)
@@ -332,6 +393,7 @@ class CutModel:
             relax=relax,
             max_nodes=max_nodes,
             gap=gap,
+            start=start,
             threads=threads,
             seed=seed,
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -334,22 +335,25 @@ class Simulation:
             self._page_in(t, wanted, operator)
             return
         order, pages = self._closure_order(t, operator)
-        guarded = {u for v in order for u in model.inputs[v]}
-        for u in guarded:
-            self.guard[u] += 1
+        guarded = Counter(u for v in order for u in model.inputs[v])
+        for u, readers in guarded.items():
+            self.guard[u] += readers
         try:
             for v in order:
-                if all(self.resident[o] for o in model.outputs[v]):
-                    continue
+                if not all(self.resident[o] for o in model.outputs[v]):
+                    for u in model.inputs[v]:
+                        if not self.resident[u] and u in pages and self.stored[u]:
+                            self._page_in(u, model.inputs[v], operator)
+                    if any(not self.resident[u] for u in model.inputs[v]):
+                        self._gather(model.inputs[v], operator, depth + 1)
                 for u in model.inputs[v]:
-                    if not self.resident[u] and u in pages and self.stored[u]:
-                        self._page_in(u, model.inputs[v], operator)
-                if any(not self.resident[u] for u in model.inputs[v]):
-                    self._gather(model.inputs[v], operator, depth + 1)
-                self._execute(v, first=False)
+                    self.guard[u] -= 1
+                    guarded[u] -= 1
+                if not all(self.resident[o] for o in model.outputs[v]):
+                    self._execute(v, first=False)
         finally:
-            for u in guarded:
-                self.guard[u] -= 1
+            for u, readers in guarded.items():
+                self.guard[u] -= readers
 
     def _page_in(self, t: int, locked: Sequence[int], operator: int) -> None:
         model = self.model
@@ -448,7 +452,7 @@ class Simulation:
 
     def _dies(self, t: int, v: int, first: bool) -> bool:
         """Will nothing read `t` after the execution of `v`?"""
-        if self.guard[t] > 1 or (self.guard[t] and not first) or self.model.ends_on_store[t]:
+        if self.guard[t] or self.model.ends_on_store[t]:
             return False
         uses, k = self.model.consumers[t], self.at[t]
         if first and k < len(uses) and uses[k] == v:

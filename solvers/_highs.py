@@ -69,7 +69,7 @@ class Mip:
         gap: float = 0.0,
         max_nodes: int | None = None,
         cutoff: float | None = None,
-        start: npt.NDArray[np.float64] | None = None,
+        start: dict[int, float] | None = None,
         threads: int = 1,
         seed: int = 0,
     ) -> Answer:
@@ -105,10 +105,9 @@ class Mip:
             if cutoff is not None:
                 solver.setOptionValue("objective_bound", cutoff)
         solver.passModel(lp)
-        if start is not None and is_mip:
-            solution = highspy.HighsSolution()
-            solution.col_value = list(start)
-            solver.setSolution(solution)
+        if start and is_mip:
+            # Integer columns alone: HiGHS completes the rest.
+            solver.setSolution(len(start), np.array(list(start), dtype=np.int32), np.array(list(start.values())))
         solver.run()
         status, info = solver.getModelStatus(), solver.getInfo()
         optimal = status == highspy.HighsModelStatus.kOptimal

@@ -28,7 +28,8 @@ def lower_bound_bytes(problem: Problem) -> int:
     """No schedule, in whatever order, needs less.
 
     For each operator: its operands and workspace, beside what can neither be made again nor paged and therefore always
-    stays; and, one step earlier, the arrival of the last of its inputs, the others being there already.
+    stays; what is there at the start, and at the end;
+    and, one step before an operator, the arrival of the last of its inputs, the others being there already.
     """
     model = Model(problem)
     pinned = [pinned_interval(model, t) for t in range(model.n_tensors)]
@@ -63,6 +64,8 @@ def lower_bound_bytes(problem: Problem) -> int:
         operands = {*model.inputs[v], *model.outputs[v]}
         bound = max(bound, working_set_bytes(model, v) + outside(operands))
         bound = max(bound, _arrival_bytes(model, v, outside))
+    bound = max(bound, sum(s for s, there in zip(model.size, model.in_ram, strict=True) if there))
+    bound = max(bound, sum(s for s, there in zip(model.size, model.ends_in_ram, strict=True) if there))
     base = problem.base_bytes + (problem.page_buffer_bytes if model.must_page else 0)
     return base + bound
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poetc.scheduling import Action, Compute, PageIn, PageOut, Paging, Problem, Semantics
+from poetc.scheduling import Action, Compute, PageIn, PageOut, Paging, Problem, Semantics, Step
 
 NEVER = 1 << 30  # a position after everything: "no further need"
 
@@ -99,6 +99,19 @@ class Model:
     def actions(self, codes: Sequence[int]) -> list[Action]:
         n, m = self.n_ops, self.n_tensors
         return [Compute(c) if c < n else PageIn(c - n) if c < n + m else PageOut(c - n - m) for c in codes]
+
+    def codes(self, steps: Sequence[Step]) -> list[int]:
+        """The actions among the steps of a schedule."""
+        n, m = self.n_ops, self.n_tensors
+        codes = []
+        for step in steps:
+            if isinstance(step, Compute):
+                codes.append(step.operator)
+            elif isinstance(step, PageIn):
+                codes.append(n + step.tensor)
+            elif isinstance(step, PageOut):
+                codes.append(n + m + step.tensor)
+        return codes
 
     def cost(self, codes: Sequence[int]) -> float:
         n, m = self.n_ops, self.n_tensors

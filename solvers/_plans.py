@@ -34,9 +34,9 @@ def plan_of(model: Model, relaxation: Relaxation, favour: float) -> Plan:
 
 
 def codes_of(model: Model, relaxation: Relaxation) -> list[int] | None:
-    """The sequence that a relaxation with a cut at every operator (from the first cut on) spells out, page-ins and then
-    recomputations by ascending operator after each first execution. It may exceed the RAM, which the relaxation does
-    not count during recomputations; None if it reads what is not there.
+    """The sequence that a relaxation with a cut at every operator (from the first cut on) spells out, recomputations by
+    ascending operator after each first execution, page-ins before the first that reads them. It may exceed the RAM,
+    which the relaxation does not count during recomputations; None if it reads what is not there.
     """
     n, m = model.n_ops, model.n_tensors
     there = {t for t in range(m) if model.in_ram[t]}
@@ -53,8 +53,9 @@ def codes_of(model: Model, relaxation: Relaxation) -> list[int] | None:
         return True
 
     def write(tensors: Iterable[int]) -> None:
-        codes.extend(n + m + t for t in sorted(tensors) if t in written)
-        written_now.update(tensors)
+        chosen = sorted(written.intersection(tensors) - written_now)
+        codes.extend(n + m + t for t in chosen)
+        written_now.update(chosen)
 
     written_now: set[int] = set()
     write(t for t in sorted(there))
@@ -69,13 +70,15 @@ def codes_of(model: Model, relaxation: Relaxation) -> list[int] | None:
         write(model.outputs[v])
         if v >= relaxation.cuts[0]:
             g = bisect.bisect_right(relaxation.cuts, v) - 1
-            for t in sorted(relaxation.load[g]):
-                if t in written_now or model.on_store[t]:
-                    codes.append(n + t)
-                    there.add(t)
-                    waiting.discard(t)
-            for u in sorted(relaxation.run[g]):
-                if not execute(u):
+            loads = [t for t in sorted(relaxation.load[g]) if t in written_now or model.on_store[t]]
+            for u in [*sorted(relaxation.run[g]), None]:
+                for t in list(loads):
+                    if u is None or t in model.inputs[u]:
+                        loads.remove(t)
+                        codes.append(n + t)
+                        there.add(t)
+                        waiting.discard(t)
+                if u is not None and not execute(u):
                     return None
     return codes
 

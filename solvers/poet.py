@@ -84,14 +84,14 @@ class _Formulation:
 
     def binaries(self, name: str, columns: int, stages: int | None = None) -> _Matrix:
         rows = self.n if stages is None else stages
-        return [[pulp.LpVariable(f"{name}_{t}_{i}", cat="Binary") for i in range(columns)] for t in range(rows)]
+        return [[self.lp.add_variable(f"{name}_{t}_{i}", cat="Binary") for i in range(columns)] for t in range(rows)]
 
     def build(self) -> None:
         n, m = self.n, self.m
         self.R, self.SRam, self.SSd = self.binaries("R", n), self.binaries("SRam", m), self.binaries("SSd", m)
         self.MIn, self.MOut = self.binaries("MIn", m), self.binaries("MOut", m)
         self.FreeE = self.binaries("FreeE", len(self.edges))
-        self.U = [[pulp.LpVariable(f"U_{t}_{k}", 0, 1) for k in range(n)] for t in range(n)]
+        self.U = [[self.lp.add_variable(f"U_{t}_{k}", 0, 1) for k in range(n)] for t in range(n)]
         self.objective()
         self.bounds()
         self.correctness()
@@ -253,7 +253,7 @@ def _schedule(
     completion = Completer(problem).run(model.actions(codes))
     cost = completion.energy_pj if problem.objective == "energy" else completion.time_ns
     unit = max(1.0, float(model.base_cost)) / SCALE
-    bound = math.floor((info.mip_dual_bound - 1e-6) * unit) if math.isfinite(info.mip_dual_bound) else 0
+    bound = math.ceil((info.mip_dual_bound - 1e-6) * unit) if math.isfinite(info.mip_dual_bound) else 0
     bound = max(0, min(bound, cost))
     gap = (cost - bound) / max(1, cost)
     if optimal and gap <= 1e-7:

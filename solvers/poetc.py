@@ -16,6 +16,7 @@ from poetc.solvers._ladder import choose_cuts, cut_counts, single_cut_positions
 from poetc.solvers._minimum import lower_bound_bytes, min_budget
 from poetc.solvers._plans import codes_of
 from poetc.solvers._search import Race
+from poetc.solvers._staged import StagedModel
 from poetc.solvers._types import BudgetError, Event, Progress, SolverInfo
 
 INFO = SolverInfo(
@@ -28,6 +29,8 @@ INFO = SolverInfo(
 )
 
 TINY_OPERATORS, EXHAUSTIVE_OPERATORS, EXHAUSTIVE_STATES = 12, 40, 30_000
+CUT_NODES = 200  # per relaxation with several cuts
+STAGED_OPERATORS, STAGED_NODES = 100, 200
 CLASS = "first executions in the problem's order; any recomputation, any paging"
 ROUNDING = 1e-8  # a gap below this fraction of the total is what HiGHS's tolerances leave open
 
@@ -67,8 +70,14 @@ class _Solve:
     def raise_bound(self, relaxation: Relaxation, name: str) -> None:
         if relaxation.infeasible:
             raise self.infeasible(f"proven by {name}")
-        if relaxation.bound > self.bound:
-            self.bound, self.bound_by = relaxation.bound, name
+        self.take_bound(relaxation.bound, name)
+
+    def take_bound(self, bound: float, name: str) -> None:
+        if bound > self.bound:
+            self.bound, self.bound_by = bound, name
+        incumbent = self.race.incumbent
+        if incumbent is not None and self.bound > incumbent.cost * (1 + ROUNDING) + 1:
+            raise AssertionError(f"the bound {self.bound} from {self.bound_by} exceeds a schedule of {incumbent.cost}")
 
     # --- stages ---
 
@@ -91,12 +100,13 @@ class _Solve:
             if self.done or self.race.out_of_time:
                 break
             cuts = choose_cuts(self.model, profile, count)
-            relaxation = self.relax(cuts, f"{len(cuts)} cuts", between=True, share=0.5)
+            relaxation = self.relax(cuts, f"{len(cuts)} cuts", between=True, max_nodes=CUT_NODES, share=0.5)
             self.spell_out(relaxation)
             self.guide(relaxation, f"held at {len(cuts)} cuts")
             self.say(f"{len(cuts)} cuts")
             self.race.run(runs // 4, self.target)
             self.say("race")
+        self.polish()
         self.exhaust()
         if not self.done:
             self.race.run(runs, self.target)
@@ -115,6 +125,29 @@ class _Solve:
         if codes is not None and self.race.offer(codes, "relaxed MIP"):
             self.say("relaxed MIP")
 
+    def polish(self) -> None:
+        """The staged MILP, from the incumbent on."""
+        model, incumbent = self.model, self.race.incumbent
+        if self.done or self.race.out_of_time or model.n_ops > STAGED_OPERATORS:
+            return
+        # Where nothing can be paged before the forward pass needs it, stages begin at the loss.
+        whole = model.n_ops <= STAGED_OPERATORS // 2 or any(
+            there and pageable for there, pageable in zip(model.in_ram, model.pageable, strict=True)
+        )
+        staged = StagedModel(model, 0 if whole or incumbent is None else model.cut)
+        result = staged.solve(
+            time_limit_s=max(0.1, self.stop_at - time.monotonic()),
+            max_nodes=STAGED_NODES,
+            gap=self.options.gap / 4,
+            start=None if incumbent is None else staged.start_of(incumbent.codes),
+            threads=self.options.threads,
+            seed=self.options.seed,
+        )
+        codes = codes_of(model, result) if result.held else None
+        if codes is not None:
+            self.race.offer(codes, "staged MILP")
+        self.say("staged MILP")
+
     def exhaust(self) -> None:
         """Tiny problems: the optimum over the whole class."""
         if self.done or self.exhausted or self.model.n_ops > EXHAUSTIVE_OPERATORS:
@@ -128,8 +161,7 @@ class _Solve:
         elif result.complete and incumbent is None:
             raise self.infeasible("proven by exhaustive search")
         bound = min(result.bound, cutoff)
-        if bound > self.bound:
-            self.bound, self.bound_by = bound, "exhaustive search"
+        self.take_bound(bound, "exhaustive search")
         self.say("exhaustive search")
 
     def single_cuts(self) -> list[tuple[float, int]]:
@@ -217,14 +249,19 @@ class _Solve:
         )
 
     def finish(self) -> Schedule:
-        incumbent = self.race.incumbent
-        if incumbent is None:
+        if self.race.incumbent is None:
+            # The bisection runs the heuristic with less RAM, which now and then succeeds where it failed with more.
             smallest = min_budget(self.problem, time_limit_s=max(2.0, min(20.0, self.stop_at - time.monotonic())))
             found = smallest.smallest_bytes
+            if found is not None and found <= self.problem.budget_bytes and smallest.schedule is not None:
+                self.race.offer(self.model.codes(smallest.schedule.steps), "smallest budget")
+        if self.race.incumbent is None:
             advice = "allow more time" if found is None else f"the smallest budget with a schedule is {found} bytes"
             raise LimitError(
                 f"found no schedule for {self.problem.budget_bytes} bytes, nor a proof that there is none; {advice}"
             )
+        incumbent = self.race.incumbent
+        self.take_bound(self.bound, self.bound_by)
         bound = min(math.ceil(self.bound), incumbent.cost)
         gap = (incumbent.cost - bound) / max(1, incumbent.cost)
         if gap <= ROUNDING:

@@ -1,0 +1,68 @@
+"""Every relaxation is a relaxation: never above the exhaustive optimum, never infeasible where there is a schedule."""
+
+from __future__ import annotations
+
+import pytest
+
+from poetc.scheduling import lower_bound_bytes as order_free_bound
+from poetc.solvers._cuts import CutModel
+from poetc.solvers._exact import search
+from poetc.solvers._minimum import lower_bound_bytes
+from poetc.solvers._model import Model
+from tests.solvers.cases import case
+
+SEEDS = range(240)
+
+
+def cut_lists(model: Model) -> list[tuple[list[int], bool]]:
+    every = list(range(model.n_ops))
+    return [([model.cut], False), (every, False), (every[::2], True), (every[1::3], True)]
+
+
+@pytest.mark.parametrize("relax", [False, True], ids=["mip", "lp"])
+def test_cut_bounds_never_exceed_the_optimum(relax: bool) -> None:
+    tight = 0
+    for seed in SEEDS:
+        problem, optimum = case(seed)
+        model = Model(problem)
+        for cuts, between in cut_lists(model):
+            relaxation = CutModel(model, cuts, between=between).solve(time_limit_s=10, relax=relax)
+            if optimum is None:
+                continue
+            assert not relaxation.infeasible, (seed, cuts)
+            assert model.base_cost <= relaxation.bound <= optimum.cost, (seed, cuts)
+            tight += len(cuts) == model.n_ops and relaxation.bound == optimum.cost
+    # With a cut at every operator the MIP is often the optimum: a bound that was always weak would be a defect too.
+    assert tight > (50 if not relax else 10)
+
+
+def test_budget_bounds_never_exceed_a_feasible_budget() -> None:
+    reached = 0
+    for seed in SEEDS:
+        problem, optimum = case(seed)
+        if optimum is not None:
+            assert order_free_bound(problem) <= problem.budget_bytes, seed
+            assert lower_bound_bytes(problem) <= problem.budget_bytes, seed
+            reached += lower_bound_bytes(problem) == problem.budget_bytes
+    assert reached
+
+
+def test_exhaustive_search_is_the_oracle() -> None:
+    for seed in SEEDS:
+        problem, optimum = case(seed)
+        model = Model(problem)
+        result = search(model, max_states=500_000, stop_at=float("inf"))
+        assert result.complete
+        if optimum is None:
+            assert result.codes is None, seed
+        else:
+            assert result.codes is not None, seed
+            assert model.cost(result.codes) == optimum.cost == result.bound, seed
+
+
+def test_interrupted_exhaustive_search_still_bounds() -> None:
+    for seed in SEEDS:
+        problem, optimum = case(seed)
+        if optimum is not None:
+            result = search(Model(problem), max_states=5, stop_at=float("inf"))
+            assert result.bound <= optimum.cost, seed

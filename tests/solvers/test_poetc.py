@@ -1,0 +1,188 @@
+"""The main solver against the exhaustive optimum, and its promises."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from random import Random
+
+import pytest
+
+from poetc.errors import InfeasibleError, LimitError
+from poetc.scheduling import (
+    Completer,
+    Schedule,
+    SolveOptions,
+    Status,
+    keep_all_peak_bytes,
+    verify,
+)
+from poetc.solvers import BudgetError, Event, min_budget, solve
+from poetc.solvers._eviction import Policy, Simulation, Stuck
+from poetc.solvers._liveness import Profile, improve
+from poetc.solvers._model import Model
+from poetc.solvers._search import Race
+from tests.solvers.cases import case
+from tests.support.oracle import minimum_budget
+from tests.support.problems import random_dag, training_problem, with_budget
+
+OPTIONS = SolveOptions(time_limit_s=60)
+
+
+def test_tiny_problems_are_solved_to_proven_optimality() -> None:
+    for seed in range(160):
+        problem, optimum = case(seed)
+        if optimum is None:
+            with pytest.raises(InfeasibleError):
+                solve(problem, options=OPTIONS)
+            continue
+        proof = solve(problem, options=OPTIONS).proof
+        assert proof.status is Status.OPTIMAL, seed
+        assert proof.bound == proof.objective == optimum.cost, seed
+
+
+def test_heuristic_alone_is_valid_and_often_optimal() -> None:
+    optimal = found = 0
+    for seed in range(200):
+        problem, optimum = case(seed)
+        race = Race(problem, 0, math.inf)
+        race.run(6, 0)
+        if race.incumbent is None:
+            continue
+        assert optimum is not None, seed
+        found += 1
+        assert race.incumbent.cost >= optimum.cost
+        optimal += race.incumbent.cost == optimum.cost
+    assert found > 70
+    assert optimal > found * 0.7
+
+
+def test_cleaning_up_never_costs_and_keeps_to_the_capacity() -> None:
+    improved = 0
+    for seed in range(60):
+        random = Random(seed)
+        problem = with_budget(training_problem(random, random.randint(3, 8), paging=seed % 2 == 0), 0.4)
+        model = Model(problem)
+        paging = seed % 4 == 0
+        capacity = model.paging_capacity if paging else model.capacity
+        try:
+            codes = Simulation(model, capacity, Policy(beta=0.3, gamma=0.4), paging=paging).run()
+        except Stuck:
+            continue
+        assert codes is not None
+        assert Profile(model, codes).peak <= capacity
+        better = improve(model, codes, capacity)
+        completion = Completer(problem).run(model.actions(better))
+        assert completion.peak_bytes <= problem.budget_bytes
+        assert model.cost(better) <= model.cost(codes)
+        assert model.cost(better) == completion.energy_pj
+        improved += model.cost(better) < model.cost(codes)
+    assert improved > 5
+
+
+def test_keep_all_where_it_fits() -> None:
+    problem = training_problem(Random(1), 5)
+    schedule = solve(problem, options=OPTIONS)
+    assert schedule.proof.status is Status.OPTIMAL
+    assert schedule.proof.objective == problem.compute_once_pj
+    assert verify(problem, schedule).recomputes == 0
+
+
+@pytest.mark.parametrize("paging", [False, True])
+def test_training_step_under_pressure(paging: bool) -> None:
+    problem = with_budget(training_problem(Random(3), 6, paging=paging, scale=16), 0.5)
+    schedule = solve(problem, options=SolveOptions(time_limit_s=60, gap=0.05))
+    trace = verify(problem, schedule)
+    assert trace.recomputes + trace.page_ins > 0
+    assert trace.peak_bytes <= problem.budget_bytes
+    assert problem.compute_once_pj < schedule.proof.bound <= schedule.proof.objective
+    assert schedule.proof.gap() <= 0.05
+
+
+def test_deadline_is_met_and_costs_energy() -> None:
+    random = Random(5)
+    problem = with_budget(training_problem(random, 4, paging=True, scale=4), 0.4)
+    free = solve(problem, options=SolveOptions(time_limit_s=60, gap=0.05))
+    time_ns = verify(problem, free).time_ns
+    least = solve(dataclasses.replace(problem, objective="time"), options=SolveOptions(time_limit_s=60, gap=0.05))
+    fastest_ns = least.proof.objective
+    assert fastest_ns <= time_ns
+    tight = dataclasses.replace(problem, deadline_ns=(fastest_ns + time_ns) // 2 if fastest_ns < time_ns else time_ns)
+    schedule = solve(tight, options=SolveOptions(time_limit_s=60, gap=0.05))
+    assert verify(tight, schedule).time_ns <= (tight.deadline_ns or 0)
+    assert schedule.proof.objective >= free.proof.bound
+
+
+def test_same_input_same_schedule() -> None:
+    for seed in (2, 7):
+        problem = with_budget(training_problem(Random(seed), 4, paging=True), 0.4)
+        first, second = (solve(problem, options=SolveOptions(time_limit_s=300, gap=0.03)) for _ in range(2))
+        assert first == second
+
+
+def test_progress_is_monotone() -> None:
+    events: list[Event] = []
+    problem = with_budget(training_problem(Random(1), 3), 0.6)
+    schedule = solve(problem, options=OPTIONS, progress=events.append)
+    costs = [e.objective for e in events if e.objective is not None]
+    bounds = [e.bound for e in events]
+    assert events
+    assert costs == sorted(costs, reverse=True)
+    assert bounds == sorted(bounds)
+    assert schedule.proof.objective == costs[-1]
+    assert len(schedule.log) == len(events)
+
+
+def test_a_budget_that_cannot_work_says_which_does() -> None:
+    problem = training_problem(Random(4), 6)
+    smallest = min_budget(problem)
+    with pytest.raises(BudgetError) as raised:
+        solve(dataclasses.replace(problem, budget_bytes=smallest.lower_bound_bytes - 1), options=OPTIONS)
+    error = raised.value
+    assert error.smallest_bytes is not None
+    assert str(error.smallest_bytes) in str(error)
+    assert error.lower_bound_bytes == smallest.lower_bound_bytes
+    assert error.tensors
+    assert error.tensors[0][0] in str(error)
+    assert "\n" not in str(error)
+    works = dataclasses.replace(problem, budget_bytes=error.smallest_bytes)
+    assert (
+        verify(works, solve(works, options=SolveOptions(time_limit_s=60, gap=1.0))).peak_bytes == error.smallest_bytes
+    )
+
+
+def test_a_deadline_that_cannot_work() -> None:
+    problem = training_problem(Random(4), 4)
+    with pytest.raises(InfeasibleError, match=str(problem.compute_once_ns)):
+        solve(dataclasses.replace(problem, deadline_ns=problem.compute_once_ns - 1), options=OPTIONS)
+
+
+def test_smallest_budget_against_the_oracle() -> None:
+    equal = count = 0
+    for seed in range(40):
+        random = Random(seed)
+        problem = random_dag(random, random.randint(3, 5), paging=seed % 2 == 0)
+        true = minimum_budget(problem)
+        found = min_budget(problem)
+        assert true is not None
+        assert found.smallest_bytes is not None
+        assert found.lower_bound_bytes <= true <= found.smallest_bytes <= keep_all_peak_bytes(problem), seed
+        assert found.schedule is not None
+        equal += found.smallest_bytes == true
+        count += 1
+    assert equal > count * 0.7
+
+
+def test_neither_a_schedule_nor_a_proof() -> None:
+    problem = with_budget(training_problem(Random(3), 3), 0.5)
+    with pytest.raises(LimitError, match="the smallest budget with a schedule is") as raised:
+        solve(problem, options=OPTIONS)
+    assert "\n" not in str(raised.value)
+
+
+def test_larger_gap_is_honest() -> None:
+    problem = with_budget(training_problem(Random(9), 6), 0.6)
+    schedule: Schedule = solve(problem, options=SolveOptions(time_limit_s=60, gap=0.2))
+    assert schedule.proof.gap() <= 0.2
+    assert schedule.proof.status in (Status.FEASIBLE, Status.OPTIMAL)
+    assert "first executions in the problem's order" in schedule.proof.schedule_class
