@@ -55,6 +55,11 @@ docs: setup-test ## build the documentation into site/, every link checked
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	$(BIN)/mkdocs build --strict --quiet
 
+.PHONY: bench-kernels
+bench-kernels: setup ## whole training steps beside PyTorch and onnxruntime-training: ratios of medians, memory
+	bench/setup_peers
+	$(BIN)/python bench/kernels.py --torch build/peers/torch/bin/python --ort build/peers/ort/bin/python $(BENCH_ARGS)
+
 .PHONY: clean
 clean: ## remove everything that was made, .venv too
 	rm -rf .venv build dist site *.egg-info *.poetc demo/out .mypy_cache .ruff_cache .pytest_cache .hypothesis

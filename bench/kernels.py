@@ -1,8 +1,8 @@
 """Whole training steps of poetc beside PyTorch and onnxruntime-training: `make bench-kernels`.
 
-Each engine is a process of its own, on one thread of one processor. They take turns, a few steps each, so that a change of
-the machine's speed hits all of them; ratios of medians are what counts. Memory is what a step takes beyond the import of
-the library; poetc's is its arena, state included.
+Each engine is a process of its own, on one thread of one processor. They take turns, a few steps each, so that a change
+of the machine's speed hits all of them; ratios of medians are what counts. Memory is what training takes beyond the
+import of the library; poetc's is its arena, state included.
 """
 
 from __future__ import annotations
@@ -118,8 +118,9 @@ def compare(name: str, batch: int, rounds: int, torch: str, ort: str, budgets: l
             for percent in budgets
         }
         commands["torch"] = [*peer, "run", name, str(batch)]
-        ort_worker = [ort, str(HERE / "peer_ort.py"), str(source), str(batch), str(CLASSES[name]), str(folder / "ort")]
-        commands["onnxruntime"] = ort_worker
+        ort_peer = [ort, str(HERE / "peer_ort.py")]
+        subprocess.run([*ort_peer, "prepare", str(source), str(folder / "ort")], check=True, capture_output=True)
+        commands["onnxruntime"] = [*ort_peer, "run", str(source), str(folder / "ort"), str(batch), str(CLASSES[name])]
         workers = [Worker(n, c, folder / f"{i}.log") for i, (n, c) in enumerate(commands.items())]
         for _ in range(rounds):
             for worker in workers:

@@ -1,4 +1,5 @@
-"""onnxruntime-training's side of bench/kernels.py: `peer_ort.py MODEL BATCH CLASSES FOLDER`, then as peer_torch.py."""
+"""onnxruntime-training's side of bench/kernels.py: `peer_ort.py prepare MODEL FOLDER` makes the training
+graphs, `peer_ort.py run MODEL FOLDER BATCH CLASSES` then works as peer_torch.py does."""
 
 from __future__ import annotations
 
@@ -13,8 +14,7 @@ import onnxruntime
 from onnxruntime.training import api, artifacts
 
 
-def main() -> None:
-    source, batch, classes, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+def prepare(source: str, folder: str) -> None:
     model = onnx.load(source)
     weights = [w.name for w in model.graph.initializer]
     trained = [w for w in weights if w.endswith((".weight", ".bias")) or w.startswith("onnx::MatMul")]
@@ -24,9 +24,14 @@ def main() -> None:
         frozen_params=[w for w in weights if w not in trained],
         loss=artifacts.LossType.CrossEntropyLoss,
         optimizer=artifacts.OptimType.SGD,
-        artifact_directory=str(folder),
+        artifact_directory=folder,
     )
+
+
+def run(source: str, folder: Path, batch: int, classes: int) -> None:
+    model = onnx.load(source, load_external_data=False)
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    del model
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -48,6 +53,13 @@ def main() -> None:
         elapsed = 1e3 * (time.process_time() - start) / int(line)
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         print(elapsed, used << 10, flush=True)
+
+
+def main() -> None:
+    if sys.argv[1] == "prepare":
+        prepare(sys.argv[2], sys.argv[3])
+    else:
+        run(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
 
 
 main()

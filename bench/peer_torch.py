@@ -10,7 +10,7 @@ import time
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 
 class LeNet(nn.Module):
@@ -22,8 +22,8 @@ class LeNet(nn.Module):
         self.f1, self.f2, self.f3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.max_pool2d(torch.relu(self.c1(x)), 2)
-        x = F.max_pool2d(torch.relu(self.c2(x)), 2).flatten(1)
+        x = functional.max_pool2d(torch.relu(self.c1(x)), 2)
+        x = functional.max_pool2d(torch.relu(self.c2(x)), 2).flatten(1)
         return self.f3(torch.relu(self.f2(torch.relu(self.f1(x)))))
 
 
@@ -118,7 +118,7 @@ class Bert(nn.Module):
             weights = torch.softmax(q @ k.transpose(-1, -2) * 0.125, -1)
             mixed = (weights @ v).transpose(1, 2).reshape(n, 128, 256)
             x = self.norms[2 * i](x + self.project[i](mixed))
-            x = self.norms[2 * i + 1](x + self.down[i](F.gelu(self.up[i](x))))
+            x = self.norms[2 * i + 1](x + self.down[i](functional.gelu(self.up[i](x))))
         return self.head(x[:, 0])
 
 
@@ -146,7 +146,7 @@ def main() -> None:
         start = time.process_time()
         for _ in range(int(line)):
             optimizer.zero_grad(set_to_none=True)
-            F.cross_entropy(model(x), target).backward()
+            functional.cross_entropy(model(x), target).backward()
             optimizer.step()
         elapsed = 1e3 * (time.process_time() - start) / int(line)
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
