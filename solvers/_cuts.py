@@ -307,7 +307,7 @@ class CutModel:
             index = list(self.store.values())
             mip.row(
                 index,
-                [float(model.size[t]) / max(1, limit) for t in self.store],
+                [float(model.footprint[t]) / max(1, limit) for t in self.store],
                 upper=model.store_free / max(1, limit),
             )
 

@@ -205,7 +205,7 @@ class Simulation:
             return INFINITE
         if self.stored[t]:
             return model.in_cost[t]
-        if not model.pageable[t] or model.size[t] > self.store_free:
+        if not model.pageable[t] or model.footprint[t] > self.store_free:
             return INFINITE
         return model.in_cost[t] + (0 if model.ends_on_store[t] else model.out_cost[t])
 
@@ -256,7 +256,7 @@ class Simulation:
         self.codes.append(model.n_ops + model.n_tensors + t)
         self.spent += model.out_cost[t]
         self.stored[t] = True
-        self.store_free -= model.size[t]
+        self.store_free -= model.footprint[t]
         self._needs_of_inputs_changed(t)
 
     def _evict(self, t: int) -> None:

@@ -175,7 +175,8 @@ class _Search:
         for bits in range(1 << len(able)):
             chosen = [t for i, t in enumerate(able) if bits >> i & 1]
             mask = _mask(chosen)
-            if chosen and self._size((store | mask) & ~self._initial_store()) > model.store_free:
+            written = (store | mask) & ~self._initial_store()
+            if chosen and sum(model.footprint[t] for t in _bits(written)) > model.store_free:
                 continue
             yield mask, sum(model.out_cost[t] for t in chosen), sum(model.out_ns[t] for t in chosen)
 

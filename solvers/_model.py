@@ -21,6 +21,7 @@ class Model:
         ops, tensors = problem.operators, problem.tensors
         self.n_ops, self.n_tensors = len(ops), len(tensors)
         self.size = [t.size_bytes for t in tensors]
+        self.footprint = [t.footprint_bytes for t in tensors]  # on the store
         self.workspace = [o.workspace_bytes for o in ops]
         self.inputs = [tuple(dict.fromkeys(o.inputs)) for o in ops]
         self.outputs = [o.outputs for o in ops]
@@ -85,7 +86,7 @@ class Model:
         self.can_page = any(self.pageable) or self.must_page
         self.capacity = problem.budget_bytes - problem.base_bytes
         self.paging_capacity = self.capacity - problem.page_buffer_bytes
-        stored = sum(s for s, there in zip(self.size, self.on_store, strict=True) if there)
+        stored = sum(s for s, there in zip(self.footprint, self.on_store, strict=True) if there)
         limit = problem.store_capacity_bytes
         self.store_free = NEVER << 30 if limit is None else limit - stored
 
@@ -112,6 +113,11 @@ class Model:
             elif isinstance(step, PageOut):
                 codes.append(n + m + step.tensor)
         return codes
+
+    def stored_bytes(self, codes: Sequence[int]) -> int:
+        """What a sequence adds to the store."""
+        pages = {c - self.n_ops - self.n_tensors for c in codes if c >= self.n_ops + self.n_tensors}
+        return sum(self.footprint[t] for t in pages if not self.on_store[t])
 
     def cost(self, codes: Sequence[int]) -> float:
         n, m = self.n_ops, self.n_tensors

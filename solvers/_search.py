@@ -78,6 +78,8 @@ class Race:
         model = self.model
         if self.completer.run(model.actions(codes)).peak_bytes > self.problem.budget_bytes:
             return False
+        if model.stored_bytes(codes) > model.store_free:
+            return False
         time_ns = model.time(codes)
         if self.problem.deadline_ns is not None and time_ns > self.problem.deadline_ns:
             return False

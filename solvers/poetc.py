@@ -186,7 +186,7 @@ class _Solve:
                 f"the deadline of {problem.deadline_ns} ns cannot be met: every operator once takes {least_ns} ns; "
                 "allow at least that"
             )
-        stored = sum(model.size[t] for t in model.page_outs_needed)
+        stored = sum(model.footprint[t] for t in model.page_outs_needed)
         if stored > model.store_free:
             raise InfeasibleError(
                 f"the store is too small: {stored - model.store_free} bytes more are needed at the end"
