@@ -94,7 +94,7 @@ class CompareRequest:
     budgets: tuple[str, ...]
     names: tuple[str, ...] = ()
     deadline: str | None = None
-    objective: Literal["energy", "time"] = "energy"
+    objective: Literal["energy", "time"] | None = None  # None: the problem's own, energy for a model
     paging: bool = True
     options: SolveOptions = dataclasses.field(default_factory=lambda: SolveOptions(time_limit_s=20.0))
 
@@ -107,7 +107,7 @@ def run(request: CompareRequest, on_cell: OnCell | None = None) -> Comparison:
     deadline = problem.deadline_ns
     if request.deadline is not None:
         deadline = parse_duration(request.deadline, of=problem.compute_once_ns, option="--deadline")
-    problem = replace(problem, deadline_ns=deadline, objective=request.objective)
+    problem = replace(problem, deadline_ns=deadline, objective=request.objective or problem.objective)
     peak = keep_all_peak_bytes(problem)
     budgets = [parse_size(text, of=peak, option="--budgets") for text in request.budgets]
     return compare(problem, budgets, request.names, request.options, on_cell)

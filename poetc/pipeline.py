@@ -38,12 +38,15 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveRequest:
-    """A model or a Problem (`.json`), and what to solve it for. `budget` and `deadline` as typed by the user."""
+    """A model or a Problem (`.json`), and what to solve it for. `budget` and `deadline` as typed by the user.
+
+    `objective`: "energy" or "time"; None: a Problem's own, and energy for a model.
+    """
 
     model: ModelRequest
     budget: str | None = None
     deadline: str | None = None
-    objective: str = "energy"
+    objective: str | None = None
     paging: bool = True
     solver: str = "poetc"
     options: SolveOptions = field(default_factory=SolveOptions)
@@ -179,7 +182,9 @@ def _limits(request: SolveRequest, problem: Problem) -> Problem:
     deadline = problem.deadline_ns
     if request.deadline is not None:
         deadline = parse_duration(request.deadline, of=problem.compute_once_ns, option="--deadline")
-    changes: dict[str, Any] = {"budget_bytes": budget, "deadline_ns": deadline, "objective": request.objective}
+    changes: dict[str, Any] = {"budget_bytes": budget, "deadline_ns": deadline}
+    if request.objective is not None:
+        changes["objective"] = request.objective
     if not request.paging:
         changes["paging"] = type(problem.paging).NONE
     return replace(problem, **changes)

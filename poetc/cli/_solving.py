@@ -18,7 +18,11 @@ problem_options = _options.stacked(
         metavar="TIME",
         help="For one training step: 2.5s, 300ms, or 1.3x the time without any recomputing or paging.",
     ),
-    click.option("--objective", type=click.Choice(["energy", "time"]), default="energy", show_default=True),
+    click.option(
+        "--objective",
+        type=click.Choice(["energy", "time"]),
+        help="What to minimise. Default: energy, or what a problem.json says.",
+    ),
     click.option("--paging/--no-paging", default=True, show_default=True, help="May tensors go to the device's store."),
     _options.batch_option,
     _options.training_options,

@@ -44,7 +44,11 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     "--solvers", "names", metavar="NAME,NAME...", default="", callback=_names, help="Default: all of `poetc solvers`."
 )
 @click.option("--deadline", metavar="TIME", help="For one training step: 2.5s, 300ms, or 1.3x the least.")
-@click.option("--objective", type=click.Choice(["energy", "time"]), default="energy", show_default=True)
+@click.option(
+    "--objective",
+    type=click.Choice(["energy", "time"]),
+    help="What to minimise. Default: energy, or what a problem.json says.",
+)
 @click.option("--paging/--no-paging", default=True, show_default=True, help="May tensors go to the device's store.")
 @_options.batch_option
 @_options.training_options
@@ -79,7 +83,7 @@ def compare(
     budgets: tuple[str, ...],
     names: tuple[str, ...],
     deadline: str | None,
-    objective: Literal["energy", "time"],
+    objective: Literal["energy", "time"] | None,
     paging: bool,
     batch: int | None,
     time_limit: float,

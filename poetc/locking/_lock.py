@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from poetc import pipeline
 from poetc.artifact import Artifact
 from poetc.devices import load_profile, profile_to_dict
@@ -107,6 +109,7 @@ def _relative(path: Path, folder: Path, *, always_a_path: bool = False) -> str:
 def _entry(name: str, options: Options, solved: Artifact, folder: Path) -> Entry:
     problem, proof, summary = solved.problem, solved.schedule.proof, solved.summary
     request = request_of(options, folder)
+    options = msgspec.structs.replace(options, objective=problem.objective)
     profile: Any = {} if solved.graph is None else profile_to_dict(load_profile(request.model.device))
     return Entry(
         name=name,

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 
+from poetc.scheduling import problem_to_json
 from tests.cli.conftest import Ended
+from tests.support.problems import training_problem
 
 Run = Callable[..., Ended]
 Solved = tuple[Path, Ended]
@@ -63,6 +67,21 @@ def test_the_written_problem_can_be_solved_again(poetc: Run, solved: Solved, tmp
     ended = poetc("emit", tmp_path / "again", "-o", tmp_path / "src")
     assert ended.code == 2
     assert "no model" in ended.err
+
+
+def test_a_problem_brings_its_own_objective(poetc: Run, tmp_path: Path) -> None:
+    problem = tmp_path / "quick.json"
+    problem.write_bytes(problem_to_json(replace(training_problem(Random(1), 2), objective="time")))
+    own = poetc("solve", problem, "-o", tmp_path / "own", "--json")
+    assert (own.code, own.json["objective"]) == (0, "time")
+    other = poetc("solve", problem, "--objective", "energy", "-o", tmp_path / "other", "--json")
+    assert (other.code, other.json["objective"]) == (0, "energy")
+    compared = poetc("compare", problem, "--budgets", "100%", "--solvers", "poetc", "-o", tmp_path / "c", "--json")
+    assert (compared.code, compared.json["objective"]) == (0, "time")
+    lock = tmp_path / "poetc.lock"
+    assert poetc("lock", problem, "-o", lock).code == 0
+    assert json.loads(lock.read_text())["entries"][0]["options"]["objective"] == "time"
+    assert poetc("check", lock).code == 0
 
 
 def test_validate(poetc: Run, solved: Solved) -> None:
