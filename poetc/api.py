@@ -71,7 +71,8 @@ class _Solvable:
         progress: Progress = _silent,
     ) -> Solution:
         """The schedule of least energy (or time) in `budget`: bytes, "256kB" or "60%" (of the keep-all peak); by
-        default the device's RAM. `objective` is by default a problem file's own, and energy for a model. Raises InfeasibleError, which says the smallest budget that works, and LimitError.
+        default the device's RAM. `objective` is by default a problem file's own, and energy for a model. Raises
+        InfeasibleError, which says the smallest budget that works, and LimitError.
         """
         request = SolveRequest(
             model=self._model(device),
