@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poetc.errors import PoetcError
 from poetc.graph import Graph, Role
-from poetc.ops import Bound, registry
+from poetc.ops import Bound, registry, spec, view_roots
 
 
 class GraphError(PoetcError):
@@ -16,7 +16,6 @@ def check_graph(graph: Graph) -> None:
     that is not read after its update. Raises GraphError naming the operator or tensor."""
     kinds = registry()
     defined: set[str] = set()
-    replaced: dict[str, str] = {}
     for name, tensor in graph.tensors.items():
         if name != tensor.name:
             raise GraphError(f"tensor {tensor.name!r} is filed under {name!r}")
@@ -37,10 +36,6 @@ def check_graph(graph: Graph) -> None:
         for tensor_name in op.inputs:
             if tensor_name not in defined:
                 raise GraphError(f"operator {op.name!r} reads {tensor_name!r} before it is made")
-            if tensor_name in replaced:
-                raise GraphError(
-                    f"operator {op.name!r} reads {tensor_name!r} after {replaced[tensor_name]!r} updated it"
-                )
         inferred = kinds[op.kind].infer(Bound(op.attributes, tuple(graph.tensors[t].type for t in op.inputs)))
         actual = tuple(graph.tensors[t].type for t in op.outputs)
         if inferred != actual:
@@ -49,8 +44,21 @@ def check_graph(graph: Graph) -> None:
             if tensor_name in defined:
                 raise GraphError(f"tensor {tensor_name!r} is made twice (by {op.name!r})")
             defined.add(tensor_name)
-        for i, _ in kinds[op.kind].must_alias:
-            replaced[op.inputs[i]] = op.name
     for name in graph.outputs:
         if name not in defined:
             raise GraphError(f"output {name!r} is not made")
+    _check_versions(graph)
+
+
+def _check_versions(graph: Graph) -> None:
+    """No operator reads a storage, itself or through a view, after the one that updates it in place."""
+    roots = view_roots(graph)
+    replaced: dict[str, str] = {}
+    for op in graph.operators:
+        kind = spec(op.kind)
+        if kind.is_view:
+            continue  # touches no byte; who reads the view does
+        for name in op.inputs:
+            if roots[name] in replaced:
+                raise GraphError(f"operator {op.name!r} reads {name!r} after {replaced[roots[name]]!r} updated it")
+        replaced.update((roots[op.inputs[i]], op.name) for i, _ in kind.must_alias)
