@@ -1,8 +1,8 @@
 """The exact minimum over all schedules of a tiny problem, by exhaustive search: ground truth for solvers and bounds.
 
 A* over (operators done, tensors in RAM, tensors on the store). Every operator may be recomputed and every tensor paged
-at any time. It shares no code with `complete`, the checker or any solver. Up to about 12 operators, 8 with paging;
-in-place pairs of equal size only.
+at any time. The search shares no code with `complete`, the checker or any solver; the checker replays its result. Up
+to about 12 operators, 8 with paging; in-place pairs of equal size only.
 
 What is left out cannot improve on what is tried:
 - Freeing costs nothing and holding on to a tensor never hurts, so tensors are dropped only when an action needs room or
@@ -18,7 +18,20 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from poetc.scheduling import Compute, Free, PageIn, PageOut, Paging, Problem, Semantics, Step
+from poetc.scheduling import (
+    Compute,
+    Free,
+    PageIn,
+    PageOut,
+    Paging,
+    Problem,
+    Proof,
+    Schedule,
+    Semantics,
+    Status,
+    Step,
+    verify,
+)
 
 State = tuple[int, int, int]  # bit masks: operators done, tensors in RAM, tensors on the store
 Node = tuple[State, int, int]  # with a label: cost and time
@@ -31,13 +44,17 @@ class Optimum:
 
 
 def optimum(problem: Problem, *, fixed_order: bool = True, max_states: int = 2_000_000) -> Optimum | None:
-    """The cheapest schedule within budget and deadline; None if there is none.
+    """The cheapest schedule within budget and deadline; None if there is none. ScheduleError if its steps are wrong.
 
     `fixed_order`: the first executions come in the order of `problem.operators` (recomputation anywhere); otherwise in
     any order that the data allow.
     """
     found = [_search(problem, pages, fixed_order, max_states) for pages in _page_modes(problem)]
-    return min((o for o in found if o is not None), key=lambda o: o.cost, default=None)
+    best = min((o for o in found if o is not None), key=lambda o: o.cost, default=None)
+    if best is not None:
+        proof = Proof(status=Status.OPTIMAL, objective=best.cost, bound=best.cost, schedule_class="exhaustive search")
+        verify(problem, Schedule(solver="oracle", steps=best.steps, proof=proof))
+    return best
 
 
 def minimum_budget(problem: Problem, *, fixed_order: bool = True) -> int | None:
@@ -54,7 +71,7 @@ def minimum_budget(problem: Problem, *, fixed_order: bool = True) -> int | None:
 
 
 def _page_modes(problem: Problem) -> tuple[bool, ...]:
-    # The page buffer takes room in schedules that page, so both kinds are searched.
+    # The page buffer takes room in schedules that page, also in those that only page in, so both kinds are searched.
     return (False,) if problem.paging is Paging.NONE else (False, True)
 
 
@@ -136,7 +153,7 @@ class _Moves:
             if (again and not operator.recomputable) or (not again and self.fixed_order and k != first):
                 continue
             fetched = self.inputs[k] & ~ram
-            if fetched & ~store or (again and not self.outputs[k] & needed & ~ram):
+            if fetched & ~(store if self.pages else 0) or (again and not self.outputs[k] & needed & ~ram):
                 continue
             energy, time = (operator.energy_pj, operator.time_ns) if again else (0, 0)
             ins, in_pj, in_ns = self.page_ins(fetched)
