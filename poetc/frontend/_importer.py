@@ -117,6 +117,8 @@ class Importer:
 
     def ints(self, value: Value, what: str) -> tuple[int, ...]:
         """A known integer tensor, flattened."""
+        if value.given and isinstance(value.array, Fill):
+            raise Unsupported(f"{what} ({value.name!r}) is external data whose file is absent")
         array = self.array(value, what)
         if array.dtype.kind not in "iu":
             raise Malformed(f"{what} must be integers, not {array.dtype}")

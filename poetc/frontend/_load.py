@@ -83,6 +83,7 @@ class _Source:
         initializer_names = [t.name for t in graph.initializer]
         _refuse_duplicates(initializer_names, "initializer")
         _refuse_duplicates([i.name for i in graph.input], "input")
+        _refuse_duplicates(self.outputs, "output")
         known = set(initializer_names)
         self.inputs = [i for i in graph.input if i.name not in known and i.name in read]
         self._note_unused("input", [i.name for i in graph.input if i.name not in known and i.name not in read])
@@ -104,8 +105,6 @@ class _Source:
             if array is None:
                 absent.append(tensor.name)
                 array = fill_for(tensor.name, shape, dtype, roles.get(tensor.name, ""))
-                if tensor.data_type == onnx.TensorProto.INT64 and shape:
-                    array = np.zeros(shape, np.int64)
             if is_float(dtype) and dtype != np.float32:
                 narrowed.append(tensor.name)
             weight = is_float(dtype) and math.prod(shape) > 1
@@ -130,7 +129,7 @@ class _Source:
             dtype = element_dtype(info.type.tensor_type.elem_type, f"input {info.name!r}")
             shape = shapes[info.name]
             check_size(f"input {info.name!r}", shape, dtype.itemsize)
-            if dtype in (np.int8, np.uint16) or dtype.itemsize > 8:
+            if dtype in (np.int8, np.uint16) or dtype.itemsize > 8 or not (is_float(dtype) or dtype.kind in "biu"):
                 raise UnsupportedModelError(f"input {info.name!r} has element type {dtype}")
             c.builder.add_tensor(info.name, TensorType(shape, our_dtype(dtype)), Role.INPUT)
             c.values[info.name] = Value(info.name, shape, dtype, tensor=info.name)
@@ -141,7 +140,11 @@ class _Source:
 
     def _finish(self, c: Importer) -> Graph:
         outputs: dict[str, str] = {}
+        given = {i.name for i in self.inputs} | {v.name for v in self.initializers}
         for name in self.outputs:
+            if name in given:
+                c.note(f"output {name!r} is given, not computed: dropped")
+                continue
             value = c.value(name)
             if value.sequence:
                 raise UnsupportedModelError(f"output {name!r} is a sequence")

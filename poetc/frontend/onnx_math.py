@@ -124,6 +124,8 @@ def arithmetic(c: Importer, n: Node) -> str | Value:
         return c.affine(c.emit1("Reciprocal", [y]), left)
     if n.op == "Div" and not x.is_float:
         raise Unsupported("division of integers")
+    if n.op == "Sub" and x.dtype.kind == "u":
+        raise Unsupported("subtraction of unsigned integers (they wrap around)")
     return c.emit1(n.op, [x, y])
 
 

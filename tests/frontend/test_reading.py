@@ -16,6 +16,7 @@ from poetc.errors import PoetcError, UnsupportedModelError, UsageError
 from poetc.frontend import load
 from poetc.graph import Fill, materialize
 from tests.frontend.support import assert_agrees, evaluate, kinds, make, normal, parameters, save
+from tests.support import fuzzing
 
 
 def dense() -> onnx.ModelProto:
@@ -325,3 +326,51 @@ def test_scalars_stay_scalars(tmp_path: Path) -> None:
     assert len(scalars) == 2
     for name in scalars:
         assert materialize(graph.values[name], graph.tensors[name].type).shape == ()
+
+
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_distorted_models_are_refused_or_mean_what_onnx_says(tmp_path: Path, first: int) -> None:
+    """A slice of `make fuzz`."""
+    ends = {fuzzing.examine(fuzzing.make_case(number), tmp_path) for number in range(first, first + 100)}
+    assert ends == {"refused", "read", "agrees"}
+
+
+def test_the_fuzzer_notices_a_wrong_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make([make_node("Relu", ["x"], ["y"])], {"x": (2, 3)}, ["y"])
+    model.ir_version = 9
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 3)))
+    assert fuzzing.examine(model.SerializeToString(), tmp_path) == "agrees"
+    monkeypatch.setattr(fuzzing, "load", lambda path, batch: load(save(negated, tmp_path), batch=batch))
+    negated = make([make_node("Neg", ["x"], ["y"])], {"x": (2, 3)}, ["y"])
+    with pytest.raises(fuzzing.WrongResult, match="'y'"):
+        fuzzing.examine(model.SerializeToString(), tmp_path)
+
+
+def test_outputs_that_are_given_are_dropped(tmp_path: Path) -> None:
+    model = dense()
+    model.graph.output.append(onnx.ValueInfoProto(name="x"))
+    model.graph.output.append(onnx.ValueInfoProto(name="w"))
+    graph = load(save(model, tmp_path))
+    assert graph.outputs == ("y",)
+    assert sum("is given, not computed" in note for note in graph.notes) == 2
+
+
+def test_absent_integers(tmp_path: Path) -> None:
+    """Indices that are not there are zeros, as a note says, but not at any length; a shape is not made up."""
+    model = make([make_node("Gather", ["x", "i"], ["y"])], {"x": (4, 3)}, ["y"], {"i": np.zeros(7, np.int64)})
+    external(model, "i", "absent.bin")
+    assert any("integers: 0" in note for note in load(save(model, tmp_path)).notes)
+    model.graph.initializer[0].dims[0] = 2**33
+    with pytest.raises(UnsupportedModelError, match="8589934592"):
+        load(save(model, tmp_path))
+    model = make([make_node("Reshape", ["x", "to"], ["y"])], {"x": (4, 3)}, ["y"], {"to": np.array([3, 4])})
+    external(model, "to", "absent.bin")
+    with pytest.raises(UnsupportedModelError, match=r"'to'.* is absent"):
+        load(save(model, tmp_path))
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.UINT32, TensorProto.UINT64])
+def test_unsigned_subtraction_is_refused(tmp_path: Path, dtype: int) -> None:
+    model = make([make_node("Sub", ["x", "x"], ["y"])], {"x": (dtype, (2, 3))}, ["y"])
+    with pytest.raises(UnsupportedModelError, match="wrap around"):
+        load(save(model, tmp_path))

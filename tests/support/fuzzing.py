@@ -1,0 +1,346 @@
+"""Damaged and distorted ONNX models, made from small good ones; and what the importer must do with any of them.
+
+A case is a number: the same number gives the same bytes. The good models are those of the onnx package's node tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from poetc import training
+from poetc.errors import PoetcError
+from poetc.frontend import load
+from poetc.frontend._node import TRANSLATIONS
+from poetc.graph import Graph, materialize
+from poetc.ops import bind, spec
+
+FOLDED = {"Constant", "Shape", "Size", "ConstantOfShape", "Range", "DequantizeLinear"}
+HUGE = (0, -1, -7, 1, 2, 3, 5, 1000, 2**16, 2**31 - 1, 2**31, 2**40, 2**62, -(2**63))
+LARGEST_SEED_BYTES = 20_000
+
+
+class WrongResult(Exception):
+    """The importer accepted a valid model and made another function of it."""
+
+
+@cache
+def seeds() -> tuple[bytes, ...]:
+    """Good models with their numbers in them: the first input stays one, the others become initializers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        cases = [case for case in collect_testcases(None) if case.data_sets]
+    found = []
+    for case in cases:
+        arrays = case.data_sets[0][0]
+        if not {n.op_type for n in case.model.graph.node} <= set(TRANSLATIONS) | FOLDED:
+            continue
+        if not all(isinstance(a, (np.ndarray, np.generic)) for a in arrays):
+            continue
+        model = onnx.ModelProto()
+        model.CopyFrom(case.model)
+        for info, array in list(zip(list(model.graph.input), arrays, strict=False))[1:]:
+            model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), info.name))
+            model.graph.input.remove(info)
+        data = model.SerializeToString()
+        if len(data) <= LARGEST_SEED_BYTES:
+            found.append(data)
+    return tuple(found)
+
+
+def make_case(number: int) -> bytes:
+    """The bytes of case `number`: a third has bytes damaged, the others are well-formed files with a distorted graph,
+    most of them in one place, so that they get far."""
+    draw = random.Random(number)
+    good = seeds()
+    data = good[draw.randrange(len(good))]
+    if draw.random() < 0.35:
+        return _damaged(data, draw)
+    model = onnx.ModelProto.FromString(data)
+    if draw.random() < 0.3:
+        _append(model, onnx.ModelProto.FromString(good[draw.randrange(len(good))]))
+    gentle = draw.random() < 0.5
+    for _ in range(draw.choice((1, 1, 1, 2, 3, 5))):
+        change = draw.choice(GENTLE if gentle else CHANGES)
+        try:
+            change(model.graph, draw)
+        except Exception:
+            continue  # nothing there to change, or too broken by now for onnx's own helpers
+    return bytes(model.SerializeToString())
+
+
+def _damaged(data: bytes, draw: random.Random) -> bytes:
+    result = bytearray(data)
+    for _ in range(draw.choice((1, 1, 1, 2, 6))):
+        if not result:
+            break
+        at = draw.randrange(len(result))
+        match draw.randrange(5):
+            case 0 | 1:
+                result[at] = draw.randrange(256)
+            case 2:
+                result[at] ^= 1 << draw.randrange(8)
+            case 3:
+                del result[at : at + draw.randrange(1, 30)]
+            case _:
+                result[at:at] = result[at : at + draw.randrange(1, 30)]
+    if draw.random() < 0.1:
+        del result[draw.randrange(len(result) + 1) :]
+    return bytes(result)
+
+
+# --- distortions of a graph; each raises IndexError or ValueError where there is nothing to distort ---
+
+
+def _append(model: onnx.ModelProto, other: onnx.ModelProto) -> None:
+    """The second model behind the first: what the one makes, the other reads."""
+    rename = {n: f"second/{n}" for node in other.graph.node for n in (*node.input, *node.output) if n}
+    if not model.graph.output or not other.graph.input:
+        return
+    rename[other.graph.input[0].name] = model.graph.output[0].name
+    for node in other.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [rename.get(n, n) for n in names]
+        model.graph.node.append(node)
+    for tensor in other.graph.initializer:
+        tensor.name = rename.get(tensor.name, tensor.name)
+        model.graph.initializer.append(tensor)
+    del model.graph.output[:]
+    for info in other.graph.output:
+        info.name = rename.get(info.name, info.name)
+        model.graph.output.append(info)
+    version = max([o.version for m in (model, other) for o in m.opset_import if o.domain == ""], default=13)
+    for opset in model.opset_import:
+        if opset.domain == "":
+            opset.version = version
+
+
+def _names(graph: onnx.GraphProto) -> list[str]:
+    made = [o for n in graph.node for o in n.output]
+    return [*made, *(i.name for i in graph.input), *(t.name for t in graph.initializer)]
+
+
+def _node(graph: onnx.GraphProto, draw: random.Random) -> onnx.NodeProto:
+    return draw.choice(graph.node)
+
+
+def reconnect(graph: onnx.GraphProto, draw: random.Random) -> None:
+    node = _node(graph, draw)
+    node.input[draw.randrange(len(node.input))] = draw.choice(["", "missing", *_names(graph)])
+
+
+def rename_output(graph: onnx.GraphProto, draw: random.Random) -> None:
+    node = _node(graph, draw)
+    node.output[draw.randrange(len(node.output))] = draw.choice(["", "other", *_names(graph)])
+
+
+def drop_node(graph: onnx.GraphProto, draw: random.Random) -> None:
+    graph.node.remove(_node(graph, draw))
+
+
+def repeat_node(graph: onnx.GraphProto, draw: random.Random) -> None:
+    graph.node.append(_node(graph, draw))
+
+
+def swap_operator(graph: onnx.GraphProto, draw: random.Random) -> None:
+    other = onnx.ModelProto.FromString(draw.choice(seeds())).graph
+    _node(graph, draw).op_type = _node(other, draw).op_type
+
+
+def more_inputs(graph: onnx.GraphProto, draw: random.Random) -> None:
+    _node(graph, draw).input.append(draw.choice(_names(graph)))
+
+
+def fewer_inputs(graph: onnx.GraphProto, draw: random.Random) -> None:
+    node = _node(graph, draw)
+    del node.input[draw.randrange(len(node.input))]
+
+
+def change_attribute(graph: onnx.GraphProto, draw: random.Random) -> None:
+    node = draw.choice([n for n in graph.node if n.attribute])
+    attribute = draw.choice(node.attribute)
+    match draw.randrange(6):
+        case 0:
+            node.attribute.remove(attribute)
+        case 1:
+            attribute.type = draw.randrange(15)
+        case 2 if attribute.ints:
+            attribute.ints[draw.randrange(len(attribute.ints))] = draw.choice(HUGE)
+        case 3 if attribute.ints:
+            del attribute.ints[draw.randrange(len(attribute.ints))]
+        case 4:
+            attribute.f = draw.choice((0.0, -1.0, float("nan"), float("inf"), 1e38))
+        case _:
+            attribute.i = draw.choice(HUGE)
+            attribute.s = draw.choice((b"", b"SAME_UPPER", b"\xff\xfe", b"linear"))
+
+
+def change_input_shape(graph: onnx.GraphProto, draw: random.Random) -> None:
+    shape = draw.choice(graph.input).type.tensor_type.shape
+    match draw.randrange(4):
+        case 0:
+            draw.choice(shape.dim).dim_value = draw.choice(HUGE)
+        case 1:
+            draw.choice(shape.dim).dim_param = "N"
+        case 2:
+            shape.dim.add().dim_value = draw.choice(HUGE)
+        case _:
+            del shape.dim[draw.randrange(len(shape.dim))]
+
+
+def change_type(graph: onnx.GraphProto, draw: random.Random) -> None:
+    draw.choice(graph.input).type.tensor_type.elem_type = draw.randrange(25)
+
+
+def change_weight(graph: onnx.GraphProto, draw: random.Random) -> None:
+    tensor = draw.choice(graph.initializer)
+    match draw.randrange(5):
+        case 0:
+            tensor.dims[draw.randrange(len(tensor.dims))] = draw.choice(HUGE)
+        case 1:
+            tensor.dims.append(draw.choice(HUGE))
+        case 2:
+            tensor.data_type = draw.randrange(25)
+        case 3:
+            tensor.raw_data = tensor.raw_data[: draw.randrange(len(tensor.raw_data))]
+        case _:
+            array = numpy_helper.to_array(tensor).copy().reshape(-1)
+            array[draw.randrange(array.size)] = draw.choice((0, 1, 2, 3, 100))
+            changed = numpy_helper.from_array(array.reshape(tuple(tensor.dims)), tensor.name)
+            tensor.CopyFrom(changed)
+
+
+def drop_weight(graph: onnx.GraphProto, draw: random.Random) -> None:
+    graph.initializer.remove(draw.choice(graph.initializer))
+
+
+def external_weight(graph: onnx.GraphProto, draw: random.Random) -> None:
+    tensor = draw.choice(graph.initializer)
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=draw.choice(("absent.bin", "../up", "/etc/passwd", "")))
+    tensor.external_data.add(key="offset", value=draw.choice(("0", "-1", "x", "999999999999")))
+
+
+def other_domain(graph: onnx.GraphProto, draw: random.Random) -> None:
+    _node(graph, draw).domain = draw.choice(("ai.onnx.ml", "com.microsoft", "ai.onnx", "x"))
+
+
+def reverse_nodes(graph: onnx.GraphProto, draw: random.Random) -> None:
+    nodes = list(graph.node)
+    draw.shuffle(nodes)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def change_output(graph: onnx.GraphProto, draw: random.Random) -> None:
+    draw.choice(graph.output).name = draw.choice(["missing", *_names(graph)])
+
+
+CHANGES: Sequence[Callable[[onnx.GraphProto, random.Random], None]] = (
+    reconnect, rename_output, drop_node, repeat_node, swap_operator, more_inputs, fewer_inputs, change_attribute,
+    change_attribute, change_attribute, change_input_shape, change_type, change_weight, change_weight, drop_weight,
+    external_weight, other_domain, reverse_nodes, change_output,
+)  # fmt: skip
+GENTLE = (change_attribute, change_weight, change_input_shape, swap_operator, reconnect)
+
+
+# --- what must hold ---
+
+
+def examine(data: bytes, folder: Path, *, compare: bool = True) -> str:
+    """Import and differentiate the model: "refused", "read", or "agrees" where its numbers could be compared.
+
+    Whatever escapes is a defect: WrongResult, or any exception that is not one of poetc.errors.
+    """
+    path = folder / "case.onnx"
+    path.write_bytes(data)
+    try:
+        graph = load(path, batch=None)
+    except PoetcError as error:
+        if not str(error).isprintable() and "cannot be trained" not in str(error):
+            raise WrongResult(f"a message of several lines: {error!r}") from None
+        return "refused"
+    with contextlib.suppress(PoetcError):
+        training.build(graph, training.TrainingOptions(loss="mse"))
+    return "agrees" if compare and _compared(graph, data) else "read"
+
+
+def _compared(graph: Graph, data: bytes) -> bool:
+    """Whether both evaluators have an answer. WrongResult when they differ."""
+    model = onnx.ModelProto.FromString(data)
+    if sum(t.size_bytes for t in graph.tensors.values()) > 2**22 or _free(model):
+        return False
+    draw = np.random.default_rng(0)
+    feeds = {}
+    for name in graph.inputs:
+        (info,) = (i for i in model.graph.input if i.name == name)
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
+        shape = graph.tensors[name].shape
+        feeds[name] = (
+            draw.integers(0, 2, shape).astype(dtype)
+            if dtype.kind in "iub"
+            else draw.uniform(0.1, 0.9, shape).astype(dtype)
+        )
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            onnx.checker.check_model(model, full_check=True)
+            answers = ReferenceEvaluator(model).run(None, feeds)
+        except Exception:
+            return False  # not a valid model, or beyond the reference: nothing to compare with
+        ours = evaluate(graph, feeds)
+    for info, answer in zip(model.graph.output, answers, strict=True):
+        if info.name in ours and isinstance(answer, (np.ndarray, np.generic)):
+            _assert_close(info.name, ours[info.name], np.asarray(answer))
+    return True
+
+
+# What ONNX leaves open, or the importer decides otherwise on purpose and says so in a note.
+_OPEN = frozenset(
+    {"Dropout", "Attention", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial", "OneHot"}
+)
+
+
+def _free(model: onnx.ModelProto) -> bool:
+    nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
+    trained = any(a.name == "training_mode" and a.i for n in nodes for a in n.attribute)
+    absent = any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer)
+    return trained or absent or any(n.op_type in _OPEN for n in nodes)
+
+
+def evaluate(graph: Graph, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    held: dict[str, Any] = {name: materialize(v, graph.tensors[name].type) for name, v in graph.values.items()}
+    held.update({name: np.asarray(feeds[name]).astype(graph.tensors[name].dtype.numpy) for name in graph.inputs})
+    for op in graph.operators:
+        results = spec(op.kind).evaluate(bind(op, graph.tensors), [held[t] for t in op.inputs])
+        for name, result in zip(op.outputs, results, strict=True):
+            if np.shape(result) != graph.tensors[name].shape:
+                raise WrongResult(f"{op.name} makes {np.shape(result)}, not {graph.tensors[name].shape}")
+            held[name] = np.asarray(result).astype(graph.tensors[name].dtype.numpy)
+    return {name: held[name] for name in graph.outputs}
+
+
+def _assert_close(name: str, actual: Any, expected: Any) -> None:
+    if actual.shape != expected.shape:
+        raise WrongResult(f"{name!r} has shape {actual.shape}, ONNX says {expected.shape}")
+    if expected.dtype.kind not in "fiub":
+        return
+    relative = 2e-2 if expected.dtype.itemsize <= 2 and expected.dtype.kind == "f" else 1e-3
+    actual, expected = actual.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(actual) & np.isfinite(expected)
+    scale = float(np.abs(expected[finite]).max(initial=1.0))
+    if not np.allclose(actual[finite], expected[finite], rtol=relative, atol=relative * scale):
+        raise WrongResult(f"{name!r} is {actual.reshape(-1)[:4]}, ONNX says {expected.reshape(-1)[:4]}")
