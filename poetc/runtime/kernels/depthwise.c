@@ -67,7 +67,7 @@ POETC_INLINE void correlate(const strip *s, const float *from, const float *weig
                             float *y, const int32_t width, const float bias)
 {
     int32_t at, kh, kw;
-    if (width >= POETC_LANES) {
+    if (POETC_LANES > 1 && width >= POETC_LANES) {
         for (at = 0; at < width; at += POETC_LANES) {
             const int32_t p = at + POETC_LANES > width ? width - POETC_LANES : at;
             const float *w = weight;

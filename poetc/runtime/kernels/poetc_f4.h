@@ -18,6 +18,7 @@ typedef float poetc_f4_unaligned __attribute__((vector_size(16), aligned(4), may
 #define poetc_f4_mul(u, v) ((u) * (v))
 #define poetc_f4_scale(v, s) ((v) * (s))
 #define poetc_f4_lane(v, i) ((v)[i])
+#define poetc_f4_add_scaled(sum, v, s) poetc_f4_add(sum, poetc_f4_scale(v, s)) /* two roundings */
 
 /* Rows become columns. */
 static inline void poetc_f4_transpose(poetc_f4 *a, poetc_f4 *b, poetc_f4 *c, poetc_f4 *d)
@@ -76,6 +77,15 @@ static inline poetc_f4 poetc_f4_scale(poetc_f4 v, float s)
 
 #define poetc_f4_lane(v, i) ((v).lane[i])
 
+static inline poetc_f4 poetc_f4_add_scaled(poetc_f4 sum, poetc_f4 v, float s)
+{
+    POETC_MULTIPLY_ADD(sum.lane[0], v.lane[0], s);
+    POETC_MULTIPLY_ADD(sum.lane[1], v.lane[1], s);
+    POETC_MULTIPLY_ADD(sum.lane[2], v.lane[2], s);
+    POETC_MULTIPLY_ADD(sum.lane[3], v.lane[3], s);
+    return sum;
+}
+
 static inline void poetc_f4_transpose(poetc_f4 *a, poetc_f4 *b, poetc_f4 *c, poetc_f4 *d)
 {
     const poetc_f4 p = *a, q = *b, r = *c, s = *d;
@@ -88,9 +98,6 @@ static inline void poetc_f4_transpose(poetc_f4 *a, poetc_f4 *b, poetc_f4 *c, poe
 #endif
 
 #define POETC_F4_ZERO poetc_f4_set(0.0f, 0.0f, 0.0f, 0.0f)
-
-/* sum + v * s, lane by lane, two roundings. */
-#define poetc_f4_add_scaled(sum, v, s) poetc_f4_add(sum, poetc_f4_scale(v, s))
 
 /* The sum of the lanes, in the reference order. */
 #define poetc_f4_total(v) \
