@@ -251,7 +251,7 @@ class Importer:
 
 def convert(array: Array, dtype: DType, name: str) -> Array:
     """An array in one of our element types. UsageError when integers do not fit."""
-    if dtype is DType.I32 and array.size and array.dtype.itemsize > 4:
+    if dtype is DType.I32 and array.size and not np.can_cast(array.dtype, np.int32):
         low, high = int(array.min()), int(array.max())
         if low < -(2**31) or high >= 2**31:
             raise UsageError(f"tensor {name!r} holds integers that do not fit in 32 bits ({low} to {high})")

@@ -39,7 +39,8 @@ def taps(op: Bound, axis: int, length: int) -> Taps:
         case "asymmetric":
             at = i / scale
         case "align_corners":
-            at = i * (length - 1) / (size - 1) if size > 1 else i * 0
+            reach = scale * length  # ONNX takes the length before it is rounded to whole pixels
+            at = i * (length - 1) / (reach - 1) if size > 1 else i * 0
         case "pytorch_half_pixel" if size == 1:
             at = i * 0
         case _:

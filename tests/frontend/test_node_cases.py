@@ -18,8 +18,8 @@ from tests.frontend.support import evaluate, save
 
 # Folded or decided at import time, without a translation of their own.
 FOLDED = {"Constant", "Shape", "Size", "ConstantOfShape", "Range", "DequantizeLinear", "EyeLike"}
-# Where poetc means something else on purpose: dropout nodes are dropped, and batch norm's mode is decided when training
-# is built. A row of attention that sees nothing is not a number. Resize: with fractional lengths of the output.
+# Where poetc means something else on purpose: whether dropout drops and batch norm's mode are decided when training is
+# built (tests/ops/test_onnx_training_cases.py has these cases). A row of attention that sees nothing is not a number.
 DIFFERENT = (
     "test_training_dropout",
     "test_batchnorm_example_training_mode",
@@ -27,7 +27,6 @@ DIFFERENT = (
     "nan_robustness",
     "fullymasked",
     "qk_matmul_output_mode3_softmax_precision",
-    "test_resize_downsample_scales_linear_align_corners",
 )
 
 
@@ -81,7 +80,7 @@ def test_claimed_operators_compute_what_the_standard_says(tmp_path: Path) -> Non
                 wrong.append(case.name)
             break
     assert not wrong
-    assert agreed >= 800
+    assert agreed >= 880
 
 
 def close(actual: np.ndarray, expected: np.ndarray) -> bool:

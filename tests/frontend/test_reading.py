@@ -369,6 +369,15 @@ def test_absent_integers(tmp_path: Path) -> None:
         load(save(model, tmp_path))
 
 
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64])
+def test_integers_beyond_32_bits_are_refused(tmp_path: Path, dtype: type[np.generic]) -> None:
+    limit = {"limit": np.full((2, 3), 3_573_547_019, dtype)}
+    element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    model = make([make_node("Greater", ["x", "limit"], ["y"])], {"x": (element, (2, 3))}, ["y"], limit)
+    with pytest.raises(UsageError, match="do not fit in 32 bits"):
+        load(save(model, tmp_path))
+
+
 @pytest.mark.parametrize("dtype", [TensorProto.UINT32, TensorProto.UINT64])
 def test_unsigned_subtraction_is_refused(tmp_path: Path, dtype: int) -> None:
     model = make([make_node("Sub", ["x", "x"], ["y"])], {"x": (dtype, (2, 3))}, ["y"])

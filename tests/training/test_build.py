@@ -199,6 +199,15 @@ def test_losses_as_their_definitions_say() -> None:
         assert np.sum(made[step.gradients["fc.bias"]] * nudge) == pytest.approx((up - down) / 2, rel=1e-5), options
 
 
+def test_a_batch_without_rows_is_refused() -> None:
+    b = Builder()
+    x = b.add_tensor("x", TensorType((0, 2)), Role.INPUT)
+    w = b.add_tensor("w", TensorType((2, 3)), Role.PARAMETER, np.ones((2, 3), np.float32))
+    y = b.emit1("MatMul", [x, w], {"trans_a": False, "trans_b": False, "alpha": 1.0})
+    with pytest.raises(UsageError, match="'x' has no elements"):
+        build(Graph("empty", b.tensors, tuple(b.operators), ("x",), (y,), b.values), TrainingOptions())
+
+
 def test_options_of_another_loss_are_refused() -> None:
     for kwargs, option in (
         ({"loss": "mse", "label_smoothing": 0.1}, "--label-smoothing"),
