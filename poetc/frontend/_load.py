@@ -51,9 +51,14 @@ def load(path: str | Path, *, batch: int | None = None) -> Graph:
     try:
         return _import(model, path, batch)
     except PoetcError as error:
-        raise type(error)(f"{path}: {error}") from None
+        raise type(error)(f"{path}: {_printable(str(error))}") from None
     except RecursionError:
         raise UsageError(f"{path}: nested too deeply") from None
+
+
+def _printable(text: str) -> str:
+    """Names come from the file: what a terminal would obey is spelled out."""
+    return "".join(x if x.isprintable() or x == "\n" else repr(x)[1:-1] for x in text)
 
 
 def _import(model: onnx.ModelProto, path: Path, batch: int | None) -> Graph:
@@ -278,7 +283,9 @@ class _Translator:
                 raise
             except Malformed as reason:
                 raise UsageError(f"{n.label}: {reason}") from None
-            except (ValueError, TypeError, KeyError, IndexError, ArithmeticError, MemoryError, AssertionError) as error:
+            except (
+                ValueError, TypeError, KeyError, IndexError, ArithmeticError, MemoryError, AssertionError, RuntimeError
+            ) as error:  # fmt: skip
                 # A translation met what the ONNX rules exclude; the file is at fault, and the node is known.
                 raise UsageError(f"{n.label} is malformed: {type(error).__name__} {one_line(error)}") from None
         if self.offending:
@@ -311,6 +318,7 @@ class _Translator:
             return
         foldable = all(v.known for v in inputs) and not any(v.sequence for v in inputs) and bool(inputs)
         foldable = foldable and n.op not in _folding.NOT_FOLDABLE and not n.op.startswith("Sequence")
+        foldable = foldable and onnx.defs.has(n.op)
         if foldable and n.op == "DequantizeLinear":
             self._bind(n, _dequantized(c, n))
             return

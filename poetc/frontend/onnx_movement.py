@@ -187,7 +187,10 @@ def split(c: Importer, n: Node) -> Sequence[str | Value]:
     x = c.input(n, 0)
     axis = normalize_axis(n.get_int("axis", 0), len(x.shape))
     given = c.ints(c.input(n, 1), "the sizes") if n.has_input(1) else n.get_ints("split")
-    return _split(c, x, axis, given or _even(x.shape[axis], n.get_int("num_outputs", len(n.outputs))))
+    parts = len(n.outputs)
+    if given is None and n.get_int("num_outputs", parts) != parts:
+        raise Malformed(f"has {parts} outputs, num_outputs is {n.get_int('num_outputs')}")
+    return _split(c, x, axis, given or _even(x.shape[axis], parts))
 
 
 def _even(length: int, parts: int) -> tuple[int, ...]:

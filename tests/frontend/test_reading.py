@@ -346,6 +346,21 @@ def test_the_fuzzer_notices_a_wrong_result(tmp_path: Path, monkeypatch: pytest.M
         fuzzing.examine(model.SerializeToString(), tmp_path)
 
 
+def test_messages_show_no_control_characters(tmp_path: Path) -> None:
+    nodes = [make_node("Ad\x1bd", ["w", "w"], ["v"]), make_node("Mul", ["x", "v"], ["y"])]
+    with pytest.raises(UnsupportedModelError, match=r"Ad\\x1bd 'v': this operator"):
+        load(save(make(nodes, {"x": (3,)}, ["y"], {"w": normal(3)}), tmp_path))
+
+
+def test_counts_that_outputs_deny(tmp_path: Path) -> None:
+    node = make_node("Split", ["x"], ["y", "z"], num_outputs=2**40)
+    with pytest.raises(UsageError, match="has 2 outputs"):
+        load(save(make([node], {"x": (4,)}, ["y"], opset=18), tmp_path))
+    nodes = [make_node("Expand", ["x", "to"], ["y"])]
+    with pytest.raises(UsageError, match="Expand"):
+        load(save(make(nodes, {"x": (1,)}, ["y"], {"to": np.ones(60, np.int64)}), tmp_path))
+
+
 def test_outputs_that_are_given_are_dropped(tmp_path: Path) -> None:
     model = dense()
     model.graph.output.append(onnx.ValueInfoProto(name="x"))
