@@ -92,10 +92,9 @@ class Model:
 
     def _loss_position(self) -> int:
         """The first operator of the backward pass: where everything kept for it is resident at once."""
-        for v, op in enumerate(self.problem.operators):
-            if op.phase in ("backward", "update"):
-                return v
-        return self.n_ops // 2
+        # Not the first update: running statistics and step counters move while the forward pass is on its way.
+        backward = (v for v, op in enumerate(self.problem.operators) if op.phase == "backward")
+        return next(backward, self.n_ops // 2)
 
     def actions(self, codes: Sequence[int]) -> list[Action]:
         n, m = self.n_ops, self.n_tensors

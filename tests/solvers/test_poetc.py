@@ -186,3 +186,16 @@ def test_larger_gap_is_honest() -> None:
     assert schedule.proof.gap() <= 0.2
     assert schedule.proof.status in (Status.FEASIBLE, Status.OPTIMAL)
     assert "first executions in the problem's order" in schedule.proof.schedule_class
+
+
+def test_a_bound_for_stages_alone_is_labelled() -> None:
+    """Where the staged MILP bounds better than what holds for every schedule, the class says what it leaves out."""
+    labelled = 0
+    for seed, layers, fraction in ((3, 4, 0.4), (6, 4, 0.4), (2, 3, 0.7)):
+        problem = with_budget(training_problem(Random(seed), layers), fraction)
+        proof = solve(problem, options=OPTIONS).proof
+        assert proof.bound <= proof.objective
+        staged = "at most once again" in proof.schedule_class
+        assert staged == ("bound: staged MILP" in proof.method)
+        labelled += staged
+    assert 1 <= labelled <= 2
