@@ -11,8 +11,8 @@ from poetc.ops._registry import Kernel
 ROWS, COLUMNS = 12, 32  # of a register block
 
 # Panels of packed columns at once, and terms of a sum that are added up before they join the total: the first
-# that fits.
-SHAPES = ((2, 128), (1, 128), (1, 64), (1, 32))
+# that fits. Short sums keep rounding errors near those of single terms.
+SHAPES = ((4, 64), (2, 64), (1, 64), (1, 32))
 
 # A packing kernel is bound if its workspace is at most this part of its operands. The peak of a training step is a
 # multiple of what any operator reads and writes, so it hardly moves; tiny operators keep their lean kernels.

@@ -61,7 +61,7 @@ def test_bits_do_not_depend_on_vectors_or_workspace(case: Case, monkeypatch: pyt
     (first,) = run_kernel(case.kind, case.attributes, arrays)
     (wide,) = run_kernel(case.kind, case.attributes, arrays, lib=wide_library())
     assert wide.tobytes() == first.tobytes()
-    monkeypatch.setattr(_packing, "SHAPES", ((1, 128),))
+    monkeypatch.setattr(_packing, "SHAPES", ((1, 64),))
     (small,) = run_kernel(case.kind, case.attributes, arrays)
     assert small.tobytes() == first.tobytes()
 

@@ -23,6 +23,18 @@ typedef struct {
     ptrdiff_t result_channel, result_pixel;
 } row_task;
 
+/* Sums begin with the bias: added last it would meet a sum that has lost the bits that decide which side of zero it is. */
+static inline float bias_of(const row_task *t, int32_t channel)
+{
+    return t->bias ? t->bias[channel] : 0.0f;
+}
+
+static inline poetc_f4 splat_bias(const row_task *t, int32_t channel)
+{
+    float bias = bias_of(t, channel);
+    return poetc_f4_set(bias, bias, bias, bias);
+}
+
 /* 4 channels x 4 pixels from pixel `p` on, all taps inside the source. */
 static void tile_4x4(const row_task *t, int32_t channel, int32_t p)
 {
@@ -31,7 +43,8 @@ static void tile_4x4(const row_task *t, int32_t channel, int32_t p)
     const ptrdiff_t o = t->weight_channel, s = t->pixel_step;
     poetc_f4 sum[4];
     int32_t d, r, k, i, j;
-    poetc_f4 s0 = POETC_F4_ZERO, s1 = POETC_F4_ZERO, s2 = POETC_F4_ZERO, s3 = POETC_F4_ZERO;
+    poetc_f4 s0 = splat_bias(t, channel), s1 = splat_bias(t, channel + 1);
+    poetc_f4 s2 = splat_bias(t, channel + 2), s3 = splat_bias(t, channel + 3);
     for (d = 0; d < t->depth; d++) {
         for (r = 0; r < t->rows; r++) {
             const float *x = source + d * t->depth_step + r * t->row_step;
@@ -48,10 +61,10 @@ static void tile_4x4(const row_task *t, int32_t channel, int32_t p)
     sum[0] = s0, sum[1] = s1, sum[2] = s2, sum[3] = s3;
     for (i = 0; i < 4; i++) {
         float *y = t->result + (channel + i) * t->result_channel + p * t->result_pixel;
-        float lanes[4], bias = t->bias ? t->bias[channel + i] : 0.0f;
+        float lanes[4];
         poetc_f4_store(lanes, sum[i]);
         for (j = 0; j < 4; j++)
-            y[j * t->result_pixel] = lanes[j] + bias;
+            y[j * t->result_pixel] = lanes[j];
     }
 }
 
@@ -62,9 +75,9 @@ static void tile_1x4(const row_task *t, int32_t channel, int32_t p)
     const float *source = t->source + (t->column + (ptrdiff_t)p * t->pixel_step);
     float *y = t->result + channel * t->result_channel + p * t->result_pixel;
     const ptrdiff_t s = t->pixel_step;
-    float lanes[4], bias = t->bias ? t->bias[channel] : 0.0f;
+    float lanes[4];
     int32_t d, r, k, j;
-    poetc_f4 sum = POETC_F4_ZERO;
+    poetc_f4 sum = splat_bias(t, channel);
     for (d = 0; d < t->depth; d++) {
         for (r = 0; r < t->rows; r++) {
             const float *x = source + d * t->depth_step + r * t->row_step;
@@ -77,7 +90,7 @@ static void tile_1x4(const row_task *t, int32_t channel, int32_t p)
     }
     poetc_f4_store(lanes, sum);
     for (j = 0; j < 4; j++)
-        y[j * t->result_pixel] = lanes[j] + bias;
+        y[j * t->result_pixel] = lanes[j];
 }
 
 /* One pixel of all channels, with only the taps that lie inside the source. */
@@ -95,7 +108,9 @@ static void border_pixel(const row_task *t, int32_t p)
         int32_t count = t->channels - channel < 4 ? 1 : 4;
         const float *weight = t->weight + channel * o + first * t->weight_column;
         float *y = t->result + channel * t->result_channel + p * t->result_pixel;
-        float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f;
+        const int32_t other = count == 4;
+        float s0 = bias_of(t, channel), s1 = bias_of(t, channel + other), s2 = bias_of(t, channel + 2 * other);
+        float s3 = bias_of(t, channel + 3 * other);
         for (d = 0; first < last && d < t->depth; d++) {
             for (r = 0; r < t->rows; r++) {
                 const float *x = t->source + d * t->depth_step + r * t->row_step + column;
@@ -113,11 +128,11 @@ static void border_pixel(const row_task *t, int32_t p)
                 }
             }
         }
-        y[0] = s0 + (t->bias ? t->bias[channel] : 0.0f);
+        y[0] = s0;
         if (count == 4) {
-            y[t->result_channel] = s1 + (t->bias ? t->bias[channel + 1] : 0.0f);
-            y[2 * t->result_channel] = s2 + (t->bias ? t->bias[channel + 2] : 0.0f);
-            y[3 * t->result_channel] = s3 + (t->bias ? t->bias[channel + 3] : 0.0f);
+            y[t->result_channel] = s1;
+            y[2 * t->result_channel] = s2;
+            y[3 * t->result_channel] = s3;
         }
         channel += count;
     }
