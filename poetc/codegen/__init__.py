@@ -19,9 +19,9 @@ from poetc.codegen._run import (
     rebuild,
     state_digest,
 )
+from poetc.codegen._timing import StepTimes, time_program
 from poetc.codegen._toolchain import Elf
 from poetc.codegen._toolchain import require as require_toolchain
-from poetc.codegen._timing import StepTimes, time_program
 from poetc.codegen._validate import TensorError, Validation, validate
 
 __all__ = [
