@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import asdict
 
 import numpy as np
@@ -33,7 +34,7 @@ def build(graph: Graph, options: TrainingOptions) -> TrainingGraph:
         raise UsageError(f"{graph.name}: tensor {empty!r} has no elements; there is nothing to train on")
     step = _step_counter(b, graph, options, updates, notes)
     optimizer = _Optimizer(b, options, updates, step)
-    _forward(b, graph, loss_plan, trained, options, updates, step)
+    late = _forward(b, graph, loss_plan, trained, options, updates, step)
 
     b.phase, b.source = Phase.LOSS, ""
     target = b.add_tensor(b.fresh("target"), loss_plan.target, Role.TARGET)
@@ -50,6 +51,8 @@ def build(graph: Graph, options: TrainingOptions) -> TrainingGraph:
         optimizer.update(parameter, gradient)
 
     differentiate(b, loss, trained, complete)
+    for statistics in late:
+        _move_statistics(b, *statistics, updates)
     unreached = sorted(trained - gradients.keys())
     if shifts:
         notes.append(f"{len(shifts)} biases in front of batch-norm have gradient zero and are not trained")
@@ -106,8 +109,14 @@ def _forward(
     options: TrainingOptions,
     updates: dict[str, str],
     step: str,
-) -> None:
-    """Copy what the loss needs, batch-norms and dropout in the mode that they are trained in."""
+) -> list[tuple[Operator, str, str]]:
+    """Copy what the loss needs, batch-norms and dropout in the mode that they are trained in.
+
+    Returns the batch-norms (with the batch's mean and variance) whose running statistics something else reads too:
+    those are to be moved when the step is over.
+    """
+    readers = Counter(t for op in graph.operators for t in op.inputs)
+    late: list[tuple[Operator, str, str]] = []
     needed = {loss_plan.source}
     for op in reversed(graph.operators):
         if not needed.isdisjoint(op.outputs):
@@ -117,13 +126,18 @@ def _forward(
             continue
         b.source = op.source
         if _uses_batch_statistics(op, trained, options):
-            _batch_norm(b, op, updates)
+            statistics = _batch_norm(b, op)
+            if any(readers[t] > 1 for t in op.inputs[1:3]):
+                late.append(statistics)
+            else:
+                _move_statistics(b, *statistics, updates)
         elif op.kind == "DropoutSite" and options.dropout:
             b.emit("Dropout", [op.inputs[0], step], _dropout_attributes(op, options), outputs=op.outputs)
         elif op.kind == "DropoutSite":
             b.emit("Reshape", op.inputs, {"shape": graph.tensors[op.outputs[0]].shape}, outputs=op.outputs)
         else:
             b.emit(op.kind, op.inputs, op.attributes, outputs=op.outputs)
+    return late
 
 
 def _dropout_attributes(op: Operator, options: TrainingOptions) -> dict[str, Attribute]:
@@ -132,9 +146,7 @@ def _dropout_attributes(op: Operator, options: TrainingOptions) -> dict[str, Att
     return {"ratio": op.attributes["ratio"], "seed": int.from_bytes(word, "little", signed=True)}
 
 
-def _step_counter(
-    b: Builder, graph: Graph, options: TrainingOptions, updates: dict[str, str], notes: list[str]
-) -> str:
+def _step_counter(b: Builder, graph: Graph, options: TrainingOptions, updates: dict[str, str], notes: list[str]) -> str:
     """The number of the step now running (1 in the first), where the optimizer or dropout reads it; else ""."""
     sites = sum(op.kind == "DropoutSite" for op in graph.operators)
     if sites and not options.dropout:
@@ -148,18 +160,21 @@ def _step_counter(
     return updates[before]
 
 
-def _batch_norm(b: Builder, op: Operator, updates: dict[str, str]) -> None:
-    x, running_mean, running_var, scale, bias = op.inputs
+def _batch_norm(b: Builder, op: Operator) -> tuple[Operator, str, str]:
+    """The batch-norm on the statistics of the batch; returns it with their names."""
+    x, _, _, scale, bias = op.inputs
     y = op.outputs[0]
     mean, var = b.emit("BatchNormStats", [x], outputs=[b.fresh(f"{y}:mean"), b.fresh(f"{y}:var")])
     b.emit("BatchNormApply", [x, mean, var, scale, bias], {**op.attributes, "training": True}, outputs=[y])
-    if running_mean in updates:  # statistics shared by several batch-norms: each moves them in turn
-        running_mean, running_var = updates[running_mean], updates[running_var]
-    b.phase = Phase.UPDATE
-    new = emit_update(
-        b, "BatchNormUpdate", [running_mean, running_var, mean, var], {"momentum": op.attributes.get("momentum", 0.9)}
-    )
-    b.phase = Phase.FORWARD
+    return op, mean, var
+
+
+def _move_statistics(b: Builder, op: Operator, mean: str, var: str, updates: dict[str, str]) -> None:
+    """Running statistics that several batch-norms share are moved by each in turn; nothing reads the old by then."""
+    running = [updates.get(t, t) for t in op.inputs[1:3]]
+    phase, b.phase = b.phase, Phase.UPDATE
+    new = emit_update(b, "BatchNormUpdate", [*running, mean, var], {"momentum": op.attributes.get("momentum", 0.9)})
+    b.phase = phase
     for old, updated in zip(op.inputs[1:3], new, strict=True):
         updates[old] = updated
 

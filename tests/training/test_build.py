@@ -244,3 +244,35 @@ def test_biases_that_batch_norm_cancels_are_left_alone() -> None:
     assert float(evaluate(step, moved)[step.loss]) == pytest.approx(loss, rel=1e-9)
     for options in (TrainingOptions(batch_norm="frozen"), TrainingOptions(weight_decay=1e-3)):
         assert "stem.bias" in build(graph, options).gradients
+
+
+@pytest.mark.parametrize("train", ["all", "n1.scale,n1.bias,head"])
+@pytest.mark.parametrize("own_variance", [False, True])
+def test_batch_norms_may_share_statistics(train: str, own_variance: bool) -> None:
+    """Each moves them in turn, after everything that reads the old ones (a frozen batch-norm does)."""
+    b = Builder()
+    channels = TensorType((2,))
+    x = b.add_tensor("x", TensorType((4, 2, 3, 3)), Role.INPUT)
+    mean = b.add_tensor("mean", channels, Role.STATISTIC, np.zeros(2, np.float32))
+    for name in ("n1", "n2"):
+        variance = f"{name}.var" if own_variance else "var"
+        if variance not in b.tensors:
+            b.add_tensor(variance, channels, Role.STATISTIC, np.ones(2, np.float32))
+        scale = b.add_tensor(f"{name}.scale", channels, Role.PARAMETER, np.full(2, 0.5, np.float32))
+        bias = b.add_tensor(f"{name}.bias", channels, Role.PARAMETER, np.zeros(2, np.float32))
+        attributes = {"epsilon": 1e-5, "training": False, "momentum": 0.5}
+        x = b.emit1("BatchNormApply", [x, mean, variance, scale, bias], attributes)
+        x = b.emit1("Tanh", [x])
+    x = b.emit1("Reshape", [x], {"shape": (4, 18)})
+    head = b.add_tensor("head", TensorType((18, 3)), Role.PARAMETER, np.ones((18, 3), np.float32))
+    y = b.emit1("MatMul", [x, head], {"trans_a": False, "trans_b": False, "alpha": 1.0})
+    graph = Graph("shared", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+    step = run_standard(build(graph, TrainingOptions(train=train)))
+    check_graph(step)
+    values = evaluate(step, random_inputs(step))
+    batch_means = [values[op.outputs[0]] for op in step.operators if op.kind == "BatchNormStats"]
+    expected = np.zeros(2)
+    for batch_mean in batch_means:
+        expected = 0.5 * expected + 0.5 * batch_mean
+    np.testing.assert_allclose(values[step.updates["mean"]], expected)
+    assert len(batch_means) == (2 if train == "all" else 1)
