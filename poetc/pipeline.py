@@ -14,6 +14,7 @@ from poetc.devices import DeviceProfile, build_problem, fit_notes, load_profile,
 from poetc.errors import UsageError
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
+from poetc.saved import lean, saved_bytes
 from poetc.scheduling import keep_all_peak_bytes, problem_from_json, verify
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import SolveOptions
@@ -59,12 +60,13 @@ def training_graph(request: ModelRequest) -> tuple[Graph, TrainingGraph]:
     return graph, passes.run_standard(training.build(graph, request.training))
 
 
-def analyze(request: ModelRequest) -> dict[str, Any]:
-    """What `poetc analyze` prints: the model, its training step and how small its RAM can be."""
+def analyze(request: ModelRequest, search_s: float = planning.MINIMUM_SEARCH_S) -> dict[str, Any]:
+    """What `poetc analyze` prints: the model, its training step, how small its RAM can be (`search_s` of search)."""
     graph, step = training_graph(request)
     problem = build_problem(step, load_profile(request.device), budget_bytes=0)
     peak = keep_all_peak_bytes(problem)
-    minimum = planning.smallest_ram(problem)
+    minimum = planning.smallest_ram(problem, search_s)
+    leanest = lean(problem, step)
     macs = {phase.value: 0 for phase in Phase}
     for op in step.operators:
         macs[op.phase.value] += spec(op.kind).work(bind(op, step.tensors)).macs
@@ -86,19 +88,13 @@ def analyze(request: ModelRequest) -> dict[str, Any]:
         "forward_macs": macs[Phase.FORWARD.value],
         "step_macs": sum(macs.values()),
         "saved_bytes": saved_bytes(problem),
+        "saved_bytes_lean": leanest.saved_bytes,
+        "saved_lean_energy_pj": leanest.energy_pj,
         "keep_all_peak_bytes": peak,
         "min_budget_bytes": minimum.ram_bytes,
         "min_budget_bound_bytes": minimum.bound_bytes,
         "notes": list(step.notes),
     }
-
-
-def saved_bytes(problem: Problem) -> int:
-    """Bytes that the forward pass makes and the backward pass reads: what training keeps beyond inference."""
-    phases = {op.name: op.phase for op in problem.operators}
-    made = {t for op in problem.operators if phases[op.name] == Phase.FORWARD.value for t in op.outputs}
-    read = {t for op in problem.operators if phases[op.name] == Phase.BACKWARD.value for t in op.inputs}
-    return sum(problem.tensors[t].size_bytes for t in made & read)
 
 
 def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:

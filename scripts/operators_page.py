@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
+import poetc.frontend  # noqa: F401  its translations register themselves
+from poetc.frontend._node import TRANSLATIONS
 from poetc.ops import OpSpec, registry
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
@@ -12,6 +17,35 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
 
 def family(spec: OpSpec) -> str:
     return type(spec).__module__.rsplit(".", 1)[-1]
+
+
+def kinds_named(translation: Callable[..., object]) -> list[str]:
+    """Operator kinds that the source of a translation, or of a function of its module that it calls, emits by name."""
+    module = inspect.getmodule(translation)
+    source = inspect.getsource(translation)
+    for name in sorted(set(re.findall(r"\b(_[a-z]\w*)\(", source))):
+        helper = getattr(module, name, None)
+        if inspect.isfunction(helper) and helper.__module__ == translation.__module__:
+            source += inspect.getsource(helper)
+    body = "\n".join(line for line in source.splitlines() if not line.startswith("@"))
+    return sorted(set(re.findall(r'"([A-Z]\w+)"', body)) & set(registry()))
+
+
+def onnx_section() -> list[str]:
+    lines = ["", "## ONNX operators", "", "What the importer reads (operator sets 7 to 24), by the file of"]
+    lines += ["`poetc/frontend/` that translates it, and the kinds it may become. Operators on constants alone are"]
+    lines += ["evaluated at import, whatever they are. Control flow (`If`, `Loop`, `Scan`) and domains other than"]
+    lines += ["`ai.onnx` are refused, all nodes in one message.", "", "| ONNX | file | becomes |", "|---|---|---|"]
+    for name in ("Constant", "ConstantOfShape", "DequantizeLinear", "Shape", "Size"):
+        lines.append(f"| `{name}` | _load | a value |")
+    for name, translation in sorted(TRANSLATIONS.items()):
+        own = [name] if name in registry() else []
+        kinds = sorted(
+            {*own, *(k for k in kinds_named(translation) if k not in TRANSLATIONS or own == [] or k == name)}
+        )
+        becomes = ", ".join(f"`{k}`" for k in kinds) or "views, slices, or another name for the same tensor"
+        lines.append(f"| `{name}` | {translation.__module__.rsplit('.', 1)[-1]} | {becomes} |")
+    return lines
 
 
 def page() -> str:
@@ -26,7 +60,7 @@ def page() -> str:
             notes += ["a view: no kernel, no cost"] if spec.is_view else []
             note = f" ({', '.join(notes)})" if notes else ""
             lines.append(f"| `{spec.kind}` | {summary}{note} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *onnx_section()]) + "\n"
 
 
 if __name__ == "__main__":
