@@ -1,6 +1,6 @@
 """The directory that `poetc solve` writes and the other commands read.
 
-    summary.json   the totals that `solve --json` prints
+    summary.json   the totals that `solve --json` prints, and the SHA-256 of each of the other files but the reports
     problem.json   the scheduling problem
     schedule.json  the schedule and its proof
     plan.json      offsets
@@ -14,6 +14,7 @@ A directory is written beside its destination and moved there when it is whole.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zipfile
 from collections.abc import Mapping
@@ -76,22 +77,24 @@ def write(artifact: Artifact, out: Path, reports: Mapping[str, str]) -> None:
             names = sorted(arrays)
             index = {"names": np.array(names, dtype=np.str_)}
             np.savez(staging / "values.npz", **index, **{f"v{i}": arrays[n] for i, n in enumerate(names)})  # type: ignore[arg-type]
+        digests = {path.name: _digest(path) for path in sorted(staging.iterdir())}
         for name, text in reports.items():
             (staging / name).write_text(text)
-        (staging / MARKER).write_text(_dump(artifact.summary))
+        (staging / MARKER).write_text(_dump({**artifact.summary, "files": digests}))
 
 
 def read(directory: Path) -> Artifact:
     """Read a directory back. Raises UsageError when it is not a whole one of ours."""
     if not (directory / MARKER).is_file():
         raise UsageError(f"{directory}: not a directory made by poetc solve (no {MARKER} in it)")
+    summary = _read_summary(directory)
     try:
         arrays = _read_values(directory / "values.npz")
         graph = _read_graph(directory / "graph.json", arrays)
         if graph is not None and not isinstance(graph, TrainingGraph):
             raise ValueError("graph.json is not a training graph")
         return Artifact(
-            summary=json.loads((directory / MARKER).read_text()),
+            summary=summary,
             problem=problem_from_json(
                 (directory / "problem.json").read_bytes(), source=str(directory / "problem.json")
             ),
@@ -107,6 +110,27 @@ def read(directory: Path) -> Artifact:
         raise UsageError(f"{error.filename}: missing; run poetc solve again") from error
     except (KeyError, ValueError, TypeError, zipfile.BadZipFile, json.JSONDecodeError) as error:
         raise UsageError(f"{directory}: damaged ({error}); run poetc solve again") from error
+
+
+def _read_summary(directory: Path) -> dict[str, Any]:
+    """The summary, if every file that it names is there as it was written."""
+    try:
+        summary: dict[str, Any] = json.loads((directory / MARKER).read_text())
+        files = dict(summary["files"])
+    except (KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{directory / MARKER}: damaged; run poetc solve again") from error
+    for name, digest in files.items():
+        path = directory / name
+        if not path.is_file():
+            raise UsageError(f"{path}: missing; run poetc solve again")
+        if _digest(path) != digest:
+            raise UsageError(f"{path}: damaged (not as poetc solve wrote it); run poetc solve again")
+    return summary
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_values(path: Path) -> dict[str, Array]:

@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import io
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any, Literal
 from poetc import solvers
 from poetc.devices import build_problem, load_profile, parse_duration, parse_size
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UnsupportedProblemError, UsageError
+from poetc.files import replacing_directory
 from poetc.pipeline import ModelRequest, training_graph
 from poetc.scheduling import (
     Paging,
@@ -209,11 +209,6 @@ def write(comparison: Comparison, folder: Path) -> None:
         "comparison.json": json.dumps(comparison.document(), indent=1) + "\n",
         "comparison.svg": plot(comparison),
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with replacing_directory(folder, "comparison.json") as staging:
         for name, text in texts.items():
-            temporary = folder / f".{name}.part"
-            temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, folder / name)
-    except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror}") from error
+            (staging / name).write_text(text, encoding="utf-8")

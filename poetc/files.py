@@ -1,4 +1,4 @@
-"""Directories that appear whole or not at all."""
+"""Files and directories that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -26,11 +26,35 @@ def replacing_directory(out: Path, marker: str) -> Iterator[Path]:
     staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
         yield staging
-        umask = os.umask(0)
-        os.umask(umask)
-        staging.chmod(0o777 & ~umask)
+        staging.chmod(0o777 & ~_umask())
         if out.exists():
             shutil.rmtree(out)
         staging.replace(out)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write beside the destination, then move there: a reader sees the old file or the new one, never a half.
+
+    A link is followed, and the permissions of a file that is replaced stay.
+    """
+    path = path.resolve()
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, mode)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask

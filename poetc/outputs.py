@@ -17,6 +17,7 @@ from poetc.codegen import Validation
 from poetc.codegen.program import Program
 from poetc.devices import build_problem
 from poetc.errors import CheckFailed, UsageError
+from poetc.files import write_text
 from poetc.graph import Array, Graph, TrainingGraph
 from poetc.scheduling import Problem, keep_all, pack
 
@@ -162,7 +163,7 @@ def report(directory: Path, html: Path | None = None) -> tuple[dict[str, Any], s
     reports = reporting.reports(solved)
     page = directory / "report.html"
     if html is not None:
-        html.write_text(reports["report.html"], encoding="utf-8")
+        write_text(html, reports["report.html"])
         page = html
     elif not page.exists():
         page.write_text(reports["report.html"], encoding="utf-8")

@@ -188,7 +188,14 @@ def _limits(request: SolveRequest, problem: Problem) -> Problem:
 
 def out_directory(source: Path) -> Path:
     """`MODEL.poetc` in the working directory."""
-    return Path(source.name).with_suffix(".poetc")
+    return named_after(source, ".poetc")
+
+
+def named_after(source: Path, suffix: str) -> Path:
+    """The model's name with another suffix, in the working directory. Raises UsageError if it has no name."""
+    if not source.name:
+        raise UsageError(f"{source}: is a directory, not a model")
+    return Path(source.name).with_suffix(suffix)
 
 
 def parameter_table(request: ModelRequest) -> list[Mapping[str, Any]]:

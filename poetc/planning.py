@@ -133,8 +133,10 @@ def _with_smallest(problem: Problem, error: InfeasibleError, progress: Progress)
     smallest = smallest_ram(problem)
     if smallest.ram_bytes is None or smallest.ram_bytes <= problem.budget_bytes:
         return error
+    within = "" if problem.deadline_ns is None else f" within the deadline of {problem.deadline_ns / 1e6:.3g} ms"
     return InfeasibleError(
-        f"no schedule fits in {problem.budget_bytes} bytes; {_advice(smallest)}", details=_details(problem, smallest)
+        f"no schedule fits in {problem.budget_bytes} bytes{within}; {_advice(smallest)}",
+        details=_details(problem, smallest),
     )
 
 

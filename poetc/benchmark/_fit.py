@@ -17,8 +17,8 @@ from poetc.benchmark._measure import PAGE_CLASSES, Measurement
 from poetc.devices import DeviceProfile, load_profile
 from poetc.devices.features import Features
 from poetc.errors import UsageError
+from poetc.files import write_text
 from poetc.graph import Array
-from poetc.outfile import write_text
 
 FOLDS = 5
 TERMS = ("overhead_ns", "ns_per_mac", "ns_per_flop", "ns_per_byte", "ns_per_row")

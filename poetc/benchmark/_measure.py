@@ -19,8 +19,8 @@ from poetc.codegen.program import Call, Program
 from poetc.devices import DeviceProfile, build_problem, load_profile
 from poetc.devices.features import Features, features_of
 from poetc.errors import UsageError
+from poetc.files import write_text
 from poetc.graph import Graph, TrainingGraph
-from poetc.outfile import write_text
 from poetc.scheduling import Action, Compute, PageIn, PageOut, complete, keep_all, pack
 from poetc.training import TrainingOptions
 

@@ -37,7 +37,10 @@ def exit_code_of(error: BaseException, arguments: Sequence[str]) -> int:
     if "--json" in arguments and code != INTERRUPTED:
         details = error.details if isinstance(error, PoetcError) else {}
         document = {**_STATUS.get(code, {}), **details, "error": message, "exit_code": code}
-        click.echo(json.dumps(finite(document), allow_nan=False))
+        try:
+            click.echo(json.dumps(finite(document), allow_nan=False))
+        except OSError as full:
+            code, message = describe(full)
     label = "interrupted" if code == INTERRUPTED else f"error: {message}"
     click.echo(f"poetc: {label}", err=True)
     return code

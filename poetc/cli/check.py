@@ -44,7 +44,7 @@ def check(
     of a tie between schedules.
     """
     from poetc import locking
-    from poetc.outfile import write_text
+    from poetc.files import write_text
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     fraction = locking.parse_tolerance(tolerance)

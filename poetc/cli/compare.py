@@ -100,7 +100,7 @@ def compare(
     and comparison.json, and a plot of energy over budget, comparison.svg.
     """
     from poetc import comparison
-    from poetc.pipeline import ModelRequest
+    from poetc.pipeline import ModelRequest, named_after
     from poetc.scheduling.schedule import SolveOptions
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
@@ -113,7 +113,7 @@ def compare(
         paging=paging,
         options=SolveOptions(time_limit_s=time_limit, gap=gap),
     )
-    folder = out or Path(model.name).with_suffix(".compare")
+    folder = out or named_after(model, ".compare")
     with _bar(console, quiet=quiet, verbose=verbose) as on_cell:
         result = comparison.run(request, on_cell)
     comparison.write(result, folder)

@@ -11,7 +11,7 @@ import yaml
 from poetc.devices.loading import load_profile
 from poetc.devices.profile import DeviceProfile, SourceKind
 from poetc.errors import UsageError
-from poetc.outfile import write_text
+from poetc.files import write_text
 
 RATES = ("contraction_mac_per_s", "elementwise_flop_per_s", "memory_bytes_per_s")
 

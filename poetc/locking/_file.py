@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from poetc.errors import UsageError
-from poetc.outfile import write_text
+from poetc.files import write_text
 
 VERSION = 1
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
+
+from poetc.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,11 @@ class SolveOptions:
     gap: float = 0.0  # stop when proven within this fraction of the total
     seed: int = 0
     threads: int = 1
+
+    def __post_init__(self) -> None:
+        for option, value in (("--time-limit", self.time_limit_s), ("--gap", self.gap)):
+            if math.isnan(value) or value < 0:
+                raise UsageError(f"{option} {value!r}: must be a number of at least 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ def plan_loss(graph: Graph, options: TrainingOptions) -> LossPlan:
         loss = _guess(graph, name, last)
     note = f"loss {loss} on output {name!r} {list(shape)}"
     if len(graph.outputs) > 1 and not output:
-        note += f"; the model has {len(graph.outputs)} outputs, the others are not trained (--output NAME chooses)"
+        note += f"; the model has {len(graph.outputs)} outputs, the rest is not trained (--model-output NAME chooses)"
     if loss in ("cross-entropy", "soft-cross-entropy"):
         return _cross_entropy(graph, name, last, note, options, soft=loss == "soft-cross-entropy")
     if options.label_smoothing or options.ignore_index is not None:
@@ -51,10 +51,12 @@ def plan_loss(graph: Graph, options: TrainingOptions) -> LossPlan:
 
 def _pick_output(graph: Graph, output: str) -> str:
     if output and output not in graph.outputs:
-        raise UsageError(f"--output {output!r}: the model's outputs are {', '.join(graph.outputs)}")
+        raise UsageError(f"--model-output {output!r}: the model's outputs are {', '.join(graph.outputs)}")
     name = output or graph.outputs[0]
     if graph.tensors[name].dtype is not DType.F32:
-        raise UsageError(f"output {name!r} is not a float tensor and cannot be trained; choose another with --output")
+        raise UsageError(
+            f"output {name!r} is not a float tensor and cannot be trained; choose another with --model-output"
+        )
     return name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -193,3 +194,26 @@ def test_ctrl_c_while_solving_leaves_nothing(model: Path, tmp_path: Path) -> Non
     assert process.returncode == 130
     assert rest.splitlines()[-1] == "poetc: interrupted"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["graph.json", "inference.json", "values.npz", "device.yaml", "plan.json"])
+@pytest.mark.parametrize("harm", ["missing", "changed"])
+def test_a_directory_that_is_not_whole(poetc: Run, solved: Solved, tmp_path: Path, name: str, harm: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(solved[0], copy)
+    if harm == "missing":
+        (copy / name).unlink()
+    else:
+        (copy / name).write_bytes((copy / name).read_bytes() + b" ")
+    for command in (["report", copy], ["validate", copy], ["emit", copy, "--target", "host", "-o", tmp_path / "src"]):
+        one_line(poetc(*command), 2, name)
+    assert not (tmp_path / "src").exists()
+
+
+@pytest.mark.parametrize("option", ["--gap", "--time-limit"])
+def test_not_a_number(poetc: Run, model: Path, option: str) -> None:
+    one_line(poetc("solve", model, "--batch", "4", "--budget", "70%", option, "nan"), 2, option)
+
+
+def test_a_model_without_a_name(poetc: Run) -> None:
+    one_line(poetc("solve", ""), 2, "directory")

@@ -117,7 +117,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     def fail(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("poetc.outfile.os.replace", fail)
+    monkeypatch.setattr("poetc.files.os.replace", fail)
     with pytest.raises(OSError, match="no space"):
         write(path, LockFile(version=1).with_entry(ENTRY))
     assert path.read_bytes() == before

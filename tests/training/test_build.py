@@ -101,7 +101,7 @@ def test_bad_options_name_the_option() -> None:
     ):
         with pytest.raises(UsageError, match=option):
             TrainingOptions(**kwargs)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="--output"):
+    with pytest.raises(UsageError, match="--model-output"):
         build(small_cnn(), TrainingOptions(output="nope"))
 
 
