@@ -71,8 +71,8 @@ def test_losses_of_ten_updates(reference: Reference, optimizer: str, tmp_path: P
         write_records(tmp_path / "data.bin", archive)
         expected = archive[f"curve.{optimizer}"]
     losses, _ = train(tmp_path / "src", tmp_path / "data.bin", len(expected))
-    # Some of these curves are chaotic: rates at which the loss jumps and an update makes a difference some hundred times
-    # larger, where single precision cannot follow double (the test above follows all ten).
+    # Some of these curves are chaotic: at rates where the loss jumps, an update makes a difference some hundred times
+    # larger, and single precision cannot follow double (the test above follows all ten).
     np.testing.assert_allclose(losses[:4], expected[:4], rtol=5e-5)
     if np.all(np.diff(expected) < 0):
         np.testing.assert_allclose(losses, expected, rtol=1e-3)
