@@ -13,7 +13,7 @@ import onnx
 from poetc.errors import PoetcError, UnsupportedModelError, UsageError
 
 # The translations register themselves.
-from poetc.frontend import (  # noqa: F401  # noqa: F401
+from poetc.frontend import (  # noqa: F401
     _batching,
     _folding,
     onnx_attention,
