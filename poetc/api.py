@@ -62,6 +62,7 @@ class _Solvable:
         device: str | Path = "host",
         budget: Size | None = None,
         deadline: str | None = None,
+        max_written: Size | None = None,
         objective: Literal["energy", "time"] | None = None,
         paging: bool = True,
         solver: str = "poetc",
@@ -71,13 +72,15 @@ class _Solvable:
         progress: Progress = _silent,
     ) -> Solution:
         """The schedule of least energy (or time) in `budget`: bytes, "256kB" or "60%" (of the keep-all peak); by
-        default the device's RAM. `objective` is by default a problem file's own, and energy for a model. Raises
-        InfeasibleError, which says the smallest budget that works, and LimitError.
+        default the device's RAM. `max_written`: the most that a step may write to the store. `objective` is by default
+        a problem file's own, and energy for a model. Raises InfeasibleError, which says the smallest budget that works,
+        and LimitError.
         """
         request = SolveRequest(
             model=self._model(device),
             budget=str(budget) if budget is not None else None,
             deadline=deadline,
+            max_written=None if max_written is None else str(max_written),
             objective=objective,
             paging=paging,
             solver=solver,

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from poetc import frontend, passes, planning, reporting, training
+from poetc import frontend, outputs, passes, planning, reporting, training
 from poetc.artifact import Artifact, write
-from poetc.devices import DeviceProfile, build_problem, fit_notes, load_profile, parse_duration, parse_size
+from poetc.devices import DeviceProfile, build_problem, fit_notes, life_steps, load_profile, parse_duration, parse_size
 from poetc.errors import UsageError
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
 from poetc.saved import lean, saved_bytes
 from poetc.scheduling import keep_all_peak_bytes, problem_from_json, verify
 from poetc.scheduling.problem import Problem
-from poetc.scheduling.schedule import SolveOptions
+from poetc.scheduling.schedule import PageOut, Schedule, SolveOptions
 from poetc.training import TrainingOptions
 
 Progress = Callable[[str], None]
+YEAR_NS = 365 * 24 * 3600 * 10**9
 
 
 def _silent(message: str) -> None:
@@ -47,6 +49,7 @@ class SolveRequest:
     model: ModelRequest
     budget: str | None = None
     deadline: str | None = None
+    max_written: str | None = None  # to the store, in one step
     objective: str | None = None
     paging: bool = True
     solver: str = "poetc"
@@ -131,6 +134,10 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         "recomputes": trace.recomputes,
         "page_outs": trace.page_outs,
         "page_ins": trace.page_ins,
+        "store_bytes": trace.store_bytes,
+        "store_written_bytes": trace.written_bytes,
+        "store_write_limit_bytes": problem.write_limit_bytes,
+        **_wear(problem, schedule, profile, trace.time_ns),
         "operators": len(problem.operators),
         "solver": schedule.solver,
         "solve_seconds": round(time.perf_counter() - started, 3),
@@ -148,10 +155,25 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         inference=graph,
         profile=profile,
     )
+    summary |= outputs.predicted_sizes(artifact)
     if request.out is not None:
         progress("writing the report")
         write(artifact, request.out, reporting.reports(artifact))
     return artifact
+
+
+def _wear(problem: Problem, schedule: Schedule, profile: DeviceProfile | None, time_ns: int) -> dict[str, Any]:
+    """How long the store lasts, in steps and in years of training without a pause; None where nothing is written or the
+    profile does not say what the store endures."""
+    pages = Counter(step.tensor for step in schedule.steps if isinstance(step, PageOut))
+    store = profile.stores[profile.default_store] if profile is not None and profile.default_store else None
+    steps = None
+    if store is not None and pages:
+        steps = life_steps(store, [(problem.tensors[t].footprint_bytes, times) for t, times in pages.items()])
+    return {
+        "store_life_steps": steps,
+        "store_life_years": None if steps is None else steps * time_ns / YEAR_NS,
+    }
 
 
 def _problem(
@@ -179,6 +201,8 @@ def _limits(request: SolveRequest, problem: Problem) -> Problem:
     if request.deadline is not None:
         deadline = parse_duration(request.deadline, of=problem.compute_once_ns, option="--deadline")
     changes: dict[str, Any] = {"budget_bytes": budget, "deadline_ns": deadline}
+    if request.max_written is not None:
+        changes["write_limit_bytes"] = parse_size(request.max_written, option="--max-written")
     if request.objective is not None:
         changes["objective"] = request.objective
     if not request.paging:

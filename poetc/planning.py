@@ -134,6 +134,8 @@ def _with_smallest(problem: Problem, error: InfeasibleError, progress: Progress)
     if smallest.ram_bytes is None or smallest.ram_bytes <= problem.budget_bytes:
         return error
     within = "" if problem.deadline_ns is None else f" within the deadline of {problem.deadline_ns / 1e6:.3g} ms"
+    if problem.write_limit_bytes is not None:
+        within += f" with at most {problem.write_limit_bytes} bytes written to the store"
     # Below the bound nothing fits at all; above it the proof is about this order of first executions.
     order = "" if problem.budget_bytes < smallest.bound_bytes else " with operators in the model's order"
     return InfeasibleError(

@@ -302,13 +302,12 @@ class CutModel:
                     mip.row([column, self.store[t]], [1.0, -1.0], upper=0.0)
                 if self.pages >= 0:
                     mip.row([column, self.pages], [1.0, -1.0], upper=0.0)
-        limit = model.problem.store_capacity_bytes
-        if limit is not None and self.store:
-            index = list(self.store.values())
+        if model.store_limited and self.store:  # capacity, and what may be written
+            scale = float(max(1, model.store_free))
             mip.row(
-                index,
-                [float(model.footprint[t]) / max(1, limit) for t in self.store],
-                upper=model.store_free / max(1, limit),
+                list(self.store.values()),
+                [model.footprint[t] / scale for t in self.store],
+                upper=model.store_free / scale,
             )
 
     def _deadline(self, deadline_ns: int) -> None:

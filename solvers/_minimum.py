@@ -103,7 +103,8 @@ def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, r
     best: list[int] | None = None
     model = Model(problem)
     high = keep_all_peak_bytes(problem)
-    if problem.deadline_ns is None or model.time(model.keep_all()) <= problem.deadline_ns:
+    in_time = problem.deadline_ns is None or model.time(model.keep_all()) <= problem.deadline_ns
+    if in_time and model.stored_bytes(model.keep_all()) <= model.store_free:
         best = model.keep_all()
     else:
         return MinimumBudget(smallest_bytes=None, lower_bound_bytes=low, schedule=None)

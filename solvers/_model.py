@@ -87,8 +87,11 @@ class Model:
         self.capacity = problem.budget_bytes - problem.base_bytes
         self.paging_capacity = self.capacity - problem.page_buffer_bytes
         stored = sum(s for s, there in zip(self.footprint, self.on_store, strict=True) if there)
-        limit = problem.store_capacity_bytes
-        self.store_free = NEVER << 30 if limit is None else limit - stored
+        # Room on the store. No solver writes a tensor twice, so a limit on what is written is room as well.
+        limits = [] if problem.store_capacity_bytes is None else [problem.store_capacity_bytes - stored]
+        limits += [] if problem.write_limit_bytes is None else [problem.write_limit_bytes]
+        self.store_limited = bool(limits)
+        self.store_free = min(limits, default=NEVER << 30)
 
     def _loss_position(self) -> int:
         """The first operator of the backward pass: where everything kept for it is resident at once."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, keep_all
@@ -14,6 +15,7 @@ from poetc.solvers._cuts import CutModel, Relaxation
 from poetc.solvers._exact import search
 from poetc.solvers._ladder import choose_cuts, cut_counts, single_cut_positions
 from poetc.solvers._minimum import lower_bound_bytes, min_budget
+from poetc.solvers._orders import best_order, reordered, restored
 from poetc.solvers._plans import codes_of
 from poetc.solvers._search import Race
 from poetc.solvers._staged import StagedModel
@@ -37,6 +39,7 @@ STAGED_CLASS = (
     "and page-ins right before the first that can read them"
 )
 STAGED_FORWARD = "; nothing computed again or read back before the loss"
+ORDER_SHARE = 0.25  # of the time limit, at most, for the search for an order
 ROUNDING = 1e-8  # a gap below this fraction of the total is what HiGHS's tolerances leave open
 
 
@@ -196,6 +199,11 @@ class _Solve:
             )
         stored = sum(model.footprint[t] for t in model.page_outs_needed)
         if stored > model.store_free:
+            limit = problem.write_limit_bytes
+            if limit is not None and stored > limit:
+                raise InfeasibleError(
+                    f"what must end on the store takes {stored} bytes of writing, the limit is {limit}; allow that"
+                )
             raise InfeasibleError(
                 f"the store is too small: {stored - model.store_free} bytes more are needed at the end"
             )
@@ -241,7 +249,9 @@ class _Solve:
     def infeasible(self, why: str) -> BudgetError:
         smallest = min_budget(self.problem, time_limit_s=max(2.0, min(20.0, self.stop_at - time.monotonic())))
         budget = self.problem.budget_bytes
-        text = f"no schedule fits in {budget} bytes ({why})"
+        written = self.problem.write_limit_bytes
+        within = "" if written is None else f" with at most {written} bytes written to the store"
+        text = f"no schedule fits in {budget} bytes{within} ({why})"
         if smallest.smallest_bytes is None or smallest.smallest_bytes <= budget:
             text += " together with the deadline; allow more of either"
         else:
@@ -295,4 +305,12 @@ class _Solve:
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """The cheapest schedule found, with a lower bound. Raises InfeasibleError only if proven, else LimitError."""
-    return _Solve(problem, options, progress).run()
+    started = time.monotonic()
+    order = None
+    if not options.fixed_order:
+        order = best_order(problem, options, started + ORDER_SHARE * options.time_limit_s)
+    if order is None:
+        return _Solve(problem, options, progress).run()
+    left_s = max(0.1, options.time_limit_s - (time.monotonic() - started))
+    schedule = _Solve(reordered(problem, order), replace(options, time_limit_s=left_s), progress).run()
+    return restored(schedule, order)

@@ -24,6 +24,11 @@ problem_options = _options.stacked(
         help="What to minimise. Default: energy, or what a problem.json says.",
     ),
     click.option("--paging/--no-paging", default=True, show_default=True, help="May tensors go to the device's store."),
+    click.option(
+        "--max-written",
+        metavar="SIZE",
+        help="The most that one training step may write to the store, in whole blocks: it wears out.",
+    ),
     _options.batch_option,
     _options.training_options,
     _options.solver_option,

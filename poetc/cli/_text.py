@@ -63,9 +63,29 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("gap on overhead", percent(summary["overhead_gap"])),
             ("time", duration(summary["time_ns"]) + (f"  (deadline {duration(limit)})" if limit is not None else "")),
             ("schedule", f"{summary['operators']} operators; {moves}"),
+            ("written a step", _written(summary)),
+            ("flash", _flash(summary)),
             ("written to", str(summary["out"] or "")),
         )
     )
+
+
+def _flash(summary: Mapping[str, Any]) -> str:
+    """What firmware will take, predicted."""
+    if summary.get("flash_bytes") is None:
+        return ""
+    code, tables, image = (size(summary[f"flash_{part}_bytes"]) for part in ("code", "tables", "image"))
+    return f"{size(summary['flash_bytes'])}  (code {code}, tables {tables}, weights {image}; {summary['firmware_board']})"
+
+
+def _written(summary: Mapping[str, Any]) -> str:
+    from poetc.reporting import life
+
+    written, limit = summary["store_written_bytes"], summary["store_write_limit_bytes"]
+    if not written:
+        return ""
+    worn = life(summary)
+    return size(written) + ("" if limit is None else f" of {size(limit)} allowed") + (worn and f"; {worn}")
 
 
 def validate_text(result: Mapping[str, Any]) -> str:
@@ -167,9 +187,11 @@ def run_text(document: Mapping[str, Any]) -> str:
                 if reserve
                 else "",
             ),
-            ("flash", f"{count('flash_bytes')} B" if document.get("flash_bytes") else ""),
+            ("flash", _beside(document, "flash")),
+            ("RAM as linked", _beside(document, "ram")),
             ("instructions", count("instructions")),
             ("pages", f"{document['page_outs']:,} out, {document['page_ins']:,} in"),
+            ("written a step", size(document["store_written_bytes"] or None)),
             ("state", document["state_sha256"]),
         )
     )
@@ -183,6 +205,14 @@ def run_text(document: Mapping[str, Any]) -> str:
     return f"{lines}\n\n{table(('operator', 'kind', 'times', 'instructions', 'share'), rows)}"
 
 
+def _beside(document: Mapping[str, Any], what: str) -> str:
+    """Bytes of the program, and what was predicted."""
+    measured, predicted = document.get(f"{what}_bytes"), document.get(f"{what}_predicted_bytes")
+    if not measured or predicted is None:
+        return f"{measured:,} B" if measured else ""
+    return f"{measured:,} B  (predicted {predicted:,} B, {(predicted - measured) / measured:+.1%})"
+
+
 def emit_text(document: Mapping[str, Any]) -> str:
     """What was emitted, and what it needs."""
     goal = document["makes"]
@@ -194,5 +224,7 @@ def emit_text(document: Mapping[str, Any]) -> str:
             ("constants in flash", size(document["flash_bytes"])),
             ("store", size(document["store_bytes"])),
             ("steps", f"{document['steps']:,}"),
+            ("flash, all of it", size(document["firmware_flash_bytes"])),
+            ("RAM, all of it", size(document["firmware_ram_bytes"])),
         )
     )

@@ -7,6 +7,7 @@ from poetc.devices.loading import list_profiles, load_profile, profile_to_dict, 
 from poetc.devices.profile import DeviceProfile, Quantity, Source, Store
 from poetc.devices.totals import Totals, compute_totals, fit_notes, flash_needed_bytes
 from poetc.devices.units import format_bytes, format_ns, format_pj, parse_duration, parse_size
+from poetc.devices.wear import life_steps
 
 __all__ = [
     "DeviceProfile",
@@ -25,6 +26,7 @@ __all__ = [
     "format_ns",
     "format_pj",
     "is_flash_resident",
+    "life_steps",
     "list_profiles",
     "load_profile",
     "parse_duration",

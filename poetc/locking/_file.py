@@ -22,6 +22,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     batch: int | None = None
     budget: str | None = None
     deadline: str | None = None
+    max_written: str | None = None
     objective: str | None = "energy"  # in a lock file what was minimised; None asks for the problem's own
     paging: bool = True
     solver: str = "poetc"

@@ -52,6 +52,8 @@ def entry_name(options: Options) -> str:
     parts.append(options.budget or "all RAM")
     if options.deadline is not None:
         parts.append(f"deadline {options.deadline}")
+    if options.max_written is not None:
+        parts.append(f"at most {options.max_written} written")
     parts += [f"{key} {value}" for key, value in sorted(options.training.items())]
     return ", ".join(parts)
 
@@ -69,6 +71,7 @@ def options_of(request: SolveRequest, folder: Path) -> Options:
         batch=model.batch,
         budget=request.budget,
         deadline=request.deadline,
+        max_written=request.max_written,
         objective=request.objective,
         paging=request.paging,
         solver=request.solver,
@@ -94,6 +97,7 @@ def request_of(options: Options, folder: Path) -> SolveRequest:
         model=ModelRequest(source=source, batch=options.batch, device=device, training=training),
         budget=options.budget,
         deadline=options.deadline,
+        max_written=options.max_written,
         objective=options.objective,
         paging=options.paging,
         solver=options.solver,

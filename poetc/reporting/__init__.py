@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from poetc.reporting._solved import Solved
+from poetc.reporting._words import life
 from poetc.reporting.html import html
 from poetc.reporting.text import text
 
 if TYPE_CHECKING:
     from poetc.artifact import Artifact
 
-__all__ = ["Solved", "html", "reports", "text"]
+__all__ = ["Solved", "html", "life", "reports", "text"]
 
 
 def reports(artifact: Artifact) -> dict[str, str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from poetc.devices.units import format_bytes, format_ns, format_pj
 from poetc.reporting._solved import Solved
 from poetc.scheduling.schedule import Status
@@ -45,6 +48,22 @@ def overhead(solved: Solved) -> str:
         if once > 0:
             parts.append(f"{percent((value - once) / once)} more {name}" if value > once else f"no extra {name}")
     return " and ".join(parts) + " than computing everything once" if parts else ""
+
+
+def wear(solved: Solved) -> str:
+    """What limits the writing to the store, and what it leads to; empty if neither is known."""
+    limit = solved.problem.write_limit_bytes
+    parts = ["" if limit is None else f"of {format_bytes(limit)} allowed", life(solved.summary)]
+    return "; ".join(part for part in parts if part)
+
+
+def life(summary: Mapping[str, Any]) -> str:
+    """How long the store lasts; empty if that is not known."""
+    steps, years = summary.get("store_life_steps"), summary.get("store_life_years")
+    if steps is None or years is None:
+        return ""
+    span = f"{years:,.1f} years" if years >= 1 else f"{years * 365:,.1f} days"
+    return f"worn out after {steps:,} steps ({span} without a pause)"
 
 
 def verdict(solved: Solved) -> str:

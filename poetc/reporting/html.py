@@ -175,6 +175,7 @@ def _totals(solved: Solved) -> str:
             "page transfers",
             f"{trace.page_outs:,} out, {trace.page_ins:,} in; {format_bytes(trace.store_bytes)} on the store",
         ),
+        ("written to the store", f"{format_bytes(trace.written_bytes)} a step {_words.wear(solved)}"),
         ("peak RAM", f"{trace.peak_bytes:,} bytes at step {trace.peak_step:,}"),
         ("budget", f"{problem.budget_bytes:,} bytes"),
         ("runtime and stack", f"{problem.base_bytes:,} bytes"),

@@ -63,6 +63,8 @@ def _cost(solved: Solved) -> str:
     rows.append(
         ("paged", f"{trace.page_outs} out, {trace.page_ins} in", f"{format_bytes(trace.store_bytes)} on the store")
     )
+    if trace.written_bytes:
+        rows.append(("written", format_bytes(trace.written_bytes), _words.wear(solved)))
     return f"One training step ({_words.MODELLED[0].lower()}{_words.MODELLED[1:-1]})\n" + _table(rows, right=(1,))
 
 

@@ -39,6 +39,7 @@ class Trace:
     page_ins: int
     page_outs: int
     store_bytes: int  # footprints on the store at the end, which is the most that it ever holds
+    written_bytes: int  # footprints of all page-outs
     residencies: tuple[tuple[int, int, int], ...]  # (tensor, first step, end): in RAM during [first step, end)
 
     def resident_at(self, step: int) -> tuple[int, ...]:
@@ -81,7 +82,7 @@ class _Replay:
         self.executions = [0] * len(problem.operators)
         self.ram: list[int] = []
         self.residencies: list[tuple[int, int, int]] = []
-        self.energy_pj = self.time_ns = self.page_ins = self.page_outs = 0
+        self.energy_pj = self.time_ns = self.page_ins = self.page_outs = self.written_bytes = 0
 
     def execute(self, step: Step) -> None:
         match step:
@@ -155,6 +156,10 @@ class _Replay:
         capacity = self.problem.store_capacity_bytes
         if capacity is not None and self.store_bytes > capacity:
             self.refuse(f"the store would hold {self.store_bytes} bytes, its capacity is {capacity}", tensor.name)
+        self.written_bytes += tensor.footprint_bytes
+        limit = self.problem.write_limit_bytes
+        if limit is not None and self.written_bytes > limit:
+            self.refuse(f"{self.written_bytes} bytes would be written to the store, the limit is {limit}", tensor.name)
         self.ram.append(self.fixed_bytes + self.resident_bytes)
         self.check_budget(tensor.name)
         self.page_outs += 1
@@ -225,5 +230,6 @@ class _Replay:
             page_ins=self.page_ins,
             page_outs=self.page_outs,
             store_bytes=self.store_bytes,
+            written_bytes=self.written_bytes,
             residencies=tuple(sorted(self.residencies, key=lambda r: (r[1], r[0], r[2]))),
         )

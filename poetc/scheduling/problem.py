@@ -76,8 +76,9 @@ class Problem:
 
     RAM in use at a step = base_bytes + resident tensors (inputs and outputs of the running operator included) +
     its workspace + page_buffer_bytes if the schedule pages at all. Store in use = footprints of all that is or ever was
-    there in the step. Energy of a schedule = sum of operator and page energies. Time likewise (Paging.SYNC). Every
-    operator is executed at least once; every tensor with `final` is there at the end.
+    there in the step. Written = the footprint of every page-out, a second one of the same tensor too. Energy of a
+    schedule = sum of operator and page energies. Time likewise (Paging.SYNC). Every operator is executed at least once;
+    every tensor with `final` is there at the end.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Problem:
     base_bytes: int = 0  # RAM outside the tensors: runtime state, stack
     page_buffer_bytes: int = 0
     store_capacity_bytes: int | None = None
+    write_limit_bytes: int | None = None  # what a schedule may write to the store, for the sake of its endurance
     alignment_bytes: int = 16
     semantics: Semantics = Semantics.EXACT
     device: str = ""

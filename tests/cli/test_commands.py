@@ -20,6 +20,7 @@ Solved = tuple[Path, Ended]
 
 SOLVE_KEYS = {"status", "solver", "solve_seconds", "out", "operators", "recomputes", "page_outs", "page_ins"}
 SOLVE_KEYS |= {"energy_pj", "energy_bound_pj", "compute_once_pj", "gap", "overhead_gap", "time_ns", "deadline_ns"}
+SOLVE_KEYS |= {"store_bytes", "store_written_bytes", "store_life_steps", "store_life_years"}
 SOLVE_KEYS |= {"budget_bytes", "peak_bytes", "arena_bytes", "keep_all_peak_bytes", "min_budget_bytes"}
 VALIDATE_KEYS = {"loss_rel_error", "max_grad_rel_error", "bit_identical_to_keep_all", "tensors"}
 VALIDATE_KEYS |= {"peak_predicted_bytes", "peak_measured_bytes"}
@@ -49,6 +50,21 @@ def test_solve_answers_with_every_key(solved: Solved) -> None:
     assert answer["compute_once_pj"] <= answer["energy_bound_pj"] <= answer["energy_pj"]
     assert answer["recomputes"] + answer["page_ins"] > 0
     assert all(line.startswith("poetc: note: ") for line in ended.err.splitlines())
+
+
+def test_what_is_written_to_the_store_is_said_and_limited(poetc: Run, model: Path, tmp_path: Path) -> None:
+    """A card on the board, and a budget at which paging pays."""
+    limits = ("--batch", "4", "--device", "stm32f746", "--budget", "65%", "--gap", "0.1", "--time-limit", "10")
+    free = poetc("solve", model, *limits, "-o", tmp_path / "free", "--json").json
+    assert free["store_written_bytes"] >= free["page_outs"] * 512 > 0
+    assert free["store_life_steps"] == 1000 * 4_000_000_000 // free["store_written_bytes"]
+    assert f"worn out after {free['store_life_steps']:,} steps" in (tmp_path / "free" / "report.txt").read_text()
+    allowed = free["store_written_bytes"] // 2
+    ended = poetc("solve", model, *limits, "--max-written", allowed, "-o", tmp_path / "limited", "--json")
+    assert ended.code == 0, ended.err
+    assert ended.json["store_written_bytes"] <= allowed == ended.json["store_write_limit_bytes"]
+    ran = poetc("run", tmp_path / "limited", "--on", "host", "--steps", "1", "--json").json
+    assert ran["store_written_bytes"] == ended.json["store_written_bytes"]
 
 
 def test_solve_says_it_in_words_too(poetc: Run, model: Path, tmp_path: Path) -> None:

@@ -270,6 +270,16 @@ def test_store_capacity() -> None:
     assert check(again, store_capacity_bytes=16).store_bytes == 16, "paging out again writes the same page"
 
 
+def test_limit_on_what_is_written() -> None:
+    steps = (PageOut(X), Compute(MATMUL), PageOut(A), *PLAIN[1:])
+    assert check(steps, write_limit_bytes=80).written_bytes == 80
+    refused(steps, 2, "80 bytes would be written to the store, the limit is 79", write_limit_bytes=79)
+    again = (PageOut(X), PageOut(X), *PLAIN)
+    assert check(again, write_limit_bytes=32).written_bytes == 32, "the same page twice wears twice"
+    refused(again, 1, "32 bytes would be written", write_limit_bytes=31)
+    refused((PageOut(X), *PLAIN), 0, "16 bytes would be written", write_limit_bytes=0)
+
+
 @pytest.mark.parametrize("place, where", [("ram", "in RAM"), ("store", "on the store")])
 def test_final_places(place: str, where: str) -> None:
     tensors = list(example().tensors)

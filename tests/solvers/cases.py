@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from random import Random
 
-from poetc.scheduling import Problem
+from poetc.scheduling import PageOut, Problem
 from tests.support.oracle import Optimum, optimum
 from tests.support.problems import random_dag, training_problem, with_budget
 
@@ -26,6 +26,27 @@ def case(seed: int) -> tuple[Problem, Optimum | None]:
         problem = dataclasses.replace(problem, deadline_ns=limit)
     if random.random() < 0.2:
         problem = dataclasses.replace(problem, objective="time")
+    return problem, optimum(problem)
+
+
+@functools.cache
+def worn(seed: int) -> tuple[Problem, Optimum | None] | None:
+    """`case(seed)` with half of what its optimum writes to the store allowed, or half of its pages; None if it writes
+    nothing.
+    """
+    problem, best = case(seed)
+    if best is None:
+        return None
+    written = sum(problem.tensors[s.tensor].footprint_bytes for s in best.steps if isinstance(s, PageOut))
+    if not written:
+        return None
+    random = Random(seed)
+    limit = random.choice((0, written // 2, written - 1, written))
+    there = sum(t.footprint_bytes for t in problem.tensors if t.initial == "store")
+    if random.random() < 0.5:
+        problem = dataclasses.replace(problem, write_limit_bytes=limit)
+    else:
+        problem = dataclasses.replace(problem, store_capacity_bytes=there + limit)
     return problem, optimum(problem)
 
 

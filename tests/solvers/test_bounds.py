@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from poetc.errors import InfeasibleError
+from poetc.scheduling import SolveOptions
 from poetc.scheduling import lower_bound_bytes as order_free_bound
+from poetc.solvers import solve
 from poetc.solvers._cuts import CutModel
 from poetc.solvers._exact import search
 from poetc.solvers._minimum import lower_bound_bytes
 from poetc.solvers._model import Model
-from tests.solvers.cases import case
+from tests.solvers.cases import case, worn
 
 SEEDS = range(240)
+WRITING = range(400)  # few of them write to the store
 
 
 def cut_lists(model: Model) -> list[tuple[list[int], bool]]:
@@ -34,6 +38,44 @@ def test_cut_bounds_never_exceed_the_optimum(relax: bool) -> None:
             tight += len(cuts) == model.n_ops and relaxation.bound == optimum.cost
     # With a cut at every operator the MIP is often the optimum: a bound that was always weak would be a defect too.
     assert tight > (50 if not relax else 10)
+
+
+def test_limits_of_the_store_bind_bounds_and_schedules() -> None:
+    """Capacity and what may be written: no bound beyond the exhaustive optimum, and the solver finds that optimum."""
+    dearer = impossible = 0
+    for seed in WRITING:
+        limited = worn(seed)
+        if limited is None:
+            continue
+        problem, optimum = limited
+        if optimum is None:
+            impossible += 1
+            with pytest.raises(InfeasibleError):
+                solve(problem, options=SolveOptions(time_limit_s=60))
+            continue
+        model = Model(problem)
+        for cuts, between in cut_lists(model):
+            relaxation = CutModel(model, cuts, between=between).solve(time_limit_s=10)
+            assert not relaxation.infeasible and relaxation.bound <= optimum.cost, (seed, cuts)
+        assert solve(problem, options=SolveOptions(time_limit_s=60)).proof.objective == optimum.cost, seed
+        free = case(seed)[1]
+        dearer += free is not None and optimum.cost > free.cost
+    assert dearer > 3
+    assert impossible
+
+
+def test_the_row_for_the_store_raises_bounds() -> None:
+    """Without it the relaxation would page for what the limit forbids."""
+    raised = 0
+    for seed in WRITING:
+        limited = worn(seed)
+        if limited is not None and limited[1] is not None:
+            bounds = [
+                CutModel(model, range(model.n_ops), between=True).solve(time_limit_s=10).bound
+                for model in (Model(case(seed)[0]), Model(limited[0]))
+            ]
+            raised += bounds[1] > bounds[0]
+    assert raised
 
 
 def test_budget_bounds_never_exceed_a_feasible_budget() -> None:

@@ -182,7 +182,8 @@ class _Moves:
     def settle(self, done: int, ram: int, store: int) -> tuple[State, tuple[Step, ...]]:
         """The state without what can be of no use any more, and the steps that free it."""
         needed = self.needed(done, store)
-        if self.problem.store_capacity_bytes is None:  # else what lies on the store goes on to count
+        limits = self.problem.store_capacity_bytes, self.problem.write_limit_bytes
+        if limits == (None, None):  # else what lies on the store goes on to count
             store &= needed | self.final_store
         return (done, ram & needed, store), _frees(ram & ~needed)
 
@@ -208,7 +209,10 @@ class _Moves:
             chosen = [t for i, t in enumerate(able) if choice >> i & 1]
             capacity = self.problem.store_capacity_bytes
             stored = sum(tensors[t].footprint_bytes for t in _bits(store | _mask(chosen)))
-            if not chosen or capacity is None or stored <= capacity:
+            there = sum(t.footprint_bytes for t in tensors if t.initial == "store")
+            limit = self.problem.write_limit_bytes
+            fits = (capacity is None or stored <= capacity) and (limit is None or stored - there <= limit)
+            if not chosen or fits:
                 time = sum(tensors[t].page_out_ns for t in chosen) if self.page_time else 0
                 energy = sum(tensors[t].page_out_pj for t in chosen)
                 yield _mask(chosen), tuple(PageOut(t) for t in chosen), energy, time
