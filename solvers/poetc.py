@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
 
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, keep_all
@@ -15,7 +14,6 @@ from poetc.solvers._cuts import CutModel, Relaxation
 from poetc.solvers._exact import search
 from poetc.solvers._ladder import choose_cuts, cut_counts, single_cut_positions
 from poetc.solvers._minimum import lower_bound_bytes, min_budget
-from poetc.solvers._orders import best_order, reordered, restored
 from poetc.solvers._plans import codes_of
 from poetc.solvers._search import Race
 from poetc.solvers._staged import StagedModel
@@ -39,7 +37,6 @@ STAGED_CLASS = (
     "and page-ins right before the first that can read them"
 )
 STAGED_FORWARD = "; nothing computed again or read back before the loss"
-ORDER_SHARE = 0.25  # of the time limit, at most, for the search for an order
 ROUNDING = 1e-8  # a gap below this fraction of the total is what HiGHS's tolerances leave open
 
 
@@ -305,12 +302,4 @@ class _Solve:
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """The cheapest schedule found, with a lower bound. Raises InfeasibleError only if proven, else LimitError."""
-    started = time.monotonic()
-    order = None
-    if not options.fixed_order:
-        order = best_order(problem, options, started + ORDER_SHARE * options.time_limit_s)
-    if order is None:
-        return _Solve(problem, options, progress).run()
-    left_s = max(0.1, options.time_limit_s - (time.monotonic() - started))
-    schedule = _Solve(reordered(problem, order), replace(options, time_limit_s=left_s), progress).run()
-    return restored(schedule, order)
+    return _Solve(problem, options, progress).run()
