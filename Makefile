@@ -60,6 +60,10 @@ bench-kernels: setup ## whole training steps beside PyTorch and onnxruntime-trai
 	bench/setup_peers
 	$(BIN)/python bench/kernels.py --torch build/peers/torch/bin/python --ort build/peers/ort/bin/python $(BENCH_ARGS)
 
+.PHONY: bench-zoo
+bench-zoo: setup-test ## analyze and solve every outside model file; resumable: build/zoo.csv
+	$(BIN)/python -m bench.zoo --models "$(MODELS)" $(BENCH_ARGS)
+
 .PHONY: fuzz
 fuzz: setup-test ## 100,000 damaged and distorted models through the importer (CASES=...)
 	$(BIN)/python -m bench.fuzz --cases $(or $(CASES),100000) --jobs $(JOBS)

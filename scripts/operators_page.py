@@ -31,11 +31,34 @@ def kinds_named(translation: Callable[..., object]) -> list[str]:
     return sorted(set(re.findall(r'"([A-Z]\w+)"', body)) & set(registry()))
 
 
+REFUSED = """
+## What is refused
+
+In one message that names every node, with exit code 3:
+
+- control flow (`If`, `Loop`, `Scan`, `SequenceMap`) and operators of other domains (`ai.onnx.ml`, `com.microsoft`,
+  `ai.onnx.preview.training`, ...), and any operator that is not in the table above unless its inputs are constants;
+- three or more spatial axes (convolution, pooling);
+- sequences as inputs or outputs, sparse weights, strings and complex numbers;
+- arithmetic on integers that would differ from ours, which is in 32 bits: division, subtraction of unsigned ones, sums
+  along an axis, padding, inputs of 8 and 16 bits, casts to them or to floats of less than 16 bits;
+- what must be constant but is computed from the inputs: shapes, axes, pads, scales, bounds of `Clip`;
+- recurrent layers with sequence lengths, `input_forget` or activations with parameters; more than 4096 steps;
+- quantized activations (`QuantizeLinear`, `DequantizeLinear` behind an operator); quantized weights are read;
+- `Resize` with an `extrapolation_value`; modes that the kernel does not know (cubic, antialias, regions) are products
+  with constant matrices, for axes of up to 4096 elements;
+- operator sets before 7.
+
+A reduction over an axis without elements is an error of the model (exit code 2). A `Dropout` whose mask is read never
+drops anything. The node tests of the `onnx` package run for every operator of the table
+(`tests/frontend/test_node_cases.py` counts those refused, by reason).
+"""
+
+
 def onnx_section() -> list[str]:
     lines = ["", "## ONNX operators", "", "What the importer reads (operator sets 7 to 24), by the file of"]
     lines += ["`poetc/frontend/` that translates it, and the kinds it may become. Operators on constants alone are"]
-    lines += ["evaluated at import, whatever they are. Control flow (`If`, `Loop`, `Scan`) and domains other than"]
-    lines += ["`ai.onnx` are refused, all nodes in one message.", "", "| ONNX | file | becomes |", "|---|---|---|"]
+    lines += ["evaluated at import, whatever they are.", "", "| ONNX | file | becomes |", "|---|---|---|"]
     for name in ("Constant", "ConstantOfShape", "DequantizeLinear", "Shape", "Size"):
         lines.append(f"| `{name}` | _load | a value |")
     for name, translation in sorted(TRANSLATIONS.items()):
@@ -45,7 +68,7 @@ def onnx_section() -> list[str]:
         )
         becomes = ", ".join(f"`{k}`" for k in kinds) or "views, slices, or another name for the same tensor"
         lines.append(f"| `{name}` | {translation.__module__.rsplit('.', 1)[-1]} | {becomes} |")
-    return lines
+    return [*lines, *REFUSED.rstrip().splitlines()]
 
 
 def page() -> str:

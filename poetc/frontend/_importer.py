@@ -126,6 +126,11 @@ class Importer:
             raise Malformed(f"{what} has {array.size} elements")
         return tuple(int(v) for v in array.reshape(-1))
 
+    def room(self, *shape: int) -> None:
+        """Unsupported where a constant of `shape`, about to be made, would be too large to hold."""
+        if math.prod(shape) * 8 > LARGEST_FOLDED_BYTES:
+            raise Unsupported(f"a constant as large as {list(shape)} made at import time")
+
     def number(self, value: Value | None) -> float | None:
         """The number of a known one-element value, else None."""
         if value is None or not value.known or value.elements != 1:

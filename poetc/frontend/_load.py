@@ -18,6 +18,7 @@ from poetc.frontend import (  # noqa: F401
     _folding,
     onnx_attention,
     onnx_einsum,
+    onnx_loss,
     onnx_math,
     onnx_movement,
     onnx_nn,
@@ -251,6 +252,9 @@ def _live_in_order(graph: onnx.GraphProto, outputs: Sequence[str]) -> list[Node]
     kept = sorted(order)
     place = {k: p for p, k in enumerate(kept)}
     valid = all(place[maker[i]] < place[k] for k in kept for i in nodes[k].inputs if i in maker)
+    read = {i for k in kept for i in nodes[k].inputs} | set(outputs)
+    for k in kept:
+        nodes[k].keep_outputs(read)
     return [nodes[k] for k in (kept if valid else order)]
 
 

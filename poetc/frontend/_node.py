@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING
 
 import onnx
@@ -35,6 +35,12 @@ class Node:
         name = self.proto.name or next((o for o in self.outputs if o), "?")
         domain = f"{self.proto.domain}." if self.proto.domain not in ("", "ai.onnx") else ""
         return f"{domain}{self.op} {name!r}"
+
+    def keep_outputs(self, read: Set[str]) -> None:
+        """Leave out the outputs that nobody reads: exporters name them all, and a mask or a cache that is asked for
+        changes what can be done."""
+        self.outputs = tuple(o if o in read else "" for o in self.outputs)
+        self.proto.output[:] = self.outputs
 
     def has(self, attribute: str) -> bool:
         return attribute in self._attributes

@@ -14,7 +14,8 @@ OLDEST, NEWEST = 7, 24
 # Operators, by the version that introduced them.
 _INTRODUCED = {
     "Range": 11, "CumSum": 11, "GatherElements": 11, "GatherND": 11, "Round": 11, "SplitToSequence": 11,
-    "SequenceAt": 11, "Celu": 12, "Einsum": 12, "GreaterOrEqual": 12, "LessOrEqual": 12, "HardSwish": 14,
+    "SequenceAt": 11, "Celu": 12, "Einsum": 12, "GreaterOrEqual": 12, "LessOrEqual": 12,
+    "SoftmaxCrossEntropyLoss": 12, "NegativeLogLikelihoodLoss": 12, "HardSwish": 14,
     "Trilu": 14, "CastLike": 15, "LayerNormalization": 17, "GroupNormalization": 18, "Mish": 18, "Gelu": 20,
     "RMSNormalization": 23, "Attention": 23, "Swish": 24,
 }  # fmt: skip

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from poetc.frontend._importer import Importer
-from poetc.frontend._node import Malformed, Node, Unsupported, onnx_operator
+from poetc.frontend._node import Malformed, Node, onnx_operator
 
 _Operand = tuple[str, str]  # (tensor, one letter an axis)
 
@@ -15,11 +15,9 @@ _Operand = tuple[str, str]  # (tensor, one letter an axis)
 def einsum(c: Importer, n: Node) -> str:
     values = [c.input(n, k) for k in range(len(n.inputs))]
     terms, result = _parse(n.get_str("equation"), [len(v.shape) for v in values])
-    operands: list[_Operand] = [(c.tensor(v), letters) for v, letters in zip(values, terms, strict=True)]
+    operands = [_diagonal(c, c.tensor(v), letters) for v, letters in zip(values, terms, strict=True)]
     lengths: dict[str, int] = {}
     for tensor, letters in operands:
-        if len(set(letters)) != len(letters):
-            raise Unsupported(f"a repeated index in {letters!r} (a diagonal)")
         for letter, length in zip(letters, c.shape(tensor), strict=True):
             if lengths.setdefault(letter, length) != length:
                 raise Malformed(f"index {letter!r} has lengths {lengths[letter]} and {length}")
@@ -53,6 +51,22 @@ def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
         joined = "".join(terms)
         right = batch + "".join(sorted(x for x in set(joined) if joined.count(x) == 1 and x not in batch))
     return terms, right.replace("...", batch)
+
+
+def _diagonal(c: Importer, tensor: str, letters: str) -> _Operand:
+    """An index that an operand has twice stands for the diagonal: every n + 1st of the n · n elements."""
+    for letter in letters:
+        if letters.count(letter) == 1:
+            continue
+        first, second = letters.index(letter), letters.rindex(letter)
+        others = [k for k in range(len(letters)) if k not in (first, second)]
+        outer, n = [c.shape(tensor)[k] for k in others], c.shape(tensor)[first]
+        if c.shape(tensor)[second] != n:
+            raise Malformed(f"index {letter!r} has lengths {n} and {c.shape(tensor)[second]}")
+        flat = c.reshape(c.transpose(tensor, [*others, first, second]), [*outer, n * n])
+        tensor = c.axis_slice(flat, len(outer), 0, n, n + 1)
+        return _diagonal(c, tensor, "".join(letters[k] for k in others) + letter)
+    return tensor, letters
 
 
 def _summed(c: Importer, operand: _Operand, keep: set[str]) -> _Operand:

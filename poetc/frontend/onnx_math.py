@@ -9,7 +9,7 @@ import numpy as np
 from poetc.frontend._importer import Importer, Value, our_dtype
 from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis, onnx_operator
 from poetc.frontend._reading import element_dtype
-from poetc.graph import Attribute, DType
+from poetc.graph import Attribute
 
 _FLOAT_MAX = 3.4028234663852886e38
 
@@ -184,7 +184,10 @@ def clip(c: Importer, n: Node) -> str:
 
 @onnx_operator("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor")
 def comparison(c: Importer, n: Node) -> str:
-    return c.emit1(n.op, [c.input(n, 0), c.input(n, 1)])
+    x, y = c.input(n, 0), c.input(n, 1)
+    if x.dtype == y.dtype == np.uint8:
+        return c.emit1(n.op, [c.emit1("Cast", [v], {"to": "i32"}) for v in (x, y)])
+    return c.emit1(n.op, [x, y])
 
 
 @onnx_operator("Where")
@@ -201,6 +204,9 @@ def where(c: Importer, n: Node) -> str | Value:
     return c.emit1("Where", [condition, x, y])
 
 
+_CAST_TO = frozenset({"float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"})
+
+
 @onnx_operator("Cast", "CastLike")
 def cast(c: Importer, n: Node) -> str | Value:
     x = c.input(n, 0)
@@ -208,8 +214,8 @@ def cast(c: Importer, n: Node) -> str | Value:
     if x.known and not x.weight:
         return c.constant(c.array(x).astype(to))
     have, wanted = our_dtype(x.dtype), our_dtype(to)
-    if wanted is DType.U8 and to != np.bool_:
-        raise Unsupported("a cast to uint8")
+    if to != x.dtype and to.name not in _CAST_TO:
+        raise Unsupported(f"a cast to {to.name}")  # where numbers are rounded, or wrap around
     # Element types without a kind of their own compute in the next larger one that has.
     return x if wanted is have else c.emit1("Cast", [x], {"to": wanted.value})
 
@@ -247,10 +253,13 @@ def reduction(c: Importer, n: Node) -> str | Value:
 @onnx_operator("ArgMax", "ArgMin")
 def arg_max(c: Importer, n: Node) -> str:
     x = c.input(n, 0)
-    if n.get_int("select_last_index", 0):
-        raise Unsupported("select_last_index")
     axis = normalize_axis(n.get_int("axis", 0), len(x.shape))
-    return c.emit1(n.op, [x], {"axis": axis, "keepdims": bool(n.get_int("keepdims", 1))})
+    attributes: dict[str, Attribute] = {"axis": axis, "keepdims": bool(n.get_int("keepdims", 1))}
+    if not n.get_int("select_last_index", 0):
+        return c.emit1(n.op, [x], attributes)
+    last = x.shape[axis] - 1  # the first from behind
+    found = c.emit1(n.op, [c.axis_slice(x, axis, last, last + 1, -1)], attributes)
+    return c.emit1("Sub", [c.constant(np.array(last, np.int64)), found])
 
 
 @onnx_operator("Softmax", "LogSoftmax")

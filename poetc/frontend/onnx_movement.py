@@ -272,6 +272,7 @@ def trilu(c: Importer, n: Node) -> str:
     x = c.input(n, 0)
     k = c.ints(c.input(n, 1), "k")[0] if n.has_input(1) else 0
     rows, columns = x.shape[-2:]
+    c.room(rows, columns)
     kept = np.tri(rows, columns, k if not n.get_int("upper", 1) else k - 1, dtype=np.bool_)
     mask = ~kept if n.get_int("upper", 1) else kept
     return c.emit1("Where", [c.constant(mask), x, c.constant(np.zeros((), np.float32 if x.is_float else np.int32))])

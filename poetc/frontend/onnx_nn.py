@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from poetc.frontend._importer import Importer, Value
 from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis, onnx_operator
-from poetc.graph import Attribute
+from poetc.graph import Attribute, DType, Fill
 
 Pair = tuple[int, int]
 
@@ -104,14 +105,15 @@ def conv_transpose(c: Importer, n: Node) -> str:
         wanted = tuple(d * s for d, s in zip(shape[2:], strides, strict=True))[2 - rank :]
     if wanted is not None:
         size = _pair(wanted[-rank:], rank, 1, "output_shape")
-        before, after = [], []
+        before, after, extended = [], [], list(extra)
         for k in range(2):
             total = strides[k] * (shape[2 + k] - 1) + extra[k] + (kernel[k] - 1) * dilations[k] + 1 - size[k]
-            if total < 0:
-                raise Unsupported(f"an output_shape {list(wanted)} larger than the convolution reaches")
+            extended[k] += max(-total, 0)  # what the convolution does not reach is padding too
+            total = max(total, 0)
             small, large = total // 2, total - total // 2
             before.append(large if auto == "SAME_LOWER" else small)
             after.append(small if auto == "SAME_LOWER" else large)
+        extra = (extended[0], extended[1])
         geometry: dict[str, Attribute] = {"strides": strides, "dilations": dilations, "pads": (*before, *after)}
     else:
         geometry = _geometry(n, shape[2:], kernel, rank)
@@ -123,8 +125,6 @@ def conv_transpose(c: Importer, n: Node) -> str:
 def pool(c: Importer, n: Node) -> Sequence[str]:
     x = c.input(n, 0)
     rank = _spatial_rank(x)
-    if n.has_output(1):
-        raise Unsupported("the indices of the maxima")
     image, shape = _image(c, x)
     if not n.has("kernel_shape"):
         raise Malformed("kernel_shape is missing")
@@ -137,7 +137,30 @@ def pool(c: Importer, n: Node) -> Sequence[str]:
     }
     if n.op == "AveragePool":
         attributes["count_include_pad"] = bool(n.get_int("count_include_pad", 0))
-    return [_back(c, c.emit1(n.op, [image], attributes), rank)]
+        return [_back(c, c.emit1(n.op, [image], attributes), rank)]
+    y, where = c.emit(n.op, [image], attributes)
+    if not n.has_output(1):
+        return [_back(c, y, rank)]
+    column_major = bool(n.get_int("storage_order", 0)) and rank == 2
+    return [_back(c, y, rank), _back(c, _indices(c, where, shape, attributes, column_major=column_major), rank)]
+
+
+def _indices(
+    c: Importer, where: str, shape: Sequence[int], attributes: Mapping[str, Any], *, column_major: bool
+) -> str:
+    """Places of the maxima in the flattened image, from the taps: first pixel of the window, plus the tap's offset."""
+    (sh, sw), (dh, dw), (top, left, *_) = attributes["strides"], attributes["dilations"], attributes["pads"]
+    kh, kw = attributes["kernel"]
+    planes, (h, w), (oh, ow) = shape[0] * shape[1], shape[2:], c.shape(where)[2:]
+    down, right = (1, h) if column_major else (w, 1)
+    c.room(kh, kw)
+    c.room(planes, oh, ow)
+    taps = (np.arange(kh) * dh * down)[:, None] + np.arange(kw) * dw * right
+    first = ((np.arange(oh) * sh - top) * down)[:, None] + (np.arange(ow) * sw - left) * right
+    first = (np.arange(planes) * h * w).reshape(*shape[:2], 1, 1) + first
+    tap = where if c.type(where).dtype is DType.I32 else c.emit1("Cast", [where], {"to": "i32"})
+    offset = c.emit1("Gather", [c.constant(taps.reshape(-1)), tap], {"axis": 0})
+    return c.emit1("Add", [offset, c.constant(first)])
 
 
 @onnx_operator("GlobalAveragePool", "GlobalMaxPool")
@@ -201,7 +224,7 @@ def dropout(c: Importer, n: Node) -> Sequence[str | Value]:
         raise Malformed(f"drops a share of {ratio:g}")
     if n.has_output(1):
         c.note(f"{n.label} gives its mask away: it never drops anything")
-        return [x, c.constant(np.ones(x.shape, np.bool_))]
+        return [x, Value(n.outputs[1], x.shape, np.dtype(np.bool_), Fill("ones"))]
     if ratio == 0 or x.known or not x.is_float:
         return [x]
     return [c.emit1("DropoutSite", [x], {"ratio": ratio})]
@@ -211,7 +234,10 @@ def dropout(c: Importer, n: Node) -> Sequence[str | Value]:
 def hardmax(c: Importer, n: Node) -> str:
     x = c.input(n, 0)
     axis = normalize_axis(n.get_int("axis", -1), len(x.shape))
-    if c.opset < 13 or axis != len(x.shape) - 1:
-        raise Unsupported("an axis other than the last")
+    if c.opset < 13:
+        raise Unsupported("Hardmax of operator sets before 13")
     best = c.emit1("ArgMax", [x], {"axis": axis, "keepdims": False})
-    return c.emit1("Gather", [c.constant(np.eye(x.shape[axis], dtype=np.float32)), best], {"axis": 0})
+    c.room(x.shape[axis], x.shape[axis])
+    hits = c.emit1("Gather", [c.constant(np.eye(x.shape[axis], dtype=np.float32)), best], {"axis": 0})
+    order = list(range(len(x.shape) - 1))
+    return c.transpose(hits, [*order[:axis], len(order), *order[axis:]])

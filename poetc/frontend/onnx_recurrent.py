@@ -1,7 +1,8 @@
 """LSTM, GRU and RNN unrolled: one group of small operators a time step, so that steps can be recomputed one by one.
 
 The product with the inputs is one MatMul over all steps; only the recurrent product is per step. Weights keep the shape
-that they have in the file: directions and gates are sliced from them.
+that they have in the file: directions and gates are sliced from them. Gates are split before their activation, not
+behind it, so that what its gradient reads and what the product with it reads are one tensor.
 """
 
 from __future__ import annotations
@@ -167,8 +168,8 @@ def _lstm(c: Importer, n: Node, layer: _Layer, row: str, h: str | None, cell: st
     k = layer.hidden
     total = row if h is None else c.emit1("Add", [row, c.emit1("MatMul", [h, layer.recurrent], {"trans_b": True})])
     if layer.peepholes is None:
-        ports, candidate = _parts(c, total, (3 * k, k))
-        i, o, forget = _parts(c, _apply(c, layer, f, ports), (k, k, k))
+        *ports, candidate = _parts(c, total, (k, k, k, k))
+        i, o, forget = (_apply(c, layer, f, port) for port in ports)
     else:
         raw = _parts(c, total, (k, k, k, k))
         pi, po, pf = _parts(c, layer.peepholes, (k, k, k))
@@ -199,14 +200,14 @@ def _gru(c: Importer, n: Node, layer: _Layer, row: str, h: str | None, cell: str
         if product is not None:
             more, rest = _parts(c, product, (2 * k, k))
             ports = c.emit1("Add", [ports, more])
-        z, reset = _parts(c, _apply(c, layer, f, ports), (k, k))
+        z, reset = (_apply(c, layer, f, port) for port in _parts(c, ports, (k, k)))
         if product is not None:
             candidate = c.emit1("Add", [candidate, c.emit1("Mul", [reset, rest])])
     else:
         if h is not None:
             gate_rows = c.axis_slice(layer.recurrent, 0, 0, 2 * k)
             ports = c.emit1("Add", [ports, c.emit1("MatMul", [h, gate_rows], {"trans_b": True})])
-        z, reset = _parts(c, _apply(c, layer, f, ports), (k, k))
+        z, reset = (_apply(c, layer, f, port) for port in _parts(c, ports, (k, k)))
         if h is not None:
             candidate_rows = c.axis_slice(layer.recurrent, 0, 2 * k, k)
             kept = c.emit1("Mul", [reset, h])

@@ -33,13 +33,14 @@ def _check_same(op: Bound) -> TensorType:
 
 
 def _shift(x: Any, axis: int) -> Any:
-    return x - x.max(axis=axis, keepdims=True)
+    largest = x.max(axis=axis, keepdims=True)
+    return x - np.where(np.isneginf(largest), x.dtype.type(0), largest)
 
 
 @register
 class Softmax(OpSpec):
     kind = "Softmax"
-    summary = "exp(x) / Σ exp(x) along axis"
+    summary = "exp(x) / Σ exp(x) along axis; zeros where all are -inf (attention that may look at nothing)"
     _symbol = "poetc_op_softmax"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -48,7 +49,8 @@ class Softmax(OpSpec):
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         e = np.exp(_shift(inputs[0], _axis(op)))
-        return (e / e.sum(axis=_axis(op), keepdims=True),)
+        total = e.sum(axis=_axis(op), keepdims=True)
+        return (e / np.where(total == 0, total.dtype.type(1), total),)
 
     def gradient(
         self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]

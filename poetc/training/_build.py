@@ -58,7 +58,8 @@ def build(graph: Graph, options: TrainingOptions) -> TrainingGraph:
         notes.append(f"{len(shifts)} biases in front of batch-norm have gradient zero and are not trained")
     if unreached:
         notes.append(f"{len(unreached)} parameters get no gradient from this loss: {', '.join(unreached[:5])}")
-    return _finish(b, graph, loss, target, gradients, shifts, updates, options, notes)
+    inputs = tuple(i for i in graph.inputs if i != loss_plan.labels or any(i in op.inputs for op in b.operators))
+    return _finish(b, graph, inputs, loss, target, gradients, shifts, updates, options, notes)
 
 
 def _cancelled_shifts(graph: Graph, trained: frozenset[str], options: TrainingOptions) -> frozenset[str]:
@@ -248,6 +249,7 @@ class _Optimizer:
 def _finish(
     b: Builder,
     graph: Graph,
+    inputs: tuple[str, ...],
     loss: str,
     target: str,
     gradients: dict[str, str],
@@ -265,13 +267,13 @@ def _finish(
             operators.append(op)
     operators.reverse()
     made = {t for op in operators for t in op.outputs}
-    state = {*updates, target, *graph.inputs}
+    state = {*updates, target, *inputs}
     tensors = {n: t for n, t in b.tensors.items() if n in needed or n in made or n in state}
     return TrainingGraph(
         name=graph.name,
         tensors=tensors,
         operators=tuple(operators),
-        inputs=tuple(i for i in graph.inputs if i in tensors),
+        inputs=tuple(i for i in inputs if i in tensors),
         outputs=(loss,),
         values={n: v for n, v in b.values.items() if n in tensors},
         notes=tuple(notes),

@@ -17,6 +17,7 @@ class LossPlan:
     target: TensorType
     attributes: dict[str, int | float]
     note: str
+    labels: str = ""  # the input of the model that the target takes the place of
 
 
 _ELEMENTWISE = {"mse": "MeanSquaredError", "l1": "MeanAbsoluteError", "huber": "Huber", "bce": "BceWithLogits"}
@@ -35,7 +36,11 @@ def plan_loss(graph: Graph, options: TrainingOptions) -> LossPlan:
     shape = graph.tensors[name].shape
     if loss == "auto":
         loss = _guess(graph, name, last)
+    if options.loss in ("auto", "cross-entropy") and last is not None and last.kind == "CrossEntropy":
+        return _own_cross_entropy(graph, name, last, options)
     note = f"loss {loss} on output {name!r} {list(shape)}"
+    if not shape and options.loss == "auto":
+        note += "; a scalar is taken for a loss of the model's own: the target must be 0"
     if len(graph.outputs) > 1 and not output:
         note += f"; the model has {len(graph.outputs)} outputs, the rest is not trained (--model-output NAME chooses)"
     if loss in ("cross-entropy", "soft-cross-entropy"):
@@ -47,6 +52,20 @@ def plan_loss(graph: Graph, options: TrainingOptions) -> LossPlan:
         source = last.inputs[0]
     attributes: dict[str, int | float] = {"delta": options.huber_delta} if loss == "huber" else {}
     return LossPlan(_ELEMENTWISE[loss], source, TensorType(graph.tensors[source].shape), attributes, note)
+
+
+def _own_cross_entropy(graph: Graph, name: str, op: Operator, options: TrainingOptions) -> LossPlan:
+    """The model ends in its loss: that one is trained, and the input that held the labels is the target."""
+    scores, labels = op.inputs
+    attributes = {k: v for k, v in op.attributes.items() if isinstance(v, (int, float))}
+    if options.label_smoothing:
+        attributes["label_smoothing"] = options.label_smoothing
+    if options.ignore_index is not None:
+        attributes["ignore_index"] = options.ignore_index
+    note = f"loss cross-entropy of {scores!r}, which the model computes itself as output {name!r}"
+    if labels in graph.inputs:
+        note += f"; the target is its input {labels!r}"
+    return LossPlan("CrossEntropy", scores, graph.tensors[labels].type, attributes, note, labels)
 
 
 def _pick_output(graph: Graph, output: str) -> str:
@@ -69,6 +88,8 @@ def _through_views(made_by: dict[str, Operator], name: str) -> Operator | None:
 
 def _guess(graph: Graph, name: str, last: Operator | None) -> str:
     shape = graph.tensors[name].shape
+    if not shape:
+        return "l1"
     if last is not None and last.kind in ("Softmax", "LogSoftmax"):
         return "cross-entropy"
     if last is not None and last.kind == "Sigmoid":

@@ -11,9 +11,11 @@ import pytest
 from onnx import TensorProto
 from onnx.helper import make_node
 
-from poetc import api
+from poetc import api, training
 from poetc.frontend import load
-from tests.frontend.support import assert_agrees, kinds, make, normal, parameters, save
+from poetc.training import TrainingOptions
+from tests.frontend.support import assert_agrees, evaluate, kinds, make, normal, parameters, save
+from tests.support import graphs
 
 
 def convolutions(count: int, *, bias: bool) -> onnx.ModelProto:
@@ -82,3 +84,81 @@ def test_hard_names_reach_the_compiler(tmp_path: Path, odd: str) -> None:
     done = subprocess.run(["make", "-s", "-C", source, "train"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert load(path).tensors[f"{odd}table"].shape == (5, 4)
+
+
+def classifier(loss: list[onnx.NodeProto], *outputs: str) -> onnx.ModelProto:
+    """Four features, three classes, and a loss in the model."""
+    nodes = [make_node("Gemm", ["x", "w", "b"], ["scores"]), *loss]
+    weights = {"w": normal(4, 3), "b": normal(3), "importance": np.array([0.5, 1, 2], np.float32)}
+    return make(nodes, {"x": (5, 4), "labels": (TensorProto.INT64, (5,))}, outputs, weights)
+
+
+def test_a_model_that_ends_in_its_loss_is_trained_on_it(tmp_path: Path) -> None:
+    loss = [make_node("SoftmaxCrossEntropyLoss", ["scores", "labels"], ["loss", "log"], ignore_index=1)]
+    step = training.build(load(save(classifier(loss, "loss"), tmp_path)), TrainingOptions())
+    assert step.inputs == ("x",)  # the labels are the target
+    options = TrainingOptions(loss="cross-entropy", ignore_index=1)
+    plain = training.build(load(save(classifier([], "scores"), tmp_path)), options)
+    feeds = {"x": normal(5, 4), "target": np.array([2, 0, 1, 1, 0], np.int32)}
+    results = [graphs.evaluate(s, {**graphs.random_inputs(s), **feeds}) for s in (step, plain)]
+    for one, other in ((step.loss, plain.loss), *zip(step.gradients.values(), plain.gradients.values(), strict=True)):
+        np.testing.assert_array_equal(results[0][one], results[1][other])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_gradients_of_weighted_losses_in_the_model(tmp_path: Path, reduction: str, fused: bool) -> None:
+    """Finite differences of ONNX's own loss; the model's outputs are trained towards a target of 0."""
+    inputs = ["scores", "labels", "importance"] if fused else ["log", "labels", "importance"]
+    nodes = [] if fused else [make_node("LogSoftmax", ["scores"], ["log"], axis=1)]
+    op = "SoftmaxCrossEntropyLoss" if fused else "NegativeLogLikelihoodLoss"
+    nodes.append(make_node(op, inputs, ["loss"], reduction=reduction, ignore_index=-7))
+    model = classifier(nodes, "loss")
+    labels = np.array([2, 0, 1, -7, 0])
+    graph = assert_agrees(model, {"x": normal(5, 4), "labels": labels}, tmp_path)
+    step = training.build(graph, TrainingOptions(loss="l1", train="w,b"))
+    inputs64 = {**graphs.random_inputs(step), "x": normal(5, 4).astype(np.float64), "labels": labels.astype(np.int32)}
+    inputs64["target"] = np.zeros(step.tensors["target"].shape)
+    values = graphs.evaluate(step, inputs64)
+    for parameter, gradient in step.gradients.items():
+        direction = normal(*step.tensors[parameter].shape, seed=9).astype(np.float64)
+        around = [{**inputs64, parameter: values[parameter] + e * direction} for e in (1e-6, -1e-6)]
+        above, below = (float(graphs.evaluate(step, moved)[step.loss]) for moved in around)
+        assert np.sum(values[gradient] * direction) == pytest.approx((above - below) / 2e-6, rel=1e-5)
+
+
+def test_outputs_that_nobody_reads_change_nothing(tmp_path: Path) -> None:
+    """Exporters name the mask of a Dropout, the running statistics of a norm, the indices of a pooling."""
+    nodes = [
+        make_node("Conv", ["x", "w"], ["c"]),
+        make_node("MaxPool", ["c"], ["p", "where"], kernel_shape=[2, 2]),
+        make_node("Dropout", ["p", "ratio", "training"], ["y", "mask"]),
+    ]
+    weights = {"w": normal(2, 2, 3, 3), "ratio": np.array(0.25, np.float32), "training": np.array(True)}
+    graph = load(save(make(nodes, {"x": (1, 2, 6, 6)}, ["y"], weights), tmp_path))
+    assert kinds(graph) == ["Conv", "MaxPool"]
+    step = training.build(graph, TrainingOptions(loss="mse", dropout=True))
+    assert [op.kind for op in step.operators].count("Dropout") == 1
+
+
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3)])
+def test_gates_are_saved_once(tmp_path: Path, op: str, gates: int) -> None:
+    """Split behind their activation they would be kept twice: whole for its gradient, in parts for the products."""
+    hidden = 3
+    weights = {"w": normal(1, gates * hidden, 5), "r": normal(1, gates * hidden, hidden, seed=1)}
+    node = make_node(op, ["x", "w", "r"], ["y"], hidden_size=hidden, linear_before_reset=1)
+    if op == "LSTM":
+        del node.attribute[-1]
+    graph = load(save(make([node], {"x": (4, 2, 5)}, ["y"], weights), tmp_path))
+    made = {t: o for o in graph.operators for t in o.outputs}
+    assert not [o for o in graph.operators if o.kind == "Split" and made[o.inputs[0]].kind == "Sigmoid"]
+
+
+def test_a_query_that_may_look_at_nothing_gets_zeros(tmp_path: Path) -> None:
+    nodes = [make_node("Attention", ["q", "q", "q", "mask"], ["y"])]
+    mask = np.array([[True, False], [False, False]])
+    model = make(nodes, {"q": (1, 1, 2, 3)}, ["y"], {"mask": mask}, opset=23)
+    graph = load(save(model, tmp_path))
+    y = evaluate(graph, {"q": normal(1, 1, 2, 3)})["y"]
+    np.testing.assert_allclose(y[0, 0, 0], normal(1, 1, 2, 3)[0, 0, 0], rtol=1e-6)
+    assert not y[0, 0, 1].any()

@@ -154,3 +154,9 @@ def test_dropout_keeps_the_expectation_and_draws_anew_each_step() -> None:
     assert abs(first.mean() - 1) < 0.02
     assert first.tobytes() == again.tobytes()
     assert (first != later).mean() > 0.3
+
+
+def test_softmax_of_nothing_but_minus_infinity_is_zero() -> None:
+    x = np.float32([[-np.inf, -np.inf], [1, -np.inf]])
+    for results in (evaluate("Softmax", {"axis": 1}, [x]), run_kernel("Softmax", {"axis": 1}, [x])):
+        np.testing.assert_array_equal(results[0], np.float32([[0, 0], [1, 0]]))

@@ -21,11 +21,14 @@ int poetc_op_softmax(const poetc_call *call)
     int32_t b, a, i;
     for (b = 0; b < before; b++, x += (ptrdiff_t)along * after, y += (ptrdiff_t)along * after) {
         for (a = 0; a < after; a++) {
-            const float best = largest(x + a, along, after);
+            const float most = largest(x + a, along, after);
+            const float best = most < -3.402823466e38f ? 0 : most; /* all are -inf: zeros, not NaN */
             float sum;
             for (i = 0; i < along; i++)
                 y[(ptrdiff_t)i * after + a] = poetc_expf(x[(ptrdiff_t)i * after + a] - best);
             sum = poetc_sum(y + a, along, after);
+            if (sum == 0)
+                sum = 1;
             for (i = 0; i < along; i++)
                 y[(ptrdiff_t)i * after + a] /= sum;
         }
