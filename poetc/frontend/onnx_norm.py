@@ -45,8 +45,15 @@ def layer_norm(c: Importer, n: Node) -> Sequence[str]:
     if bias is not None:
         inputs.append(_over_trailing(c, bias, trailing, "bias"))
     y = c.emit("LayerNorm", inputs, {"axis": axis, "epsilon": n.get_float("epsilon", 1e-5)})
-    kept = (*x.shape[:axis], *(1 for _ in trailing))
-    return [y[0], *(c.reshape(t, kept) for k, t in enumerate(y[1:], start=1) if n.has_output(k))]
+    if not n.has_output(1) and not n.has_output(2):
+        return [y[0]]
+    # The kernel's mean and deviation are there for its own gradient: none flows back through them.
+    over: dict[str, Attribute] = {"axes": tuple(range(axis, len(x.shape))), "keepdims": True}
+    mean = c.emit1("ReduceMean", [x], over)
+    centred = c.emit1("Sub", [x, mean])
+    variance = c.emit1("ReduceMean", [c.emit1("Mul", [centred, centred])], over)
+    deviation = c.emit1("Sqrt", [c.affine(variance, 1.0, n.get_float("epsilon", 1e-5))])
+    return [y[0], mean, c.emit1("Reciprocal", [deviation])]
 
 
 @onnx_operator("RMSNormalization")

@@ -29,12 +29,12 @@ def build(graph: Graph, options: TrainingOptions) -> TrainingGraph:
     updates: dict[str, str] = {}
     _declare(b, graph, trained, options)
     notes = [*graph.notes, loss_plan.note]
-    empty = next((name for name, t in graph.tensors.items() if t.type.elements == 0), None)
-    if empty is not None:
-        raise UsageError(f"{graph.name}: tensor {empty!r} has no elements; there is nothing to train on")
     step = _step_counter(b, graph, options, updates, notes)
     optimizer = _Optimizer(b, options, updates, step)
     late = _forward(b, graph, loss_plan, trained, options, updates, step)
+    empty = next((t for op in b.operators for t in (*op.inputs, *op.outputs) if b.type(t).elements == 0), None)
+    if empty is not None:
+        raise UsageError(f"{graph.name}: tensor {empty!r} has no elements; there is nothing to train on")
 
     b.phase, b.source = Phase.LOSS, ""
     target = b.add_tensor(b.fresh("target"), loss_plan.target, Role.TARGET)
