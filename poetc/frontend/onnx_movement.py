@@ -353,6 +353,8 @@ def one_hot(c: Importer, n: Node) -> str:
     off_on = c.array(c.input(n, 2), "the values")
     if depth is None or not 0 < depth <= 65536 or off_on.size != 2:
         raise Unsupported("a depth that is computed from the model's inputs, or no two values")
+    if depth != int(depth):
+        raise Malformed(f"a depth of {depth:g}")
     rank = len(at.shape) + 1
     axis = normalize_axis(n.get_int("axis", -1), rank)
     index = c.tensor(at) if not at.is_float else c.emit1("Cast", [at], {"to": "i32"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -148,6 +149,8 @@ class _Uses:
         value = self.graph.values.get(tensor.name)
         if isinstance(value, np.ndarray) and self._is_mask(value):
             return Role.CONSTANT, f"{weak[0]} that looks like a mask"
+        if isinstance(value, np.ndarray) and self._is_wave(tensor.name, value):
+            return Role.CONSTANT, f"{weak[0]} that is a table of sines and cosines"
         if isinstance(value, Fill) and value.kind in ("zeros", "ones"):
             return Role.CONSTANT, f"{weak[0]} filled with {value.kind}"
         return Role.PARAMETER, weak[0]
@@ -157,6 +160,22 @@ class _Uses:
         if value.size and float(value.min()) <= _MASK_VALUE:
             return True
         return value.ndim >= 2 and min(value.shape[-2:]) > 1 and bool(((value == 0) | (value == 1)).all())
+
+    def _is_wave(self, name: str, value: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
+        """Encodings of positions: sine next to cosine in one table, or one of a pair of tables (rotary embeddings)."""
+
+        def on_circle(a: Any, b: Any) -> bool:
+            return bool(np.abs(np.square(a) + np.square(b) - 1).max() < 1e-3)
+
+        if value.ndim < 2 or value.size < 8 or np.abs(value).max() > 1.001:
+            return False
+        half = value.shape[-1] // 2
+        if value.shape[-1] % 2 == 0 and (
+            on_circle(value[..., ::2], value[..., 1::2]) or on_circle(value[..., :half], value[..., half:])
+        ):
+            return True
+        others = (v for n, v in self.graph.values.items() if n != name and isinstance(v, np.ndarray))
+        return any(v.shape == value.shape and v.dtype == value.dtype and on_circle(value, v) for v in others)
 
     def _reached(self, name: str) -> dict[str, Operator]:
         """Positions of a weight that the tensor reaches, and by which operator."""

@@ -97,3 +97,25 @@ def test_decisions_cover_every_value_in_order(tmp_path: Path) -> None:
     decisions = parameter_decisions(graph)
     assert [d.name for d in decisions] == ["b", "k", "scale"]
     assert {d.reason for d in decisions} == {"convolution weight", "convolution bias", "factor"}
+
+
+def test_encodings_of_positions_are_not_trained(tmp_path: Path) -> None:
+    """Tables of sines and cosines stand where weights do: rotary embeddings, and the encoding of the first
+    transformers."""
+    angles = np.outer(np.arange(6), [1.0, 0.1, 0.01, 0.001])
+    sine, cosine = np.sin(angles).astype(np.float32), np.cos(angles).astype(np.float32)
+    nodes = [
+        make_node("Mul", ["p", "cosine"], ["a"]),
+        make_node("Mul", ["p", "sine"], ["b"]),
+        make_node("Add", ["a", "b"], ["rotated"]),
+        make_node("Concat", ["rotated", "rotated"], ["wide"], axis=1),
+        make_node("Add", ["wide", "halves"], ["c"]),
+        make_node("Add", ["c", "interleaved"], ["d"]),
+        make_node("Add", ["d", "learned"], ["y"]),
+        make_node("Relu", ["x"], ["p"]),
+    ]
+    weights = {
+        "cosine": cosine, "sine": sine, "halves": np.hstack([sine, cosine]), "learned": normal(6, 8),
+        "interleaved": np.stack([sine, cosine], 2).reshape(6, 8),
+    }  # fmt: skip
+    assert parameters(load(save(make(nodes, {"x": (6, 4)}, ["y"], weights), tmp_path))) == {"learned"}
