@@ -64,6 +64,11 @@ bench-kernels: setup ## whole training steps beside PyTorch and onnxruntime-trai
 bench-zoo: setup-test ## analyze and solve every outside model file; resumable: build/zoo.csv
 	$(BIN)/python -m bench.zoo --models "$(MODELS)" $(BENCH_ARGS)
 
+.PHONY: sizes
+sizes: setup-test setup-arm ## measure the code of the runtime anew, for predictions, and the sizes that tests track
+	$(BIN)/python scripts/code_sizes.py
+	$(BIN)/pytest -q -n $(JOBS) tests/arm/test_sizes.py --update-golden
+
 .PHONY: fuzz
 fuzz: setup-test ## 100,000 damaged and distorted models through the importer (CASES=...)
 	$(BIN)/python -m bench.fuzz --cases $(or $(CASES),100000) --jobs $(JOBS)

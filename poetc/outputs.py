@@ -67,6 +67,38 @@ def memory_of(solved: Artifact) -> codegen.Memory:
     return codegen.Memory(solved.problem.budget_bytes, int(solved.profile.memory.stack_bytes.value))
 
 
+SIZE_KEYS = ("flash_bytes", "flash_code_bytes", "flash_tables_bytes", "flash_image_bytes", "firmware_ram_bytes")
+
+
+def predicted_sizes(solved: Artifact) -> dict[str, Any]:
+    """Flash and RAM that firmware for the solved device takes, before anything is compiled; every value None for
+    devices that no firmware is built for. `firmware_ram_bytes`: stack, variables and arena, as linked.
+    """
+    profile = solved.profile
+    board = None if profile is None else codegen.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
+    if board is None or solved.graph is None:
+        return {"firmware_board": None, **dict.fromkeys(SIZE_KEYS)}
+    size = codegen.firmware_size(training_program(solved), board, memory=memory_of(solved))
+    values = (size.flash_bytes, size.code_bytes, size.tables_bytes, size.image_bytes, size.ram_bytes)
+    return {"firmware_board": board.name, **dict(zip(SIZE_KEYS, values, strict=True))}
+
+
+def _require_room(program: Program, board: codegen.Board, size: codegen.FirmwareSize) -> None:
+    """UsageError where a board has less RAM or flash than the firmware will take: before the linker has to say it."""
+    assert board.ram is not None and board.code is not None
+    stack = size.ram_bytes - size.arena_bytes
+    if size.ram_bytes > board.ram.size_bytes:
+        raise UsageError(
+            f"{board.name} has {board.ram.size_bytes} bytes of RAM; the arena of {program.arena_bytes} with {stack} for"
+            f" stack and variables needs {size.ram_bytes}: solve for --budget {board.ram.size_bytes} or less"
+        )
+    if size.flash_bytes > board.code.size_bytes:
+        raise UsageError(
+            f"{board.name} has {board.code.size_bytes} bytes of flash; code, tables and initial state need about"
+            f" {size.flash_bytes}"
+        )
+
+
 def emit(
     directory: Path,
     target: str,
@@ -75,6 +107,7 @@ def emit(
     *,
     board: str | None = None,
     numerics: codegen.Numerics = "portable",
+    checkpoint: int | None = None,
 ) -> dict[str, Any]:
     """Write C for `target` (and `board`, for firmware) to `out`; what it needs, in bytes."""
     solved = artifact.read(directory)
@@ -85,6 +118,7 @@ def emit(
     if target in codegen.TARGETS and codegen.TARGETS[target].build == "firmware":
         # Firmware has RAM for the training step; the model itself comes along where it needs no more.
         programs = [p for p in programs if p.arena_bytes <= training.arena_bytes]
+    size = _firmware_size(training, target, board, numerics, memory_of(solved), checkpoint)
     progress("writing C")
     graph = _graph(solved)
     # Inference may read constants that training dropped.
@@ -98,6 +132,7 @@ def emit(
         numerics=numerics,
         board=board,
         memory=memory_of(solved),
+        checkpoint=checkpoint,
     )
     return {
         "out": str(out),
@@ -111,7 +146,28 @@ def emit(
         "flash_bytes": max(program.flash_bytes for program in programs),
         "store_bytes": max(codegen.store_blocks(p) for p in programs) * training.block_bytes,
         "steps": len(training.instructions),
+        "firmware_flash_bytes": size.flash_bytes if size else None,
+        "firmware_ram_bytes": size.ram_bytes if size else None,
     }
+
+
+def _firmware_size(
+    program: Program,
+    target: str,
+    board: str | None,
+    numerics: codegen.Numerics,
+    memory: codegen.Memory,
+    checkpoint: int | None,
+) -> codegen.FirmwareSize | None:
+    """Of what is emitted, if that is firmware; UsageError where the board has no room for it."""
+    if target not in codegen.TARGETS or codegen.TARGETS[target].build != "firmware":
+        return None
+    chosen = codegen.BOARDS.get(board or codegen.TARGETS[target].board)
+    if chosen is None or chosen.target != target:
+        return None  # codegen.emit says what is wrong
+    size = codegen.firmware_size(program, chosen, numerics=numerics, memory=memory, checkpoint=checkpoint)
+    _require_room(program, chosen, size)
+    return size
 
 
 @dataclass(frozen=True, slots=True)

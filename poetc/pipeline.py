@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from poetc import frontend, passes, planning, reporting, training
+from poetc import frontend, outputs, passes, planning, reporting, training
 from poetc.artifact import Artifact, write
 from poetc.devices import DeviceProfile, build_problem, fit_notes, life_steps, load_profile, parse_duration, parse_size
 from poetc.errors import UsageError
@@ -155,6 +155,7 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         inference=graph,
         profile=profile,
     )
+    summary |= outputs.predicted_sizes(artifact)
     if request.out is not None:
         progress("writing the report")
         write(artifact, request.out, reporting.reports(artifact))

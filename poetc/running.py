@@ -36,6 +36,8 @@ class RunRequest:
     data: Path | None = None
     numerics: codegen.Numerics = "portable"
     keep: Path | None = None
+    checkpoint: int | None = None
+    gradients: bool = False
 
 
 def board_names() -> list[str]:
@@ -56,15 +58,23 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep) -> dict[str, A
     values = solved.graph.values
     with tempfile.TemporaryDirectory(prefix="poetc-run-") as scratch:
         if board is None:
-            return _on_host(solved, program, values, batches, on_step)
+            return _on_host(solved, program, values, batches, on_step, gradients=request.gradients)
         directory = request.keep or Path(scratch)
         directory.mkdir(parents=True, exist_ok=True)
         progress(f"compiling for {board}")
         firmware = codegen.build_firmware(
-            program, values, board, directory, memory=outputs.memory_of(solved), numerics=request.numerics
+            program,
+            values,
+            board,
+            directory,
+            memory=outputs.memory_of(solved),
+            numerics=request.numerics,
+            checkpoint=request.checkpoint,
+            gradients=request.gradients,
         )
         progress(f"running on {board}")
         document = _document(solved, program, firmware, codegen.execute(firmware, batches, on_step))
+        document |= _predicted(solved, firmware, request.numerics)
         return {**document, "on": request.on, "numerics": request.numerics}
 
 
@@ -75,6 +85,20 @@ def _board(on: str) -> str | None:
     if emulator != "qemu" or name not in BOARDS:
         raise UsageError(f"--on {on}: choose from {', '.join(board_names())}")
     return name
+
+
+def _predicted(solved: Artifact, firmware: codegen.Firmware, numerics: codegen.Numerics) -> dict[str, Any]:
+    """Sizes as they are known before anything is compiled, to stand beside those of the program."""
+    if firmware.board.code is None:
+        return {"flash_predicted_bytes": None, "ram_predicted_bytes": None}
+    size = codegen.firmware_size(
+        firmware.program,
+        firmware.board,
+        numerics=numerics,
+        memory=outputs.memory_of(solved),
+        checkpoint=firmware.checkpoint_steps,
+    )
+    return {"flash_predicted_bytes": size.flash_bytes, "ram_predicted_bytes": size.ram_bytes}
 
 
 def _document(solved: Artifact, program: Program, firmware: codegen.Firmware, run: codegen.Run) -> dict[str, Any]:
@@ -97,6 +121,8 @@ def _document(solved: Artifact, program: Program, firmware: codegen.Firmware, ru
         "page_outs": run.page_outs,
         "store_written_bytes": _written_bytes(program),
         "state_sha256": run.state_sha256,
+        "gradients_crc": [f"{crc:08x}" for crc in run.gradients_crc] or None,
+        "checkpoint_steps": firmware.checkpoint_steps,
         "flash_bytes": elf.flash_bytes,
         "ram_bytes": elf.data_bytes + elf.bss_bytes,
         "variables_bytes": _span(elf, "poetc_data", "poetc_bss_end"),
@@ -135,13 +161,20 @@ def require(document: Mapping[str, Any]) -> None:
 
 
 def _on_host(
-    solved: Artifact, program: Program, values: Mapping[str, Value], batches: list[dict[str, Array]], on_step: OnStep
+    solved: Artifact,
+    program: Program,
+    values: Mapping[str, Value],
+    batches: list[dict[str, Array]],
+    on_step: OnStep,
+    *,
+    gradients: bool = False,
 ) -> dict[str, Any]:
     with codegen.build_host([program], values) as model:
         arena_bytes = model.measure_high_water(batches[0])
-        losses = []
+        losses, checksums = [], []
         for step, batch in enumerate(batches, 1):
             losses.append(model.run(batch))
+            checksums.append(f"{model.gradients_crc():08x}")
             on_step(step, losses[-1])
         state = {name: model.state(name) for name in model.state_names()}
         base = solved.problem.base_bytes
@@ -162,6 +195,7 @@ def _on_host(
             "page_outs": model.page_outs,
             "store_written_bytes": _written_bytes(program),
             "state_sha256": codegen.state_digest(state),
+            "gradients_crc": checksums if gradients else None,
             "flash_bytes": None,
         }
 

@@ -136,6 +136,14 @@ numerics_option = click.option(
     help="portable: the same bits on every board; fast: each uses its fused multiply-add.",
 )
 
+checkpoint_option = click.option(
+    "--checkpoint",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Firmware saves its state to the store after every N steps, and resumes from there; 0: never. Default: 1 on"
+    " boards with a store of their own, 0 on others.",
+)
+
 output_options = stacked(
     click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object on stdout."),
     click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors."),

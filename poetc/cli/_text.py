@@ -64,9 +64,19 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("time", duration(summary["time_ns"]) + (f"  (deadline {duration(limit)})" if limit is not None else "")),
             ("schedule", f"{summary['operators']} operators; {moves}"),
             ("written a step", _written(summary)),
+            ("flash", _flash(summary)),
             ("written to", str(summary["out"] or "")),
         )
     )
+
+
+def _flash(summary: Mapping[str, Any]) -> str:
+    """What firmware will take, predicted."""
+    if summary.get("flash_bytes") is None:
+        return ""
+    code, tables, image = (size(summary[f"flash_{part}_bytes"]) for part in ("code", "tables", "image"))
+    parts = f"code {code}, tables {tables}, weights {image}"
+    return f"{size(summary['flash_bytes'])}  ({parts}; as firmware for {summary['firmware_board']})"
 
 
 def _written(summary: Mapping[str, Any]) -> str:
@@ -178,7 +188,8 @@ def run_text(document: Mapping[str, Any]) -> str:
                 if reserve
                 else "",
             ),
-            ("flash", f"{count('flash_bytes')} B" if document.get("flash_bytes") else ""),
+            ("flash", _beside(document, "flash")),
+            ("RAM as linked", _beside(document, "ram")),
             ("instructions", count("instructions")),
             ("pages", f"{document['page_outs']:,} out, {document['page_ins']:,} in"),
             ("written a step", size(document["store_written_bytes"] or None)),
@@ -195,6 +206,14 @@ def run_text(document: Mapping[str, Any]) -> str:
     return f"{lines}\n\n{table(('operator', 'kind', 'times', 'instructions', 'share'), rows)}"
 
 
+def _beside(document: Mapping[str, Any], what: str) -> str:
+    """Bytes of the program, and what was predicted."""
+    measured, predicted = document.get(f"{what}_bytes"), document.get(f"{what}_predicted_bytes")
+    if not measured or predicted is None:
+        return f"{measured:,} B" if measured else ""
+    return f"{measured:,} B  (predicted {predicted:,} B, {(predicted - measured) / measured:+.1%})"
+
+
 def emit_text(document: Mapping[str, Any]) -> str:
     """What was emitted, and what it needs."""
     goal = document["makes"]
@@ -206,5 +225,7 @@ def emit_text(document: Mapping[str, Any]) -> str:
             ("constants in flash", size(document["flash_bytes"])),
             ("store", size(document["store_bytes"])),
             ("steps", f"{document['steps']:,}"),
+            ("flash, all of it", size(document["firmware_flash_bytes"])),
+            ("RAM, all of it", size(document["firmware_ram_bytes"])),
         )
     )

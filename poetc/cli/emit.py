@@ -49,6 +49,7 @@ Example:
     help="Whose memory map firmware is linked for (see `poetc run --help`). Default: the target's usual one.",
 )
 @_options.numerics_option
+@_options.checkpoint_option
 @_options.output_options
 def emit(
     directory: Path,
@@ -56,6 +57,7 @@ def emit(
     out: Path,
     board: str | None,
     numerics: Literal["portable", "fast"],
+    checkpoint: int | None,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -71,5 +73,5 @@ def emit(
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("emitting C") as progress:
-        document = outputs.emit(directory, target, out, progress, board=board, numerics=numerics)
+        document = outputs.emit(directory, target, out, progress, board=board, numerics=numerics, checkpoint=checkpoint)
     console.answer(document, _text.emit_text(document))

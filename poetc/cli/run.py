@@ -43,6 +43,8 @@ def _complete_board(context: click.Context, parameter: click.Parameter, incomple
     help="An array of samples for each input of the model, and `target`. Default: random data.",
 )
 @_options.numerics_option
+@_options.checkpoint_option
+@click.option("--gradients", is_flag=True, help="Also a checksum of all gradients of every step.")
 @click.option("--keep", type=_options.DIRECTORY, metavar="DIR", help="Keep the project, the card and the state there.")
 @_options.output_options
 def run(directory: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:

@@ -1,7 +1,8 @@
 """Program, lowering, the host interpreter, the C printer, building on the host, and validation of what was built."""
 
-from poetc.codegen._boards import BOARDS, TARGETS, Board, Target
+from poetc.codegen._boards import BOARDS, TARGETS, Board, Target, board_like
 from poetc.codegen._check import ProgramError, check_program
+from poetc.codegen._code_size import FirmwareSize, firmware_size
 from poetc.codegen._emit import GOALS, Numerics, emit
 from poetc.codegen._firmware import Memory
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library
@@ -11,11 +12,13 @@ from poetc.codegen._run import (
     BoardFault,
     BoardStopped,
     Firmware,
+    PowerCut,
     Run,
     build_firmware,
     check_pages,
     emulator_command,
     execute,
+    fresh_store,
     rebuild,
     state_digest,
 )
@@ -33,10 +36,12 @@ __all__ = [
     "BoardStopped",
     "Elf",
     "Firmware",
+    "FirmwareSize",
     "HostModel",
     "Interpreter",
     "Memory",
     "Numerics",
+    "PowerCut",
     "ProgramError",
     "Run",
     "StepError",
@@ -45,6 +50,7 @@ __all__ = [
     "TensorError",
     "Validation",
     "all_inputs",
+    "board_like",
     "build_firmware",
     "build_host",
     "check_pages",
@@ -53,6 +59,8 @@ __all__ = [
     "emit",
     "emulator_command",
     "execute",
+    "firmware_size",
+    "fresh_store",
     "high_water",
     "interpret",
     "lower",

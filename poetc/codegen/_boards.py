@@ -59,11 +59,13 @@ class Board:
     trap: str = ""  # mpu | end | ""
     memory_option: bool = False
     card: bool = False  # pages go to an SD card image; otherwise to a file
+    own_store: bool = False  # of the board, not the debugger's: checkpoints are on unless they are switched off
     cross_compile: str = ""  # where it differs from the target's
     flags: str = ""
 
 
-_M = "-O2 -mthumb"
+# GCC would make calls of memcpy and memset out of short loops, which newlib-nano runs byte by byte.
+_M = "-O2 -mthumb -fno-tree-loop-distribute-patterns"
 _SEMIHOSTING = ("device/semihosting.c", "device/semihosting_store.c")
 _SYSTEM_ARM = ("qemu-system-arm", "-nographic", "-monitor", "none", "-serial", "none", "-M")
 _SYSTEM_ARM64 = ("qemu-system-aarch64", "-nographic", "-monitor", "none", "-serial", "none", "-nic", "none", "-M")
@@ -140,6 +142,7 @@ BOARDS = {
             sources=("device/semihosting.c", "drivers/sd_spi.c", "drivers/pl022.c"),
             trap="mpu",
             card=True,
+            own_store=True,
         ),
         Board(
             name="mps2-an385",
@@ -193,23 +196,39 @@ BOARDS = {
             ram=Region(0x80000, 512 * MIB),
             sources=("device/semihosting.c", "drivers/sdhci.c"),
             card=True,
+            own_store=True,
         ),
         Board(
             name="aarch64",
             title="Linux on a Cortex-A72, 64 bits",
             target="cortex-a",
             qemu=("qemu-aarch64", "-cpu", "cortex-a72", "-L", "/usr/aarch64-linux-gnu"),
+            own_store=True,
         ),
         Board(
             name="armhf",
             title="Linux on a Cortex-A, 32 bits",
             target="cortex-a",
             qemu=("qemu-arm", "-cpu", "cortex-a15", "-L", "/usr/arm-linux-gnueabihf"),
+            own_store=True,
             cross_compile="arm-linux-gnueabihf-",
             flags="-O2 -march=armv7-a+fp -mfloat-abi=hard",
         ),
     )
 }
+
+
+def board_like(device: str, core: str, fpu: str) -> Board | None:
+    """The board that stands for a device: the emulated one of that name, or the usual one with its core. None for cores
+    that no firmware target is built for.
+    """
+    name = device.removeprefix("qemu-")
+    if name in BOARDS and BOARDS[name].code is not None:
+        return BOARDS[name]
+    target = core.replace("plus", "") + ("f" if core == "cortex-m4" and fpu != "none" else "")
+    if target in TARGETS and TARGETS[target].build == "firmware":
+        return BOARDS[TARGETS[target].board]
+    return None
 
 
 def resolve(target: str, board: str | None, portable: bool) -> tuple[Target, Board | None]:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shutil
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from poetc.codegen._boards import Board, Target, resolve
 from poetc.codegen._check import ProgramError, check_program
-from poetc.codegen._firmware import Memory, call_graph_flags, layout, linker_script, makefile_lines, port_sources
+from poetc.codegen._firmware import (
+    Memory,
+    call_graph_flags,
+    checkpoint_steps,
+    layout,
+    linker_script,
+    makefile_lines,
+    port_sources,
+)
 from poetc.codegen._image import constants_image, state_image, store_image
-from poetc.codegen._interpret import all_inputs
 from poetc.codegen._module import Module, header, source
+from poetc.codegen._readme import readme
 from poetc.codegen._sources import runtime_sources
 from poetc.codegen.program import Program
 from poetc.files import replacing_directory
 from poetc.graph import Value
-from poetc.runtime import runtime_directory, runtime_state_bytes
+from poetc.runtime import runtime_directory
 
 MARKER = "poetc-emit.json"  # names the files and their checksums; a directory with it is ours to replace
 Numerics = Literal["portable", "fast"]
@@ -39,12 +49,14 @@ def emit(
     numerics: Numerics = "portable",
     board: str | None = None,
     memory: Memory | None = None,
+    checkpoint: int | None = None,
 ) -> Path:
     """Write the sources of `programs` (the main one first; they share state and constants) to `out_dir`; returns it.
 
     `numerics`: "portable" gives the same bits on every target (no contraction to fused multiply-add); "fast" lets the
     compiler contract. `board`: whose memory map firmware is linked for, by default the target's usual one; `memory`:
-    how much of its RAM. Raises UsageError for an unknown target or a directory that is not ours to replace. The bytes
+    how much of its RAM. `checkpoint`: firmware saves its state after so many steps, 0: never, None: as the board does.
+    Raises UsageError for an unknown target or a directory that is not ours to replace. The bytes
     written depend on nothing else than the arguments and this version of poetc.
     """
     chosen, its_board = resolve(target, board, numerics == "portable")
@@ -52,7 +64,8 @@ def emit(
     _check_shared(module)
     out = Path(out_dir)
     with replacing_directory(out, MARKER) as directory:
-        names = _write(directory, module, values, chosen, its_board, memory, numerics)
+        steps = checkpoint_steps(module.programs[0], chosen, its_board, checkpoint)
+        names = _write(directory, module, values, chosen, its_board, memory, numerics, steps)
         manifest = {
             "model": model,
             "target": target,
@@ -85,25 +98,30 @@ def _write(
     board: Board | None,
     memory: Memory | None,
     numerics: Numerics,
+    checkpoint: int,
 ) -> list[str]:
     """Write everything but the manifest; returns the names."""
     main = module.programs[0]
-    files: dict[str, bytes] = {"model.h": header(module).encode(), "model.c": source(module).encode()}
+    files: dict[str, bytes] = {"model.c": source(module).encode()}
     if main.state_bytes:
         files["state.bin"] = state_image(main, values)
     if module.flash_bytes:
         files["constants.bin"] = constants_image(module.constants_program(), values)
     if any(p.image for p in main.pages):
         files["store.img"] = store_image(main, values)
+    identity = functools.reduce(lambda crc, data: zlib.crc32(data, crc), files.values(), 0)
+    files["model.h"] = header(module, identity).encode()
     files["model_data.S"] = _data(module, files).encode()
     copies = {f"runtime/{name}": runtime_directory() / name for name in runtime_sources(module.symbols)}
     copies |= port_sources(target, board)
     if target.build == "firmware" and board is not None:
-        images = sum(len(data) for data in files.values())
+        images = sum(len(data) for name, data in files.items() if name.endswith(".bin"))
         files["link.ld"] = linker_script(layout(board, memory, module.arena_bytes, images)).encode()
     sources = sorted(n for n in (*files, *copies) if n.endswith((".c", ".S")))
-    files["Makefile"] = _makefile(target, sources, numerics).encode()
-    files["README.md"] = _readme(module, target, sources, numerics).encode()
+    files["Makefile"] = _makefile(target, sources, numerics, checkpoint).encode()
+    files["README.md"] = readme(
+        module, target, board, numerics, checkpoint, _one_line(target, sources, numerics)
+    ).encode()
     for name, data in files.items():
         (directory / name).write_bytes(data)
     for name, path in copies.items():
@@ -135,7 +153,7 @@ def _include_flags(sources: Sequence[str]) -> str:
     return " ".join(["-I.", *(f"-I{folder}" for folder in folders)])
 
 
-def _makefile(target: Target, sources: Sequence[str], numerics: Numerics) -> str:
+def _makefile(target: Target, sources: Sequence[str], numerics: Numerics, checkpoint: int) -> str:
     objects = [f"build/{Path(s).with_suffix('.o').as_posix()}" for s in sources]
     library = [o for o in objects if o != "build/main.o"]
     goal = GOALS[target.build]
@@ -151,6 +169,7 @@ def _makefile(target: Target, sources: Sequence[str], numerics: Numerics) -> str
         f"CFLAGS ?= {target.flags}",
         f"POETC_CFLAGS = {_compiler_flags(numerics)} -ffunction-sections -fdata-sections{call_graph_flags(target)}",
         f"CPPFLAGS += {_include_flags(sources)}",
+        *_program_options(target, checkpoint),
         "",
         *_make_list("LIBRARY", library),
         "",
@@ -194,55 +213,23 @@ def _makefile(target: Target, sources: Sequence[str], numerics: Numerics) -> str
     return "\n".join(lines)
 
 
+def _program_options(target: Target, checkpoint: int) -> list[str]:
+    if "device" not in target.ports:
+        return []
+    return [
+        "# State is saved to the store after so many steps (0: never); GRADIENTS=1 logs a checksum of them. After a",
+        "# change: make clean.",
+        f"CHECKPOINT_STEPS ?= {checkpoint}",
+        "GRADIENTS ?=",
+        "CPPFLAGS += -DPOETC_CHECKPOINT_STEPS=$(CHECKPOINT_STEPS) $(if $(GRADIENTS),-DPOETC_LOG_GRADIENTS)",
+    ]
+
+
 def _make_list(name: str, items: Sequence[str]) -> list[str]:
     return [f"{name} = \\", *(f"  {item} \\" for item in items[:-1]), f"  {items[-1]}"]
 
 
-def _readme(module: Module, target: Target, sources: Sequence[str], numerics: Numerics) -> str:
-    prefix, main = module.prefix, module.programs[0]
+def _one_line(target: Target, sources: Sequence[str], numerics: Numerics) -> str:
+    """The compiler's command that does without make."""
     flags = f"{_compiler_flags(numerics)} {target.flags} {_include_flags(sources)}"
-    compiler = f"{target.cross_compile}gcc"
-    command = f"{compiler} {flags} {' '.join(sources)} " + ("-o train" if target.hosted else "-c")
-    record = ", ".join(f"{b.operand.type.size_bytes} bytes of `{b.name}`" for b in all_inputs(main))
-    if "main.c" in sources:
-        use = f"`./train DATA [STEPS [STATE_OUT]]` trains on a file of records, one a step: {record}."
-    elif target.build == "library":
-        use = "`make` builds `libmodel.a`, for firmware that has a start-up and, if the program pages, a driver."
-    else:
-        use = (
-            f"It trains on the records of `data.bin` ({record}), one a step, and writes the state to `trained.bin`. "
-            "`port/` is what to change for other hardware."
-        )
-    state = f"{prefix}_state" if main.state_bytes else "NULL"
-    constants = f"{prefix}_constants" if module.flash_bytes else "NULL"
-    return "\n".join(
-        [
-            f"# {module.model}",
-            "",
-            f"C99 without heap or mutable globals; made by poetc for {target.name}. `make` builds it; so does",
-            "",
-            f"    {command}",
-            "",
-            use,
-            "",
-            "| | bytes |",
-            "|---|---|",
-            f"| arena, state included (`{prefix.upper()}_ARENA_BYTES`) | {module.arena_bytes} |",
-            f"| of it state (`{prefix.upper()}_STATE_BYTES`) | {main.state_bytes} |",
-            f"| constants in flash | {module.flash_bytes} |",
-            f"| runtime state, where a pointer has 4 bytes | {runtime_state_bytes(4)} |",
-            f"| store | {module.store_blocks * main.block_bytes} |",
-            "",
-            "```c",
-            "poetc_config config = {0};",
-            "poetc_runtime runtime;",
-            "config.arena = arena; /* 16-byte aligned */",
-            "config.arena_bytes = sizeof arena;",
-            f"config.flash = {constants};",
-            f"err = poetc_init(&runtime, &{prefix}_{main.name}, &config, {state});",
-            "/* each step: write the inputs (accessors in model.h), then */",
-            "err = poetc_run(&runtime);",
-            "```",
-            "",
-        ]
-    )
+    return f"{target.cross_compile}gcc {flags} {' '.join(sources)} " + ("-o train" if target.hosted else "-c")

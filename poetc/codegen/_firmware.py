@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from poetc.codegen._boards import KIB, Board, Region, Target
-from poetc.codegen.program import align
+from poetc.codegen._module import spare_block
+from poetc.codegen.program import ALIGNMENT_BYTES, TRAILER_BYTES, Program, align
 from poetc.errors import UsageError
 from poetc.runtime import STACK_BYTES, runtime_directory
 
@@ -42,6 +43,31 @@ class Layout:
         return self.ram.end - self.arena_bytes
 
 
+CHECKPOINT_SLOTS = 2  # of train.c
+
+
+def checkpoint_blocks(program: Program) -> int:
+    """Blocks of the store, after those of the pages, that checkpoints take."""
+    return CHECKPOINT_SLOTS * -(-(program.state_bytes + TRAILER_BYTES) // program.block_bytes)
+
+
+def checkpoint_steps(program: Program, target: Target, board: Board | None, asked: int | None) -> int:
+    """After how many steps the training program saves its state; 0: never. By default after each, on boards with a
+    store of their own. UsageError for what cannot be.
+    """
+    has_program = "device" in target.ports
+    room = spare_block(program) is not None
+    if asked is None:
+        return int(board is not None and board.own_store and has_program and room)
+    if asked > 0 and not has_program:
+        raise UsageError(f"--checkpoint {asked}: what is made for {target.name} has no training loop of a board in it")
+    if asked > 0 and not room:
+        raise UsageError(f"--checkpoint {asked}: the arena has no room for a block of the store besides the state")
+    if asked > 1 and any(page.slots > 1 for page in program.pages):
+        raise UsageError(f"--checkpoint {asked}: some state lives on the store, so every step must be saved: 1, or 0")
+    return asked
+
+
 def port_sources(target: Target, board: Board | None) -> dict[str, Path]:
     """Name in the emitted directory of each file of the port: sources, and the headers beside them."""
     root = runtime_directory() / "ports"
@@ -71,7 +97,7 @@ def layout(board: Board, memory: Memory | None, arena_bytes: int, image_bytes: i
         code = Region(code.origin, align(image_bytes + 256 * KIB, PAGE_BYTES))
         ram = Region(code.end, ram.size_bytes - code.size_bytes)
     size = ram.size_bytes if memory is None else min(memory.budget_bytes, ram.size_bytes)
-    size -= size % PROTECTION_BYTES
+    size -= size % (PROTECTION_BYTES if board.trap == "mpu" else ALIGNMENT_BYTES)
     if size <= 0:
         raise UsageError(f"{board.name} has {ram.size_bytes} bytes of RAM, the budget leaves nothing of it")
     if board.memory_option:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from poetc.codegen._cprint import Pool, comment, floating, identifier, identifiers, integer, string, table
 from poetc.codegen._interpret import all_inputs
@@ -18,6 +18,7 @@ from poetc.codegen.program import (
     PageOut,
     Program,
     Space,
+    align,
 )
 from poetc.graph import DType, Role
 
@@ -66,7 +67,8 @@ class Module:
 # --- model.h ----------------------------------------------------------------------------------------------------------
 
 
-def header(module: Module) -> str:
+def header(module: Module, identity: int) -> str:
+    """`identity` tells checkpoints of this model from those of others."""
     prefix, upper = module.prefix, module.prefix.upper()
     main = module.programs[0]
     lines = [
@@ -93,7 +95,7 @@ def header(module: Module) -> str:
     for program in module.programs:
         lines += _program_header(module, program)
     lines += _state_header(module)
-    lines += _generic_names(module)
+    lines += _generic_names(module, identity)
     lines += ["", "#endif", ""]
     return "\n".join(lines)
 
@@ -153,7 +155,7 @@ def _state_header(module: Module) -> list[str]:
     return lines
 
 
-def _generic_names(module: Module) -> list[str]:
+def _generic_names(module: Module, identity: int) -> list[str]:
     """Names that are the same for every model: ports are written against them."""
     prefix, main = module.prefix, module.programs[0]
     name = f"{prefix}_{main.name}"
@@ -169,10 +171,26 @@ def _generic_names(module: Module) -> list[str]:
         ("BLOCK_BYTES", f"{prefix.upper()}_BLOCK_BYTES"),
         ("STORE_BLOCKS", f"{prefix.upper()}_STORE_BLOCKS"),
         ("STORE_HAS_IMAGE", "1" if any(p.image for p in main.pages) else "0"),
+        ("IDENTITY", f"{identity:#010x}u"),
     ]
-    return ["", "/* The main program under names that do not depend on the model. */"] + [
-        f"#define POETC_MODEL_{key} {value}" for key, value in pairs
-    ]
+    buffer = spare_block(main)
+    if buffer is not None:
+        pairs.append(("BUFFER_OFFSET", f"{buffer}u"))
+    lines = ["", "/* The main program under names that do not depend on the model. */"]
+    lines += [f"#define POETC_MODEL_{key} {value}" for key, value in pairs]
+    if main.probes:
+        lines += ["", "/* Gradients: before which step they are whole, offset in the arena, bytes. */"]
+        rows = [f"{{{i}u, {o.offset_bytes}u, {o.type.size_bytes}u}}" for _, (i, o) in sorted(main.probes.items())]
+        lines += ["#define POETC_MODEL_GRADIENTS { \\", *(f"    {row}, \\" for row in rows), "}"]
+    return lines
+
+
+def spare_block(program: Program) -> int | None:
+    """Offset of a block of the store in the arena that is free between two runs, when only the state is needed."""
+    if program.page_buffer_offset is not None:
+        return program.page_buffer_offset
+    start = align(program.state_bytes)
+    return start if start + program.block_bytes <= program.high_water_bytes else None
 
 
 # --- model.c ----------------------------------------------------------------------------------------------------------
@@ -203,8 +221,36 @@ def _operands(instruction: Instruction) -> list[Operand]:
     return [instruction.operand]
 
 
-def _program_source(name: str, program: Program) -> list[str]:
-    refs, ints, floats = Pool[str](), Pool[str](), Pool[str]()
+@dataclass(slots=True)
+class _Pools:
+    """What the steps of a program share."""
+
+    refs: Pool[str] = field(default_factory=Pool)
+    ints: Pool[str] = field(default_factory=Pool)
+    floats: Pool[str] = field(default_factory=Pool)
+
+
+def tables_bytes(module: Module, pointer_bytes: int) -> int:
+    """What the tables of the main program take in flash: steps and what they refer to, pages, inputs, descriptor."""
+    main = module.programs[0]
+    pools = _Pools()
+    _steps(main, pools)
+    words = sum(len(pool.items) for pool in (pools.refs, pools.ints, pools.floats))
+    inputs = all_inputs(main)
+    names = sum(align(len(b.name.encode()) + 1, pointer_bytes) for b in inputs)
+    return (
+        5 * pointer_bytes * len(main.instructions)
+        + 4 * words
+        + 12 * len(main.pages)
+        + 16 * len(main.absences)
+        + (pointer_bytes + 8) * len(inputs)
+        + names
+        + (52 if pointer_bytes == 4 else 72)
+    )
+
+
+def _steps(program: Program, pools: _Pools) -> list[str]:
+    """Rows of the table of steps; fills the pools."""
     steps: list[str] = []
 
     def row(pool: Pool[str], table_name: str, items: list[str]) -> str:
@@ -227,14 +273,24 @@ def _program_source(name: str, program: Program) -> list[str]:
                 int_row = [str(page), f"POETC_PAGE_{page_source.name}"]
         parts = [
             kernel,
-            row(refs, "refs", [_reference(o) for o in _operands(instruction)]),
-            row(ints, "ints", int_row),
-            row(floats, "floats", float_row),
+            row(pools.refs, "refs", [_reference(o) for o in _operands(instruction)]),
+            row(pools.ints, "ints", int_row),
+            row(pools.floats, "floats", float_row),
             opcode,
         ]
         steps.append(f"    {{{', '.join(parts)}}}, {comment(what)}")
+    return steps
+
+
+def _program_source(name: str, program: Program) -> list[str]:
+    pools = _Pools()
+    steps = _steps(program, pools)
     lines: list[str] = []
-    for kind, table_name, pool in (("poetc_ref", "refs", refs), ("int32_t", "ints", ints), ("float", "floats", floats)):
+    for kind, table_name, pool in (
+        ("poetc_ref", "refs", pools.refs),
+        ("int32_t", "ints", pools.ints),
+        ("float", "floats", pools.floats),
+    ):
         if pool.items:
             lines += ["", *table(f"static const {kind} {program.name}_{table_name}[]", pool.items)]
     if steps:

@@ -8,14 +8,14 @@ import re
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from poetc.codegen._boards import BOARDS, Board
+from poetc.codegen._boards import BOARDS, TARGETS, Board
 from poetc.codegen._emit import Numerics, emit
-from poetc.codegen._firmware import Memory
+from poetc.codegen._firmware import Memory, checkpoint_blocks, checkpoint_steps
 from poetc.codegen._image import page_blocks, store_image
 from poetc.codegen._interpret import all_inputs, fit_input
 from poetc.codegen._lower import store_blocks
@@ -28,6 +28,7 @@ from poetc.graph import Array, Value
 TIMEOUT_S = 3600
 SMALLEST_CARD_BYTES = 1 << 20
 FAULT_STATUS = 100  # POETC_PORT_FAULT
+POWER_CUT_STATUS = 86  # of the plugin
 
 OnStep = Callable[[int, float], None]
 
@@ -44,15 +45,30 @@ class BoardStopped(CheckFailed):
         self.code = code
 
 
+class PowerCut(CheckFailed):
+    """The power was cut, as asked for. `steps` were done in this boot."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(f"the power was cut after {steps} steps")
+        self.steps = steps
+
+
 @dataclass(frozen=True, slots=True)
 class Firmware:
-    """A built program and where it was built. `stack_bound_bytes` is None where an operating system gives the stack."""
+    """A built program and where it was built. `stack_bound_bytes` is None where an operating system gives the stack;
+    `checkpoint_steps`: after how many steps it saves its state, 0: never.
+    """
 
     board: Board
     program: Program
     directory: Path
     elf: Elf
     stack_bound_bytes: int | None = None
+    checkpoint_steps: int = 0
+
+    @property
+    def has_store(self) -> bool:
+        return bool(self.program.pages) or self.checkpoint_steps > 0
 
     @property
     def path(self) -> Path:
@@ -77,8 +93,10 @@ class Count:
 class Run:
     """What a run measured. Bytes; `arena_bytes` and `stack_bytes` are the extent of what was touched.
 
-    `instructions` are those of the training steps; `total_instructions` also start-up, data, log. `stack_bytes` is None
-    where the stack is the operating system's.
+    `instructions` are those of the training steps; `total_instructions` also start-up, data, log. `step_ends` are the
+    instructions from reset to the end of each step, before its checkpoint. `stack_bytes` is None where the stack is the
+    operating system's. `resumed_step`: the losses are of the steps after it. `gradients_crc`: a checksum of all
+    gradients of each step, if they were asked for.
     """
 
     losses: tuple[float, ...]
@@ -90,6 +108,9 @@ class Run:
     page_outs: int
     state: Mapping[str, Array]
     counts: tuple[Count, ...]
+    resumed_step: int = 0
+    step_ends: tuple[int, ...] = ()
+    gradients_crc: tuple[int, ...] = ()
 
     @property
     def state_sha256(self) -> str:
@@ -113,12 +134,15 @@ def build_firmware(
     memory: Memory | None = None,
     numerics: Numerics = "portable",
     model: str = "model",
+    checkpoint: int | None = None,
+    gradients: bool = False,
 ) -> Firmware:
     """Emit for `board` into `directory` / src and build. UsageError without the toolchain; CheckFailed if it does not
-    fit.
+    fit. `checkpoint`: as for `emit`; `gradients`: log their checksum.
     """
     found = BOARDS[board]
     require(found)
+    directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     source = directory / "src"
     emit(
@@ -130,15 +154,28 @@ def build_firmware(
         numerics=numerics,
         board=board,
         memory=memory,
+        checkpoint=checkpoint,
     )
-    return rebuild(found, program, values, directory)
+    steps = checkpoint_steps(program, TARGETS[found.target], found, checkpoint)
+    return rebuild(found, program, values, directory, checkpoint=steps, gradients=gradients)
 
 
-def rebuild(board: Board, program: Program, values: Mapping[str, Value], directory: Path) -> Firmware:
-    """Build what is in `directory` / src, and lay out the store for the first run."""
+def rebuild(
+    board: Board,
+    program: Program,
+    values: Mapping[str, Value],
+    directory: Path,
+    *,
+    checkpoint: int = 0,
+    gradients: bool = False,
+) -> Firmware:
+    """Build what is in `directory` / src, and lay out the store for the first run. `checkpoint`: after how many
+    steps.
+    """
     source = directory / "src"
     hosted = board.target == "cortex-a"
     words = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(source)]
+    words += [f"CHECKPOINT_STEPS={checkpoint}", f"GRADIENTS={'1' if gradients else ''}"]
     if hosted:
         words.append("LDFLAGS=-static")
     command(words, f"the emitted C does not build for {board.name}")
@@ -146,15 +183,21 @@ def rebuild(board: Board, program: Program, values: Mapping[str, Value], directo
     elf = read_elf(path, prefix)
     kernels = {i.symbol for i in program.instructions if isinstance(i, Call)}
     stack = None if hosted else stack_bound(source / "build", path, prefix, kernels, ("poetc_reset", "main"))
-    run = directory / "run"
-    run.mkdir(exist_ok=True)
-    if program.pages:
+    (directory / "run").mkdir(exist_ok=True)
+    firmware = Firmware(board, program, directory, elf, stack, checkpoint)
+    fresh_store(firmware, values)
+    return firmware
+
+
+def fresh_store(firmware: Firmware, values: Mapping[str, Value]) -> None:
+    """The store as it is before the first run: initial pages, zeros."""
+    program = firmware.program
+    if firmware.has_store:
         image = store_image(program, values) if any(p.image for p in program.pages) else b""
-        size = store_blocks(program) * program.block_bytes
-        if board.card:  # cards come in powers of two
+        size = (store_blocks(program) + checkpoint_blocks(program)) * program.block_bytes
+        if firmware.board.card:  # cards come in powers of two
             size = max(SMALLEST_CARD_BYTES, 1 << (size - 1).bit_length())
-        (run / "store.bin").write_bytes(image + bytes(max(0, size - len(image))))
-    return Firmware(board, program, directory, elf, stack)
+        (firmware.run_directory / "store.bin").write_bytes(image + bytes(max(0, size - len(image))))
 
 
 def execute(
@@ -163,10 +206,13 @@ def execute(
     on_step: OnStep | None = None,
     *,
     command: Sequence[str] | None = None,
+    cut_at: int | None = None,
 ) -> Run:
-    """Train one step for each batch. BoardFault, BoardStopped, or CheckFailed if the board did not end well.
+    """Train one step for each batch, from the newest checkpoint on the store on. BoardFault, BoardStopped, or
+    CheckFailed if the board did not end well.
 
-    `command`: instead of `emulator_command`, to run under other circumstances.
+    `command`: instead of `emulator_command`, to run under other circumstances. `cut_at`: the power is cut after so many
+    instructions; raises PowerCut, and the store is as it was then.
     """
     program, run = firmware.program, firmware.run_directory
     with (run / "data.bin").open("wb") as file:
@@ -177,12 +223,14 @@ def execute(
     counts = run / "counts.txt"
     for stale in (counts, run / "trained.bin"):
         stale.unlink(missing_ok=True)
-    words = command or emulator_command(firmware, counts.resolve())
-    losses, last = _emulate(firmware, words, on_step)
-    if len(losses) != len(batches):
-        raise CheckFailed(f"{firmware.board.name}: {len(losses)} of {len(batches)} steps were run")
-    done = {key: int(value) for key, value in re.findall(r"(\w+) (\d+)", last)}
+    words = command or emulator_command(firmware, counts.resolve(), cut_at)
+    log = _emulate(firmware, words, on_step)
+    losses = log.losses
+    if log.resumed + len(losses) != len(batches):
+        raise CheckFailed(f"{firmware.board.name}: {log.resumed + len(losses)} of {len(batches)} steps were run")
+    done = {key: int(value) for key, value in re.findall(r"(\w+) (\d+)", log.last)}
     measured, marks = _read_counts(counts)
+    steps = len(program.instructions)
     return Run(
         losses=tuple(losses),
         arena_bytes=measured["arena"],
@@ -191,13 +239,16 @@ def execute(
         total_instructions=measured["instructions"],
         page_ins=done["page_ins"],
         page_outs=done["page_outs"],
-        state=_state(firmware, len(batches)),
+        state=_state(firmware, len(batches), done["sequence"] - (not losses)),  # resuming begins a new run
         counts=_counts(program, marks),
+        resumed_step=log.resumed,
+        step_ends=tuple(marks[steps :: steps + 1]),
+        gradients_crc=tuple(log.gradients),
     )
 
 
-def emulator_command(firmware: Firmware, counts: Path) -> list[str]:
-    """The words that start QEMU in `run_directory`; the plugin that measures writes to `counts`."""
+def emulator_command(firmware: Firmware, counts: Path, cut_at: int | None = None) -> list[str]:
+    """The words that start QEMU in `run_directory`; the plugin that measures writes to `counts`, or cuts the power."""
     board, symbols = firmware.board, firmware.elf.symbols
     arena = symbols["poetc_arena"]
     plugin = [str(build_counter(firmware.directory)), f"mark={symbols['poetc_port_mark'] & ~1:x}"]
@@ -205,6 +256,8 @@ def emulator_command(firmware: Firmware, counts: Path) -> list[str]:
     if "poetc_stack" in symbols:
         plugin.append(f"stack={symbols['poetc_stack']:x}-{symbols['poetc_stack_top']:x}")
     plugin.append(f"out={counts}")
+    if cut_at is not None:
+        plugin.append(f"cut={cut_at:x}")
     words = [*board.qemu, "-plugin", ",".join(plugin)]
     if board.target == "cortex-a":
         return [*words, str(firmware.path.resolve())]
@@ -213,14 +266,26 @@ def emulator_command(firmware: Firmware, counts: Path) -> list[str]:
         assert board.ram is not None
         start = board.ram.origin & ~0xFFFFFFF
         words += ["-m", f"{(symbols['poetc_ram_end'] - start) // 1024}K"]
-    if board.card and firmware.program.pages:
+    if board.card and firmware.has_store:
         words += ["-drive", "if=sd,format=raw,file=store.bin"]
     return [*words, "-kernel", str(firmware.path.resolve())]
 
 
-def _emulate(firmware: Firmware, words: Sequence[str], on_step: OnStep | None) -> tuple[list[float], str]:
-    """The losses and the last line of the log."""
-    losses: list[float] = []
+@dataclass(slots=True)
+class _Log:
+    """What the training program logged; `last` is its last line."""
+
+    losses: list[float] = field(default_factory=list)
+    gradients: list[int] = field(default_factory=list)
+    resumed: int = 0
+    last: str = ""
+
+
+_STEP = re.compile(r"step (\d+)(?: loss \S+)? bits ([0-9a-f]{8})(?: gradients ([0-9a-f]{8}))?$")
+
+
+def _emulate(firmware: Firmware, words: Sequence[str], on_step: OnStep | None) -> _Log:
+    log = _Log()
     lines: list[str] = []
     with subprocess.Popen(
         words,
@@ -237,18 +302,25 @@ def _emulate(firmware: Firmware, words: Sequence[str], on_step: OnStep | None) -
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                match = re.match(r"step (\d+)(?: loss \S+)? bits ([0-9a-f]{8})$", line.strip())
+                match = _STEP.match(line.strip())
                 if match is None:
                     lines.append(line.strip())
                     continue
-                losses.append(float(np.array(int(match[2], 16), np.uint32).view(np.float32)))
+                log.losses.append(float(np.array(int(match[2], 16), np.uint32).view(np.float32)))
+                if match[3]:
+                    log.gradients.append(int(match[3], 16))
                 if on_step is not None:
-                    on_step(int(match[1]), losses[-1])
+                    on_step(int(match[1]), log.losses[-1])
             status = process.wait()
         finally:
             timer.cancel()
             process.kill()
-    return losses, _ending(firmware, status, lines)
+    if status == POWER_CUT_STATUS:
+        raise PowerCut(len(log.losses))
+    log.last = _ending(firmware, status, lines)
+    resumed = next((line for line in lines if line.startswith("resumed step ")), "0")
+    log.resumed = int(resumed.split()[-1])
+    return log
 
 
 def _ending(firmware: Firmware, status: int, lines: Sequence[str]) -> str:
@@ -305,7 +377,7 @@ def _counts(program: Program, marks: Sequence[int]) -> tuple[Count, ...]:
     )
 
 
-def _state(firmware: Firmware, steps: int) -> dict[str, Array]:
+def _state(firmware: Firmware, steps: int, sequence: int) -> dict[str, Array]:
     """State in RAM as the program handed it over, and state on the store, its pages checked."""
     program = firmware.program
     arena = (firmware.run_directory / "trained.bin").read_bytes()
@@ -314,17 +386,18 @@ def _state(firmware: Firmware, steps: int) -> dict[str, Array]:
         start = binding.operand.offset_bytes
         data = arena[start : start + binding.operand.type.size_bytes]
         state[binding.name] = np.frombuffer(data, binding.operand.type.dtype.numpy).reshape(binding.operand.type.shape)
-    for index, data in check_pages(firmware, steps).items():
+    for index, data in check_pages(firmware, steps, sequence).items():
         page = program.pages[index]
         if page.image and page.type is not None:
             state[page.tensor] = np.frombuffer(data, page.type.dtype.numpy).reshape(page.type.shape)
     return state
 
 
-def check_pages(firmware: Firmware, steps: int) -> dict[int, bytes]:
+def check_pages(firmware: Firmware, steps: int, sequence: int | None = None) -> dict[int, bytes]:
     """Data of every page that the store must hold after `steps` steps. CheckFailed if one is not what the page table
-    says.
+    says. `sequence`: runs begun, where that is not `steps`.
     """
+    runs = steps if sequence is None else sequence
     program = firmware.program
     if not program.pages:
         return {}
@@ -335,7 +408,7 @@ def check_pages(firmware: Firmware, steps: int) -> dict[int, bytes]:
     for index, page in enumerate(program.pages):
         if index not in written | read:
             continue
-        stamp = steps if index in written else 0
+        stamp = (steps if page.slots > 1 else runs) if index in written else 0
         data, whole = _slot(store, page, stamp % page.slots, program.block_bytes)
         if whole != page_blocks(index, stamp, data, program.block_bytes):
             raise CheckFailed(

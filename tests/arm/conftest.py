@@ -30,6 +30,15 @@ def load_networks() -> ModuleType:
 
 
 @dataclass(frozen=True)
+class Bits:
+    """What must be the same everywhere: loss and gradients of every step, and the state after the last."""
+
+    losses: tuple[float, ...]
+    state_sha256: str
+    gradients_crc: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Solved:
     artifact: Artifact
     program: Program
@@ -46,19 +55,28 @@ class Solved:
     def batches(self, steps: int) -> list[dict[str, Array]]:
         return [dict(codegen.sample_inputs(self.program, step)) for step in range(steps)]
 
-    def on_host(self, steps: int) -> tuple[tuple[float, ...], str]:
-        """Losses and the digest of the state."""
+    def on_host(self, steps: int) -> Bits:
         with codegen.build_host([self.program], self.values) as model:
             return run_host(model, self.batches(steps))
 
-    def on_board(self, board: str, directory: Path, steps: int, memory: Memory | None = None) -> Run:
-        firmware = codegen.build_firmware(self.program, self.values, board, directory, memory=memory or self.memory)
+    def on_board(self, board: str, directory: Path, steps: int, gradients: bool = False) -> Run:
+        firmware = codegen.build_firmware(
+            self.program, self.values, board, directory, memory=self.memory, gradients=gradients
+        )
         return codegen.execute(firmware, self.batches(steps))
 
 
-def run_host(model: HostModel, batches: list[dict[str, Array]]) -> tuple[tuple[float, ...], str]:
-    losses = tuple(model.run(batch) for batch in batches)
-    return losses, codegen.state_digest({name: model.state(name) for name in model.state_names()})
+def run_host(model: HostModel, batches: list[dict[str, Array]]) -> Bits:
+    losses, gradients = [], []
+    for batch in batches:
+        losses.append(model.run(batch))
+        gradients.append(model.gradients_crc())
+    digest = codegen.state_digest({name: model.state(name) for name in model.state_names()})
+    return Bits(tuple(losses), digest, tuple(gradients))
+
+
+def bits(run: Run) -> Bits:
+    return Bits(run.losses, run.state_sha256, run.gradients_crc)
 
 
 Solve = Callable[..., Solved]

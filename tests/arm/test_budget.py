@@ -35,7 +35,13 @@ def tampered(firmware: Firmware, solved: Solved) -> Firmware:
     changed, count = re.subn(r"(static const poetc_ref train_refs\[\] = \{\s*)\d+u", rf"\g<1>{outside}u", text)
     assert count == 1
     path.write_text(changed)
-    return codegen.rebuild(firmware.board, solved.program, solved.values, firmware.directory)
+    return codegen.rebuild(
+        firmware.board,
+        solved.program,
+        solved.values,
+        firmware.directory,
+        checkpoint=firmware.checkpoint_steps,
+    )
 
 
 @pytest.mark.parametrize("board", TRAPPING)

@@ -1,4 +1,4 @@
-"""The same bits everywhere: loss of every step, and state after the last, on the host and on every core."""
+"""The same bits everywhere: loss and gradients of every step, state after the last, on the host and on every core."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from poetc import outputs
 from poetc.codegen import BOARDS, TARGETS, build_firmware, execute
-from tests.arm.conftest import Solve
+from tests.arm.conftest import Bits, Solve, bits
 
 STEPS = 20
 ALL = sorted(BOARDS)
@@ -22,33 +22,32 @@ def test_every_core_has_a_board() -> None:
 
 
 @pytest.fixture(scope="module")
-def mlp_host(solve: Solve) -> tuple[tuple[float, ...], str]:
+def mlp_host(solve: Solve) -> Bits:
     return solve("mlp", 4, "qemu-microbit", "16KiB").on_host(STEPS)
 
 
 @pytest.mark.parametrize("board", ALL)
-def test_mlp_has_the_same_bits(
-    board: str, solve: Solve, mlp_host: tuple[tuple[float, ...], str], tmp_path: Path
-) -> None:
+def test_mlp_has_the_same_bits(board: str, solve: Solve, mlp_host: Bits, tmp_path: Path) -> None:
     solved = solve("mlp", 4, "qemu-microbit", "16KiB")
-    run = solved.on_board(board, tmp_path, STEPS)
-    assert (run.losses, run.state_sha256) == mlp_host
+    run = solved.on_board(board, tmp_path, STEPS, gradients=True)
+    assert len(run.gradients_crc) == STEPS
+    assert bits(run) == mlp_host
     assert run.arena_bytes == solved.program.high_water_bytes
 
 
 @pytest.fixture(scope="module")
-def convolutional_host(solve: Solve) -> tuple[tuple[float, ...], str]:
+def convolutional_host(solve: Solve) -> Bits:
     return solve("ds-cnn", 2, "qemu-mps2-an386", "60%").on_host(3)
 
 
 @pytest.mark.parametrize("board", LARGE)
 def test_convolutions_and_norms_have_the_same_bits(
-    board: str, solve: Solve, convolutional_host: tuple[tuple[float, ...], str], tmp_path: Path
+    board: str, solve: Solve, convolutional_host: Bits, tmp_path: Path
 ) -> None:
     """A depthwise separable network with batch-norm, at 60 % of its keep-all peak."""
     solved = solve("ds-cnn", 2, "qemu-mps2-an386", "60%")
-    run = solved.on_board(board, tmp_path, 3)
-    assert (run.losses, run.state_sha256) == convolutional_host
+    run = solved.on_board(board, tmp_path, 3, gradients=True)
+    assert bits(run) == convolutional_host
     assert run.arena_bytes == solved.program.high_water_bytes
 
 

@@ -22,6 +22,7 @@ typedef struct poetc_checkpoint {
     uint32_t first_block; /* of the store: past the pages of all programs. A checkpoint takes slots * poetc_checkpoint_blocks(). */
     uint32_t slots;       /* at least 2; more spread the wear of the card over more blocks */
     void *buffer;         /* one block (program->block_bytes), used during the calls only */
+    uint32_t identity;    /* of the model: a checkpoint of another one is passed over */
 } poetc_checkpoint;
 
 /* Blocks of one slot. */

@@ -1,7 +1,7 @@
 /* Checkpoints of the training state. See poetc_checkpoint.h.
  *
  * A slot is the state, zeros, and a trailer at the end of its last block: version (complete runs), sequence, size, CRC-32 over a tag,
- * these three, the state. Version v goes to slot v mod slots; the trailer is in the block that is written last. Nothing says which slot
+ * the model's identity, these three, the state. Version v goes to slot v mod slots; the trailer is in the block that is written last. Nothing says which slot
  * is the newest: the versions do, so that there is no third place that could be torn.
  */
 #include "poetc_checkpoint.h"
@@ -42,10 +42,13 @@ uint32_t poetc_checkpoint_blocks(const poetc_program *program)
     return (program->state_bytes + POETC_TRAILER + program->block_bytes - 1u) / program->block_bytes;
 }
 
-/* CRC of the tag and the trailer's three words; that of the state is added to it. */
-static uint32_t begin_crc(const uint8_t *trailer)
+/* CRC of the tag, the model's identity and the trailer's three words; that of the state is added to it. */
+static uint32_t begin_crc(const poetc_checkpoint *checkpoint, const uint8_t *trailer)
 {
-    return poetc_crc32(poetc_crc32(0, tag, sizeof tag), trailer, POETC_TRAILER - 4u);
+    uint8_t identity[4];
+
+    put_u32(identity, checkpoint->identity);
+    return poetc_crc32(poetc_crc32(poetc_crc32(0, tag, sizeof tag), identity, sizeof identity), trailer, POETC_TRAILER - 4u);
 }
 
 static int save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
@@ -74,7 +77,7 @@ static int save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint
     put_u32(trailer, runtime->run_count);
     put_u32(trailer + 4, runtime->sequence);
     put_u32(trailer + 8, size);
-    put_u32(trailer + 12, poetc_crc32(begin_crc(trailer), state, size));
+    put_u32(trailer + 12, poetc_crc32(begin_crc(checkpoint, trailer), state, size));
     return driver_code(store->page_out(store->context, first + count - 1u, 1, buffer));
 }
 
@@ -121,7 +124,7 @@ static int read_state(poetc_runtime *runtime, const poetc_checkpoint *checkpoint
     }
     if (err)
         return err;
-    if (get_u32(trailer + 12) != poetc_crc32(begin_crc(trailer), state, size))
+    if (get_u32(trailer + 12) != poetc_crc32(begin_crc(checkpoint, trailer), state, size))
         return POETC_ENOENT;
     runtime->run_count = get_u32(trailer);
     runtime->sequence = get_u32(trailer + 4) + 1u; /* pages of the run that was cut carry the next one */

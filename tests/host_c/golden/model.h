@@ -71,5 +71,13 @@ static inline void tiny_set_learning_rate(poetc_runtime *runtime, float value)
 #define POETC_MODEL_BLOCK_BYTES TINY_BLOCK_BYTES
 #define POETC_MODEL_STORE_BLOCKS TINY_STORE_BLOCKS
 #define POETC_MODEL_STORE_HAS_IMAGE 0
+#define POETC_MODEL_IDENTITY 0x9734d956u
+#define POETC_MODEL_BUFFER_OFFSET 640u
+
+/* Gradients: before which step they are whole, offset in the arena, bytes. */
+#define POETC_MODEL_GRADIENTS { \
+    {14u, 400u, 96u}, \
+    {10u, 576u, 48u}, \
+}
 
 #endif

@@ -11,11 +11,15 @@ void poetc_port_log(const char *text);
 uint32_t poetc_port_clock(void);
 extern const uint32_t poetc_port_clock_hz;
 
-/* Get the data, and the store if the model pages (store_bytes > 0: fill in `store`). Returns 0 or a negative code. */
+/* Get the data, and the store if pages or checkpoints need one (store_blocks > 0: fill in `store`). Returns 0 or a negative code. */
 int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks);
 
 /* The next `size_bytes` of training data. Returns 1, 0 when there is none left, or a negative code. */
 int poetc_port_data(void *to, uint32_t size_bytes);
+
+/* Training goes on from a checkpoint: pass over the first `size_bytes` of training data, which have been used. Live data, as of a
+ * sensor, have nothing to pass over. Returns 0 or a negative code. */
+int poetc_port_skip(size_t size_bytes);
 
 /* Hand over the trained state. Returns 0 or a negative code. */
 int poetc_port_result(const void *state, uint32_t size_bytes);

@@ -52,6 +52,15 @@ int poetc_port_data(void *to, uint32_t size_bytes)
     return move(SEMI_READ, data_file, to, size_bytes) == 0;
 }
 
+int poetc_port_skip(size_t size_bytes)
+{
+    uintptr_t block[2];
+
+    block[0] = (uintptr_t)data_file;
+    block[1] = size_bytes;
+    return semihosting(SEMI_SEEK, block) == 0 ? POETC_OK : POETC_EIO;
+}
+
 int poetc_port_result(const void *state, uint32_t size_bytes)
 {
     intptr_t file = open_file("trained.bin", 11, SEMI_CREATE_BINARY);

@@ -2,19 +2,50 @@
  *
  * A record is the bytes of the inputs, then of the target, in the order of the header. The lines of the log:
  *
- *     step 1 loss 2.302585 bits 40135d8e
- *     done steps 20 page_ins 0 page_outs 0 clock 123
+ *     resumed step 7
+ *     step 8 loss 2.302585 bits 40135d8e
+ *     done steps 20 page_ins 0 page_outs 0 sequence 20 clock 123
  *     stopped step 3 code -5
+ *
+ * POETC_CHECKPOINT_STEPS: after how many steps the state is saved to two slots of the store, in turn; training goes on from there when
+ * the board starts again. 0: never. POETC_LOG_GRADIENTS: a checksum of all gradients of the step is logged with its loss.
  */
 #include "model.h"
+#include "poetc_checkpoint.h"
 #include "poetc_port.h"
+
+#ifndef POETC_CHECKPOINT_STEPS
+#define POETC_CHECKPOINT_STEPS 0
+#endif
+#ifndef POETC_MODEL_BUFFER_OFFSET
+#if POETC_CHECKPOINT_STEPS > 0
+#error "the arena has no room for a block of the store besides the state: no checkpoints"
+#endif
+#define POETC_MODEL_BUFFER_OFFSET 0u
+#endif
+
+enum { CHECKPOINT_STEPS = POETC_CHECKPOINT_STEPS, CHECKPOINT_SLOTS = 2 };
 
 uint8_t poetc_arena[POETC_MODEL_ARENA_BYTES] __attribute__((aligned(16), section(".bss.poetc_arena")));
 static poetc_runtime runtime;
 
+#ifdef POETC_LOG_GRADIENTS
+static const struct {
+    uint32_t step, offset, size_bytes;
+} gradients[] = POETC_MODEL_GRADIENTS;
+static uint32_t gradients_crc; /* a sum, since schedules may make them in another order */
+#endif
+
 /* Marks the border between two steps of the program for whatever counts instructions from outside: breakpoint, trace or emulator. */
 __attribute__((noinline)) int poetc_port_mark(void *context, const poetc_runtime *marked, uint32_t index)
 {
+#ifdef POETC_LOG_GRADIENTS
+    uint32_t i;
+
+    for (i = 0; i < sizeof gradients / sizeof gradients[0]; i++)
+        if (gradients[i].step == index)
+            gradients_crc += poetc_crc32(i, poetc_arena + gradients[i].offset, gradients[i].size_bytes);
+#endif
     (void)context;
     (void)marked;
     __asm__ volatile("" : : "r"(index));
@@ -41,10 +72,22 @@ static void log_code(const char *label, int code)
     log_number(code < 0 ? "-" : "", code < 0 ? 0u - (uint32_t)code : (uint32_t)code);
 }
 
+static void log_hex(const char *label, uint32_t value)
+{
+    char text[9];
+    unsigned i;
+
+    for (i = 0; i < 8; i++)
+        text[i] = "0123456789abcdef"[(value >> (28u - 4u * i)) & 15u];
+    text[8] = 0;
+    poetc_port_log(label);
+    poetc_port_log(text);
+}
+
 /* Six decimals for people, where they fit, and the bits for comparing. */
 static void log_loss(float loss)
 {
-    char text[10];
+    char text[8];
     union {
         float value;
         uint32_t bits;
@@ -62,12 +105,12 @@ static void log_loss(float loss)
         text[i] = 0;
         poetc_port_log(text);
     }
-    for (i = 0; i < 8; i++)
-        text[i] = "0123456789abcdef"[(u.bits >> (28u - 4u * i)) & 15u];
-    text[8] = '\n';
-    text[9] = 0;
-    poetc_port_log(" bits ");
-    poetc_port_log(text);
+    log_hex(" bits ", u.bits);
+#ifdef POETC_LOG_GRADIENTS
+    log_hex(" gradients ", gradients_crc);
+    gradients_crc = 0;
+#endif
+    poetc_port_log("\n");
 }
 
 /* Fill in the inputs: 1, 0 at the end of the data, or a negative code. */
@@ -82,11 +125,30 @@ static int next_record(void)
     return err;
 }
 
-static int train(uint32_t *step)
+/* Go on from the newest whole checkpoint, with the first record that it has not seen; from the beginning if there is none. */
+static int resume(const poetc_config *config, const poetc_checkpoint *checkpoint)
+{
+    const poetc_binding *inputs = POETC_MODEL_INPUTS;
+    size_t record_bytes = 0;
+    uint32_t i;
+    int err = poetc_checkpoint_load(&runtime, checkpoint);
+
+    if (err == POETC_ENOENT)
+        return poetc_init(&runtime, POETC_MODEL_PROGRAM, config, POETC_MODEL_STATE);
+    if (err)
+        return err;
+    log_number("resumed step ", runtime.run_count);
+    poetc_port_log("\n");
+    for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++)
+        record_bytes += inputs[i].size_bytes;
+    return poetc_port_skip(record_bytes * runtime.run_count);
+}
+
+static int train(const poetc_checkpoint *checkpoint, uint32_t *step)
 {
     int err;
 
-    for (*step = 1;; (*step)++) {
+    for (*step = runtime.run_count + 1u;; (*step)++) {
         err = next_record();
         if (err <= 0)
             return err;
@@ -95,13 +157,19 @@ static int train(uint32_t *step)
             return err;
         log_number("step ", *step);
         log_loss(poetc_loss(&runtime));
+        if (CHECKPOINT_STEPS > 0 && *step % (CHECKPOINT_STEPS > 0 ? CHECKPOINT_STEPS : 1) == 0) {
+            err = poetc_checkpoint_save(&runtime, checkpoint);
+            if (err)
+                return err;
+        }
     }
 }
 
 int main(void)
 {
     poetc_config config;
-    uint32_t step = 0, start = poetc_port_clock();
+    poetc_checkpoint checkpoint;
+    uint32_t step = 0, start = poetc_port_clock(), blocks = POETC_MODEL_STORE_BLOCKS;
     int err;
 
     config.arena = poetc_arena;
@@ -112,11 +180,20 @@ int main(void)
     config.store.context = NULL;
     config.observer = poetc_port_mark;
     config.observer_context = NULL;
-    err = poetc_port_open(&config.store, POETC_MODEL_BLOCK_BYTES, POETC_MODEL_STORE_BLOCKS);
+    /* Past the pages. Between two steps nothing but the state is needed, so the arena has room for a block. */
+    checkpoint.first_block = POETC_MODEL_STORE_BLOCKS;
+    checkpoint.slots = CHECKPOINT_SLOTS;
+    checkpoint.buffer = poetc_arena + POETC_MODEL_BUFFER_OFFSET;
+    checkpoint.identity = POETC_MODEL_IDENTITY;
+    if (CHECKPOINT_STEPS > 0)
+        blocks += CHECKPOINT_SLOTS * poetc_checkpoint_blocks(POETC_MODEL_PROGRAM);
+    err = poetc_port_open(&config.store, POETC_MODEL_BLOCK_BYTES, blocks);
     if (!err)
         err = poetc_init(&runtime, POETC_MODEL_PROGRAM, &config, POETC_MODEL_STATE);
+    if (!err && CHECKPOINT_STEPS > 0)
+        err = resume(&config, &checkpoint);
     if (!err)
-        err = train(&step);
+        err = train(&checkpoint, &step);
     if (!err)
         err = poetc_port_result(poetc_arena, POETC_MODEL_STATE_BYTES);
     if (err) {
@@ -129,6 +206,7 @@ int main(void)
     log_number("done steps ", step - 1u);
     log_number(" page_ins ", runtime.page_ins);
     log_number(" page_outs ", runtime.page_outs);
+    log_number(" sequence ", runtime.sequence);
     log_number(" clock ", poetc_port_clock() - start);
     poetc_port_log("\n");
     poetc_port_stop(0);

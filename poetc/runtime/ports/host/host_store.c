@@ -1,9 +1,10 @@
-/* A store in a file: block b is at byte b * block_bytes. */
+/* A store in a file: block b is at byte b * block_bytes. Past its end it reads as zeros, as a fresh card does. */
 #include "poetc_host.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct host_store {
     FILE *file;
@@ -25,16 +26,21 @@ static int host_page_out(void *context, uint32_t first_block, uint32_t block_cou
 
     if (seek_block(host, first_block))
         return POETC_EIO;
-    return fwrite(data, host->block_bytes, block_count, host->file) == block_count ? POETC_OK : POETC_EIO;
+    if (fwrite(data, host->block_bytes, block_count, host->file) != block_count)
+        return POETC_EIO;
+    return fflush(host->file) == 0 ? POETC_OK : POETC_EIO;
 }
 
 static int host_page_in(void *context, uint32_t first_block, uint32_t block_count, void *data)
 {
     host_store *host = context;
+    size_t size = (size_t)block_count * host->block_bytes, read;
 
     if (seek_block(host, first_block))
         return POETC_EIO;
-    return fread(data, host->block_bytes, block_count, host->file) == block_count ? POETC_OK : POETC_EIO;
+    read = fread(data, 1, size, host->file);
+    memset((uint8_t *)data + read, 0, size - read);
+    return ferror(host->file) ? POETC_EIO : POETC_OK;
 }
 
 int poetc_host_open(poetc_store *store, const char *path, uint32_t block_bytes)

@@ -1,6 +1,7 @@
 /* Linux on Cortex-A: log, clock, data, store in files of the current directory; the arena is static, no heap. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "poetc_port.h"
@@ -36,10 +37,14 @@ static int page_out(void *context, uint32_t first_block, uint32_t block_count, c
 
 static int page_in(void *context, uint32_t first_block, uint32_t block_count, void *data)
 {
+    size_t size = (size_t)block_count * store_block_bytes, read;
+
     (void)context;
-    if (seek_block(first_block) || fread(data, store_block_bytes, block_count, store_file) != block_count)
+    if (seek_block(first_block))
         return POETC_EIO;
-    return POETC_OK;
+    read = fread(data, 1, size, store_file);
+    memset((uint8_t *)data + read, 0, size - read); /* past the end, as a fresh card reads */
+    return ferror(store_file) ? POETC_EIO : POETC_OK;
 }
 
 int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks)
@@ -63,6 +68,11 @@ int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blo
 int poetc_port_data(void *to, uint32_t size_bytes)
 {
     return fread(to, 1, size_bytes, data_file) == size_bytes;
+}
+
+int poetc_port_skip(size_t size_bytes)
+{
+    return fseek(data_file, (long)size_bytes, SEEK_SET) == 0 ? POETC_OK : POETC_EIO;
 }
 
 int poetc_port_result(const void *state, uint32_t size_bytes)

@@ -1,10 +1,12 @@
 /* A plugin of QEMU (interface version 1, QEMU 5 to 8) that measures a run from outside the program:
  *
- *     -plugin counter.so,mark=ADDRESS,arena=LOW-HIGH,stack=LOW-HIGH,out=FILE        (hexadecimal, half open)
+ *     -plugin counter.so,mark=ADDRESS,arena=LOW-HIGH,stack=LOW-HIGH,out=FILE[,cut=N]        (hexadecimal, half open)
  *
  * out: "instructions N", "arena N" (end of the highest byte of it that was read or written, from LOW), "stack N" (from HIGH down to
- * the lowest byte of it that was), and one line "mark N" with the instructions so far each time the instruction at `mark` is reached. The interface is declared here, so that
- * no header of QEMU's is needed.
+ * the lowest byte of it that was), and one line "mark N" with the instructions so far each time the instruction at `mark` is reached.
+ * cut: the power fails after N instructions (at the next access to memory): the emulator ends there and then, with status 86.
+ *
+ * The interface is declared here, so that no header of QEMU's is needed.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -13,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef uint64_t plugin_id;
 typedef uint32_t memory_info;
@@ -20,7 +23,7 @@ struct qemu_plugin_tb;
 struct qemu_plugin_insn;
 struct qemu_info;
 
-enum { NO_REGISTERS = 0, READ_AND_WRITE = 3, ADD_U64 = 0 };
+enum { NO_REGISTERS = 0, READ_AND_WRITE = 3, ADD_U64 = 0, POWER_CUT = 86 };
 
 typedef void (*instruction_callback)(unsigned cpu, void *data);
 typedef void (*memory_callback)(unsigned cpu, memory_info info, uint64_t address, void *data);
@@ -42,7 +45,7 @@ extern unsigned qemu_plugin_mem_size_shift(memory_info info);
 
 EXPORT int qemu_plugin_version = 1;
 
-static uint64_t instructions, mark, arena_low, arena_high, arena_top, stack_low, stack_high, stack_bottom = UINT64_MAX;
+static uint64_t instructions, mark, arena_low, arena_high, arena_top, stack_low, stack_high, stack_bottom = UINT64_MAX, cut = UINT64_MAX;
 static const char *out_path;
 static uint64_t *marks;
 static size_t mark_count, mark_room;
@@ -66,6 +69,8 @@ static void on_memory(unsigned cpu, memory_info info, uint64_t address, void *da
 
     (void)cpu;
     (void)data;
+    if (instructions >= cut)
+        _exit(POWER_CUT);
     if (address >= arena_low && address < arena_high && end > arena_top)
         arena_top = end;
     if (address >= stack_low && address < stack_high && address < stack_bottom)
@@ -127,6 +132,8 @@ EXPORT int qemu_plugin_install(plugin_id id, const struct qemu_info *info, int a
             out_path = strdup(value);
         else if (strncmp(argv[i], "mark=", 5) == 0)
             mark = strtoull(value, NULL, 16);
+        else if (strncmp(argv[i], "cut=", 4) == 0)
+            cut = strtoull(value, NULL, 16);
         else if (strncmp(argv[i], "arena=", 6) == 0)
             range(value, &arena_low, &arena_high);
         else if (strncmp(argv[i], "stack=", 6) == 0)

@@ -1,0 +1,150 @@
+"""README.md of an emitted directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from poetc.codegen._boards import Board, Target
+from poetc.codegen._firmware import checkpoint_blocks
+from poetc.codegen._interpret import all_inputs
+from poetc.codegen._module import Module
+from poetc.codegen.program import Binding
+from poetc.runtime import runtime_state_bytes
+
+
+def readme(module: Module, target: Target, board: Board | None, numerics: str, checkpoint: int, one_line: str) -> str:
+    """What the directory is, how it is built, what its data, its store and its programs are."""
+    parts = [
+        [f"# {module.model}", ""],
+        _build(target, numerics, one_line),
+        _data(module, target),
+        _store(module, target, board, checkpoint),
+        _programs(module),
+        _sizes(module),
+    ]
+    return "\n".join(line for part in parts for line in part)
+
+
+def _build(target: Target, numerics: str, one_line: str) -> Iterator[str]:
+    yield f"C99 without heap or mutable globals; made by poetc for {target.name}, {numerics} numerics."
+    if target.build == "library":
+        yield "`make` builds `libmodel.a`, for firmware that has a start-up and, if the program pages, a driver;"
+    elif target.build == "firmware":
+        yield "`make` builds `firmware.elf`; `port/` is what to change for other hardware. The files compile with"
+    else:
+        yield "`make` builds `train`; so does"
+    if target.build == "library":
+        yield "the files compile with"
+    yield from ("", f"    {one_line}", "")
+
+
+def _data(module: Module, target: Target) -> Iterator[str]:
+    main = module.programs[0]
+    yield from ("## Data", "")
+    yield "One record a training step. A record is, without gaps and little-endian,"
+    yield ""
+    for binding in all_inputs(main):
+        yield f"- {_described(binding)}"
+    if target.build == "library":
+        yield from (
+            "",
+            "which your program writes to the arena before each `poetc_run` (accessors are in `model.h`).",
+            "",
+        )
+    elif target.ports == ("host",):
+        yield ""
+        yield "`./train DATA [STEPS [STATE_OUT]]` reads the file DATA round and round. In Python:"
+    else:
+        yield ""
+        yield "The program reads them from `data.bin` (in the directory that it, or the emulator or debugger, runs in),"
+        yield "trains until there is none left, and writes the state to `trained.bin`. In Python:"
+    if target.build != "library":
+        yield ""
+        names = ["data" if len(all_inputs(main)) == 1 else f"array{i}" for i in range(len(all_inputs(main)))]
+        yield "    with open('data.bin', 'wb') as file:"
+        yield f"        for {', '.join(names)} in batches:  # numpy arrays of these shapes and types"
+        yield f"            file.write({' + '.join(f'{n}.tobytes()' for n in names)})"
+        yield ""
+
+
+def _described(binding: Binding) -> str:
+    type = binding.operand.type
+    shape = " x ".join(map(str, type.shape)) or "one"
+    return f"`{binding.name}`: {shape} of {type.dtype.name.lower()}, {type.size_bytes} bytes"
+
+
+def _store(module: Module, target: Target, board: Board | None, checkpoint: int) -> Iterator[str]:
+    main = module.programs[0]
+    blocks = module.store_blocks
+    if not blocks and not checkpoint:
+        return
+    yield from ("## Store", "")
+    used = (blocks + (checkpoint_blocks(main) if checkpoint else 0)) * main.block_bytes
+    where = (
+        "the SD card, from its first block (it is not a file system)"
+        if board is not None and board.card
+        else "`store.bin`"
+    )
+    if target.build == "library":
+        where = "what `config.store` drives"
+    yield f"{used} bytes of {where}, in blocks of {main.block_bytes}."
+    if blocks:
+        yield f"Pages take the first {blocks}: each has a checksum and a stamp, and one that is not as it was written"
+        yield "stops the step with code -84; a driver's error stops it with the driver's code. The weights stay whole."
+    if any(page.image for page in main.pages):
+        yield ""
+        yield "`store.img` holds the weights that live there: copy it to the start of the store before the first step,"
+        yield "for example `dd if=store.img of=CARD conv=notrunc`."
+    if checkpoint:
+        every = "every step" if checkpoint == 1 else f"every {checkpoint} steps"
+        yield ""
+        yield f"After {every} the state is saved to two slots behind the pages, in turn. When the board starts again,"
+        yield "training goes on from the newest whole one (`resumed step N` in the log), with the record after it."
+        yield "To begin anew, clear the store. `make CHECKPOINT_STEPS=N` (0: never) changes it."
+    elif target.ports == ("host",):
+        yield ""
+        yield "`./train -c DATA ...` saves a checkpoint after every step, and goes on from the newest one."
+    yield ""
+
+
+def _programs(module: Module) -> Iterator[str]:
+    prefix, main = module.prefix, module.programs[0]
+    state = f"{prefix}_state" if main.state_bytes else "NULL"
+    constants = f"{prefix}_constants" if module.flash_bytes else "NULL"
+    yield from ("## Programs", "")
+    yield f"`{prefix}_{main.name}` is a training step; its first output is the loss."
+    others = module.programs[1:]
+    for program in others:
+        outputs = ", ".join(_described(b) for b in program.outputs)
+        yield f"`{prefix}_{program.name}` is the model itself, on the same weights, for predictions: {outputs}."
+    yield ""
+    yield "```c"
+    yield "static uint8_t arena[" + f"{prefix.upper()}_ARENA_BYTES] __attribute__((aligned(16)));"
+    yield "poetc_config config = {0};"
+    yield "poetc_runtime runtime;"
+    yield "config.arena = arena;"
+    yield "config.arena_bytes = sizeof arena;"
+    yield f"config.flash = {constants};"
+    if module.store_blocks:
+        yield "config.store = ...; /* two functions that move whole blocks: runtime/include/poetc.h */"
+    yield f"err = poetc_init(&runtime, &{prefix}_{main.name}, &config, {state});"
+    yield "/* each step: write the inputs (accessors in model.h), then */"
+    yield "err = poetc_run(&runtime);"
+    for program in others:
+        yield f"/* to predict: write the inputs of {program.name}, */"
+        yield f"err = poetc_select(&runtime, &{prefix}_{program.name});"
+        yield "err = poetc_run(&runtime); /* then read its outputs, and poetc_select the training step again */"
+    yield "```"
+    yield ""
+
+
+def _sizes(module: Module) -> Iterator[str]:
+    prefix, main = module.prefix, module.programs[0]
+    yield from ("## Sizes", "", "| | bytes |", "|---|---|")
+    yield f"| arena, state included (`{prefix.upper()}_ARENA_BYTES`) | {module.arena_bytes} |"
+    yield f"| of it state (`{prefix.upper()}_STATE_BYTES`) | {main.state_bytes} |"
+    yield f"| constants in flash | {module.flash_bytes} |"
+    yield f"| initial state in flash | {main.state_bytes} |"
+    yield f"| runtime state, where a pointer has 4 bytes | {runtime_state_bytes(4)} |"
+    yield f"| pages on the store | {module.store_blocks * main.block_bytes} |"
+    yield ""

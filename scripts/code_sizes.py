@@ -1,0 +1,117 @@
+"""Measure the code of the runtime for every firmware target, for `poetc solve` to predict the size of a program.
+
+    python scripts/code_sizes.py [OUT]        default: poetc/runtime/code_sizes.tsv; needs the cross compilers
+
+Compiles all sources and ports with the flags of the emitted Makefile, and writes each function's and variable's
+section, its size on every target, and what it refers to. Library functions (libgcc, newlib) are read from the
+compiler's archives. Needed after a change that moves a prediction by more than a test allows.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from poetc.codegen import TARGETS
+from poetc.codegen._boards import BOARDS, resolve
+from poetc.codegen._code_size import CHECKPOINTS, DATA_FILE, TRAIN, Section, columns, read_object, write_table
+from poetc.codegen._emit import WARNINGS
+from poetc.runtime import runtime_directory
+
+# What train.c needs to compile: the size of its code hardly depends on the numbers.
+MODEL_H = """
+#include "poetc.h"
+extern const poetc_program model_train;
+extern const poetc_binding model_train_inputs[];
+extern const uint8_t model_state[], model_constants[];
+#define POETC_MODEL_NAME "model"
+#define POETC_MODEL_PROGRAM (&model_train)
+#define POETC_MODEL_INPUTS model_train_inputs
+#define POETC_MODEL_INPUT_COUNT 2u
+#define POETC_MODEL_STATE model_state
+#define POETC_MODEL_CONSTANTS model_constants
+#define POETC_MODEL_ARENA_BYTES 100000u
+#define POETC_MODEL_STATE_BYTES 10000u
+#define POETC_MODEL_BLOCK_BYTES 512u
+#define POETC_MODEL_STORE_BLOCKS 300u
+#define POETC_MODEL_STORE_HAS_IMAGE 0
+#define POETC_MODEL_BUFFER_OFFSET 10240u
+#define POETC_MODEL_IDENTITY 0x12345678u
+"""
+
+
+def run(*words: str | Path) -> str:
+    done = subprocess.run([str(w) for w in words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"code_sizes: {words[0]}: {done.stderr.strip()[:500]}")
+    return done.stdout
+
+
+def measure(target_name: str, numerics: str, scratch: Path) -> dict[str, Section]:
+    """Sections of the runtime, of every port of the target and of the libraries behind them, by name."""
+    target, _ = resolve(target_name, None, numerics == "portable")
+    root = runtime_directory()
+    ports = [root / "ports" / folder for folder in target.ports]
+    named = {root / "ports" / s for b in BOARDS.values() if b.target == target_name for s in b.sources}
+    sources = [*root.glob("src/*.c"), *root.glob("kernels/*.c"), *root.glob("ports/device/train.c"), *named]
+    sources += [p for folder in ports if folder.name != "device" for p in folder.iterdir() if p.suffix in (".c", ".S")]
+    includes = [
+        f"-I{scratch}",
+        *(f"-I{root / f}" for f in ("include", "src", "kernels", "ports/device", "ports/drivers")),
+    ]
+    contract = "off" if numerics == "portable" else "fast"
+    flags = f"-std=c99 {WARNINGS} -ffp-contract={contract} -ffunction-sections -fdata-sections {target.flags}".split()
+    compiler = f"{target.cross_compile}gcc"
+    found: dict[str, Section] = {}
+    undefined: set[str] = set()
+
+    def add(path: Path, label: str) -> None:
+        sections, missing = read_object(path.read_bytes(), label)
+        found.update(sections)
+        undefined.update(missing)
+
+    for source in sorted(sources):
+        out = scratch / f"{source.stem}.o"
+        label = source.relative_to(root).as_posix()
+        run(compiler, *flags, *includes, "-c", "-o", out, source)
+        add(out, label)
+        if label == TRAIN:
+            run(compiler, *flags, *includes, "-DPOETC_CHECKPOINT_STEPS=1", "-c", "-o", out, source)
+            add(out, label + CHECKPOINTS)
+    archives = [run(compiler, *flags, "-print-libgcc-file-name").strip()]
+    if target.cross_compile == "arm-none-eabi-":
+        archives.append(run(compiler, *flags, "-print-file-name=libc_nano.a").strip())
+    members = {}
+    for archive in archives:
+        for line in run(f"{target.cross_compile}nm", "-A", "-g", "--defined-only", archive).splitlines():
+            where, _, rest = line.rpartition(": ") if ": " in line else line.rpartition(":")
+            members.setdefault(rest.split()[-1], (archive, where.split(":")[1]))
+    taken = set()
+    defined = lambda: {symbol for s in found.values() for symbol in s.symbols}  # noqa: E731
+    while waiting := {members[s] for s in undefined - defined() if s in members} - taken:
+        for archive, member in sorted(waiting):
+            data = subprocess.run([f"{target.cross_compile}ar", "p", archive, member], capture_output=True, check=True)
+            (scratch / "member.o").write_bytes(data.stdout)
+            add(scratch / "member.o", f"lib/{member}")
+        taken |= waiting
+    return found
+
+
+def main() -> None:
+    out = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA_FILE
+    measured = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / "model.h").write_text(MODEL_H)
+        for target, numerics in columns():
+            print(f"{target} {numerics}", file=sys.stderr)
+            measured[target, numerics] = measure(target, numerics, Path(scratch))
+    compilers = {TARGETS[t].cross_compile + "gcc" for t, _ in columns()}
+    versions = [run(c, "-dumpfullversion").strip() for c in sorted(compilers)]
+    note = ", ".join(f"{c} {v}" for c, v in zip(sorted(compilers), versions, strict=True))
+    out.write_text(write_table(measured, note))
+
+
+if __name__ == "__main__":
+    main()

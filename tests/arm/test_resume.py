@@ -1,0 +1,114 @@
+"""Power loss on the boards: the emulator is stopped after a number of instructions, and the board is started again."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from poetc import codegen
+from poetc.codegen import Firmware, PowerCut, Run
+from poetc.errors import UsageError
+from tests.arm.conftest import Solve, Solved
+from tests.codegen.models import state_paged_actions, training_case
+
+STEPS = 3
+
+
+@pytest.fixture
+def solved(solve: Solve) -> Solved:
+    return solve("lenet", 2, "qemu-lm3s6965evb", "70%")
+
+
+def cut_and_resume(firmware: Firmware, solved: Solved, cut: int, whole: Run) -> int:
+    """The step that the second boot goes on from; it must end as `whole`, the run without a cut, did."""
+    codegen.fresh_store(firmware, solved.values)
+    batches = solved.batches(len(whole.losses))
+    with pytest.raises(PowerCut) as lost:
+        codegen.execute(firmware, batches, cut_at=cut)
+    run = codegen.execute(firmware, batches)
+    assert run.losses == whole.losses[run.resumed_step :]
+    assert run.state_sha256 == whole.state_sha256
+    assert lost.value.steps - 1 <= run.resumed_step <= lost.value.steps  # at most the last step is lost
+    return run.resumed_step
+
+
+def moments(run: Run) -> list[int]:
+    """Instructions: within the first step, within each checkpoint, and later."""
+    ends = [*run.step_ends, run.total_instructions]
+    inside = [ends[0] // 2]
+    for end, following in pairwise(ends):
+        inside += [end + (following - end) * part // 100 for part in (1, 50, 99)]
+    return [*inside, run.total_instructions - 200]  # the last checkpoint is whole
+
+
+@pytest.mark.parametrize("board", ["lm3s6965evb", "raspi3b", "aarch64"])
+def test_cut_anywhere_resumes_at_the_last_complete_step(board: str, solved: Solved, tmp_path: Path) -> None:
+    firmware = codegen.build_firmware(solved.program, solved.values, board, tmp_path, memory=solved.memory)
+    assert firmware.checkpoint_steps == 1
+    whole = codegen.execute(firmware, solved.batches(STEPS))
+    assert whole.resumed_step == 0
+    assert {cut_and_resume(firmware, solved, cut, whole) for cut in moments(whole)} == set(range(STEPS + 1))
+
+
+def test_cuts_within_a_checkpoint(solved: Solved, tmp_path: Path) -> None:
+    """Along the instructions that save the first step: it counts as soon as the last block is whole, not before."""
+    board = "lm3s6965evb"
+    firmware = codegen.build_firmware(solved.program, solved.values, board, tmp_path, memory=solved.memory)
+    whole = codegen.execute(firmware, solved.batches(2))
+    blocks = -(-(solved.program.state_bytes + 16) // 512)
+    length = blocks * 25_000  # instructions: 7,500 a block of the card, and the checksum
+    cuts = [whole.step_ends[0] + length * part // 12 for part in range(13)]
+    resumed = [cut_and_resume(firmware, solved, cut, whole) for cut in cuts]
+    assert resumed == sorted(resumed)
+    assert set(resumed) == {0, 1}
+
+
+def test_weights_on_the_card_resume_too(tmp_path: Path) -> None:
+    """Weights and velocities that live on the card have two slots each; the checkpoint says which one counts."""
+    names = ("fc1.weight", "fc2.weight", "fc1.weight.velocity", "fc2.weight.velocity")
+    case = training_case(on_store=names, block_bytes=512)
+    program = case.program(state_paged_actions(case, [t.name for t in case.problem.tensors if t.initial == "store"]))
+    values = case.graph.values
+    firmware = codegen.build_firmware(program, values, "lm3s6965evb", tmp_path, memory=codegen.Memory(32768, 4096))
+    batches = [dict(codegen.sample_inputs(program, step)) for step in range(STEPS)]
+    whole = codegen.execute(firmware, batches)
+    resumed = set()
+    for cut in moments(whole):
+        codegen.fresh_store(firmware, values)
+        with pytest.raises(PowerCut):
+            codegen.execute(firmware, batches, cut_at=cut)
+        run = codegen.execute(firmware, batches)
+        assert run.state_sha256 == whole.state_sha256
+        resumed.add(run.resumed_step)
+    assert resumed == set(range(STEPS + 1))
+    # Without checkpoints nothing says which version the card has: the second boot stops instead of training on.
+    with pytest.raises(UsageError, match="every step must be saved"):
+        codegen.build_firmware(program, values, "lm3s6965evb", tmp_path / "b", checkpoint=2)
+
+
+def test_checkpoint_of_another_model_is_passed_over(solve: Solve, solved: Solved, tmp_path: Path) -> None:
+    firmware = codegen.build_firmware(solved.program, solved.values, "lm3s6965evb", tmp_path / "a")
+    whole = codegen.execute(firmware, solved.batches(2))
+    other = dict(solved.values)
+    name = next(b.name for b in solved.program.state if b.name.endswith(".weight"))
+    other[name] = solved.values[name] * 0.5  # type: ignore[operator]
+    changed = codegen.build_firmware(solved.program, other, "lm3s6965evb", tmp_path / "b")
+    (changed.run_directory / "store.bin").write_bytes((firmware.run_directory / "store.bin").read_bytes())
+    run = codegen.execute(changed, solved.batches(2))
+    assert run.resumed_step == 0
+    assert run.losses != whole.losses
+
+
+def test_checkpoints_can_be_asked_for_and_left_out(solved: Solved, tmp_path: Path) -> None:
+    """A file of the debugger's machine is a store, too; a board with a card can do without."""
+    batches = solved.batches(STEPS)
+    board = codegen.build_firmware(solved.program, solved.values, "mps2-an385", tmp_path / "a", checkpoint=2)
+    assert codegen.execute(board, batches).resumed_step == 0
+    assert codegen.execute(board, solved.batches(STEPS + 2)).resumed_step == 2
+    for name, asked in (("mps2-an385", None), ("lm3s6965evb", 0)):
+        board = codegen.build_firmware(solved.program, solved.values, name, tmp_path / name, checkpoint=asked)
+        assert board.checkpoint_steps == 0
+        assert "poetc_checkpoint_save" not in board.elf.symbols
+        assert codegen.execute(board, batches).losses == codegen.execute(board, batches).losses
