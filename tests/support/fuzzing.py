@@ -363,6 +363,7 @@ _OPEN = frozenset({"RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multin
 def _free(model: onnx.ModelProto) -> bool:
     nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
     trained = any(a.name == "training_mode" and a.i for n in nodes for a in n.attribute)
+    trained |= any(n.op_type == "Dropout" and len(n.input) > 2 for n in nodes)  # drops where the file says so
     absent = any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer)
     # onnx's evaluator forgets the absolute value in the 1-norm.
     wrong = any(n.op_type == "LpNormalization" and a.name == "p" and a.i == 1 for n in nodes for a in n.attribute)
