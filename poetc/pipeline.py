@@ -9,10 +9,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from poetc import frontend, outputs, passes, planning, reporting, training
+from poetc import frontend, outputs, passes, planning, reporting, splitting, training
 from poetc.artifact import Artifact, write
-from poetc.devices import DeviceProfile, build_problem, fit_notes, life_steps, load_profile, parse_duration, parse_size
-from poetc.errors import UsageError
+from poetc.devices import (
+    DeviceProfile,
+    build_problem,
+    fit_notes,
+    format_ns,
+    format_pj,
+    life_steps,
+    load_profile,
+    parse_duration,
+    parse_size,
+)
+from poetc.errors import PoetcError, UsageError
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
 from poetc.saved import lean, saved_bytes
@@ -22,6 +32,7 @@ from poetc.scheduling.schedule import PageOut, Schedule, SolveOptions
 from poetc.training import TrainingOptions
 
 Progress = Callable[[str], None]
+MOST_OPERATORS = 20_000  # of a training step that --micro-batches auto still considers
 YEAR_NS = 365 * 24 * 3600 * 10**9
 
 
@@ -60,7 +71,10 @@ class SolveRequest:
 def training_graph(request: ModelRequest) -> tuple[Graph, TrainingGraph]:
     """The model, and its whole training step."""
     graph = frontend.load(request.source, batch=request.batch)
-    return graph, passes.run_standard(training.build(graph, request.training))
+    count, part = request.training.micro_batches, None
+    if count != "auto" and count > 1:
+        part = frontend.load(request.source, batch=training.micro_batch_of(graph, count))
+    return graph, passes.run_standard(training.build(graph, request.training, part))
 
 
 def analyze(request: ModelRequest, search_s: float = planning.MINIMUM_SEARCH_S) -> dict[str, Any]:
@@ -104,10 +118,19 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
     """Solve and, if `request.out` is given, write the directory. Raises the errors of `poetc.errors`."""
     started = time.perf_counter()
     progress("reading the model")
-    graph, step, profile, problem = _problem(request)
-    problem = _limits(request, problem)
-    progress("solving")
-    schedule, plan = planning.solve_and_pack(problem, request.solver, request.options, progress)
+    remarks: list[str] = []
+    graph: Graph | None
+    step: TrainingGraph | None
+    profile: DeviceProfile | None
+    if request.model.training.micro_batches == "auto" and request.model.source.suffix != ".json":
+        graph, step, profile, problem, split = _split(request, progress)
+        schedule, plan = split.schedule, split.plan
+        remarks.append(_tried(split, problem))
+    else:
+        graph, step, profile, problem = _problem(request)
+        problem = _limits(request, problem)
+        progress("solving")
+        schedule, plan = planning.solve_and_pack(problem, request.solver, request.options, progress)
     progress("looking for the smallest budget")
     minimum = planning.smallest_ram(problem)
     trace = verify(problem, schedule)
@@ -143,7 +166,8 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         "solve_seconds": round(time.perf_counter() - started, 3),
         "model": str(request.model.source),
         "device": problem.device,
-        "notes": [*step.notes, *fit_notes(step, profile, problem.budget_bytes)] if step and profile else [],
+        "micro_batches": step.options["micro_batches"] if step else 1,
+        "notes": [*step.notes, *remarks, *fit_notes(step, profile, problem.budget_bytes)] if step and profile else [],
         "out": str(request.out) if request.out is not None else None,
     }
     artifact = Artifact(
@@ -160,6 +184,53 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         progress("writing the report")
         write(artifact, request.out, reporting.reports(artifact))
     return artifact
+
+
+def _split(
+    request: SolveRequest, progress: Progress
+) -> tuple[Graph, TrainingGraph, DeviceProfile, Problem, splitting.Split]:
+    """The number of micro-batches whose schedule costs least, for limits that are those of the whole batch."""
+    profile = load_profile(request.model.device)
+    whole = frontend.load(request.model.source, batch=request.model.batch)
+    batch = training.batch_of(whole) or 1
+    counts = training.divisors(batch)
+    if training.takes_batch_statistics(whole, replace(request.model.training, micro_batches=1)):
+        counts = [1]
+    graphs: dict[int, TrainingGraph] = {}
+    problems: list[tuple[int, Problem]] = []
+    for count in counts:
+        options = replace(request.model.training, micro_batches=count)
+        try:
+            _, step = training_graph(replace(request.model, training=options))
+        except PoetcError:
+            if count == 1:
+                raise
+            break  # this model cannot be split
+        problem = build_problem(step, profile, budget_bytes=profile.ram_bytes)
+        if problems and len(problem.operators) > MOST_OPERATORS:
+            break
+        limited = _limits(request, problem)
+        if problems:
+            first = problems[0][1]
+            limited = replace(limited, budget_bytes=first.budget_bytes, deadline_ns=first.deadline_ns)
+        graphs[count] = step
+        problems.append((count, limited))
+        if keep_all_peak_bytes(limited) <= limited.budget_bytes:
+            break  # more parts cost more even if nothing is recomputed
+    split = splitting.best_split(problems, request.solver, request.options, progress)
+    return whole, graphs[split.count], profile, dict(problems)[split.count], split
+
+
+def _tried(split: splitting.Split, problem: Problem) -> str:
+    show = format_pj if problem.objective == "energy" else format_ns
+    if len(split.tried) == 1 and split.count == 1:
+        return (
+            "micro-batches: the batch is not split (batch-norm needs it whole, it fits as it is, or it has no divisor)"
+        )
+    parts = (
+        f"{t.count}: {t.outcome}" if t.cost is None else f"{t.count}: {show(t.cost)} ({t.outcome})" for t in split.tried
+    )
+    return f"micro-batches tried: {'; '.join(parts)}"
 
 
 def _wear(problem: Problem, schedule: Schedule, profile: DeviceProfile | None, time_ns: int) -> dict[str, Any]:

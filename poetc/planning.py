@@ -54,13 +54,14 @@ def ram_bytes(problem: Problem, plan: MemoryPlan) -> int:
 
 
 def solve_and_pack(
-    problem: Problem, solver: str, options: SolveOptions, progress: Progress
+    problem: Problem, solver: str, options: SolveOptions, progress: Progress, search_s: float = MINIMUM_SEARCH_S
 ) -> tuple[Schedule, MemoryPlan]:
     """The cheapest schedule found whose packed arena fits the budget.
 
     Packing can need more than the most that is ever live. The problem is then solved again for a budget smaller by the
     excess; the bound proven for the whole budget still holds for the result. Raises InfeasibleError where it is proven
-    that nothing fits, LimitError where nothing was found; both say the smallest RAM that is known to work.
+    that nothing fits, LimitError where nothing was found; both say the smallest RAM that is known to work, for which
+    `search_s` is spent.
     """
 
     def report(event: solvers.Event) -> None:
@@ -71,9 +72,9 @@ def solve_and_pack(
     try:
         solved = first = solvers.solve(problem, solver, options, report)
     except InfeasibleError as error:
-        raise _with_smallest(problem, error, progress) from error
+        raise _with_smallest(problem, error, progress, search_s) from error
     except LimitError as error:
-        return _smallest_instead(problem, solver, None, str(error), progress)
+        return _smallest_instead(problem, solver, None, str(error), progress, search_s)
     plan = pack(problem, solved)
     budget = problem.budget_bytes
     for _ in range(PACK_ATTEMPTS):
@@ -91,7 +92,7 @@ def solve_and_pack(
             break
         plan = pack(problem, solved)
     why = f"a schedule fits the budget of {problem.budget_bytes} bytes, but none was found that can be packed into it"
-    return _smallest_instead(problem, solver, first, why, progress)
+    return _smallest_instead(problem, solver, first, why, progress, search_s)
 
 
 def _relabelled(solved: Schedule, first: Schedule) -> Schedule:
@@ -107,11 +108,11 @@ def _relabelled(solved: Schedule, first: Schedule) -> Schedule:
 
 
 def _smallest_instead(
-    problem: Problem, solver: str, first: Schedule | None, why: str, progress: Progress
+    problem: Problem, solver: str, first: Schedule | None, why: str, progress: Progress, search_s: float
 ) -> tuple[Schedule, MemoryPlan]:
     """The schedule of least RAM, if it fits: not a cheap one, but one that runs."""
     progress("looking for the schedule of least RAM")
-    smallest = smallest_ram(problem)
+    smallest = smallest_ram(problem, search_s)
     schedule, plan = smallest.schedule, smallest.plan
     if schedule is None or plan is None or ram_bytes(problem, plan) > problem.budget_bytes:
         raise LimitError(f"{why}; {_advice(smallest)}", details=_details(problem, smallest))
@@ -126,11 +127,11 @@ def _smallest_instead(
     return replace(schedule, solver=solver, proof=proof), plan
 
 
-def _with_smallest(problem: Problem, error: InfeasibleError, progress: Progress) -> InfeasibleError:
+def _with_smallest(problem: Problem, error: InfeasibleError, progress: Progress, search_s: float) -> InfeasibleError:
     if not isinstance(error, solvers.BudgetError):
         return error
     progress("looking for the smallest budget")
-    smallest = smallest_ram(problem)
+    smallest = smallest_ram(problem, search_s)
     if smallest.ram_bytes is None or smallest.ram_bytes <= problem.budget_bytes:
         return error
     within = "" if problem.deadline_ns is None else f" within the deadline of {problem.deadline_ns / 1e6:.3g} ms"

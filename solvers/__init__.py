@@ -1,7 +1,17 @@
 """Solvers: each module here answers a Problem with a Schedule. See docs/adding-a-solver.md."""
 
-from poetc.solvers._minimum import MinimumBudget, min_budget
+from poetc.solvers._minimum import MinimumBudget, lower_bound_bytes, min_budget
 from poetc.solvers._registry import available, solve
 from poetc.solvers._types import BudgetError, Event, Progress, SolverInfo
 
-__all__ = ["BudgetError", "Event", "MinimumBudget", "Progress", "SolverInfo", "available", "min_budget", "solve"]
+__all__ = [
+    "BudgetError",
+    "Event",
+    "MinimumBudget",
+    "Progress",
+    "SolverInfo",
+    "available",
+    "lower_bound_bytes",
+    "min_budget",
+    "solve",
+]

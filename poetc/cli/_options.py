@@ -70,6 +70,21 @@ batch_option = click.option(
 
 _DEFAULTS = TrainingOptions()
 
+
+class _Count(click.ParamType):  # type: ignore[type-arg]
+    """A whole number, or `auto`."""
+
+    name = "count"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int | str:
+        if value == "auto":
+            return "auto"
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number nor auto", parameter, context)
+
+
 training_options = stacked(
     click.option(
         "--loss",
@@ -118,6 +133,15 @@ training_options = stacked(
     ),
     click.option(
         "--dropout-seed", type=int, default=_DEFAULTS.dropout_seed, show_default=True, help="Which elements it drops."
+    ),
+    click.option(
+        "--micro-batches",
+        type=_Count(),
+        default=_DEFAULTS.micro_batches,
+        show_default=True,
+        metavar="N|auto",
+        help="Split the batch into N parts that are run one after the other and add up their gradients; "
+        "auto: as many as need the least energy.",
     ),
     click.option(
         "--model-output",

@@ -63,6 +63,7 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("gap on overhead", percent(summary["overhead_gap"])),
             ("time", duration(summary["time_ns"]) + (f"  (deadline {duration(limit)})" if limit is not None else "")),
             ("schedule", f"{summary['operators']} operators; {moves}"),
+            ("micro-batches", str(summary["micro_batches"]) if summary["micro_batches"] != 1 else ""),
             ("written a step", _written(summary)),
             ("flash", _flash(summary)),
             ("written to", str(summary["out"] or "")),

@@ -186,10 +186,13 @@ def sample_inputs(program: Program, seed: int = 0) -> dict[str, Array]:
 
 
 def _index_limit(program: Program, tensor: str) -> int:
-    """One more than the largest index that is in range wherever `tensor` is used as one."""
+    """One more than the largest index that is in range wherever `tensor`, or a slice of it, is used as one."""
     limits = [2]
+    slices = {tensor}  # a micro-batch reads its part
     for call in program.instructions:
-        if isinstance(call, Call) and len(call.inputs) >= 2 and call.inputs[1].tensor == tensor:
+        if isinstance(call, Call) and call.kind == "Slice" and call.inputs[0].tensor in slices:
+            slices.add(call.outputs[0].tensor)
+        if isinstance(call, Call) and len(call.inputs) >= 2 and call.inputs[1].tensor in slices:
             table: TensorType = call.inputs[0].type
             axis = call.attributes.get("axis", 1 if call.kind.startswith("CrossEntropy") else 0)
             if call.kind.startswith(("CrossEntropy", "Gather")) and isinstance(axis, int) and table.shape:

@@ -1,7 +1,19 @@
 """Graph → TrainingGraph: loss, backward operators, optimizer updates."""
 
-from poetc.training._build import build
+from poetc.training._build import build, takes_batch_statistics
+from poetc.training._micro import batch_of, divisors, micro_batch_of
 from poetc.training._options import BATCH_NORM_MODES, LOSSES, OPTIMIZERS, TrainingOptions
 from poetc.training._selection import select_parameters
 
-__all__ = ["BATCH_NORM_MODES", "LOSSES", "OPTIMIZERS", "TrainingOptions", "build", "select_parameters"]
+__all__ = [
+    "BATCH_NORM_MODES",
+    "LOSSES",
+    "OPTIMIZERS",
+    "TrainingOptions",
+    "batch_of",
+    "build",
+    "divisors",
+    "micro_batch_of",
+    "select_parameters",
+    "takes_batch_statistics",
+]

@@ -17,18 +17,27 @@ def depends_on(operators: Iterable[Operator], sources: Iterable[str]) -> set[str
     return reached
 
 
-def differentiate(b: Builder, loss: str, wanted: frozenset[str], on_complete: Callable[[str, str], None]) -> None:
-    """Emit the backward operators of everything in `b` up to `loss`.
+def differentiate(
+    b: Builder,
+    loss: str,
+    wanted: frozenset[str],
+    on_complete: Callable[[str, str], None],
+    *,
+    first: int = 0,
+    weight: str | None = None,
+) -> None:
+    """Emit the backward operators of everything in `b` from operator `first` on up to `loss`, which counts for `weight`
+    (a scalar; None: 1).
 
     The gradient of each tensor in `wanted` is handed to `on_complete(tensor, gradient)` as soon as nothing can add to
     it and no operator yet to come reads the tensor, so that an update can follow its gradient at once. Contributions
     at a fan-out are added in the order of the reversed operator list, one at a time: it never depends on the schedule.
     """
-    forward = list(b.operators)
+    forward = b.operators[first:]
     active = depends_on(forward, wanted)
     useful = _leads_to(forward, loss)
     b.role = Role.GRADIENT
-    gradients: dict[str, str] = {}
+    gradients: dict[str, str] = {} if weight is None else {loss: weight}
     readers: dict[str, int] = dict.fromkeys(wanted, 0)
     for op in forward:
         for tensor in set(op.inputs):

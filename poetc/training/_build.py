@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -12,54 +12,135 @@ from poetc.errors import UsageError
 from poetc.graph import Attribute, DType, Fill, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Builder, spec
 from poetc.training._autodiff import depends_on, differentiate
-from poetc.training._loss import LossPlan, plan_loss
+from poetc.training._loss import plan_loss
+from poetc.training._micro import Weights, apart_from, check_state, cut_of, renamed
 from poetc.training._options import TrainingOptions
 from poetc.training._selection import select_parameters
 
 SCALAR = TensorType((1,))
 
 
-def build(graph: Graph, options: TrainingOptions) -> TrainingGraph:
-    """The whole training step of `graph`. Raises UsageError where the options do not fit the model."""
+def build(graph: Graph, options: TrainingOptions, part: Graph | None = None) -> TrainingGraph:
+    """The whole training step of `graph`. Raises UsageError where the options do not fit the model.
+
+    With `options.micro_batches` above 1, `part` is the model at that part of the batch: its forward and backward pass
+    follow one another for each part of the inputs, gradients are added up in that order, and the last one updates.
+    """
+    count = options.micro_batches
+    if count == "auto":
+        raise UsageError("--micro-batches auto is for solving; give a number here")
+    if count > 1:
+        if part is None:
+            raise UsageError(f"--micro-batches {count}: needs the model at a part of the batch")
+        check_state(graph, part, count)
+        part = apart_from(graph, part)
+    return _Step(graph, part if count > 1 and part is not None else graph, options, count).build()
+
+
+class _Step:
+    """`whole` says what the caller gives and what is trained; `part` is what runs `count` times."""
+
+    def __init__(self, whole: Graph, part: Graph, options: TrainingOptions, count: int) -> None:
+        self.whole, self.part, self.options, self.count = whole, part, options, count
+        self.trained = select_parameters(whole, options.train)
+        self.shifts = _cancelled_shifts(whole, self.trained, options)
+        self.trained -= self.shifts
+        self.cuts = {i: cut_of(i, whole.tensors[i].type, part.tensors[i].type, count) for i in part.inputs}
+        self.b = Builder()
+        self.updates: dict[str, str] = {}
+        self.gradients: dict[str, str] = {}  # of the parts so far
+
+    def build(self) -> TrainingGraph:
+        b, whole, options = self.b, self.whole, self.options
+        plan, plan_of_part = plan_loss(whole, options), plan_loss(self.part, options)
+        given = {**self.part.tensors, **{i: whole.tensors[i] for i in whole.inputs}}
+        _declare(b, replace(self.part, tensors=given), self.trained, options)
+        notes = [*whole.notes, plan.note]
+        step = _step_counter(b, whole, options, self.updates, notes)
+        optimizer = _Optimizer(b, options, self.updates, step)
+        target = b.add_tensor(b.fresh("target"), plan.target, Role.TARGET)
+        cut = cut_of("the target", plan.target, plan_of_part.target, self.count)
+        weights = None
+        if self.count > 1:
+            if cut is None or not any(self.cuts.values()):
+                raise UsageError(f"--micro-batches {self.count}: the output that is trained has no batch axis")
+            notes += self._notes(cut.size)
+            weights = Weights(b, self.count, target, plan.attributes.get("ignore_index"))
+        losses: list[str] = []
+        late: list[tuple[Operator, str, str]] = []
+        for index in range(self.count):
+            first = len(b.operators)
+            b.phase, b.role, b.source = Phase.FORWARD, Role.ACTIVATION, ""
+            graph, source = self._part(index, plan_of_part.source)
+            late += _forward(b, graph, source, self.trained, options, self.updates, step)
+            used = (t for op in b.operators for t in (*op.inputs, *op.outputs))
+            if empty := next((t for t in used if b.type(t).elements == 0), None):
+                raise UsageError(f"{whole.name}: tensor {empty!r} has no elements; there is nothing to train on")
+            b.phase, b.source = Phase.LOSS, ""
+            mine = target if cut is None else cut.take(b, target, index, b.fresh(_of_part(target, index)))
+            weight = None if weights is None else weights.of(mine)
+            loss = b.emit1(plan.kind, [source, mine], plan_of_part.attributes, hint="loss")
+            if loss not in depends_on(b.operators[first:], self.trained):
+                raise UsageError(
+                    f"{whole.name}: the loss does not depend on any trained parameter (--train {options.train})"
+                )
+            losses.append(loss if weight is None else b.emit1("Mul", [loss, weight], hint=f"{loss}.weighted"))
+            if index:
+                losses.append(b.emit1("Add", [losses.pop(), losses.pop()], hint="loss.sum"))
+            b.phase = Phase.BACKWARD
+            last = index == self.count - 1
+
+            def complete(parameter: str, gradient: str, last: bool = last) -> None:
+                if parameter in self.gradients:
+                    gradient = b.emit1("Add", [self.gradients[parameter], gradient], hint=f"{parameter}.grad.sum")
+                self.gradients[parameter] = gradient
+                if last:
+                    optimizer.update(parameter, gradient)
+
+            differentiate(b, loss, self.trained, complete, first=first, weight=weight)
+        for statistics in late:
+            _move_statistics(b, *statistics, self.updates)
+        unreached = sorted(self.trained - self.gradients.keys())
+        if self.shifts:
+            notes.append(f"{len(self.shifts)} biases in front of batch-norm have gradient zero and are not trained")
+        if unreached:
+            notes.append(f"{len(unreached)} parameters get no gradient from this loss: {', '.join(unreached[:5])}")
+        inputs = tuple(i for i in whole.inputs if i != plan.labels or any(i in op.inputs for op in b.operators))
+        return _finish(b, whole, inputs, losses[0], target, self.gradients, self.shifts, self.updates, options, notes)
+
+    def _part(self, index: int, source: str) -> tuple[Graph, str]:
+        """The graph of micro-batch `index`, those inputs that `source` depends on cut out of the caller's; `source`."""
+        if self.count == 1:
+            return self.part, source
+        b = self.b
+        needed = {source}
+        for op in reversed(self.part.operators):
+            if not needed.isdisjoint(op.outputs):
+                needed.update(op.inputs)
+        names = {t: b.fresh(_of_part(t, index)) for op in self.part.operators for t in op.outputs}
+        for name, cut in self.cuts.items():
+            if cut is not None and name in needed:
+                names[name] = cut.take(b, name, index, b.fresh(_of_part(name, index)))
+        return renamed(self.part, names), names.get(source, source)
+
+    def _notes(self, rows: int) -> list[str]:
+        notes = [f"{self.count} micro-batches of {rows}: their gradients are added up, then one update"]
+        if any(_uses_batch_statistics(op, self.trained, self.options) for op in self.part.operators):
+            notes.append(
+                f"batch-norm takes its statistics from each micro-batch of {rows}, as PyTorch does when it accumulates"
+                " gradients, and moves its running statistics once for each: results are not those of the whole batch"
+            )
+        return notes
+
+
+def _of_part(name: str, index: int) -> str:
+    return f"{name}~{index + 1}"
+
+
+def takes_batch_statistics(graph: Graph, options: TrainingOptions) -> bool:
+    """Whether what the model computes for a sample depends on the other samples of its batch (batch-norm)."""
     trained = select_parameters(graph, options.train)
-    shifts = _cancelled_shifts(graph, trained, options)
-    trained -= shifts
-    loss_plan = plan_loss(graph, options)
-    b = Builder()
-    updates: dict[str, str] = {}
-    _declare(b, graph, trained, options)
-    notes = [*graph.notes, loss_plan.note]
-    step = _step_counter(b, graph, options, updates, notes)
-    optimizer = _Optimizer(b, options, updates, step)
-    late = _forward(b, graph, loss_plan, trained, options, updates, step)
-    empty = next((t for op in b.operators for t in (*op.inputs, *op.outputs) if b.type(t).elements == 0), None)
-    if empty is not None:
-        raise UsageError(f"{graph.name}: tensor {empty!r} has no elements; there is nothing to train on")
-
-    b.phase, b.source = Phase.LOSS, ""
-    target = b.add_tensor(b.fresh("target"), loss_plan.target, Role.TARGET)
-    loss = b.emit1(loss_plan.kind, [loss_plan.source, target], loss_plan.attributes, hint="loss")
-
-    reached = depends_on(b.operators, trained)
-    if loss not in reached:
-        raise UsageError(f"{graph.name}: the loss does not depend on any trained parameter (--train {options.train})")
-    gradients: dict[str, str] = {}
-    b.phase = Phase.BACKWARD
-
-    def complete(parameter: str, gradient: str) -> None:
-        gradients[parameter] = gradient
-        optimizer.update(parameter, gradient)
-
-    differentiate(b, loss, trained, complete)
-    for statistics in late:
-        _move_statistics(b, *statistics, updates)
-    unreached = sorted(trained - gradients.keys())
-    if shifts:
-        notes.append(f"{len(shifts)} biases in front of batch-norm have gradient zero and are not trained")
-    if unreached:
-        notes.append(f"{len(unreached)} parameters get no gradient from this loss: {', '.join(unreached[:5])}")
-    inputs = tuple(i for i in graph.inputs if i != loss_plan.labels or any(i in op.inputs for op in b.operators))
-    return _finish(b, graph, inputs, loss, target, gradients, shifts, updates, options, notes)
+    return any(_uses_batch_statistics(op, trained, options) for op in graph.operators)
 
 
 def _cancelled_shifts(graph: Graph, trained: frozenset[str], options: TrainingOptions) -> frozenset[str]:
@@ -105,20 +186,20 @@ def _declare(b: Builder, graph: Graph, trained: frozenset[str], options: Trainin
 def _forward(
     b: Builder,
     graph: Graph,
-    loss_plan: LossPlan,
+    source: str,
     trained: frozenset[str],
     options: TrainingOptions,
     updates: dict[str, str],
     step: str,
 ) -> list[tuple[Operator, str, str]]:
-    """Copy what the loss needs, batch-norms and dropout in the mode that they are trained in.
+    """Copy what the loss needs of its `source`, batch-norms and dropout in the mode that they are trained in.
 
     Returns the batch-norms (with the batch's mean and variance) whose running statistics something else reads too:
     those are to be moved when the step is over.
     """
     readers = Counter(t for op in graph.operators for t in op.inputs)
     late: list[tuple[Operator, str, str]] = []
-    needed = {loss_plan.source}
+    needed = {source}
     for op in reversed(graph.operators):
         if not needed.isdisjoint(op.outputs):
             needed.update(op.inputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from poetc.errors import UsageError
 
@@ -32,8 +33,11 @@ class TrainingOptions:
     huber_delta: float = 1.0
     dropout: bool = False  # whether the model's Dropout drops anything
     dropout_seed: int = 0
+    micro_batches: int | Literal["auto"] = 1  # parts of the batch whose gradients are added up before the update
 
     def __post_init__(self) -> None:
+        if self.micro_batches != "auto" and (not isinstance(self.micro_batches, int) or self.micro_batches < 1):
+            raise UsageError(f"--micro-batches {self.micro_batches!r}: give a number of at least 1, or auto")
         for option, value, allowed in (
             ("--loss", self.loss, LOSSES),
             ("--optimizer", self.optimizer, OPTIMIZERS),
