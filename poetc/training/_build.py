@@ -102,7 +102,7 @@ class _Step:
             _move_statistics(b, *statistics, self.updates)
         unreached = sorted(self.trained - self.gradients.keys())
         if self.shifts:
-            notes.append(f"{len(self.shifts)} biases in front of batch-norm have gradient zero and are not trained")
+            notes.append(f"{len(self.shifts)} biases in front of a norm have gradient zero and are not trained")
         if unreached:
             notes.append(f"{len(unreached)} parameters get no gradient from this loss: {', '.join(unreached[:5])}")
         inputs = tuple(i for i in whole.inputs if i != plan.labels or any(i in op.inputs for op in b.operators))
@@ -144,23 +144,36 @@ def takes_batch_statistics(graph: Graph, options: TrainingOptions) -> bool:
 
 
 def _cancelled_shifts(graph: Graph, trained: frozenset[str], options: TrainingOptions) -> frozenset[str]:
-    """Biases of convolutions whose output only a batch-norm in training mode reads: subtracting the batch's mean
-    takes any shift away again, so the gradient is zero, and computing it would give nothing but rounding errors."""
-    if options.batch_norm != "train" or options.weight_decay:
-        return frozenset()  # weight decay moves them all the same
+    """Biases of convolutions whose output only an instance norm reads, or a batch-norm in training mode: subtracting
+    the mean takes any shift away again, so the gradient is zero, and computing it would give nothing but rounding
+    errors."""
+    if options.weight_decay:
+        return frozenset()  # it moves them all the same
     readers: dict[str, list[Operator]] = {}
     for op in graph.operators:
         for tensor in op.inputs:
             readers.setdefault(tensor, []).append(op)
-    found = set()
-    for op in graph.operators:
-        if op.kind != "Conv" or len(op.inputs) < 3 or op.inputs[2] not in trained or op.outputs[0] in graph.outputs:
-            continue
-        reading = readers.get(op.outputs[0], [])
-        alone = len(readers[op.inputs[2]]) == 1
-        if alone and reading and all(_uses_batch_statistics(r, trained, options) for r in reading):
-            found.add(op.inputs[2])
-    return frozenset(found)
+
+    def takes_away(tensor: str) -> bool:
+        reading = readers.get(tensor, [])
+        return bool(reading) and tensor not in graph.outputs and all(map(ignores_shift, reading))
+
+    def ignores_shift(op: Operator) -> bool:
+        shape = graph.tensors[op.inputs[0]].shape
+        if op.kind == "Reshape":
+            return graph.tensors[op.outputs[0]].shape[:2] == shape[:2] and takes_away(op.outputs[0])
+        one_group_a_channel = op.kind == "GroupNorm" and op.attributes["groups"] == shape[1]
+        return one_group_a_channel or _uses_batch_statistics(op, trained, options)
+
+    return frozenset(
+        op.inputs[2]
+        for op in graph.operators
+        if op.kind in ("Conv", "ConvTranspose")
+        and len(op.inputs) > 2
+        and op.inputs[2] in trained
+        and len(readers[op.inputs[2]]) == 1
+        and takes_away(op.outputs[0])
+    )
 
 
 def _uses_batch_statistics(op: Operator, trained: frozenset[str], options: TrainingOptions) -> bool:

@@ -162,3 +162,18 @@ def test_a_query_that_may_look_at_nothing_gets_zeros(tmp_path: Path) -> None:
     y = evaluate(graph, {"q": normal(1, 1, 2, 3)})["y"]
     np.testing.assert_allclose(y[0, 0, 0], normal(1, 1, 2, 3)[0, 0, 0], rtol=1e-6)
     assert not y[0, 0, 1].any()
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_biases_that_a_norm_takes_away_are_not_trained(tmp_path: Path, op: str) -> None:
+    """Their gradient is zero: what would be computed, and compared, is rounding."""
+    nodes = [
+        make_node(op, ["x", "w", "b"], ["c"]),
+        make_node("InstanceNormalization", ["c", "s", "o"], ["y"]),
+    ]
+    weights = {"w": normal(3, 3, 2), "b": normal(3), "s": normal(3, seed=1), "o": normal(3, seed=2)}
+    graph = load(save(make(nodes, {"x": (2, 3, 8)}, ["y"], weights), tmp_path))
+    step = training.build(graph, TrainingOptions(loss="mse"))
+    assert step.zero_gradients == ("b",)
+    assert set(step.gradients) == {"w", "s", "o"}
+    assert not training.build(graph, TrainingOptions(loss="mse", weight_decay=0.1)).zero_gradients
