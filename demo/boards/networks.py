@@ -1,8 +1,8 @@
 """Small networks for small boards, as ONNX: an MLP, LeNet, DS-CNN, a slim ResNet, MobileNetV2. Weights from a seed.
 
-    python demo/boards/networks.py NAME OUT.onnx        (mlp, lenet, ds-cnn, resnet, mobilenet)
+    python demo/boards/networks.py NAME OUT.onnx        (mlp, lenet, lenet5, ds-cnn, resnet, mobilenet)
 
-All take digits: [batch, 1, 8, 8], MobileNetV2 [batch, 1, 32, 32], and give ten logits.
+All take digits: [batch, 1, 8, 8], LeNet-5 [batch, 1, 28, 28], MobileNetV2 [batch, 1, 32, 32], and give ten logits.
 """
 
 from __future__ import annotations
@@ -42,14 +42,22 @@ class Network:
         self.at = output
         return output
 
-    def conv(self, channels: int, kernel: int = 3, stride: int = 1, group: int = 1, norm: bool = False) -> Network:
-        layer, pad = f"layer{len(self._nodes)}", kernel // 2
+    def conv(
+        self,
+        channels: int,
+        kernel: int = 3,
+        stride: int = 1,
+        group: int = 1,
+        norm: bool = False,
+        padded: bool = True,
+    ) -> Network:
+        layer, pad = f"layer{len(self._nodes)}", kernel // 2 if padded else 0
         inputs = self.channels // group
         weights = [self._weight(f"{layer}.weight", channels, inputs, kernel, kernel, fan_in=inputs * kernel**2)]
         if not norm:
             weights.append(self._constant(f"{layer}.bias", np.zeros(channels, np.float32)))
         self._node("Conv", *weights, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4, group=group)
-        self.channels, self.side = channels, -(-self.side // stride)
+        self.channels, self.side = channels, (self.side + 2 * pad - kernel) // stride + 1
         return self.norm() if norm else self
 
     def norm(self) -> Network:
@@ -113,6 +121,12 @@ def lenet() -> Network:
     return Network("lenet", 8).conv(6).relu().pool().conv(16).relu().pool().dense(32).relu().dense(CLASSES)
 
 
+def lenet5() -> Network:
+    """For 28x28 images, 62 k parameters."""
+    net = Network("lenet5", 28).conv(6, 5).relu().pool().conv(16, 5, padded=False).relu().pool()
+    return net.dense(120).relu().dense(84).relu().dense(CLASSES)
+
+
 def ds_cnn() -> Network:
     """Depthwise separable, as for keyword spotting; 5 k parameters."""
     net = Network("ds-cnn", 8).conv(24, norm=True).relu()
@@ -158,6 +172,7 @@ def mobilenet() -> Network:
 NETWORKS: dict[str, Callable[[], Network]] = {
     "mlp": mlp,
     "lenet": lenet,
+    "lenet5": lenet5,
     "ds-cnn": ds_cnn,
     "resnet": resnet,
     "mobilenet": mobilenet,

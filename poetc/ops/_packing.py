@@ -12,7 +12,7 @@ ROWS, COLUMNS = 12, 32  # of a register block
 
 # Panels of packed columns at once, and terms of a sum that are added up before they join the total: the first
 # that fits. Short sums keep rounding errors near those of single terms.
-SHAPES = ((4, 64), (2, 64), (1, 64), (1, 32))
+SHAPES = ((4, 64), (2, 64), (1, 64), (1, 32), (1, 16))
 
 # A packing kernel is bound if its workspace is at most this part of its operands. The peak of a training step is a
 # multiple of what any operator reads and writes, so it hardly moves; tiny operators keep their lean kernels.
@@ -22,7 +22,7 @@ SHARE = 2
 def workspace_floats(columns: int, depth: int, panels: int, pack_rows: bool) -> int:
     """For products with `columns` columns in blocks of `depth` terms."""
     panels = min(panels, -(-columns // COLUMNS))
-    return 16 + ROWS * COLUMNS + (ROWS * depth if pack_rows else 0) + panels * COLUMNS * depth
+    return 16 + (ROWS * depth if pack_rows else 0) + panels * COLUMNS * depth
 
 
 def choose(

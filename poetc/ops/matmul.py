@@ -14,6 +14,8 @@ from poetc.ops._builder import Builder
 from poetc.ops._packing import choose
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
 
+FEW = 8  # with so few rows of a (or terms, where a is transposed) packing b costs more than it saves
+
 
 def _dims(op: Bound) -> tuple[int, int, int, bool, bool]:
     """(M, N, K, trans_a, trans_b)."""
@@ -119,6 +121,8 @@ class MatMul(OpSpec):
         flat = tuple(value for extent, a, b in loops for value in (extent, a * m * k, b * n * k))
         ints = (m, n, k, int(trans_a), int(trans_b), int(len(op.inputs) > 2), len(loops), *flat)
         lean = Kernel("poetc_op_matmul", ints, (op.get_float("alpha", 1.0),))
+        if (k if trans_a else m) <= FEW:
+            return lean
         return choose(lean, n, k, sum(t.size_bytes for t in (*op.inputs, *op.outputs)), pack_rows=trans_a)
 
 

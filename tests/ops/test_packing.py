@@ -36,6 +36,17 @@ LARGE = [
     ),
 ]
 
+# Few rows, or few terms: products without workspace.
+LEAN = [
+    matmul.product(1, 261, 70, False, False, bias=True, alpha=0.5, gradient=False),
+    matmul.product(7, 43, 150, False, False, gradient=False),
+    matmul.product(1, 33, 1300, False, True, bias=True, gradient=False),
+    matmul.product(6, 35, 147, False, True, ((2,), (2,)), gradient=False),
+    matmul.product(41, 130, 1, True, False, gradient=False),
+    matmul.product(42, 53, 8, True, False, gradient=False),
+    matmul.product(23, 37, 6, True, True, gradient=False),
+]
+
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,20 +58,26 @@ def wide_library() -> Library:
     return build_library("-march=native")
 
 
+def scalar_library() -> Library:
+    """As on a target without vectors."""
+    return build_library("-U__SSE2__", "-U__aarch64__")
+
+
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("case", [*CASES, *LARGE], ids=str)
+@pytest.mark.parametrize("case", [*CASES, *LARGE, *LEAN], ids=str)
 def test_packed(case: Case) -> None:
-    rtol, atol = (2e-5, 2e-5) if case in LARGE else (case.rtol, case.atol)
+    rtol, atol = (2e-5, 2e-5) if case in LARGE + LEAN else (case.rtol, case.atol)
     check_kernel(case.kind, case.attributes, case.arrays(), rtol, atol)
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("case", LARGE, ids=str)
+@pytest.mark.parametrize("case", [*LARGE, *LEAN], ids=str)
 def test_bits_do_not_depend_on_vectors_or_workspace(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = case.arrays()
     (first,) = run_kernel(case.kind, case.attributes, arrays)
-    (wide,) = run_kernel(case.kind, case.attributes, arrays, lib=wide_library())
-    assert wide.tobytes() == first.tobytes()
+    for other in (wide_library(), scalar_library()):
+        (same,) = run_kernel(case.kind, case.attributes, arrays, lib=other)
+        assert same.tobytes() == first.tobytes()
     monkeypatch.setattr(_packing, "SHAPES", ((1, 64),))
     (small,) = run_kernel(case.kind, case.attributes, arrays)
     assert small.tobytes() == first.tobytes()

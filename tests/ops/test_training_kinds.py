@@ -96,7 +96,7 @@ def test_vector_and_scalar_targets_agree_bit_for_bit() -> None:
 
 def test_tiling_does_not_change_a_pixel() -> None:
     """A convolution's output does not depend on where in the row, or in which channel block, it lies."""
-    x, w = arrays([(1, 3, 6, 23), (9, 3, 3, 3)])
+    x, w = arrays([(1, 2, 5, 15), (6, 2, 3, 3)])
     (whole,) = run_kernel("Conv", {}, [x, w])
     (part,) = run_kernel("Conv", {}, [np.ascontiguousarray(x[..., 2:12]), np.ascontiguousarray(w[1:4])])
     assert whole[:, 1:4, :, 2:10].tobytes() == part.tobytes()

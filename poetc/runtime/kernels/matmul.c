@@ -1,10 +1,12 @@
-/* y = alpha * op(a) op(b) + bias, batch axes broadcast.
+/* y = alpha * op(a) op(b) + bias, batch axes broadcast: without workspace, for few rows or few terms (matmul_packed.c has the
+ * rest).
  *
  * Two loops cover the four combinations of transposition: `outer` when one factor is contiguous along a side of the result
- * (4 x 4 results in registers, one vector of that factor a step), `inner` when both are contiguous along the sum (2 x 2
- * results, four lanes along the sum). Sums are made of partial sums of BLOCK terms a lane.
+ * (lanes along that side, a sum in sequence), `inner` when both are contiguous along the sum (LANES lanes along the sum, then
+ * what is left in sequence). Sums are made of partial sums of BLOCK terms a lane.
  */
 #include "poetc_f4.h"
+#include "poetc_vector.h"
 
 #define BLOCK 64
 
@@ -20,142 +22,345 @@ typedef struct {
     float alpha;
 } product;
 
-static void put(const product *t, int32_t row, int32_t column, float sum)
+static inline void put(const product *t, int32_t row, int32_t column, float sum)
 {
     float bias = t->bias ? t->bias[row * t->bias_row + column * t->bias_column] : 0.0f;
     t->y[row * t->y_row + column * t->y_column] = t->alpha * sum + bias;
 }
 
-static void put_four(const product *t, int32_t row, int32_t column, poetc_f4 sums)
+/* `count` sums of a row. */
+static void put_row(const product *t, int32_t row, int32_t column, const float *sums, int32_t count)
 {
-    float lanes[4];
-    int32_t j;
-    poetc_f4_store(lanes, sums);
-    for (j = 0; j < 4; j++)
-        put(t, row, column + j, lanes[j]);
+    int32_t j = 0;
+    if (t->alpha == 1.0f && !t->bias && t->y_column == 1) {
+        float *y = t->y + row * t->y_row + column;
+        for (; j < count; j++)
+            y[j] = sums[j];
+    }
+    for (; j < count; j++)
+        put(t, row, column + j, sums[j]);
 }
 
-static void outer_4x4(const product *t, int32_t row, int32_t column)
+#if POETC_LANES == 1
+#define WIDE 4 /* columns of a block of four rows */
+#define LONG 16 /* columns of a block of one row */
+#elif defined(POETC_HELIUM)
+#define WIDE 4
+#define LONG 16
+#else
+#define WIDE (2 * POETC_LANES)
+#define LONG (8 * POETC_LANES)
+#endif
+#define MOST (4 * WIDE > LONG ? 4 * WIDE : LONG)
+
+/* rows x columns results: constants wherever this is inlined, columns a multiple of 4 on scalars, else of the lanes or 4. */
+POETC_INLINE void outer_block(const product *t, const int rows, const int columns, int32_t row, int32_t column)
 {
+    float total[MOST]; /* of whole blocks of terms */
     const float *p = t->p + row * t->p_row, *q = t->q + column;
-    poetc_f4 y0 = POETC_F4_ZERO, y1 = POETC_F4_ZERO, y2 = POETC_F4_ZERO, y3 = POETC_F4_ZERO;
     int32_t k = 0;
+    int i, j;
     while (k < t->depth) {
-        int32_t end = t->depth - k > BLOCK ? k + BLOCK : t->depth;
-        poetc_f4 s0 = POETC_F4_ZERO, s1 = POETC_F4_ZERO, s2 = POETC_F4_ZERO, s3 = POETC_F4_ZERO;
-        for (; k < end; k++, p += t->p_k, q += t->q_step) {
-            poetc_f4 v = poetc_f4_load(q);
-            s0 = poetc_f4_add_scaled(s0, v, p[0]);
-            s1 = poetc_f4_add_scaled(s1, v, p[t->p_row]);
-            s2 = poetc_f4_add_scaled(s2, v, p[2 * t->p_row]);
-            s3 = poetc_f4_add_scaled(s3, v, p[3 * t->p_row]);
+        const int32_t first = k, end = t->depth - k > BLOCK ? k + BLOCK : t->depth;
+#if POETC_LANES == 1
+        float sum[MOST];
+        POETC_QUAD_B(v);
+        POETC_UNROLL
+        for (i = 0; i < rows; i++) {
+            POETC_UNROLL
+            for (j = 0; j < columns; j++)
+                sum[i * columns + j] = 0.0f;
         }
-        y0 = poetc_f4_add(y0, s0);
-        y1 = poetc_f4_add(y1, s1);
-        y2 = poetc_f4_add(y2, s2);
-        y3 = poetc_f4_add(y3, s3);
+        for (; k < end; k++, p += t->p_k, q += t->q_step - columns) {
+            POETC_UNROLL
+            for (j = 0; j < columns; j += 4) {
+                POETC_LOAD_QUAD(v, q);
+                POETC_UNROLL
+                for (i = 0; i < rows; i++) {
+                    const float factor = p[i * t->p_row];
+                    POETC_MULTIPLY_ADD(sum[i * columns + j], v0, factor);
+                    POETC_MULTIPLY_ADD(sum[i * columns + j + 1], v1, factor);
+                    POETC_MULTIPLY_ADD(sum[i * columns + j + 2], v2, factor);
+                    POETC_MULTIPLY_ADD(sum[i * columns + j + 3], v3, factor);
+                }
+            }
+        }
+        POETC_UNROLL
+        for (i = 0; i < rows * columns; i++)
+            total[i] = first ? total[i] + sum[i] : sum[i];
+#else
+        poetc_vector sum[MOST / POETC_LANES];
+        const int vectors = columns / POETC_LANES;
+        POETC_UNROLL
+        for (i = 0; i < rows; i++) {
+            POETC_UNROLL
+            for (j = 0; j < vectors; j++)
+                sum[i * vectors + j] = (poetc_vector){0};
+        }
+        for (; k < end; k++, p += t->p_k, q += t->q_step) {
+            POETC_UNROLL
+            for (i = 0; i < rows; i++) {
+                const float factor = p[i * t->p_row];
+                POETC_UNROLL
+                for (j = 0; j < vectors; j++)
+                    POETC_ADD_SCALED(sum[i * vectors + j], poetc_vector_load(q + j * POETC_LANES), factor);
+            }
+        }
+        POETC_UNROLL
+        for (i = 0; i < rows; i++) {
+            POETC_UNROLL
+            for (j = 0; j < vectors; j++) {
+                float *at = total + i * columns + j * POETC_LANES;
+                const poetc_vector part = sum[i * vectors + j];
+                poetc_vector_store(at, first ? poetc_vector_load(at) + part : part);
+            }
+        }
+#endif
     }
-    put_four(t, row, column, y0);
-    put_four(t, row + 1, column, y1);
-    put_four(t, row + 2, column, y2);
-    put_four(t, row + 3, column, y3);
+    POETC_UNROLL
+    for (i = 0; i < rows; i++)
+        put_row(t, row + i, column, total + i * columns, columns);
 }
 
-static void outer_1x4(const product *t, int32_t row, int32_t column)
-{
-    const float *p = t->p + row * t->p_row, *q = t->q + column;
-    poetc_f4 y = POETC_F4_ZERO;
-    int32_t k = 0;
-    while (k < t->depth) {
-        int32_t end = t->depth - k > BLOCK ? k + BLOCK : t->depth;
-        poetc_f4 sum = POETC_F4_ZERO;
-        for (; k < end; k++, p += t->p_k, q += t->q_step)
-            sum = poetc_f4_add_scaled(sum, poetc_f4_load(q), p[0]);
-        y = poetc_f4_add(y, sum);
-    }
-    put_four(t, row, column, y);
-}
-
-static void outer_1x1(const product *t, int32_t row, int32_t column)
+static void outer_single(const product *t, int32_t row, int32_t column)
 {
     const float *p = t->p + row * t->p_row, *q = t->q + column;
     float y = 0.0f;
     int32_t k = 0;
     while (k < t->depth) {
-        int32_t end = t->depth - k > BLOCK ? k + BLOCK : t->depth;
+        int32_t first = k, end = t->depth - k > BLOCK ? k + BLOCK : t->depth;
         float sum = 0.0f;
         for (; k < end; k++, p += t->p_k, q += t->q_step)
             sum += q[0] * p[0];
-        y += sum;
+        y = first ? y + sum : sum;
     }
     put(t, row, column, y);
 }
 
-/* The last block of rows or columns overlaps the one before: it writes the same values again. */
-static void outer(const product *t)
+/* Columns from `column` on in blocks of `block`, the last of which may overlap the one before (it writes the same values
+ * again); returns the first column that is left. */
+#define OUTER_COLUMNS(block, rows)                                                                                     \
+    if (t->columns - column >= (block)) {                                                                              \
+        for (; column + (block) <= t->columns; column += (block))                                                      \
+            outer_block(t, rows, block, row, column);                                                                  \
+    }
+
+static void outer_4(const product *t, int32_t row)
 {
-    int32_t row, column, height = t->rows < 4 ? 1 : 4, width = t->columns < 4 ? 1 : 4;
-    for (row = 0; row < t->rows; row += height) {
-        int32_t r = row + height > t->rows ? t->rows - height : row;
-        for (column = 0; column < t->columns; column += width) {
-            int32_t c = column + width > t->columns ? t->columns - width : column;
-            if (width == 1) {
-                int32_t i;
-                for (i = 0; i < height; i++)
-                    outer_1x1(t, r + i, c);
-            } else if (height == 1) {
-                outer_1x4(t, r, c);
-            } else {
-                outer_4x4(t, r, c);
-            }
-        }
+    int32_t column = 0;
+    OUTER_COLUMNS(WIDE, 4)
+#if WIDE > POETC_LANES && POETC_LANES > 1
+    OUTER_COLUMNS(POETC_LANES, 4)
+#endif
+    if (column < t->columns && t->columns >= WIDE) {
+        outer_block(t, 4, WIDE, row, t->columns - WIDE);
+        return;
+    }
+#if WIDE > POETC_LANES && POETC_LANES > 1
+    if (column < t->columns && t->columns >= POETC_LANES) {
+        outer_block(t, 4, POETC_LANES, row, t->columns - POETC_LANES);
+        return;
+    }
+#endif
+    for (; column < t->columns; column++) {
+        int i;
+        for (i = 0; i < 4; i++)
+            outer_single(t, row + i, column);
     }
 }
 
-/* Results (row, column), (row, column + right), (row + down, column), ...; down and right are 0 at the last odd ones. */
-static void inner_2x2(const product *t, int32_t row, int32_t column, int32_t down, int32_t right)
+static void outer_1(const product *t, int32_t row)
 {
-    const float *p0 = t->p + row * t->p_row, *p1 = p0 + down * t->p_row;
-    const float *q0 = t->q + column * t->q_step, *q1 = q0 + right * t->q_step;
-    float y00 = 0.0f, y01 = 0.0f, y10 = 0.0f, y11 = 0.0f;
-    int32_t k = 0, whole = t->depth - t->depth % 4;
-    while (k < whole) {
-        int32_t end = whole - k > 4 * BLOCK ? k + 4 * BLOCK : whole;
-        poetc_f4 s00 = POETC_F4_ZERO, s01 = POETC_F4_ZERO, s10 = POETC_F4_ZERO, s11 = POETC_F4_ZERO;
-        for (; k < end; k += 4) {
-            poetc_f4 a0 = poetc_f4_load(p0 + k), a1 = poetc_f4_load(p1 + k);
-            poetc_f4 b0 = poetc_f4_load(q0 + k), b1 = poetc_f4_load(q1 + k);
-            s00 = poetc_f4_add(s00, poetc_f4_mul(a0, b0));
-            s01 = poetc_f4_add(s01, poetc_f4_mul(a0, b1));
-            s10 = poetc_f4_add(s10, poetc_f4_mul(a1, b0));
-            s11 = poetc_f4_add(s11, poetc_f4_mul(a1, b1));
+    const int narrow = POETC_LANES > 4 ? POETC_LANES : 4;
+    int32_t column = 0;
+    OUTER_COLUMNS(LONG, 1)
+    OUTER_COLUMNS(narrow, 1)
+    if (column < t->columns && t->columns >= narrow)
+        outer_block(t, 1, narrow, row, t->columns - narrow);
+    else
+        for (; column < t->columns; column++)
+            outer_single(t, row, column);
+}
+
+/* y[i][j] = p[i] q[j] */
+static void rank_one(const product *t)
+{
+    int32_t i, j;
+    for (i = 0; i < t->rows; i++) {
+        const float factor = t->p[i * t->p_row], *q = t->q;
+        float *y = t->y + i * t->y_row;
+        j = 0;
+#if POETC_LANES == 1
+        for (; j + 4 <= t->columns; j += 4) {
+            POETC_QUAD_A(a);
+            POETC_QUAD_B(b);
+            POETC_LOAD_QUAD(a, q);
+            b0 = a0 * factor, b1 = a1 * factor, b2 = a2 * factor, b3 = a3 * factor;
+            POETC_STORE_QUAD(y, b);
         }
-        y00 += poetc_f4_total(s00);
-        y01 += poetc_f4_total(s01);
-        y10 += poetc_f4_total(s10);
-        y11 += poetc_f4_total(s11);
+#else
+        for (; j + POETC_LANES <= t->columns; j += POETC_LANES, q += POETC_LANES, y += POETC_LANES)
+            poetc_vector_store(y, poetc_vector_load(q) * factor);
+#endif
+        for (; j < t->columns; j++)
+            *y++ = *q++ * factor;
     }
-    for (; k < t->depth; k++) {
-        y00 += p0[k] * q0[k];
-        y01 += p0[k] * q1[k];
-        y10 += p1[k] * q0[k];
-        y11 += p1[k] * q1[k];
+}
+
+static void outer(const product *t)
+{
+    int32_t row = 0;
+    if (t->depth == 1 && t->alpha == 1.0f && !t->bias && t->y_column == 1) {
+        rank_one(t);
+        return;
     }
-    put(t, row, column, y00);
-    if (right)
-        put(t, row, column + 1, y01);
-    if (down)
-        put(t, row + 1, column, y10);
-    if (right && down)
-        put(t, row + 1, column + 1, y11);
+    for (; row + 4 <= t->rows; row += 4)
+        outer_4(t, row);
+    for (; row < t->rows; row++)
+        outer_1(t, row);
+}
+
+/* Lanes of a sum: few on Helium, which is not to have the bits of other targets. */
+#if defined(POETC_HELIUM)
+#define LANES 4
+#define INNER_ROWS 1
+#define INNER_COLUMNS 4
+#else
+#define LANES 16
+#if POETC_LANES == 16
+#define INNER_ROWS 4
+#define INNER_COLUMNS 4
+#elif POETC_LANES == 8 || defined(__aarch64__)
+#define INNER_ROWS 2
+#define INNER_COLUMNS 2
+#elif POETC_LANES == 4
+#define INNER_ROWS 1
+#define INNER_COLUMNS 2
+#else
+#define INNER_ROWS 1
+#define INNER_COLUMNS 1
+#endif
+#endif
+
+/* The sum of the lanes, in the reference order: halves are added until four are left. */
+static inline float sum_lanes(const float *lanes)
+{
+#if LANES == 4
+    return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+#else
+    const poetc_f4 low = poetc_f4_add(poetc_f4_load(lanes), poetc_f4_load(lanes + 8));
+    const poetc_f4 high = poetc_f4_add(poetc_f4_load(lanes + 4), poetc_f4_load(lanes + 12));
+    const poetc_f4 sum = poetc_f4_add(low, high);
+    return poetc_f4_total(sum);
+#endif
+}
+
+POETC_INLINE void inner_block(const product *t, const int rows, const int columns, int32_t row, int32_t column)
+{
+    float total[INNER_ROWS][INNER_COLUMNS];
+    const float *p[INNER_ROWS], *q[INNER_COLUMNS];
+    const int32_t whole = t->depth - t->depth % LANES;
+    int32_t k = 0;
+    int i, j, v;
+    POETC_UNROLL
+    for (i = 0; i < rows; i++)
+        p[i] = t->p + (row + i) * t->p_row;
+    POETC_UNROLL
+    for (j = 0; j < columns; j++)
+        q[j] = t->q + (column + j) * t->q_step;
+    POETC_UNROLL
+    for (i = 0; i < rows; i++) {
+        POETC_UNROLL
+        for (j = 0; j < columns; j++)
+            total[i][j] = 0.0f;
+    }
+    while (k < whole) {
+        const int32_t end = whole - k > LANES * BLOCK ? k + LANES * BLOCK : whole;
+        poetc_vector sum[INNER_ROWS][INNER_COLUMNS][LANES / POETC_LANES];
+        POETC_UNROLL
+        for (i = 0; i < rows; i++) {
+            POETC_UNROLL
+            for (j = 0; j < columns; j++) {
+                POETC_UNROLL
+                for (v = 0; v < LANES / POETC_LANES; v++)
+                    sum[i][j][v] = (poetc_vector){0};
+            }
+        }
+        for (; k < end; k += LANES) {
+#if POETC_LANES == 1
+            POETC_QUAD_A(a);
+            POETC_QUAD_B(b);
+            POETC_UNROLL
+            for (v = 0; v < LANES; v += 4) {
+                POETC_LOAD_QUAD(a, p[0]);
+                POETC_LOAD_QUAD(b, q[0]);
+                POETC_MULTIPLY_ADD(sum[0][0][v], a0, b0);
+                POETC_MULTIPLY_ADD(sum[0][0][v + 1], a1, b1);
+                POETC_MULTIPLY_ADD(sum[0][0][v + 2], a2, b2);
+                POETC_MULTIPLY_ADD(sum[0][0][v + 3], a3, b3);
+            }
+#else
+            POETC_UNROLL
+            for (v = 0; v < LANES / POETC_LANES; v++) {
+                poetc_vector factor[INNER_ROWS];
+                POETC_UNROLL
+                for (i = 0; i < rows; i++)
+                    factor[i] = poetc_vector_load(p[i] + k + v * POETC_LANES);
+                POETC_UNROLL
+                for (j = 0; j < columns; j++) {
+                    const poetc_vector other = poetc_vector_load(q[j] + k + v * POETC_LANES);
+                    POETC_UNROLL
+                    for (i = 0; i < rows; i++)
+                        POETC_ADD_PRODUCT(sum[i][j][v], factor[i], other);
+                }
+            }
+#endif
+        }
+        POETC_UNROLL
+        for (i = 0; i < rows; i++) {
+            POETC_UNROLL
+            for (j = 0; j < columns; j++) {
+                float lanes[LANES];
+                POETC_UNROLL
+                for (v = 0; v < LANES / POETC_LANES; v++)
+                    poetc_vector_store(lanes + v * POETC_LANES, sum[i][j][v]);
+                total[i][j] += sum_lanes(lanes);
+            }
+        }
+    }
+    POETC_UNROLL
+    for (i = 0; i < rows; i++) {
+        POETC_UNROLL
+        for (j = 0; j < columns; j++) {
+            const float *a = t->p + (row + i) * t->p_row, *b = t->q + (column + j) * t->q_step;
+            float sum = total[i][j];
+            for (k = whole; k < t->depth; k++)
+                sum += a[k] * b[k];
+            put(t, row + i, column + j, sum);
+        }
+    }
 }
 
 static void inner(const product *t)
 {
-    int32_t row, column;
-    for (row = 0; row < t->rows; row += 2)
-        for (column = 0; column < t->columns; column += 2)
-            inner_2x2(t, row, column, row + 1 < t->rows, column + 1 < t->columns);
+    int32_t row = 0, column;
+#if INNER_ROWS > 1
+    for (; row + INNER_ROWS <= t->rows; row += INNER_ROWS) {
+        for (column = 0; column + INNER_COLUMNS <= t->columns; column += INNER_COLUMNS)
+            inner_block(t, INNER_ROWS, INNER_COLUMNS, row, column);
+        for (; column < t->columns; column++)
+            inner_block(t, INNER_ROWS, 1, row, column);
+    }
+#endif
+    for (; row < t->rows; row++) {
+        column = 0;
+#if INNER_COLUMNS > 1
+        for (; column + INNER_COLUMNS <= t->columns; column += INNER_COLUMNS)
+            inner_block(t, 1, INNER_COLUMNS, row, column);
+#endif
+        for (; column < t->columns; column++)
+            inner_block(t, 1, 1, row, column);
+    }
 }
 
 /* a[..., M, K] or its transpose, b[..., K, N] or its transpose, bias[N]? -> y[..., M, N].

@@ -5,8 +5,6 @@
 static void finish(float *y, ptrdiff_t y_row, int32_t rows, int32_t columns, float alpha, const float *bias)
 {
     int32_t i, j;
-    if (alpha == 1.0f && !bias)
-        return;
     for (i = 0; i < rows; i++, y += y_row) {
         if (bias)
             for (j = 0; j < columns; j++)
@@ -41,6 +39,7 @@ int poetc_op_matmul_packed(const poetc_call *call)
             rest /= loop[0];
         }
         g.rows = m, g.a_row = trans_a ? 1 : k, g.a_k = trans_a ? m : 1;
+        g.row_bias = NULL, g.column_bias = call->floats[0] == 1.0f ? bias : NULL;
         g.y = y, g.y_row = n, g.segment_step = 0, g.segment = n;
         for (column = 0; column < n; column += space.columns) {
             g.column = column, g.columns = poetc_min(space.columns, n - column);
@@ -53,7 +52,8 @@ int poetc_op_matmul_packed(const poetc_call *call)
                 g.a = p + first * g.a_k, g.accumulate = first > 0;
                 poetc_gemm_run(&g, &space);
             }
-            finish(y + column, n, m, g.columns, call->floats[0], bias ? bias + column : NULL);
+            if (call->floats[0] != 1.0f)
+                finish(y + column, n, m, g.columns, call->floats[0], bias ? bias + column : NULL);
         }
     }
     return POETC_OK;

@@ -2,12 +2,12 @@
 #ifndef POETC_ELEMENTWISE_H
 #define POETC_ELEMENTWISE_H
 
-#include "poetc_kernel.h"
 #include "poetc_math.h"
+#include "poetc_vector.h"
 
 /* `...` computes `result` from the element `at`, for all of them. Results are stored chunk by chunk: the output may be the
  * input, and a compiler that knows that a chunk is read before it is written can use vectors. */
-#if defined(__SSE2__) || defined(__aarch64__)
+#if POETC_LANES > 1
 #define POETC_CHUNKS(...)                                                                                              \
     for (; i + 16 <= count; i += 16) {                                                                                 \
         float results[16];                                                                                             \

@@ -4,8 +4,9 @@
 #define POETC_F4_H
 
 #include "poetc_kernel.h"
+#include "poetc_vector.h"
 
-#if defined(__GNUC__) && (defined(__SSE2__) || defined(__aarch64__))
+#if POETC_LANES > 1
 
 typedef float poetc_f4 __attribute__((vector_size(16)));
 typedef float poetc_f4_unaligned __attribute__((vector_size(16), aligned(4), may_alias));
@@ -18,7 +19,13 @@ typedef float poetc_f4_unaligned __attribute__((vector_size(16), aligned(4), may
 #define poetc_f4_mul(u, v) ((u) * (v))
 #define poetc_f4_scale(v, s) ((v) * (s))
 #define poetc_f4_lane(v, i) ((v)[i])
+#if defined(POETC_HELIUM)
+#define poetc_f4_add_scaled(sum, v, s) ((poetc_f4)vfmaq_n_f32(sum, v, s))
+#define poetc_f4_add_product(sum, u, v) ((poetc_f4)vfmaq_f32(sum, u, v))
+#else
+#define poetc_f4_add_product(sum, u, v) poetc_f4_add(sum, poetc_f4_mul(u, v))
 #define poetc_f4_add_scaled(sum, v, s) poetc_f4_add(sum, poetc_f4_scale(v, s)) /* two roundings */
+#endif
 
 /* Rows become columns. */
 static inline void poetc_f4_transpose(poetc_f4 *a, poetc_f4 *b, poetc_f4 *c, poetc_f4 *d)
@@ -86,6 +93,8 @@ static inline poetc_f4 poetc_f4_add_scaled(poetc_f4 sum, poetc_f4 v, float s)
     return sum;
 }
 
+#define poetc_f4_add_product(sum, u, v) poetc_f4_add(sum, poetc_f4_mul(u, v))
+
 static inline void poetc_f4_transpose(poetc_f4 *a, poetc_f4 *b, poetc_f4 *c, poetc_f4 *d)
 {
     const poetc_f4 p = *a, q = *b, r = *c, s = *d;
@@ -95,6 +104,18 @@ static inline void poetc_f4_transpose(poetc_f4 *a, poetc_f4 *b, poetc_f4 *c, poe
     *d = poetc_f4_set(p.lane[3], q.lane[3], r.lane[3], s.lane[3]);
 }
 
+#endif
+
+/* Four floats; both pointers move on. */
+#if POETC_LANES > 1
+#define POETC_COPY_FOUR(to, from) (poetc_f4_store(to, poetc_f4_load(from)), (to) += 4, (from) += 4)
+#else
+#define POETC_COPY_FOUR(to, from)                                                                                      \
+    do {                                                                                                               \
+        POETC_QUAD_B(four);                                                                                            \
+        POETC_LOAD_QUAD(four, from);                                                                                   \
+        POETC_STORE_QUAD(to, four);                                                                                    \
+    } while (0)
 #endif
 
 #define POETC_F4_ZERO poetc_f4_set(0.0f, 0.0f, 0.0f, 0.0f)

@@ -2,11 +2,13 @@
 
 #define LANES POETC_LANES
 #define COLUMNS POETC_GEMM_COLUMNS
+#define HALF (LANES > 1 ? POETC_GEMM_VECTORS / 2 * LANES : 0) /* a narrow block, where there is one */
 
-#if LANES == 1
-#define MULTIPLY_ADD(sum, b, a) POETC_MULTIPLY_ADD(sum, b, a)
+/* Few registers for addresses: rows of a are packed even where they could be read in place. */
+#if defined(POETC_HELIUM)
+#define ALWAYS_PACKED 1
 #else
-#define MULTIPLY_ADD(sum, b, a) ((sum) += (b) * (a))
+#define ALWAYS_PACKED 0
 #endif
 
 #if defined(__GNUC__) && LANES > 1
@@ -15,40 +17,6 @@
 #define PREFETCH(address) ((void)(address))
 #endif
 
-/* `rows` x `vectors` results in registers: both are constants wherever this is inlined. */
-POETC_INLINE void block(const int rows, const int vectors, const int32_t depth, const float *a, const ptrdiff_t a_row,
-                  const ptrdiff_t a_k, const float *b, float *y, const ptrdiff_t y_row, const int accumulate)
-{
-    poetc_vector sum[POETC_GEMM_ROWS][POETC_GEMM_VECTORS];
-    int32_t k;
-    int i, j;
-    POETC_UNROLL
-    for (i = 0; i < rows; i++) {
-        POETC_UNROLL
-        for (j = 0; j < vectors; j++)
-            sum[i][j] = (poetc_vector){0};
-    }
-    for (k = 0; k < depth; k++, a += a_k, b += COLUMNS) {
-        POETC_UNROLL
-        for (i = 0; i < rows; i++) {
-            POETC_UNROLL
-            for (j = 0; j < vectors; j++)
-                MULTIPLY_ADD(sum[i][j], *(const poetc_vector_unaligned *)(b + j * LANES), a[i * a_row]);
-        }
-    }
-    POETC_UNROLL
-    for (i = 0; i < rows; i++) {
-        POETC_UNROLL
-        for (j = 0; j < vectors; j++) {
-            poetc_vector_unaligned *at = (poetc_vector_unaligned *)(y + i * y_row + j * LANES);
-            poetc_vector total = sum[i][j];
-            if (accumulate)
-                total = *at + total;
-            *at = total;
-        }
-    }
-}
-
 typedef struct {
     const float *a;
     ptrdiff_t a_row;
@@ -56,23 +24,155 @@ typedef struct {
     const float *b;
     float *y;
     ptrdiff_t y_row;
-    int32_t depth;
-    int narrow; /* half of the columns are enough */
+    int32_t depth, panels; /* panels of b that follow each other, and their results likewise */
+    int narrow;            /* half of the columns are enough */
     int accumulate;
+    const float *row_bias, *column_bias;
 } block_task;
+
+/* What the sums of a row begin with. */
+POETC_INLINE void start(poetc_vector *sum, const int vectors, const float *row_bias, const float *column_bias)
+{
+    int j;
+    POETC_UNROLL
+    for (j = 0; j < vectors; j++)
+        sum[j] = (poetc_vector){0};
+    if (row_bias) {
+        POETC_UNROLL
+        for (j = 0; j < vectors; j++)
+            sum[j] += *row_bias;
+    } else if (column_bias) {
+        POETC_UNROLL
+        for (j = 0; j < vectors; j++)
+            sum[j] = poetc_vector_load(column_bias + j * LANES);
+    }
+}
+
+POETC_INLINE void finish(const poetc_vector *sum, const int vectors, float *y, int accumulate)
+{
+    int j;
+    if (accumulate) {
+        POETC_UNROLL
+        for (j = 0; j < vectors; j++)
+            poetc_vector_store(y + j * LANES, poetc_vector_load(y + j * LANES) + sum[j]);
+    } else {
+        POETC_UNROLL
+        for (j = 0; j < vectors; j++)
+            poetc_vector_store(y + j * LANES, sum[j]);
+    }
+}
+
+#if LANES > 1
+
+/* `rows` x `vectors` results in registers: both are constants wherever this is inlined. */
+POETC_INLINE void block(const int rows, const int vectors, const block_task *t, const ptrdiff_t a_row,
+                        const ptrdiff_t a_k)
+{
+    poetc_vector sum[POETC_GEMM_ROWS][POETC_GEMM_VECTORS];
+    const float *const first = t->a, *const row_bias = t->row_bias, *column_bias = t->column_bias, *b = t->b;
+    const int32_t depth = t->depth;
+    const ptrdiff_t y_row = t->y_row;
+    const int accumulate = t->accumulate;
+    float *y = t->y;
+    int32_t k, column;
+    int i, j;
+    for (column = t->panels; column > 0; column--, y += COLUMNS) {
+        const float *a = first;
+        POETC_UNROLL
+        for (i = 0; i < rows; i++)
+            start(sum[i], vectors, row_bias ? row_bias + i : NULL, column_bias);
+        if (column_bias)
+            column_bias += COLUMNS;
+        POETC_UNROLL_PAIR
+        for (k = depth; k > 0; k--, a += a_k, b += COLUMNS) {
+            POETC_UNROLL
+            for (i = 0; i < rows; i++) {
+                POETC_UNROLL
+                for (j = 0; j < vectors; j++)
+                    POETC_ADD_SCALED(sum[i][j], poetc_vector_load(b + j * LANES), a[i * a_row]);
+            }
+        }
+        POETC_UNROLL
+        for (i = 0; i < rows; i++)
+            finish(sum[i], vectors, y + i * y_row, accumulate);
+    }
+}
+
+#else
+
+/* `rows` x 4 results in registers. */
+POETC_INLINE void block(const int rows, const int vectors, const block_task *t, const ptrdiff_t a_row,
+                        const ptrdiff_t a_k)
+{
+    float sum[POETC_GEMM_ROWS][4];
+    const float *const first = t->a, *const row_bias = t->row_bias, *column_bias = t->column_bias, *b = t->b;
+    const int32_t depth = t->depth;
+    const ptrdiff_t y_row = t->y_row;
+    const int accumulate = t->accumulate;
+    float *y = t->y;
+    int32_t column, k;
+    int i;
+    POETC_QUAD_A(p);
+    POETC_QUAD_B(q);
+    for (column = t->panels; column > 0; column--, y += COLUMNS) {
+        const float *a = first;
+        POETC_UNROLL
+        for (i = 0; i < rows; i++)
+            start(sum[i], vectors, row_bias ? row_bias + i : NULL, column_bias);
+        if (column_bias)
+            column_bias += COLUMNS;
+#define ADD_ROW(i, factor)                                                                                             \
+    POETC_MULTIPLY_ADD(sum[i][0], q0, factor);                                                                         \
+    POETC_MULTIPLY_ADD(sum[i][1], q1, factor);                                                                         \
+    POETC_MULTIPLY_ADD(sum[i][2], q2, factor);                                                                         \
+    POETC_MULTIPLY_ADD(sum[i][3], q3, factor)
+        if (rows == 4 && a_k == 4) { /* packed */
+            for (k = depth; k > 0; k--) {
+                POETC_LOAD_QUAD(p, a);
+                POETC_LOAD_QUAD(q, b);
+                ADD_ROW(0, p0);
+                ADD_ROW(1, p1);
+                ADD_ROW(2, p2);
+                ADD_ROW(3, p3);
+            }
+        } else {
+            const float *row[4];
+            POETC_UNROLL
+            for (i = 0; i < rows; i++)
+                row[i] = a + i * a_row;
+            POETC_UNROLL_4
+            for (k = depth; k > 0; k--) {
+                POETC_LOAD_QUAD(q, b);
+                POETC_UNROLL
+                for (i = 0; i < rows; i++) {
+                    const float factor = *row[i];
+                    ADD_ROW(i, factor);
+                    row[i] += a_k;
+                }
+            }
+        }
+#undef ADD_ROW
+        POETC_UNROLL
+        for (i = 0; i < rows; i++)
+            finish(sum[i], vectors, y + i * y_row, accumulate);
+    }
+}
+
+#endif
 
 #define DEFINE_BLOCK(ROWS)                                                                                             \
     static void block_##ROWS(const block_task *t)                                                                      \
     {                                                                                                                  \
-        const int half = POETC_GEMM_VECTORS / 2;                                                                       \
-        if (t->packed && !t->narrow)                                                                                   \
-            block(ROWS, POETC_GEMM_VECTORS, t->depth, t->a, 1, ROWS, t->b, t->y, t->y_row, t->accumulate);             \
-        else if (!t->narrow)                                                                                           \
-            block(ROWS, POETC_GEMM_VECTORS, t->depth, t->a, t->a_row, 1, t->b, t->y, t->y_row, t->accumulate);         \
+        if (ALWAYS_PACKED)                                                                                             \
+            block(ROWS, POETC_GEMM_VECTORS, t, 1, ROWS);                                                               \
+        else if (HALF && t->narrow && t->packed)                                                                            \
+            block(ROWS, HALF / LANES, t, 1, ROWS);                                                                     \
+        else if (HALF && t->narrow)                                                                                    \
+            block(ROWS, HALF / LANES, t, t->a_row, 1);                                                                 \
         else if (t->packed)                                                                                            \
-            block(ROWS, half, t->depth, t->a, 1, ROWS, t->b, t->y, t->y_row, t->accumulate);                           \
+            block(ROWS, POETC_GEMM_VECTORS, t, 1, ROWS);                                                               \
         else                                                                                                           \
-            block(ROWS, half, t->depth, t->a, t->a_row, 1, t->b, t->y, t->y_row, t->accumulate);                       \
+            block(ROWS, POETC_GEMM_VECTORS, t, t->a_row, 1);                                                           \
     }
 
 #if POETC_GEMM_ROWS >= 12
@@ -82,6 +182,9 @@ DEFINE_BLOCK(8)
 DEFINE_BLOCK(6)
 #endif
 DEFINE_BLOCK(4)
+#if POETC_GEMM_ROWS == 4
+DEFINE_BLOCK(3)
+#endif
 DEFINE_BLOCK(2)
 DEFINE_BLOCK(1)
 
@@ -93,7 +196,7 @@ static int32_t block_rows(int32_t left)
 #elif POETC_GEMM_ROWS >= 6
     return left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 #else
-    return left >= 4 ? 4 : left >= 2 ? 2 : 1;
+    return left >= 4 && left != 6 ? 4 : left >= 3 ? 3 : left;
 #endif
 }
 
@@ -107,34 +210,27 @@ static void run_block(int32_t rows, const block_task *t)
     case 6: block_6(t); break;
 #endif
     case 4: block_4(t); break;
+#if POETC_GEMM_ROWS == 4
+    case 3: block_3(t); break;
+#endif
     case 2: block_2(t); break;
     default: block_1(t); break;
     }
 }
 
-/* to[0 .. count) = from[0 .. count), for a few floats. */
-static inline void copy(float *to, const float *from, int32_t count)
-{
-    int32_t i = 0;
-    for (; i + 4 <= count; i += 4)
-        poetc_f4_store(to + i, poetc_f4_load(from + i));
-    for (; i < count; i++)
-        to[i] = from[i];
-}
-
 /* Copy `width` columns of y from number `column` on into the tile, or back. */
-static void exchange(const poetc_gemm *g, float *y, int32_t rows, int32_t column, int32_t width, float *tile, int back)
+POETC_APART void exchange(const poetc_gemm *g, float *y, int32_t rows, int32_t column, int32_t width, float *tile, int back)
 {
     while (width > 0) {
-        const int32_t image = column / g->segment, within = column - image * g->segment;
+        const int32_t image = column < g->segment ? 0 : column / g->segment, within = column - image * g->segment;
         const int32_t count = poetc_min(width, g->segment - within);
         float *at = y + image * g->segment_step + within;
         int32_t i;
         for (i = 0; i < rows; i++, at += g->y_row) {
             if (back)
-                copy(at, tile + i * COLUMNS, count);
+                poetc_put_piece(at, tile + i * COLUMNS, 1, count);
             else
-                copy(tile + i * COLUMNS, at, count);
+                poetc_put_piece(tile + i * COLUMNS, at, 1, count);
         }
         column += count, tile += count, width -= count;
     }
@@ -148,21 +244,47 @@ POETC_INLINE void pack_contiguous(float *to, const float *from, ptrdiff_t step, 
     for (k = 0; k < depth; k++, from += step, to += rows) {
         PREFETCH(from + rows + 16); /* for the next block: steps of many lines are beyond what caches foresee */
         POETC_UNROLL
-        for (i = 0; i < rows; i += 4)
+        for (i = 0; i < rows; i += 4) {
+#if LANES == 1
+            const float *source = from + i;
+            float *target = to + i;
+            POETC_QUAD_B(q);
+            POETC_LOAD_QUAD(q, source);
+            POETC_STORE_QUAD(target, q);
+#else
             poetc_f4_store(to + i, poetc_f4_load(from + i));
+#endif
+        }
     }
 }
 
-static void pack_rows(float *to, const poetc_gemm *g, int32_t row, int32_t rows)
+POETC_APART void pack_rows(float *to, const poetc_gemm *g, int32_t row, int32_t rows)
 {
     const float *from = g->a + row * g->a_row;
     int32_t k, i;
+#if POETC_GEMM_ROWS >= 12
     if (g->a_row == 1 && rows == 12) {
         pack_contiguous(to, from, g->a_k, g->depth, 12);
-    } else if (g->a_row == 1 && rows == 8) {
+        return;
+    }
+    if (g->a_row == 1 && rows == 8) {
         pack_contiguous(to, from, g->a_k, g->depth, 8);
-    } else if (g->a_row == 1 && rows == 4) {
+        return;
+    }
+#endif
+    if (g->a_row == 1 && rows == 4) {
         pack_contiguous(to, from, g->a_k, g->depth, 4);
+#if defined(POETC_HELIUM)
+    } else if (g->a_k == 1) {
+        const uint32x4_t offsets = {0, 4u * (uint32_t)rows, 8u * (uint32_t)rows, 12u * (uint32_t)rows};
+        for (i = 0; i < rows; i++, from += g->a_row) {
+            float *at = to + i;
+            for (k = 0; k + 4 <= g->depth; k += 4, at += 4 * rows)
+                vstrwq_scatter_offset_f32(at, offsets, vld1q_f32(from + k));
+            for (; k < g->depth; k++, at += rows)
+                *at = from[k];
+        }
+#endif
     } else {
         for (k = 0; k < g->depth; k++, from += g->a_k)
             for (i = 0; i < rows; i++)
@@ -181,34 +303,48 @@ static inline void prefetch_rows(const poetc_gemm *g, int32_t row, int32_t rows)
 
 void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
 {
-    int32_t row, column, rows;
+    float tile[POETC_GEMM_ROWS * COLUMNS], bias[COLUMNS]; /* a block at an edge */
+    int32_t row, column, rows, i;
     for (row = 0; row < g->rows; row += rows) {
         float *y = g->y + row * g->y_row;
         block_task t;
         rows = block_rows(g->rows - row);
         t.a = g->a + row * g->a_row, t.a_row = g->a_row;
-        t.packed = g->a_k != 1;
+        t.packed = ALWAYS_PACKED || g->a_k != 1;
         t.depth = g->depth, t.accumulate = g->accumulate;
+        t.row_bias = g->row_bias && !g->accumulate ? g->row_bias + row : NULL;
+        t.column_bias = NULL;
         if (t.packed) {
             pack_rows(space->rows, g, row, rows);
             t.a = space->rows;
-        } else if (POETC_LANES > 1) {
+        } else if (LANES >= 8) {
             prefetch_rows(g, row + rows, rows);
         }
-        for (column = 0; column < g->columns; column += COLUMNS) {
-            const int32_t width = poetc_min(COLUMNS, g->columns - column), at = g->column + column;
-            const int32_t image = at / g->segment, within = at - image * g->segment;
+        for (column = 0; column < g->columns; column += t.panels * COLUMNS) {
+            const int32_t left = g->columns - column, width = poetc_min(COLUMNS, left), at = g->column + column;
+            const int32_t image = at < g->segment ? 0 : at / g->segment, within = at - image * g->segment;
+            const int32_t room = poetc_min(left, g->segment - within);
             t.b = poetc_gemm_panel(space, column, g->depth);
-            t.narrow = width <= COLUMNS / 2;
-            if (within + width <= g->segment && (width == COLUMNS || width == COLUMNS / 2)) {
+            t.narrow = HALF && width <= HALF;
+            t.panels = 1;
+            if (g->column_bias && !g->accumulate)
+                t.column_bias = g->column_bias + at;
+            if (room >= COLUMNS || (t.narrow && room == HALF)) {
+                if (room >= COLUMNS)
+                    t.panels = room / COLUMNS;
                 t.y = y + image * g->segment_step + within, t.y_row = g->y_row;
                 run_block(rows, &t);
             } else {
-                t.y = space->tile, t.y_row = COLUMNS;
+                if (t.column_bias) {
+                    for (i = 0; i < COLUMNS; i++)
+                        bias[i] = i < width ? t.column_bias[i] : 0.0f;
+                    t.column_bias = bias;
+                }
+                t.y = tile, t.y_row = COLUMNS;
                 if (g->accumulate)
-                    exchange(g, y, rows, at, width, space->tile, 0);
+                    exchange(g, y, rows, at, width, tile, 0);
                 run_block(rows, &t);
-                exchange(g, y, rows, at, width, space->tile, 1);
+                exchange(g, y, rows, at, width, tile, 1);
             }
         }
     }
@@ -220,59 +356,65 @@ poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t depth,
     /* Panels on a cache line: a vector that crosses two costs twice. */
     ptrdiff_t skip = (ptrdiff_t)((64u - ((uintptr_t)workspace & 63u)) & 63u) / 4;
     space.panels = workspace + skip;
-    size -= 16 + POETC_GEMM_ROWS * COLUMNS + (pack_rows ? POETC_GEMM_ROWS * depth : 0);
+    size -= 16 + (pack_rows || ALWAYS_PACKED ? POETC_GEMM_ROWS * depth : 0);
     space.columns = size / (depth * COLUMNS) * COLUMNS;
-    space.tile = space.panels + (ptrdiff_t)space.columns * depth;
-    space.rows = space.tile + POETC_GEMM_ROWS * COLUMNS;
+    space.rows = space.panels + (ptrdiff_t)space.columns * depth;
     return space;
 }
 
 void poetc_gemm_pack(const poetc_gemm_space *space, const float *b, ptrdiff_t step, int32_t depth, int32_t columns)
 {
-    int32_t column, k, j;
-    for (column = 0; column < columns; column += COLUMNS) {
-        const int32_t width = poetc_min(COLUMNS, columns - column);
-        float *to = poetc_gemm_panel(space, column, depth);
-        const float *from = b + column;
-        for (k = 0; k < depth; k++, from += step, to += COLUMNS) {
-            if (width == COLUMNS) {
-                POETC_UNROLL
-                for (j = 0; j < COLUMNS; j += LANES)
-                    *(poetc_vector_unaligned *)(to + j) = *(const poetc_vector_unaligned *)(from + j);
-            } else {
-                for (j = 0; j < width; j++)
-                    to[j] = from[j];
-                for (; j < COLUMNS; j++)
-                    to[j] = 0.0f;
-            }
-        }
+    int32_t k;
+    for (k = 0; k < depth; k++, b += step)
+        poetc_gemm_put(space, depth, k, 0, b, 1, columns);
+    poetc_gemm_put_end(space, depth, columns);
+}
+
+/* Four columns of b, contiguous along the depth, into four lanes of a panel. */
+POETC_INLINE void transpose_four(float *to, const float *from, ptrdiff_t step, int32_t depth)
+{
+    int32_t k = 0;
+#if LANES == 1
+    const float *next[4] = {from, from + step, from + 2 * step, from + 3 * step};
+    POETC_UNROLL_4
+    for (; k < depth; k++) {
+        POETC_QUAD_B(q);
+        q0 = *next[0]++, q1 = *next[1]++, q2 = *next[2]++, q3 = *next[3]++;
+        POETC_STORE_QUAD(to, q);
     }
+#elif defined(POETC_HELIUM)
+    const uint32_t row = (uint32_t)step * 4u;
+    const uint32x4_t offsets = {0, row, 2u * row, 3u * row};
+    for (; k < depth; k++, to += COLUMNS)
+        vst1q_f32(to, vldrwq_gather_offset_f32(from + k, offsets));
+#else
+    int i;
+    for (; k + 4 <= depth; k += 4, from += 4, to += 4 * COLUMNS) {
+        poetc_f4 r0 = poetc_f4_load(from), r1 = poetc_f4_load(from + step);
+        poetc_f4 r2 = poetc_f4_load(from + 2 * step), r3 = poetc_f4_load(from + 3 * step);
+        poetc_f4_transpose(&r0, &r1, &r2, &r3);
+        poetc_f4_store(to, r0);
+        poetc_f4_store(to + COLUMNS, r1);
+        poetc_f4_store(to + 2 * COLUMNS, r2);
+        poetc_f4_store(to + 3 * COLUMNS, r3);
+    }
+    for (; k < depth; k++, from++, to += COLUMNS)
+        for (i = 0; i < 4; i++)
+            to[i] = from[i * step];
+#endif
 }
 
 void poetc_gemm_pack_transposed(const poetc_gemm_space *space, const float *b, ptrdiff_t step, int32_t depth,
                                 int32_t columns)
 {
-    int32_t column, k, j, i;
-    for (column = 0; column < columns; column += COLUMNS) {
-        const int32_t width = poetc_min(COLUMNS, columns - column);
-        float *to = poetc_gemm_panel(space, column, depth);
-        for (j = 0; j + 4 <= width; j += 4) {
-            const float *from = b + (column + j) * step;
-            for (k = 0; k + 4 <= depth; k += 4) {
-                poetc_f4 r0 = poetc_f4_load(from + k), r1 = poetc_f4_load(from + step + k);
-                poetc_f4 r2 = poetc_f4_load(from + 2 * step + k), r3 = poetc_f4_load(from + 3 * step + k);
-                poetc_f4_transpose(&r0, &r1, &r2, &r3);
-                poetc_f4_store(to + (ptrdiff_t)k * COLUMNS + j, r0);
-                poetc_f4_store(to + (ptrdiff_t)(k + 1) * COLUMNS + j, r1);
-                poetc_f4_store(to + (ptrdiff_t)(k + 2) * COLUMNS + j, r2);
-                poetc_f4_store(to + (ptrdiff_t)(k + 3) * COLUMNS + j, r3);
-            }
-            for (; k < depth; k++)
-                for (i = 0; i < 4; i++)
-                    to[(ptrdiff_t)k * COLUMNS + j + i] = from[i * step + k];
-        }
-        for (; j < COLUMNS; j++)
-            for (k = 0; k < depth; k++)
-                to[(ptrdiff_t)k * COLUMNS + j] = j < width ? b[(column + j) * step + k] : 0.0f;
+    int32_t column, k;
+    for (column = 0; column + 4 <= columns; column += 4)
+        transpose_four(poetc_gemm_panel(space, column, depth) + column % COLUMNS, b + column * step, step, depth);
+    for (; column < columns; column++) {
+        const float *from = b + column * step;
+        float *to = poetc_gemm_panel(space, column, depth) + column % COLUMNS;
+        for (k = 0; k < depth; k++, to += COLUMNS)
+            *to = from[k];
     }
+    poetc_gemm_put_end(space, depth, columns);
 }

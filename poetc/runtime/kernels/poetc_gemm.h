@@ -16,6 +16,9 @@
 #if POETC_LANES == 1 /* a block of 4 x 4 scalars */
 #define POETC_GEMM_ROWS 4
 #define POETC_GEMM_VECTORS 4
+#elif defined(POETC_HELIUM) /* 8 vector registers */
+#define POETC_GEMM_ROWS 6
+#define POETC_GEMM_VECTORS 1
 #elif POETC_LANES == 16 || defined(__aarch64__) /* 32 vector registers */
 #define POETC_GEMM_ROWS 12
 #define POETC_GEMM_VECTORS 2
@@ -28,7 +31,6 @@
 
 /* Packed b and scratch, carved out of a kernel's workspace. poetc/ops/_packing.py computes the sizes: keep them in step. */
 typedef struct {
-    float *tile;     /* POETC_GEMM_ROWS * POETC_GEMM_COLUMNS: a block at an edge */
     float *rows;     /* POETC_GEMM_ROWS * depth: a block of a, if it is packed */
     float *panels;   /* columns / POETC_GEMM_COLUMNS panels of depth * POETC_GEMM_COLUMNS */
     int32_t columns; /* capacity: a multiple of POETC_GEMM_COLUMNS */
@@ -37,7 +39,8 @@ typedef struct {
 /* `size` floats of workspace for blocks of at most `depth` terms; `pack_rows`: a is not contiguous along the depth. */
 poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t depth, int pack_rows);
 
-/* One block of terms. Columns of y come in segments (the pixels of an image) of `segment` columns,
+/* One block of terms. A sum begins with its bias, if there is one and nothing is accumulated: added last it would meet a sum
+ * that has lost the bits which decide on which side of zero it is. Columns of y come in segments (the pixels of an image) of `segment` columns,
  * `segment_step` floats apart; `column` is the first one's number, y the address of row 0 in column 0. */
 typedef struct {
     int32_t rows, depth, columns;
@@ -46,7 +49,9 @@ typedef struct {
     float *y;
     ptrdiff_t y_row, segment_step;
     int32_t column, segment;
-    int accumulate; /* 0: y is overwritten */
+    int accumulate;           /* 0: y is overwritten */
+    const float *row_bias;    /* of row 0, or NULL */
+    const float *column_bias; /* of column 0, or NULL */
 } poetc_gemm;
 
 void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space);
@@ -66,6 +71,66 @@ static inline float *poetc_gemm_panel(const poetc_gemm_space *space, int32_t col
 static inline int32_t poetc_min(int32_t a, int32_t b)
 {
     return a < b ? a : b;
+}
+
+/* to[0 .. count) = from[0, step, ...], or zeros if there is no `from`. */
+static inline void poetc_put_piece(float *to, const float *from, int32_t step, int32_t count)
+{
+    int32_t i = 0;
+    if (!from) {
+        for (; i < count; i++)
+            to[i] = 0.0f;
+    } else if (step == 1) {
+#if POETC_LANES > 1
+        for (; i + POETC_LANES <= count; i += POETC_LANES)
+            poetc_vector_store(to + i, poetc_vector_load(from + i));
+#endif
+#if POETC_LANES > 4
+        for (; i + 4 <= count; i += 4)
+            poetc_f4_store(to + i, poetc_f4_load(from + i));
+#endif
+        for (; i < count; i++)
+            to[i] = from[i];
+    } else {
+        for (; i < count; i++, from += step)
+            to[i] = *from;
+    }
+}
+
+/* Columns [column, column + count) of row k of b, `step` floats apart, into their panels; zeros if there is no `from`. */
+static inline void poetc_gemm_put(const poetc_gemm_space *space, int32_t depth, int32_t k, int32_t column,
+                                  const float *from, int32_t step, int32_t count)
+{
+    const ptrdiff_t panel = (ptrdiff_t)depth * POETC_GEMM_COLUMNS;
+    int32_t lane = column % POETC_GEMM_COLUMNS, piece;
+    float *to = poetc_gemm_panel(space, column, depth) + (ptrdiff_t)k * POETC_GEMM_COLUMNS;
+    for (; count > 0; count -= piece, to += panel, lane = 0) {
+#if POETC_LANES == 1
+        if (lane == 0 && step == 1 && from) { /* whole panels */
+            for (; count >= 4; count -= 4, to += panel) {
+                float *at = to;
+                POETC_QUAD_B(q);
+                POETC_LOAD_QUAD(q, from);
+                POETC_STORE_QUAD(at, q);
+            }
+            if (count == 0)
+                return;
+        }
+#endif
+        piece = poetc_min(count, POETC_GEMM_COLUMNS - lane);
+        poetc_put_piece(to + lane, from, step, piece);
+        if (from)
+            from += (ptrdiff_t)piece * step;
+    }
+}
+
+/* Zeros in the columns beyond the last, up to a whole panel. */
+static inline void poetc_gemm_put_end(const poetc_gemm_space *space, int32_t depth, int32_t columns)
+{
+    const int32_t left = -columns & (POETC_GEMM_COLUMNS - 1);
+    int32_t k;
+    for (k = 0; left && k < depth; k++)
+        poetc_gemm_put(space, depth, k, columns, NULL, 1, left);
 }
 
 #endif

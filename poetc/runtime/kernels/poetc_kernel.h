@@ -14,12 +14,31 @@
 /* Sums are made of partial sums of at most POETC_SUM_BLOCK terms, so that rounding errors stay near 1e-7 for any length. */
 #define POETC_SUM_BLOCK 64
 
-/* sum += a * b with two roundings. The FPUs of Cortex-M have an instruction for exactly that, which GCC never chooses by
- * itself: a sum of products costs as little there as with fused multiply-adds, and has the bits of every other target. */
+/* The FPU of Cortex-M, which GCC's C reaches only in part. `vmla` is sum += a * b with two roundings, as everywhere: a sum of
+ * products costs as little as with fused multiply-adds and has the bits of every other target. `vldm` and `vstm` move four
+ * floats in one instruction; they want registers that follow each other, hence the names. */
 #if defined(__GNUC__) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FP) && (__ARM_FP & 4)
 #define POETC_MULTIPLY_ADD(sum, a, b) __asm__("vmla.f32 %0, %1, %2" : "+t"(sum) : "t"(a), "t"(b))
+#define POETC_MULTIPLY_SUBTRACT(sum, a, b) __asm__("vmls.f32 %0, %1, %2" : "+t"(sum) : "t"(a), "t"(b))
+#define POETC_QUAD_A(v) \
+    register float v##0 __asm__("s16"), v##1 __asm__("s17"), v##2 __asm__("s18"), v##3 __asm__("s19")
+#define POETC_QUAD_B(v) \
+    register float v##0 __asm__("s20"), v##1 __asm__("s21"), v##2 __asm__("s22"), v##3 __asm__("s23")
+#define POETC_LOAD_QUAD(v, p)                                                                                          \
+    __asm__("vldmia %4!, {%0, %1, %2, %3}"                                                                             \
+            : "=t"(v##0), "=t"(v##1), "=t"(v##2), "=t"(v##3), "+r"(p)                                                  \
+            : "m"(*(const float(*)[4])(p)))
+#define POETC_STORE_QUAD(p, v)                                                                                         \
+    __asm__("vstmia %0!, {%2, %3, %4, %5}"                                                                             \
+            : "+r"(p), "=m"(*(float(*)[4])(p))                                                                         \
+            : "t"(v##0), "t"(v##1), "t"(v##2), "t"(v##3))
 #else
 #define POETC_MULTIPLY_ADD(sum, a, b) ((sum) += (a) * (b))
+#define POETC_MULTIPLY_SUBTRACT(sum, a, b) ((sum) -= (a) * (b))
+#define POETC_QUAD_A(v) float v##0, v##1, v##2, v##3
+#define POETC_QUAD_B(v) float v##0, v##1, v##2, v##3
+#define POETC_LOAD_QUAD(v, p) (v##0 = (p)[0], v##1 = (p)[1], v##2 = (p)[2], v##3 = (p)[3], (p) += 4)
+#define POETC_STORE_QUAD(p, v) ((p)[0] = v##0, (p)[1] = v##1, (p)[2] = v##2, (p)[3] = v##3, (p) += 4)
 #endif
 
 /* x[0] + x[stride] + ... + x[(count - 1) * stride] in the reference order: blocks in sequence, and their sums carried with

@@ -1,6 +1,9 @@
-/* The widest vectors of the target that are IEEE: POETC_LANES floats; 1 where there are none. */
+/* The widest vectors of the target that are IEEE: POETC_LANES floats; 1 where there are none. Helium (MVE) flushes
+ * subnormals: it is switched off, by the processor's flags, where all targets are to compute the same bits. */
 #ifndef POETC_VECTOR_H
 #define POETC_VECTOR_H
+
+#include "poetc_kernel.h"
 
 #if defined(__GNUC__) && defined(__AVX512F__)
 #define POETC_LANES 16
@@ -8,6 +11,10 @@
 #define POETC_LANES 8
 #elif defined(__GNUC__) && (defined(__SSE2__) || defined(__aarch64__))
 #define POETC_LANES 4
+#elif defined(__GNUC__) && defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
+#include <arm_mve.h>
+#define POETC_LANES 4
+#define POETC_HELIUM 1
 #else
 #define POETC_LANES 1
 #endif
@@ -20,16 +27,59 @@ typedef float poetc_vector __attribute__((vector_size(4 * POETC_LANES)));
 typedef float poetc_vector_unaligned __attribute__((vector_size(4 * POETC_LANES), aligned(4), may_alias));
 #endif
 
-#if defined(__GNUC__)
+#define poetc_vector_load(p) ((poetc_vector) * (const poetc_vector_unaligned *)(p))
+#define poetc_vector_store(p, v) ((void)(*(poetc_vector_unaligned *)(p) = (v)))
+
+/* sum += v * s for a scalar s; sum += u * v */
+#if defined(POETC_HELIUM)
+#define POETC_ADD_SCALED(sum, v, s) ((sum) = vfmaq_n_f32(sum, v, s))
+#define POETC_ADD_PRODUCT(sum, u, v) ((sum) = vfmaq_f32(sum, u, v))
+#elif POETC_LANES == 1
+#define POETC_ADD_SCALED(sum, v, s) POETC_MULTIPLY_ADD(sum, v, s)
+#define POETC_ADD_PRODUCT(sum, u, v) POETC_MULTIPLY_ADD(sum, u, v)
+#else
+#define POETC_ADD_SCALED(sum, v, s) ((sum) += (v) * (s))
+#define POETC_ADD_PRODUCT(sum, u, v) ((sum) += (u) * (v))
+#endif
+
+#if defined(__GNUC__) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && !defined(__ARM_FP)
+#define POETC_SOFT_FLOAT 1 /* every operation is a call: unrolled loops would only be large */
+#endif
+
+#if defined(__GNUC__) && defined(POETC_SOFT_FLOAT)
+#define POETC_INLINE static inline __attribute__((always_inline))
+#define POETC_UNROLL
+#define POETC_UNROLL_2
+#define POETC_UNROLL_3
+#define POETC_UNROLL_4
+#define POETC_UNROLL_9
+#elif defined(__GNUC__)
 #define POETC_INLINE static inline __attribute__((always_inline))
 #define POETC_UNROLL _Pragma("GCC unroll 16")
+#define POETC_UNROLL_2 _Pragma("GCC unroll 2")
 #define POETC_UNROLL_3 _Pragma("GCC unroll 3")
+#define POETC_UNROLL_4 _Pragma("GCC unroll 4")
 #define POETC_UNROLL_9 _Pragma("GCC unroll 9")
 #else
 #define POETC_INLINE static inline
 #define POETC_UNROLL
+#define POETC_UNROLL_2
 #define POETC_UNROLL_3
+#define POETC_UNROLL_4
 #define POETC_UNROLL_9
+#endif
+
+/* Keeps the variables of what is called in turn from adding up on the stack. */
+#if defined(__GNUC__)
+#define POETC_APART static __attribute__((noinline))
+#else
+#define POETC_APART static
+#endif
+
+#if defined(POETC_HELIUM)
+#define POETC_UNROLL_PAIR POETC_UNROLL_2
+#else
+#define POETC_UNROLL_PAIR
 #endif
 
 #endif

@@ -38,22 +38,24 @@ int poetc_op_max_pool(const poetc_call *call)
     uint8_t *where8 = poetc_out(call, 2);
     int32_t *where32 = poetc_out(call, 2);
     size_t at = 0;
+    const int32_t reach = (p.kernel_w - 1) * p.dilation_w + 1;
     int32_t plane, oh, ow, i, j;
     for (plane = 0; plane < p.planes; plane++, x += (ptrdiff_t)p.height * p.width) {
         for (oh = 0; oh < p.output_height; oh++) {
             int32_t top = oh * p.stride_h - p.pad_top, first, last;
             inside(top, p.kernel_h, p.dilation_h, p.height, &first, &last);
             for (ow = 0; ow < p.output_width; ow++, at++) {
-                int32_t left = ow * p.stride_w - p.pad_left, from, to, tap;
+                int32_t left = ow * p.stride_w - p.pad_left, from = 0, to = p.kernel_w, tap;
                 float best;
-                inside(left, p.kernel_w, p.dilation_w, p.width, &from, &to);
+                if (left < 0 || left + reach > p.width)
+                    inside(left, p.kernel_w, p.dilation_w, p.width, &from, &to);
                 tap = first * p.kernel_w + from;
                 best = x[(ptrdiff_t)(top + first * p.dilation_h) * p.width + left + from * p.dilation_w];
                 for (i = first; i < last; i++) {
-                    const float *row = x + (ptrdiff_t)(top + i * p.dilation_h) * p.width;
-                    for (j = from; j < to; j++) {
-                        float value = row[left + j * p.dilation_w];
-                        if (value > best || (value != value && best == best))
+                    const float *row = x + (ptrdiff_t)(top + i * p.dilation_h) * p.width + left + from * p.dilation_w;
+                    for (j = from; j < to; j++, row += p.dilation_w) {
+                        const float value = *row;
+                        if (!(value <= best) && best == best)
                             best = value, tap = i * p.kernel_w + j;
                     }
                 }

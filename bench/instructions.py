@@ -1,0 +1,86 @@
+"""Instructions a multiply-accumulate of every operator of a training step, counted on an emulated board.
+
+    python -m bench.instructions [--board mps2-an386] [--numerics portable] [--batch 1] [MODEL ...]
+
+A MODEL is an ONNX file or a network of demo/boards (lenet5, ds-cnn, resnet, mobilenet, ...). Counts are exact and do
+not depend on how busy this machine is; a cycle is another matter, which QEMU does not model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from demo.boards import networks
+from poetc import codegen, frontend, passes, training
+from poetc.codegen.program import Call, Program
+from poetc.devices import build_problem, load_profile
+from poetc.graph import TrainingGraph
+from poetc.ops import bind, spec
+from poetc.scheduling import keep_all, pack
+from poetc.training import TrainingOptions
+
+MODELS = ("lenet5", "resnet", "ds-cnn")
+
+
+def training_step(source: Path, batch: int) -> tuple[TrainingGraph, Program]:
+    """A keep-all schedule with plain SGD."""
+    graph = frontend.load(source, batch=batch)
+    step = passes.run_standard(training.build(graph, TrainingOptions(learning_rate=0.01)))
+    problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
+    schedule = keep_all(problem)
+    return step, codegen.lower(step, problem, schedule, pack(problem, schedule))
+
+
+def count(source: Path, batch: int, board: str, numerics: codegen.Numerics, all_rows: bool) -> None:
+    step, program = training_step(source, batch)
+    with tempfile.TemporaryDirectory(prefix="poetc-count-") as scratch:
+        firmware = codegen.build_firmware(program, step.values, board, Path(scratch), numerics=numerics)
+        run = codegen.execute(firmware, [codegen.sample_inputs(program, 0)])
+    operators = {op.name: op for op in step.operators}
+    symbols = {i.operator: i.symbol for i in program.instructions if isinstance(i, Call)}
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    print(f"{source.stem} batch {batch} on {board}, {numerics}: {run.instructions} instructions a step")
+    for item in run.counts:
+        op = operators[item.name]
+        bound = bind(op, step.tensors)
+        macs = spec(op.kind).work(bound).macs * item.times
+        if not macs:
+            sums["other"][1] += item.instructions
+            if all_rows:
+                elements = max(t.elements for t in (*bound.inputs, *bound.outputs))
+                print(f"  {symbols[item.name]:36} {item.instructions / elements:6.2f} an element of {elements}")
+            continue
+        sums[symbols[item.name]][0] += macs
+        sums[symbols[item.name]][1] += item.instructions
+        if all_rows:
+            shapes = " ".join("x".join(map(str, t.shape)) for t in (*bound.inputs, *bound.outputs))
+            print(f"  {symbols[item.name]:36} {item.instructions / macs:6.2f} a MAC of {macs}: {shapes}")
+    for symbol, (macs, instructions) in sorted(sums.items(), key=lambda s: -s[1][1]):
+        ratio = f"{instructions / macs:6.2f} a MAC" if macs else ""
+        print(f"  {symbol:36} {instructions:12} {ratio}")
+    total = sum(m for m, _ in sums.values())
+    print(f"  whole step{'':26} {run.instructions:12} {run.instructions / total:6.2f} a MAC", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("--board", default="mps2-an386")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--numerics", choices=("portable", "fast"), default="portable")
+    parser.add_argument("--rows", action="store_true", help="a line for every operator")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="poetc-count-") as scratch:
+        for model in options.models:
+            source = Path(model)
+            if model in networks.NETWORKS:
+                source = networks.write(model, Path(scratch) / f"{model}.onnx")
+            count(source, options.batch, options.board, options.numerics, options.rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
