@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from poetc import frontend, outputs, passes, planning, reporting, splitting, training
 from poetc.artifact import Artifact, write
+from poetc.curve import solve_curve as solve_points
 from poetc.devices import (
     DeviceProfile,
     build_problem,
@@ -28,7 +29,7 @@ from poetc.ops import bind, spec
 from poetc.saved import lean, saved_bytes
 from poetc.scheduling import keep_all_peak_bytes, problem_from_json, verify
 from poetc.scheduling.problem import Problem
-from poetc.scheduling.schedule import PageOut, Schedule, SolveOptions
+from poetc.scheduling.schedule import MemoryPlan, PageOut, Schedule, SolveOptions
 from poetc.training import TrainingOptions
 
 Progress = Callable[[str], None]
@@ -133,9 +134,38 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         schedule, plan = planning.solve_and_pack(problem, request.solver, request.options, progress)
     progress("looking for the smallest budget")
     minimum = planning.smallest_ram(problem)
+    summary = _summary(request, problem, schedule, plan, step, profile, minimum.ram_bytes, started, remarks)
+    artifact = Artifact(
+        summary=summary,
+        problem=problem,
+        schedule=schedule,
+        plan=plan,
+        graph=step,
+        inference=graph,
+        profile=profile,
+    )
+    summary |= outputs.predicted_sizes(artifact)
+    if request.out is not None:
+        progress("writing the report")
+        write(artifact, request.out, reporting.reports(artifact))
+    return artifact
+
+
+def _summary(
+    request: SolveRequest,
+    problem: Problem,
+    schedule: Schedule,
+    plan: MemoryPlan,
+    step: TrainingGraph | None,
+    profile: DeviceProfile | None,
+    min_budget_bytes: int | None,
+    started: float,
+    remarks: Sequence[str] = (),
+) -> dict[str, Any]:
+    """What `solve --json` prints; `started`: when, by `time.perf_counter`."""
     trace = verify(problem, schedule)
     proof = schedule.proof
-    summary: dict[str, Any] = {
+    return {
         "status": proof.status.value,
         "energy_pj": trace.energy_pj,
         "energy_bound_pj": proof.bound if problem.objective == "energy" else problem.compute_once_pj,
@@ -153,7 +183,7 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         "arena_bytes": plan.arena_bytes,
         "ram_bytes": problem.base_bytes + plan.arena_bytes,
         "keep_all_peak_bytes": keep_all_peak_bytes(problem),
-        "min_budget_bytes": minimum.ram_bytes,
+        "min_budget_bytes": min_budget_bytes,
         "recomputes": trace.recomputes,
         "page_outs": trace.page_outs,
         "page_ins": trace.page_ins,
@@ -170,20 +200,32 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         "notes": [*step.notes, *remarks, *fit_notes(step, profile, problem.budget_bytes)] if step and profile else [],
         "out": str(request.out) if request.out is not None else None,
     }
-    artifact = Artifact(
-        summary=summary,
-        problem=problem,
-        schedule=schedule,
-        plan=plan,
-        graph=step,
-        inference=graph,
-        profile=profile,
-    )
-    summary |= outputs.predicted_sizes(artifact)
-    if request.out is not None:
-        progress("writing the report")
-        write(artifact, request.out, reporting.reports(artifact))
-    return artifact
+
+
+def solve_curve(
+    request: SolveRequest, budgets: Sequence[str | None], progress: Progress = _silent
+) -> list[dict[str, Any] | PoetcError]:
+    """A summary for each of `budgets`, or why there is none; work is shared between them (`poetc.curve`).
+
+    `request.budget` is not used, `request.options.time_limit_s` is that of one budget. Raises UsageError for a budget
+    that cannot be read.
+    """
+    progress("reading the model")
+    _, step, profile, problem = _problem(request)
+    problems = [_limits(replace(request, budget=budget), problem) for budget in budgets]
+    limits = [p.budget_bytes for p in problems]
+    points = solve_points(problems[0], limits, request.solver, request.options, progress)
+    minimum = planning.smallest_ram(problems[0])
+    answers: list[dict[str, Any] | PoetcError] = []
+    for limited, point in zip(problems, points, strict=True):
+        if point.schedule is None or point.plan is None:
+            assert point.error is not None
+            answers.append(point.error)
+            continue
+        started = time.perf_counter() - point.seconds
+        smallest = minimum.ram_bytes
+        answers.append(_summary(request, limited, point.schedule, point.plan, step, profile, smallest, started))
+    return answers
 
 
 def _split(

@@ -1,5 +1,7 @@
 """Many problems at once: models x devices x budgets, in processes of this machine or on a Dask cluster, resumable.
 
+Budgets of one model on one device are solved together (`poetc.curve`).
+
 Results go to a file of JSON lines as they come in. A run that was interrupted is continued by the same command: points
 whose model, profile and options are unchanged and in the file are not solved again.
 """
@@ -12,7 +14,7 @@ import itertools
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.locking import Options, request_of
 from poetc.locking._file import canonical
 from poetc.locking._lock import options_of
-from poetc.pipeline import SolveRequest, solve
+from poetc.pipeline import SolveRequest, solve, solve_curve
 
 OnResult = Callable[[int, int, dict[str, Any]], None]  # done, of, the result
 KEPT = (
@@ -64,6 +66,35 @@ def make_points(
 
 def run_point(point: Point) -> dict[str, Any]:
     """Solve one. What a user can mend (infeasible, out of time, unsupported) is a result; anything else is raised."""
+    try:
+        return _result(point, solve(request_of(point.options, Path("/"))).summary)
+    except PoetcError as error:
+        return _result(point, error)
+
+
+def run_curve(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """Solve points that differ in their budget alone, together."""
+    if len(points) == 1:
+        return [run_point(points[0])]
+    request = request_of(points[0].options, Path("/"))
+    try:
+        answers = solve_curve(request, [point.options.budget for point in points])
+    except PoetcError:
+        return [run_point(point) for point in points]  # each says what is wrong with it
+    return [_result(point, answer) for point, answer in zip(points, answers, strict=True)]
+
+
+def _curves(points: Sequence[Point]) -> list[list[Point]]:
+    """Points that differ in their budget alone. (With `--micro-batches auto` each is a problem of its own.)"""
+    groups: dict[object, list[Point]] = {}
+    for point in points:
+        own = point.options.training.get("micro_batches") == "auto"
+        group = point.key if own else canonical(msgspec.structs.replace(point.options, budget=None))
+        groups.setdefault(group, []).append(point)
+    return list(groups.values())
+
+
+def _result(point: Point, answer: Mapping[str, Any] | PoetcError) -> dict[str, Any]:
     options = point.options
     head = {
         "key": point.key,
@@ -72,12 +103,10 @@ def run_point(point: Point) -> dict[str, Any]:
         "budget": options.budget,
         "options": msgspec.to_builtins(options),
     }
-    try:
-        summary = solve(request_of(options, Path("/"))).summary
-    except PoetcError as error:
-        status = {InfeasibleError.exit_code: "infeasible", LimitError.exit_code: "limit"}.get(error.exit_code, "error")
-        return head | {"status": status, "error": str(error), **_plain(error.details)}
-    return head | {key: summary[key] for key in KEPT}
+    if isinstance(answer, PoetcError):
+        status = {InfeasibleError.exit_code: "infeasible", LimitError.exit_code: "limit"}.get(answer.exit_code, "error")
+        return head | {"status": status, "error": str(answer), **_plain(answer.details)}
+    return head | {key: answer[key] for key in KEPT}
 
 
 def _plain(details: dict[str, object]) -> dict[str, object]:
@@ -139,11 +168,12 @@ def _end_line(file: Any, out: Path) -> None:
 
 def _in_processes(points: Sequence[Point], jobs: int) -> Iterator[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")  # solvers have threads, which do not survive a fork
-    pool = concurrent.futures.ProcessPoolExecutor(min(jobs, len(points)), mp_context=context)
+    curves = _curves(points)
+    pool = concurrent.futures.ProcessPoolExecutor(min(jobs, len(curves)), mp_context=context)
     try:
-        waiting = [pool.submit(run_point, point) for point in points]
+        waiting = [pool.submit(run_curve, curve) for curve in curves]
         for future in concurrent.futures.as_completed(waiting):
-            yield future.result()
+            yield from future.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -159,6 +189,6 @@ def _on_dask(points: Sequence[Point], scheduler: str) -> Iterator[dict[str, Any]
     except (OSError, ValueError) as error:
         raise UsageError(f"no Dask scheduler at {scheduler}: {error}") from None
     with client:
-        waiting = [client.submit(run_point, point, key=f"poetc-{point.key}", pure=False) for point in points]
+        waiting = [client.submit(run_curve, c, key=f"poetc-{c[0].key}", pure=False) for c in _curves(points)]
         for future in distributed.as_completed(waiting, loop=client.loop):
-            yield future.result()
+            yield from future.result()

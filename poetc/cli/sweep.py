@@ -13,6 +13,7 @@ from poetc.cli._console import Console
 EPILOG = """\b
 Examples:
   poetc sweep model.onnx --batch 16 -d rpi4 -b 30% -b 50% -b 70%
+  poetc sweep model.onnx -d rpi4 -b 40% -b 50% -b 60% -b 70% -b 80% --html curve.html
   poetc sweep *.onnx -d stm32f746 -d nrf52840 -b 128kB -o boards.jsonl -j 4
   poetc sweep *.onnx -d rpi4 -b 50% --scheduler tcp://10.0.0.5:8786
 """
@@ -35,6 +36,7 @@ Examples:
     metavar="FILE",
     help="JSON lines, appended as results come in; what is there already is not solved again.",
 )
+@click.option("--html", type=_options.FILE, metavar="FILE", help="Also a page with energy over budget as a plot.")
 @_options.output_options
 def sweep(
     models: tuple[Path, ...],
@@ -43,6 +45,7 @@ def sweep(
     jobs: int | None,
     scheduler: str | None,
     out: Path,
+    html: Path | None,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -50,7 +53,8 @@ def sweep(
 ) -> None:
     """Solve every MODEL for every device and budget.
 
-    Interrupt it and run it again: it goes on where it was.
+    Budgets of one model on one device share their work: ten of them take about as long as three. Interrupt it and run
+    it again: it goes on where it was.
     """
     from poetc import sweeping
     from poetc.cli import _text
@@ -64,6 +68,11 @@ def sweep(
             progress(f"{done} of {of}: {result['model']} on {result['device']}, {result['budget'] or 'all RAM'}")
 
         results = sweeping.sweep(points, out, jobs=jobs, scheduler=scheduler, on_result=tell)
+    if html is not None:
+        from poetc.files import write_text
+        from poetc.reporting import sweep as page
+
+        write_text(html, page.html(results))
     rows = [
         (
             r["model"],

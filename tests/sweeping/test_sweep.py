@@ -85,9 +85,11 @@ def test_dask(tmp_path: Path) -> None:
 
 def test_command(tmp_path: Path) -> None:
     out = tmp_path / "sweep.jsonl"
-    ended = run("sweep", MODEL, *OPTIONS, "-d", "stm32f746", "-b", "80%", "-j", "1", "-o", out)
+    page = tmp_path / "curve.html"
+    ended = run("sweep", MODEL, *OPTIONS, "-d", "stm32f746", "-b", "80%", "-j", "1", "-o", out, "--html", page)
     assert ended.code == 0, ended.err
     assert ended.out.splitlines()[1].split()[:3] == ["digits.onnx", "stm32f746", "80%"]
+    assert "<svg" in page.read_text() and "lower bound" in page.read_text()
     document = run("sweep", MODEL, *OPTIONS, "-d", "stm32f746", "-b", "80%", "-o", out, "--json").json
     assert document["results"][0]["energy_pj"] > 0
     assert len(out.read_text().splitlines()) == 1

@@ -1,0 +1,153 @@
+"""Cost over budget: many budgets of one problem for little more than one; what is found at one serves the others.
+
+A schedule for a budget fits every larger one; a bound proven for a budget holds for every smaller one. So the ends come
+first, then what lies between, and a budget whose neighbours already close its gap is not solved at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from poetc import planning
+from poetc.errors import InfeasibleError, LimitError, PoetcError
+from poetc.scheduling import Compute, Problem, ScheduleError, verify
+from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions, Status
+
+Progress = Callable[[str], None]
+CURVE_COST = 3.0  # time limit of a whole curve, in those of one solve
+THIS_ORDER = "this schedule's order"  # in a schedule class: its bound is about the order of one schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The best that is known for a budget: a schedule with its proof, or why there is none. `solved`: by itself."""
+
+    budget_bytes: int
+    schedule: Schedule | None
+    plan: MemoryPlan | None
+    error: PoetcError | None
+    seconds: float
+    solved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    budget_bytes: int
+    schedule: Schedule
+    plan: MemoryPlan
+
+
+def solve_curve(
+    problem: Problem, budgets: Sequence[int], solver: str, options: SolveOptions, progress: Progress
+) -> list[Point]:
+    """A Point for each of `budgets`, in the order given. `options.time_limit_s` is that of one solve."""
+    curve = _Curve(problem, solver, options, progress)
+    order = visiting_order(sorted(set(budgets)))
+    stop_at = time.monotonic() + options.time_limit_s * min(CURVE_COST, len(order))
+    for left, budget in zip(range(len(order), 0, -1), order, strict=True):
+        progress(f"{len(order) - left + 1} of {len(order)} budgets")
+        share = (stop_at - time.monotonic()) / left * min(2.0, left)
+        curve.visit(budget, min(options.time_limit_s, max(share, options.time_limit_s / 50)))
+    return [curve.point(budget) for budget in budgets]
+
+
+def visiting_order(budgets: Sequence[int]) -> list[int]:
+    """The largest, the smallest, then the middle of what lies between, again and again."""
+    if len(budgets) < 3:
+        return list(reversed(budgets))
+    order = [budgets[-1], budgets[0]]
+    spans = [(0, len(budgets) - 1)]
+    for low, high in spans:
+        if high - low > 1:
+            middle = (low + high) // 2
+            order.append(budgets[middle])
+            spans += [(low, middle), (middle, high)]
+    return order
+
+
+class _Curve:
+    def __init__(self, problem: Problem, solver: str, options: SolveOptions, progress: Progress) -> None:
+        self.problem, self.solver, self.options, self.progress = problem, solver, options, progress
+        self.found: list[_Found] = []
+        self.errors: dict[int, PoetcError] = {}
+        self.seconds: dict[int, float] = {}
+
+    def visit(self, budget: int, time_limit_s: float) -> None:
+        """Solve for `budget` unless what is known settles it."""
+        best = self.best(budget)
+        if best is not None and best.proof.gap() <= self.options.gap:
+            return
+        if any(isinstance(error, InfeasibleError) and at >= budget for at, error in self.errors.items()):
+            return
+        started = time.monotonic()
+        problem = replace(self.problem, budget_bytes=budget)
+        try:
+            schedule, plan = planning.solve_and_pack(
+                problem, self.solver, replace(self.options, time_limit_s=time_limit_s), self.progress, time_limit_s
+            )
+            self.found.append(_Found(budget, schedule, plan))
+        except (InfeasibleError, LimitError) as error:
+            self.errors[budget] = error
+        self.seconds[budget] = time.monotonic() - started
+
+    def fitting(self, budget: int) -> _Found | None:
+        """The cheapest schedule that fits, wherever it was found."""
+        fits = [
+            f
+            for f in self.found
+            if planning.ram_bytes(self.problem, f.plan) <= budget
+            and (f.budget_bytes <= budget or self._holds(f.schedule, budget))
+        ]
+        return min(fits, key=lambda f: (f.schedule.proof.objective, f.budget_bytes), default=None)
+
+    def _holds(self, schedule: Schedule, budget: int) -> bool:
+        try:
+            verify(replace(self.problem, budget_bytes=budget), schedule)
+        except ScheduleError:
+            return False
+        return True
+
+    def best(self, budget: int) -> Schedule | None:
+        """The cheapest schedule with the best bound for its class; None if none is known."""
+        cheapest = self.fitting(budget)
+        if cheapest is None:
+            return None
+        schedule = cheapest.schedule
+        cost = schedule.proof.objective
+        once = self.problem.compute_once_pj if self.problem.objective == "energy" else self.problem.compute_once_ns
+        bound, of_class, method = min(once, cost), "all schedules", "every operator once"
+        for other in self.found:
+            proof = other.schedule.proof
+            if other.budget_bytes >= budget and bound < proof.bound and _applies(other.schedule, schedule):
+                bound, of_class = min(proof.bound, cost), proof.schedule_class
+                method = proof.method if other is cheapest else f"{proof.method} (for {other.budget_bytes} bytes)"
+        if cheapest.budget_bytes != budget:
+            method = f"found for {cheapest.budget_bytes} bytes: {schedule.proof.method}; bound: {method}"
+        proof = replace(schedule.proof, bound=bound, schedule_class=of_class, method=method)
+        closed = Status.OPTIMAL if bound == cost else Status.FEASIBLE
+        status = closed if proof.gap() <= self.options.gap or bound == cost else Status.LIMIT
+        if status is not Status.OPTIMAL and schedule.proof.status is Status.OPTIMAL and cheapest.budget_bytes == budget:
+            status = Status.OPTIMAL  # up to rounding, as its solver says
+        return replace(schedule, proof=replace(proof, status=status))
+
+    def point(self, budget: int) -> Point:
+        schedule, cheapest = self.best(budget), self.fitting(budget)
+        seconds = self.seconds.get(budget, 0.0)
+        if schedule is not None and cheapest is not None:
+            verify(replace(self.problem, budget_bytes=budget), schedule)
+            return Point(budget, schedule, cheapest.plan, None, seconds, budget in self.seconds)
+        larger = [at for at, e in self.errors.items() if at >= budget and isinstance(e, InfeasibleError)]
+        error = self.errors.get(budget) or self.errors[min(larger)]
+        return Point(budget, None, None, error, seconds, budget in self.seconds)
+
+
+def _applies(proven: Schedule, schedule: Schedule) -> bool:
+    """Whether the class that a bound was proven for is one that `schedule` may claim it of."""
+    return THIS_ORDER not in proven.proof.schedule_class or first_executions(proven) == first_executions(schedule)
+
+
+def first_executions(schedule: Schedule) -> tuple[int, ...]:
+    """The operators in the order in which they are first executed."""
+    return tuple(dict.fromkeys(step.operator for step in schedule.steps if isinstance(step, Compute)))

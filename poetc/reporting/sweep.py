@@ -1,0 +1,74 @@
+"""A sweep as one page: cost over budget with its proven bound, a plot for each model on each device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from poetc.comparison import Comparison, Row
+from poetc.devices.units import format_bytes, format_pj
+from poetc.reporting.comparison import plot
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Sweep</title>
+<style>body{{font-family:sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
+table{{border-collapse:collapse}}
+th,td{{padding:.2rem .8rem;text-align:left;border-bottom:1px solid #ddd}}</style></head>
+<body><h1>Energy over RAM budget</h1>
+<p>Time and energy are modelled from the device profile, not measured. The dotted line is a proven lower bound.</p>
+{sections}</body></html>
+"""
+
+
+def html(results: Sequence[Mapping[str, Any]]) -> str:
+    """Of the results of `poetc.sweeping`; groups without any schedule are tables of reasons alone."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for result in results:
+        groups.setdefault((result["model"], result["device"]), []).append(result)
+    return _PAGE.format(sections="".join(_section(*name, rows) for name, rows in groups.items()))
+
+
+def _section(model: str, device: str, results: Sequence[Mapping[str, Any]]) -> str:
+    solved = sorted((r for r in results if "energy_pj" in r), key=lambda r: r["budget_bytes"])
+    heading = f"<h2>{escape(model)} on {escape(device)}</h2>"
+    chart = plot(_as_comparison(model, device, solved)) if solved else ""
+    rows = [
+        (
+            str(r["budget"] or "all RAM"),
+            r["status"],
+            format_pj(r["energy_pj"]),
+            f"{r['gap']:.2%}",
+            format_bytes(r["peak_bytes"]),
+        )
+        for r in solved
+    ]
+    rows += [(str(r["budget"] or "all RAM"), r["status"], r["error"], "", "") for r in results if "energy_pj" not in r]
+    cells = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows)
+    head = "".join(f"<th>{c}</th>" for c in ("budget", "status", "energy", "gap", "peak"))
+    return f"{heading}{chart}<table><tr>{head}</tr>{cells}</table>"
+
+
+def _as_comparison(model: str, device: str, solved: Sequence[Mapping[str, Any]]) -> Comparison:
+    first = solved[0]
+    return Comparison(
+        problem=f"{model} on {device}",
+        device=device,
+        objective="energy",
+        operators=first["operators"],
+        keep_all_peak_bytes=first["keep_all_peak_bytes"],
+        compute_once_pj=first["compute_once_pj"],
+        compute_once_ns=1,
+        deadline_ns=None,
+        bounds={r["budget_bytes"]: r["energy_bound_pj"] for r in solved},
+        rows=tuple(
+            Row(
+                solver="poetc",
+                budget_bytes=r["budget_bytes"],
+                status=r["status"],
+                seconds=r["solve_seconds"],
+                energy_pj=r["energy_pj"],
+            )
+            for r in solved
+        ),
+    )
