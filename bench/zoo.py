@@ -1,6 +1,7 @@
 """`make bench-zoo`: every outside model file, one after the other, as `poetc analyze` and `poetc solve` take it.
 
-    python -m bench.zoo [--models FOLDER] [--csv FILE] [--time-limit SECONDS] [--device NAME] [NAME ...]
+    python -m bench.zoo [--models FOLDER] [--csv FILE] [--time-limit SECONDS] [--device NAME]
+                        [--markdown FILE] [NAME ...]
 
 Each file is solved at 60 % of its keep-all peak or, where not even that much can be packed, at 1.1 x the smallest
 budget known. What comes out is replayed by the checker. The table grows in a CSV file and an interrupted run goes on
@@ -17,7 +18,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ COLUMNS = (
 )  # fmt: skip
 SHARE = 0.6
 OVER_SMALLEST = 1.1
-ANALYSIS_S = 3.0
+ANALYSIS_S = 10.0  # as the command line does
 
 
 def run(path: Path, device: str, time_limit_s: float) -> dict[str, Any]:
@@ -71,6 +72,8 @@ def run(path: Path, device: str, time_limit_s: float) -> dict[str, Any]:
         smallest = min(smallest, known)
         if smallest <= problem.budget_bytes:
             raise
+        if smallest >= analysis["keep_all_peak_bytes"] and analysis["min_budget_bound_bytes"] <= budget_bytes:
+            raise SystemExit("nothing was found below keep-all, and nothing proves that there is nothing") from None
         problem = replace(keep_all, budget_bytes=int(smallest * OVER_SMALLEST))
         schedule, plan = planning.solve_and_pack(problem, "poetc", options, lambda text: None)
     solve_s = time.monotonic() - started
@@ -124,11 +127,30 @@ def shown(row: Mapping[str, Any]) -> str:
     )
 
 
+def page(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The table as Markdown."""
+    lines = ["| file | operators | keep-all MB | budget MB | of keep-all | status | gap | energy over keep-all | s |"]
+    lines.append("|---|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        if row["error"]:
+            lines.append(f"| {row['file']} | {row['error']} |")
+            continue
+        peak, budget = int(row["keep_all_peak_bytes"]) / 1e6, int(row["budget_bytes"]) / 1e6
+        gap = f"{100 * float(row['gap']):.1f} %" if row["gap"] != "" else "none"
+        more = f"{100 * float(row['over_compute_once']):.1f} %"
+        lines.append(
+            f"| {row['file'].removesuffix('.onnx')} | {row['operators']} | {peak:.3f} | {budget:.3f} "
+            f"| {float(row['percent']):.0f} % | {row['status']} | {gap} | {more} | {float(row['solve_s']):.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--models", type=Path, default=Path("../shared/models"))
     parser.add_argument("--csv", type=Path, default=Path("build/zoo.csv"))
+    parser.add_argument("--markdown", type=Path, help="write the table of all rows to this file")
     parser.add_argument("--device", default="host")
     parser.add_argument("--time-limit", type=float, default=5.0)
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
@@ -157,8 +179,11 @@ def main() -> None:
                 row = row_of(path, name, options.device, options.time_limit)
                 table.writerow(row)
                 file.flush()
+                done[name] = row
             failed += bool(row["error"])
             print(shown(row), flush=True)
+    if options.markdown:
+        options.markdown.write_text(page(done[name] for name in paths if name in done), encoding="utf-8")
     print(f"{failed} failed")
     sys.exit(1 if failed else 0)
 
