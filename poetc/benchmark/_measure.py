@@ -94,7 +94,7 @@ def bench(
     *,
     batch: int | None = None,
     repeats: int = 9,
-    cflags: str = "-O2",
+    cflags: str = "-O3 -march=native",
     progress: Progress = _silent,
 ) -> list[Measurement]:
     """Measure `target`: "host", or an emulated board, where a nanosecond is an instruction. Raises UsageError."""
@@ -109,7 +109,7 @@ def bench(
 
 
 def measure(
-    graphs: Iterable[Graph], *, repeats: int = 9, cflags: str = "-O2", progress: Progress = _silent
+    graphs: Iterable[Graph], *, repeats: int = 9, cflags: str = "-O3 -march=native", progress: Progress = _silent
 ) -> list[Measurement]:
     """Train each of `graphs` on this machine and time its operators. The optimizers take turns; the first graph is
     also run with paging.

@@ -140,7 +140,7 @@ def _ask(options: dict[str, Any]) -> None:
 @click.option("--model", "models", multiple=True, type=_options.FILE, metavar="MODEL", help="Measure this model too.")
 @_options.batch_option
 @click.option("--repeats", type=click.IntRange(min=1), default=9, show_default=True, help="Training steps of each.")
-@click.option("--cflags", default="-O2", show_default=True, help="For the C compiler of this machine.")
+@click.option("--cflags", default="-O3 -march=native", show_default=True, help="For the C compiler of this machine.")
 @click.option("-o", "--output", "out", type=_options.FILE, required=True, metavar="FILE.csv")
 @_options.output_options
 def bench(

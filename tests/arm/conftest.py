@@ -55,8 +55,8 @@ class Solved:
     def batches(self, steps: int) -> list[dict[str, Array]]:
         return [dict(codegen.sample_inputs(self.program, step)) for step in range(steps)]
 
-    def on_host(self, steps: int) -> Bits:
-        with codegen.build_host([self.program], self.values) as model:
+    def on_host(self, steps: int, cflags: str = "-O2") -> Bits:
+        with codegen.build_host([self.program], self.values, cflags=cflags) as model:
             return run_host(model, self.batches(steps))
 
     def on_board(self, board: str, directory: Path, steps: int, gradients: bool = False) -> Run:

@@ -40,6 +40,12 @@ def convolutional_host(solve: Solve) -> Bits:
     return solve("ds-cnn", 2, "qemu-mps2-an386", "60%").on_host(3)
 
 
+def test_the_widest_vectors_of_this_machine_have_the_same_bits(solve: Solve, convolutional_host: Bits) -> None:
+    """What the emitted Makefile does by default, against -O2."""
+    solved = solve("ds-cnn", 2, "qemu-mps2-an386", "60%")
+    assert solved.on_host(3, TARGETS["host"].flags) == convolutional_host
+
+
 @pytest.mark.parametrize("board", LARGE)
 def test_convolutions_and_norms_have_the_same_bits(
     board: str, solve: Solve, convolutional_host: Bits, tmp_path: Path
