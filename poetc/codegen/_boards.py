@@ -45,8 +45,8 @@ class Board:
     """A memory map, the sources of its port, and how QEMU starts it.
 
     `code` and `ram` are what the linker may use. `trap` says what catches an access past the budget: the protection
-    unit, the end of the RAM (the budget is then put at the end of it), or nothing. `memory_option`: QEMU gets RAM that
-    ends exactly with the budget.
+    unit, the memory management unit, the end of the RAM (the budget is then put at the end of it), or pages that are
+    taken away. `memory_option`: QEMU gets RAM that ends exactly with the budget.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Board:
     code: Region | None = None
     ram: Region | None = None
     sources: tuple[str, ...] = ()  # files of runtime/ports besides the target's folders
-    trap: str = ""  # mpu | end | ""
+    trap: str = ""  # mpu | mmu | end | pages | ""
     memory_option: bool = False
     card: bool = False  # pages go to an SD card image; otherwise to a file
     own_store: bool = False  # of the board, not the debugger's: checkpoints are on unless they are switched off
@@ -73,7 +73,7 @@ _SYSTEM_ARM64 = ("qemu-system-aarch64", "-nographic", "-monitor", "none", "-seri
 TARGETS = {
     t.name: t
     for t in (
-        Target(name="host", flags="-O3 -march=native", build="program", ports=("host",)),
+        Target(name="host", build="program", ports=("host",)),
         Target(
             name="cortex-a",
             cross_compile="aarch64-linux-gnu-",
@@ -194,7 +194,8 @@ BOARDS = {
             qemu=(*_SYSTEM_ARM64, "raspi3b"),
             code=Region(0x80000, 64 * MIB),
             ram=Region(0x80000, 512 * MIB),
-            sources=("device/semihosting.c", "drivers/sdhci.c"),
+            sources=("device/semihosting.c", "drivers/sdhci.c", "drivers/arm64_mmu.c"),
+            trap="mmu",
             card=True,
             own_store=True,
         ),
@@ -204,6 +205,7 @@ BOARDS = {
             target="cortex-a",
             qemu=("qemu-aarch64", "-cpu", "cortex-a72", "-L", "/usr/aarch64-linux-gnu"),
             own_store=True,
+            trap="pages",
         ),
         Board(
             name="armhf",
@@ -211,6 +213,7 @@ BOARDS = {
             target="cortex-a",
             qemu=("qemu-arm", "-cpu", "cortex-a15", "-L", "/usr/arm-linux-gnueabihf"),
             own_store=True,
+            trap="pages",
             cross_compile="arm-linux-gnueabihf-",
             flags="-O2 -march=armv7-a+fp -mfloat-abi=hard",
         ),

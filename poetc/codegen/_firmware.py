@@ -13,6 +13,7 @@ from poetc.errors import UsageError
 from poetc.runtime import STACK_BYTES, runtime_directory
 
 PROTECTION_BYTES = 32  # granularity of a memory protection unit
+MMU_PAGE_BYTES = 4 * KIB
 PAGE_BYTES = 64 * KIB  # of code and RAM where both are in one memory
 
 
@@ -103,6 +104,8 @@ def layout(board: Board, memory: Memory | None, arena_bytes: int, image_bytes: i
     if board.memory_option:
         size = min(align(size, 8 * KIB), ram.size_bytes)
         ram = Region(ram.origin, size)
+    elif board.trap == "mmu":  # ends with a page
+        ram = Region(align(ram.origin + size, MMU_PAGE_BYTES) - size, size)
     elif board.trap == "end":
         ram = Region(ram.end - size, size)
     else:
@@ -154,6 +157,7 @@ SECTIONS
     }} > ram
     .data : {{ poetc_data = .; *(.data*) *(.got*) . = ALIGN(8); poetc_data_end = .; }} > ram AT > code
     poetc_data_load = LOADADDR(.data);
+    poetc_code_used = LOADADDR(.data) + SIZEOF(.data);
     .arena {plan.arena_origin:#010x} (NOLOAD) : {{ *(.bss.poetc_arena) }} > ram
     .bss poetc_data_end (NOLOAD) : {{ poetc_bss = .; *(.bss*) *(COMMON) . = ALIGN(8); poetc_bss_end = .; }} > ram
     /DISCARD/ : {{ *(.eh_frame*) *(.note*) }}

@@ -29,6 +29,7 @@ TIMEOUT_S = 3600
 SMALLEST_CARD_BYTES = 1 << 20
 FAULT_STATUS = 100  # POETC_PORT_FAULT
 POWER_CUT_STATUS = 86  # of the plugin
+GUARD_BYTES = 65536  # POETC_PORT_GUARD_BYTES
 
 OnStep = Callable[[int, float], None]
 
@@ -247,10 +248,18 @@ def execute(
     )
 
 
+def _arena_address(firmware: Firmware) -> int:
+    """Under Linux it ends with a page, between two that are taken away."""
+    symbols = firmware.elf.symbols
+    if "poetc_guarded" in symbols:
+        return symbols["poetc_guarded"] + GUARD_BYTES + -firmware.program.arena_bytes % GUARD_BYTES
+    return symbols["poetc_arena"]
+
+
 def emulator_command(firmware: Firmware, counts: Path, cut_at: int | None = None) -> list[str]:
     """The words that start QEMU in `run_directory`; the plugin that measures writes to `counts`, or cuts the power."""
     board, symbols = firmware.board, firmware.elf.symbols
-    arena = symbols["poetc_arena"]
+    arena = _arena_address(firmware)
     plugin = [str(build_counter(firmware.directory)), f"mark={symbols['poetc_port_mark'] & ~1:x}"]
     plugin.append(f"arena={arena:x}-{arena + firmware.program.arena_bytes:x}")
     if "poetc_stack" in symbols:

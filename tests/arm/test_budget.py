@@ -13,7 +13,7 @@ from poetc.codegen import BOARDS, BoardFault, Firmware, Memory
 from poetc.errors import CheckFailed
 from tests.arm.conftest import Solve, Solved
 
-TRAPPING = sorted(name for name, board in BOARDS.items() if board.trap)
+TRAPPING = sorted(BOARDS)  # all of them: none is left to the canaries
 
 
 def zero_slack(solved: Solved) -> Memory:
@@ -50,7 +50,8 @@ def test_runs_with_no_slack_and_traps_past_it(board: str, solved: Solved, tmp_pa
     firmware = codegen.build_firmware(solved.program, solved.values, board, tmp_path, memory=memory)
     run = codegen.execute(firmware, solved.batches(2))
     assert run.arena_bytes == solved.program.high_water_bytes
-    assert firmware.elf.bss_bytes + firmware.elf.data_bytes <= memory.budget_bytes
+    if firmware.board.code is not None:  # under Linux the arena alone is enforced
+        assert firmware.elf.bss_bytes + firmware.elf.data_bytes <= memory.budget_bytes
     with pytest.raises(BoardFault, match=board):
         codegen.execute(tampered(firmware, solved), solved.batches(2))
 

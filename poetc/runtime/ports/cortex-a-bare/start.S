@@ -1,6 +1,7 @@
 /* AArch64 without an operating system: one core, its floating point on, exceptions caught, variables set up, then main(). */
     .section .text.start, "ax"
     .globl _start
+    .weak poetc_protect
 _start:
     mrs x0, mpidr_el1
     and x0, x0, #3
@@ -40,7 +41,10 @@ _start:
     b.hs 8f
     strb wzr, [x1], #1
     b 7b
-8:  bl main
+8:  ldr x0, =poetc_protect // the guard of the budget, where the board has one
+    cbz x0, 9f
+    blr x0
+9:  bl main
     bl poetc_port_stop
 
     .balign 2048

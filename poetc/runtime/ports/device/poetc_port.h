@@ -24,6 +24,12 @@ int poetc_port_skip(size_t size_bytes);
 /* Hand over the trained state. Returns 0 or a negative code. */
 int poetc_port_result(const void *state, uint32_t size_bytes);
 
+#if defined(__linux__) && __STDC_HOSTED__
+/* Take POETC_PORT_GUARD_BYTES at `page` away: any access to them ends in poetc_port_stop(POETC_PORT_FAULT). */
+#define POETC_PORT_GUARD_BYTES 65536 /* a multiple of every page size of Linux on Arm */
+void poetc_port_guard(void *page);
+#endif
+
 /* The end: 0 is success, POETC_PORT_FAULT a trapped access, anything else a failure. Does not return. */
 void poetc_port_stop(int status);
 

@@ -26,7 +26,16 @@
 
 enum { CHECKPOINT_STEPS = POETC_CHECKPOINT_STEPS, CHECKPOINT_SLOTS = 2 };
 
+#if defined(__linux__) && __STDC_HOSTED__
+/* The arena ends where a page ends, whatever the size of pages: the one after it is taken away, and one before it. */
+enum { GUARD_BYTES = POETC_PORT_GUARD_BYTES, SLACK_BYTES = (GUARD_BYTES - POETC_MODEL_ARENA_BYTES % GUARD_BYTES) % GUARD_BYTES };
+struct {
+    uint8_t before[GUARD_BYTES + SLACK_BYTES], arena[POETC_MODEL_ARENA_BYTES], after[GUARD_BYTES];
+} poetc_guarded __attribute__((aligned(POETC_PORT_GUARD_BYTES)));
+#define poetc_arena poetc_guarded.arena
+#else
 uint8_t poetc_arena[POETC_MODEL_ARENA_BYTES] __attribute__((aligned(16), section(".bss.poetc_arena")));
+#endif
 static poetc_runtime runtime;
 
 #ifdef POETC_LOG_GRADIENTS
@@ -172,6 +181,10 @@ int main(void)
     uint32_t step = 0, start = poetc_port_clock(), blocks = POETC_MODEL_STORE_BLOCKS;
     int err;
 
+#if defined(__linux__) && __STDC_HOSTED__
+    poetc_port_guard(poetc_guarded.before);
+    poetc_port_guard(poetc_guarded.after);
+#endif
     config.arena = poetc_arena;
     config.arena_bytes = sizeof poetc_arena;
     config.flash = POETC_MODEL_CONSTANTS;

@@ -1,8 +1,11 @@
 /* Linux on Cortex-A: log, clock, data, store in files of the current directory; the arena is static, no heap. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "poetc_port.h"
 
@@ -84,6 +87,22 @@ int poetc_port_result(const void *state, uint32_t size_bytes)
         return POETC_EIO;
     failed = fwrite(state, 1, size_bytes, file) != size_bytes;
     return fclose(file) != 0 || failed ? POETC_EIO : POETC_OK;
+}
+
+static void on_fault(int signal)
+{
+    static const char text[] = "fault\n";
+
+    (void)signal;
+    if (write(STDOUT_FILENO, text, sizeof text - 1u) < 0)
+        _Exit(POETC_PORT_FAILED);
+    _Exit(POETC_PORT_FAULT);
+}
+
+void poetc_port_guard(void *page)
+{
+    signal(SIGSEGV, on_fault);
+    POETC_PORT_ASSERT(mprotect(page, POETC_PORT_GUARD_BYTES, PROT_NONE) == 0);
 }
 
 void poetc_port_stop(int status)
