@@ -60,6 +60,10 @@ bench-kernels: setup ## whole training steps beside PyTorch and onnxruntime-trai
 	bench/setup_peers
 	$(BIN)/python bench/kernels.py --torch build/peers/torch/bin/python --ort build/peers/ort/bin/python $(BENCH_ARGS)
 
+.PHONY: bench-solver
+bench-solver: setup ## proven gaps and seconds of poetc solve on real networks; resumable: build/bench-solver.csv
+	$(BIN)/python -m bench.solver --models $(MODELS)/zoo $(BENCH_ARGS)
+
 .PHONY: bench-zoo
 bench-zoo: setup-test ## analyze and solve every outside model file; resumable: build/zoo.csv
 	$(BIN)/python -m bench.zoo --models "$(MODELS)" $(BENCH_ARGS)

@@ -69,12 +69,13 @@ class _Solvable:
         time_limit_s: float = 60.0,
         gap: float = 0.0,
         seed: int = 0,
+        fixed_order: bool = False,
         progress: Progress = _silent,
     ) -> Solution:
         """The schedule of least energy (or time) in `budget`: bytes, "256kB" or "60%" (of the keep-all peak); by
         default the device's RAM. `max_written`: the most that a step may write to the store. `objective` is by default
-        a problem file's own, and energy for a model. Raises InfeasibleError, which says the smallest budget that works,
-        and LimitError.
+        a problem file's own, and energy for a model. `fixed_order` keeps the model's order of operators. Raises
+        InfeasibleError, which says the smallest budget that works, and LimitError.
         """
         request = SolveRequest(
             model=self._model(device),
@@ -84,7 +85,7 @@ class _Solvable:
             objective=objective,
             paging=paging,
             solver=solver,
-            options=SolveOptions(time_limit_s=time_limit_s, gap=gap, seed=seed),
+            options=SolveOptions(time_limit_s=time_limit_s, gap=gap, seed=seed, fixed_order=fixed_order),
         )
         return Solution(pipeline.solve(request, progress))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import highspy
 import numpy as np
@@ -61,6 +62,11 @@ class Mip:
     def columns(self) -> int:
         return len(self.cost)
 
+    @property
+    def entries(self) -> int:
+        """Nonzero coefficients."""
+        return len(self.index)
+
     def solve(
         self,
         *,
@@ -70,11 +76,13 @@ class Mip:
         max_nodes: int | None = None,
         cutoff: float | None = None,
         start: dict[int, float] | None = None,
+        max_rounds: int | None = None,
         threads: int = 1,
         seed: int = 0,
     ) -> Answer:
         """Solve (`relax`: as an LP). `gap` is relative, on the total with the offset; `cutoff`: no need of anything
-        dearer.
+        dearer; `max_rounds`: how often HiGHS may look at its limits before it has finished the root node, which like
+        `max_nodes` counts work and not time, so that the answer is the same every time.
         """
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(self.cost), len(self.row_lower)
@@ -104,6 +112,8 @@ class Mip:
                 solver.setOptionValue("mip_max_nodes", max_nodes)
             if cutoff is not None:
                 solver.setOptionValue("objective_bound", cutoff)
+            if max_rounds is not None:
+                _stop_after(solver, max_rounds)
         solver.passModel(lp)
         if start and is_mip:
             # Integer columns alone: HiGHS completes the rest.
@@ -121,3 +131,17 @@ class Mip:
         objective = info.objective_function_value if has_values else INFINITY
         nodes = int(info.mip_node_count) if is_mip else 0
         return Answer(bound, objective, values, optimal, infeasible, nodes)
+
+
+def _stop_after(solver: highspy.Highs, max_rounds: int) -> None:
+    """Interrupt the root node after so many rounds of separation and heuristics."""
+    rounds = 0
+
+    def check(kind: object, message: str, out: Any, answer: Any, data: object) -> None:
+        nonlocal rounds
+        if out.mip_node_count == 0:
+            rounds += 1
+            answer.user_interrupt = rounds > max_rounds
+
+    solver.setCallback(check, None)
+    solver.startCallback(highspy.cb.HighsCallbackType.kCallbackMipInterrupt)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, keep_all
@@ -14,6 +15,7 @@ from poetc.solvers._cuts import CutModel, Relaxation
 from poetc.solvers._exact import search
 from poetc.solvers._ladder import choose_cuts, cut_counts, single_cut_positions
 from poetc.solvers._minimum import lower_bound_bytes, min_budget
+from poetc.solvers._orders import best_order, reordered, restored
 from poetc.solvers._plans import codes_of
 from poetc.solvers._search import Race
 from poetc.solvers._staged import StagedModel
@@ -29,7 +31,9 @@ INFO = SolverInfo(
 )
 
 TINY_OPERATORS, EXHAUSTIVE_OPERATORS, EXHAUSTIVE_STATES = 12, 40, 30_000
-CUT_NODES = 200  # per relaxation with several cuts
+# Work on a relaxation: HiGHS's rounds at the root (its bound stands still after about as many), then nodes.
+CUT_ROUNDS, CUT_NODES, CUT_NODES_X_ENTRIES = 100, 200, 10_000_000
+CUT_ENTRIES = 500_000  # with more coefficients the bound of a relaxation with several cuts stays below that of one cut
 STAGED_OPERATORS, STAGED_NODES = 100, 200
 CLASS = "first executions in the problem's order; any recomputation, any paging"
 STAGED_CLASS = (
@@ -37,6 +41,7 @@ STAGED_CLASS = (
     "and page-ins right before the first that can read them"
 )
 STAGED_FORWARD = "; nothing computed again or read back before the loss"
+ORDER_SHARE = 0.25  # of the time limit, at most, for the search for an order
 ROUNDING = 1e-8  # a gap below this fraction of the total is what HiGHS's tolerances leave open
 
 
@@ -94,7 +99,7 @@ class _Solve:
         runs = max(8, min(240, 60_000 // self.model.n_ops))
         self.race.run(2, self.target)
         self.say("first schedules")
-        relaxation = self.relax((self.model.cut,), "the cut at the loss")
+        relaxation = self.relax_one(self.model.cut, "the cut at the loss")
         self.say("cut at the loss")
         self.guide(relaxation, "held at the loss")
         self.race.run(runs // 4, self.target)
@@ -102,13 +107,17 @@ class _Solve:
         if self.model.n_ops <= TINY_OPERATORS:
             self.exhaust()
         profile = self.single_cuts()
+        self.race.run(runs // 2, self.target)
+        self.say("race")
         for count in cut_counts(self.model):
             if self.done or self.race.out_of_time:
                 break
             cuts = choose_cuts(self.model, profile, count)
-            relaxation = self.relax(cuts, f"{len(cuts)} cuts", between=True, max_nodes=CUT_NODES, share=0.5)
-            self.spell_out(relaxation)
-            self.guide(relaxation, f"held at {len(cuts)} cuts")
+            several = self.relax(cuts, f"{len(cuts)} cuts", between=True)
+            if several is None:
+                break
+            self.spell_out(several)
+            self.guide(several, f"held at {len(cuts)} cuts")
             self.say(f"{len(cuts)} cuts")
             self.race.run(runs // 4, self.target)
             self.say("race")
@@ -178,7 +187,7 @@ class _Solve:
         for cut in single_cut_positions(self.model):
             if self.done or self.race.out_of_time:
                 break
-            relaxation = self.relax((cut,), "one cut", max_nodes=200, share=0.2)
+            relaxation = self.relax_one(cut, "one cut")
             profile.append((relaxation.bound, cut))
         if profile:
             self.say("single cuts")
@@ -218,20 +227,15 @@ class _Solve:
             raise self.infeasible("an operator's operands alone need more")
         return None
 
-    def relax(
-        self,
-        cuts: tuple[int, ...],
-        name: str,
-        *,
-        between: bool = False,
-        max_nodes: int = 20_000,
-        share: float = 1.0,
-    ) -> Relaxation:
-        """Solve the relaxation with these cuts, within a share of the time that is left."""
+    def relax(self, cuts: tuple[int, ...], name: str, *, between: bool = False) -> Relaxation | None:
+        """Solve the relaxation with these cuts: so much work, or until the time is up. None if it is too large."""
         model = CutModel(self.model, cuts, between=between)
+        if len(cuts) > 1 and model.mip.entries > CUT_ENTRIES:
+            return None
         relaxation = model.solve(
-            time_limit_s=max(0.1, (self.stop_at - time.monotonic()) * share),
-            max_nodes=max_nodes,
+            time_limit_s=max(0.1, self.stop_at - time.monotonic()),
+            max_nodes=max(CUT_NODES // 10, min(CUT_NODES, CUT_NODES_X_ENTRIES // max(1, model.mip.entries))),
+            max_rounds=CUT_ROUNDS,
             gap=self.options.gap / 4,
             threads=self.options.threads,
             seed=self.options.seed,
@@ -239,6 +243,11 @@ class _Solve:
         if not relaxation.exact and time.monotonic() >= self.stop_at:
             self.cut_short = True
         self.raise_bound(relaxation, name)
+        return relaxation
+
+    def relax_one(self, cut: int, name: str) -> Relaxation:
+        relaxation = self.relax((cut,), name)
+        assert relaxation is not None
         return relaxation
 
     # --- endings ---
@@ -302,4 +311,12 @@ class _Solve:
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """The cheapest schedule found, with a lower bound. Raises InfeasibleError only if proven, else LimitError."""
-    return _Solve(problem, options, progress).run()
+    started = time.monotonic()
+    order = None
+    if not options.fixed_order:
+        order = best_order(problem, options, started + ORDER_SHARE * options.time_limit_s)
+    if order is None:
+        return _Solve(problem, options, progress).run()
+    left_s = max(0.1, options.time_limit_s - (time.monotonic() - started))
+    schedule = _Solve(reordered(problem, order), replace(options, time_limit_s=left_s), progress).run()
+    return restored(schedule, order)

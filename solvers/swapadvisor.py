@@ -16,8 +16,8 @@ import numpy as np
 from poetc.errors import UnsupportedProblemError
 from poetc.scheduling import Problem, Schedule, SolveOptions
 from poetc.solvers._baseline import Baseline, Irretrievable
-from poetc.solvers._model import Model
 from poetc.solvers._online import Online, Rules, capacity_of
+from poetc.solvers._orders import Dependences
 from poetc.solvers._types import Progress, SolverInfo
 
 INFO = SolverInfo(
@@ -33,21 +33,8 @@ INFO = SolverInfo(
 POPULATION, GENERATIONS, EVALUATIONS_X_OPERATORS = 12, 12, 30_000
 
 
-class _Orders:
-    """Dependences of the operators: data, and updates after every reader of what they overwrite."""
-
-    def __init__(self, model: Model) -> None:
-        n = model.n_ops
-        self.before: list[set[int]] = [set() for _ in range(n)]
-        for v in range(n):
-            self.before[v] = {model.producer[t] for t in model.inputs[v] if model.producer[t] >= 0}
-            for i, _, required in model.pairs[v]:
-                if required:
-                    self.before[v] |= {u for u in model.consumers[i] if u != v}
-        self.after: list[set[int]] = [set() for _ in range(n)]
-        for v in range(n):
-            for u in self.before[v]:
-                self.after[u].add(v)
+class _Orders(Dependences):
+    """How individuals change."""
 
     def mutated(self, order: list[int], random: np.random.Generator) -> list[int]:
         result = list(order)

@@ -43,6 +43,11 @@ problem_options = _options.stacked(
         metavar="FRACTION",
         help="Stop when proven to be within this fraction of the least energy: 0.01 is 1 %.",
     ),
+    click.option(
+        "--fixed-order",
+        is_flag=True,
+        help="Keep the model's order of operators; otherwise one is looked for that needs less RAM (solver poetc).",
+    ),
 )
 
 solve_options = _options.stacked(
@@ -65,6 +70,8 @@ def solve_request(model: Path, options: dict[str, Any]) -> SolveRequest:
     training = _options.training_from(options)
     return SolveRequest(
         model=ModelRequest(source=model, batch=options.pop("batch"), device=options.pop("device"), training=training),
-        options=SolveOptions(time_limit_s=options.pop("time_limit"), gap=options.pop("gap")),
+        options=SolveOptions(
+            time_limit_s=options.pop("time_limit"), gap=options.pop("gap"), fixed_order=options.pop("fixed_order")
+        ),
         **options,
     )

@@ -29,6 +29,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     time_limit_s: float = 60.0
     gap: float = 0.0
     seed: int = 0
+    fixed_order: bool = False
     training: dict[str, float | int | str] = {}
 
 

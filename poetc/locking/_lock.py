@@ -78,6 +78,7 @@ def options_of(request: SolveRequest, folder: Path) -> Options:
         time_limit_s=request.options.time_limit_s,
         gap=request.options.gap,
         seed=request.options.seed,
+        fixed_order=request.options.fixed_order,
         training=chosen,
     )
 
@@ -101,7 +102,9 @@ def request_of(options: Options, folder: Path) -> SolveRequest:
         objective=options.objective,
         paging=options.paging,
         solver=options.solver,
-        options=SolveOptions(time_limit_s=options.time_limit_s, gap=options.gap, seed=options.seed),
+        options=SolveOptions(
+            time_limit_s=options.time_limit_s, gap=options.gap, seed=options.seed, fixed_order=options.fixed_order
+        ),
     )
 
 

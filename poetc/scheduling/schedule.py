@@ -86,6 +86,7 @@ class SolveOptions:
     gap: float = 0.0  # stop when proven within this fraction of the total
     seed: int = 0
     threads: int = 1
+    fixed_order: bool = False  # keep the problem's order of first executions
 
     def __post_init__(self) -> None:
         for option, value in (("--time-limit", self.time_limit_s), ("--gap", self.gap)):

@@ -15,7 +15,7 @@ from poetc.solvers._poet_instances import load_poet_instance
 from tests.solvers.cases import poet_like
 from tests.support.oracle import optimum
 
-OPTIONS = SolveOptions(time_limit_s=120)
+OPTIONS = SolveOptions(time_limit_s=120, fixed_order=True)  # as POET
 
 
 def test_formulations_agree_with_each_other_and_with_exhaustive_search() -> None:

@@ -1,0 +1,166 @@
+"""Orders of first executions: which ones are possible, and a search for one under which less has to leave RAM.
+
+Simulated annealing over topological orders, by what keep-all would need above the capacity under each (its maximum and
+its mean): the bytes that any schedule has to recompute or page, whatever it chooses. Short races of the eviction
+heuristic then decide between the problem's own order and what was found.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from poetc.scheduling import Compute, Problem, Schedule, Semantics, SolveOptions
+from poetc.solvers._model import Model
+from poetc.solvers._search import Race
+
+Order = tuple[int, ...]
+
+HEATS = (0.2, 0.05, 0.01, 0.2, 0.05)  # of the annealings
+MOVES_PER_OPERATOR, MOVES, MOVES_X_OPERATORS = 150, 8000, 1_000_000  # per annealing: the least of three limits
+RACED, RUNS, RUNS_X_OPERATORS = 3, 12, 2000  # orders that are raced, and runs of each
+MOST_OPERATORS = 1500  # larger problems keep their order: a few hundred moves find nothing there
+
+
+class Dependences:
+    """What must come first: the producers of an operator's inputs, and the other readers of what it overwrites."""
+
+    def __init__(self, model: Model) -> None:
+        n = model.n_ops
+        self.before: list[set[int]] = [set() for _ in range(n)]
+        for v in range(n):
+            self.before[v] = {model.producer[t] for t in model.inputs[v] if model.producer[t] >= 0}
+            for i, _, required in model.pairs[v]:
+                if required:
+                    self.before[v] |= {u for u in model.consumers[i] if u != v}
+        self.after: list[set[int]] = [set() for _ in range(n)]
+        for v in range(n):
+            for u in self.before[v]:
+                self.after[u].add(v)
+
+
+def reordered(problem: Problem, order: Order) -> Problem:
+    """The problem with operator order[k] as its k-th."""
+    return replace(problem, operators=tuple(problem.operators[v] for v in order))
+
+
+def restored(schedule: Schedule, order: Order) -> Schedule:
+    """A schedule of the reordered problem as one of the problem itself; its bound is for this order."""
+    steps = tuple(replace(s, operator=order[s.operator]) if isinstance(s, Compute) else s for s in schedule.steps)
+    of_class = schedule.proof.schedule_class.replace("the problem's order", "this schedule's order")
+    return replace(schedule, steps=steps, proof=replace(schedule.proof, schedule_class=of_class))
+
+
+class Overflow:
+    """What keep-all needs above a capacity under an order, in units of the capacity: 0 where it fits."""
+
+    def __init__(self, model: Model, capacity: int) -> None:
+        n, m = model.n_ops, model.n_tensors
+        self.n, self.capacity = n, max(1, capacity)
+        self.size = np.array(model.size, dtype=np.float64)
+        self.workspace = np.array(model.workspace, dtype=np.float64)
+        self.producer = np.array(model.producer, dtype=np.intp)
+        made = [t for t in range(m) if model.producer[t] >= 0]
+        self.made = np.array(made, dtype=np.intp)
+        self.readers = np.array([v for t in range(m) for v in model.consumers[t]], dtype=np.intp)
+        self.read = np.array([t for t in range(m) for _ in model.consumers[t]], dtype=np.intp)
+        self.stays = np.array(model.ends_in_ram, dtype=bool)
+        # One pair an input and an output: the first.
+        pairs: list[tuple[int, int, int]] = []
+        for v in range(n):
+            used: set[int] = set()
+            for i, o, _ in model.pairs[v]:
+                if i not in used and o not in used:
+                    used |= {i, o}
+                    pairs.append((v, i, o))
+        self.pairs = np.array(pairs, dtype=np.intp).reshape(-1, 3)
+
+    def of(self, order: npt.NDArray[np.intp]) -> float:
+        """Half the largest excess and half the mean one."""
+        position = np.empty(self.n, dtype=np.intp)
+        position[order] = np.arange(self.n)
+        birth = np.zeros(len(self.size), dtype=np.intp)
+        birth[self.made] = position[self.producer[self.made]]
+        death = birth.copy()
+        np.maximum.at(death, self.read, position[self.readers])
+        death[self.stays] = self.n - 1
+        change = np.bincount(birth, self.size, self.n + 1) - np.bincount(death + 1, self.size, self.n + 1)
+        ram = np.cumsum(change[: self.n]) + self.workspace[order]
+        if len(self.pairs):
+            at = position[self.pairs[:, 0]]
+            replaced = death[self.pairs[:, 1]] == at
+            ram -= np.bincount(at[replaced], self.size[self.pairs[replaced, 2]], self.n)
+        excess = np.maximum(0.0, ram - self.capacity)
+        return float(0.5 * excess.max() + 0.5 * excess.mean()) / self.capacity
+
+
+def anneal(model: Model, capacity: int, random: np.random.Generator, *, moves: int, heat: float) -> tuple[float, Order]:
+    """The least overflow found from the problem's order on, and its order. Temperatures start at `heat` x overflow."""
+    n = model.n_ops
+    dependences, overflow = Dependences(model), Overflow(model, capacity)
+    order = list(range(n))
+    value = overflow.of(np.arange(n))
+    best, best_order = value, list(order)
+    position = list(range(n))
+    hot, cold = max(1e-6, heat * value), max(1e-9, 1e-5 * value)
+    for k in range(moves):
+        if best == 0.0:
+            break
+        v = int(random.integers(n))
+        at = position[v]
+        low = max((position[u] for u in dependences.before[v]), default=-1) + 1
+        high = min((position[u] for u in dependences.after[v]), default=n) - 1
+        if low >= high:
+            continue
+        to = int(random.integers(low, high))
+        to += to >= at
+        order.pop(at)
+        order.insert(to, v)
+        candidate = overflow.of(np.array(order, dtype=np.intp))
+        temperature = hot * (cold / hot) ** (k / moves)
+        if candidate <= value or random.random() < np.exp((value - candidate) / temperature):
+            value = candidate
+            for i in range(min(at, to), max(at, to) + 1):
+                position[order[i]] = i
+            if value < best:
+                best, best_order = value, list(order)
+        else:
+            order.pop(to)
+            order.insert(at, v)
+    return best, tuple(best_order)
+
+
+def best_order(problem: Problem, options: SolveOptions, stop_at: float) -> Order | None:
+    """The order under which short races find the cheapest schedule; None for the problem's own."""
+    model = Model(problem)
+    if model.n_ops > MOST_OPERATORS or problem.semantics is Semantics.POET:
+        return None
+    capacity = model.paging_capacity if model.must_page else model.capacity
+    if Overflow(model, capacity).of(np.arange(model.n_ops)) == 0.0:
+        return None
+    random = np.random.Generator(np.random.PCG64(options.seed))
+    moves = min(MOVES_PER_OPERATOR * model.n_ops, MOVES, MOVES_X_OPERATORS // model.n_ops)
+    found: dict[Order, float] = {}
+    for heat in HEATS:
+        if time.monotonic() >= stop_at:
+            break
+        overflow, order = anneal(model, capacity, random, moves=moves, heat=heat)
+        found[order] = overflow
+        if overflow == 0.0:
+            return order  # nothing has to leave RAM
+    best, best_cost = None, _raced(problem, options, stop_at)
+    for order in sorted(found, key=lambda o: (found[o], o))[:RACED]:
+        cost = _raced(reordered(problem, order), options, stop_at)
+        if cost < best_cost:
+            best, best_cost = order, cost
+    return best
+
+
+def _raced(problem: Problem, options: SolveOptions, stop_at: float) -> float:
+    race = Race(problem, options.seed, stop_at)
+    race.run(max(3, min(RUNS, RUNS_X_OPERATORS // len(problem.operators))), 0.0)
+    return math.inf if race.incumbent is None else race.incumbent.cost

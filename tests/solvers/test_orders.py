@@ -1,0 +1,114 @@
+"""The search for an order: against the exhaustive optimum over all orders."""
+
+from __future__ import annotations
+
+import dataclasses
+from random import Random
+
+import numpy as np
+
+from poetc.errors import InfeasibleError
+from poetc.scheduling import (
+    OperatorSpec,
+    Paging,
+    Problem,
+    SolveOptions,
+    Status,
+    TensorSpec,
+    keep_all_peak_bytes,
+    verify,
+)
+from poetc.solvers import solve
+from poetc.solvers._model import Model
+from poetc.solvers._orders import Overflow, best_order, reordered, restored
+from tests.support.oracle import optimum
+from tests.support.problems import random_dag, training_problem, with_budget
+
+OPTIONS = SolveOptions(time_limit_s=60)
+
+
+def branches(count: int, budget_bytes: int) -> Problem:
+    """Large tensors that shrink, all large ones made first: keep-all fits in two of them in another order only."""
+    tensors = [TensorSpec(name="x", size_bytes=16, initial="ram", final="ram", pageable=False)]
+    operators = []
+    for k in range(2 * count + 1):
+        size = 1600 if k < count else 16
+        tensors.append(TensorSpec(name=f"t{k}", size_bytes=size, final="ram" if k == 2 * count else ""))
+        inputs = (0,) if k < count else (k - count + 1,)
+        if k == 2 * count:
+            inputs = tuple(range(count + 1, 2 * count + 1))
+        operators.append(
+            OperatorSpec(
+                name=f"op{k}", kind="op", phase="forward", inputs=inputs, outputs=(k + 1,), time_ns=9, energy_pj=9
+            )
+        )
+    return Problem(
+        name="branches",
+        operators=tuple(operators),
+        tensors=tuple(tensors),
+        budget_bytes=budget_bytes,
+        paging=Paging.NONE,
+    )
+
+
+def test_a_better_order_is_found_and_the_optimum_proven_for_all_schedules() -> None:
+    problem = branches(5, 1600 + 16 * 8)
+    assert keep_all_peak_bytes(problem) > 5 * 1600
+    schedule = solve(problem, options=OPTIONS)
+    assert schedule.proof.status is Status.OPTIMAL
+    assert schedule.proof.objective == problem.compute_once_pj
+    assert schedule.proof.schedule_class == "all schedules"
+    assert verify(problem, schedule).recomputes == 0
+    try:
+        kept = solve(problem, options=dataclasses.replace(OPTIONS, fixed_order=True)).proof.objective
+    except InfeasibleError:
+        return
+    assert kept > problem.compute_once_pj
+
+
+def test_never_above_the_fixed_order_nor_below_the_optimum_over_all_orders() -> None:
+    least = better = solved = 0
+    for seed in range(90):
+        random = Random(seed)
+        paging = seed % 3 == 0
+        problem = random_dag(random, 6, paging=paging) if seed % 2 else training_problem(random, 1, paging=paging)
+        problem = with_budget(problem, random.choice((0.1, 0.2, 0.4)))
+        best, fixed = (optimum(problem, fixed_order=kept) for kept in (False, True))
+        if best is None:
+            continue
+        try:
+            schedule = solve(problem, options=OPTIONS)
+        except InfeasibleError:
+            assert fixed is None  # proven for the problem's order only, and it says so
+            continue
+        solved += 1
+        cost = schedule.proof.objective
+        assert verify(problem, schedule).energy_pj == cost
+        assert best.cost <= cost, seed
+        assert fixed is None or cost <= fixed.cost, seed
+        least += cost == best.cost
+        better += fixed is None or cost < fixed.cost
+        if schedule.proof.schedule_class == "all schedules" and schedule.proof.status is Status.OPTIMAL:
+            assert cost == best.cost, seed
+    assert solved > 25
+    assert better >= 4
+    assert least > 0.9 * solved
+
+
+def test_the_overflow_is_what_keep_all_needs_above_the_capacity() -> None:
+    for seed in range(20):
+        problem = training_problem(Random(seed), 2)
+        model = Model(problem)
+        peak = keep_all_peak_bytes(problem) - problem.base_bytes
+        order = np.arange(model.n_ops)
+        assert Overflow(model, peak).of(order) == 0.0, seed
+        assert Overflow(model, peak - 1).of(order) > 0.0, seed
+
+
+def test_the_same_seed_gives_the_same_order_and_a_schedule_of_it_is_one_of_the_problem() -> None:
+    problem = branches(4, 2 * 1600 + 16 * 8)
+    order = best_order(problem, OPTIONS, float("inf"))
+    assert order is not None
+    assert order == best_order(problem, OPTIONS, float("inf"))
+    fixed = dataclasses.replace(OPTIONS, fixed_order=True)
+    verify(problem, restored(solve(reordered(problem, order), options=fixed), order))
