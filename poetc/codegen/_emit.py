@@ -120,7 +120,7 @@ def _write(
     sources = sorted(n for n in (*files, *copies) if n.endswith((".c", ".S")))
     files["Makefile"] = _makefile(target, sources, numerics, checkpoint).encode()
     files["README.md"] = readme(
-        module, target, board, numerics, checkpoint, _one_line(target, sources, numerics)
+        module, target, board, numerics, checkpoint, _one_line(target, sources, numerics, checkpoint)
     ).encode()
     for name, data in files.items():
         (directory / name).write_bytes(data)
@@ -229,7 +229,9 @@ def _make_list(name: str, items: Sequence[str]) -> list[str]:
     return [f"{name} = \\", *(f"  {item} \\" for item in items[:-1]), f"  {items[-1]}"]
 
 
-def _one_line(target: Target, sources: Sequence[str], numerics: Numerics) -> str:
+def _one_line(target: Target, sources: Sequence[str], numerics: Numerics, checkpoint: int) -> str:
     """The compiler's command that does without make."""
     flags = f"{_compiler_flags(numerics)} {target.flags} {_include_flags(sources)}"
+    if checkpoint:
+        flags += f" -DPOETC_CHECKPOINT_STEPS={checkpoint}"
     return f"{target.cross_compile}gcc {flags} {' '.join(sources)} " + ("-o train" if target.hosted else "-c")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from poetc.codegen import emit
+from poetc.codegen import all_inputs, emit, sample_inputs
+from poetc.codegen._interpret import fit_input
 from poetc.codegen.program import PageOut
 from tests.codegen.models import Case, paged_actions, state_paged_actions, training_case
 
@@ -75,3 +76,37 @@ def test_paged_activations(slots: int, build: Build) -> None:
     cuts, lost = cut(build(case, paged_actions(case, "a")), 12, slots)
     assert cuts >= 250
     assert lost == 1
+
+
+@pytest.mark.parametrize("where", ["ram", "store"])
+def test_program_of_this_machine_resumes(where: str, tmp_path: Path) -> None:
+    """`train -c`: two steps, then five: the same state as five at once, whether weights live in RAM or on the store."""
+    case = training_case(on_store=ON_STORE if where == "store" else (), block_bytes=64)
+    names = [t.name for t in case.problem.tensors if t.initial == "store"]
+    program = case.program(state_paged_actions(case, names) if names else paged_actions(case, "a"))
+    emit([program], case.graph.values, model="mlp", target="host", out_dir=tmp_path)
+    subprocess.run(["make", "-s", "-C", tmp_path, "train"], check=True)
+    batches = [sample_inputs(program, step) for step in range(5)]
+    records = [b"".join(fit_input(b, batch).tobytes() for b in all_inputs(program)) for batch in batches]
+    (tmp_path / "data").write_bytes(b"".join(records))
+
+    def train(*words: object) -> str:
+        command = ["./train", *map(str, words)]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    def state() -> bytes:
+        """What is in RAM, and of the store the pages: the newest slot of each."""
+        store = (tmp_path / "store.bin").read_bytes()
+        pages = [p for p in program.pages if p.image]
+        starts = [(p.first_block + 5 % p.slots * p.block_count) * program.block_bytes for p in pages]
+        return (tmp_path / "state").read_bytes() + b"".join(
+            store[start : start + page.size_bytes] for page, start in zip(pages, starts, strict=True)
+        )
+
+    train("data", 5, "state")
+    expected = state()
+    (tmp_path / "store.bin").unlink()
+    assert train("-c", "data", 2, "state").startswith("resumed step 0\nstep 1 ")
+    assert train("-c", "data", 5, "state").startswith("resumed step 2\nstep 3 ")
+    assert state() == expected
+    assert train("-c", "data", 5) == "resumed step 5\n"
