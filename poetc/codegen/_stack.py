@@ -11,7 +11,8 @@ from poetc.codegen._toolchain import command
 from poetc.errors import CheckFailed
 
 INDIRECT = "__indirect_call"
-# What is called through a pointer: kernels by poetc_run, and of the port the mark and the store.
+# What is called through a pointer: kernels by poetc_run, and of the port the mark and the store. A kernel that calls
+# through a pointer calls functions of its own file.
 _PORT_CALLBACKS = re.compile(r"(^poetc_port_mark|^port/.*:page_(in|out))$")
 _NODE = re.compile(r'node: { title: "([^"]+)" label: "[^"]*\\n(\d+) bytes \(([\w,]+)\)')
 _EDGE = re.compile(r'edge: { sourcename: "([^"]+)" targetname: "([^"]+)"')
@@ -24,14 +25,21 @@ class CallGraph:
     frames: dict[str, int] = field(default_factory=dict)
     calls: dict[str, set[str]] = field(default_factory=dict)
 
-    def read(self, text: str) -> None:
-        """Add a file that -fcallgraph-info=su wrote. CheckFailed for a frame without a bound."""
+    def read(self, text: str, kernels: bool = False) -> None:
+        """Add a file that -fcallgraph-info=su wrote; `kernels`: of a kernel file. CheckFailed for a frame without a
+        bound.
+        """
         for name, size, kind in _NODE.findall(text):
             if kind not in ("static", "dynamic,bounded"):
                 raise CheckFailed(f"{name}: its stack has no bound ({kind})")
             self.frames[name] = int(size)
-        for caller, callee in _EDGE.findall(text):
-            self.calls.setdefault(caller, set()).add(callee)
+        edges = _EDGE.findall(text)
+        own = {name for name, _, _ in _NODE.findall(text) if ":" in name} - {callee for _, callee in edges}
+        inside = f"{INDIRECT} {min(own)}" if kernels and own else INDIRECT
+        for caller, callee in edges:
+            self.calls.setdefault(caller, set()).add(inside if callee == INDIRECT else callee)
+        if inside != INDIRECT:
+            self.calls[inside] = own
 
     def depth(self, root: str) -> int:
         """Bytes from the call of `root` on. CheckFailed where functions call each other in a circle."""
@@ -52,7 +60,7 @@ def stack_bound(build: Path, elf: Path, prefix: str, kernels: Iterable[str], roo
     """
     graph = CallGraph()
     for path in sorted(build.rglob("*.ci")):
-        graph.read(path.read_text())
+        graph.read(path.read_text(), kernels=path.parent.name == "kernels")
     targets = set(kernels) | {name for name in graph.frames if _PORT_CALLBACKS.search(name)}
     graph.calls[INDIRECT] = {name for name in targets if name in graph.frames}
     own = {name.rpartition(":")[2] for name in graph.frames}

@@ -160,6 +160,21 @@ def test_bound_follows_the_deepest_way() -> None:
         graph.read('node: { title: "d" label: "d\\nx.c:1:1\\n16 bytes (dynamic)" }')
 
 
+def test_pointers_of_a_kernel_lead_to_functions_of_its_file() -> None:
+    """Not back to the kernels, which poetc_run calls through pointers."""
+    graph = CallGraph()
+    graph.read(
+        'node: { title: "poetc_op_x" label: "poetc_op_x\\nk.c:1:1\\n16 bytes (static)" }\n'
+        'node: { title: "k.c:direct" label: "direct\\nk.c:2:1\\n100 bytes (static)" }\n'
+        'node: { title: "k.c:square" label: "square\\nk.c:3:1\\n8 bytes (static)" }\n'
+        'edge: { sourcename: "poetc_op_x" targetname: "k.c:direct" label: "k.c:1:1" }\n'
+        'edge: { sourcename: "k.c:direct" targetname: "__indirect_call" label: "k.c:2:2" }\n',
+        kernels=True,
+    )
+    graph.calls["__indirect_call"] = {"poetc_op_x"}
+    assert graph.depth("poetc_op_x") == 16 + 100 + 8
+
+
 def test_stack_of_library_functions_is_what_they_push() -> None:
     frames = library_frames(
         "00000000 <f>:\n   0:\tb5f0      \tpush\t{r4, r5, r6, r7, lr}\n   2:\tb082      \tsub\tsp, #8\n"
