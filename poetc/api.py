@@ -65,6 +65,7 @@ class _Solvable:
         max_written: Size | None = None,
         objective: Literal["energy", "time"] | None = None,
         paging: bool = True,
+        dma: bool = False,
         solver: str = "poetc",
         time_limit_s: float = 60.0,
         gap: float = 0.0,
@@ -84,6 +85,7 @@ class _Solvable:
             max_written=None if max_written is None else str(max_written),
             objective=objective,
             paging=paging,
+            dma=dma,
             solver=solver,
             options=SolveOptions(time_limit_s=time_limit_s, gap=gap, seed=seed, fixed_order=fixed_order),
         )

@@ -28,7 +28,7 @@ from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
 from poetc.saved import lean, saved_bytes
 from poetc.scheduling import keep_all_peak_bytes, problem_from_json, verify
-from poetc.scheduling.problem import Problem
+from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import MemoryPlan, PageOut, Schedule, SolveOptions
 from poetc.training import TrainingOptions
 
@@ -64,6 +64,7 @@ class SolveRequest:
     max_written: str | None = None  # to the store, in one step
     objective: str | None = None
     paging: bool = True
+    dma: bool = False  # transfers overlap compute, where the store can
     solver: str = "poetc"
     options: SolveOptions = field(default_factory=SolveOptions)
     out: Path | None = None
@@ -177,6 +178,7 @@ def _summary(
         ),
         "schedule_class": proof.schedule_class,
         "time_ns": trace.time_ns,
+        "stall_ns": trace.stall_ns,
         "deadline_ns": problem.deadline_ns,
         "budget_bytes": problem.budget_bytes,
         "peak_bytes": trace.peak_bytes,
@@ -248,7 +250,7 @@ def _split(
             if count == 1:
                 raise
             break  # this model cannot be split
-        problem = build_problem(step, profile, budget_bytes=profile.ram_bytes)
+        problem = build_problem(step, profile, budget_bytes=profile.ram_bytes, paging=_paging(request))
         if problems and len(problem.operators) > MOST_OPERATORS:
             break
         limited = _limits(request, problem)
@@ -300,7 +302,14 @@ def _problem(
             raise UsageError(f"{source}: {error.strerror}") from error
     profile = load_profile(request.model.device)
     graph, step = training_graph(request.model)
-    return graph, step, profile, build_problem(step, profile, budget_bytes=profile.ram_bytes)
+    return graph, step, profile, build_problem(step, profile, budget_bytes=profile.ram_bytes, paging=_paging(request))
+
+
+def _paging(request: SolveRequest) -> Paging | None:
+    """None: as the device's store does it, each transfer for itself."""
+    if request.dma and not request.paging:
+        raise UsageError("--dma and --no-paging exclude each other")
+    return Paging.DMA if request.dma else None
 
 
 def _limits(request: SolveRequest, problem: Problem) -> Problem:

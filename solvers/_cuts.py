@@ -311,11 +311,24 @@ class CutModel:
             )
 
     def _deadline(self, deadline_ns: int) -> None:
+        """Time is at least what the processor is busy; where transfers overlap compute, also what a bus is."""
         model = self.model
-        fixed = sum(model.op_ns) + sum(model.out_ns[t] for t in model.page_outs_needed)
+        nothing = [0] * model.n_tensors
+        self._time_row(deadline_ns, model.op_ns, model.in_ns, model.out_ns)
+        if model.overlaps:
+            idle = [0] * model.n_ops
+            if model.problem.dma_full_duplex:
+                self._time_row(deadline_ns, idle, model.bus_in_ns, nothing)
+                self._time_row(deadline_ns, idle, nothing, model.bus_out_ns)
+            else:
+                self._time_row(deadline_ns, idle, model.bus_in_ns, model.bus_out_ns)
+
+    def _time_row(self, deadline_ns: int, op_ns: Sequence[int], in_ns: Sequence[int], out_ns: Sequence[int]) -> None:
+        model = self.model
+        fixed = sum(op_ns) + sum(out_ns[t] for t in model.page_outs_needed)
         # What the first cut reads, or an operator before it, was paged in before the first stage.
         early = [t for t in model.page_ins_needed if min(model.consumers[t], default=NEVER) <= self.cuts[0]]
-        room = deadline_ns - fixed - sum(model.in_ns[t] for t in early)
+        room = deadline_ns - fixed - sum(in_ns[t] for t in early)
         if room < 0:
             self.proven_infeasible = True
             return
@@ -324,16 +337,16 @@ class CutModel:
         for run in self.run:
             for v, column in run.items():
                 index.append(column)
-                value.append(model.op_ns[v])
+                value.append(op_ns[v])
         for load in self.load:
             for t, column in load.items():
                 index.append(column)
-                value.append(model.in_ns[t])
+                value.append(in_ns[t])
         needed = set(model.page_outs_needed)
         for t, column in self.store.items():
             if t not in needed:
                 index.append(column)
-                value.append(model.out_ns[t])
+                value.append(out_ns[t])
         if any(value):
             scale = float(max(1, room))
             self.mip.row(index, [x / scale for x in value], upper=room / scale)

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from dataclasses import dataclass
 
-from poetc.scheduling import Completer, Problem, Proof, Schedule, Status, keep_all_peak_bytes, verify
+from poetc.scheduling import Completer, Completion, Problem, Proof, Schedule, Status, keep_all_peak_bytes, verify
 from poetc.solvers._cuts import operand_bytes, pinned_interval, working_set_bytes
 from poetc.solvers._model import Model
 from poetc.solvers._search import Race
@@ -99,14 +99,11 @@ def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, r
     """
     stop_at = time.monotonic() + time_limit_s
     low = lower_bound_bytes(problem)
-    completer = Completer(problem)
-    best: list[int] | None = None
     model = Model(problem)
     high = keep_all_peak_bytes(problem)
-    in_time = problem.deadline_ns is None or model.time(model.keep_all()) <= problem.deadline_ns
-    if in_time and model.stored_bytes(model.keep_all()) <= model.store_free:
-        best = model.keep_all()
-    else:
+    best = _completed(problem, model, model.keep_all(), high)
+    in_time = problem.deadline_ns is None or best.time_ns <= problem.deadline_ns
+    if not in_time or model.stored_bytes(model.keep_all()) > model.store_free:
         return MinimumBudget(smallest_bytes=None, lower_bound_bytes=low, schedule=None)
     tight = low
     resolution = max(problem.alignment_bytes, (high - low) // 400)
@@ -116,16 +113,20 @@ def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, r
         race = Race(dataclasses.replace(problem, budget_bytes=probe), seed, stop_at)
         race.run(runs, float("inf"))
         if race.incumbent is not None:
-            best = race.incumbent.codes
-            high = min(probe, completer.run(model.actions(best)).peak_bytes)
+            best = _completed(problem, model, race.incumbent.codes, probe)
+            high = min(probe, best.peak_bytes)
         else:
             tight = probe + 1
         probe = (tight + high) // 2
-    return _answer(problem, best, low, completer, model)
+    return _answer(problem, best, low)
 
 
-def _answer(problem: Problem, codes: list[int], low: int, completer: Completer, model: Model) -> MinimumBudget:
-    completion = completer.run(model.actions(codes))
+def _completed(problem: Problem, model: Model, codes: list[int], budget_bytes: int) -> Completion:
+    """For a budget: transfers that overlap compute use all of it."""
+    return Completer(dataclasses.replace(problem, budget_bytes=budget_bytes)).run(model.actions(codes))
+
+
+def _answer(problem: Problem, completion: Completion, low: int) -> MinimumBudget:
     cost = completion.energy_pj if problem.objective == "energy" else completion.time_ns
     proof = Proof(
         status=Status.FEASIBLE, objective=cost, bound=0, schedule_class="all schedules", method="smallest budget"

@@ -56,8 +56,12 @@ class Model:
                     self.expiry[i] = min(self.expiry[i], v)
         self.op_ns = [o.time_ns for o in ops]
         page_time = 0 if problem.semantics is Semantics.POET else 1
-        self.in_ns = [t.page_in_ns * page_time for t in tensors]
-        self.out_ns = [t.page_out_ns * page_time for t in tensors]
+        # On the bus; a synchronous transfer also takes the processor's time, and so adds to the time of the schedule.
+        self.bus_in_ns = [t.page_in_ns * page_time for t in tensors]
+        self.bus_out_ns = [t.page_out_ns * page_time for t in tensors]
+        self.overlaps = problem.paging is Paging.DMA
+        self.in_ns = [0] * len(tensors) if self.overlaps else self.bus_in_ns
+        self.out_ns = [0] * len(tensors) if self.overlaps else self.bus_out_ns
         self.op_cost: list[float]
         self.in_cost: list[float]
         self.out_cost: list[float]
@@ -69,8 +73,8 @@ class Model:
             self.op_cost, self.in_cost, self.out_cost = list(self.op_ns), list(self.in_ns), list(self.out_ns)
         if time_weight:
             self.op_cost = [c + time_weight * s for c, s in zip(self.op_cost, self.op_ns, strict=True)]
-            self.in_cost = [c + time_weight * s for c, s in zip(self.in_cost, self.in_ns, strict=True)]
-            self.out_cost = [c + time_weight * s for c, s in zip(self.out_cost, self.out_ns, strict=True)]
+            self.in_cost = [c + time_weight * s for c, s in zip(self.in_cost, self.bus_in_ns, strict=True)]
+            self.out_cost = [c + time_weight * s for c, s in zip(self.out_cost, self.bus_out_ns, strict=True)]
         self.cut = self._loss_position()
         # What no schedule avoids: every operator once, what starts on the store read, what must end there written.
         self.page_ins_needed = [

@@ -76,11 +76,12 @@ class Race:
     def offer(self, codes: list[int], origin: str) -> bool:
         """Take a sequence if it fits in RAM, meets the deadline and is better. True if it fits and is in time."""
         model = self.model
-        if self.completer.run(model.actions(codes)).peak_bytes > self.problem.budget_bytes:
+        completion = self.completer.run(model.actions(codes))
+        if completion.peak_bytes > self.problem.budget_bytes:
             return False
         if model.stored_bytes(codes) > model.store_free:
             return False
-        time_ns = model.time(codes)
+        time_ns = completion.time_ns
         if self.problem.deadline_ns is not None and time_ns > self.problem.deadline_ns:
             return False
         cost = int(model.cost(codes))

@@ -213,7 +213,9 @@ class _Solve:
             raise InfeasibleError(
                 f"the store is too small: {stored - model.store_free} bytes more are needed at the end"
             )
-        if Completer(problem).run(model.actions(model.keep_all())).peak_bytes <= problem.budget_bytes:
+        completion = Completer(problem).run(model.actions(model.keep_all()))
+        in_time = problem.deadline_ns is None or completion.time_ns <= problem.deadline_ns
+        if completion.peak_bytes <= problem.budget_bytes and in_time:
             self.log.append("keep-all fits")
             proof = Proof(
                 status=Status.OPTIMAL,

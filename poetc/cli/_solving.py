@@ -25,6 +25,11 @@ problem_options = _options.stacked(
     ),
     click.option("--paging/--no-paging", default=True, show_default=True, help="May tensors go to the device's store."),
     click.option(
+        "--dma",
+        is_flag=True,
+        help="Transfers overlap compute, for a store whose profile says `mode: dma` and a port that does so.",
+    ),
+    click.option(
         "--max-written",
         metavar="SIZE",
         help="The most that one training step may write to the store, in whole blocks: it wears out.",

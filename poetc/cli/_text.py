@@ -61,6 +61,7 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("energy", f"{energy(summary['energy_pj'])}  (computing once: {energy(summary['compute_once_pj'])})"),
             ("proven bound", f"{energy(summary['energy_bound_pj'])}  (gap {percent(summary['gap'])} of the total)"),
             ("gap on overhead", percent(summary["overhead_gap"])),
+            ("waiting for the store", duration(summary["stall_ns"] or None)),
             ("time", duration(summary["time_ns"]) + (f"  (deadline {duration(limit)})" if limit is not None else "")),
             ("schedule", f"{summary['operators']} operators; {moves}"),
             ("micro-batches", str(summary["micro_batches"]) if summary["micro_batches"] != 1 else ""),

@@ -57,6 +57,7 @@ def build_problem(
         objective=objective,
         paging=paging,
         base_bytes=profile.base_bytes,
+        dma_full_duplex=page_store is not None and page_store.full_duplex,
         page_buffer_bytes=0 if page_store is None else int(page_store.block_bytes.value),
         store_capacity_bytes=None if page_store is None else int(page_store.capacity_bytes.value),
         alignment_bytes=ALIGNMENT_BYTES,

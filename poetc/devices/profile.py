@@ -104,6 +104,7 @@ class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     read_w: Quantity
     write_w: Quantity
     endurance_cycles: Quantity | None = None  # erase cycles of a block
+    full_duplex: bool = False  # dma: reads and writes at once, rather than one transfer at a time
 
 
 class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

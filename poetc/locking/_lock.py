@@ -74,6 +74,7 @@ def options_of(request: SolveRequest, folder: Path) -> Options:
         max_written=request.max_written,
         objective=request.objective,
         paging=request.paging,
+        dma=request.dma,
         solver=request.solver,
         time_limit_s=request.options.time_limit_s,
         gap=request.options.gap,
@@ -101,6 +102,7 @@ def request_of(options: Options, folder: Path) -> SolveRequest:
         max_written=options.max_written,
         objective=options.objective,
         paging=options.paging,
+        dma=options.dma,
         solver=options.solver,
         options=SolveOptions(
             time_limit_s=options.time_limit_s, gap=options.gap, seed=options.seed, fixed_order=options.fixed_order

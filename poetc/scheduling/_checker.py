@@ -34,6 +34,7 @@ class Trace:
     peak_step: int  # the first step that reaches the peak
     energy_pj: int
     time_ns: int
+    stall_ns: int  # of it, what the processor waits for transfers that overlap compute
     executions: tuple[int, ...]  # of each operator
     recomputes: int  # executions beyond the first, all operators together
     page_ins: int
@@ -82,6 +83,7 @@ class _Replay:
         self.executions = [0] * len(problem.operators)
         self.ram: list[int] = []
         self.residencies: list[tuple[int, int, int]] = []
+        self.dma = _Dma(problem.dma_full_duplex) if problem.paging is Paging.DMA else None
         self.energy_pj = self.time_ns = self.page_ins = self.page_outs = self.written_bytes = 0
 
     def execute(self, step: Step) -> None:
@@ -93,6 +95,8 @@ class _Replay:
                 self.ram.append(self.fixed_bytes + self.resident_bytes)
                 self.check_budget()
                 self.leave(tensor, len(self.ram))
+                if self.dma is not None:
+                    self.dma.wait(tensor, writing=True)
             case PageOut(tensor):
                 self.page_out(tensor)
             case PageIn(tensor):
@@ -126,6 +130,10 @@ class _Replay:
         self.executions[index] += 1
         self.energy_pj += op.energy_pj
         self.time_ns += op.time_ns
+        if self.dma is not None:
+            for t in op.inputs:
+                self.dma.wait(t, writing=t in taken_over.values())
+            self.dma.processor += op.time_ns
 
     def check_in_place(self, index: int, in_place: tuple[tuple[int, int], ...]) -> None:
         op = self.problem.operators[index]
@@ -164,7 +172,11 @@ class _Replay:
         self.check_budget(tensor.name)
         self.page_outs += 1
         self.energy_pj += tensor.page_out_pj
-        self.time_ns += tensor.page_out_ns if self.page_time else 0
+        duration = tensor.page_out_ns if self.page_time else 0
+        if self.dma is None:
+            self.time_ns += duration
+        else:
+            self.dma.transfer(t, duration, out=True)
 
     def page_in(self, t: int) -> None:
         if t not in self.store:
@@ -178,7 +190,11 @@ class _Replay:
         self.enter(t, tensor.size_bytes)
         self.page_ins += 1
         self.energy_pj += tensor.page_in_pj
-        self.time_ns += tensor.page_in_ns if self.page_time else 0
+        duration = tensor.page_in_ns if self.page_time else 0
+        if self.dma is None:
+            self.time_ns += duration
+        else:
+            self.dma.transfer(t, duration, out=False)
 
     def finish(self) -> None:
         for count, op in zip(self.executions, self.problem.operators, strict=True):
@@ -224,7 +240,8 @@ class _Replay:
             peak_bytes=peak,
             peak_step=self.ram.index(peak),
             energy_pj=self.energy_pj,
-            time_ns=self.time_ns,
+            time_ns=self.time_ns if self.dma is None else self.dma.finished(),
+            stall_ns=0 if self.dma is None else self.dma.finished() - self.time_ns,
             executions=tuple(self.executions),
             recomputes=sum(self.executions) - len(self.executions),
             page_ins=self.page_ins,
@@ -233,3 +250,29 @@ class _Replay:
             written_bytes=self.written_bytes,
             residencies=tuple(sorted(self.residencies, key=lambda r: (r[1], r[0], r[2]))),
         )
+
+
+class _Dma:
+    """Transfers beside the processor: when they arrive and leave, and what the processor waits for."""
+
+    def __init__(self, full_duplex: bool) -> None:
+        self.processor = 0
+        self.full_duplex = full_duplex
+        self.left: dict[int, int] = {}  # tensor -> when its last page-out is through
+        self.arrived: dict[int, int] = {}
+        self.busy = {"out": 0, "in": 0}  # until when
+
+    def transfer(self, tensor: int, duration: int, *, out: bool) -> None:
+        """Starts when it is issued, the bus is free, and the transfer of this tensor the other way is through."""
+        way, ends, other = ("out", self.left, self.arrived) if out else ("in", self.arrived, self.left)
+        free = self.busy[way] if self.full_duplex else max(self.busy.values())
+        self.busy[way] = ends[tensor] = max(self.processor, free, other.get(tensor, 0)) + duration
+
+    def wait(self, tensor: int, *, writing: bool) -> None:
+        """Before the processor reads a tensor it has arrived; before it overwrites or drops one, it has left too."""
+        self.processor = max(self.processor, self.arrived.get(tensor, 0))
+        if writing:
+            self.processor = max(self.processor, self.left.get(tensor, 0))
+
+    def finished(self) -> int:
+        return max(self.processor, *self.busy.values())

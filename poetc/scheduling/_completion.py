@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from poetc.scheduling.problem import OperatorSpec, Problem, Semantics
+from poetc.scheduling._transfers import hide_transfers, overlapped_ns, ram_bytes
+from poetc.scheduling.problem import OperatorSpec, Paging, Problem, Semantics
 from poetc.scheduling.schedule import Compute, Free, PageIn, PageOut, Step
 
 Action = Compute | PageIn | PageOut
@@ -34,7 +35,8 @@ def complete(problem: Problem, actions: Sequence[Action]) -> tuple[Step, ...]:
     lowest RAM at every step.
 
     An allowed in-place pair is used where the input's residency ends with the operator and both have the same size; a
-    required one always. To complete many sequences of one problem, keep a `Completer`.
+    required one always. Where transfers overlap compute, page-ins are issued ahead and frees put off within the budget,
+    to hide the transfers. To complete many sequences of one problem, keep a `Completer`.
     """
     return Completer(problem).run(actions).steps
 
@@ -132,8 +134,17 @@ class Completer:
             if not needed[t]:
                 live += sizes[t]
                 emit(frees[t])
-        peak = max(peak, live) + self._problem.base_bytes + (self._problem.page_buffer_bytes if pages else 0)
-        return Completion(tuple(reversed(steps)), peak, energy, time)
+        fixed = self._problem.base_bytes + (self._problem.page_buffer_bytes if pages else 0)
+        result = tuple(reversed(steps))
+        if pages and self._problem.paging is Paging.DMA:
+            result = hide_transfers(self._problem, result)
+            return Completion(
+                result,
+                max(ram_bytes(self._problem, result), default=live) + fixed,
+                energy,
+                overlapped_ns(self._problem, result),
+            )
+        return Completion(result, max(peak, live) + fixed, energy, time)
 
     def _optional_pairs(self, operator: OperatorSpec) -> tuple[tuple[int, int], ...]:
         # A smaller output would hold on to all the bytes of its input: only pairs of one size never cost anything.

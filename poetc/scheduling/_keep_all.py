@@ -4,8 +4,10 @@ budgets.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from poetc.scheduling._completion import Action, Completer
-from poetc.scheduling.problem import Problem
+from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import Compute, PageIn, PageOut, Proof, Schedule, Status
 
 
@@ -48,4 +50,5 @@ def keep_all(problem: Problem) -> Schedule:
 
 def keep_all_peak_bytes(problem: Problem) -> int:
     """The RAM that keep-all needs: what a budget given in per cent refers to."""
-    return Completer(problem).run(keep_all_actions(problem)).peak_bytes
+    plain = replace(problem, paging=Paging.SYNC) if problem.paging is Paging.DMA else problem  # nothing issued ahead
+    return Completer(plain).run(keep_all_actions(problem)).peak_bytes

@@ -43,8 +43,8 @@ def _check_numbers(problem: Problem) -> None:
                 raise _WrongError(f"{path}.{field.name}", f"{value} is beyond {MAX_BYTES}")
     if problem.alignment_bytes < 1:
         raise _WrongError("$.alignment_bytes", "must be at least 1")
-    if problem.paging is Paging.DMA:
-        raise _WrongError("$.paging", "'dma' is reserved; use 'sync' or 'none'")
+    if problem.paging is Paging.DMA and problem.objective == "time":
+        raise _WrongError("$.objective", "'time' is not minimised where transfers overlap compute; set a deadline")
     if not problem.operators:
         raise _WrongError("$.operators", "there must be at least one operator")
 

@@ -18,7 +18,7 @@ Place = Literal["", "ram", "store"]
 class Paging(enum.StrEnum):
     NONE = "none"  # no secondary storage
     SYNC = "sync"  # a transfer adds its time to the step
-    DMA = "dma"  # reserved for transfers that overlap compute
+    DMA = "dma"  # a transfer overlaps compute: see scheduling/_transfers.py
 
 
 class Semantics(enum.StrEnum):
@@ -77,7 +77,8 @@ class Problem:
     RAM in use at a step = base_bytes + resident tensors (inputs and outputs of the running operator included) +
     its workspace + page_buffer_bytes if the schedule pages at all. Store in use = footprints of all that is or ever was
     there in the step. Written = the footprint of every page-out, a second one of the same tensor too. Energy of a
-    schedule = sum of operator and page energies. Time likewise (Paging.SYNC). Every operator is executed at least once;
+    schedule = sum of operator and page energies. Time likewise (Paging.SYNC), or with transfers overlapping
+    compute (Paging.DMA). Every operator is executed at least once;
     every tensor with `final` is there at the end.
     """
 
@@ -90,6 +91,7 @@ class Problem:
     paging: Paging = Paging.NONE
     base_bytes: int = 0  # RAM outside the tensors: runtime state, stack
     page_buffer_bytes: int = 0
+    dma_full_duplex: bool = False  # Paging.DMA: page-ins and page-outs at once, instead of one transfer at a time
     store_capacity_bytes: int | None = None
     write_limit_bytes: int | None = None  # what a schedule may write to the store, for the sake of its endurance
     alignment_bytes: int = 16

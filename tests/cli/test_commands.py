@@ -68,7 +68,7 @@ def test_what_is_written_to_the_store_is_said_and_limited(poetc: Run, model: Pat
 
 
 def test_micro_batches_are_chosen_and_run(poetc: Run, model: Path, tmp_path: Path) -> None:
-    limits = ("--batch", "8", "--batch-norm", "frozen", "--device", "stm32f746", "--gap", "0.2", "--time-limit", "8")
+    limits = ("--batch", "8", "--batch-norm", "frozen", "--device", "stm32f746", "--gap", "0.2", "--time-limit", "4")
     whole = poetc("solve", model, *limits, "-b", "100%", "-o", tmp_path / "whole", "--json").json
     budget = whole["keep_all_peak_bytes"] * 7 // 10
     auto = poetc("solve", model, *limits, "-b", budget, "--micro-batches", "auto", "-o", tmp_path / "auto", "--json")
@@ -178,3 +178,15 @@ def test_profile_show_can_be_used_as_a_profile(poetc: Run, model: Path, tmp_path
 def test_every_json_answer_is_one_object(poetc: Run, solved: Solved) -> None:
     for arguments in (("solvers",), ("profile", "list"), ("profile", "show", "rpi4"), ("report", solved[0])):
         assert isinstance(json.loads(poetc(*arguments, "--json").out), dict)
+
+
+def test_transfers_overlap_compute_where_the_store_can(poetc: Run, model: Path, tmp_path: Path) -> None:
+    limits = ("--batch", "4", "--budget", "65%", "--gap", "0.1", "--time-limit", "10")
+    document = poetc("solve", model, *limits, "-d", "stm32f746", "--dma", "-o", tmp_path / "dma", "--json").json
+    assert '"paging":"dma"' in (tmp_path / "dma" / "problem.json").read_text()
+    assert 0 <= document["stall_ns"] < document["time_ns"]
+    assert poetc("validate", tmp_path / "dma").code == 0
+    refused = poetc("solve", model, *limits, "-d", "rpi4", "--dma")
+    assert refused.code == 2
+    assert "cannot transfer while the processor computes" in refused.err
+    assert "exclude each other" in poetc("solve", model, *limits, "-d", "stm32f746", "--dma", "--no-paging").err

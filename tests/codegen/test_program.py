@@ -13,7 +13,7 @@ from poetc.codegen.program import Absence, Call, PageIn, PageOut, PageSource, Pr
 from poetc.errors import UsageError
 from poetc.graph import materialize
 from poetc.ops import bind, spec
-from poetc.scheduling import ScheduleError, keep_all, pack, verify
+from poetc.scheduling import Paging, ScheduleError, keep_all, pack, verify
 from tests.codegen.models import (
     Case,
     absent_state_actions,
@@ -52,6 +52,20 @@ def direct(case: Case, steps: int = 3):
         losses.append(float(tensors[graph.loss].reshape(-1)[0]))
         state |= {old: tensors[new] for old, new in graph.updates.items()}
     return losses, state, {p: tensors[g] for p, g in graph.gradients.items()}
+
+
+def test_schedules_whose_transfers_overlap_compute_run_synchronously_too(case: Case) -> None:
+    """Page-ins issued ahead and frees put off, executed in the order of the steps: the same numbers."""
+    tensors = tuple(replace(t, page_in_ns=2, page_out_ns=2) for t in case.problem.tensors)
+    operators = tuple(replace(o, time_ns=1) for o in case.problem.operators)
+    slow = replace(case.problem, tensors=tensors, operators=operators)
+    plain, ahead = (Case(case.graph, replace(slow, paging=mode)) for mode in (Paging.SYNC, Paging.DMA))
+    actions = paged_actions(case, "a")
+    assert ahead.schedule(actions).steps != plain.schedule(actions).steps
+    times = [verify(c.problem, c.schedule(actions)).time_ns for c in (plain, ahead)]
+    assert times[1] < times[0]
+    _, losses = run(ahead.program(actions), ahead)
+    assert losses == direct(case)[0]
 
 
 SCHEDULES = {

@@ -1,0 +1,199 @@
+"""Transfers that overlap compute (Paging.DMA): how long a schedule takes, and schedules that make use of it.
+
+A transfer is issued where its step stands and runs by itself, one after another on the bus (or one a direction). The
+processor waits only where it has to: an operator for the page-ins that it reads, and for the page-out of what it works
+on in place; a Free for the page-out of what it frees. So RAM counts as it stands in the list of steps, as for
+synchronous transfers: a buffer from the step that issues its page-in, a copy until its page-out is through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poetc.scheduling.problem import Problem, Semantics
+from poetc.scheduling.schedule import Compute, Free, PageIn, PageOut, Step
+
+
+class Clock:
+    """The time of the processor and of the bus while steps are executed."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._counts = problem.semantics is not Semantics.POET
+        self.now_ns = 0
+        self._bus_ns = [0, 0]  # when each channel is free: out, in; the same number if they share the bus
+        self.out_ns: dict[int, int] = {}  # when the last page-out of a tensor is through
+        self._in_ns: dict[int, int] = {}  # when the last page-in of a tensor is through
+
+    def _transfer(self, channel: int, after_ns: int, duration_ns: int) -> int:
+        end = max(self.now_ns, after_ns, self._bus_ns[channel]) + (duration_ns if self._counts else 0)
+        self._bus_ns = [end, end] if not self._problem.dma_full_duplex else self._bus_ns
+        self._bus_ns[channel] = end
+        return end
+
+    def execute(self, step: Step) -> None:
+        tensors = self._problem.tensors
+        match step:
+            case Compute(index, in_place):
+                operator = self._problem.operators[index]
+                waits = [self._in_ns.get(t, 0) for t in operator.inputs]
+                waits += [self.out_ns.get(t, 0) for t, _ in in_place]
+                self.now_ns = max(self.now_ns, *waits, 0) + operator.time_ns
+            case Free(t):
+                self.now_ns = max(self.now_ns, self._in_ns.get(t, 0), self.out_ns.get(t, 0))
+            case PageOut(t):
+                self.out_ns[t] = self._transfer(0, self._in_ns.get(t, 0), tensors[t].page_out_ns)
+            case PageIn(t):
+                self._in_ns[t] = self._transfer(1, self.out_ns.get(t, 0), tensors[t].page_in_ns)
+
+    @property
+    def end_ns(self) -> int:
+        return max(self.now_ns, *self._bus_ns)
+
+
+def overlapped_ns(problem: Problem, steps: Sequence[Step]) -> int:
+    """Time of the steps as they stand."""
+    clock = Clock(problem)
+    for step in steps:
+        clock.execute(step)
+    return clock.end_ns
+
+
+def hide_transfers(problem: Problem, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The same schedule with page-ins issued ahead and frees of what is on its way out put off, as far as RAM and the
+    hiding of the transfers ask for; the steps as they were where that is not faster.
+    """
+    ram = ram_bytes(problem, steps)
+    room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes
+    if max(ram, default=0) > room:
+        return steps
+    ahead = _issue_ahead(problem, steps, ram, room)
+    candidates = [steps, _put_off(problem, steps, room), _put_off(problem, ahead, room)]
+    return min(candidates, key=lambda s: overlapped_ns(problem, s))
+
+
+def ram_bytes(problem: Problem, steps: Sequence[Step]) -> list[int]:
+    """RAM during each step, without what is fixed (base, page buffer)."""
+    resident = {i: t.size_bytes for i, t in enumerate(problem.tensors) if t.initial == "ram"}
+    live = sum(resident.values())
+    during = []
+    for step in steps:
+        match step:
+            case Compute(index, in_place):
+                operator = problem.operators[index]
+                took = {o: i for i, o in in_place}
+                made = sum(problem.tensors[o].size_bytes for o in operator.outputs if o not in took)
+                live += made
+                during.append(live + operator.workspace_bytes)
+                for o in operator.outputs:
+                    resident[o] = resident.pop(took[o]) if o in took else problem.tensors[o].size_bytes
+            case Free(t):
+                during.append(live)
+                live -= resident.pop(t)
+            case PageIn(t):
+                resident[t] = problem.tensors[t].size_bytes
+                live += resident[t]
+                during.append(live)
+            case PageOut():
+                during.append(live)
+    return during
+
+
+def _issue_ahead(problem: Problem, steps: Sequence[Step], ram: list[int], room: int) -> tuple[Step, ...]:
+    """Each page-in as late as hides it, and those behind it, behind compute; sooner than that helps nothing."""
+    begins, compute_ns = [], 0
+    for step in steps:
+        begins.append(compute_ns)
+        compute_ns += problem.operators[step.operator].time_ns if isinstance(step, Compute) else 0
+    wanted: dict[int, int] = {}  # by position of the page-in, when its transfer should start at the latest
+    following = compute_ns
+    for at in range(len(steps) - 1, -1, -1):
+        step = steps[at]
+        if isinstance(step, PageIn):
+            following = min(begins[at], following) - problem.tensors[step.tensor].page_in_ns
+            wanted[at] = following
+    ram = list(ram)
+    moved: dict[int, list[Step]] = {}  # what is issued right before the step at a position
+    barrier = 0
+    for at, step in enumerate(steps):
+        if isinstance(step, PageOut):
+            barrier = at + 1
+        if not isinstance(step, PageIn):
+            continue
+        size, to = problem.tensors[step.tensor].size_bytes, at
+        while to > barrier and begins[to] > wanted[at] and ram[to - 1] + size <= room:
+            if _concerns(problem, steps[to - 1], step.tensor):
+                break
+            to -= 1
+            ram[to] += size
+        moved.setdefault(to, []).append(step)
+        barrier = to
+    result: list[Step] = []
+    for at, step in enumerate(steps):
+        result += moved.get(at, [])
+        if not isinstance(step, PageIn):
+            result.append(step)
+    return tuple(result)
+
+
+def _concerns(problem: Problem, step: Step, t: int) -> bool:
+    """Whether a page-in of `t` must stay behind this step: before it `t` is in RAM, or not yet on the store."""
+    if isinstance(step, Compute):
+        operator = problem.operators[step.operator]
+        return t in operator.inputs or t in operator.outputs
+    return step.tensor == t
+
+
+def _put_off(problem: Problem, steps: Sequence[Step], room: int) -> tuple[Step, ...]:
+    """Frees of what is still on its way out wait until it is through, or until RAM is needed."""
+    clock, result = Clock(problem), list[Step]()
+    waiting: dict[int, int] = {}  # tensor -> bytes
+    ram = ram_bytes(problem, steps)
+    sizes = _freed_bytes(problem, steps)
+
+    def emit(step: Step) -> None:
+        clock.execute(step)
+        result.append(step)
+
+    def release(t: int) -> None:
+        del waiting[t]
+        emit(Free(t))
+
+    for at, step in enumerate(steps):
+        for t in [t for t in waiting if clock.out_ns[t] <= clock.now_ns]:
+            release(t)
+        comes = (
+            problem.operators[step.operator].outputs
+            if isinstance(step, Compute)
+            else (step.tensor,)
+            if isinstance(step, PageIn)
+            else ()
+        )
+        for t in comes:
+            if t in waiting:
+                release(t)
+        while waiting and ram[at] + sum(waiting.values()) > room:
+            release(min(waiting, key=lambda t: (clock.out_ns[t], t)))
+        if isinstance(step, Free) and clock.out_ns.get(step.tensor, 0) > clock.now_ns:
+            waiting[step.tensor] = sizes[at]
+        else:
+            emit(step)
+    for t in sorted(waiting, key=lambda t: (clock.out_ns[t], t)):
+        release(t)
+    return tuple(result)
+
+
+def _freed_bytes(problem: Problem, steps: Sequence[Step]) -> dict[int, int]:
+    """By position of a Free, what it frees: what is made in place occupies the bytes of its input."""
+    resident = {i: t.size_bytes for i, t in enumerate(problem.tensors) if t.initial == "ram"}
+    freed = {}
+    for at, step in enumerate(steps):
+        if isinstance(step, Compute):
+            took = {o: i for i, o in step.in_place}
+            for o in problem.operators[step.operator].outputs:
+                resident[o] = resident.pop(took[o]) if o in took else problem.tensors[o].size_bytes
+        elif isinstance(step, PageIn):
+            resident[step.tensor] = problem.tensors[step.tensor].size_bytes
+        elif isinstance(step, Free):
+            freed[at] = resident.pop(step.tensor)
+    return freed

@@ -1,0 +1,232 @@
+"""Transfers that overlap compute: timelines made by hand, two simulations that must agree, schedules that hide them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from poetc.errors import InfeasibleError, LimitError
+from poetc.scheduling import (
+    Completer,
+    Compute,
+    Free,
+    OperatorSpec,
+    PageIn,
+    PageOut,
+    Paging,
+    Problem,
+    Proof,
+    Schedule,
+    ScheduleError,
+    SolveOptions,
+    Status,
+    Step,
+    TensorSpec,
+    Trace,
+    keep_all_peak_bytes,
+    verify,
+)
+from poetc.scheduling._transfers import overlapped_ns, ram_bytes
+from poetc.solvers import solve
+from poetc.solvers._cuts import CutModel
+from poetc.solvers._model import Model
+from tests.support.problems import random_actions, random_dag, training_problem, with_budget
+
+
+def checked(problem: Problem, steps: tuple[Step, ...]) -> Trace:
+    energy = 0
+    for s in steps:
+        if isinstance(s, Compute):
+            energy += problem.operators[s.operator].energy_pj
+        elif isinstance(s, PageOut):
+            energy += problem.tensors[s.tensor].page_out_pj
+        elif isinstance(s, PageIn):
+            energy += problem.tensors[s.tensor].page_in_pj
+    proof = Proof(status=Status.FEASIBLE, objective=energy, bound=0, schedule_class="test")
+    return verify(problem, Schedule(solver="test", steps=steps, proof=proof))
+
+
+def line(*, full_duplex: bool = False) -> Problem:
+    """a = f(), b = g(), c = h(a), each 100 ns; a takes 60 ns out and 40 ns in, b 30 and 30."""
+    tensors = (
+        TensorSpec(name="a", size_bytes=16, page_out_ns=60, page_in_ns=40),
+        TensorSpec(name="b", size_bytes=16, page_out_ns=30, page_in_ns=30),
+        TensorSpec(name="c", size_bytes=16, final="ram"),
+    )
+    reads = ((), (), (0, 1))
+    operators = tuple(
+        OperatorSpec(name=n, inputs=reads[k], outputs=(k,), time_ns=100, energy_pj=1) for k, n in enumerate("fgh")
+    )
+    return Problem(
+        name="line",
+        tensors=tensors,
+        operators=operators,
+        budget_bytes=48,
+        paging=Paging.DMA,
+        dma_full_duplex=full_duplex,
+    )
+
+
+@pytest.mark.parametrize(
+    "steps, time_ns",
+    [
+        # Out behind g, in behind nothing: h waits for the whole page-in.
+        ((Compute(0), PageOut(0), Compute(1), Free(0), PageIn(0), Compute(2), Free(0), Free(1)), 200 + 40 + 100),
+        # The Free stands before g: it waits for the page-out to be through.
+        ((Compute(0), PageOut(0), Free(0), Compute(1), PageIn(0), Compute(2), Free(0), Free(1)), 100 + 60 + 100 + 140),
+        # Issued before g, the page-in is hidden: out until 160, in until 200.
+        ((Compute(0), PageOut(0), Free(0), PageIn(0), Compute(1), Compute(2), Free(0), Free(1)), 160 + 100 + 100),
+        # The step is over when the last transfer is.
+        ((Compute(0), Compute(1), Compute(2), PageOut(0), PageOut(1)), 300 + 60 + 30),
+    ],
+)
+def test_timelines(steps: tuple[Step, ...], time_ns: int) -> None:
+    trace = checked(line(), steps)
+    assert trace.time_ns == time_ns == overlapped_ns(line(), steps)
+    assert trace.stall_ns == time_ns - 300
+
+
+def test_one_bus_or_one_each_way() -> None:
+    steps = (
+        *(Compute(0), PageOut(0), Compute(1), Free(0)),  # a is out by 160, now 200
+        *(PageOut(1), PageIn(0), Compute(2)),  # b leaves until 230; a comes until 270, or 240
+    )
+    assert checked(line(), steps).time_ns == 230 + 40 + 100
+    assert checked(line(full_duplex=True), steps).time_ns == 200 + 40 + 100
+
+
+def test_a_buffer_counts_from_the_issue_of_its_page_in_until_its_page_out_is_through() -> None:
+    steps = (Compute(0), PageOut(0), Free(0), PageIn(0), Compute(1), Compute(2))
+    assert checked(line(), steps).ram_bytes[3:5] == (16, 32)
+    with pytest.raises(ScheduleError, match="needs 32 bytes"):
+        checked(replace(line(), budget_bytes=31), steps)
+
+
+def test_work_in_place_waits_until_its_input_has_left() -> None:
+    from poetc.scheduling import InPlace
+
+    problem = line()
+    update = replace(problem.operators[2], in_place=(InPlace(input=0, output=2, required=True),))
+    problem = replace(problem, operators=(*problem.operators[:2], update))
+    steps = (Compute(0), Compute(1), PageOut(0), Compute(2, ((0, 2),)))
+    assert checked(problem, steps).time_ns == 200 + 60 + 100 == overlapped_ns(problem, steps)
+
+
+def test_both_simulations_agree_and_time_lies_between_its_bounds() -> None:
+    paged = faster = 0
+    for seed in range(300):
+        random = Random(seed)
+        problem = random_dag(random, random.randint(2, 8), paging=True)
+        problem = replace(problem, paging=Paging.DMA, dma_full_duplex=seed % 2 == 0)
+        actions = random_actions(random, problem, random.randint(0, 8))
+        sync = replace(problem, paging=Paging.SYNC)
+        plain = Completer(sync).run(actions)
+        problem = replace(problem, budget_bytes=plain.peak_bytes + random.choice((0, 16, 64, 1000)))
+        completion = Completer(problem).run(actions)
+        trace = checked(problem, completion.steps)
+        assert trace.time_ns == completion.time_ns == overlapped_ns(problem, completion.steps)
+        assert trace.peak_bytes == completion.peak_bytes <= problem.budget_bytes
+        fixed = trace.peak_bytes - max(ram_bytes(problem, completion.steps))
+        assert trace.ram_bytes == tuple(fixed + r for r in ram_bytes(problem, completion.steps))
+        assert trace.energy_pj == completion.energy_pj == plain.energy_pj
+        compute = sum(problem.operators[s.operator].time_ns for s in completion.steps if isinstance(s, Compute))
+        bus = [0, 0]
+        for s in completion.steps:
+            if isinstance(s, PageOut):
+                bus[0] += problem.tensors[s.tensor].page_out_ns
+            elif isinstance(s, PageIn):
+                bus[1] += problem.tensors[s.tensor].page_in_ns
+        least = max(compute, *bus) if problem.dma_full_duplex else max(compute, sum(bus))
+        assert least <= trace.time_ns <= compute + sum(bus) == plain.time_ns
+        assert trace.stall_ns == trace.time_ns - compute
+        paged += sum(bus) > 0
+        faster += trace.time_ns < plain.time_ns
+    assert paged > 100
+    assert faster > paged // 2
+
+
+def test_page_ins_are_issued_ahead_and_frees_put_off_as_far_as_ram_allows() -> None:
+    """A chain that pages one tensor over three operators: with room to spare nothing waits, without it all does."""
+    tensors = tuple(TensorSpec(name=f"t{k}", size_bytes=16, page_out_ns=90, page_in_ns=90) for k in range(6))
+    tensors = (*tensors[:5], replace(tensors[5], final="ram"))
+    reads = ((), (0,), (1,), (2,), (3,), (0, 4))
+    operators = tuple(
+        OperatorSpec(name=f"o{k}", inputs=r, outputs=(k,), time_ns=100, energy_pj=1) for k, r in enumerate(reads)
+    )
+    problem = Problem(name="chain", tensors=tensors, operators=operators, budget_bytes=48, paging=Paging.DMA)
+    actions = (Compute(0), PageOut(0), *map(Compute, (1, 2, 3, 4)), PageIn(0), Compute(5))
+    assert Completer(problem).run(actions).time_ns == 600, "out behind o1, in behind o4"
+    tight = Completer(replace(problem, budget_bytes=32)).run(actions)
+    assert (tight.peak_bytes, tight.time_ns) == (48, 690), "over the budget nothing is moved: the page-in is not hidden"
+
+
+OPTIONS = SolveOptions(time_limit_s=60)
+
+
+def slow_store(seed: int) -> Problem:
+    """Three layers whose operators are dear to repeat, a store whose transfers take about as long as an operator."""
+    random = Random(seed)
+    problem = with_budget(training_problem(random, 3, paging=True, skips=0), random.choice((0.5, 0.8)))
+    operators = tuple(replace(o, energy_pj=o.energy_pj * 9) for o in problem.operators)
+    tensors = tuple(replace(t, page_out_ns=t.page_out_ns * 4, page_in_ns=t.page_in_ns * 4) for t in problem.tensors)
+    deadline = int(problem.compute_once_ns * random.choice((1.05, 1.15)))
+    return replace(problem, operators=operators, tensors=tensors, deadline_ns=deadline)
+
+
+def cost_of(problem: Problem) -> int | None:
+    try:
+        schedule = solve(problem, options=SolveOptions(time_limit_s=60, gap=0.01))
+    except (InfeasibleError, LimitError):
+        return None
+    trace = verify(problem, schedule)
+    assert problem.deadline_ns is not None and trace.time_ns <= problem.deadline_ns
+    return trace.energy_pj
+
+
+def test_bounds_hold_and_the_solver_meets_deadlines_that_synchronous_transfers_miss() -> None:
+    better = 0
+    for seed in (1, 3, 4, 6, 9, 10, 13):
+        problem = slow_store(seed)
+        dma = replace(problem, paging=Paging.DMA, dma_full_duplex=seed % 2 == 0)
+        cost, sync = cost_of(dma), cost_of(problem)
+        if cost is None:
+            continue
+        better += sync is None or cost < sync
+        model = Model(dma)
+        for cuts in ((model.cut,), range(model.n_ops)):
+            relaxation = CutModel(model, cuts, between=True).solve(time_limit_s=10, max_nodes=50)
+            assert not relaxation.infeasible and relaxation.bound <= cost, seed
+    assert better > 3
+
+
+def test_the_row_for_the_bus_refuses_what_no_overlap_can_hide() -> None:
+    """Compute would fit the deadline twice, the transfers do not fit once."""
+    tensors = (
+        TensorSpec(name="w", size_bytes=16, initial="store", page_in_ns=500),
+        TensorSpec(name="y", size_bytes=16, final="ram"),
+        TensorSpec(name="z", size_bytes=16, final="ram"),
+    )
+    operators = (
+        OperatorSpec(name="f", inputs=(), outputs=(1,), time_ns=100, energy_pj=1),
+        OperatorSpec(name="g", inputs=(0,), outputs=(2,), time_ns=100, energy_pj=1),
+    )
+    problem = Problem(
+        name="bus", tensors=tensors, operators=operators, budget_bytes=64, deadline_ns=450, paging=Paging.DMA
+    )
+    model = Model(problem)
+    assert CutModel(model, (1,)).solve(time_limit_s=5).infeasible
+    assert not CutModel(Model(replace(problem, deadline_ns=600)), (1,)).solve(time_limit_s=5).infeasible
+    with pytest.raises(InfeasibleError):
+        solve(problem, options=OPTIONS)
+    assert (
+        verify(replace(problem, deadline_ns=600), solve(replace(problem, deadline_ns=600), options=OPTIONS)).time_ns
+        == 600
+    )
+
+
+def test_keep_all_peak_is_that_of_synchronous_transfers() -> None:
+    for seed in range(20):
+        problem = random_dag(Random(seed), 5, paging=True)
+        assert keep_all_peak_bytes(replace(problem, paging=Paging.DMA)) == keep_all_peak_bytes(problem)
