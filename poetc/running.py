@@ -13,7 +13,7 @@ import numpy as np
 from poetc import artifact, codegen, outputs
 from poetc.artifact import Artifact
 from poetc.codegen import BOARDS
-from poetc.codegen.program import PageOut, Program
+from poetc.codegen.program import TRAILER_BYTES, PageOut, Program
 from poetc.errors import CheckFailed, UsageError
 from poetc.graph import Array, Value
 
@@ -123,6 +123,7 @@ def _document(solved: Artifact, program: Program, firmware: codegen.Firmware, ru
         "state_sha256": run.state_sha256,
         "gradients_crc": [f"{crc:08x}" for crc in run.gradients_crc] or None,
         "checkpoint_steps": firmware.checkpoint_steps,
+        "checkpoint_written_bytes": _checkpoint_bytes(program) if firmware.checkpoint_steps else 0,
         "flash_bytes": elf.flash_bytes,
         "ram_bytes": elf.data_bytes + elf.bss_bytes,
         "variables_bytes": _span(elf, "poetc_data", "poetc_bss_end"),
@@ -139,6 +140,11 @@ def _written_bytes(program: Program) -> int:
     """What one step writes to the store, in whole blocks."""
     pages = (program.pages[i.page] for i in program.instructions if isinstance(i, PageOut))
     return sum(page.block_count for page in pages) * program.block_bytes
+
+
+def _checkpoint_bytes(program: Program) -> int:
+    """What one checkpoint writes to the store, in whole blocks."""
+    return -(-(program.state_bytes + TRAILER_BYTES) // program.block_bytes) * program.block_bytes
 
 
 def _span(elf: codegen.Elf, first: str, end: str) -> int | None:

@@ -195,6 +195,7 @@ def run_text(document: Mapping[str, Any]) -> str:
             ("instructions", count("instructions")),
             ("pages", f"{document['page_outs']:,} out, {document['page_ins']:,} in"),
             ("written a step", size(document["store_written_bytes"] or None)),
+            ("written a checkpoint", size(document.get("checkpoint_written_bytes") or None)),
             ("state", document["state_sha256"]),
         )
     )
