@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -102,6 +103,17 @@ class ReduceSum(Reduction):
 
     def backward(self, b: Builder, op: Operator, gy: str) -> str:
         return expand(b, gy, b.type(op.inputs[0]).shape)
+
+    def kernel(self, op: Bound) -> Kernel:
+        """Rows in one piece, or columns side by side, have a kernel each."""
+        kernel = super().kernel(op)
+        ints = kernel.ints
+        kept, reduced = ints[: 1 + 2 * ints[0]], ints[1 + 2 * ints[0] :]
+        if reduced[2 * reduced[0]] == 1 and reduced[reduced[0]] >= 16:
+            return replace(kernel, symbol=f"{kernel.symbol}_rows")
+        if kept[2 * kept[0]] == 1 and kept[kept[0]] >= 4:
+            return replace(kernel, symbol=f"{kernel.symbol}_columns")
+        return kernel
 
 
 @register

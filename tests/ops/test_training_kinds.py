@@ -86,12 +86,40 @@ def test_vector_and_scalar_targets_agree_bit_for_bit() -> None:
         ("MatMul", {"trans_b": True}, [(7, 90), (9, 90)]),
         ("MatMul", {"trans_a": True, "trans_b": True}, [(90, 7), (9, 90)]),
         ("BatchNormStats", {}, [(3, 4, 9, 11)]),
+        ("Softmax", {"axis": 1}, [(5, 150)]),
+        ("SoftmaxGrad", {"axis": 1}, [(5, 150), (5, 150)]),
+        ("LayerNorm", {"axis": -1, "epsilon": 1e-5}, [(3, 1100), (1100,), (1100,)]),
+        ("LayerNormGradInput", {"axis": -1}, [(3, 150), (3,), (3,), (150,), (3, 150)]),
+        ("ReduceSum", {"axes": (0,), "keepdims": False}, [(150, 37)]),
+        ("ReduceSum", {"axes": (0, 2), "keepdims": False}, [(3, 5, 150)]),
     ]
     for kind, attributes, inputs in calls:
         given = arrays(inputs)
         expected = run_kernel(kind, attributes, given)
         actual = run_kernel(kind, attributes, given, lib=scalar)
         assert [y.tobytes() for y in actual] == [y.tobytes() for y in expected], kind
+
+
+SPECIAL = [0.0, -0.0, 1e-45, 1e-39, -1e-6, 6e-5, 0.625, 0.92, 3.95, 9.5, 18, 89, 88.9, 104, 105, 1e30, np.inf]
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes"),
+    [*((k, {}) for k in ("Exp", "Erf", "Tanh", "Sigmoid", "Silu", "Gelu")), ("Gelu", {"approximate": "tanh"})],
+)
+def test_functions_on_vectors_have_the_bits_of_scalars(kind: str, attributes: dict[str, Attribute]) -> None:
+    """All arguments that take another branch, and many that do not; the ends of a row are scalars on every target."""
+    special = np.float32(SPECIAL)
+    dense = np.linspace(-20, 20, 40001, dtype=np.float32)
+    x = np.concatenate([special, -special, dense, np.linspace(-110, 95, 4001, dtype=np.float32)])
+    gy = np.cos(np.resize(dense, x.size))
+    scalar = build_library("-U__SSE2__", "-U__aarch64__")
+    for lib in (None, build_library("-march=native")):
+        for name, inputs in ((kind, [x]), (f"{kind}Grad", [x, gy])):
+            (expected,) = run_kernel(name, attributes, inputs, lib=scalar)
+            (actual,) = run_kernel(name, attributes, inputs, lib=lib)
+            same = (actual.view(np.uint32) == expected.view(np.uint32)) | (np.isnan(actual) & np.isnan(expected))
+            assert same.all(), (name, x[~same][:5], actual[~same][:5], expected[~same][:5])
 
 
 def test_tiling_does_not_change_a_pixel() -> None:

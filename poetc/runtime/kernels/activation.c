@@ -28,10 +28,10 @@ POETC_UNARY_GRAD(clip, (s > p[0]) & (s < p[1]) ? g : 0.0f)
 POETC_UNARY(hard_sigmoid, poetc_clamp(x * p[0] + p[1], 0.0f, 1.0f))
 POETC_UNARY_GRAD(hard_sigmoid, s > 0.0f && s < 1.0f ? p[0] * g : 0.0f)
 
-POETC_UNARY(sigmoid, poetc_sigmoidf(x))
+POETC_UNARY_WIDE(sigmoid, poetc_sigmoidf(x), poetc_sigmoidv(x))
 POETC_UNARY_GRAD(sigmoid, s * (1.0f - s) * g)
 
-POETC_UNARY(tanh, poetc_tanhf(x))
+POETC_UNARY_WIDE(tanh, poetc_tanhf(x), poetc_tanhv(x))
 POETC_UNARY_GRAD(tanh, (1.0f - s) * (1.0f + s) * g)
 
 static float softplus(float x)
@@ -45,14 +45,25 @@ POETC_UNARY_GRAD(softplus, -poetc_expm1f(-s) * g)
 POETC_UNARY(softsign, x / (1.0f + poetc_fabsf(x)))
 POETC_UNARY_GRAD(softsign, (1.0f - poetc_fabsf(s)) * (1.0f - poetc_fabsf(s)) * g)
 
+#define SILU_SLOPE(x, s) ((s) * (1.0f + (x) * (1.0f - (s))))
+
+POETC_UNARY_WIDE(silu, x *poetc_sigmoidf(x), x *poetc_sigmoidv(x))
+
 static float silu_slope(float x)
 {
-    float s = poetc_sigmoidf(x);
-    return s * (1.0f + x * (1.0f - s));
+    const float s = poetc_sigmoidf(x);
+    return SILU_SLOPE(x, s);
 }
 
-POETC_UNARY(silu, x * poetc_sigmoidf(x))
-POETC_UNARY_GRAD(silu, silu_slope(s) * g)
+#if defined(POETC_WIDE_MATH)
+static inline poetc_vector silu_slopes(poetc_vector x)
+{
+    const poetc_vector s = poetc_sigmoidv(x);
+    return SILU_SLOPE(x, s);
+}
+#endif
+
+POETC_UNARY_GRAD_WIDE(silu, silu_slope(s) * g, silu_slopes(s) * g)
 
 POETC_UNARY(hard_swish, x * poetc_clamp(x / 6.0f + 0.5f, 0.0f, 1.0f))
 POETC_UNARY_GRAD(hard_swish, s <= -3.0f ? 0.0f * g : s >= 3.0f ? g : (s / 3.0f + 0.5f) * g)
@@ -71,24 +82,32 @@ POETC_UNARY_GRAD(mish, mish_slope(s) * g)
 #define SQRT_1_OVER_2_PI 0.39894228f
 #define CUBIC 0.044715f
 
-static float gelu_slope(float x)
-{
-    return 0.5f * (1.0f + poetc_erff(x * SQRT_HALF)) + x * poetc_expf(-0.5f * x * x) * SQRT_1_OVER_2_PI;
-}
+/* `f` or `v`: of a float or of vectors. */
+#define GELU(x, f) (0.5f * (x) * (1.0f + poetc_erf##f((x) * SQRT_HALF)))
+#define GELU_SLOPE(x, f)                                                                                               \
+    (0.5f * (1.0f + poetc_erf##f((x) * SQRT_HALF)) + (x) * poetc_exp##f(-0.5f * (x) * (x)) * SQRT_1_OVER_2_PI)
 
-POETC_UNARY(gelu, 0.5f * x * (1.0f + poetc_erff(x * SQRT_HALF)))
-POETC_UNARY_GRAD(gelu, gelu_slope(s) * g)
+POETC_UNARY_WIDE(gelu, GELU(x, f), GELU(x, v))
+POETC_UNARY_GRAD_WIDE(gelu, GELU_SLOPE(s, f) * g, GELU_SLOPE(s, v) * g)
 
-static float gelu_tanh(float x)
-{
-    return poetc_tanhf(SQRT_2_OVER_PI * (x + CUBIC * x * x * x));
-}
+#define GELU_TANH(x, f) poetc_tanh##f(SQRT_2_OVER_PI * ((x) + CUBIC * (x) * (x) * (x)))
+#define GELU_TANH_SLOPE(x, t)                                                                                          \
+    (0.5f * (1.0f + (t)) +                                                                                             \
+     0.5f * (x) * (1.0f - (t)) * (1.0f + (t)) * SQRT_2_OVER_PI * (1.0f + 3.0f * CUBIC * (x) * (x)))
 
 static float gelu_tanh_slope(float x)
 {
-    float t = gelu_tanh(x);
-    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t) * (1.0f + t) * SQRT_2_OVER_PI * (1.0f + 3.0f * CUBIC * x * x);
+    const float t = GELU_TANH(x, f);
+    return GELU_TANH_SLOPE(x, t);
 }
 
-POETC_UNARY(gelu_tanh, 0.5f * x * (1.0f + gelu_tanh(x)))
-POETC_UNARY_GRAD(gelu_tanh, gelu_tanh_slope(s) * g)
+#if defined(POETC_WIDE_MATH)
+static inline poetc_vector gelu_tanh_slopes(poetc_vector x)
+{
+    const poetc_vector t = GELU_TANH(x, v);
+    return GELU_TANH_SLOPE(x, t);
+}
+#endif
+
+POETC_UNARY_WIDE(gelu_tanh, 0.5f * x * (1.0f + GELU_TANH(x, f)), 0.5f * x * (1.0f + GELU_TANH(x, v)))
+POETC_UNARY_GRAD_WIDE(gelu_tanh, gelu_tanh_slope(s) * g, gelu_tanh_slopes(s) * g)

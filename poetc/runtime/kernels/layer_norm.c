@@ -29,22 +29,16 @@ static scales per_channel(const int32_t *ints)
 
 static float mean_of(const float *x, int32_t count)
 {
-    return poetc_sum(x, count, 1) / (float)count;
+    return poetc_row_sum(x, count) / (float)count;
 }
 
 /* mean of (x - shift)² */
 static float mean_square(const float *x, float shift, int32_t count)
 {
-    poetc_compensated sum = {0.0f, 0.0f};
-    int32_t i = 0;
-    while (i < count) {
-        int32_t end = count - i > BLOCK ? i + BLOCK : count;
-        float part = 0.0f;
-        for (; i < end; i++)
-            part += (x[i] - shift) * (x[i] - shift);
-        poetc_compensated_add(&sum, part);
-    }
-    return sum.total / (float)count;
+    float sum;
+    POETC_LANE_SUM(sum, count, (x[at] - shift) * (x[at] - shift),
+                   (poetc_vector_load(x + at) - shift) * (poetc_vector_load(x + at) - shift));
+    return sum / (float)count;
 }
 
 /* y = (x - mean) * rstd * scale + bias, element by element; `bias` may be NULL. */
@@ -52,7 +46,23 @@ static void apply(const scales *s, int32_t row, const float *x, float mean, floa
                   const float *bias, float *y)
 {
     ptrdiff_t base = (ptrdiff_t)(row % s->wrap) * s->channels;
-    int32_t c, i;
+    int32_t c = 0, i;
+    if (s->pixels == 1) { /* a factor an element */
+        const float *factor = scale + base, *shift = bias ? bias + base : NULL;
+#if POETC_LANES > 1
+        for (; c + POETC_LANES <= s->channels; c += POETC_LANES) {
+            poetc_vector v = (poetc_vector_load(x + c) - mean) * rstd * poetc_vector_load(factor + c);
+            if (shift)
+                v += poetc_vector_load(shift + c);
+            else
+                v += 0.0f;
+            poetc_vector_store(y + c, v);
+        }
+#endif
+        for (; c < s->channels; c++)
+            y[c] = (x[c] - mean) * rstd * factor[c] + (shift ? shift[c] : 0.0f);
+        return;
+    }
     for (c = 0; c < s->channels; c++, x += s->pixels, y += s->pixels) {
         const float factor = scale[base + c], shift = bias ? bias[base + c] : 0.0f;
         for (i = 0; i < s->pixels; i++)
@@ -74,6 +84,32 @@ static int normalise(const poetc_call *call, const scales *s, int has_bias)
     return POETC_OK;
 }
 
+/* A row with a factor an element; see grad_row. */
+static void grad_elements(int32_t length, const float *x, const float *mean, float rstd, const float *factor,
+                          const float *gy, float *gx)
+{
+    const float centre = mean ? *mean : 0.0f;
+    float mean_g = 0.0f, mean_product;
+    int32_t i = 0;
+    if (mean) {
+        POETC_LANE_SUM(mean_g, length, gy[at] * factor[at], poetc_vector_load(gy + at) * poetc_vector_load(factor + at));
+        mean_g /= (float)length;
+    }
+    POETC_LANE_SUM(mean_product, length, gy[at] * factor[at] * ((x[at] - centre) * rstd),
+                   poetc_vector_load(gy + at) * poetc_vector_load(factor + at) *
+                       ((poetc_vector_load(x + at) - centre) * rstd));
+    mean_product /= (float)length;
+#if POETC_LANES > 1
+    for (; i + POETC_LANES <= length; i += POETC_LANES) {
+        const poetc_vector g = poetc_vector_load(gy + i) * poetc_vector_load(factor + i);
+        const poetc_vector normal = (poetc_vector_load(x + i) - centre) * rstd;
+        poetc_vector_store(gx + i, rstd * ((g - mean_g) - normal * mean_product));
+    }
+#endif
+    for (; i < length; i++)
+        gx[i] = rstd * ((gy[i] * factor[i] - mean_g) - (x[i] - centre) * rstd * mean_product);
+}
+
 /* gx = rstd * (g - mean(g) - xhat * mean(g * xhat)), g = gy * scale; without `mean` (RMS norm) the middle term is absent. */
 static void grad_row(const scales *s, int32_t row, const float *x, const float *mean, float rstd, const float *scale,
                      const float *gy, float *gx)
@@ -83,6 +119,10 @@ static void grad_row(const scales *s, int32_t row, const float *x, const float *
     poetc_compensated sum = {0.0f, 0.0f}, products = {0.0f, 0.0f};
     float mean_g, mean_product, part = 0.0f, part_product = 0.0f;
     int32_t terms = 0, c, p, i, end;
+    if (s->pixels == 1) {
+        grad_elements(s->length, x, mean ? mean + row : NULL, rstd, factor, gy, gx);
+        return;
+    }
     for (c = 0; c < s->channels; c++) {
         for (p = 0; p < s->pixels; p = end) {
             end = s->pixels - p > BLOCK ? p + BLOCK : s->pixels;

@@ -242,16 +242,12 @@ static void outer(const product *t)
 #endif
 #endif
 
-/* The sum of the lanes, in the reference order: halves are added until four are left. */
 static inline float sum_lanes(const float *lanes)
 {
 #if LANES == 4
     return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
 #else
-    const poetc_f4 low = poetc_f4_add(poetc_f4_load(lanes), poetc_f4_load(lanes + 8));
-    const poetc_f4 high = poetc_f4_add(poetc_f4_load(lanes + 4), poetc_f4_load(lanes + 12));
-    const poetc_f4 sum = poetc_f4_add(low, high);
-    return poetc_f4_total(sum);
+    return poetc_sum_lanes(lanes);
 #endif
 }
 

@@ -4,6 +4,7 @@
 
 #include "poetc_math.h"
 #include "poetc_vector.h"
+#include "poetc_vector_math.h"
 
 /* `...` computes `result` from the element `at`, for all of them. Results are stored chunk by chunk: the output may be the
  * input, and a compiler that knows that a chunk is read before it is written can use vectors. */
@@ -60,6 +61,54 @@
         (void)p;                                                                                                       \
         POETC_CHUNKS({                                                                                                 \
             float s = saved[at], g = gradient[at];                                                                     \
+            result = (expression);                                                                                     \
+        })                                                                                                             \
+        return POETC_OK;                                                                                               \
+    }
+
+/* The same with whole vectors, where there are any: `wide` is the expression in vectors. */
+#if defined(POETC_WIDE_MATH)
+#define POETC_WIDE(...)                                                                                                \
+    for (; i + POETC_LANES <= count; i += POETC_LANES) {                                                               \
+        poetc_vector result;                                                                                           \
+        __VA_ARGS__                                                                                                    \
+        poetc_vector_store(output + i, result);                                                                        \
+    }
+#else
+#define POETC_WIDE(...)
+#endif
+
+#define POETC_UNARY_WIDE(name, expression, wide)                                                                       \
+    int poetc_op_##name(const poetc_call *call);                                                                       \
+    int poetc_op_##name(const poetc_call *call)                                                                        \
+    {                                                                                                                  \
+        const float *input = poetc_in(call, 0);                                                                        \
+        float *output = poetc_out(call, 1);                                                                            \
+        int32_t i = 0, count = call->ints[0];                                                                          \
+        POETC_WIDE({                                                                                                   \
+            const poetc_vector x = poetc_vector_load(input + i);                                                       \
+            result = (wide);                                                                                           \
+        })                                                                                                             \
+        POETC_SINGLES({                                                                                                \
+            const float x = input[at];                                                                                 \
+            result = (expression);                                                                                     \
+        })                                                                                                             \
+        return POETC_OK;                                                                                               \
+    }
+
+#define POETC_UNARY_GRAD_WIDE(name, expression, wide)                                                                  \
+    int poetc_op_##name##_grad(const poetc_call *call);                                                                \
+    int poetc_op_##name##_grad(const poetc_call *call)                                                                 \
+    {                                                                                                                  \
+        const float *saved = poetc_in(call, 0), *gradient = poetc_in(call, 1);                                         \
+        float *output = poetc_out(call, 2);                                                                            \
+        int32_t i = 0, count = call->ints[0];                                                                          \
+        POETC_WIDE({                                                                                                   \
+            const poetc_vector s = poetc_vector_load(saved + i), g = poetc_vector_load(gradient + i);                  \
+            result = (wide);                                                                                           \
+        })                                                                                                             \
+        POETC_SINGLES({                                                                                                \
+            const float s = saved[at], g = gradient[at];                                                               \
             result = (expression);                                                                                     \
         })                                                                                                             \
         return POETC_OK;                                                                                               \

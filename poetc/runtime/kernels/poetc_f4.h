@@ -136,4 +136,52 @@ static inline void poetc_compensated_add(poetc_compensated *sum, float x)
     sum->total = next;
 }
 
+/* result = the sum over `at` = 0 .. count - 1 of `term` (in scalars; `wide` is the same in vectors), in the reference order: 16
+ * lanes, whose sum is that of their halves, halves again and so on; after each 64 terms a lane it joins the total, with
+ * compensation. */
+#define POETC_SUM_LANES 16
+#define POETC_LANE_SUM(result, count, term, wide)                                                                      \
+    do {                                                                                                               \
+        poetc_compensated sum_of_blocks = {0.0f, 0.0f};                                                                \
+        int32_t at = 0;                                                                                                \
+        while (at < (count)) {                                                                                         \
+            const int32_t most = POETC_SUM_LANES * POETC_SUM_BLOCK;                                                    \
+            const int32_t end = (count) - at > most ? at + most : (count);                                             \
+            float lanes[POETC_SUM_LANES];                                                                              \
+            poetc_vector sums[POETC_SUM_LANES / POETC_LANES];                                                          \
+            int32_t lane;                                                                                              \
+            POETC_UNROLL                                                                                               \
+            for (lane = 0; lane < POETC_SUM_LANES / POETC_LANES; lane++)                                               \
+                sums[lane] = (poetc_vector){0};                                                                        \
+            while (at + POETC_SUM_LANES <= end) {                                                                      \
+                POETC_UNROLL                                                                                           \
+                for (lane = 0; lane < POETC_SUM_LANES / POETC_LANES; lane++, at += POETC_LANES)                        \
+                    sums[lane] += (wide);                                                                              \
+            }                                                                                                          \
+            POETC_UNROLL                                                                                               \
+            for (lane = 0; lane < POETC_SUM_LANES / POETC_LANES; lane++)                                               \
+                poetc_vector_store(lanes + lane * POETC_LANES, sums[lane]);                                            \
+            for (lane = 0; at < end; at++, lane++)                                                                     \
+                lanes[lane] += (term);                                                                                 \
+            poetc_compensated_add(&sum_of_blocks, poetc_sum_lanes(lanes));                                             \
+        }                                                                                                              \
+        (result) = sum_of_blocks.total;                                                                                \
+    } while (0)
+
+static inline float poetc_sum_lanes(const float *lanes)
+{
+    const poetc_f4 low = poetc_f4_add(poetc_f4_load(lanes), poetc_f4_load(lanes + 8));
+    const poetc_f4 high = poetc_f4_add(poetc_f4_load(lanes + 4), poetc_f4_load(lanes + 12));
+    const poetc_f4 sum = poetc_f4_add(low, high);
+    return poetc_f4_total(sum);
+}
+
+/* x[0] + ... + x[count - 1] */
+static inline float poetc_row_sum(const float *x, int32_t count)
+{
+    float total;
+    POETC_LANE_SUM(total, count, x[at], poetc_vector_load(x + at));
+    return total;
+}
+
 #endif

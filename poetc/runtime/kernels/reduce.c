@@ -3,6 +3,7 @@
  * The order is fixed: the reduced elements in memory order, in partial sums of at most POETC_SUM_BLOCK terms that are added
  * with compensation.
  */
+#include "poetc_f4.h"
 #include "poetc_math.h"
 #include "poetc_walk.h"
 
@@ -34,6 +35,78 @@ static int next_output(reduction *r, int32_t *row, int32_t *i, int32_t *offset)
     }
     *offset = *row + *i * poetc_step_of(&r->kept, 0);
     return 1;
+}
+
+/* Columns of a kept row whose elements lie side by side, all at once: each in the reference order. */
+#define TOGETHER 16
+
+POETC_INLINE void sum_columns(reduction *r, const float *x, const int32_t width, float *y)
+{
+    float total[TOGETHER], lost[TOGETHER];
+    int32_t inner = 0, c;
+    for (c = 0; c < width; c++)
+        total[c] = lost[c] = 0.0f;
+    do {
+        const float *p = x + inner;
+        int32_t i = 0;
+        while (i < r->reduced.inner) {
+            const int32_t end =
+                r->reduced.inner - i > POETC_SUM_BLOCK ? i + POETC_SUM_BLOCK : r->reduced.inner;
+            float part[TOGETHER];
+            for (c = 0; c < width; c++)
+                part[c] = 0.0f;
+            for (; i < end; i++, p += r->step)
+                for (c = 0; c < width; c++)
+                    part[c] += p[c];
+            for (c = 0; c < width; c++) {
+                const float term = part[c] - lost[c], next = total[c] + term;
+                lost[c] = (next - total[c]) - term;
+                total[c] = next;
+            }
+        }
+    } while (next_row(r, &inner));
+    for (c = 0; c < width; c++)
+        y[c] = total[c];
+}
+
+static void sum_rows(reduction *r, const float *x, float *y)
+{
+    int32_t row = 0, c;
+    do {
+        for (c = 0; c + TOGETHER <= r->kept.inner; c += TOGETHER, y += TOGETHER)
+            sum_columns(r, x + row + c, TOGETHER, y);
+        if (c < r->kept.inner)
+            sum_columns(r, x + row + c, r->kept.inner - c, y);
+        y += r->kept.inner - c;
+    } while (poetc_next_row(&r->kept, &row, 1));
+}
+
+int poetc_op_reduce_sum_columns(const poetc_call *call);
+int poetc_op_reduce_sum_columns(const poetc_call *call)
+{
+    reduction r;
+    reduction_init(&r, call->ints);
+    sum_rows(&r, poetc_in(call, 0), poetc_out(call, 1));
+    return POETC_OK;
+}
+
+/* Sums of rows that lie in one piece: lanes along the row (poetc_row_sum). */
+int poetc_op_reduce_sum_rows(const poetc_call *call);
+int poetc_op_reduce_sum_rows(const poetc_call *call)
+{
+    const float *x = poetc_in(call, 0);
+    float *y = poetc_out(call, 1);
+    int32_t row = 0, column = 0, offset = 0, inner = 0;
+    reduction r;
+    reduction_init(&r, call->ints);
+    do {
+        poetc_compensated sum = {0.0f, 0.0f};
+        do {
+            poetc_compensated_add(&sum, poetc_row_sum(x + offset + inner, r.reduced.inner));
+        } while (next_row(&r, &inner));
+        *y++ = sum.total;
+    } while (next_output(&r, &row, &column, &offset));
+    return POETC_OK;
 }
 
 /* `term` is in v, an element; `result` in total and count, the number of elements reduced. */

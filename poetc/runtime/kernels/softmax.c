@@ -2,6 +2,7 @@
  * an element before they write it, and may work in place. */
 #include "poetc_f4.h"
 #include "poetc_math.h"
+#include "poetc_vector_math.h"
 
 static float largest(const float *x, int32_t count, int32_t step)
 {
@@ -13,6 +14,62 @@ static float largest(const float *x, int32_t count, int32_t step)
     return best;
 }
 
+static inline float greater(float a, float b)
+{
+    return b > a ? b : a;
+}
+
+/* y = exp(x - shift), a row */
+static void exp_row(float *y, const float *x, float shift, int32_t count)
+{
+    int32_t i = 0;
+#if defined(POETC_WIDE_MATH)
+    for (; i + POETC_LANES <= count; i += POETC_LANES)
+        poetc_vector_store(y + i, poetc_expv(poetc_vector_load(x + i) - shift));
+#endif
+    for (; i < count; i++)
+        y[i] = poetc_expf(x[i] - shift);
+}
+
+static float largest_of_row(const float *x, int32_t count)
+{
+    float best = x[0];
+    int32_t i = 0;
+#if defined(POETC_WIDE_MATH)
+    if (count >= POETC_LANES) {
+        poetc_vector most = poetc_vector_load(x);
+        float lanes[POETC_LANES];
+        for (i = POETC_LANES; i + POETC_LANES <= count; i += POETC_LANES) {
+            const poetc_vector v = poetc_vector_load(x + i);
+            most = poetc_choose(v > most, v, most);
+        }
+        poetc_vector_store(lanes, most);
+        best = greater(best, largest(lanes, POETC_LANES, 1));
+    }
+#endif
+    for (; i < count; i++)
+        best = greater(best, x[i]);
+    return best;
+}
+
+/* All are -inf: zeros, not NaN. */
+static inline float shift_of(float most)
+{
+    return most < -3.402823466e38f ? 0.0f : most;
+}
+
+static void softmax_row(float *y, const float *x, int32_t count)
+{
+    float sum;
+    int32_t i;
+    exp_row(y, x, shift_of(largest_of_row(x, count)), count);
+    sum = poetc_row_sum(y, count);
+    if (sum == 0.0f)
+        sum = 1.0f;
+    for (i = 0; i < count; i++)
+        y[i] /= sum;
+}
+
 int poetc_op_softmax(const poetc_call *call)
 {
     const int32_t before = call->ints[0], along = call->ints[1], after = call->ints[2];
@@ -20,15 +77,18 @@ int poetc_op_softmax(const poetc_call *call)
     float *y = poetc_out(call, 1);
     int32_t b, a, i;
     for (b = 0; b < before; b++, x += (ptrdiff_t)along * after, y += (ptrdiff_t)along * after) {
+        if (after == 1) {
+            softmax_row(y, x, along);
+            continue;
+        }
         for (a = 0; a < after; a++) {
-            const float most = largest(x + a, along, after);
-            const float best = most < -3.402823466e38f ? 0 : most; /* all are -inf: zeros, not NaN */
+            const float best = shift_of(largest(x + a, along, after));
             float sum;
             for (i = 0; i < along; i++)
                 y[(ptrdiff_t)i * after + a] = poetc_expf(x[(ptrdiff_t)i * after + a] - best);
             sum = poetc_sum(y + a, along, after);
-            if (sum == 0)
-                sum = 1;
+            if (sum == 0.0f)
+                sum = 1.0f;
             for (i = 0; i < along; i++)
                 y[(ptrdiff_t)i * after + a] /= sum;
         }
@@ -64,6 +124,15 @@ int poetc_op_softmax_grad(const poetc_call *call)
     const float *y = poetc_in(call, 0), *gy = poetc_in(call, 1);
     float *gx = poetc_out(call, 2);
     int32_t b, a, i;
+    if (after == 1) {
+        for (b = 0; b < before; b++, y += along, gy += along, gx += along) {
+            float sum;
+            POETC_LANE_SUM(sum, along, gy[at] * y[at], poetc_vector_load(gy + at) * poetc_vector_load(y + at));
+            for (i = 0; i < along; i++)
+                gx[i] = y[i] * (gy[i] - sum);
+        }
+        return POETC_OK;
+    }
     for (b = 0; b < before; b++) {
         for (a = 0; a < after; a++) {
             const ptrdiff_t base = (ptrdiff_t)b * along * after + a;
