@@ -1,11 +1,11 @@
-"""Make digits_new_writer.npz: handwritten digits as a new writer would draw them.
+"""Make digits_new_writer.npz, handwritten digits as a new writer would draw them, and digits_first_writers.npz.
 
     python demo/make_data.py DIGITS_NPZ
 
 DIGITS_NPZ holds `x` [1797, 8, 8] (0 .. 16) and `y` [1797], as `sklearn.datasets.load_digits()` gives them (`images`,
-`target`). The first 1000 digits train the model that is shipped (make_model.py). The other 797 are redrawn here:
-slanted, drawn with a broader pen, paler, on a grey page and off centre. Two of three are for training on the device
-(532), every third for measuring (265). Nothing is random.
+`target`). The first 1000 digits train the model that is shipped (make_model.py) and go to digits_first_writers.npz.
+The other 797 are redrawn here: slanted, drawn with a broader pen, paler, on a grey page and off centre. Two of three
+are for training on the device (532), every third for measuring (265). Nothing is random.
 """
 
 from __future__ import annotations
@@ -56,6 +56,11 @@ def main() -> None:
     pixels = np.round(images * (255 / 16)).clip(0, 255).astype(np.uint8)
     labels = digits["y"][FIRST_NEW:].astype(np.uint8)
     measure = np.arange(len(labels)) % 3 == 2
+    np.savez_compressed(
+        Path(__file__).with_name("digits_first_writers.npz"),
+        train_x=np.round(digits["x"][:FIRST_NEW] * (255 / 16)).astype(np.uint8),
+        train_y=digits["y"][:FIRST_NEW].astype(np.uint8),
+    )
     np.savez_compressed(
         Path(__file__).with_name("digits_new_writer.npz"),
         train_x=pixels[~measure],
