@@ -26,6 +26,7 @@ from poetc.scheduling import choose_pairs
 from poetc.solvers._highs import Answer, Mip
 from poetc.solvers._liveness import Profile
 from poetc.solvers._model import NEVER, Model
+from poetc.solvers._rules import ALL, Rules
 
 SCALE = 1000.0  # what every operator once costs in the MIP's units
 RECOMPUTATION_ROWS = 40  # per stage, for the operators with the largest working sets
@@ -79,8 +80,16 @@ def pinned_interval(model: Model, t: int) -> tuple[int, int] | None:
 class CutModel:
     """The relaxed MIP for one list of cuts."""
 
-    def __init__(self, model: Model, cuts: Sequence[int], *, between: bool = False, deadline: bool = True) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: Model,
+        cuts: Sequence[int],
+        *,
+        between: bool = False,
+        deadline: bool = True,
+        rules: Rules = ALL,
+    ) -> None:
+        self.model, self.rules = model, rules
         self.cuts = tuple(cuts)
         self.mip = Mip(offset=SCALE)
         self.unit = max(1.0, float(model.base_cost)) / SCALE
@@ -88,7 +97,7 @@ class CutModel:
         self.run: list[dict[int, int]] = []  # R, only what is optional
         self.load: list[dict[int, int]] = []  # I
         self.store: dict[int, int] = {}  # O
-        self.pinned = [pinned_interval(model, t) for t in range(model.n_tensors)]
+        self.pinned = [pinned_interval(model, t) if rules.cuts_pinned else None for t in range(model.n_tensors)]
         self.proven_infeasible = False
         self._build(between)
         if deadline and model.problem.deadline_ns is not None:
@@ -101,6 +110,8 @@ class CutModel:
     def _useful(self, cut: int) -> set[int]:
         """Tensors that exist before `cut` and that anything at or after it can use."""
         model = self.model
+        if not self.rules.cuts_useful:
+            return {t for t in range(model.n_tensors) if model.producer[t] < cut}
         useful: set[int] = set()
         for t in sorted(range(model.n_tensors), key=lambda t: -model.producer[t]):
             p = model.producer[t]
@@ -131,7 +142,8 @@ class CutModel:
             for t in sorted(useful[g]):
                 if self._is_pinned(t, cut):
                     continue
-                if model.expiry[t] < cut and not (model.pageable[t] or model.on_store[t]):
+                gone = self.rules.cuts_expiry and model.expiry[t] < cut
+                if gone and not (model.pageable[t] or model.on_store[t]):
                     continue
                 hold[t] = mip.column(lower=1.0 if t in inputs else 0.0)
             self.hold.append(hold)
@@ -181,7 +193,7 @@ class CutModel:
             return None
         columns = []
         # What a_g consumes in place is gone for the rest of its stage.
-        if t in self.hold[g] and self.model.expiry[t] != cut:
+        if t in self.hold[g] and not (self.rules.cuts_expiry and self.model.expiry[t] == cut):
             columns.append(self.hold[g][t])
         if p in self.run[g]:
             columns.append(self.run[g][p])
@@ -238,7 +250,8 @@ class CutModel:
         if room < 0:
             self.proven_infeasible = True
             return
-        if sum(value) + (self.model.problem.page_buffer_bytes if self.pages >= 0 else 0) <= room:
+        most = sum(value) + (self.model.problem.page_buffer_bytes if self.pages >= 0 else 0)
+        if most <= room and self.rules.cuts_slack_rows:
             return
         if self.pages >= 0:
             index, value = [*index, self.pages], [*value, float(self.model.problem.page_buffer_bytes)]
@@ -259,7 +272,8 @@ class CutModel:
             fixed = self._fixed_bytes(w, operands) + working_set_bytes(model, w)
             kept = [t for t in stays if t not in operands and not self._is_pinned(t, w)]
             self._ram_row([stays[t] for t in kept], [float(model.size[t]) for t in kept], capacity - fixed)
-        self._during_recomputation(g, end, capacity, stays)
+        if self.rules.cuts_recomputation_rows:
+            self._during_recomputation(g, end, capacity, stays)
 
     def _stay(self, column: int, made: list[int]) -> int:
         """A column that is 1 if what is in RAM at the next cut was neither made nor paged in during the stage."""

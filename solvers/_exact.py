@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from poetc.solvers._model import Model
+from poetc.solvers._rules import ALL, Rules
 
 _State = tuple[int, int, int]  # operators done, RAM and store as bit masks
 
@@ -30,15 +31,17 @@ class ExactResult:
     complete: bool  # False: the limit on states came first
 
 
-def search(model: Model, *, max_states: int, stop_at: float, cutoff: float = math.inf) -> ExactResult:
+def search(
+    model: Model, *, max_states: int, stop_at: float, cutoff: float = math.inf, rules: Rules = ALL
+) -> ExactResult:
     """Schedules that cost `cutoff` or more are of no interest. The best of not paging at all and paging."""
     results = []
     if not model.must_page:
-        results.append(_Search(model, False, max_states, stop_at, cutoff).run())
+        results.append(_Search(model, False, max_states, stop_at, cutoff, rules).run())
         if results[0].codes is not None:
             cutoff = min(cutoff, model.cost(results[0].codes))
     if model.can_page:
-        results.append(_Search(model, True, max_states, stop_at, cutoff).run())
+        results.append(_Search(model, True, max_states, stop_at, cutoff, rules).run())
     best = min((r for r in results if r.codes is not None), key=lambda r: model.cost(r.codes or []), default=None)
     return ExactResult(
         best.codes if best is not None else None, min(r.bound for r in results), all(r.complete for r in results)
@@ -46,10 +49,10 @@ def search(model: Model, *, max_states: int, stop_at: float, cutoff: float = mat
 
 
 class _Search:
-    def __init__(self, model: Model, pages: bool, max_states: int, stop_at: float, cutoff: float) -> None:
-        self.model, self.pages = model, pages
+    def __init__(self, model: Model, pages: bool, max_states: int, stop_at: float, cutoff: float, rules: Rules) -> None:
+        self.model, self.pages, self.rules = model, pages, rules
         self.max_states, self.stop_at = max_states, stop_at
-        self.spare_cost = cutoff - model.base_cost
+        self.spare_cost = cutoff - model.base_cost if rules.search_cutoff else math.inf
         self.room = model.paging_capacity if pages else model.capacity
         n, m = model.n_ops, model.n_tensors
         self.reads = [_mask(model.inputs[v]) for v in range(n)]
@@ -127,6 +130,8 @@ class _Search:
 
     def _useful(self, done: int, store: int) -> int:
         """What an operator to come, the end, or the recomputation of such a tensor can read."""
+        if not self.rules.search_useless_leaves:
+            return (1 << self.model.n_tensors) - 1
         useful = self.end_ram | (self.end_store & ~store)
         for v in range(self.model.n_ops - 1, -1, -1):
             if v >= done or (self.model.recomputable[v] and self.makes[v] & useful):
@@ -139,11 +144,12 @@ class _Search:
         done, ram, store = state
         useful = self._useful(done, store)
         ram &= useful
+        useful_again = self.rules.search_useful_again
         for v in range(min(done + 1, n)):
             again = v < done
             if self.reads[v] & ~ram:
                 continue
-            if again and (not model.recomputable[v] or not self.makes[v] & useful & ~ram):
+            if again and not (model.recomputable[v] and (not useful_again or self.makes[v] & useful & ~ram)):
                 continue
             cost, ns = (model.op_cost[v], model.op_ns[v]) if again else (0.0, 0)
             rest = ram & ~self.makes[v]
@@ -194,7 +200,10 @@ class _Search:
         stack = [(0, 0, 0)]
         while stack:
             i, chosen, freed = stack.pop()
-            if freed >= excess:
+            if freed >= excess and i < len(candidates) and not self.rules.search_minimal_drops:
+                stack.append((i + 1, chosen, freed))
+                stack.append((i + 1, chosen | 1 << candidates[i], freed + size[candidates[i]]))
+            elif freed >= excess:
                 # Sizes fall, so the last one chosen is the smallest; without it the set was too small.
                 yield chosen
             elif i < len(candidates) and freed + tails[i] >= excess:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from poetc.solvers._cuts import CutModel
 from poetc.solvers._model import Model
+from poetc.solvers._rules import ALL, Rules
 
 Terms = dict[int, float]
 
@@ -24,8 +25,8 @@ Terms = dict[int, float]
 class StagedModel(CutModel):
     """Build with the first cut; `solve` as CutModel. Its bound holds for staged schedules only."""
 
-    def __init__(self, model: Model, first: int) -> None:
-        super().__init__(model, range(first, model.n_ops))
+    def __init__(self, model: Model, first: int, rules: Rules = ALL) -> None:
+        super().__init__(model, range(first, model.n_ops), rules=rules)
         if self.proven_infeasible:
             return
         self.capacity = model.paging_capacity if model.must_page else model.capacity
@@ -44,7 +45,7 @@ class StagedModel(CutModel):
         if room < 0 and not any(x < 0 for x in terms.values()):
             self.proven_infeasible = True
             return
-        if sum(max(0.0, x) for x in terms.values()) <= room:
+        if sum(max(0.0, x) for x in terms.values()) <= room and self.rules.cuts_slack_rows:
             return
         scale = float(max(1, self.capacity))
         self.mip.row(list(terms), [x / scale for x in terms.values()], upper=room / scale)

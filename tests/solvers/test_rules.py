@@ -1,0 +1,89 @@
+"""Ablation: every rule that leaves something out, off alone and all together, against the exhaustive optimum."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from poetc.scheduling import Completer
+from poetc.solvers._cuts import CutModel
+from poetc.solvers._exact import search
+from poetc.solvers._model import Model
+from poetc.solvers._plans import codes_of
+from poetc.solvers._rules import ALL, Rules
+from poetc.solvers._staged import StagedModel
+from tests.solvers.cases import case
+
+SEEDS = range(80)
+NAMES = [f.name for f in fields(Rules)]
+NONE = Rules(**dict.fromkeys(NAMES, False))
+SEARCH = {n: replace(ALL, **{n: False}) for n in NAMES if n.startswith("search_")} | {"none": NONE}
+CUTS = {n: replace(ALL, **{n: False}) for n in NAMES if n.startswith("cuts_")} | {"none": NONE}
+
+
+def test_every_rule_is_ablated() -> None:
+    assert {n for n in (*SEARCH, *CUTS) if n != "none"} == set(NAMES)
+    assert all(getattr(ALL, n) and not getattr(NONE, n) for n in NAMES)
+
+
+@pytest.mark.parametrize("rules", SEARCH.values(), ids=SEARCH)
+def test_exhaustive_search_finds_the_same_optimum_without_a_rule(rules: Rules) -> None:
+    compared = 0
+    for seed in range(240) if rules.search_useless_leaves else SEEDS:
+        problem, optimum = case(seed)
+        model = Model(problem)
+        if model.n_ops > 6:
+            continue  # without rules the states are too many
+        cutoff = float("inf") if optimum is None else optimum.cost + 1.0
+        result = search(model, max_states=20_000, stop_at=float("inf"), cutoff=cutoff, rules=rules)
+        if not result.complete:
+            assert optimum is None or result.bound <= optimum.cost, seed
+            continue
+        compared += 1
+        if optimum is None:
+            assert result.codes is None, seed
+            continue
+        assert result.codes is not None, seed
+        assert model.cost(result.codes) == optimum.cost == result.bound, seed
+        assert Completer(problem).run(model.actions(result.codes)).peak_bytes <= problem.budget_bytes, seed
+    assert compared > 20
+
+
+@pytest.mark.parametrize("rules", CUTS.values(), ids=CUTS)
+def test_relaxations_stay_bounds_without_a_rule(rules: Rules) -> None:
+    weaker = compared = 0
+    for seed in SEEDS:
+        problem, optimum = case(seed)
+        model = Model(problem)
+        for cuts in ((model.cut,), range(model.n_ops), range(1, model.n_ops, 3)):
+            with_all = CutModel(model, cuts, between=True).solve(time_limit_s=10)
+            without = CutModel(model, cuts, between=True, rules=rules).solve(time_limit_s=10)
+            if optimum is not None:
+                assert not without.infeasible, (seed, cuts)
+                assert without.bound <= optimum.cost, (seed, cuts)
+            if without.exact and with_all.exact:
+                compared += 1
+                assert without.infeasible <= with_all.infeasible, (seed, cuts)
+                assert with_all.infeasible or without.bound <= with_all.bound, (seed, cuts)
+                weaker += with_all.infeasible > without.infeasible or without.bound < with_all.bound
+    assert compared > 100
+    if rules == NONE:
+        assert weaker > 5, "the rules do something"
+
+
+@pytest.mark.parametrize("rules", CUTS.values(), ids=CUTS)
+def test_the_staged_milp_spells_out_what_fits_without_a_rule(rules: Rules) -> None:
+    spelled = 0
+    for seed in SEEDS:
+        problem, optimum = case(seed)
+        model = Model(problem)
+        result = StagedModel(model, 0, rules).solve(time_limit_s=10, max_nodes=300)
+        codes = codes_of(model, result) if result.held else None
+        if codes is None or optimum is None:
+            continue
+        if Completer(problem).run(model.actions(codes)).peak_bytes > problem.budget_bytes:
+            continue
+        spelled += 1
+        assert model.cost(codes) >= optimum.cost, seed
+    assert spelled > 15
