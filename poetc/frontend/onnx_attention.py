@@ -42,7 +42,7 @@ def attention(c: Importer, n: Node) -> Sequence[str]:
     total = c.shape(keys)[2]
     scale = n.get_float("scale") if n.has("scale") else 1.0 / math.sqrt(size)
     raw = scores = c.emit1("MatMul", [queries, keys], {"trans_b": True, "alpha": scale})
-    if cap := n.get_float("softcap", 0.0):
+    if (cap := n.get_float("softcap", 0.0)) > 0:
         scores = c.affine(c.emit1("Tanh", [c.affine(scores, 1.0 / cap)]), cap)
     capped = scores
     visible = _visible(c, n, length, total, past_keys)
