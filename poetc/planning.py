@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from poetc import solvers
 from poetc.errors import InfeasibleError, LimitError
-from poetc.scheduling import pack
-from poetc.scheduling.problem import Problem
+from poetc.scheduling import Completer, pack, settled
+from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions, Status
 
 Progress = Callable[[str], None]
@@ -75,7 +75,8 @@ def solve_and_pack(
         raise _with_smallest(problem, error, progress, search_s) from error
     except LimitError as error:
         return _smallest_instead(problem, solver, None, str(error), progress, search_s)
-    plan = pack(problem, solved)
+    solved, plan = _less_ahead(problem, first, pack(problem, first))
+    first = solved
     budget = problem.budget_bytes
     for _ in range(PACK_ATTEMPTS):
         excess = ram_bytes(problem, plan) - problem.budget_bytes
@@ -90,9 +91,28 @@ def solve_and_pack(
             )
         except (InfeasibleError, LimitError):
             break
-        plan = pack(problem, solved)
+        solved, plan = _less_ahead(problem, solved, pack(problem, solved))
     why = f"a schedule fits the budget of {problem.budget_bytes} bytes, but none was found that can be packed into it"
     return _smallest_instead(problem, solver, first, why, progress, search_s)
+
+
+def _less_ahead(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> tuple[Schedule, MemoryPlan]:
+    """Where transfers overlap compute, the same actions with less issued ahead, if that packs into the budget."""
+    fits = ram_bytes(problem, plan) <= problem.budget_bytes
+    if fits or problem.paging is not Paging.DMA:
+        return schedule, plan
+    actions, budget, packed = settled(problem, schedule.steps), problem.budget_bytes, plan
+    for _ in range(PACK_ATTEMPTS):
+        budget -= ram_bytes(problem, packed) - problem.budget_bytes
+        completion = Completer(replace(problem, budget_bytes=max(0, budget))).run(actions)
+        late = problem.deadline_ns is not None and completion.time_ns > problem.deadline_ns
+        if late or completion.peak_bytes > problem.budget_bytes:
+            break
+        fewer = replace(schedule, steps=completion.steps)
+        packed = pack(problem, fewer)
+        if ram_bytes(problem, packed) <= problem.budget_bytes:
+            return fewer, packed
+    return schedule, plan
 
 
 def _relabelled(solved: Schedule, first: Schedule) -> Schedule:

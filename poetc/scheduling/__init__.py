@@ -17,6 +17,7 @@ from poetc.scheduling._json import (
 from poetc.scheduling._keep_all import keep_all, keep_all_actions, keep_all_peak_bytes
 from poetc.scheduling._packing import pack
 from poetc.scheduling._plan_checker import PlanError, verify_plan
+from poetc.scheduling._transfers import settled
 from poetc.scheduling._validation import validate_problem
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, Semantics, TensorSpec
 from poetc.scheduling.schedule import (
@@ -72,6 +73,7 @@ __all__ = [
     "problem_to_json",
     "schedule_from_json",
     "schedule_to_json",
+    "settled",
     "state_chains",
     "validate_problem",
     "verify",

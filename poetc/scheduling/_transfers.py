@@ -72,6 +72,25 @@ def hide_transfers(problem: Problem, steps: tuple[Step, ...]) -> tuple[Step, ...
     return min(candidates, key=lambda s: overlapped_ns(problem, s))
 
 
+def settled(problem: Problem, steps: Sequence[Step]) -> list[Compute | PageIn | PageOut]:
+    """The actions of a schedule with every page-in back where something reads it first (or at the end)."""
+    actions: list[Compute | PageIn | PageOut] = []
+    waiting: dict[int, PageIn] = {}
+    for step in steps:
+        match step:
+            case PageIn(t):
+                waiting[t] = step
+            case Compute(index):
+                actions += [waiting.pop(t) for t in problem.operators[index].inputs if t in waiting]
+                actions.append(step)
+            case PageOut(t):
+                actions += [waiting.pop(t)] if t in waiting else []
+                actions.append(step)
+            case Free(t):
+                waiting.pop(t, None)
+    return [*actions, *waiting.values()]
+
+
 def ram_bytes(problem: Problem, steps: Sequence[Step]) -> list[int]:
     """RAM during each step, without what is fixed (base, page buffer)."""
     resident = {i: t.size_bytes for i, t in enumerate(problem.tensors) if t.initial == "ram"}

@@ -26,6 +26,7 @@ from poetc.scheduling import (
     TensorSpec,
     Trace,
     keep_all_peak_bytes,
+    settled,
     verify,
 )
 from poetc.scheduling._transfers import overlapped_ns, ram_bytes
@@ -230,3 +231,20 @@ def test_keep_all_peak_is_that_of_synchronous_transfers() -> None:
     for seed in range(20):
         problem = random_dag(Random(seed), 5, paging=True)
         assert keep_all_peak_bytes(replace(problem, paging=Paging.DMA)) == keep_all_peak_bytes(problem)
+
+
+def test_what_was_issued_ahead_can_be_taken_back() -> None:
+    """The actions without their head start, completed for synchronous transfers, need no more RAM than before."""
+    moved = 0
+    for seed in range(100):
+        random = Random(seed)
+        problem = replace(random_dag(random, random.randint(2, 8), paging=True), paging=Paging.DMA)
+        actions = random_actions(random, problem, random.randint(0, 8))
+        sync = replace(problem, paging=Paging.SYNC)
+        plain = Completer(sync).run(actions)
+        ahead = Completer(replace(problem, budget_bytes=plain.peak_bytes + 64)).run(actions)
+        again = Completer(sync).run(settled(problem, ahead.steps))
+        assert again.energy_pj <= plain.energy_pj
+        assert again.peak_bytes <= plain.peak_bytes, seed
+        moved += ahead.steps != plain.steps
+    assert moved > 20
