@@ -177,3 +177,10 @@ def test_biases_that_a_norm_takes_away_are_not_trained(tmp_path: Path, op: str) 
     assert step.zero_gradients == ("b",)
     assert set(step.gradients) == {"w", "s", "o"}
     assert not training.build(graph, TrainingOptions(loss="mse", weight_decay=0.1)).zero_gradients
+
+
+@pytest.mark.parametrize("cap", [-1.0, 0.0])
+def test_a_softcap_that_is_not_positive_caps_nothing(tmp_path: Path, cap: float) -> None:
+    node = make_node("Attention", ["q", "q", "q"], ["y"], softcap=cap)
+    graph = load(save(make([node], {"q": (1, 1, 2, 3)}, ["y"], opset=23), tmp_path))
+    assert "Tanh" not in kinds(graph)
