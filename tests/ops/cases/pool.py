@@ -39,4 +39,7 @@ CASES = [
     *cases(),
     Case("MaxPool", (distinct((1, 2, 20, 18)),), {"kernel": (17, 16), "strides": (2, 1)}, note="wide"),
     Case("MaxPool", (integers((1, 2, 6, 6), 0, 3, np.float32),), {"kernel": (3, 3)}, gradient=False),
+    Case(
+        "MaxPool", (integers((2, 3, 9, 71), 0, 3, np.float32),), {"kernel": (2, 2), "strides": (2, 2)}, gradient=False
+    ),
 ]
