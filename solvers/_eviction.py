@@ -21,6 +21,7 @@ import numpy.typing as npt
 from poetc.solvers._model import NEVER, Model
 
 INFINITE = math.inf
+LONGEST_CLOSURE = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +165,9 @@ class Simulation:
                             self.cost_known[o] = False
                             stack.append(o)
 
-    def _closure(self, t: int) -> float:
+    def _closure(self, t: int, limit: float = INFINITE) -> float:
         """Cost of recomputing `t` from what is in RAM or on the store; infinite if that is impossible when it is
-        needed.
+        needed, or takes more than LONGEST_CLOSURE operators. It is counted no further than to `limit`.
         """
         model = self.model
         if not self.policy.recompute:
@@ -185,6 +186,10 @@ class Simulation:
                 return INFINITE
             seen_ops.add(v)
             total += model.op_cost[v]
+            if total >= limit:
+                return total  # what was not looked at can only add to it
+            if len(seen_ops) > LONGEST_CLOSURE:
+                return INFINITE
             for u in model.inputs[v]:
                 if mark[u] == stamp:
                     continue
@@ -209,6 +214,10 @@ class Simulation:
             return INFINITE
         return model.in_cost[t] + (0 if model.ends_on_store[t] else model.out_cost[t])
 
+    def _cheaper_to_page(self, t: int) -> bool:
+        cost = self._page_cost(t)
+        return cost < INFINITE and (cost == 0 or self._closure(t, cost) > cost)
+
     def _refresh(self) -> None:
         self._refresh_needs()
         if self.dirty:
@@ -217,7 +226,7 @@ class Simulation:
                 if self.resident[t]:
                     cost = self._page_cost(t)
                     if not (self.stored[t] and cost == 0):
-                        cost = min(cost, self._closure(t))
+                        cost = min(cost, self._closure(t, cost))
                     if cost == INFINITE:
                         self.cost_array[t] = INFINITE
                     else:
@@ -262,7 +271,7 @@ class Simulation:
     def _evict(self, t: int) -> None:
         """Let `t` go, in the way in which it comes back more cheaply."""
         if (self.need[t] >= NEVER and self.model.ends_on_store[t] and not self.stored[t]) or (
-            self.need[t] < NEVER and not self.stored[t] and self._page_cost(t) < self._closure(t)
+            self.need[t] < NEVER and not self.stored[t] and self._cheaper_to_page(t)
         ):
             self._page_out(t)
         self._drop(t)
@@ -330,7 +339,7 @@ class Simulation:
     def _restore(self, t: int, wanted: Sequence[int], operator: int, depth: int) -> None:
         model = self.model
         self._refresh_needs()
-        by_page = self.stored[t] and (model.producer[t] < 0 or self._closure(t) >= model.in_cost[t])
+        by_page = self.stored[t] and (model.producer[t] < 0 or self._closure(t, model.in_cost[t]) >= model.in_cost[t])
         if by_page or (self.stored[t] and model.producer[t] < 0):
             self._page_in(t, wanted, operator)
             return
@@ -424,7 +433,7 @@ class Simulation:
                 if i not in replaced and o in makes and o not in replaced.values() and not self.guard[i]:
                     if self._page_cost(i) == INFINITE and self._closure(i) == INFINITE:
                         continue
-                    if self._page_cost(i) < self._closure(i) and not self.stored[i]:
+                    if self._cheaper_to_page(i) and not self.stored[i]:
                         self._page_out(i)
                     replaced[i] = o
                     size -= model.size[o]

@@ -99,7 +99,7 @@ class Race:
     def _choose(self) -> _Arm:
         fresh = [a for a in self.arms if a.runs < 3]
         if fresh:
-            return fresh[0]
+            return min(fresh, key=lambda a: a.runs)
         if self.random.random() < 0.25:
             return self.arms[int(self.random.integers(len(self.arms)))]
         return min(self.arms, key=lambda a: (a.best, a.failures / a.runs))

@@ -9,11 +9,13 @@ import math
 import time
 from dataclasses import replace
 
-from poetc.errors import InfeasibleError, LimitError
+from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, keep_all
+from poetc.solvers import capuchin, chen_greedy, dtr, dtr_eq, kusumoto_approx, melon
 from poetc.solvers._cuts import CutModel, Relaxation
 from poetc.solvers._exact import search
 from poetc.solvers._ladder import choose_cuts, cut_counts, single_cut_positions
+from poetc.solvers._liveness import improve
 from poetc.solvers._minimum import lower_bound_bytes, min_budget
 from poetc.solvers._orders import best_order, reordered, restored
 from poetc.solvers._plans import codes_of
@@ -30,11 +32,13 @@ INFO = SolverInfo(
     proof=True,
 )
 
+PUBLISHED, PUBLISHED_OPERATORS = (chen_greedy, kusumoto_approx, dtr, dtr_eq, melon, capuchin), 1500
 TINY_OPERATORS, EXHAUSTIVE_OPERATORS, EXHAUSTIVE_STATES = 12, 40, 30_000
 # Work on a relaxation: HiGHS's rounds at the root (its bound stands still after about as many), then nodes.
 CUT_ROUNDS, CUT_NODES, CUT_NODES_X_ENTRIES = 100, 200, 10_000_000
 CUT_ENTRIES = 500_000  # with more coefficients the bound of a relaxation with several cuts stays below that of one cut
 STAGED_OPERATORS, STAGED_NODES = 100, 200
+POLISH_RUNG = 2  # the staged MILP comes before relaxations with more cuts: small problems owe it most
 CLASS = "first executions in the problem's order; any recomputation, any paging"
 STAGED_CLASS = (
     "first executions in the problem's order; between two of them every operator at most once again, in that order, "
@@ -55,7 +59,7 @@ class _Solve:
         self.bound_by = "every operator once"
         self.log: list[str] = []
         self.cut_short = False
-        self.exhausted = False
+        self.exhausted = self.polished = False
         self.staged_bound, self.staged_class = 0.0, ""
 
     # --- state ---
@@ -104,14 +108,17 @@ class _Solve:
         self.guide(relaxation, "held at the loss")
         self.race.run(runs // 4, self.target)
         self.say("race")
+        self.published()
         if self.model.n_ops <= TINY_OPERATORS:
             self.exhaust()
         profile = self.single_cuts()
         self.race.run(runs // 2, self.target)
         self.say("race")
-        for count in cut_counts(self.model):
+        for rung, count in enumerate(cut_counts(self.model)):
             if self.done or self.race.out_of_time:
                 break
+            if rung == POLISH_RUNG:
+                self.polish()
             cuts = choose_cuts(self.model, profile, count)
             several = self.relax(cuts, f"{len(cuts)} cuts", between=True)
             if several is None:
@@ -121,12 +128,30 @@ class _Solve:
             self.say(f"{len(cuts)} cuts")
             self.race.run(runs // 4, self.target)
             self.say("race")
-        self.polish()
+        if not self.polished:
+            self.polish()
         self.exhaust()
         if not self.done:
             self.race.run(runs, self.target)
             self.say("race")
         return self.finish()
+
+    def published(self) -> None:
+        """What published heuristics find, cleaned up."""
+        if self.model.n_ops > PUBLISHED_OPERATORS:
+            return
+        for method in PUBLISHED:
+            if self.done or self.race.out_of_time:
+                return
+            left_s = max(0.1, self.stop_at - time.monotonic())
+            try:
+                found = method.solve(self.problem, replace(self.options, time_limit_s=left_s))
+            except PoetcError:
+                continue
+            codes = self.model.codes(found.steps)
+            pages = any(code >= self.model.n_ops for code in codes)
+            self.race.offer(improve(self.model, codes, self.race.capacity(pages)), method.INFO.name)
+        self.say("published heuristics")
 
     def guide(self, relaxation: Relaxation, name: str) -> None:
         if relaxation.held and not self.done:
@@ -145,6 +170,7 @@ class _Solve:
         model, incumbent = self.model, self.race.incumbent
         if self.done or self.race.out_of_time or model.n_ops > STAGED_OPERATORS:
             return
+        self.polished = True
         # Where nothing can be paged before the forward pass needs it, stages begin at the loss.
         whole = model.n_ops <= STAGED_OPERATORS // 2 or any(
             there and pageable for there, pageable in zip(model.in_ram, model.pageable, strict=True)
