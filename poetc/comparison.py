@@ -201,12 +201,13 @@ def _row(problem: Problem, name: str, options: SolveOptions, bounds: dict[int, i
 
 
 def write(comparison: Comparison, folder: Path) -> None:
-    """comparison.csv, comparison.json and comparison.svg."""
-    from poetc.reporting.comparison import plot
+    """comparison.csv, comparison.json, comparison.md and comparison.svg."""
+    from poetc.reporting.comparison import markdown, plot
 
     texts = {
         "comparison.csv": comparison.csv(),
         "comparison.json": json.dumps(comparison.document(), indent=1) + "\n",
+        "comparison.md": markdown(comparison),
         "comparison.svg": plot(comparison),
     }
     with replacing_directory(folder, "comparison.json") as staging:

@@ -32,6 +32,7 @@ cheaper ones.
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import highspy
@@ -72,8 +73,9 @@ _Matrix = list[list[Any]]
 
 
 class _Formulation:
-    def __init__(self, problem: Problem) -> None:
-        self.problem, self.model = problem, Model(problem)
+    def __init__(self, problem: Problem, options: SolveOptions) -> None:
+        self.problem, self.model, self.options = problem, Model(problem), options
+        self.stop_at = time.monotonic() + options.time_limit_s
         model = self.model
         self.n, self.m = model.n_ops, model.n_tensors
         self.pages = model.can_page
@@ -85,6 +87,15 @@ class _Formulation:
     def binaries(self, name: str, columns: int, stages: int | None = None) -> _Matrix:
         rows = self.n if stages is None else stages
         return [[self.lp.add_variable(f"{name}_{t}_{i}", cat="Binary") for i in range(columns)] for t in range(rows)]
+
+    def left_s(self) -> float:
+        """Raises LimitError at the time limit: building the model counts."""
+        left_s = self.stop_at - time.monotonic()
+        if left_s <= 0:
+            raise LimitError(
+                f"POET's formulation was not even built in {self.options.time_limit_s:g} s; allow more time"
+            )
+        return left_s
 
     def build(self) -> None:
         n, m = self.n, self.m
@@ -141,6 +152,7 @@ class _Formulation:
     def correctness(self) -> None:
         model = self.model
         for t in range(self.n):
+            self.left_s()
             for i, k in self.edges:
                 self.lp += self.R[t][k] <= self.made(t, i) + self.SRam[t][i]
             for i in range(self.m):
@@ -169,6 +181,7 @@ class _Formulation:
         for e, i in ends:
             leaving[self.edges[e][1]].append((e, i))
         for t in range(n):
+            self.left_s()
             for e, (i, k) in enumerate(self.edges):
                 later = readers_after[i, k]
                 hazards = 1 - self.R[t][k] + pulp.lpSum(self.R[t][j] for j in later)
@@ -194,10 +207,10 @@ class _Formulation:
 
     def deadline(self, deadline_ns: int) -> None:
         model, unit = self.model, float(max(1, deadline_ns))
-        time = pulp.lpSum(self.R[t][k] * (model.op_ns[k] / unit) for t in range(self.n) for k in range(self.n))
-        time += pulp.lpSum(self.MIn[t][i] * (model.in_ns[i] / unit) for t in range(self.n) for i in range(self.m))
-        time += pulp.lpSum(self.MOut[t][i] * (model.out_ns[i] / unit) for t in range(self.n) for i in range(self.m))
-        self.lp += time <= 1
+        used = pulp.lpSum(self.R[t][k] * (model.op_ns[k] / unit) for t in range(self.n) for k in range(self.n))
+        used += pulp.lpSum(self.MIn[t][i] * (model.in_ns[i] / unit) for t in range(self.n) for i in range(self.m))
+        used += pulp.lpSum(self.MOut[t][i] * (model.out_ns[i] / unit) for t in range(self.n) for i in range(self.m))
+        self.lp += used <= 1
 
     def codes(self) -> list[int]:
         """The steps that the solution spells out."""
@@ -223,12 +236,16 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         )
     if problem.paging is Paging.DMA:
         raise InfeasibleError("POET's formulation knows no transfers that overlap compute; use --solver poetc")
-    formulation = _Formulation(problem)
+    formulation = _Formulation(problem, options)
     if formulation.capacity <= 0:
         raise InfeasibleError(f"no RAM is left for tensors in {problem.budget_bytes} bytes; raise the budget")
     formulation.build()
     solver = pulp.HiGHS(
-        msg=False, timeLimit=options.time_limit_s, threads=options.threads, gapRel=options.gap, random_seed=options.seed
+        msg=False,
+        timeLimit=formulation.left_s(),
+        threads=options.threads,
+        gapRel=options.gap,
+        random_seed=options.seed,
     )
     formulation.lp.solve(solver)
     # PuLP calls a run that hit its time limit "Optimal": what happened is read from HiGHS.

@@ -97,7 +97,7 @@ def compare(
     """Solve the same problem with every published method and with poetc.
 
     Every schedule goes through the same checker and the same packing. The directory holds the table as comparison.csv
-    and comparison.json, and a plot of energy over budget, comparison.svg.
+    and comparison.json, a summary for a page, comparison.md, and a plot of energy over budget, comparison.svg.
     """
     from poetc import comparison
     from poetc.pipeline import ModelRequest, named_after

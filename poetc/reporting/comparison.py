@@ -21,7 +21,7 @@ _WORDS = {
 # Told apart by colour and, where the colours come round again, by dashes. Ours is black and thick.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#7f7f7f")
 _DASHES = ("", "7 3", "2 3", "9 3 2 3")
-_WIDTH, _HEIGHT = 860, 460
+_WIDTH, _LEAST_HEIGHT = 860, 460
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 210, 44, 52
 
 
@@ -50,6 +50,25 @@ def _cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
     )
 
 
+def markdown(comparison: Comparison) -> str:
+    """A line a solver, a column a budget: what the step takes above computing everything once, or why nothing."""
+    energy = comparison.objective == "energy"
+    once = max(1, comparison.compute_once_pj if energy else comparison.compute_once_ns)
+    budgets = sorted({row.budget_bytes for row in comparison.rows}, reverse=True)
+    cells: dict[str, dict[int, str]] = {}
+    for row in comparison.rows:
+        cost = row.energy_pj if energy else row.time_ns
+        text = _WORDS.get(row.status, row.status) if cost is None else f"+{cost / once - 1:.2%}"
+        cells.setdefault(row.solver, {})[row.budget_bytes] = text
+    cells["*lower bound*"] = {b: f"*+{bound / once - 1:.2%}*" for b, bound in comparison.bounds.items()}
+    lines = [
+        "| solver | " + " | ".join(f"{b / comparison.keep_all_peak_bytes:.0%}" for b in budgets) + " |",
+        "|---" * (len(budgets) + 1) + "|",
+    ]
+    lines += [f"| {name} | " + " | ".join(row.get(b, "") for b in budgets) + " |" for name, row in cells.items()]
+    return "\n".join(lines) + "\n"
+
+
 def plot(comparison: Comparison) -> str:
     """SVG: the objective relative to computing once, over the budget relative to keep-all's peak."""
     energy = comparison.objective == "energy"
@@ -64,25 +83,26 @@ def plot(comparison: Comparison) -> str:
     drawn = {name: sorted(points) for name, points in sorted(lines.items()) if points}
     missing = [name for name, points in sorted(lines.items()) if not points]
     every = [p for points in drawn.values() for p in points] + bounds
+    height = max(_LEAST_HEIGHT, _TOP + 17 * (len(drawn) + 1) + 14 * (len(missing) + 1) + 8)  # the legend's lines
     xs, ys = [x for x, _ in every] or [1.0], [y for _, y in every] or [1.0]
     low_x, high_x = min(xs) - 0.02, max(xs) + 0.02
     low_y, high_y = min(1.0, *ys), max(1.001, max(ys)) * 1.02
 
     def at(x: float, y: float) -> tuple[float, float]:
         across = _LEFT + (x - low_x) / (high_x - low_x) * (_WIDTH - _LEFT - _RIGHT)
-        up = _HEIGHT - _BOTTOM - (y - low_y) / (high_y - low_y) * (_HEIGHT - _TOP - _BOTTOM)
+        up = height - _BOTTOM - (y - low_y) / (high_y - low_y) * (height - _TOP - _BOTTOM)
         return round(across, 1), round(up, 1)
 
     what = "energy" if energy else "time"
     title = f"{comparison.problem}: {what} of a training step over the RAM budget"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" '
         'font-family="sans-serif" font-size="12">',
         f"<title>{escape(title)}</title>",
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
+        f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text x="{_LEFT}" y="22" font-size="14">{escape(title)}</text>',
     ]
-    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    right, bottom = _WIDTH - _RIGHT, height - _BOTTOM
     for x in sorted(set(xs)):
         across, _ = at(x, low_y)
         parts.append(f'<line x1="{across}" y1="{_TOP}" x2="{across}" y2="{bottom}" stroke="#eeeeee"/>')
@@ -91,7 +111,7 @@ def plot(comparison: Comparison) -> str:
         _, up = at(low_x, y)
         parts.append(f'<line x1="{_LEFT}" y1="{up}" x2="{right}" y2="{up}" stroke="#eeeeee"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{up + 4}" text-anchor="end">{y:.3g}</text>')
-    parts.append(f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 12}" text-anchor="middle">budget, of keep-all</text>')
+    parts.append(f'<text x="{(_LEFT + right) / 2}" y="{height - 12}" text-anchor="middle">budget, of keep-all</text>')
     parts.append(
         f'<text transform="translate(16 {(_TOP + bottom) / 2}) rotate(-90)" text-anchor="middle">'
         f"{what}, of computing once</text>"

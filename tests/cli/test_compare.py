@@ -44,6 +44,12 @@ def test_every_solver_has_its_row(poetc: Run, tmp_path: Path) -> None:
     with (out / "comparison.csv").open() as file:
         assert [r["solver"] for r in csv.DictReader(file)] == [r["solver"] for r in rows]
     ElementTree.parse(out / "comparison.svg")
+    page = (out / "comparison.md").read_text().splitlines()
+    assert page[0].startswith("| solver | ")
+    assert [line.split(" | ")[0].strip("| ") for line in page[2:]] == [
+        *dict.fromkeys(r["solver"] for r in rows),
+        "*lower bound*",
+    ]
 
 
 def test_compare_a_model_in_words(poetc: Run, model: Path, tmp_path: Path) -> None:
@@ -69,6 +75,9 @@ def test_plot_shows_what_found_nothing() -> None:
     result = compare(chain(10), [7 * UNIT, 9 * UNIT], ("poetc", "dtr", "keep_all"), SolveOptions(time_limit_s=5))
     svg = plot(result)
     assert "no schedule:" in svg
+    root = ElementTree.fromstring(svg)
+    height = float(root.attrib["viewBox"].split()[3])
+    assert all(float(text.attrib.get("y", 0)) < height for text in root.iter("{http://www.w3.org/2000/svg}text"))
     assert svg.count("<polyline") == 3  # the bound, poetc, dtr
     assert len(rows_of(result)) == 6
 
