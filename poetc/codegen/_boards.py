@@ -73,7 +73,7 @@ _SYSTEM_ARM64 = ("qemu-system-aarch64", "-nographic", "-monitor", "none", "-seri
 TARGETS = {
     t.name: t
     for t in (
-        Target(name="host", build="program", ports=("host",)),
+        Target(name="host", flags="-O3 -march=native", build="program", ports=("host",)),
         Target(
             name="cortex-a",
             cross_compile="aarch64-linux-gnu-",
