@@ -27,7 +27,8 @@ ARCHITECTURES = list({path.name.partition(".")[0]: path for path in reversed(ALL
 QUICK = SolveOptions(time_limit_s=3.0, gap=1.0)
 # Megabytes that PyTorch 2.13 saves for backward for each further sample of a batch: docs/graph-quality.md.
 PYTORCH_MB = {
-    "ad_autoencoder": 0.0159, "bert_small": 5.710, "gru_tagger": 0.034, "densenet121_224": 130.37, "ds_cnn_kws": 0.707, "lenet5": 0.0387, "lstm_har": 0.2655,
+    "ad_autoencoder": 0.0159, "bert_small": 5.710, "gru_tagger": 0.034,
+    "densenet121_224": 130.37, "ds_cnn_kws": 0.707, "lenet5": 0.0387, "lstm_har": 0.2655,
     "mobilenetv2_224": 78.21, "mobilenetv2_cifar": 19.07, "mobilenetv2_w035_96": 6.209,
     "mobilenetv3_small_224": 16.17, "nanogpt_tiny": 0.2518, "nanogpt_tiny_defaultinit": 0.2518,
     "proxyless_tiny_64": 2.850, "resnet18_cifar": 4.700, "resnet18_cifar_slim": 0.598, "resnet50_224": 85.91,
