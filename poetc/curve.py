@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 
 from poetc import planning
 from poetc.errors import InfeasibleError, LimitError, PoetcError
-from poetc.scheduling import Compute, Problem, ScheduleError, verify
+from poetc.scheduling import Problem, ScheduleError, verify
 from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions, Status
 
 Progress = Callable[[str], None]
 CURVE_COST = 3.0  # time limit of a whole curve, in those of one solve
-THIS_ORDER = "this schedule's order"  # in a schedule class: its bound is about the order of one schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ class _Curve:
         bound, of_class, method = min(once, cost), "all schedules", "every operator once"
         for other in self.found:
             proof = other.schedule.proof
-            if other.budget_bytes >= budget and bound < proof.bound and _applies(other.schedule, schedule):
+            if other.budget_bytes >= budget and bound < proof.bound and planning.bound_holds(other.schedule, schedule):
                 bound, of_class = min(proof.bound, cost), proof.schedule_class
                 method = proof.method if other is cheapest else f"{proof.method} (for {other.budget_bytes} bytes)"
         if cheapest.budget_bytes != budget:
@@ -141,13 +140,3 @@ class _Curve:
         larger = [at for at, e in self.errors.items() if at >= budget and isinstance(e, InfeasibleError)]
         error = self.errors.get(budget) or self.errors[min(larger)]
         return Point(budget, None, None, error, seconds, budget in self.seconds)
-
-
-def _applies(proven: Schedule, schedule: Schedule) -> bool:
-    """Whether the class that a bound was proven for is one that `schedule` may claim it of."""
-    return THIS_ORDER not in proven.proof.schedule_class or first_executions(proven) == first_executions(schedule)
-
-
-def first_executions(schedule: Schedule) -> tuple[int, ...]:
-    """The operators in the order in which they are first executed."""
-    return tuple(dict.fromkeys(step.operator for step in schedule.steps if isinstance(step, Compute)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from poetc import solvers
 from poetc.errors import InfeasibleError, LimitError
-from poetc.scheduling import Completer, pack, settled
+from poetc.scheduling import Completer, Compute, pack, settled
 from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions, Status
 
@@ -77,18 +77,18 @@ def solve_and_pack(
         return _smallest_instead(problem, solver, None, str(error), progress, search_s)
     solved, plan = _less_ahead(problem, first, pack(problem, first))
     first = solved
-    budget = problem.budget_bytes
+    budget, order = problem.budget_bytes, first_executions(first)  # what was proven is about this order
     for _ in range(PACK_ATTEMPTS):
         excess = ram_bytes(problem, plan) - problem.budget_bytes
         if excess <= 0:
-            return _relabelled(solved, first), plan
+            return _relabelled(problem, solved, first), plan
         budget -= excess
         progress(f"packing needs {excess} bytes too much: solving for {budget}")
         remaining = max(stop_at - time.monotonic(), options.time_limit_s / PACK_ATTEMPTS)
+        tighter = solvers.reordered(replace(problem, budget_bytes=budget), order)
+        again = replace(options, time_limit_s=remaining, fixed_order=True)
         try:
-            solved = solvers.solve(
-                replace(problem, budget_bytes=budget), solver, replace(options, time_limit_s=remaining), report
-            )
+            solved = solvers.restored(solvers.solve(tighter, solver, again, report), order)
         except (InfeasibleError, LimitError):
             break
         solved, plan = _less_ahead(problem, solved, pack(problem, solved))
@@ -115,16 +115,35 @@ def _less_ahead(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> tuple
     return schedule, plan
 
 
-def _relabelled(solved: Schedule, first: Schedule) -> Schedule:
+def _relabelled(problem: Problem, solved: Schedule, first: Schedule) -> Schedule:
     """`solved` for a tightened budget, as an answer to the problem that `first` answers: with its proven bound."""
     if solved is first:
         return solved
-    bound = min(first.proof.bound, solved.proof.objective)
+    bound, of_class = _claim(problem, first, solved)
     status = solved.proof.status
     if status is Status.OPTIMAL and solved.proof.objective > bound:
         status = Status.FEASIBLE
-    proof = replace(solved.proof, bound=bound, status=status, schedule_class=first.proof.schedule_class)
-    return replace(solved, proof=proof)
+    return replace(solved, proof=replace(solved.proof, bound=bound, status=status, schedule_class=of_class))
+
+
+def _claim(problem: Problem, proven: Schedule | None, schedule: Schedule) -> tuple[int, str]:
+    """The bound, and its class, that `schedule` may claim where `proven` was proven."""
+    once = problem.compute_once_pj if problem.objective == "energy" else problem.compute_once_ns
+    bound, of_class = once, "all schedules"
+    if proven is not None and bound_holds(proven, schedule):
+        bound, of_class = proven.proof.bound, proven.proof.schedule_class
+    return min(bound, schedule.proof.objective), of_class
+
+
+def bound_holds(proven: Schedule, schedule: Schedule) -> bool:
+    """Whether the bound that comes with `proven` is about `schedule` too: bounds are about one order of operators."""
+    everything = proven.proof.schedule_class == "all schedules"
+    return everything or first_executions(proven) == first_executions(schedule)
+
+
+def first_executions(schedule: Schedule) -> tuple[int, ...]:
+    """The operators in the order in which they are first executed."""
+    return tuple(dict.fromkeys(step.operator for step in schedule.steps if isinstance(step, Compute)))
 
 
 def _smallest_instead(
@@ -136,12 +155,12 @@ def _smallest_instead(
     schedule, plan = smallest.schedule, smallest.plan
     if schedule is None or plan is None or ram_bytes(problem, plan) > problem.budget_bytes:
         raise LimitError(f"{why}; {_advice(smallest)}", details=_details(problem, smallest))
-    once = problem.compute_once_pj if problem.objective == "energy" else problem.compute_once_ns
+    bound, of_class = _claim(problem, first, schedule)
     proof = Proof(
         status=Status.LIMIT,
         objective=schedule.proof.objective,
-        bound=min(once if first is None else first.proof.bound, schedule.proof.objective),
-        schedule_class="all schedules" if first is None else first.proof.schedule_class,
+        bound=bound,
+        schedule_class=of_class,
         method="the schedule of least RAM, since no cheaper one was found that fits when packed",
     )
     return replace(schedule, solver=solver, proof=proof), plan

@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from poetc import planning
-from poetc.curve import first_executions, solve_curve, visiting_order
+from poetc.curve import solve_curve, visiting_order
 from poetc.errors import InfeasibleError
+from poetc.planning import bound_holds, first_executions
 from poetc.scheduling import (
     Problem,
     SolveOptions,
@@ -83,8 +84,6 @@ def test_a_wider_gap_needs_fewer_solves() -> None:
 
 
 def test_bounds_about_an_order_are_lent_to_schedules_of_that_order_only() -> None:
-    from poetc.curve import _applies
-
     problem = training_problem(Random(3), 1)
     points = solve_curve(problem, [keep_all_peak_bytes(problem)], "poetc", OPTIONS, quiet)
     schedule = points[0].schedule
@@ -92,8 +91,8 @@ def test_bounds_about_an_order_are_lent_to_schedules_of_that_order_only() -> Non
     assert first_executions(schedule) == tuple(range(len(problem.operators)))
     about = replace(schedule.proof, schedule_class="first executions in this schedule's order")
     proven = replace(schedule, proof=about)
-    assert _applies(proven, schedule)
+    assert bound_holds(proven, schedule)
     computes = [s for s in schedule.steps if hasattr(s, "operator")]
     swapped = replace(schedule, steps=(computes[1], computes[0], *computes[2:]))
-    assert not _applies(proven, swapped)
-    assert _applies(schedule, swapped), "another class does not speak of the order of one schedule"
+    assert not bound_holds(proven, swapped)
+    assert bound_holds(schedule, swapped), "all schedules are of its class"
