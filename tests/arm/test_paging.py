@@ -17,6 +17,7 @@ from tests.codegen.models import state_paged_actions, training_case
 
 CARDS = ["lm3s6965evb", "raspi3b"]
 EIO, ECORRUPT = -5, -84
+STACK_ARM64_BYTES = 4096  # what the profile qemu-virt-a72 sets aside
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +36,17 @@ def expected(solved: Solved) -> Bits:
 
 @pytest.mark.parametrize("board", CARDS)
 def test_trains_with_tensors_on_the_card(board: str, solved: Solved, expected: Bits, tmp_path: Path) -> None:
-    firmware = codegen.build_firmware(solved.program, solved.values, board, tmp_path, memory=solved.memory)
+    memory = solved.memory
+    if board == "raspi3b":  # frames of 64-bit code are larger than those that the plan was made for
+        memory = Memory(memory.budget_bytes + STACK_ARM64_BYTES - memory.stack_bytes, STACK_ARM64_BYTES)
+    firmware = codegen.build_firmware(solved.program, solved.values, board, tmp_path, memory=memory)
+    assert firmware.stack_bound_bytes is not None and firmware.stack_bound_bytes <= memory.stack_bytes
     run = codegen.execute(firmware, solved.batches(1))
     assert (run.losses, run.state_sha256) == (expected.losses, expected.state_sha256)
     assert run.arena_bytes == solved.program.high_water_bytes
     assert run.page_outs == sum(isinstance(i, PageOut) for i in solved.program.instructions)
     assert run.page_ins > 0
-    assert run.stack_bytes is not None and firmware.stack_bound_bytes is not None
-    assert run.stack_bytes <= firmware.stack_bound_bytes
+    assert run.stack_bytes is not None and run.stack_bytes <= firmware.stack_bound_bytes
     # The card, read on this machine, holds every page with its number, its run and its checksum.
     pages = codegen.check_pages(firmware, 1)
     assert len(pages) == len({i.page for i in solved.program.instructions if isinstance(i, PageOut)})
@@ -67,9 +71,10 @@ class Weights:
         assert set(on_store) >= {"fc1.weight", "fc2.weight"}
         self.case, self.program = case, case.program(state_paged_actions(case, on_store))
 
-    def build(self, board: str, directory: Path) -> Firmware:
-        memory = Memory(32768, 4096)
-        return codegen.build_firmware(self.program, self.case.graph.values, board, directory, memory=memory)
+    def build(self, board: str, directory: Path, checkpoint: int | None = None) -> Firmware:
+        return codegen.build_firmware(
+            self.program, self.case.graph.values, board, directory, memory=Memory(32768, 4096), checkpoint=checkpoint
+        )
 
     def batches(self, steps: int) -> Sequence[dict[str, Array]]:
         return [dict(codegen.sample_inputs(self.program, step)) for step in range(steps)]
@@ -113,7 +118,7 @@ def test_missing_card_stops_before_the_first_step(weights: Weights, tmp_path: Pa
 @pytest.mark.parametrize("board", CARDS)
 def test_block_that_the_card_refuses_stops_the_step(board: str, weights: Weights, tmp_path: Path) -> None:
     """A card that ends within the pages: the driver's code comes out, and nothing hangs."""
-    firmware = weights.build(board, tmp_path)
+    firmware = weights.build(board, tmp_path, checkpoint=0)  # they lie behind the pages, and are looked for first
     card = firmware.run_directory / "store.bin"
     pages = weights.program.pages
     used_bytes = max(p.first_block + p.slots * p.block_count for p in pages) * weights.program.block_bytes

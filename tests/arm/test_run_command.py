@@ -142,6 +142,17 @@ def test_every_tool_of_the_recipe_is_installed() -> None:
 # --- the bound on the stack -------------------------------------------------------------------------------------------
 
 
+def test_stack_that_may_not_suffice_is_not_run(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    budget_bytes = outputs.memory_of(artifact.read(directory)).budget_bytes
+    monkeypatch.setattr(outputs, "memory_of", lambda _: codegen.Memory(budget_bytes, 512))
+    monkeypatch.setattr(codegen, "execute", lambda *_: pytest.fail("it was run"))
+    request = running.RunRequest(directory=directory, on="qemu:mps2-an386", steps=1, keep=tmp_path)
+    with pytest.raises(CheckFailed, match=r"^qemu:mps2-an386: the stack may need \d+ bytes, .* sets 512 aside"):
+        running.run(request, lambda _: None, lambda *_: None)
+
+
 def test_bound_follows_the_deepest_way() -> None:
     graph = CallGraph()
     graph.read(
