@@ -16,7 +16,7 @@ from tests.cli.conftest import MODEL
 @pytest.fixture(scope="module")
 def solution() -> poetc.Solution:
     model = poetc.load(MODEL, batch=4, training=poetc.TrainingOptions(optimizer="momentum"))
-    return model.solve(device="stm32f746", budget="65%", gap=0.05, time_limit_s=30)
+    return model.solve(device="stm32f746", budget="65%", gap=0.05, time_limit_s=90)
 
 
 def test_import_loads_nothing_else() -> None:

@@ -123,7 +123,12 @@ def test_problem_library() -> None:
     known = best_known()
     assert set(known) <= set(names)
     for name, entry in known.items():
-        assert entry.objective is None or (entry.solver == "swapadvisor" or entry.bound <= entry.objective), name
-    for problem in random[1:40:8]:
-        schedule = solve(problem, "poetc", SolveOptions(time_limit_s=3, gap=0.1))
-        assert schedule.proof.objective >= known[problem.name].bound
+        assert entry.objective is None or entry.bound <= entry.objective, name
+    compared = 0
+    for problem in random[:40:5]:
+        entry = known[problem.name]
+        schedule = solve(problem, "poetc", SolveOptions(time_limit_s=3, gap=0.1, fixed_order=True))
+        if "this schedule's order" not in entry.schedule_class and "at most once again" not in entry.schedule_class:
+            assert schedule.proof.objective >= entry.bound
+            compared += 1
+    assert compared >= 4
