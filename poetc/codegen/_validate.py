@@ -17,9 +17,11 @@ from poetc.codegen.program import Program
 from poetc.errors import UsageError
 from poetc.graph import Array, Role, Value
 
-GRADIENT_FLOOR = 1e-4  # of the largest gradient: below it a tensor's error is measured absolutely
 LOSS_TOLERANCE = 1e-6
 GRADIENT_TOLERANCE = 2e-5
+# Of the largest gradient: below it a tensor's error is measured absolutely, so that what is let pass is one unit in the
+# last place of the largest. A gradient whose terms cancel (a key bias of attention) is rounding noise of that size.
+GRADIENT_FLOOR = float(np.finfo(np.float32).eps) / GRADIENT_TOLERANCE
 
 
 @dataclass(frozen=True, slots=True)
