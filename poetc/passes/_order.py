@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from poetc.graph import Operator, Phase, TrainingGraph
-from poetc.ops import spec, view_roots
+from poetc.ops import bind, spec, view_roots
 
 MAX_ROUNDS = 20
 
@@ -29,6 +29,7 @@ def order_backward(graph: TrainingGraph) -> TrainingGraph:
         for tensor in read:
             uses_left[tensor] = uses_left.get(tensor, 0) + 1
     allocates = [sum(size[t] for t in made if t not in resident) for made in makes]
+    workspace = [spec(op.kind).kernel(bind(op, graph.tensors)).workspace_bytes for op in ops]
     movable = [op.phase in (Phase.BACKWARD, Phase.UPDATE) for op in ops]
 
     def independent(a: int, b: int) -> bool:
@@ -41,8 +42,8 @@ def order_backward(graph: TrainingGraph) -> TrainingGraph:
         for k in range(len(order) - 1):
             a, b = order[k], order[k + 1]
             if movable[a] and movable[b] and independent(a, b):
-                now = _key(allocates[a], _gone(a, b, reads, left, size, resident), allocates[b])
-                then = _key(allocates[b], _gone(b, a, reads, left, size, resident), allocates[a])
+                now = _key(a, b, allocates, workspace, _gone(a, b, reads, left, size, resident))
+                then = _key(b, a, allocates, workspace, _gone(b, a, reads, left, size, resident))
                 if then < now:
                     order[k], order[k + 1] = b, a
                     swapped = True
@@ -53,9 +54,10 @@ def order_backward(graph: TrainingGraph) -> TrainingGraph:
     return replace(graph, operators=_with_views([ops[i] for i in order], views))
 
 
-def _key(first: int, freed_between: int, second: int) -> tuple[int, int]:
-    """(peak over the two, level between them), relative to the level before."""
-    return max(first, first - freed_between + second), first - freed_between
+def _key(a: int, b: int, allocates: list[int], workspace: list[int], freed_between: int) -> tuple[int, int]:
+    """(peak over `a` then `b`, level between them), relative to the level before."""
+    between = allocates[a] - freed_between
+    return max(allocates[a] + workspace[a], between + allocates[b] + workspace[b]), between
 
 
 def _gone(
