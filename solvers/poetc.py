@@ -39,6 +39,7 @@ CUT_ROUNDS, CUT_NODES, CUT_NODES_X_ENTRIES = 100, 200, 10_000_000
 CUT_ENTRIES = 500_000  # with more coefficients the bound of a relaxation with several cuts stays below that of one cut
 STAGED_OPERATORS, STAGED_NODES = 100, 200
 POLISH_RUNG = 2  # the staged MILP comes before relaxations with more cuts: small problems owe it most
+ALL_SCHEDULES = "all schedules"
 CLASS = "first executions in the problem's order; any recomputation, any paging"
 STAGED_CLASS = (
     "first executions in the problem's order; between two of them every operator at most once again, in that order, "
@@ -50,8 +51,11 @@ ROUNDING = 1e-8  # a gap below this fraction of the total is what HiGHS's tolera
 
 
 class _Solve:
-    def __init__(self, problem: Problem, options: SolveOptions, progress: Progress | None) -> None:
+    def __init__(
+        self, problem: Problem, options: SolveOptions, progress: Progress | None, to_beat: float = math.inf
+    ) -> None:
         self.problem, self.options, self.progress = problem, options, progress
+        self.to_beat = to_beat  # the cost of a schedule of another order: dearer ones are of no use
         self.stop_at = time.monotonic() + options.time_limit_s
         self.race = Race(problem, options.seed, self.stop_at)
         self.model = self.race.model
@@ -73,6 +77,8 @@ class _Solve:
     @property
     def done(self) -> bool:
         incumbent = self.race.incumbent
+        if self.bound >= self.to_beat:
+            return True
         if incumbent is None:
             return False
         if incumbent.cost <= self.target:
@@ -256,7 +262,7 @@ class _Solve:
                 status=Status.OPTIMAL,
                 objective=schedule.proof.objective,
                 bound=schedule.proof.objective,
-                schedule_class="all schedules",
+                schedule_class=ALL_SCHEDULES,
                 method="every operator once",
             )
             return Schedule(solver=INFO.name, steps=schedule.steps, proof=proof, log=tuple(self.log))
@@ -289,7 +295,9 @@ class _Solve:
 
     # --- endings ---
 
-    def infeasible(self, why: str) -> BudgetError:
+    def infeasible(self, why: str) -> InfeasibleError:
+        if self.to_beat < math.inf:
+            return InfeasibleError("nothing fits under this order")
         smallest = min_budget(self.problem, time_limit_s=max(2.0, min(20.0, self.stop_at - time.monotonic())))
         budget = self.problem.budget_bytes
         written = self.problem.write_limit_bytes
@@ -310,6 +318,8 @@ class _Solve:
         )
 
     def finish(self) -> Schedule:
+        if self.race.incumbent is None and self.to_beat < math.inf:
+            raise LimitError("found nothing under this order")
         if self.race.incumbent is None:
             # The bisection runs the heuristic with less RAM, which now and then succeeds where it failed with more.
             smallest = min_budget(self.problem, time_limit_s=max(2.0, min(20.0, self.stop_at - time.monotonic())))
@@ -355,5 +365,15 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     if order is None:
         return _Solve(problem, options, progress).run()
     left_s = max(0.1, options.time_limit_s - (time.monotonic() - started))
-    schedule = _Solve(reordered(problem, order), replace(options, time_limit_s=left_s), progress).run()
-    return restored(schedule, order)
+    schedule = restored(_Solve(reordered(problem, order), replace(options, time_limit_s=left_s), progress).run(), order)
+    proof, left_s = schedule.proof, options.time_limit_s - (time.monotonic() - started)
+    proven = proof.schedule_class == ALL_SCHEDULES and proof.status is Status.OPTIMAL
+    close = options.gap > 0 and proof.gap() <= options.gap
+    if proven or close or left_s <= 0 or len(problem.operators) > STAGED_OPERATORS:
+        return schedule
+    # Short races chose the order: in what time is left, a small problem's own order is solved as well.
+    try:
+        own = _Solve(problem, replace(options, time_limit_s=left_s), progress, to_beat=proof.objective).run()
+    except (InfeasibleError, LimitError):
+        return schedule
+    return own if own.proof.objective < proof.objective else schedule
