@@ -109,6 +109,8 @@ def run(request: CompareRequest, on_cell: OnCell | None = None) -> Comparison:
         deadline = parse_duration(request.deadline, of=problem.compute_once_ns, option="--deadline")
     problem = replace(problem, deadline_ns=deadline, objective=request.objective or problem.objective)
     peak = keep_all_peak_bytes(problem)
+    if not request.budgets:
+        raise UsageError("--budgets is empty: give at least one, such as 60%")
     budgets = [parse_size(text, of=peak, option="--budgets") for text in request.budgets]
     return compare(problem, budgets, request.names, request.options, on_cell)
 

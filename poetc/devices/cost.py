@@ -6,12 +6,12 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from poetc.codegen.program import page_bytes
 from poetc.devices.profile import Coefficients, DeviceProfile, Quantity, Store
 from poetc.errors import UsageError
 from poetc.graph import Operator
 from poetc.ops import Bound, Work
 
-PAGE_TRAILER_BYTES = 16  # page, run, size, checksum: see docs/DESIGN.md
 _DEPTHWISE = "/depthwise"
 
 
@@ -73,8 +73,7 @@ class CostModel:
 
     def page(self, store: Store, size_bytes: int, *, write: bool) -> Cost:
         """Of moving a tensor of `size_bytes` and its trailer, in whole blocks, while the processor waits for it."""
-        block = int(store.block_bytes.value)
-        moved = -(-(size_bytes + PAGE_TRAILER_BYTES) // block) * block
+        moved = page_bytes(size_bytes, int(store.block_bytes.value))
         latency, rate, watts = (
             (store.write_latency_ns, store.write_bytes_per_s, store.write_w)
             if write

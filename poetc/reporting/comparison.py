@@ -60,7 +60,8 @@ def markdown(comparison: Comparison) -> str:
         cost = row.energy_pj if energy else row.time_ns
         text = _WORDS.get(row.status, row.status) if cost is None else f"+{cost / once - 1:.2%}"
         cells.setdefault(row.solver, {})[row.budget_bytes] = text
-    cells["*lower bound*"] = {b: f"*+{bound / once - 1:.2%}*" for b, bound in comparison.bounds.items()}
+    if comparison.bounds:
+        cells["*lower bound*"] = {b: f"*+{bound / once - 1:.2%}*" for b, bound in comparison.bounds.items()}
     lines = [
         "| solver | " + " | ".join(f"{b / comparison.keep_all_peak_bytes:.0%}" for b in budgets) + " |",
         "|---" * (len(budgets) + 1) + "|",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from poetc.comparison import OURS, compare
-from poetc.reporting.comparison import plot, rows_of
+from poetc.reporting.comparison import markdown, plot, rows_of
 from poetc.scheduling import SolveOptions, problem_to_json
 from poetc.solvers import available
 from tests.cli.conftest import Ended
@@ -63,11 +63,19 @@ def test_compare_a_model_in_words(poetc: Run, model: Path, tmp_path: Path) -> No
     assert "keep-all needs" in ended.out
 
 
+def test_without_our_solver_the_page_has_no_line_of_bounds() -> None:
+    page = markdown(compare(chain(10), [9 * UNIT], ("dtr",), SolveOptions(time_limit_s=5)))
+    assert page.splitlines()[-1].startswith("| dtr | ")
+
+
 def test_wrong_requests(poetc: Run, model: Path, tmp_path: Path) -> None:
     ended = poetc("compare", model, "--batch", "2", "--solvers", "nobody", "-o", tmp_path / "out")
     assert ended.code == 2
     assert "unknown solver 'nobody'" in ended.err
     assert poetc("compare", model, "--batch", "2", "--budgets", "many").code == 2
+    ended = poetc("compare", model, "--batch", "2", "--budgets", " ,", "-o", tmp_path / "out")
+    assert ended.code == 2
+    assert "--budgets is empty" in ended.err
     assert poetc("compare", tmp_path / "missing.json").code == 2
 
 
