@@ -4,6 +4,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 JOBS ?= 2
 MODELS ?= ../shared/models
+POET_PROBLEMS ?= ../shared/poet
 PYTEST_ARGS ?=
 
 .PHONY: help
@@ -63,6 +64,10 @@ bench-kernels: setup ## whole training steps beside PyTorch and onnxruntime-trai
 .PHONY: bench-solver
 bench-solver: setup ## proven gaps and seconds of poetc solve on real networks; resumable: build/bench-solver.csv
 	$(BIN)/python -m bench.solver --models $(MODELS)/zoo $(BENCH_ARGS)
+
+.PHONY: bench-poet
+bench-poet: setup ## POET's own problems: its formulation beside poetc, same HiGHS, same run (POET_PROBLEMS=folder)
+	$(BIN)/python -m bench.poet --problems "$(POET_PROBLEMS)" $(BENCH_ARGS)
 
 .PHONY: bench-zoo
 bench-zoo: setup-test ## analyze and solve every outside model file; resumable: build/zoo.csv
