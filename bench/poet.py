@@ -1,4 +1,4 @@
-"""`make bench-poet`: POET's own problems, its formulation beside poetc, under its semantics and the same HiGHS, in one run.
+"""`make bench-poet`: POET's own problems, its formulation beside poetc, same semantics, same HiGHS, one run.
 
 Each pair runs one after the other, one thread, each in a fresh process. A line says how long either took, building of
 the formulation included, the energy of its schedule (replayed by the checker), and the bound it proved.
