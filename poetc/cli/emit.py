@@ -74,4 +74,6 @@ def emit(
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("emitting C") as progress:
         document = outputs.emit(directory, target, out, progress, board=board, numerics=numerics, checkpoint=checkpoint)
+    for note in document["notes"]:
+        console.note(note)
     console.answer(document, _text.emit_text(document))

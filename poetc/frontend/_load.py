@@ -117,7 +117,8 @@ class _Source:
             result.append(Value(tensor.name, shape, dtype, array, weight=weight, given=True))
         if absent:
             self.notes.append(
-                f"{len(absent)} weights are external data whose file is absent: seeded numbers instead (integers: 0)"
+                f"{len(absent)} weight{'s are' if len(absent) > 1 else ' is'} external data whose file is absent: "
+                "seeded numbers instead (integers: 0)"
             )
         if narrowed:
             self.notes.append(

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+import onnx
 
 from poetc.scheduling import problem_to_json
 from tests.cli.conftest import Ended
@@ -143,6 +144,21 @@ def test_emit_builds_with_one_make(poetc: Run, solved: Solved, tmp_path: Path) -
     subprocess.run(command, check=True, capture_output=True)
     assert (tmp_path / "src" / "train").exists()
     assert "DIGITS_TRAIN_ARENA_BYTES" in (tmp_path / "src" / "model.h").read_text()
+
+
+def test_emit_says_that_weights_were_absent(poetc: Run, model: Path, tmp_path: Path) -> None:
+    """The file of external data was left behind: the schedule does not care, but who trains the program does."""
+    proto = onnx.load(model)
+    weight = next(t for t in proto.graph.initializer if t.name == "0.weight")
+    weight.ClearField("raw_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="model.onnx.data")
+    onnx.save(proto, tmp_path / "model.onnx")
+    out = tmp_path / "solved"
+    assert poetc("solve", tmp_path / "model.onnx", "--batch", "1", "-d", "rpi4", "-b", "100%", "-o", out).code == 0
+    ended = poetc("emit", out, "--target", "host", "-o", tmp_path / "src")
+    assert ended.code == 0, ended.err
+    assert "1 weight is external data whose file is absent: seeded numbers instead" in ended.err
 
 
 def test_report(poetc: Run, solved: Solved, tmp_path: Path) -> None:
