@@ -75,7 +75,7 @@ def solve_and_pack(
         raise _with_smallest(problem, error, progress, search_s) from error
     except LimitError as error:
         return _smallest_instead(problem, solver, None, str(error), progress, search_s)
-    solved, plan = _less_ahead(problem, first, pack(problem, first))
+    solved, plan = _less_ahead(problem, first, _packed(problem, first))
     first = solved
     budget, order = problem.budget_bytes, first_executions(first)  # what was proven is about this order
     for _ in range(PACK_ATTEMPTS):
@@ -91,9 +91,14 @@ def solve_and_pack(
             solved = solvers.restored(solvers.solve(tighter, solver, again, report), order)
         except (InfeasibleError, LimitError):
             break
-        solved, plan = _less_ahead(problem, solved, pack(problem, solved))
+        solved, plan = _less_ahead(problem, solved, _packed(problem, solved))
     why = f"a schedule fits the budget of {problem.budget_bytes} bytes, but none was found that can be packed into it"
     return _smallest_instead(problem, solver, first, why, progress, search_s)
+
+
+def _packed(problem: Problem, schedule: Schedule) -> MemoryPlan:
+    """A plan that need not be lower than the budget."""
+    return pack(problem, schedule, enough_bytes=problem.budget_bytes - problem.base_bytes)
 
 
 def _less_ahead(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> tuple[Schedule, MemoryPlan]:
@@ -109,7 +114,7 @@ def _less_ahead(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> tuple
         if late or completion.peak_bytes > problem.budget_bytes:
             break
         fewer = replace(schedule, steps=completion.steps)
-        packed = pack(problem, fewer)
+        packed = _packed(problem, fewer)
         if ram_bytes(problem, packed) <= problem.budget_bytes:
             return fewer, packed
     return schedule, plan

@@ -242,10 +242,35 @@ class Profile:
                 written.add(t)
 
 
-def improve(model: Model, codes: Sequence[int], capacity: int) -> list[int]:
-    """Remove recomputations and page-ins that RAM has room to avoid, the dearest per byte and position first."""
+def early_page_outs(model: Model, codes: Sequence[int]) -> list[int]:
+    """The same actions with every page-out right behind what last makes or reads its tensor before it: what leaves RAM
+    leaves it as early as it can, at no cost. A page-out then holds nothing beside what is there anyway.
+    """
     n, m = model.n_ops, model.n_tensors
-    profile = Profile(model, codes)
+    touched = [-1] * m
+    behind: list[list[int]] = [[] for _ in range(len(codes) + 1)]
+    for j, code in enumerate(codes):
+        if code < n:
+            for t in (*model.inputs[code], *model.outputs[code]):
+                touched[t] = j
+        elif code < n + m:
+            touched[code - n] = j
+        else:
+            behind[touched[code - n - m]].append(code)  # -1, there since the start: the last entry
+    early = behind[-1]
+    for j, code in enumerate(codes):
+        if code < n + m:
+            early.append(code)
+            early += behind[j]
+    return early
+
+
+def improve(model: Model, codes: Sequence[int], capacity: int) -> list[int]:
+    """Page out as early as possible, then remove recomputations and page-ins that RAM has room to avoid, the dearest
+    per byte and position first.
+    """
+    n, m = model.n_ops, model.n_tensors
+    profile = Profile(model, early_page_outs(model, codes))
     profile.drop_useless()
     seen = [False] * n
     candidates: list[tuple[float, int]] = []

@@ -8,6 +8,7 @@ predecessor's; in between it may come back anywhere.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -18,8 +19,9 @@ from poetc.scheduling._placement import SEARCH_PLACEMENTS, max_live, place
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, PageIn, PageOut, Schedule
 
-HOME_ORDERS = 24
+HOME_MOVES, HOME_PLACEMENTS = 24, 40_000  # the second limit counts each move once a rectangle
 HOME_ORDER_PLACEMENTS = 3_000
+CLOSE = 1.01  # an arena within this factor of max-live is as good as the best, where it is enough
 
 
 @dataclass(slots=True)
@@ -32,33 +34,37 @@ class _Lifetime:
     offset_bytes: int | None = None
 
 
-def pack(problem: Problem, schedule: Schedule) -> MemoryPlan:
+_Home = tuple[_Lifetime, _Lifetime]
+
+
+def pack(problem: Problem, schedule: Schedule, *, enough_bytes: int = 0) -> MemoryPlan:
     """Offsets for a schedule that `verify` accepts (but for its budget). Deterministic.
 
     `max_live_bytes` is the peak that `verify` finds without base_bytes; `arena_bytes` equals it or lies close above.
+    The search ends at an arena of `enough_bytes`, if that is at most CLOSE x max-live.
     """
     step_count = len(schedule.steps)
     lifetimes = _lifetimes(problem, schedule)
     homes = _homes(problem, lifetimes, step_count)
+    buffer_bytes = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.steps) else 0
+    enough = min(enough_bytes - buffer_bytes, int(CLOSE * _max_live(lifetimes)))
     absent = [home for home in homes if home[0] is not home[1]]
+
+    def rough_top(order: list[_Home]) -> int:
+        return _place(problem, lifetimes, order, step_count, HOME_ORDER_PLACEMENTS, enough, rough=True)
+
     if len(absent) > 1:
-        # Which of the state that is paged out lies beside which other decides how their gaps join: try some orders.
+        # Which of the state that is paged out lies beside which other decides how their gaps join: try some orders,
+        # then change the best by moves.
         lasting = [home for home in homes if home[0] is home[1]]
-        random = Random(0)
-        orders = [lasting + absent, lasting + sorted(absent, key=lambda home: -home[0].end)]
-        orders += [lasting + random.sample(absent, len(absent)) for _ in range(HOME_ORDERS)]
-        tops = [_place(problem, lifetimes, order, step_count, HOME_ORDER_PLACEMENTS, rough=True) for order in orders]
-        homes = orders[tops.index(min(tops))]
-        if _place(problem, lifetimes, homes, step_count, SEARCH_PLACEMENTS) > min(tops):
-            _place(problem, lifetimes, homes, step_count, HOME_ORDER_PLACEMENTS, rough=True)
+        homes, top = _best_homes(lasting, absent, min(HOME_MOVES, HOME_PLACEMENTS // len(lifetimes)), enough, rough_top)
+        if top <= enough or _place(problem, lifetimes, homes, step_count, SEARCH_PLACEMENTS, enough) > top:
+            rough_top(homes)
     else:
-        _place(problem, lifetimes, homes, step_count, SEARCH_PLACEMENTS)
-    if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in schedule.steps):
+        _place(problem, lifetimes, homes, step_count, SEARCH_PLACEMENTS, enough)
+    if buffer_bytes:
         top = _aligned(problem, _top(lifetimes))
-        lifetimes.append(_Lifetime(problem.page_buffer_bytes, 0, step_count, offset_bytes=top))
-    starts, ends, sizes = (
-        np.array([getattr(a, n) for a in lifetimes], np.int64) for n in ("start", "end", "size_bytes")
-    )
+        lifetimes.append(_Lifetime(buffer_bytes, 0, step_count, offset_bytes=top))
     allocations = sorted(
         (_to_allocation(a) for a in lifetimes),
         key=lambda a: (a.start, a.offset_bytes, a.end, a.tensors, a.operator or 0),
@@ -66,9 +72,39 @@ def pack(problem: Problem, schedule: Schedule) -> MemoryPlan:
     return MemoryPlan(
         allocations=tuple(allocations),
         arena_bytes=_top(lifetimes),
-        max_live_bytes=max_live(starts, ends, sizes),
+        max_live_bytes=_max_live(lifetimes),
         state_bytes=sum(_aligned(problem, first.size_bytes) for first, _ in homes),
     )
+
+
+def _max_live(lifetimes: list[_Lifetime]) -> int:
+    starts, ends, sizes = (
+        np.array([getattr(a, n) for a in lifetimes], np.int64) for n in ("start", "end", "size_bytes")
+    )
+    return max_live(starts, ends, sizes)
+
+
+def _best_homes(
+    lasting: list[_Home], absent: list[_Home], moves: int, enough: int, rough_top: Callable[[list[_Home]], int]
+) -> tuple[list[_Home], int]:
+    """The order of homes with the lowest rough placement, and its top: what is away longest, leaves first or comes back
+    last lies next to the free room above; then moves of one home at a time.
+    """
+    random = Random(0)
+    orders = [absent, sorted(absent, key=lambda home: -home[0].end), sorted(absent, key=lambda home: home[1].start)]
+    tops = [rough_top(lasting + order) for order in orders]
+    top = min(tops)
+    order = orders[tops.index(top)]
+    for _ in range(moves):
+        if top <= enough:
+            break
+        moved = order.copy()
+        home = moved.pop(random.randrange(len(moved)))
+        moved.insert(random.randrange(len(order)), home)
+        moved_top = rough_top(lasting + moved)
+        if moved_top <= top:
+            order, top = moved, moved_top
+    return lasting + order, top
 
 
 def _top(lifetimes: list[_Lifetime]) -> int:
@@ -81,6 +117,7 @@ def _place(
     homes: list[tuple[_Lifetime, _Lifetime]],
     step_count: int,
     placements: int,
+    enough: int,
     *,
     rough: bool = False,
 ) -> int:
@@ -104,7 +141,8 @@ def _place(
     sizes = np.array([-(-a.size_bytes // unit) for a in everything], np.int64)
     fixed = np.full(len(everything), -1, np.int64)
     fixed[: len(obstacles)] = [(a.offset_bytes or 0) // unit for a in obstacles]
-    for lifetime, offset in zip(everything, place(starts, ends, sizes, fixed, placements, rough=rough), strict=True):
+    offsets = place(starts, ends, sizes, fixed, placements, rough=rough, enough=max(0, enough // unit))
+    for lifetime, offset in zip(everything, offsets, strict=True):
         lifetime.offset_bytes = int(offset) * unit
     return _top(lifetimes)
 

@@ -25,11 +25,19 @@ FLOOR_ATTEMPTS, OTHER_ATTEMPTS = 3, 16  # each half of the work, or all of it wi
 
 
 def place(
-    starts: Ints, ends: Ints, sizes: Ints, fixed: Ints, placements: int = SEARCH_PLACEMENTS, *, rough: bool = False
+    starts: Ints,
+    ends: Ints,
+    sizes: Ints,
+    fixed: Ints,
+    placements: int = SEARCH_PLACEMENTS,
+    *,
+    rough: bool = False,
+    enough: int = 0,
 ) -> Ints:
     """Offsets for rectangles alive in [starts, ends). `fixed` is the offset where it is given, -1 where it is free.
 
     `placements` limits the search. `rough` bisects at once, for a good estimate from few placements.
+    Nothing lower than `enough` is looked for.
     """
     offsets = fixed.copy()
     offsets[fixed < 0] = 0
@@ -37,7 +45,7 @@ def place(
     free = np.flatnonzero((fixed < 0) & (sizes > 0))  # nothing has to be found for what is empty
     if not len(free):
         return offsets
-    floor = max(max_live(starts, ends, sizes), placer.fixed_top)
+    floor = max(max_live(starts, ends, sizes), placer.fixed_top, enough)
     best, best_top = placer.offsets, int(sizes.sum()) + placer.fixed_top + 1
     orders = _greedy_orders(starts, ends, sizes, free)
     for order in orders:

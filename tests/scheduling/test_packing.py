@@ -115,6 +115,69 @@ def test_state_that_is_paged_out_makes_room_for_others() -> None:
     assert plan.arena_bytes <= plan.max_live_bytes + 16
 
 
+def gaps_for_a_gradient() -> tuple[Problem, Schedule]:
+    """A weight of 500 comes back beside its gradient of 500, made when it is away: there is room for that only where
+    five weights of 100 leave one gap. Five others are back in RAM by then.
+    """
+    names = [f"{group}{i}" for i in range(5) for group in ("early", "late")]
+    sizes = [500, 0, 500, 0, *[100] * 10]
+    tensors = [
+        TensorSpec(
+            name=name,
+            size_bytes=16 * size,
+            initial="ram" if kept and not name.endswith("@1") else "",
+            final="ram" if kept and name != "weight" else "",
+        )
+        for name, size, kept in zip(
+            ["weight", "x", "gradient", "y", *names], sizes, [True, False, False, False, *[True] * 10], strict=True
+        )
+    ]
+    tensors.append(TensorSpec(name="weight@1", size_bytes=16 * 500, final="ram"))
+    update = InPlace(input=0, output=14, required=True)
+    operators = (
+        OperatorSpec(name="forward", inputs=(0,), outputs=(1,), time_ns=1, energy_pj=1),
+        OperatorSpec(name="all", inputs=tuple(range(4, 14)), outputs=(3,), time_ns=1, energy_pj=1),
+        OperatorSpec(name="gradient", inputs=(1,), outputs=(2,), time_ns=1, energy_pj=1),
+        OperatorSpec(name="update", inputs=(0, 2), outputs=(14,), time_ns=1, energy_pj=1, in_place=(update,)),
+    )
+    problem = Problem(
+        name="gaps", operators=operators, tensors=tuple(tensors), budget_bytes=1 << 20, paging=Paging.SYNC
+    )
+    early, late = range(4, 14, 2), range(5, 14, 2)
+    actions: list[Action] = [Compute(0), PageOut(0)]
+    actions += [PageOut(t) for t in early]
+    actions += [PageIn(t) for t in reversed(early)]  # long and short absences alternate between the groups
+    actions += [Compute(1)]
+    actions += [PageOut(t) for t in late]
+    actions += [Compute(2), PageIn(0), Compute(3)]
+    actions += [PageIn(t) for t in reversed(late)]
+    return problem, scheduled(problem, complete(problem, actions))
+
+
+def test_state_that_is_away_at_once_leaves_one_gap() -> None:
+    problem, schedule = gaps_for_a_gradient()
+    plan = pack(problem, schedule)
+    verify_plan(problem, schedule, plan)
+    assert plan.arena_bytes == plan.max_live_bytes == 1500 * 16
+
+
+def test_the_search_ends_with_an_arena_that_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = training_problem(Random(1), 20, scale=64)
+    schedule = keep_all(problem)
+    best = pack(problem, schedule)
+    monkeypatch.setattr("poetc.scheduling._packing.CLOSE", 2.0)
+    assert pack(problem, schedule, enough_bytes=best.arena_bytes).arena_bytes == best.arena_bytes
+    monkeypatch.setattr("poetc.scheduling._placement.SEARCH_PLACEMENTS", 0)
+    monkeypatch.setattr("poetc.scheduling._packing.SEARCH_PLACEMENTS", 0)
+    greedy = pack(problem, schedule).arena_bytes
+    monkeypatch.undo()
+    assert best.arena_bytes < greedy
+    monkeypatch.setattr("poetc.scheduling._packing.CLOSE", 2.0)
+    assert best.arena_bytes < pack(problem, schedule, enough_bytes=greedy).arena_bytes <= greedy
+    monkeypatch.undo()
+    assert pack(problem, schedule, enough_bytes=2 * greedy).arena_bytes <= 1.01 * best.max_live_bytes, "close as well"
+
+
 def check_disjoint(starts: np.ndarray, ends: np.ndarray, sizes: np.ndarray, offsets: np.ndarray) -> None:
     tops = offsets + sizes
     for i in range(len(starts)):

@@ -11,6 +11,7 @@ import pytest
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import (
     Completer,
+    Proof,
     Schedule,
     SolveOptions,
     Status,
@@ -19,12 +20,12 @@ from poetc.scheduling import (
 )
 from poetc.solvers import BudgetError, Event, min_budget, solve
 from poetc.solvers._eviction import Policy, Simulation, Stuck
-from poetc.solvers._liveness import Profile, improve
+from poetc.solvers._liveness import Profile, early_page_outs, improve
 from poetc.solvers._model import Model
 from poetc.solvers._search import Race
 from tests.solvers.cases import case
 from tests.support.oracle import minimum_budget
-from tests.support.problems import random_dag, training_problem, with_budget
+from tests.support.problems import random_actions, random_dag, training_problem, with_budget
 
 OPTIONS = SolveOptions(time_limit_s=60, fixed_order=True)  # as the oracle
 
@@ -78,6 +79,37 @@ def test_cleaning_up_never_costs_and_keeps_to_the_capacity() -> None:
         assert model.cost(better) == completion.energy_pj
         improved += model.cost(better) < model.cost(codes)
     assert improved > 5
+
+
+def test_page_outs_come_as_early_as_they_can() -> None:
+    earlier = 0
+    for seed in range(60):
+        random = Random(seed)
+        make = training_problem(random, 5, paging=True) if seed % 2 else random_dag(random, 10, paging=True)
+        model, completer = Model(make), Completer(make)
+        codes = model.codes(completer.run(random_actions(random, make, 12)).steps)
+        early = early_page_outs(model, codes)
+        assert sorted(early) == sorted(codes)
+        before, after = (completer.run(model.actions(c)) for c in (codes, early))
+        assert after.peak_bytes <= before.peak_bytes
+        assert after.energy_pj == before.energy_pj
+        proof = Proof(status=Status.FEASIBLE, objective=after.energy_pj, bound=0, schedule_class="")
+        trace = verify(
+            dataclasses.replace(make, budget_bytes=after.peak_bytes),
+            Schedule(solver="", steps=after.steps, proof=proof),
+        )
+        assert trace.page_outs == sum(code >= model.n_ops + model.n_tensors for code in codes)
+        last = {}  # position of what last makes or reads a tensor
+        for position, code in enumerate(early):
+            if code >= model.n_ops + model.n_tensors:
+                tensor = code - model.n_ops - model.n_tensors
+                between = early[last.get(tensor, -1) + 1 : position]
+                assert all(c >= model.n_ops + model.n_tensors for c in between)
+            else:
+                touched = (code - model.n_ops,) if code >= model.n_ops else model.inputs[code] + model.outputs[code]
+                last |= dict.fromkeys(touched, position)
+        earlier += early != codes
+    assert earlier > 10
 
 
 def test_keep_all_where_it_fits() -> None:
