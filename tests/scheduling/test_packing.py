@@ -115,50 +115,50 @@ def test_state_that_is_paged_out_makes_room_for_others() -> None:
     assert plan.arena_bytes <= plan.max_live_bytes + 16
 
 
-def gaps_for_a_gradient() -> tuple[Problem, Schedule]:
-    """A weight of 500 comes back beside its gradient of 500, made when it is away: there is room for that only where
-    five weights of 100 leave one gap. Five others are back in RAM by then.
+def gaps_for_a_gradient(count: int) -> tuple[Problem, Schedule]:
+    """A weight comes back beside its gradient, as large, made when it is away: there is room for that only where
+    `count` smaller weights leave one gap. As many others are back in RAM by then.
     """
-    names = [f"{group}{i}" for i in range(5) for group in ("early", "late")]
-    sizes = [500, 0, 500, 0, *[100] * 10]
-    tensors = [
+    small, large = 1600, 1600 * count
+    sizes = {"weight": large, "gradient": large, "x": 0, "y": 0, "weight@1": large}
+    sizes |= {f"{group}{i}": small for i in range(count) for group in ("early", "late")}
+    at = {name: t for t, name in enumerate(sizes)}
+    early, late = ([at[f"{group}{i}"] for i in range(count)] for group in ("early", "late"))
+    tensors = tuple(
         TensorSpec(
             name=name,
-            size_bytes=16 * size,
-            initial="ram" if kept and not name.endswith("@1") else "",
-            final="ram" if kept and name != "weight" else "",
+            size_bytes=size,
+            initial="ram" if t in (at["weight"], *early, *late) else "",
+            final="ram" if t in (at["weight@1"], *early, *late) else "",
         )
-        for name, size, kept in zip(
-            ["weight", "x", "gradient", "y", *names], sizes, [True, False, False, False, *[True] * 10], strict=True
+        for t, (name, size) in enumerate(sizes.items())
+    )
+
+    def operator(name: str, inputs: tuple[int, ...], output: str, *in_place: InPlace) -> OperatorSpec:
+        return OperatorSpec(
+            name=name, inputs=inputs, outputs=(at[output],), time_ns=1, energy_pj=1, in_place=tuple(in_place)
         )
-    ]
-    tensors.append(TensorSpec(name="weight@1", size_bytes=16 * 500, final="ram"))
-    update = InPlace(input=0, output=14, required=True)
+
+    update = InPlace(input=at["weight"], output=at["weight@1"], required=True)
     operators = (
-        OperatorSpec(name="forward", inputs=(0,), outputs=(1,), time_ns=1, energy_pj=1),
-        OperatorSpec(name="all", inputs=tuple(range(4, 14)), outputs=(3,), time_ns=1, energy_pj=1),
-        OperatorSpec(name="gradient", inputs=(1,), outputs=(2,), time_ns=1, energy_pj=1),
-        OperatorSpec(name="update", inputs=(0, 2), outputs=(14,), time_ns=1, energy_pj=1, in_place=(update,)),
+        operator("forward", (at["weight"],), "x"),
+        operator("all", (*early, *late), "y"),
+        operator("gradient", (at["x"],), "gradient"),
+        operator("update", (at["weight"], at["gradient"]), "weight@1", update),
     )
-    problem = Problem(
-        name="gaps", operators=operators, tensors=tuple(tensors), budget_bytes=1 << 20, paging=Paging.SYNC
-    )
-    early, late = range(4, 14, 2), range(5, 14, 2)
-    actions: list[Action] = [Compute(0), PageOut(0)]
-    actions += [PageOut(t) for t in early]
-    actions += [PageIn(t) for t in reversed(early)]  # long and short absences alternate between the groups
-    actions += [Compute(1)]
-    actions += [PageOut(t) for t in late]
-    actions += [Compute(2), PageIn(0), Compute(3)]
-    actions += [PageIn(t) for t in reversed(late)]
+    problem = Problem(name="gaps", operators=operators, tensors=tensors, budget_bytes=1 << 20, paging=Paging.SYNC)
+    # The two groups leave by turns, the weight between them: neither what leaves first nor what is away longest tells.
+    leaving = [PageOut(t) for pair in zip(early, late, strict=True) for t in pair]
+    actions: list[Action] = [Compute(0), Compute(1), *leaving[:count], PageOut(at["weight"]), *leaving[count:]]
+    actions += [*map(PageIn, early), Compute(2), PageIn(at["weight"]), Compute(3), *map(PageIn, late)]
     return problem, scheduled(problem, complete(problem, actions))
 
 
 def test_state_that_is_away_at_once_leaves_one_gap() -> None:
-    problem, schedule = gaps_for_a_gradient()
+    problem, schedule = gaps_for_a_gradient(12)
     plan = pack(problem, schedule)
     verify_plan(problem, schedule, plan)
-    assert plan.arena_bytes == plan.max_live_bytes == 1500 * 16
+    assert plan.arena_bytes == plan.max_live_bytes == 3 * 12 * 1600
 
 
 def test_the_search_ends_with_an_arena_that_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
