@@ -29,7 +29,7 @@ from poetc.solvers._model import NEVER, Model
 from poetc.solvers._rules import ALL, Rules
 
 SCALE = 1000.0  # what every operator once costs in the MIP's units
-RECOMPUTATION_ROWS = 40  # per stage, for the operators with the largest working sets
+RECOMPUTATION_ROWS, RECOMPUTATION_TOTAL = 40, 4000  # per stage and in all, for operators with the largest working sets
 MARGIN = 1e-6  # subtracted from HiGHS's bound before rounding: its tolerances
 
 
@@ -47,6 +47,7 @@ class Relaxation:
     paged: frozenset[int]
     run: tuple[frozenset[int], ...] = ()  # per stage, the operators executed again
     load: tuple[frozenset[int], ...] = ()  # per stage, the tensors paged in
+    pinned: tuple[frozenset[int], ...] = ()  # per cut, what is in RAM without being a decision
 
 
 def operand_bytes(model: Model, v: int) -> int:
@@ -169,6 +170,9 @@ class CutModel:
             self._needed_page_in(t)
         for g in range(stages):
             self._stage(g, edges[g + 1])
+        if self.rules.cuts_suffixes:
+            for g in range(stages - 1):
+                self._suffix(g)
         for g in range(stages):
             self._ram(g, capacity)
         if between:
@@ -226,6 +230,48 @@ class CutModel:
                     if sources is not None:
                         self._require(sources)
 
+    def _suffix(self, g: int) -> None:
+        """Stages g and later taken together, as if a_g were the only cut: what is executed at all since a_g reads what
+        is there at a_g or made since. Implied for integers; without it an LP makes an operand by halves, twice.
+        """
+        mip, model, n = self.mip, self.model, self.model.n_ops
+        cut, unpinned = self.cuts[g], self.hold[g]
+        run: dict[int, int] = {}
+        for v in self.run[g]:
+            run[v] = mip.column(integer=False)
+            columns = [r[v] for r in self.run[g:] if v in r]
+            mip.row([run[v], *columns], [1.0, *[-1.0] * len(columns)], upper=0.0)
+        load: dict[int, int] = {}
+        for t in unpinned:
+            columns = [i[t] for i in self.load[g:] if t in i]
+            if columns:
+                load[t] = mip.column(integer=False)
+                mip.row([load[t], *columns], [1.0, *[-1.0] * len(columns)], upper=0.0)
+
+        def sources(t: int) -> list[int] | None:
+            p = model.producer[t]
+            if p >= cut or self._is_pinned(t, cut):
+                return None
+            columns = [self.hold[g][t]] if t in self.hold[g] else []
+            columns += [run[p]] if p in run else []
+            if t in load:
+                columns.append(load[t])
+            elif p < cut:
+                columns += [i[t] for i in self.load[g:] if t in i]
+            return columns
+
+        for v, column in run.items():
+            for u in model.inputs[v]:
+                s = sources(u)
+                if s is not None:
+                    mip.row([column, *s], [1.0, *[-1.0] * len(s)], upper=0.0)
+        required = {u for w in range(cut, n) for u in model.inputs[w] if model.producer[u] < cut}
+        required |= {t for t in range(model.n_tensors) if model.ends_in_ram[t]}
+        for u in sorted(required):
+            s = sources(u)
+            if s:
+                mip.row(s, [1.0] * len(s), lower=1.0)
+
     def _require(self, sources: list[int]) -> None:
         if not sources:
             self.proven_infeasible = True
@@ -259,21 +305,62 @@ class CutModel:
         self.mip.row(index, [x / scale for x in value], upper=room / scale)
 
     def _between(self, g: int, end: int, capacity: int) -> None:
-        """Rows for what is executed inside stage g, over what stays in RAM throughout it."""
+        """Rows for what is executed inside stage g: what is still needed in the stage, or at the next cut, and neither
+        made again nor paged in during the stage, is in RAM beside its operands.
+        """
         model, cut = self.model, self.cuts[g]
         following = self.hold[g + 1] if g + 1 < len(self.cuts) else {}
-        stays: dict[int, int] = {}
-        for t, column in following.items():
-            if model.producer[t] < cut and t in self.hold[g]:
-                made = [c for c in (self.run[g].get(model.producer[t]), self.load[g].get(t)) if c is not None]
-                stays[t] = self._stay(column, made)
+        again: dict[int, int] = {}  # first executed in this stage, and executed once more before it ends
+
+        def made(t: int) -> list[int]:
+            p = model.producer[t]
+            columns = [self.load[g][t]] if t in self.load[g] else []
+            if p < cut:
+                return columns + ([self.run[g][p]] if p in self.run[g] else [])
+            if model.recomputable[p]:
+                if p not in again:
+                    again[p] = self.mip.column(model.op_cost[p] / self.unit)
+                columns.append(again[p])
+            return columns
+
+        stays: dict[int, int] = {}  # throughout the stage
+        present: list[dict[int, int]] = [{} for _ in range(cut, end)]  # by operator and tensor: a column
+        always = [0] * (end - cut)  # bytes there in any case
+        for t in range(model.n_tensors):
+            p = model.producer[t]
+            uses = [w for w in model.consumers[t] if cut < w < end]
+            if p >= end - 1 or not (uses or t in following) or self._is_pinned(t, cut):
+                continue
+            if p < cut and t not in self.hold[g]:
+                continue
+            first, last = max(p, cut) + 1, uses[-1] if uses else cut
+            if first < last and self.rules.cuts_needed_rows:
+                columns = made(t)
+                needed = None
+                if columns:
+                    needed = self.mip.column(integer=False)
+                    self.mip.row([needed, *columns], [1.0] * (1 + len(columns)), lower=1.0)
+                for w in range(first, last):
+                    if needed is None:
+                        always[w - cut] += 0 if self._is_operand(t, w) or self._is_pinned(t, w) else model.size[t]
+                    else:
+                        present[w - cut][t] = needed
+            if t in following and (p < cut or self.rules.cuts_needed_rows):
+                z = self._stay(following[t], made(t))
+                if p < cut:
+                    stays[t] = z
+                for w in range(max(first, last), end):
+                    present[w - cut][t] = z
         for w in range(cut + 1, end):
-            operands = frozenset(model.inputs[w])
-            fixed = self._fixed_bytes(w, operands) + working_set_bytes(model, w)
-            kept = [t for t in stays if t not in operands and not self._is_pinned(t, w)]
-            self._ram_row([stays[t] for t in kept], [float(model.size[t]) for t in kept], capacity - fixed)
+            operands = frozenset((*model.inputs[w], *model.outputs[w]))
+            fixed = self._fixed_bytes(w, operands) + working_set_bytes(model, w) + always[w - cut]
+            terms = {t: c for t, c in present[w - cut].items() if t not in operands and not self._is_pinned(t, w)}
+            self._ram_row(list(terms.values()), [float(model.size[t]) for t in terms], capacity - fixed)
         if self.rules.cuts_recomputation_rows:
             self._during_recomputation(g, end, capacity, stays)
+
+    def _is_operand(self, t: int, w: int) -> bool:
+        return t in self.model.inputs[w] or t in self.model.outputs[w]
 
     def _stay(self, column: int, made: list[int]) -> int:
         """A column that is 1 if what is in RAM at the next cut was neither made nor paged in during the stage."""
@@ -297,7 +384,7 @@ class CutModel:
             t for t in range(model.n_tensors) if self._is_pinned(t, end) and (self._is_pinned(t, cut) or end == cut + 1)
         ]
         candidates = sorted(self.run[g], key=lambda v: (-working_set_bytes(model, v), v))
-        for v in candidates[: max(RECOMPUTATION_ROWS, 4000 // len(self.cuts))]:
+        for v in candidates[: max(RECOMPUTATION_ROWS, RECOMPUTATION_TOTAL // len(self.cuts))]:
             operands = set(model.inputs[v]) | set(model.outputs[v])
             fixed = sum(model.size[t] for t in pinned if t not in operands)
             kept = [t for t in stays if t not in operands]
@@ -408,10 +495,11 @@ class CutModel:
         max_rounds: int | None = None,
         gap: float = 0.0,
         start: dict[int, float] | None = None,
+        cutoff: float = math.inf,
         threads: int = 1,
         seed: int = 0,
     ) -> Relaxation:
-        """Solve it; `start` as `start_of` gives it."""
+        """Solve it; `start` as `start_of` gives it; a bound of `cutoff` is as good as any above it."""
         nothing: frozenset[int] = frozenset()
         if self.proven_infeasible:
             return Relaxation(self.cuts, math.inf, True, True, (), nothing)
@@ -422,9 +510,12 @@ class CutModel:
             max_rounds=max_rounds,
             gap=gap,
             start=start,
+            cutoff=cutoff / self.unit if math.isfinite(cutoff) else None,
             threads=threads,
             seed=seed,
         )
+        if answer.infeasible and math.isfinite(cutoff):
+            return Relaxation(self.cuts, cutoff, False, True, (), nothing)
         if answer.infeasible:
             return Relaxation(self.cuts, math.inf, True, True, (), nothing)
         if answer.values is None:
@@ -439,6 +530,9 @@ class CutModel:
             paged=_chosen(self.store, values),
             run=tuple(_chosen(run, values) for run in self.run),
             load=tuple(_chosen(load, values) for load in self.load),
+            pinned=tuple(
+                frozenset(t for t in range(self.model.n_tensors) if self._is_pinned(t, cut)) for cut in self.cuts
+            ),
         )
 
 

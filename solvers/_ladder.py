@@ -1,4 +1,4 @@
-"""Which cuts to try: single ones first, then more and more of those that bound best."""
+"""Which cuts to try: single ones first, then more and more, where plans made from the last ones need too much RAM."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from poetc.solvers._cuts import working_set_bytes
 from poetc.solvers._model import Model
 
 SINGLE_CUTS = 24
-EVERY_OPERATOR = 160  # up to this many cuts, every operator of the backward pass becomes one
+NEW_CUTS, APART = 4, 2  # added at a time, and how far apart
 
 
 def single_cut_positions(model: Model) -> list[int]:
@@ -20,24 +20,16 @@ def single_cut_positions(model: Model) -> list[int]:
     return positions
 
 
-def cut_counts(model: Model) -> list[int]:
-    """How many cuts to use, in this order."""
-    backward = model.n_ops - model.cut
-    counts = [k for k in (3, 6, 12, 24) if k < backward]
-    return [*counts, backward] if backward <= EVERY_OPERATOR else counts
-
-
-def choose_cuts(model: Model, profile: list[tuple[float, int]], count: int) -> tuple[int, ...]:
-    """The cut at the loss and, of as many stretches of the backward pass, the best single cuts."""
-    first, n = model.cut, model.n_ops
-    if count >= n - first:
-        return tuple(range(first, n))
-    cuts = {first}
-    for k in range(count):
-        low, high = first + (n - first) * k // count, first + (n - first) * (k + 1) // count
-        inside = [(bound, -cut) for bound, cut in profile if low <= cut < high]
-        if inside:
-            cuts.add(-max(inside)[1])
-        elif low < high:
-            cuts.add(max(range(low, high), key=lambda v: (working_set_bytes(model, v), -v)))
-    return tuple(sorted(cuts))
+def new_cuts(cuts: set[int], overfull: list[int], n_ops: int) -> list[int]:
+    """Of operators at which a plan needs too much RAM, the worst first, those that become cuts too: not next to one
+    another. Where one is a cut already, what comes before it is the culprit, and the operator beside it becomes one.
+    """
+    new: list[int] = []
+    for v in overfull:
+        at = next((u for u in (v, v - 1, v + 1) if u not in cuts), None)
+        if at is None or not 0 <= at < n_ops or any(abs(at - u) <= APART for u in new):
+            continue
+        new.append(at)
+        if len(new) == NEW_CUTS:
+            break
+    return new

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from poetc.solvers._cuts import Relaxation
 from poetc.solvers._eviction import Plan, Policy
+from poetc.solvers._liveness import Profile
 from poetc.solvers._model import Model
 
 
@@ -81,6 +82,93 @@ def codes_of(model: Model, relaxation: Relaxation) -> list[int] | None:
                 if u is not None and not execute(u):
                     return None
     return codes
+
+
+def lazy_codes(model: Model, relaxation: Relaxation) -> list[int] | None:
+    """A sequence that follows a relaxation: what it executes again or pages in in a stage comes right before what reads
+    it, or at the stage's end. It may exceed the RAM between cuts; None if it reads what is not there.
+    """
+    n, m = model.n_ops, model.n_tensors
+    there = {t for t in range(m) if model.in_ram[t]}
+    codes: list[int] = []
+    unwritten = {*relaxation.paged, *model.page_outs_needed} - {t for t in range(m) if model.on_store[t]}
+    waiting = set(model.page_ins_needed)
+
+    def write(tensors: Iterable[int]) -> None:
+        chosen = sorted(unwritten.intersection(tensors))
+        codes.extend(n + m + t for t in chosen)
+        unwritten.difference_update(chosen)
+
+    def execute(v: int) -> None:
+        codes.append(v)
+        there.difference_update(i for i, _, required in model.pairs[v] if required)
+        there.update(model.outputs[v])
+        write(model.outputs[v])
+
+    def bring(wanted: Iterable[int], run: set[int], load: set[int]) -> bool:
+        """Everything in `wanted`, with what it takes, by ascending operator."""
+        order: set[int] = set()
+        stack = [t for t in wanted if t not in there]
+        pages: set[int] = set()
+        while stack:
+            t = stack.pop()
+            p = model.producer[t]
+            if t in load or t in waiting:
+                pages.add(t)
+            elif p in run:
+                if p not in order:
+                    order.add(p)
+                    stack.extend(u for u in model.inputs[p] if u not in there)
+            else:
+                return False
+        for v in sorted(order):
+            page_in(pages.intersection(model.inputs[v]) - there)
+            execute(v)
+        page_in(pages - there)
+        return True
+
+    def page_in(tensors: Iterable[int]) -> None:
+        for t in sorted(tensors):
+            codes.append(n + t)
+            there.add(t)
+            waiting.discard(t)
+
+    write(sorted(there))
+    edges = [*relaxation.cuts, n]
+    for v in range(edges[0]):
+        if not bring(model.inputs[v], set(), set()):
+            return None
+        execute(v)
+    for g, cut in enumerate(relaxation.cuts):
+        run, load = set(relaxation.run[g]), set(relaxation.load[g])
+        there &= relaxation.held[g] | relaxation.pinned[g]
+        for v in range(cut, edges[g + 1]):
+            if not bring(model.inputs[v], run, load):
+                return None
+            execute(v)
+        last = g + 1 == len(relaxation.cuts)
+        after = [t for t in range(m) if model.ends_in_ram[t]] if last else relaxation.held[g + 1]
+        if not bring(after, run, load):
+            return None
+    return codes
+
+
+def overfull(model: Model, codes: Sequence[int], capacity: int) -> list[tuple[int, int]]:
+    """(excess bytes, operator) for the operators at whose first execution, or before it since the one before, a
+    sequence needs more than the capacity; the largest excess first.
+    """
+    ram = Profile(model, codes).ram
+    found: list[tuple[int, int]] = []
+    seen = [False] * model.n_ops
+    worst = 0
+    for j, code in enumerate(codes):
+        worst = max(worst, int(ram[j]) - capacity)
+        if code < model.n_ops and not seen[code]:
+            seen[code] = True
+            if worst > 0:
+                found.append((worst, code))
+            worst = 0
+    return sorted(found, key=lambda x: (-x[0], x[1]))
 
 
 def sample(random: np.random.Generator, model: Model, around: Policy | None, plan: Plan | None) -> Policy:

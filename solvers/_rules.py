@@ -18,6 +18,8 @@ class Rules:
     cuts_useful: bool = True  # no columns for tensors that nothing at or after a cut can use
     cuts_pinned: bool = True  # what can neither be made again nor paged is in RAM while it has readers: no decision
     cuts_expiry: bool = True  # what an update has taken over is not in RAM any more
+    cuts_needed_rows: bool = True  # RAM inside a stage counts what the stage still needs, unless it is made again
+    cuts_suffixes: bool = True  # from each cut on, all stages together read what is there at the cut or made since
     cuts_recomputation_rows: bool = True  # RAM while an operator is repeated; what then never fits is not repeated
     cuts_slack_rows: bool = True  # a RAM row that no choice can violate is left out
 

@@ -14,11 +14,11 @@ from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, 
 from poetc.solvers import capuchin, chen_greedy, dtr, dtr_eq, kusumoto_approx, melon
 from poetc.solvers._cuts import CutModel, Relaxation
 from poetc.solvers._exact import search
-from poetc.solvers._ladder import choose_cuts, cut_counts, single_cut_positions
+from poetc.solvers._ladder import new_cuts, single_cut_positions
 from poetc.solvers._liveness import improve
 from poetc.solvers._minimum import lower_bound_bytes, min_budget
 from poetc.solvers._orders import best_order, reordered, restored
-from poetc.solvers._plans import codes_of
+from poetc.solvers._plans import codes_of, lazy_codes, overfull
 from poetc.solvers._search import Race
 from poetc.solvers._staged import StagedModel
 from poetc.solvers._types import BudgetError, Event, Progress, SolverInfo
@@ -38,7 +38,7 @@ TINY_OPERATORS, EXHAUSTIVE_OPERATORS, EXHAUSTIVE_STATES = 12, 40, 30_000
 CUT_ROUNDS, CUT_NODES, CUT_NODES_X_ENTRIES = 100, 200, 10_000_000
 CUT_ENTRIES = 500_000  # with more coefficients the bound of a relaxation with several cuts stays below that of one cut
 STAGED_OPERATORS, STAGED_NODES = 100, 200
-POLISH_RUNG = 2  # the staged MILP comes before relaxations with more cuts: small problems owe it most
+REFINEMENTS, POLISH_ROUND = 30, 2  # relaxations with more and more cuts; before which the staged MILP comes
 ALL_SCHEDULES = "all schedules"
 CLASS = "first executions in the problem's order; any recomputation, any paging"
 STAGED_CLASS = (
@@ -65,6 +65,7 @@ class _Solve:
         self.cut_short = False
         self.exhausted = self.polished = False
         self.staged_bound, self.staged_class = 0.0, ""
+        self.patience = 1  # how much more work than at first a relaxation is worth
 
     # --- state ---
 
@@ -127,20 +128,15 @@ class _Solve:
         profile = self.single_cuts()
         self.race.run(runs // 2, self.target)
         self.say("race")
-        for rung, count in enumerate(cut_counts(self.model)):
+        cuts = {self.model.cut, *(cut for _, cut in sorted(profile, reverse=True)[:1])}
+        for round_ in range(REFINEMENTS):
             if self.done or self.race.out_of_time:
                 break
-            if rung == POLISH_RUNG:
+            if round_ == POLISH_ROUND:
                 self.polish()
-                if self.done:
-                    break
-            cuts = choose_cuts(self.model, profile, count)
-            several = self.relax(cuts, f"{len(cuts)} cuts", between=True)
-            if several is None:
+            more = self.refine(cuts)
+            if not more:
                 break
-            self.spell_out(several)
-            self.guide(several, f"held at {len(cuts)} cuts")
-            self.say(f"{len(cuts)} cuts")
             self.race.run(runs // 4, self.target)
             self.say("race")
         if not self.polished:
@@ -150,6 +146,33 @@ class _Solve:
             self.race.run(runs, self.target)
             self.say("race")
         return self.finish()
+
+    def refine(self, cuts: set[int]) -> bool:
+        """Solve the relaxation with these cuts, follow its plan, and add as cuts the operators at which the plan needs
+        too much RAM. False where this leads no further.
+        """
+        if self.done:
+            return False
+        relaxation = self.relax(tuple(sorted(cuts)), f"{len(cuts)} cuts", between=True)
+        if relaxation is None:
+            return False
+        self.spell_out(relaxation)
+        excess: list[tuple[int, int]] = []
+        codes = lazy_codes(self.model, relaxation) if relaxation.held else None
+        if codes is not None:
+            capacity = self.race.capacity(any(code >= self.model.n_ops for code in codes))
+            excess = overfull(self.model, codes, capacity)
+            self.race.offer(improve(self.model, codes, capacity), f"relaxed MIP with {len(cuts)} cuts")
+        self.guide(relaxation, f"held at {len(cuts)} cuts")
+        self.say(f"{len(cuts)} cuts")
+        new = new_cuts(cuts, [v for _, v in excess], self.model.n_ops)
+        if new:
+            cuts.update(new)
+        elif relaxation.exact:
+            return False
+        else:
+            self.patience *= 4
+        return True
 
     def published(self) -> None:
         """What published heuristics find, cleaned up."""
@@ -277,9 +300,11 @@ class _Solve:
             return None
         relaxation = model.solve(
             time_limit_s=max(0.1, self.stop_at - time.monotonic()),
-            max_nodes=max(CUT_NODES // 10, min(CUT_NODES, CUT_NODES_X_ENTRIES // max(1, model.mip.entries))),
-            max_rounds=CUT_ROUNDS,
+            max_nodes=self.patience
+            * max(CUT_NODES // 10, min(CUT_NODES, CUT_NODES_X_ENTRIES // max(1, model.mip.entries))),
+            max_rounds=self.patience * CUT_ROUNDS,
             gap=self.options.gap / 4,
+            cutoff=math.inf if self.race.incumbent is None else self.race.incumbent.cost,
             threads=self.options.threads,
             seed=self.options.seed,
         )

@@ -6,9 +6,10 @@ from random import Random
 
 from poetc.scheduling import Completer
 from poetc.solvers._cuts import CutModel
+from poetc.solvers._ladder import new_cuts
 from poetc.solvers._minimum import lower_bound_bytes
 from poetc.solvers._model import Model
-from poetc.solvers._plans import codes_of
+from poetc.solvers._plans import codes_of, lazy_codes, overfull
 from poetc.solvers._search import Race
 from poetc.solvers._staged import StagedModel
 from tests.solvers.cases import case
@@ -69,3 +70,37 @@ def test_a_known_schedule_starts_the_milp() -> None:
     codes = codes_of(race.model, result)
     assert codes is not None
     assert race.model.cost(codes) <= race.incumbent.cost
+
+
+def test_a_plan_that_fits_is_optimal() -> None:
+    """What a relaxation plans costs its bound; where nothing is over the capacity it is a schedule, and no other is
+    cheaper.
+    """
+    fits = over = 0
+    for seed in range(160):
+        problem, optimum = case(seed)
+        model = Model(problem)
+        relaxation = CutModel(model, range(0, model.n_ops, 2), between=True).solve(time_limit_s=20)
+        codes = lazy_codes(model, relaxation) if relaxation.held else None
+        if codes is None or optimum is None or problem.deadline_ns is not None:
+            continue
+        pages = any(code >= model.n_ops for code in codes)
+        assert model.cost(codes) <= relaxation.bound + 1, seed
+        peak = Completer(problem).run(model.actions(codes)).peak_bytes
+        excess = overfull(model, codes, model.paging_capacity if pages else model.capacity)
+        if excess:
+            over += 1
+            assert peak > problem.budget_bytes, seed
+            assert [e for e, _ in excess] == sorted((e for e, _ in excess), reverse=True)
+        else:
+            fits += 1
+            assert peak <= problem.budget_bytes, seed
+            assert model.cost(codes) == optimum.cost, seed
+    assert fits > 30
+    assert over > 5
+
+
+def test_new_cuts_are_new_and_apart() -> None:
+    assert new_cuts({3, 9}, [9, 10, 3, 20, 21, 30, 40, 50], 60) == [8, 2, 20, 30]
+    assert new_cuts({8, 9}, [9], 10) == []
+    assert new_cuts(set(), [], 10) == []
