@@ -62,7 +62,65 @@ POETC_INLINE void finish(const poetc_vector *sum, const int vectors, float *y, i
     }
 }
 
-#if LANES > 1
+#if defined(POETC_HELIUM)
+
+/* `rows` x 4 results in registers, a packed: the factors of a step come to core registers in one
+ * instruction. */
+POETC_INLINE void block(const int rows, const int vectors, const block_task *t, const ptrdiff_t a_row,
+                        const ptrdiff_t a_k)
+{
+    poetc_vector sum[POETC_GEMM_ROWS];
+    const float *const first = t->a, *const row_bias = t->row_bias, *column_bias = t->column_bias, *b = t->b;
+    const int32_t depth = t->depth;
+    const ptrdiff_t y_row = t->y_row;
+    const int accumulate = t->accumulate;
+    float *y = t->y;
+    int32_t k, column;
+    int i;
+    (void)a_row, (void)a_k;
+    for (column = t->panels; column > 0; column--, y += COLUMNS) {
+        const float *a = first;
+        POETC_UNROLL
+        for (i = 0; i < rows; i++)
+            start(sum + i, vectors, row_bias ? row_bias + i : NULL, column_bias);
+        if (column_bias)
+            column_bias += COLUMNS;
+        POETC_UNROLL_PAIR
+        for (k = depth; k > 0; k--, b += COLUMNS) {
+            const poetc_vector v = poetc_vector_load(b);
+            register float f0 __asm__("r4"), f1 __asm__("r5"), f2 __asm__("r6"), f3 __asm__("r8"), f4 __asm__("r9");
+            register float f5 __asm__("r10");
+            if (rows == 6)
+                __asm__("ldmia %6!, {%0, %1, %2, %3, %4, %5}"
+                        : "=r"(f0), "=r"(f1), "=r"(f2), "=r"(f3), "=r"(f4), "=r"(f5), "+r"(a)
+                        : "m"(*(const float(*)[6])a));
+            else if (rows == 4)
+                __asm__("ldmia %4!, {%0, %1, %2, %3}"
+                        : "=r"(f0), "=r"(f1), "=r"(f2), "=r"(f3), "+r"(a)
+                        : "m"(*(const float(*)[4])a));
+            else if (rows == 2)
+                __asm__("ldmia %2!, {%0, %1}" : "=r"(f0), "=r"(f1), "+r"(a) : "m"(*(const float(*)[2])a));
+            else
+                f0 = *a++;
+            POETC_ADD_SCALED(sum[0], v, f0);
+            if (rows > 1)
+                POETC_ADD_SCALED(sum[1], v, f1);
+            if (rows > 2) {
+                POETC_ADD_SCALED(sum[2], v, f2);
+                POETC_ADD_SCALED(sum[3], v, f3);
+            }
+            if (rows > 4) {
+                POETC_ADD_SCALED(sum[4], v, f4);
+                POETC_ADD_SCALED(sum[5], v, f5);
+            }
+        }
+        POETC_UNROLL
+        for (i = 0; i < rows; i++)
+            finish(sum + i, vectors, y + i * y_row, accumulate);
+    }
+}
+
+#elif LANES > 1
 
 /* `rows` x `vectors` results in registers: both are constants wherever this is inlined. */
 POETC_INLINE void block(const int rows, const int vectors, const block_task *t, const ptrdiff_t a_row,
