@@ -51,13 +51,13 @@ typedef struct {
     int32_t top[4], left[4];
     int together; /* side by side: a tap reads four floats in a row */
     int inside;   /* all windows lie on the image */
-    int32_t first, last; /* if together: columns of taps on the image for all of them */
 } four_pixels;
 
 static void find_pixels(four_pixels *f, const convolution *c, const float *x, int32_t column, int32_t columns)
 {
-    const int32_t pixels = c->output_height * c->output_width, step = c->dilation_w;
-    const int32_t lowest = c->height - (c->kernel_h - 1) * c->dilation_h, rightmost = c->width - (c->kernel_w - 1) * step;
+    const int32_t pixels = c->output_height * c->output_width;
+    const int32_t lowest = c->height - (c->kernel_h - 1) * c->dilation_h;
+    const int32_t rightmost = c->width - (c->kernel_w - 1) * c->dilation_w;
     int32_t lane, image = column / pixels, oh = (column - image * pixels) / c->output_width;
     int32_t ow = column - image * pixels - oh * c->output_width;
     f->together = c->stride_w == 1 && columns >= 4 && ow + 4 <= c->output_width;
@@ -74,110 +74,133 @@ static void find_pixels(four_pixels *f, const convolution *c, const float *x, in
             f->top[lane] = -(1 << 24), f->image[lane] = x;
         f->inside &= f->top[lane] >= 0 && f->top[lane] < lowest && f->left[lane] >= 0 && f->left[lane] < rightmost;
     }
-    f->first = f->last = 0;
-    if (f->together) {
-        int32_t position = f->left[0];
-        for (; f->first < c->kernel_w && position < 0; position += step)
-            f->first++;
-        for (f->last = f->first; f->last < c->kernel_w && position + 4 <= c->width; position += step)
-            f->last++;
+}
+
+/* `left` taps from (channel, kh, kw) on. */
+typedef struct {
+    const convolution *c;
+    ptrdiff_t channel; /* floats: its plane */
+    int32_t kh, kw, left;
+} tap_run;
+
+/* The taps of a row that are left: how many; the run is moved to the next row. */
+static inline int32_t next_row(tap_run *t)
+{
+    const int32_t count = poetc_min(t->c->kernel_w - t->kw, t->left);
+    t->left -= count, t->kw = 0;
+    if (++t->kh == t->c->kernel_h)
+        t->kh = 0, t->channel += (ptrdiff_t)t->c->height * t->c->width;
+    return count;
+}
+
+/* Four pixels side by side, all windows on the image: the usual case. */
+POETC_APART void pack_inside(const four_pixels *f, tap_run t, float *to)
+{
+    const int32_t step = t.c->dilation_w, line = t.c->dilation_h * t.c->width, width = t.c->kernel_w;
+    const ptrdiff_t jump = (ptrdiff_t)t.c->height * t.c->width - (ptrdiff_t)t.c->kernel_h * line;
+    const float *row = f->image[0] + t.channel + (f->top[0] + t.kh * t.c->dilation_h) * t.c->width + f->left[0];
+    const float *at = row + t.kw * step;
+    int32_t rows = t.c->kernel_h - t.kh, count = width - t.kw, left = t.left;
+    while (left > 0) {
+        if (count > left)
+            count = left;
+        left -= count;
+        do {
+            const float *source = at;
+            POETC_COPY_FOUR(to, source);
+            at += step;
+        } while (--count > 0);
+        row += line, count = width;
+        if (--rows == 0)
+            rows = t.c->kernel_h, row += jump;
+        at = row;
     }
 }
 
-/* Taps [kw, end) of row kh for four pixels anywhere. */
-static float *pack_taps(const convolution *c, const four_pixels *f, ptrdiff_t channel, int32_t kh, int32_t kw,
-                        int32_t end, float *to)
+/* Four pixels side by side, anywhere. */
+POETC_APART void pack_clipped(const four_pixels *f, tap_run t, float *to)
 {
-    int32_t lane;
-    if (f->inside) {
-        const ptrdiff_t at = channel + kh * c->dilation_h * c->width + kw * c->dilation_w;
-        const float *p0 = f->image[0] + f->top[0] * c->width + f->left[0] + at;
-        const float *p1 = f->image[1] + f->top[1] * c->width + f->left[1] + at;
-        const float *p2 = f->image[2] + f->top[2] * c->width + f->left[2] + at;
-        const float *p3 = f->image[3] + f->top[3] * c->width + f->left[3] + at;
-        int32_t offset = 0;
-        for (kw = end - kw; kw > 0; kw--, offset += c->dilation_w, to += 4)
-            to[0] = p0[offset], to[1] = p1[offset], to[2] = p2[offset], to[3] = p3[offset];
-        return to;
-    }
-    for (; kw < end; kw++) {
-        for (lane = 0; lane < 4; lane++) {
-            const int32_t ih = f->top[lane] + kh * c->dilation_h, iw = f->left[lane] + kw * c->dilation_w;
-            const int there = (uint32_t)ih < (uint32_t)c->height && (uint32_t)iw < (uint32_t)c->width;
-            *to++ = there ? f->image[lane][channel + ih * c->width + iw] : 0.0f;
+    const convolution *c = t.c;
+    const int32_t step = c->dilation_w, most = c->width - 4;
+    while (t.left > 0) {
+        const int32_t ih = f->top[0] + t.kh * c->dilation_h;
+        const float *from = f->image[0] + t.channel + ih * c->width;
+        int32_t position = f->left[0] + t.kw * step, count = next_row(&t);
+        if ((uint32_t)ih >= (uint32_t)c->height) {
+            for (count *= 4; count > 0; count--)
+                *to++ = 0.0f;
         }
-    }
-    return to;
-}
-
-/* Taps [kw, end) for four pixels side by side, the first one's window at `left` in `row`. What lies beside the image is
- * loaded too if it is in the tensor, and then replaced. */
-static inline float *pack_row(const convolution *c, const four_pixels *f, const float *row, int32_t kw, int32_t end,
-                              const float *tensor, const float *tensor_end, float *to)
-{
-    const int32_t step = c->dilation_w, low = f->first;
-    int32_t position = f->left[0] + kw * step, count = poetc_min(f->last, end) - (kw > low ? kw : low);
-    const float *from = row + position;
-    while (kw < end) {
-        if (kw >= low && count > 0) {
-            kw += count, position += count * step;
-            do {
-                const float *source = from;
+        for (; count > 0; count--, position += step) {
+            const float *source = from + position;
+            if (position >= 0 && position <= most) {
                 POETC_COPY_FOUR(to, source);
-                from += step;
-            } while (--count > 0);
-        } else {
-            int32_t lane = 0;
-            if (from >= tensor && from + 4 <= tensor_end) {
-                const float *source = from;
-                POETC_COPY_FOUR(to, source);
-                for (; position + lane < 0 && lane < 4; lane++)
-                    to[lane - 4] = 0.0f;
-                for (lane = 3; position + lane >= c->width && lane >= 0; lane--)
-                    to[lane - 4] = 0.0f;
             } else {
-                for (; lane < 4; lane++)
-                    *to++ = (uint32_t)(position + lane) < (uint32_t)c->width ? from[lane] : 0.0f;
+                const uint32_t width = (uint32_t)c->width, first = (uint32_t)position;
+                to[0] = first < width ? source[0] : 0.0f;
+                to[1] = first + 1u < width ? source[1] : 0.0f;
+                to[2] = first + 2u < width ? source[2] : 0.0f;
+                to[3] = first + 3u < width ? source[3] : 0.0f;
+                to += 4;
             }
-            kw++, from += step, position += step;
         }
     }
-    return to;
+}
+
+/* Four pixels apart, all windows on the image. */
+POETC_APART void pack_apart(const four_pixels *f, tap_run t, float *to)
+{
+    const convolution *c = t.c;
+    const float *p0 = f->image[0] + f->top[0] * c->width + f->left[0];
+    const float *p1 = f->image[1] + f->top[1] * c->width + f->left[1];
+    const float *p2 = f->image[2] + f->top[2] * c->width + f->left[2];
+    const float *p3 = f->image[3] + f->top[3] * c->width + f->left[3];
+    const int32_t step = c->dilation_w;
+    while (t.left > 0) {
+        ptrdiff_t at = t.channel + t.kh * c->dilation_h * c->width + t.kw * step;
+        int32_t count = next_row(&t);
+        for (; count > 0; count--, at += step, to += 4)
+            to[0] = p0[at], to[1] = p1[at], to[2] = p2[at], to[3] = p3[at];
+    }
+}
+
+/* Four pixels anywhere. */
+POETC_APART void pack_any(const four_pixels *f, tap_run t, float *to)
+{
+    const convolution *c = t.c;
+    while (t.left > 0) {
+        const int32_t kh = t.kh;
+        const ptrdiff_t channel = t.channel;
+        int32_t across = t.kw * c->dilation_w, count = next_row(&t), lane;
+        for (; count > 0; count--, across += c->dilation_w) {
+            for (lane = 0; lane < 4; lane++) {
+                const int32_t ih = f->top[lane] + kh * c->dilation_h, iw = f->left[lane] + across;
+                const int there = (uint32_t)ih < (uint32_t)c->height && (uint32_t)iw < (uint32_t)c->width;
+                *to++ = there ? f->image[lane][channel + ih * c->width + iw] : 0.0f;
+            }
+        }
+    }
 }
 
 POETC_APART void pack_pixels(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
                         int32_t depth, int32_t column, int32_t columns)
 {
     const int32_t taps = c->kernel_h * c->kernel_w, start = first % taps;
-    const ptrdiff_t plane = (ptrdiff_t)c->height * c->width;
-    const float *end_of_x = x + ((c->batch - 1) * (ptrdiff_t)c->channels + c->channels / c->group) * plane;
     float *to = space->panels;
-    int32_t at, i;
-    for (at = 0; at < columns; at += 4) {
+    int32_t at;
+    tap_run t;
+    t.c = c, t.channel = first / taps * ((ptrdiff_t)c->height * c->width);
+    t.kh = start / c->kernel_w, t.kw = start - t.kh * c->kernel_w, t.left = depth;
+    for (at = 0; at < columns; at += 4, to += 4 * depth) {
         four_pixels f;
-        int32_t kh = start / c->kernel_w, kw = start - kh * c->kernel_w, left = depth;
-        ptrdiff_t channel = first / taps * plane;
         find_pixels(&f, c, x, column + at, columns - at);
-        for (; left > 0; kw = 0) { /* the taps of one row of a window */
-            const int32_t end = poetc_min(c->kernel_w, kw + left), ih = f.top[0] + kh * c->dilation_h;
-            left -= end - kw;
-            if (f.together && f.inside) { /* the usual case, first */
-                const float *from = f.image[0] + f.left[0] + channel + ih * c->width + kw * c->dilation_w;
-                do {
-                    const float *source = from;
-                    POETC_COPY_FOUR(to, source);
-                    from += c->dilation_w;
-                } while (++kw < end);
-            } else if (!f.together)
-                to = pack_taps(c, &f, channel, kh, kw, end, to);
-            else if ((uint32_t)ih < (uint32_t)c->height)
-                to = pack_row(c, &f, f.image[0] + channel + ih * c->width, kw, end, x, end_of_x, to);
-            else
-                for (i = 4 * (end - kw); i > 0; i--)
-                    *to++ = 0.0f;
-            if (++kh == c->kernel_h)
-                kh = 0, channel += plane;
-        }
+        if (f.together && f.inside)
+            pack_inside(&f, t, to);
+        else if (f.together)
+            pack_clipped(&f, t, to);
+        else if (f.inside)
+            pack_apart(&f, t, to);
+        else
+            pack_any(&f, t, to);
     }
 }
 
@@ -264,72 +287,116 @@ int poetc_op_conv_packed(const poetc_call *call)
 /* ConvGradWeight's b: rows (n, oh, ow) [first, first + depth), columns (c, kh, kw) [column, column + columns). */
 #if POETC_GEMM_COLUMNS == 4
 
-/* to[0, 4, ...] = from[0, step, ...], or zeros; returns what follows. */
-static inline float *put_column(float *to, const float *from, int32_t step, int32_t count)
+/* Four taps: what they read of a row of the output. */
+typedef struct {
+    int32_t offset[4]; /* floats, from where the window would begin without padding */
+    int32_t down[4];   /* rows, likewise */
+    int32_t low[4], length[4]; /* of a row of the output: the pixels whose tap lies on the image, if its row does */
+    int32_t now[4];            /* length, or 0 */
+} four_taps;
+
+/* Pixels [ow, end) of a row of the output, with zeros beside the image. */
+POETC_APART void pack_checked(const four_taps *t, const float *from, int32_t step, int32_t ow, int32_t end, float *to)
 {
-    if (!from) {
-        for (; count > 0; count--, to += 4)
-            *to = 0.0f;
-        return to;
-    }
 #if defined(POETC_HELIUM)
-    const uint32x4_t offsets = {0, 16, 32, 48};
-    if (step == 1)
-        for (; count >= 4; count -= 4, from += 4, to += 16)
-            vstrwq_scatter_offset_f32(to, offsets, vld1q_f32(from));
+    const uint32x4_t offsets = vshlq_n_u32(vld1q_u32((const uint32_t *)t->offset), 2);
+    const uint32x4_t low = vld1q_u32((const uint32_t *)t->low), now = vld1q_u32((const uint32_t *)t->now);
+    for (from += ow * step; ow < end; ow++, from += step, to += 4) {
+        const mve_pred16_t there = vcmphiq_u32(now, vsubq_u32(vdupq_n_u32((uint32_t)ow), low));
+        vst1q_f32(to, vldrwq_gather_offset_z_f32(from, offsets, there));
+    }
 #else
-    if (step == 1)
-        for (; count >= 4; count -= 4, to += 16) {
-            POETC_QUAD_B(four);
-            POETC_LOAD_QUAD(four, from);
-            to[0] = four0, to[4] = four1, to[8] = four2, to[12] = four3;
-        }
+    int lane;
+    for (from += ow * step; ow < end; ow++, from += step, to += 4) {
+        POETC_UNROLL_4
+        for (lane = 0; lane < 4; lane++)
+            to[lane] = (uint32_t)(ow - t->low[lane]) < (uint32_t)t->now[lane] ? from[t->offset[lane]] : 0.0f;
+    }
 #endif
-    for (; count > 0; count--, to += 4, from += step)
-        *to = *from;
-    return to;
+}
+
+/* `count` pixels of taps whose columns all lie on the image. */
+POETC_APART void pack_four(const four_taps *t, const float *from, int32_t step, int32_t count, float *to)
+{
+#if defined(POETC_HELIUM)
+    const uint32x4_t offsets = vshlq_n_u32(vld1q_u32((const uint32_t *)t->offset), 2);
+    const mve_pred16_t there = vcmphiq_u32(vld1q_u32((const uint32_t *)t->now), vdupq_n_u32(0));
+    for (; count > 0; count--, from += step, to += 4)
+        vst1q_f32(to, vldrwq_gather_offset_z_f32(from, offsets, there));
+#else
+    static const float zero = 0.0f;
+    const float *p0 = t->now[0] ? from + t->offset[0] : &zero, *p1 = t->now[1] ? from + t->offset[1] : &zero;
+    const float *p2 = t->now[2] ? from + t->offset[2] : &zero, *p3 = t->now[3] ? from + t->offset[3] : &zero;
+    if (step == 1 && t->now[0] && t->now[1] && t->now[2] && t->now[3]) {
+        POETC_UNROLL_4
+        for (; count > 0; count--) {
+            POETC_QUAD_B(q);
+            q0 = *p0++, q1 = *p1++, q2 = *p2++, q3 = *p3++;
+            POETC_STORE_QUAD(to, q);
+        }
+    } else {
+        const ptrdiff_t s0 = t->now[0] ? step : 0, s1 = t->now[1] ? step : 0;
+        const ptrdiff_t s2 = t->now[2] ? step : 0, s3 = t->now[3] ? step : 0;
+        for (; count > 0; count--, p0 += s0, p1 += s1, p2 += s2, p3 += s3, to += 4)
+            to[0] = *p0, to[1] = *p1, to[2] = *p2, to[3] = *p3;
+    }
+#endif
 }
 
 POETC_APART void pack_windows(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
                          int32_t depth, int32_t column, int32_t columns)
 {
-    const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
-    const ptrdiff_t plane = (ptrdiff_t)c->height * c->width;
-    const int32_t image = first / pixels, first_row = (first - image * pixels) / c->output_width;
-    const int32_t first_column = first - image * pixels - first_row * c->output_width;
-    int32_t channel = column / taps, kh = (column - channel * taps) / c->kernel_w;
-    int32_t kw = column - channel * taps - kh * c->kernel_w, at;
-    for (at = 0; at < columns; at++) {
-        const float *source = x + (image * (ptrdiff_t)c->channels + channel) * plane;
-        const int32_t offset = kw * c->dilation_w - c->pad_left;
-        float *to = poetc_gemm_panel(space, at, depth) + at % POETC_GEMM_COLUMNS;
-        int32_t low, high, k, run, oh = first_row, ow = first_column;
-        output_range(offset, c->stride_w, c->width, c->output_width, &low, &high);
-        for (k = 0; k < depth; k += run, ow = 0, oh++) { /* one row of the output; a block is within one image */
-            const int32_t ih = oh * c->stride_h - c->pad_top + kh * c->dilation_h;
-            int32_t begin = low, end = high;
-            run = c->output_width;
-            if (ow > 0 || run > depth - k) { /* a part of it */
-                run = poetc_min(run - ow, depth - k);
-                begin = clip(low - ow, 0, run), end = clip(high - ow, begin, run);
+    const int32_t pixels = c->output_height * c->output_width, per_channel = c->kernel_h * c->kernel_w;
+    const int32_t first_image = first / pixels, first_row = (first - first_image * pixels) / c->output_width;
+    const int32_t first_pixel = first - first_image * pixels - first_row * c->output_width;
+    const int32_t plane = c->height * c->width;
+    int32_t channel = column / per_channel, kh = (column - channel * per_channel) / c->kernel_w, at, lane;
+    int32_t kw = column - channel * per_channel - kh * c->kernel_w;
+    float *to = space->panels;
+    for (at = 0; at < columns; at += 4) {
+        int32_t low = 0, high = c->output_width, top = c->height, bottom = -c->height, left, run;
+        int32_t image = first_image, oh = first_row, ow = first_pixel;
+        four_taps t;
+        for (lane = 0; lane < 4; lane++) {
+            const int32_t down = kh * c->dilation_h - c->pad_top, across = kw * c->dilation_w - c->pad_left;
+            int32_t tap_low, tap_high;
+            t.down[lane] = down, t.offset[lane] = channel * plane + down * c->width + across;
+            output_range(across, c->stride_w, c->width, c->output_width, &tap_low, &tap_high);
+            t.low[lane] = tap_low, t.length[lane] = t.now[lane] = tap_high > tap_low ? tap_high - tap_low : 0;
+            low = tap_low > low ? tap_low : low, high = poetc_min(tap_high, high);
+            top = poetc_min(down, top), bottom = down > bottom ? down : bottom;
+            if (at + lane + 1 >= columns) /* results that nobody reads: again the last tap */
+                continue;
+            if (++kw == c->kernel_w) {
+                kw = 0;
+                if (++kh == c->kernel_h)
+                    kh = 0, channel++;
             }
-            if ((uint32_t)ih >= (uint32_t)c->height)
-                begin = end = run;
-            if (begin > 0)
-                to = put_column(to, NULL, 0, begin);
-            if (end > begin)
-                to = put_column(to, source + ih * c->width + (ow + begin) * c->stride_w + offset, c->stride_w,
-                                end - begin);
-            if (end < run)
-                to = put_column(to, NULL, 0, run - end);
         }
-        if (++kw == c->kernel_w) {
-            kw = 0;
-            if (++kh == c->kernel_h)
-                kh = 0, channel++;
+        for (left = depth; left > 0; left -= run, ow = 0) {
+            const int32_t row = oh * c->stride_h;
+            const float *from = x + image * (ptrdiff_t)c->channels * plane + (ptrdiff_t)row * c->width;
+            const int clipped = row + top < 0 || row + bottom >= c->height;
+            int32_t last, begin, end;
+            run = poetc_min(c->output_width - ow, left), last = ow + run;
+            begin = clip(low, ow, last), end = clip(high, begin, last);
+            if (clipped)
+                for (lane = 0; lane < 4; lane++)
+                    t.now[lane] = (uint32_t)(row + t.down[lane]) < (uint32_t)c->height ? t.length[lane] : 0;
+            if (begin > ow)
+                pack_checked(&t, from, c->stride_w, ow, begin, to);
+            if (end > begin)
+                pack_four(&t, from + begin * c->stride_w, c->stride_w, end - begin, to + 4 * (begin - ow));
+            if (last > end)
+                pack_checked(&t, from, c->stride_w, end, last, to + 4 * (end - ow));
+            if (clipped)
+                for (lane = 0; lane < 4; lane++)
+                    t.now[lane] = t.length[lane];
+            to += 4 * run;
+            if (++oh == c->output_height)
+                oh = 0, image++;
         }
     }
-    poetc_gemm_put_end(space, depth, columns);
 }
 
 #else
