@@ -51,15 +51,30 @@ STRIP_FLOATS = 2048  # about what the strip of a depthwise convolution takes of 
 
 
 def strip(
-    lean: Kernel, padded: int, stride: tuple[int, int], reach: int, size: tuple[int, int], gradient: bool
+    lean: Kernel,
+    image: int,
+    pads: tuple[int, int],
+    stride: tuple[int, int],
+    reach: tuple[int, int],
+    size: tuple[int, int],
+    gradient: bool,
 ) -> Kernel:
-    """A depthwise kernel in place of `lean`: strips of a plane whose rows are `padded` floats long, over which a
-    window of `reach` rows makes a result of `size`. `gradient`: rows of the result's size are held too.
+    """A depthwise kernel in place of `lean`: strips of a plane whose rows have `image` floats and zeros before and
+    after, over which a window that reaches over (rows, columns) makes a result of `size`. Rows that follow each other
+    share the zeros between them, unless columns a stride apart lie side by side. `gradient`: rows of the result's
+    size are held too.
     """
-    phase = -(-padded // stride[1]) + 4
-    row = stride[1] * phase
-    held = -(-size[1] // 4) * 4 if gradient else 0
-    rows = max(1, min(size[0], (STRIP_FLOATS - reach * row) // (stride[0] * row + held)))
-    taken = ((rows - 1) * stride[0] + reach) * row
+    if stride[1] == 1:
+        row = phase = max(image + max(pads), size[1])
+    else:
+        phase = -(-(pads[0] + image + pads[1]) // stride[1]) + 4
+        row = stride[1] * phase
+    slack = (reach[1] + 15) // 4 * 4  # beyond the last row, for whole vectors
+    held = 0
+    if gradient:
+        held = row if stride == (1, 1) else -(-size[1] // 4) * 4
+    rows = max(1, min(size[0], (STRIP_FLOATS - reach[0] * row) // (stride[0] * row + held)))
+    taken = ((rows - 1) * stride[0] + reach[0]) * row + slack
     symbol = lean.symbol.replace("conv", "depthwise")
-    return Kernel(symbol, (*lean.ints, stride[1], phase, row, rows, taken), lean.floats, 4 * (taken + rows * held + 16))
+    workspace = taken + (-(-rows * held // 4) * 4)
+    return Kernel(symbol, (*lean.ints, stride[1], phase, row, rows, taken), lean.floats, 4 * workspace)

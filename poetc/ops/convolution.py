@@ -65,8 +65,8 @@ def _is_depthwise(ints: tuple[int, ...]) -> bool:
 
 def _depthwise(lean: Kernel, gradient: bool) -> Kernel:
     _, _, _, width, _, oh, ow, kh, kw, sh, sw, _, left, dh, dw = lean.ints[:15]
-    padded = max(left + width, (ow - 1) * sw + (kw - 1) * dw + 1)
-    return strip(lean, padded, (sh, sw), (kh - 1) * dh + 1, (oh, ow), gradient)
+    right = max(0, (ow - 1) * sw + (kw - 1) * dw + 1 - left - width)
+    return strip(lean, width, (left, right), (sh, sw), ((kh - 1) * dh + 1, (kw - 1) * dw), (oh, ow), gradient)
 
 
 def _backward_kernel(op: Bound, ints: tuple[int, ...]) -> Kernel:
@@ -78,8 +78,9 @@ def _backward_kernel(op: Bound, ints: tuple[int, ...]) -> Kernel:
     group, taps, rows = ints[15], kh * kw, n * oh
     reach = tuple((ints[7 + i] - 1) * ints[13 + i] for i in (0, 1))
     if _is_depthwise(ints) and ints[11] <= reach[0] and ints[12] <= reach[1]:
-        width = max(w + reach[1], reach[1] - ints[12] + (ow - 1) * ints[10] + 1)
-        return strip(lean, width, (1, 1), reach[0] + 1, (h, w), False)
+        left, image = reach[1] - ints[12], (ow - 1) * ints[10] + 1
+        right = max(0, w + reach[1] - left - image)
+        return strip(lean, image, (left, right), (1, 1), (reach[0] + 1, reach[1]), (h, w), False)
     channels, outputs = c // group, o // group
     if outputs < 4:
         return lean

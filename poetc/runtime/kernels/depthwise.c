@@ -1,8 +1,9 @@
 /* Depthwise convolution (a filter a channel) and its gradients.
  *
- * A strip of the image is copied into the workspace with its padding, so that no border is left, and columns a stride apart
- * lie side by side, so that every tap reads consecutive floats. The sum of a pixel begins with the bias and goes over the taps
- * in sequence; the sum of a weight goes over four lanes along each row, strip by strip. */
+ * A strip of the image is copied into the workspace with its padding, so that no border is left. Under a stride of one, rows
+ * follow each other with one gap of zeros between them, so that a strip is one long row; else columns a stride apart lie side by
+ * side. The sum of a pixel begins with the bias and goes over the taps in sequence. The sum of a weight goes over four lanes:
+ * under strides of one along the strip, gaps and all, else along each row; strip by strip. */
 #include "poetc_convolution.h"
 #include "poetc_f4.h"
 #include "poetc_vector.h"
@@ -11,7 +12,57 @@
 typedef struct {
     float *data;
     int32_t phases, phase, row;
+    int32_t slack; /* zeros beyond the last row */
 } strip;
+
+static void clear(float *to, int32_t count)
+{
+#if POETC_LANES > 1
+    for (; count >= 4; count -= 4, to += 4)
+        poetc_f4_store(to, POETC_F4_ZERO);
+#else
+    POETC_QUAD_B(zero);
+    zero0 = zero1 = zero2 = zero3 = 0.0f;
+    for (; count >= 4; count -= 4)
+        POETC_STORE_QUAD(to, zero);
+#endif
+    for (; count > 0; count--)
+        *to++ = 0.0f;
+}
+
+/* `rows` rows of `width` floats, `from_step` and `to_step` floats apart. A row but the last may spill over the beginning of the
+ * next, which is copied after it, or into the gap. */
+static void copy_rows(float *to, int32_t to_step, const float *from, int32_t from_step, int32_t rows, int32_t width)
+{
+    const int32_t quads = (width + 3) / 4;
+    int32_t i;
+    to_step -= 4 * quads, from_step -= 4 * quads;
+    if (quads == 2) { /* without a loop: short rows are many */
+        for (; rows > 1; rows--, from += from_step, to += to_step) {
+            POETC_COPY_FOUR(to, from);
+            POETC_COPY_FOUR(to, from);
+        }
+    }
+    for (; rows > 1; rows--, from += from_step, to += to_step)
+        for (i = quads; i > 0; i--)
+            POETC_COPY_FOUR(to, from);
+    for (i = width; i >= 4; i -= 4)
+        POETC_COPY_FOUR(to, from);
+    for (; i > 0; i--)
+        *to++ = *from++;
+}
+
+/* The gaps after each of `rows` rows, `step` floats apart. */
+static void clear_gaps(float *to, int32_t step, int32_t rows, int32_t gap)
+{
+    int32_t r;
+    for (; gap > 0; gap--, to++) {
+        float *at = to;
+        POETC_UNROLL_4
+        for (r = rows; r > 0; r--, at += step)
+            *at = 0.0f;
+    }
+}
 
 /* Rows [top, top + rows) of the padded plane. A padded row holds `width` floats of `from`, `spread` columns apart (zeros
  * between), `left` columns in; likewise `height` rows below `above` rows of padding. */
@@ -19,26 +70,26 @@ static void pad_strip(const strip *s, const float *from, int32_t height, int32_t
                       int32_t spread_w, int32_t above, int32_t left, int32_t top, int32_t rows)
 {
     int32_t r, i;
+    if (s->phases == 1 && spread_w == 1 && spread_h == 1) {
+        const int32_t first = top > above ? top - above : 0, last = top + rows - above;
+        const int32_t count = (last < height ? last : height) - first, lead = first - (top - above);
+        float *to = s->data;
+        if (count > 0) {
+            clear(to, lead * s->row + left);
+            to += (ptrdiff_t)lead * s->row + left;
+            copy_rows(to, s->row, from + (ptrdiff_t)first * width, width, count, width);
+            clear_gaps(to + width, s->row, count, s->row - width);
+            to += (ptrdiff_t)count * s->row;
+        }
+        clear(to, (int32_t)(s->data + (ptrdiff_t)rows * s->row + s->slack - to));
+        return;
+    }
     for (r = 0; r < rows; r++) {
         const int32_t at = top + r - above, source = floor_div(at, spread_h);
         float *to = s->data + (ptrdiff_t)r * s->row;
         const float *row = from + (ptrdiff_t)source * width;
-        const int there = source >= 0 && source < height && source * spread_h == at;
-        if (there && s->phases == 1 && spread_w == 1) {
-            for (i = 0; i < left; i++)
-                to[i] = 0.0f;
-            to += left;
-            for (i = width; i >= 4; i -= 4)
-                POETC_COPY_FOUR(to, row);
-            for (; i > 0; i--)
-                *to++ = *row++;
-            for (i = s->row - left - width; i > 0; i--)
-                *to++ = 0.0f;
-            continue;
-        }
-        for (i = 0; i < s->row; i++)
-            to[i] = 0.0f;
-        if (!there)
+        clear(to, s->row);
+        if (source < 0 || source >= height || source * spread_h != at)
             continue;
         if (s->phases == 1) {
             for (i = 0; i < width; i++)
@@ -54,6 +105,7 @@ static void pad_strip(const strip *s, const float *from, int32_t height, int32_t
                 to[(left + i) % s->phases * s->phase + (left + i) / s->phases] = row[i];
         }
     }
+    clear(s->data + (ptrdiff_t)rows * s->row, s->slack);
 }
 
 static inline ptrdiff_t tap_column(const strip *s, int32_t q)
@@ -134,6 +186,196 @@ POETC_INLINE void correlate_3x3(const filter *f, const float *from, const int ro
     }
 }
 
+#if POETC_LANES == 1 && !defined(POETC_SOFT_FLOAT)
+#define TILES 1
+
+#if defined(__ARM_FP) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && (__ARM_FP & 4)
+#define SIX(v)                                                                                                         \
+    register float v##0 __asm__("s16"), v##1 __asm__("s17"), v##2 __asm__("s18"), v##3 __asm__("s19");                 \
+    register float v##4 __asm__("s20"), v##5 __asm__("s21")
+#define LOAD_SIX(v, p)                                                                                                 \
+    __asm__("vldmia %6, {%0, %1, %2, %3, %4, %5}"                                                                      \
+            : "=t"(v##0), "=t"(v##1), "=t"(v##2), "=t"(v##3), "=t"(v##4), "=t"(v##5)                                   \
+            : "r"(p), "m"(*(const float(*)[6])(p)))
+#define FOUR(v) \
+    register float v##0 __asm__("s24"), v##1 __asm__("s25"), v##2 __asm__("s26"), v##3 __asm__("s27")
+#define LOAD_FOUR(v, p) POETC_LOAD_QUAD(v, p)
+#define ADD_PRODUCTS(s, p, q, r, t)                                                                                    \
+    __asm__("vmla.f32 %0, %4, %8\n\tvmla.f32 %1, %5, %9\n\tvmla.f32 %2, %6, %10\n\tvmla.f32 %3, %7, %11"                  \
+            : "+t"(s##0), "+t"(s##1), "+t"(s##2), "+t"(s##3)                                                           \
+            : "t"(p), "t"(q), "t"(r), "t"(t), "t"(g0), "t"(g1), "t"(g2), "t"(g3))
+#define LOAD_THREE(v, p)                                                                                               \
+    __asm__("vldmia %3, {%0, %1, %2}" : "=t"(v##0), "=t"(v##1), "=t"(v##2) : "r"(p), "m"(*(const float(*)[3])(p)))
+/* Sums in fixed registers, and in one piece: GCC would move them about. */
+#define SUMS_A(s) \
+    register float s##0 __asm__("s0"), s##1 __asm__("s1"), s##2 __asm__("s2"), s##3 __asm__("s3")
+#define SUMS_B(s) \
+    register float s##0 __asm__("s4"), s##1 __asm__("s5"), s##2 __asm__("s6"), s##3 __asm__("s7")
+#define SUMS_C(s) \
+    register float s##0 __asm__("s8"), s##1 __asm__("s9"), s##2 __asm__("s10"), s##3 __asm__("s11")
+#define ADD_TO_FOUR(s, p, q, r, t, w)                                                                                  \
+    __asm__("vmla.f32 %0, %4, %8\n\tvmla.f32 %1, %5, %8\n\tvmla.f32 %2, %6, %8\n\tvmla.f32 %3, %7, %8"                     \
+            : "+t"(s##0), "+t"(s##1), "+t"(s##2), "+t"(s##3)                                                           \
+            : "t"(p), "t"(q), "t"(r), "t"(t), "t"(w))
+#define ADD_ONE(s, w)                                                                                                  \
+    __asm__("vmla.f32 %0, %1, %4\n\tvmla.f32 %0, %2, %5\n\tvmla.f32 %0, %3, %6"                                        \
+            : "+t"(s)                                                                                                  \
+            : "t"(v0), "t"(v1), "t"(v2), "t"((w)[0]), "t"((w)[1]), "t"((w)[2]))
+/* The address in a register, so that what is next to it needs no other. */
+#define KEEP(pointer) __asm__("" : "+r"(pointer))
+#else
+#define ADD_TO_FOUR(s, p, q, r, t, w) (s##0 += (p) * (w), s##1 += (q) * (w), s##2 += (r) * (w), s##3 += (t) * (w))
+#define ADD_ONE(s, w) (s += v0 * (w)[0], s += v1 * (w)[1], s += v2 * (w)[2])
+#define KEEP(pointer) ((void)0)
+#define FOUR(v) float v##0, v##1, v##2, v##3
+#define SUMS_A(s) FOUR(s)
+#define SUMS_B(s) FOUR(s)
+#define SUMS_C(s) FOUR(s)
+#define LOAD_FOUR(v, p) POETC_LOAD_QUAD(v, p)
+#define ADD_PRODUCTS(s, p, q, r, t) (s##0 += (p) * g0, s##1 += (q) * g1, s##2 += (r) * g2, s##3 += (t) * g3)
+#define SIX(v) float v##0, v##1, v##2, v##3, v##4, v##5
+#define LOAD_SIX(v, p) (v##0 = (p)[0], v##1 = (p)[1], v##2 = (p)[2], v##3 = (p)[3], v##4 = (p)[4], v##5 = (p)[5])
+#define LOAD_THREE(v, p) (v##0 = (p)[0], v##1 = (p)[1], v##2 = (p)[2])
+#endif
+
+/* Three taps of a row, for four pixels side by side; for one. */
+#define ADD_FOUR(s, w)                                                                                                 \
+    do {                                                                                                               \
+        ADD_TO_FOUR(s, v0, v1, v2, v3, (w)[0]);                                                                        \
+        ADD_TO_FOUR(s, v1, v2, v3, v4, (w)[1]);                                                                        \
+        ADD_TO_FOUR(s, v2, v3, v4, v5, (w)[2]);                                                                        \
+    } while (0)
+
+/* `rows` rows, at least four, under a 3 x 3 filter without strides and dilation: tiles of two rows and four pixels, then of
+ * four rows and one pixel. The last tile of a column overlaps the one before, with the same values. */
+static void correlate_tiles(const filter *f, const float *from, int32_t rows)
+{
+    const ptrdiff_t row = f->s->row, width = f->width;
+    const float bias = f->bias;
+    float w[9], *y = f->y;
+    int32_t at, r, i;
+    POETC_UNROLL_9
+    for (i = 0; i < 9; i++)
+        w[i] = f->weight[i * f->step];
+    for (at = 0; at + 4 <= width; at += 4, from += 4, y += 4) {
+        const float *x = from;
+        float *put = y;
+        for (r = rows; r > 0; r -= 2, put += width) {
+            SUMS_A(a);
+            SUMS_B(b);
+            SIX(v);
+            if (r == 1)
+                x -= row, put -= width;
+            a0 = a1 = a2 = a3 = bias;
+            b0 = b1 = b2 = b3 = bias;
+            LOAD_SIX(v, x);
+            ADD_FOUR(a, w);
+            x += row;
+            LOAD_SIX(v, x);
+            ADD_FOUR(a, w + 3);
+            ADD_FOUR(b, w);
+            x += row;
+            LOAD_SIX(v, x);
+            ADD_FOUR(a, w + 6);
+            ADD_FOUR(b, w + 3);
+            x += row;
+            LOAD_SIX(v, x);
+            ADD_FOUR(b, w + 6);
+            x -= row;
+            PUT(put, a);
+            put += width;
+            KEEP(put);
+            PUT(put, b);
+        }
+    }
+    for (; at < width; at++, from++, y++) {
+        const float *x = from;
+        float *put = y;
+        for (r = rows; r > 0; r -= 4, put += 4 * width) {
+            float a = bias, b = bias, c = bias, d = bias;
+            SIX(v);
+            (void)v3, (void)v4, (void)v5;
+            if (r < 4)
+                x -= (4 - r) * row, put -= (4 - r) * width;
+            LOAD_THREE(v, x);
+            ADD_ONE(a, w);
+            x += row;
+            LOAD_THREE(v, x);
+            ADD_ONE(a, w + 3);
+            ADD_ONE(b, w);
+            x += row;
+            LOAD_THREE(v, x);
+            ADD_ONE(a, w + 6);
+            ADD_ONE(b, w + 3);
+            ADD_ONE(c, w);
+            x += row;
+            LOAD_THREE(v, x);
+            ADD_ONE(b, w + 6);
+            ADD_ONE(c, w + 3);
+            ADD_ONE(d, w);
+            x += row;
+            LOAD_THREE(v, x);
+            ADD_ONE(c, w + 6);
+            ADD_ONE(d, w + 3);
+            LOAD_THREE(v, x + row);
+            ADD_ONE(d, w + 6);
+            put[0] = a, put[width] = b, put[2 * width] = c, put[3 * width] = d;
+        }
+    }
+}
+
+#elif defined(POETC_HELIUM)
+#define TILES 1
+
+/* Three taps of a row for twelve pixels; the weights come to core registers in one instruction. */
+#define ADD_ROW(from)                                                                                                   \
+    __asm__("ldmia %[w]!, {r4, r5, r6}\n\t"                                                                             \
+            "vldrw.u32 %q[p], [%[x]], #8\n\t"                                                                          \
+            "vldrw.u32 %q[q], [%[x], #8]\n\t"                                                                          \
+            "vldrw.u32 %q[r], [%[x], #24]\n\t"                                                                         \
+            "vfma.f32 %q[a], %q[p], r4\n\t"                                                                            \
+            "vldrw.u32 %q[p], [%[x], #-4]\n\t"                                                                         \
+            "vfma.f32 %q[b], %q[q], r4\n\t"                                                                            \
+            "vldrw.u32 %q[q], [%[x], #12]\n\t"                                                                         \
+            "vfma.f32 %q[c], %q[r], r4\n\t"                                                                            \
+            "vldrw.u32 %q[r], [%[x], #28]\n\t"                                                                         \
+            "vfma.f32 %q[a], %q[p], r5\n\t"                                                                            \
+            "vldrw.u32 %q[p], [%[x], #16]\n\t"                                                                         \
+            "vfma.f32 %q[b], %q[q], r5\n\t"                                                                            \
+            "vldrw.u32 %q[q], [%[x], #32]\n\t"                                                                         \
+            "vfma.f32 %q[c], %q[r], r5\n\t"                                                                            \
+            "vldrw.u32 %q[r], [%[x]], #40\n\t"                                                                         \
+            "vfma.f32 %q[b], %q[p], r6\n\t"                                                                            \
+            "vfma.f32 %q[c], %q[q], r6\n\t"                                                                            \
+            "vfma.f32 %q[a], %q[r], r6"                                                                                \
+            : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [p] "=&w"(p), [q] "=&w"(q), [r] "=&w"(r), [x] "+r"(from),         \
+              [w] "+r"(w)                                                                                              \
+            :                                                                                                          \
+            : "r4", "r5", "r6", "memory")
+
+/* `rows` rows under a 3 x 3 filter without strides and dilation: the strip is one long row of which the results take the place;
+ * then their rows are copied, without the gaps. */
+static void correlate_tiles(const filter *f, float *from, int32_t rows)
+{
+    const int32_t row = f->s->row, width = f->width;
+    const float32x4_t bias = vdupq_n_f32(f->bias);
+    const float *x0 = from, *x1 = from + row, *x2 = from + 2 * row;
+    float weights[9], *put = from;
+    int32_t count, i;
+    for (i = 0; i < 9; i++)
+        weights[i] = f->weight[i * f->step];
+    for (count = (rows - 1) * row + width; count > 0; count -= 12, put += 12) {
+        const float *w = weights;
+        float32x4_t a = bias, b = bias, c = bias, p, q, r;
+        ADD_ROW(x0);
+        ADD_ROW(x1);
+        ADD_ROW(x2);
+        vst1q_f32(put, a), vst1q_f32(put + 4, b), vst1q_f32(put + 8, c);
+    }
+    copy_rows(f->y, width, from, row, rows, width);
+}
+#endif
+
 /* One row of the result under any filter. */
 static void correlate(const filter *f, const float *from)
 {
@@ -207,7 +449,15 @@ static int32_t correlate_some(const filter *f, const float *from, int32_t left, 
 /* `rows` rows of the result from the strip. */
 static void correlate_strip(filter *f, int32_t rows, int32_t stride_h)
 {
-    const float *from = f->s->data;
+    float *from = f->s->data;
+#if defined(TILES)
+    if (rows >= 4 && stride_h == 1 && f->s->phases == 1 && f->kernel_h == 3 && f->kernel_w == 3 && f->down == 1 &&
+        f->across == 1) {
+        correlate_tiles(f, from, rows);
+        f->y += (ptrdiff_t)rows * f->width;
+        return;
+    }
+#endif
     while (rows > 0) {
         const int32_t done = correlate_some(f, from, rows, stride_h);
         rows -= done, f->y += done * f->width, from += (ptrdiff_t)done * stride_h * f->s->row;
@@ -220,6 +470,7 @@ static strip describe_strip(const poetc_call *call, float *workspace)
     strip s;
     s.data = workspace;
     s.phases = call->ints[17], s.phase = call->ints[18], s.row = call->ints[19];
+    s.slack = ((call->ints[8] - 1) * call->ints[14] + 15) / 4 * 4;
     return s;
 }
 
@@ -347,6 +598,54 @@ POETC_INLINE void add_taps(const strip *s, const convolution *c, const float *gy
 }
 #endif
 
+#if defined(TILES)
+/* Sums of three taps side by side over a strip that is one long row. */
+POETC_APART void add_three_taps(const float *x, const float *gy, int32_t count, float *gw)
+{
+#if defined(POETC_HELIUM)
+    poetc_f4 a = POETC_F4_ZERO, b = a, c = a;
+    for (count /= 4; count > 0; count--) {
+        poetc_f4 g, p, q, r; /* GCC would keep an address for each */
+        __asm__("vldrw.u32 %q0, [%4], #16\n\tvldrw.u32 %q1, [%5], #4\n\tvldrw.u32 %q3, [%5, #4]\n\tvldrw.u32 %q2, [%5], #12"
+                : "=&w"(g), "=&w"(p), "=&w"(q), "=&w"(r), "+r"(gy), "+r"(x)
+                :
+                : "memory");
+        a = poetc_f4_add_product(a, g, p);
+        b = poetc_f4_add_product(b, g, q);
+        c = poetc_f4_add_product(c, g, r);
+    }
+    gw[0] += poetc_f4_total(a);
+    gw[1] += poetc_f4_total(b);
+    gw[2] += poetc_f4_total(c);
+#else
+    SUMS_A(a);
+    SUMS_B(b);
+    SUMS_C(c);
+    SIX(v);
+    FOUR(g);
+    a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = c0 = c1 = c2 = c3 = 0.0f;
+#define ADD_QUAD                                                                                                       \
+    do {                                                                                                               \
+        LOAD_SIX(v, x);                                                                                                \
+        LOAD_FOUR(g, gy);                                                                                              \
+        x += 4;                                                                                                        \
+        ADD_PRODUCTS(a, v0, v1, v2, v3);                                                                               \
+        ADD_PRODUCTS(b, v1, v2, v3, v4);                                                                               \
+        ADD_PRODUCTS(c, v2, v3, v4, v5);                                                                               \
+    } while (0)
+    if (count & 4)
+        ADD_QUAD;
+    for (count /= 8; count > 0; count--) {
+        ADD_QUAD;
+        ADD_QUAD;
+    }
+    gw[0] += (a0 + a1) + (a2 + a3);
+    gw[1] += (b0 + b1) + (b2 + b3);
+    gw[2] += (c0 + c1) + (c2 + c3);
+#endif
+}
+#endif
+
 /* x[N,C,H,W], gy[N,C,OH,OW] -> gw[C,1,kh,kw]. The last int is where rows of gy go in the workspace (floats). */
 int poetc_op_depthwise_grad_weight(const poetc_call *call)
 {
@@ -354,8 +653,10 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
     const float *x = poetc_in(call, 0), *gy = poetc_in(call, 1);
     float *gw = poetc_out(call, 2), *workspace = poetc_out(call, 3), *rows_of_gy = workspace + call->ints[21];
     const strip s = describe_strip(call, workspace);
-    const int32_t reach = (c.kernel_h - 1) * c.dilation_h, block = call->ints[20], width = (c.output_width + 3) / 4 * 4;
-    int32_t n, channel, top, r, i, kh, kw;
+    const int32_t reach = (c.kernel_h - 1) * c.dilation_h, block = call->ints[20];
+    const int flat = c.stride_h == 1 && c.stride_w == 1;
+    const int32_t step = flat ? s.row : (c.output_width + 3) / 4 * 4;
+    int32_t n, channel, top, i, kh, kw;
     for (channel = 0; channel < c.channels; channel++, gw += c.kernel_h * c.kernel_w) {
         for (i = 0; i < c.kernel_h * c.kernel_w; i++)
             gw[i] = 0.0f;
@@ -364,22 +665,28 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
             const float *from = gy + ((ptrdiff_t)n * c.channels + channel) * c.output_height * c.output_width;
             for (top = 0; top < c.output_height; top += block) {
                 const int32_t rows = top + block > c.output_height ? c.output_height - top : block;
+                int32_t lines, width;
                 pad_strip(&s, plane, c.height, c.width, 1, 1, c.pad_top, c.pad_left, top * c.stride_h,
                           (rows - 1) * c.stride_h + reach + 1);
-                for (r = 0; r < rows; r++, from += c.output_width) {
-                    float *to = rows_of_gy + (ptrdiff_t)r * width;
-                    for (i = 0; i < c.output_width; i++)
-                        to[i] = from[i];
-                    for (; i < width; i++)
-                        to[i] = 0.0f;
+                copy_rows(rows_of_gy, step, from, c.output_width, rows, c.output_width);
+                clear_gaps(rows_of_gy + c.output_width, step, rows, step - c.output_width);
+                clear(rows_of_gy + rows * step, -(rows * step) & 3);
+                from += (ptrdiff_t)rows * c.output_width;
+                lines = flat ? 1 : rows, width = flat ? (rows * step + 3) / 4 * 4 : step;
+#if defined(TILES)
+                if (flat && c.kernel_w == 3 && c.dilation_w == 1) {
+                    for (kh = 0; kh < c.kernel_h; kh++)
+                        add_three_taps(s.data + kh * c.dilation_h * s.row, rows_of_gy, width, gw + 3 * kh);
+                    continue;
                 }
+#endif
                 if (c.kernel_h == 3 && c.kernel_w == 3) {
                     for (kh = 0; kh < 3; kh += TAPS_H)
-                        add_taps(&s, &c, rows_of_gy, width, rows, TAPS_H, 3, kh, 0, gw + 3 * kh);
+                        add_taps(&s, &c, rows_of_gy, width, lines, TAPS_H, 3, kh, 0, gw + 3 * kh);
                 } else {
                     for (kh = 0; kh < c.kernel_h; kh++)
                         for (kw = 0; kw < c.kernel_w; kw++)
-                            add_taps(&s, &c, rows_of_gy, width, rows, 1, 1, kh, kw, gw + kh * c.kernel_w + kw);
+                            add_taps(&s, &c, rows_of_gy, width, lines, 1, 1, kh, kw, gw + kh * c.kernel_w + kw);
                 }
             }
         }
