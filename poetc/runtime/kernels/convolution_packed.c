@@ -589,6 +589,7 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
         for (row = 0; row < all_rows; row += block_rows) {
             const int32_t rows = poetc_min(block_rows, all_rows - row);
             const int32_t start = row * c.output_width, end = start + rows * c.output_width;
+            const int once = space.columns >= end - start && depth >= outputs; /* what is packed serves all channels */
             for (channel = 0; channel < channels; channel += block) {
                 const int32_t count = poetc_min(block, channels - channel);
                 g.rows = count * taps;
@@ -603,7 +604,8 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
                     }
                     for (first = 0; first < outputs; first += depth) {
                         g.depth = poetc_min(depth, outputs - first);
-                        pack_planes(&space, g_gy, c.outputs, pixels, first, g.depth, column, g.columns);
+                        if (channel == 0 || !once)
+                            pack_planes(&space, g_gy, c.outputs, pixels, first, g.depth, column, g.columns);
                         g.a = g_w + (first * (ptrdiff_t)channels + channel) * taps, g.accumulate = first > 0;
                         poetc_gemm_run(&g, &space);
                     }

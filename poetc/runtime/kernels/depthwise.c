@@ -13,6 +13,7 @@ typedef struct {
     float *data;
     int32_t phases, phase, row;
     int32_t slack; /* zeros beyond the last row */
+    int pairs;     /* one phase all the same, for loops that pick every other column */
 } strip;
 
 static void clear(float *to, int32_t count)
@@ -188,6 +189,8 @@ POETC_INLINE void correlate_3x3(const filter *f, const float *from, const int ro
 
 #if POETC_LANES == 1 && !defined(POETC_SOFT_FLOAT)
 #define TILES 1
+#define LOW_TILES 0
+#define PAIRS 1 /* under a stride of two, columns stay in sequence, and taps pick every other one */
 
 #if defined(__ARM_FP) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && (__ARM_FP & 4)
 #define SIX(v)                                                                                                         \
@@ -198,12 +201,20 @@ POETC_INLINE void correlate_3x3(const filter *f, const float *from, const int ro
             : "=t"(v##0), "=t"(v##1), "=t"(v##2), "=t"(v##3), "=t"(v##4), "=t"(v##5)                                   \
             : "r"(p), "m"(*(const float(*)[6])(p)))
 #define FOUR(v) \
-    register float v##0 __asm__("s24"), v##1 __asm__("s25"), v##2 __asm__("s26"), v##3 __asm__("s27")
+    register float v##0 __asm__("s25"), v##1 __asm__("s26"), v##2 __asm__("s27"), v##3 __asm__("s28")
 #define LOAD_FOUR(v, p) POETC_LOAD_QUAD(v, p)
 #define ADD_PRODUCTS(s, p, q, r, t)                                                                                    \
     __asm__("vmla.f32 %0, %4, %8\n\tvmla.f32 %1, %5, %9\n\tvmla.f32 %2, %6, %10\n\tvmla.f32 %3, %7, %11"                  \
             : "+t"(s##0), "+t"(s##1), "+t"(s##2), "+t"(s##3)                                                           \
             : "t"(p), "t"(q), "t"(r), "t"(t), "t"(g0), "t"(g1), "t"(g2), "t"(g3))
+#define NINE(v)                                                                                                        \
+    SIX(v);                                                                                                            \
+    register float v##6 __asm__("s22"), v##7 __asm__("s23"), v##8 __asm__("s24")
+#define LOAD_NINE(v, p)                                                                                                \
+    __asm__("vldmia %9, {%0, %1, %2, %3, %4, %5, %6, %7, %8}"                                                          \
+            : "=t"(v##0), "=t"(v##1), "=t"(v##2), "=t"(v##3), "=t"(v##4), "=t"(v##5), "=t"(v##6), "=t"(v##7),          \
+              "=t"(v##8)                                                                                               \
+            : "r"(p), "m"(*(const float(*)[9])(p)))
 #define LOAD_THREE(v, p)                                                                                               \
     __asm__("vldmia %3, {%0, %1, %2}" : "=t"(v##0), "=t"(v##1), "=t"(v##2) : "r"(p), "m"(*(const float(*)[3])(p)))
 /* Sums in fixed registers, and in one piece: GCC would move them about. */
@@ -235,6 +246,8 @@ POETC_INLINE void correlate_3x3(const filter *f, const float *from, const int ro
 #define ADD_PRODUCTS(s, p, q, r, t) (s##0 += (p) * g0, s##1 += (q) * g1, s##2 += (r) * g2, s##3 += (t) * g3)
 #define SIX(v) float v##0, v##1, v##2, v##3, v##4, v##5
 #define LOAD_SIX(v, p) (v##0 = (p)[0], v##1 = (p)[1], v##2 = (p)[2], v##3 = (p)[3], v##4 = (p)[4], v##5 = (p)[5])
+#define NINE(v) float v##0, v##1, v##2, v##3, v##4, v##5, v##6, v##7, v##8
+#define LOAD_NINE(v, p) (LOAD_SIX(v, p), v##6 = (p)[6], v##7 = (p)[7], v##8 = (p)[8])
 #define LOAD_THREE(v, p) (v##0 = (p)[0], v##1 = (p)[1], v##2 = (p)[2])
 #endif
 
@@ -246,9 +259,10 @@ POETC_INLINE void correlate_3x3(const filter *f, const float *from, const int ro
         ADD_TO_FOUR(s, v2, v3, v4, v5, (w)[2]);                                                                        \
     } while (0)
 
-/* `rows` rows, at least four, under a 3 x 3 filter without strides and dilation: tiles of two rows and four pixels, then of
- * four rows and one pixel. The last tile of a column overlaps the one before, with the same values. */
-static void correlate_tiles(const filter *f, const float *from, int32_t rows)
+/* `rows` rows under a 3 x 3 filter without strides and dilation: tiles of two rows and four pixels, then of four rows and one
+ * pixel. The last tile of a column overlaps the one before, with the same values; a strip that is lower than a tile is read
+ * beyond its end, for nothing. */
+POETC_APART void correlate_tiles(const filter *f, const float *from, int32_t rows)
 {
     const ptrdiff_t row = f->s->row, width = f->width;
     const float bias = f->bias;
@@ -264,7 +278,7 @@ static void correlate_tiles(const filter *f, const float *from, int32_t rows)
             SUMS_A(a);
             SUMS_B(b);
             SIX(v);
-            if (r == 1)
+            if (r == 1 && rows > 1)
                 x -= row, put -= width;
             a0 = a1 = a2 = a3 = bias;
             b0 = b1 = b2 = b3 = bias;
@@ -283,6 +297,8 @@ static void correlate_tiles(const filter *f, const float *from, int32_t rows)
             ADD_FOUR(b, w + 6);
             x -= row;
             PUT(put, a);
+            if (rows == 1)
+                break;
             put += width;
             KEEP(put);
             PUT(put, b);
@@ -295,7 +311,7 @@ static void correlate_tiles(const filter *f, const float *from, int32_t rows)
             float a = bias, b = bias, c = bias, d = bias;
             SIX(v);
             (void)v3, (void)v4, (void)v5;
-            if (r < 4)
+            if (r < 4 && rows >= 4)
                 x -= (4 - r) * row, put -= (4 - r) * width;
             LOAD_THREE(v, x);
             ADD_ONE(a, w);
@@ -319,13 +335,61 @@ static void correlate_tiles(const filter *f, const float *from, int32_t rows)
             ADD_ONE(d, w + 3);
             LOAD_THREE(v, x + row);
             ADD_ONE(d, w + 6);
-            put[0] = a, put[width] = b, put[2 * width] = c, put[3 * width] = d;
+            put[0] = a;
+            if (rows > 1)
+                put[width] = b;
+            if (rows > 2)
+                put[2 * width] = c;
+            if (rows > 3)
+                put[3 * width] = d;
+        }
+    }
+}
+
+/* `rows` rows under a 3 x 3 filter with a stride of two along the row. */
+POETC_APART void correlate_pairs(const filter *f, const float *from, int32_t rows, int32_t stride_h)
+{
+    const ptrdiff_t row = f->s->row, down = (ptrdiff_t)f->down * row;
+    const float bias = f->bias;
+    float w[9], *y = f->y;
+    int32_t at, i;
+    POETC_UNROLL_9
+    for (i = 0; i < 9; i++)
+        w[i] = f->weight[i * f->step];
+    for (; rows > 0; rows--, from += stride_h * row) {
+        const float *x = from;
+        for (at = f->width; at >= 4; at -= 4, x += 8, y += 4) {
+            const float *line = x;
+            SUMS_A(a);
+            NINE(v);
+            a0 = a1 = a2 = a3 = bias;
+            POETC_UNROLL_3
+            for (i = 0; i < 9; i += 3, line += down) {
+                LOAD_NINE(v, line);
+                ADD_TO_FOUR(a, v0, v2, v4, v6, w[i]);
+                ADD_TO_FOUR(a, v1, v3, v5, v7, w[i + 1]);
+                ADD_TO_FOUR(a, v2, v4, v6, v8, w[i + 2]);
+            }
+            PUT(y, a);
+        }
+        for (; at > 0; at--, x += 2) {
+            const float *line = x;
+            float a = bias;
+            SIX(v);
+            (void)v3, (void)v4, (void)v5;
+            POETC_UNROLL_3
+            for (i = 0; i < 9; i += 3, line += down) {
+                LOAD_THREE(v, line);
+                ADD_ONE(a, w + i);
+            }
+            *y++ = a;
         }
     }
 }
 
 #elif defined(POETC_HELIUM)
 #define TILES 1
+#define LOW_TILES 1
 
 /* Three taps of a row for twelve pixels; the weights come to core registers in one instruction. */
 #define ADD_ROW(from)                                                                                                   \
@@ -355,7 +419,7 @@ static void correlate_tiles(const filter *f, const float *from, int32_t rows)
 
 /* `rows` rows under a 3 x 3 filter without strides and dilation: the strip is one long row of which the results take the place;
  * then their rows are copied, without the gaps. */
-static void correlate_tiles(const filter *f, float *from, int32_t rows)
+POETC_APART void correlate_tiles(const filter *f, float *from, int32_t rows)
 {
     const int32_t row = f->s->row, width = f->width;
     const float32x4_t bias = vdupq_n_f32(f->bias);
@@ -451,9 +515,16 @@ static void correlate_strip(filter *f, int32_t rows, int32_t stride_h)
 {
     float *from = f->s->data;
 #if defined(TILES)
-    if (rows >= 4 && stride_h == 1 && f->s->phases == 1 && f->kernel_h == 3 && f->kernel_w == 3 && f->down == 1 &&
-        f->across == 1) {
+    if (stride_h == 1 && f->s->phases == 1 && f->kernel_h == 3 && f->kernel_w == 3 && f->down == 1 && f->across == 1 &&
+        (rows >= 4 || LOW_TILES || (4 - rows) * f->s->row + 2 <= f->s->slack)) {
         correlate_tiles(f, from, rows);
+        f->y += (ptrdiff_t)rows * f->width;
+        return;
+    }
+#endif
+#if defined(PAIRS)
+    if (f->s->pairs) {
+        correlate_pairs(f, from, rows, stride_h);
         f->y += (ptrdiff_t)rows * f->width;
         return;
     }
@@ -471,6 +542,14 @@ static strip describe_strip(const poetc_call *call, float *workspace)
     s.data = workspace;
     s.phases = call->ints[17], s.phase = call->ints[18], s.row = call->ints[19];
     s.slack = ((call->ints[8] - 1) * call->ints[14] + 15) / 4 * 4;
+    s.pairs = 0;
+#if defined(PAIRS)
+    if (s.phases == 2 && call->ints[7] == 3 && call->ints[8] == 3 && call->ints[14] == 1) {
+        const int32_t row = call->ints[3] + (call->ints[12] > 2 ? call->ints[12] : 2);
+        s.pairs = s.phases = 1;
+        s.row = s.phase = row < s.row ? row : s.row;
+    }
+#endif
     return s;
 }
 
@@ -646,6 +725,33 @@ POETC_APART void add_three_taps(const float *x, const float *gy, int32_t count, 
 }
 #endif
 
+#if defined(PAIRS)
+/* Sums of three taps side by side under a stride of two: `rows` rows of `width` floats of gy, a multiple of four, and of x, `step`
+ * floats apart. */
+POETC_APART void add_three_pairs(const float *x, ptrdiff_t step, const float *gy, int32_t rows, int32_t width, float *gw)
+{
+    SUMS_A(a);
+    SUMS_B(b);
+    SUMS_C(c);
+    NINE(v);
+    FOUR(g);
+    a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = c0 = c1 = c2 = c3 = 0.0f;
+    for (; rows > 0; rows--, x += step - 2 * width) {
+        int32_t i;
+        for (i = width; i > 0; i -= 4, x += 8) {
+            LOAD_NINE(v, x);
+            LOAD_FOUR(g, gy);
+            ADD_PRODUCTS(a, v0, v2, v4, v6);
+            ADD_PRODUCTS(b, v1, v3, v5, v7);
+            ADD_PRODUCTS(c, v2, v4, v6, v8);
+        }
+    }
+    gw[0] += (a0 + a1) + (a2 + a3);
+    gw[1] += (b0 + b1) + (b2 + b3);
+    gw[2] += (c0 + c1) + (c2 + c3);
+}
+#endif
+
 /* x[N,C,H,W], gy[N,C,OH,OW] -> gw[C,1,kh,kw]. The last int is where rows of gy go in the workspace (floats). */
 int poetc_op_depthwise_grad_weight(const poetc_call *call)
 {
@@ -673,6 +779,14 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
                 clear(rows_of_gy + rows * step, -(rows * step) & 3);
                 from += (ptrdiff_t)rows * c.output_width;
                 lines = flat ? 1 : rows, width = flat ? (rows * step + 3) / 4 * 4 : step;
+#if defined(PAIRS)
+                if (s.pairs) {
+                    for (kh = 0; kh < 3; kh++)
+                        add_three_pairs(s.data + kh * c.dilation_h * s.row, (ptrdiff_t)c.stride_h * s.row, rows_of_gy, rows,
+                                        width, gw + 3 * kh);
+                    continue;
+                }
+#endif
 #if defined(TILES)
                 if (flat && c.kernel_w == 3 && c.dilation_w == 1) {
                     for (kh = 0; kh < c.kernel_h; kh++)

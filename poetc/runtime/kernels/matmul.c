@@ -185,24 +185,28 @@ static void outer_1(const product *t, int32_t row)
 /* y[i][j] = p[i] q[j] */
 static void rank_one(const product *t)
 {
+    const int32_t columns = t->columns;
     int32_t i, j;
     for (i = 0; i < t->rows; i++) {
         const float factor = t->p[i * t->p_row], *q = t->q;
         float *y = t->y + i * t->y_row;
-        j = 0;
 #if POETC_LANES == 1
-        for (; j + 4 <= t->columns; j += 4) {
+        POETC_UNROLL_4
+        for (j = columns / 4; j > 0; j--) {
             POETC_QUAD_A(a);
             POETC_QUAD_B(b);
             POETC_LOAD_QUAD(a, q);
             b0 = a0 * factor, b1 = a1 * factor, b2 = a2 * factor, b3 = a3 * factor;
             POETC_STORE_QUAD(y, b);
         }
+        j = columns % 4;
 #else
-        for (; j + POETC_LANES <= t->columns; j += POETC_LANES, q += POETC_LANES, y += POETC_LANES)
+        POETC_UNROLL_PAIR
+        for (j = columns / POETC_LANES; j > 0; j--, q += POETC_LANES, y += POETC_LANES)
             poetc_vector_store(y, poetc_vector_load(q) * factor);
+        j = columns % POETC_LANES;
 #endif
-        for (; j < t->columns; j++)
+        for (; j > 0; j--)
             *y++ = *q++ * factor;
     }
 }

@@ -333,6 +333,9 @@ POETC_APART void pack_rows(float *to, const poetc_gemm *g, int32_t row, int32_t 
     if (g->a_row == 1 && rows == 4) {
         pack_contiguous(to, from, g->a_k, g->depth, 4);
 #if defined(POETC_HELIUM)
+    } else if (g->a_row == 1 && rows == 6) {
+        for (k = 0; k < g->depth; k++, from += g->a_k, to += 6)
+            vst1q_f32(to, vld1q_f32(from)), to[4] = from[4], to[5] = from[5];
     } else if (g->a_k == 1) {
         const uint32x4_t offsets = {0, 4u * (uint32_t)rows, 8u * (uint32_t)rows, 12u * (uint32_t)rows};
         for (i = 0; i < rows; i++, from += g->a_row) {
