@@ -150,6 +150,7 @@ typedef struct {
 #define PUT(y, s) poetc_vector_store(y, s)
 #endif
 
+#if !defined(POETC_SOFT_FLOAT)
 /* One or two (a constant) rows of the result under a 3 x 3 filter. Two rows, whose windows lie one row apart, share what
  * they load. The last block of a row may overlap the one before, with the same values. */
 POETC_INLINE void correlate_3x3(const filter *f, const float *from, const int rows)
@@ -186,6 +187,7 @@ POETC_INLINE void correlate_3x3(const filter *f, const float *from, const int ro
             PUT(y + width, b);
     }
 }
+#endif
 
 #if POETC_LANES == 1 && !defined(POETC_SOFT_FLOAT)
 #define TILES 1
@@ -440,12 +442,12 @@ POETC_APART void correlate_tiles(const filter *f, float *from, int32_t rows)
 }
 #endif
 
-/* One row of the result under any filter. */
-static void correlate(const filter *f, const float *from)
+/* `width` pixels of one row of the result under any filter. */
+static void correlate(const filter *f, const float *from, int32_t width)
 {
     int32_t at, kh, kw;
-    for (at = 0; at < f->width; at += LANES) {
-        const int32_t p = at + LANES > f->width ? f->width - LANES : at;
+    for (at = 0; at < width; at += LANES) {
+        const int32_t p = at + LANES > width ? width - LANES : at;
         const float *w = f->weight, *row = from + p;
         SUMS(a, f->bias);
         for (kh = 0; kh < f->kernel_h; kh++, row += (ptrdiff_t)f->down * f->s->row) {
@@ -488,8 +490,13 @@ static void correlate_four(const filter *f, const float *from, int32_t p)
 /* One row of the result, or two if there are and their windows lie one row of the strip apart; returns how many. */
 static int32_t correlate_some(const filter *f, const float *from, int32_t left, int32_t stride_h)
 {
-    const int small = f->kernel_h == 3 && f->kernel_w == 3;
     int32_t p = 0;
+#if defined(POETC_SOFT_FLOAT) /* no blocks that overlap: every operation counts */
+    (void)left, (void)stride_h;
+    p = f->width / LANES * LANES;
+    correlate(f, from, p);
+#else
+    const int small = f->kernel_h == 3 && f->kernel_w == 3;
     if (f->width >= LANES) {
         if (small && left >= 2 && stride_h == 1 && f->down == 1) {
             correlate_3x3(f, from, 2);
@@ -498,9 +505,10 @@ static int32_t correlate_some(const filter *f, const float *from, int32_t left, 
         if (small)
             correlate_3x3(f, from, 1);
         else
-            correlate(f, from);
+            correlate(f, from, f->width);
         return 1;
     }
+#endif
 #if POETC_LANES > 4
     for (; p + 4 <= f->width; p += 4)
         correlate_four(f, from, p);
