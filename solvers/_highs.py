@@ -126,6 +126,8 @@ class Mip:
         values = np.array(solver.getSolution().col_value) if has_values else None
         if is_mip:
             bound = info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else -INFINITY
+            if cutoff is not None:
+                bound = min(bound, cutoff)  # HiGHS may call the best of what is dearer optimal
         else:
             bound = info.objective_function_value if optimal else -INFINITY
         objective = info.objective_function_value if has_values else INFINITY

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from poetc.errors import InfeasibleError
@@ -110,3 +112,19 @@ def test_interrupted_exhaustive_search_still_bounds() -> None:
         if optimum is not None:
             result = search(Model(problem), max_states=5, stop_at=float("inf"))
             assert result.bound <= optimum.cost, seed
+
+
+def test_a_cutoff_is_the_most_that_is_claimed() -> None:
+    """HiGHS calls a solution dearer than the cutoff optimal now and then, when nothing is below the cutoff."""
+    reached = 0
+    for seed in SEEDS:
+        problem, optimum = case(seed)
+        if optimum is None:
+            continue
+        model = Model(problem)
+        for share in (0.3, 0.9, 1.0, 1.5):
+            cutoff = model.base_cost + share * (optimum.cost - model.base_cost)
+            relaxation = CutModel(model, range(0, model.n_ops, 2), between=True).solve(time_limit_s=10, cutoff=cutoff)
+            assert relaxation.bound <= min(math.ceil(cutoff), optimum.cost), (seed, share)
+            reached += relaxation.bound >= cutoff
+    assert reached > 50
