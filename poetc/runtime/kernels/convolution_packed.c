@@ -49,7 +49,7 @@ POETC_APART void pack_planes(const poetc_gemm_space *space, const float *from, i
 typedef struct {
     const float *image[4];
     int32_t top[4], left[4];
-    int together; /* side by side: a tap reads four floats in a row */
+    int together; /* side by side: a tap reads four floats in a row, and the first pixel tells the others */
     int inside;   /* all windows lie on the image */
 } four_pixels;
 
@@ -62,6 +62,12 @@ static void find_pixels(four_pixels *f, const convolution *c, const float *x, in
     int32_t ow = column - image * pixels - oh * c->output_width;
     f->together = c->stride_w == 1 && columns >= 4 && ow + 4 <= c->output_width;
     f->inside = columns >= 4;
+    if (f->together) {
+        f->image[0] = x + image * (ptrdiff_t)c->channels * c->height * c->width;
+        f->top[0] = oh * c->stride_h - c->pad_top, f->left[0] = ow - c->pad_left;
+        f->inside = f->top[0] >= 0 && f->top[0] < lowest && f->left[0] >= 0 && f->left[0] + 3 < rightmost;
+        return;
+    }
     for (lane = 0; lane < 4; lane++, ow++) {
         if (ow == c->output_width) {
             ow = 0;
@@ -504,7 +510,16 @@ int poetc_op_conv_grad_weight_packed(const poetc_call *call)
 /* to += from */
 static inline void add_to(float *to, const float *from, int32_t count)
 {
-#if POETC_LANES == 1
+#if defined(POETC_HELIUM)
+    if (count > 0) /* the hardware leaves out the lanes beyond the last */
+        __asm__ volatile("dlstp.32 lr, %2\n"
+                         "1:\tvldrw.u32 q0, [%1], #16\n\tvldrw.u32 q1, [%0]\n\tvadd.f32 q0, q1, q0\n\t"
+                         "vstrw.32 q0, [%0], #16\n\tletp lr, 1b"
+                         : "+r"(to), "+r"(from)
+                         : "r"(count)
+                         : "lr", "q0", "q1", "memory");
+    count = 0;
+#elif POETC_LANES == 1
     for (; count >= 4; count -= 4) {
         const float *old = to;
         POETC_QUAD_A(p);

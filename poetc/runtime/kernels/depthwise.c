@@ -8,6 +8,8 @@
 #include "poetc_f4.h"
 #include "poetc_vector.h"
 
+#define LANES (POETC_LANES == 1 ? 4 : POETC_LANES) /* of a block of pixels: on scalars, four registers that load together */
+
 /* A padded strip: row r, padded column q is at data[r * row + (q % phases) * phase + q / phases]. */
 typedef struct {
     float *data;
@@ -19,8 +21,8 @@ typedef struct {
 static void clear(float *to, int32_t count)
 {
 #if POETC_LANES > 1
-    for (; count >= 4; count -= 4, to += 4)
-        poetc_f4_store(to, POETC_F4_ZERO);
+    for (; count >= LANES; count -= LANES, to += LANES)
+        poetc_vector_store(to, (poetc_vector){0});
 #else
     POETC_QUAD_B(zero);
     zero0 = zero1 = zero2 = zero3 = 0.0f;
@@ -70,11 +72,13 @@ static void clear_gaps(float *to, int32_t step, int32_t rows, int32_t gap)
 static void pad_strip(const strip *s, const float *from, int32_t height, int32_t width, int32_t spread_h,
                       int32_t spread_w, int32_t above, int32_t left, int32_t top, int32_t rows)
 {
-    int32_t r, i;
+    int32_t first, second, r, i;
     if (s->phases == 1 && spread_w == 1 && spread_h == 1) {
-        const int32_t first = top > above ? top - above : 0, last = top + rows - above;
-        const int32_t count = (last < height ? last : height) - first, lead = first - (top - above);
+        const int32_t last = top + rows - above;
+        int32_t count, lead;
         float *to = s->data;
+        first = top > above ? top - above : 0;
+        count = (last < height ? last : height) - first, lead = first - (top - above);
         if (count > 0) {
             clear(to, lead * s->row + left);
             to += (ptrdiff_t)lead * s->row + left;
@@ -85,6 +89,7 @@ static void pad_strip(const strip *s, const float *from, int32_t height, int32_t
         clear(to, (int32_t)(s->data + (ptrdiff_t)rows * s->row + s->slack - to));
         return;
     }
+    first = (left & 1) * s->phase + left / 2, second = ((left + 1) & 1) * s->phase + (left + 1) / 2;
     for (r = 0; r < rows; r++) {
         const int32_t at = top + r - above, source = floor_div(at, spread_h);
         float *to = s->data + (ptrdiff_t)r * s->row;
@@ -96,8 +101,15 @@ static void pad_strip(const strip *s, const float *from, int32_t height, int32_t
             for (i = 0; i < width; i++)
                 to[left + i * spread_w] = row[i];
         } else if (s->phases == 2) { /* the usual stride */
-            float *even = to + (left & 1) * s->phase + left / 2, *odd = to + ((left + 1) & 1) * s->phase + (left + 1) / 2;
-            for (i = 0; i + 2 <= width; i += 2)
+            float *even = to + first, *odd = to + second;
+            i = 0;
+#if defined(POETC_HELIUM)
+            for (; i + 8 <= width; i += 8, even += 4, odd += 4) {
+                const float32x4x2_t pairs = vld2q_f32(row + i);
+                vst1q_f32(even, pairs.val[0]), vst1q_f32(odd, pairs.val[1]);
+            }
+#endif
+            for (; i + 2 <= width; i += 2)
                 *even++ = row[i], *odd++ = row[i + 1];
             if (i < width)
                 *even = row[i];
@@ -125,10 +137,8 @@ typedef struct {
     int32_t width;
 } filter;
 
-/* A block of LANES pixels: their sums, what a tap adds to them, and where they go. On scalars four, in registers that load
- * together. */
+/* A block of LANES pixels: their sums, what a tap adds to them, and where they go. */
 #if POETC_LANES == 1
-#define LANES 4
 #define SUMS(s, value) float s##0 = (value), s##1 = s##0, s##2 = s##0, s##3 = s##0
 #define TAP(v, x)                                                                                                      \
     const float *x##_at = (x);                                                                                         \
@@ -143,7 +153,6 @@ typedef struct {
     } while (0)
 #define PUT(y, s) ((y)[0] = s##0, (y)[1] = s##1, (y)[2] = s##2, (y)[3] = s##3)
 #else
-#define LANES POETC_LANES
 #define SUMS(s, value) poetc_vector s = (poetc_vector){0} + (value)
 #define TAP(v, x) const poetc_vector v = poetc_vector_load(x)
 #define ADD(s, v, w) POETC_ADD_SCALED(s, v, w)
@@ -190,8 +199,8 @@ POETC_INLINE void correlate_3x3(const filter *f, const float *from, const int ro
 #endif
 
 #if POETC_LANES == 1 && !defined(POETC_SOFT_FLOAT)
-#define TILES 1
-#define LOW_TILES 0
+#define THREE_TAPS 1
+#define TILES(f, rows) ((rows) >= 4 || (4 - (rows)) * (f)->s->row + 2 <= (f)->s->slack)
 #define PAIRS 1 /* under a stride of two, columns stay in sequence, and taps pick every other one */
 
 #if defined(__ARM_FP) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && (__ARM_FP & 4)
@@ -390,8 +399,8 @@ POETC_APART void correlate_pairs(const filter *f, const float *from, int32_t row
 }
 
 #elif defined(POETC_HELIUM)
-#define TILES 1
-#define LOW_TILES 1
+#define THREE_TAPS 1
+#define TILES(f, rows) 1
 
 /* Three taps of a row for twelve pixels; the weights come to core registers in one instruction. */
 #define ADD_ROW(from)                                                                                                   \
@@ -437,6 +446,35 @@ POETC_APART void correlate_tiles(const filter *f, float *from, int32_t rows)
         ADD_ROW(x1);
         ADD_ROW(x2);
         vst1q_f32(put, a), vst1q_f32(put + 4, b), vst1q_f32(put + 8, c);
+    }
+    copy_rows(f->y, width, from, row, rows, width);
+}
+
+#elif POETC_LANES > 1
+#define TILES(f, rows) ((f)->width % LANES != 0 && (f)->width < 3 * LANES) /* rows that do not fill vectors */
+
+/* The same in vectors of any length. */
+static void correlate_tiles(const filter *f, float *from, int32_t rows)
+{
+    const ptrdiff_t row = f->s->row;
+    const int32_t width = f->width;
+    float w[9], *put = from;
+    int32_t count, i;
+    POETC_UNROLL_9
+    for (i = 0; i < 9; i++)
+        w[i] = f->weight[i * f->step];
+    for (count = (rows - 1) * (int32_t)row + width; count > 0; count -= LANES, put += LANES) {
+        SUMS(a, f->bias);
+        POETC_UNROLL_3
+        for (i = 0; i < 3; i++) {
+            TAP(u, put + i * row);
+            TAP(v, put + i * row + 1);
+            TAP(x, put + i * row + 2);
+            ADD(a, u, w[3 * i]);
+            ADD(a, v, w[3 * i + 1]);
+            ADD(a, x, w[3 * i + 2]);
+        }
+        PUT(put, a);
     }
     copy_rows(f->y, width, from, row, rows, width);
 }
@@ -524,7 +562,7 @@ static void correlate_strip(filter *f, int32_t rows, int32_t stride_h)
     float *from = f->s->data;
 #if defined(TILES)
     if (stride_h == 1 && f->s->phases == 1 && f->kernel_h == 3 && f->kernel_w == 3 && f->down == 1 && f->across == 1 &&
-        (rows >= 4 || LOW_TILES || (4 - rows) * f->s->row + 2 <= f->s->slack)) {
+        TILES(f, rows)) {
         correlate_tiles(f, from, rows);
         f->y += (ptrdiff_t)rows * f->width;
         return;
@@ -685,7 +723,7 @@ POETC_INLINE void add_taps(const strip *s, const convolution *c, const float *gy
 }
 #endif
 
-#if defined(TILES)
+#if defined(THREE_TAPS)
 /* Sums of three taps side by side over a strip that is one long row. */
 POETC_APART void add_three_taps(const float *x, const float *gy, int32_t count, float *gw)
 {
@@ -795,7 +833,7 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
                     continue;
                 }
 #endif
-#if defined(TILES)
+#if defined(THREE_TAPS)
                 if (flat && c.kernel_w == 3 && c.dilation_w == 1) {
                     for (kh = 0; kh < c.kernel_h; kh++)
                         add_three_taps(s.data + kh * c.dilation_h * s.row, rows_of_gy, width, gw + 3 * kh);

@@ -97,7 +97,8 @@ POETC_INLINE void outer_block(const product *t, const int rows, const int column
             for (j = 0; j < vectors; j++)
                 sum[i * vectors + j] = (poetc_vector){0};
         }
-        for (; k < end; k++, p += t->p_k, q += t->q_step) {
+        for (k = end - k; k > 0; k--, p += t->p_k, q += t->q_step) {
+            POETC_KEEP(q);
             POETC_UNROLL
             for (i = 0; i < rows; i++) {
                 const float factor = p[i * t->p_row];
@@ -115,6 +116,7 @@ POETC_INLINE void outer_block(const product *t, const int rows, const int column
                 poetc_vector_store(at, first ? poetc_vector_load(at) + part : part);
             }
         }
+        k = end;
 #endif
     }
     POETC_UNROLL
@@ -229,7 +231,9 @@ static void outer(const product *t)
 #define LANES 4
 #define INNER_ROWS 1
 #define INNER_COLUMNS 4
+#define LOAD_AT(v, p, offset) POETC_LOAD_NEXT(v, p)
 #else
+#define LOAD_AT(v, p, offset) ((v) = poetc_vector_load((p) + (offset)))
 #define LANES 16
 #if POETC_LANES == 16
 #define INNER_ROWS 4
@@ -305,10 +309,11 @@ POETC_INLINE void inner_block(const product *t, const int rows, const int column
                 poetc_vector factor[INNER_ROWS];
                 POETC_UNROLL
                 for (i = 0; i < rows; i++)
-                    factor[i] = poetc_vector_load(p[i] + k + v * POETC_LANES);
+                    LOAD_AT(factor[i], p[i], k + v * POETC_LANES);
                 POETC_UNROLL
                 for (j = 0; j < columns; j++) {
-                    const poetc_vector other = poetc_vector_load(q[j] + k + v * POETC_LANES);
+                    poetc_vector other;
+                    LOAD_AT(other, q[j], k + v * POETC_LANES);
                     POETC_UNROLL
                     for (i = 0; i < rows; i++)
                         POETC_ADD_PRODUCT(sum[i][j][v], factor[i], other);

@@ -4,6 +4,15 @@
 #define COLUMNS POETC_GEMM_COLUMNS
 #define HALF (LANES > 1 ? POETC_GEMM_VECTORS / 2 * LANES : 0) /* a narrow block, where there is one */
 
+/* Six rows at once, where they are read in place: all 32 registers of the FPU of Cortex-M. */
+#if LANES == 1 && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FP) && (__ARM_FP & 4)
+#define SIX_ROWS 1
+#define TILE_ROWS 6
+#else
+#define SIX_ROWS 0
+#define TILE_ROWS POETC_GEMM_ROWS
+#endif
+
 /* Few registers for addresses: rows of a are packed even where they could be read in place. */
 #if defined(POETC_HELIUM)
 #define ALWAYS_PACKED 1
@@ -246,14 +255,83 @@ DEFINE_BLOCK(3)
 DEFINE_BLOCK(2)
 DEFINE_BLOCK(1)
 
-/* The largest block that fits. */
-static int32_t block_rows(int32_t left)
+#if SIX_ROWS
+#define SUMS(s, p, q, r, t)                                                                                            \
+    register float s##0 __asm__(p), s##1 __asm__(q), s##2 __asm__(r), s##3 __asm__(t)
+#define ADD_ROW(s, row)                                                                                                \
+    __asm__("vldmia %4!, {%5}\n\tvmla.f32 %0, %6, %5\n\tvmla.f32 %1, %7, %5\n\tvmla.f32 %2, %8, %5\n\tvmla.f32 %3, %9, %5"  \
+            : "+t"(s##0), "+t"(s##1), "+t"(s##2), "+t"(s##3), "+r"(row), "=&t"(factor)                                 \
+            : "t"(q0), "t"(q1), "t"(q2), "t"(q3), "m"(*row))
+#define START(s, i)                                                                                                    \
+    do {                                                                                                               \
+        poetc_vector first[4];                                                                                         \
+        start(first, 4, row_bias ? row_bias + (i) : NULL, column_bias);                                                \
+        s##0 = first[0], s##1 = first[1], s##2 = first[2], s##3 = first[3];                                            \
+    } while (0)
+#define FINISH(s)                                                                                                      \
+    do {                                                                                                               \
+        if (accumulate)                                                                                                \
+            s##0 = put[0] + s##0, s##1 = put[1] + s##1, s##2 = put[2] + s##2, s##3 = put[3] + s##3;                    \
+        put[0] = s##0, put[1] = s##1, put[2] = s##2, put[3] = s##3;                                                    \
+        put += t->y_row;                                                                                               \
+    } while (0)
+
+static void block_6(const block_task *t)
 {
+    const float *const row_bias = t->row_bias, *column_bias = t->column_bias, *b = t->b;
+    const int accumulate = t->accumulate;
+    float *y = t->y;
+    int32_t column, k;
+    SUMS(u, "s0", "s1", "s2", "s3");
+    SUMS(v, "s4", "s5", "s6", "s7");
+    SUMS(w, "s8", "s9", "s10", "s11");
+    SUMS(x, "s12", "s13", "s14", "s15");
+    SUMS(n, "s24", "s25", "s26", "s27");
+    SUMS(m, "s28", "s29", "s30", "s31");
+    register float factor __asm__("s16");
+    POETC_QUAD_B(q);
+    for (column = t->panels; column > 0; column--, y += COLUMNS) {
+        const float *a = t->a, *c = a + t->a_row, *d = c + t->a_row;
+        const float *e = d + t->a_row, *f = e + t->a_row, *g = f + t->a_row;
+        float *put = y;
+        START(u, 0);
+        START(v, 1);
+        START(w, 2);
+        START(x, 3);
+        START(n, 4);
+        START(m, 5);
+        if (column_bias)
+            column_bias += COLUMNS;
+        for (k = t->depth; k > 0; k--) {
+            POETC_LOAD_QUAD(q, b);
+            ADD_ROW(u, a);
+            ADD_ROW(v, c);
+            ADD_ROW(w, d);
+            ADD_ROW(x, e);
+            ADD_ROW(n, f);
+            ADD_ROW(m, g);
+        }
+        FINISH(u);
+        FINISH(v);
+        FINISH(w);
+        FINISH(x);
+        FINISH(n);
+        FINISH(m);
+    }
+}
+#endif
+
+/* The largest block that fits. */
+static int32_t block_rows(int32_t left, int packed)
+{
+    (void)packed;
 #if POETC_GEMM_ROWS >= 12
     return left >= 12 ? 12 : left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 #elif POETC_GEMM_ROWS >= 6
     return left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 #else
+    if (SIX_ROWS && left == 6 && !packed)
+        return 6;
     return left >= 4 && left != 6 ? 4 : left >= 3 ? 3 : left;
 #endif
 }
@@ -270,6 +348,9 @@ static void run_block(int32_t rows, const block_task *t)
     case 4: block_4(t); break;
 #if POETC_GEMM_ROWS == 4
     case 3: block_3(t); break;
+#endif
+#if SIX_ROWS
+    case 6: block_6(t); break;
 #endif
     case 2: block_2(t); break;
     default: block_1(t); break;
@@ -364,12 +445,12 @@ static inline void prefetch_rows(const poetc_gemm *g, int32_t row, int32_t rows)
 
 void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
 {
-    float tile[POETC_GEMM_ROWS * COLUMNS], bias[COLUMNS]; /* a block at an edge */
+    float tile[TILE_ROWS * COLUMNS], bias[COLUMNS]; /* a block at an edge */
     int32_t row, column, rows, i;
     for (row = 0; row < g->rows; row += rows) {
         float *y = g->y + row * g->y_row;
         block_task t;
-        rows = block_rows(g->rows - row);
+        rows = block_rows(g->rows - row, ALWAYS_PACKED || g->a_k != 1);
         t.a = g->a + row * g->a_row, t.a_row = g->a_row;
         t.packed = ALWAYS_PACKED || g->a_k != 1;
         t.depth = g->depth, t.accumulate = g->accumulate;

@@ -105,13 +105,11 @@ static inline void poetc_gemm_put(const poetc_gemm_space *space, int32_t depth, 
     int32_t lane = column % POETC_GEMM_COLUMNS, piece;
     float *to = poetc_gemm_panel(space, column, depth) + (ptrdiff_t)k * POETC_GEMM_COLUMNS;
     for (; count > 0; count -= piece, to += panel, lane = 0) {
-#if POETC_LANES == 1
+#if POETC_GEMM_COLUMNS == 4
         if (lane == 0 && step == 1 && from) { /* whole panels */
             for (; count >= 4; count -= 4, to += panel) {
                 float *at = to;
-                POETC_QUAD_B(q);
-                POETC_LOAD_QUAD(q, from);
-                POETC_STORE_QUAD(at, q);
+                POETC_COPY_FOUR(at, from);
             }
             if (count == 0)
                 return;

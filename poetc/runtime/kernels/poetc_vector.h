@@ -30,6 +30,16 @@ typedef float poetc_vector_unaligned __attribute__((vector_size(4 * POETC_LANES)
 #define poetc_vector_load(p) ((poetc_vector) * (const poetc_vector_unaligned *)(p))
 #define poetc_vector_store(p, v) ((void)(*(poetc_vector_unaligned *)(p) = (v)))
 
+/* The next vector, past which the pointer moves. POETC_KEEP: the pointer stays whole, for loads at constant distances from it. GCC
+ * would keep many addresses instead, for which Helium's cores have no registers. */
+#if defined(POETC_HELIUM)
+#define POETC_LOAD_NEXT(v, p) \
+    __asm__("vldrw.u32 %q0, [%1], #16" : "=w"(v), "+r"(p) : "m"(*(const float(*)[4])(p)))
+#define POETC_KEEP(p) __asm__("" : "+r"(p))
+#else
+#define POETC_KEEP(p) ((void)0)
+#endif
+
 /* sum += v * s for a scalar s; sum += u * v */
 #if defined(POETC_HELIUM)
 #define POETC_ADD_SCALED(sum, v, s) ((sum) = vfmaq_n_f32(sum, v, s))
