@@ -369,6 +369,10 @@ POETC_APART void pack_windows(const poetc_gemm_space *space, const convolution *
             t.down[lane] = down, t.offset[lane] = channel * plane + down * c->width + across;
             output_range(across, c->stride_w, c->width, c->output_width, &tap_low, &tap_high);
             t.low[lane] = tap_low, t.length[lane] = t.now[lane] = tap_high > tap_low ? tap_high - tap_low : 0;
+#if defined(POETC_SOFT_FLOAT)
+            if (at + lane >= columns) /* zeros take least time */
+                t.length[lane] = t.now[lane] = 0;
+#endif
             low = tap_low > low ? tap_low : low, high = poetc_min(tap_high, high);
             top = poetc_min(down, top), bottom = down > bottom ? down : bottom;
             if (at + lane + 1 >= columns) /* results that nobody reads: again the last tap */
