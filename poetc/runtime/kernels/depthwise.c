@@ -89,12 +89,12 @@ static void pad_strip(const strip *s, const float *from, int32_t height, int32_t
         clear(to, (int32_t)(s->data + (ptrdiff_t)rows * s->row + s->slack - to));
         return;
     }
+    clear(s->data, rows * s->row + s->slack);
     first = (left & 1) * s->phase + left / 2, second = ((left + 1) & 1) * s->phase + (left + 1) / 2;
     for (r = 0; r < rows; r++) {
         const int32_t at = top + r - above, source = floor_div(at, spread_h);
         float *to = s->data + (ptrdiff_t)r * s->row;
         const float *row = from + (ptrdiff_t)source * width;
-        clear(to, s->row);
         if (source < 0 || source >= height || source * spread_h != at)
             continue;
         if (s->phases == 1) {
@@ -118,7 +118,6 @@ static void pad_strip(const strip *s, const float *from, int32_t height, int32_t
                 to[(left + i) % s->phases * s->phase + (left + i) / s->phases] = row[i];
         }
     }
-    clear(s->data + (ptrdiff_t)rows * s->row, s->slack);
 }
 
 static inline ptrdiff_t tap_column(const strip *s, int32_t q)
