@@ -15,6 +15,7 @@ paged in since a_g (at least z[g,t] = S[g+1,t] - R - I) stayed all the time, w's
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ from poetc.solvers._model import NEVER, Model
 from poetc.solvers._rules import ALL, Rules
 
 SCALE = 1000.0  # what every operator once costs in the MIP's units
-RECOMPUTATION_ROWS, RECOMPUTATION_TOTAL = 40, 4000  # per stage and in all, for operators with the largest working sets
+RECOMPUTATION_ROWS, RECOMPUTATION_TOTAL = 8, 400  # per stage and in all, for operators with the largest working sets
+BETWEEN_ROWS, BETWEEN_TOTAL = 8, 160  # per stage and in all, for what is first executed inside a stage
 MARGIN = 1e-6  # subtracted from HiGHS's bound before rounding: its tolerances
 
 
@@ -67,6 +69,18 @@ def working_set_bytes(model: Model, v: int) -> int:
     return sum(model.size[t] for t in model.inputs[v]) + operand_bytes(model, v)
 
 
+def tiny_tensors(model: Model, share: float) -> frozenset[int]:
+    """The smallest tensors, as many as take together at most `share` of the capacity."""
+    left = share * model.capacity
+    tiny: list[int] = []
+    for t in sorted(range(model.n_tensors), key=lambda t: (model.size[t], t)):
+        left -= model.size[t]
+        if left < 0:
+            break
+        tiny.append(t)
+    return frozenset(tiny)
+
+
 def pinned_interval(model: Model, t: int) -> tuple[int, int] | None:
     """First executions [a, b] at which `t` is in RAM in every schedule: it cannot be made again nor paged."""
     p = model.producer[t]
@@ -88,8 +102,10 @@ class CutModel:
         *,
         between: bool = False,
         deadline: bool = True,
+        free: frozenset[int] = frozenset(),
         rules: Rules = ALL,
     ) -> None:
+        """`free`: tensors too small to decide about; they stay once they are made and count nothing, a relaxation."""
         self.model, self.rules = model, rules
         self.cuts = tuple(cuts)
         self.mip = Mip(offset=SCALE)
@@ -99,6 +115,18 @@ class CutModel:
         self.load: list[dict[int, int]] = []  # I
         self.store: dict[int, int] = {}  # O
         self.pinned = [pinned_interval(model, t) if rules.cuts_pinned else None for t in range(model.n_tensors)]
+        self.counted = list(model.size)  # bytes of what is pinned
+        for t in free:
+            if pinned_interval(model, t) is None and not model.on_store[t]:
+                self.pinned[t] = (model.producer[t] + 1, NEVER)
+                self.counted[t] = 0
+        self.free = frozenset(t for t in free if self.counted[t] == 0)
+        change = [0] * (model.n_ops + 1)
+        for t, interval in enumerate(self.pinned):
+            if interval is not None:
+                change[min(max(interval[0], 0), model.n_ops)] += self.counted[t]
+                change[min(interval[1] + 1, model.n_ops)] -= self.counted[t]
+        self.pinned_bytes = list(itertools.accumulate(change))  # by operator
         self.proven_infeasible = False
         self._build(between)
         if deadline and model.problem.deadline_ns is not None:
@@ -112,11 +140,11 @@ class CutModel:
         """Tensors that exist before `cut` and that anything at or after it can use."""
         model = self.model
         if not self.rules.cuts_useful:
-            return {t for t in range(model.n_tensors) if model.producer[t] < cut}
+            return {t for t in range(model.n_tensors) if model.producer[t] < cut and t not in self.free}
         useful: set[int] = set()
         for t in sorted(range(model.n_tensors), key=lambda t: -model.producer[t]):
             p = model.producer[t]
-            if p >= cut:
+            if p >= cut or t in self.free:
                 continue
             if model.ends_in_ram[t]:
                 useful.add(t)
@@ -154,7 +182,7 @@ class CutModel:
             for v in range(cut):
                 if model.recomputable[v] and any(t in useful[g] for t in model.outputs[v]):
                     run[v] = mip.column(model.op_cost[v] / self.unit)
-            for t in sorted(useful[g] | {o for v in range(cut, end) for o in model.outputs[v]}):
+            for t in sorted(useful[g] | {o for v in range(cut, end) for o in model.outputs[v]} - self.free):
                 if model.on_store[t] or model.pageable[t]:
                     if model.producer[t] < end:
                         load[t] = mip.column(model.in_cost[t] / self.unit)
@@ -235,18 +263,19 @@ class CutModel:
         is there at a_g or made since. Implied for integers; without it an LP makes an operand by halves, twice.
         """
         mip, model, n = self.mip, self.model, self.model.n_ops
-        cut, unpinned = self.cuts[g], self.hold[g]
-        run: dict[int, int] = {}
-        for v in self.run[g]:
-            run[v] = mip.column(integer=False)
-            columns = [r[v] for r in self.run[g:] if v in r]
-            mip.row([run[v], *columns], [1.0, *[-1.0] * len(columns)], upper=0.0)
+        cut, stages = self.cuts[g], range(g, len(self.cuts))
+
+        def together(columns: list[int]) -> int:
+            column = mip.column(integer=False)
+            mip.row([column, *columns], [1.0, *[-1.0] * len(columns)], upper=0.0)
+            return column
+
+        run = {v: together([self.run[h][v] for h in stages if v in self.run[h]]) for v in self.run[g]}
         load: dict[int, int] = {}
-        for t in unpinned:
-            columns = [i[t] for i in self.load[g:] if t in i]
+        for t in self.hold[g]:
+            columns = [self.load[h][t] for h in stages if t in self.load[h]]
             if columns:
-                load[t] = mip.column(integer=False)
-                mip.row([load[t], *columns], [1.0, *[-1.0] * len(columns)], upper=0.0)
+                load[t] = together(columns)
 
         def sources(t: int) -> list[int] | None:
             p = model.producer[t]
@@ -254,23 +283,20 @@ class CutModel:
                 return None
             columns = [self.hold[g][t]] if t in self.hold[g] else []
             columns += [run[p]] if p in run else []
-            if t in load:
-                columns.append(load[t])
-            elif p < cut:
-                columns += [i[t] for i in self.load[g:] if t in i]
+            columns += [load[t]] if t in load else [self.load[h][t] for h in stages if t in self.load[h]]
             return columns
 
         for v, column in run.items():
             for u in model.inputs[v]:
-                s = sources(u)
-                if s is not None:
-                    mip.row([column, *s], [1.0, *[-1.0] * len(s)], upper=0.0)
+                made = sources(u)
+                if made is not None:
+                    mip.row([column, *made], [1.0, *[-1.0] * len(made)], upper=0.0)
         required = {u for w in range(cut, n) for u in model.inputs[w] if model.producer[u] < cut}
         required |= {t for t in range(model.n_tensors) if model.ends_in_ram[t]}
         for u in sorted(required):
-            s = sources(u)
-            if s:
-                mip.row(s, [1.0] * len(s), lower=1.0)
+            made = sources(u)
+            if made:
+                mip.row(made, [1.0] * len(made), lower=1.0)
 
     def _require(self, sources: list[int]) -> None:
         if not sources:
@@ -282,8 +308,7 @@ class CutModel:
             self.mip.row(sources, [1.0] * len(sources), lower=1.0)
 
     def _fixed_bytes(self, cut: int, skip: frozenset[int] = frozenset()) -> int:
-        model = self.model
-        return sum(model.size[t] for t in range(model.n_tensors) if t not in skip and self._is_pinned(t, cut))
+        return self.pinned_bytes[cut] - sum(self.counted[t] for t in skip if self._is_pinned(t, cut))
 
     def _ram(self, g: int, capacity: int) -> None:
         model, cut = self.model, self.cuts[g]
@@ -351,10 +376,17 @@ class CutModel:
                     stays[t] = z
                 for w in range(max(first, last), end):
                     present[w - cut][t] = z
+        rows: list[tuple[float, int, dict[int, int], int]] = []
         for w in range(cut + 1, end):
             operands = frozenset((*model.inputs[w], *model.outputs[w]))
             fixed = self._fixed_bytes(w, operands) + working_set_bytes(model, w) + always[w - cut]
             terms = {t: c for t, c in present[w - cut].items() if t not in operands and not self._is_pinned(t, w)}
+            rows.append((fixed + sum(model.size[t] for t in terms), w, terms, fixed))
+        # Of as many stretches of the stage, the operator at which the most could be in RAM.
+        stretches = min(len(rows), max(BETWEEN_ROWS, BETWEEN_TOTAL // len(self.cuts)))
+        for k in range(stretches):
+            inside = rows[len(rows) * k // stretches : len(rows) * (k + 1) // stretches]
+            _, _, terms, fixed = max(inside, key=lambda row: (row[0], -row[1]))
             self._ram_row(list(terms.values()), [float(model.size[t]) for t in terms], capacity - fixed)
         if self.rules.cuts_recomputation_rows:
             self._during_recomputation(g, end, capacity, stays)
@@ -386,7 +418,7 @@ class CutModel:
         candidates = sorted(self.run[g], key=lambda v: (-working_set_bytes(model, v), v))
         for v in candidates[: max(RECOMPUTATION_ROWS, RECOMPUTATION_TOTAL // len(self.cuts))]:
             operands = set(model.inputs[v]) | set(model.outputs[v])
-            fixed = sum(model.size[t] for t in pinned if t not in operands)
+            fixed = sum(self.counted[t] for t in pinned if t not in operands)
             kept = [t for t in stays if t not in operands]
             index, value = [stays[t] for t in kept], [float(model.size[t]) for t in kept]
             needed = float(working_set_bytes(model, v))

@@ -6,7 +6,7 @@ from poetc.solvers._cuts import working_set_bytes
 from poetc.solvers._model import Model
 
 SINGLE_CUTS = 24
-NEW_CUTS, APART = 4, 2  # added at a time, and how far apart
+NEW_CUTS, OVERFULL_A_CUT, APART = 4, 12, 2  # cuts added at a time: at least, and for so many operators; how far apart
 
 
 def single_cut_positions(model: Model) -> list[int]:
@@ -30,6 +30,6 @@ def new_cuts(cuts: set[int], overfull: list[int], n_ops: int) -> list[int]:
         if at is None or not 0 <= at < n_ops or any(abs(at - u) <= APART for u in new):
             continue
         new.append(at)
-        if len(new) == NEW_CUTS:
+        if len(new) >= max(NEW_CUTS, len(overfull) // OVERFULL_A_CUT):
             break
     return new

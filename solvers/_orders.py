@@ -2,7 +2,7 @@
 
 Simulated annealing over topological orders, by what keep-all would need above the capacity under each (its maximum and
 its mean): the bytes that any schedule has to recompute or page, whatever it chooses. Short races of the eviction
-heuristic then decide between the problem's own order and what was found.
+heuristic and bounds then decide between the problem's own order and what was found.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from poetc.scheduling import Compute, Problem, Schedule, Semantics, SolveOptions
+from poetc.solvers._cuts import CutModel, tiny_tensors
+from poetc.solvers._ladder import single_cut_positions
 from poetc.solvers._model import Model
 from poetc.solvers._search import Race
 
@@ -23,6 +25,7 @@ Order = tuple[int, ...]
 HEATS = (0.2, 0.05, 0.01, 0.2, 0.05)  # of the annealings
 MOVES_PER_OPERATOR, MOVES, MOVES_X_OPERATORS = 150, 8000, 1_000_000  # per annealing: the least of three limits
 RACED, RUNS, RUNS_X_OPERATORS = 3, 12, 2000  # orders that are raced, and runs of each
+BOUND_EVERY, TINY_SHARE = 2, 1e-3  # of the single cuts, every so many bound an order, without the smallest tensors
 MOST_OPERATORS = 1500  # larger problems keep their order: a few hundred moves find nothing there
 
 
@@ -152,12 +155,29 @@ def best_order(problem: Problem, options: SolveOptions, stop_at: float) -> Order
         found[order] = overflow
         if overflow == 0.0:
             return order  # nothing has to leave RAM
-    best, best_cost = None, _raced(problem, options, stop_at)
+    best, best_cost = None, math.inf
     for order in sorted(found, key=lambda o: (found[o], o))[:RACED]:
         cost = _raced(reordered(problem, order), options, stop_at)
         if cost < best_cost:
             best, best_cost = order, cost
-    return best
+    own_cost = _raced(problem, options, stop_at)
+    if best is None or own_cost == math.inf:
+        return best
+    # Short races are far from the optimum, as are bounds from the other side: the sum decides.
+    bounds = [_bound(p, stop_at) for p in (problem, reordered(problem, best))]
+    return best if best_cost + bounds[1] < own_cost + bounds[0] else None
+
+
+def _bound(problem: Problem, stop_at: float) -> float:
+    """The best bound from LPs with one cut."""
+    model = Model(problem)
+    bound, free = float(model.base_cost), tiny_tensors(model, TINY_SHARE)
+    for cut in single_cut_positions(model)[::BOUND_EVERY]:
+        left_s = stop_at - time.monotonic()
+        if left_s <= 0:
+            break
+        bound = max(bound, CutModel(model, (cut,), free=free).solve(time_limit_s=left_s, relax=True).bound)
+    return bound
 
 
 def _raced(problem: Problem, options: SolveOptions, stop_at: float) -> float:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, keep_all
 from poetc.solvers import capuchin, chen_greedy, dtr, dtr_eq, kusumoto_approx, melon
-from poetc.solvers._cuts import CutModel, Relaxation
+from poetc.solvers._cuts import CutModel, Relaxation, tiny_tensors
 from poetc.solvers._exact import search
 from poetc.solvers._ladder import new_cuts, single_cut_positions
 from poetc.solvers._liveness import improve
@@ -22,6 +22,7 @@ from poetc.solvers._plans import codes_of, lazy_codes, overfull
 from poetc.solvers._search import Race
 from poetc.solvers._staged import StagedModel
 from poetc.solvers._types import BudgetError, Event, Progress, SolverInfo
+from poetc.solvers._unrolled import Unrolled
 
 INFO = SolverInfo(
     name="poetc",
@@ -32,12 +33,14 @@ INFO = SolverInfo(
     proof=True,
 )
 
-PUBLISHED, PUBLISHED_OPERATORS = (chen_greedy, kusumoto_approx, dtr, dtr_eq, melon, capuchin), 1500
+PUBLISHED, PUBLISHED_OPERATORS = (chen_greedy, kusumoto_approx, dtr, dtr_eq, melon, capuchin), 400
 TINY_OPERATORS, EXHAUSTIVE_OPERATORS, EXHAUSTIVE_STATES = 12, 40, 30_000
 # Work on a relaxation: HiGHS's rounds at the root (its bound stands still after about as many), then nodes.
 CUT_ROUNDS, CUT_NODES, CUT_NODES_X_ENTRIES = 100, 200, 10_000_000
 CUT_ENTRIES = 500_000  # with more coefficients the bound of a relaxation with several cuts stays below that of one cut
 STAGED_OPERATORS, STAGED_NODES = 100, 200
+SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: where plans need too much RAM shows soon
+COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems first do without their smallest tensors, so much of the RAM
 REFINEMENTS, POLISH_ROUND = 30, 2  # relaxations with more and more cuts; before which the staged MILP comes
 ALL_SCHEDULES = "all schedules"
 CLASS = "first executions in the problem's order; any recomputation, any paging"
@@ -65,7 +68,11 @@ class _Solve:
         self.cut_short = False
         self.exhausted = self.polished = False
         self.staged_bound, self.staged_class = 0.0, ""
-        self.patience = 1  # how much more work than at first a relaxation is worth
+        self.free: frozenset[int] = frozenset()  # tensors that relaxations need not decide about
+        if self.model.n_tensors > COARSE_TENSORS:
+            self.free = tiny_tensors(self.model, FREE_SHARE)
+        self.effort = 1  # times CUT_ROUNDS and CUT_NODES, for relaxations with several cuts
+        self.slack = SLACK
 
     # --- state ---
 
@@ -134,7 +141,7 @@ class _Solve:
                 break
             if round_ == POLISH_ROUND:
                 self.polish()
-            more = self.refine(cuts)
+            more = self.refine(cuts, runs // 8)
             if not more:
                 break
             self.race.run(runs // 4, self.target)
@@ -147,7 +154,7 @@ class _Solve:
             self.say("race")
         return self.finish()
 
-    def refine(self, cuts: set[int]) -> bool:
+    def refine(self, cuts: set[int], runs: int) -> bool:
         """Solve the relaxation with these cuts, follow its plan, and add as cuts the operators at which the plan needs
         too much RAM. False where this leads no further.
         """
@@ -163,16 +170,32 @@ class _Solve:
             capacity = self.race.capacity(any(code >= self.model.n_ops for code in codes))
             excess = overfull(self.model, codes, capacity)
             self.race.offer(improve(self.model, codes, capacity), f"relaxed MIP with {len(cuts)} cuts")
+            if excess and not self.done:
+                self.repair(codes, runs)
         self.guide(relaxation, f"held at {len(cuts)} cuts")
         self.say(f"{len(cuts)} cuts")
         new = new_cuts(cuts, [v for _, v in excess], self.model.n_ops)
-        if new:
-            cuts.update(new)
-        elif relaxation.exact:
+        cuts.update(new)
+        fine = not excess or excess[0][0] <= 2 * FREE_SHARE * self.model.capacity
+        if self.free and fine and (codes is not None or relaxation.exact):
+            self.free = frozenset()  # now the smallest tensors matter
+        elif new:
+            pass
+        elif relaxation.exact and self.slack == 0.0:
             return False
         else:
-            self.patience *= 4
+            self.effort, self.slack = self.effort * 4, self.slack / 4 if self.slack > SLACK / 16 else 0.0
         return True
+
+    def repair(self, codes: list[int], runs: int) -> None:
+        """Evictions from a plan that needs too much RAM, the plan being the order to follow."""
+        unrolled = Unrolled(self.model, codes)
+        race = Race(unrolled.problem, self.options.seed, self.stop_at)
+        race.run(runs, self.target)
+        if race.incumbent is not None:
+            found = unrolled.restored(race.incumbent.codes)
+            capacity = self.race.capacity(any(code >= self.model.n_ops for code in found))
+            self.race.offer(improve(self.model, found, capacity), "evictions from a relaxed MIP")
 
     def published(self) -> None:
         """What published heuristics find, cleaned up."""
@@ -295,16 +318,19 @@ class _Solve:
 
     def relax(self, cuts: tuple[int, ...], name: str, *, between: bool = False) -> Relaxation | None:
         """Solve the relaxation with these cuts: so much work, or until the time is up. None if it is too large."""
-        model = CutModel(self.model, cuts, between=between)
+        model = CutModel(self.model, cuts, between=between, free=self.free)
         if len(cuts) > 1 and model.mip.entries > CUT_ENTRIES:
             return None
+        effort = self.effort if between else 1
+        incumbent = self.race.incumbent
+        slack = self.slack * (1 - self.bound / incumbent.cost) if incumbent is not None else 0.0
+        nodes = max(CUT_NODES // 10, min(CUT_NODES, CUT_NODES_X_ENTRIES // max(1, model.mip.entries)))
         relaxation = model.solve(
             time_limit_s=max(0.1, self.stop_at - time.monotonic()),
-            max_nodes=self.patience
-            * max(CUT_NODES // 10, min(CUT_NODES, CUT_NODES_X_ENTRIES // max(1, model.mip.entries))),
-            max_rounds=self.patience * CUT_ROUNDS,
-            gap=self.options.gap / 4,
-            cutoff=math.inf if self.race.incumbent is None else self.race.incumbent.cost,
+            max_nodes=effort * nodes,
+            max_rounds=effort * CUT_ROUNDS,
+            gap=max(self.options.gap / 4, slack),
+            cutoff=math.inf if incumbent is None else incumbent.cost,
             threads=self.options.threads,
             seed=self.options.seed,
         )

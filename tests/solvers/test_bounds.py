@@ -10,7 +10,7 @@ from poetc.errors import InfeasibleError
 from poetc.scheduling import SolveOptions
 from poetc.scheduling import lower_bound_bytes as order_free_bound
 from poetc.solvers import solve
-from poetc.solvers._cuts import CutModel
+from poetc.solvers._cuts import CutModel, tiny_tensors
 from poetc.solvers._exact import search
 from poetc.solvers._minimum import lower_bound_bytes
 from poetc.solvers._model import Model
@@ -128,3 +128,21 @@ def test_a_cutoff_is_the_most_that_is_claimed() -> None:
             assert relaxation.bound <= min(math.ceil(cutoff), optimum.cost), (seed, share)
             reached += relaxation.bound >= cutoff
     assert reached > 50
+
+
+def test_leaving_tiny_tensors_out_is_a_relaxation() -> None:
+    weaker = 0
+    for seed in SEEDS:
+        problem, optimum = case(seed)
+        if optimum is None:
+            continue
+        model = Model(problem)
+        free = tiny_tensors(model, 0.25)
+        assert sum(model.size[t] for t in free) <= 0.25 * model.capacity
+        for cuts in ([model.cut], range(0, model.n_ops, 2)):
+            every = CutModel(model, cuts, between=True).solve(time_limit_s=10)
+            relaxation = CutModel(model, cuts, between=True, free=free).solve(time_limit_s=10)
+            assert not relaxation.infeasible, seed
+            assert relaxation.bound <= every.bound <= optimum.cost, seed
+            weaker += relaxation.bound < every.bound
+    assert weaker > 5

@@ -103,4 +103,5 @@ def test_a_plan_that_fits_is_optimal() -> None:
 def test_new_cuts_are_new_and_apart() -> None:
     assert new_cuts({3, 9}, [9, 10, 3, 20, 21, 30, 40, 50], 60) == [8, 2, 20, 30]
     assert new_cuts({8, 9}, [9], 10) == []
+    assert new_cuts(set(), list(range(90)), 90) == [0, 3, 6, 9, 12, 15, 18], "one for every twelve"
     assert new_cuts(set(), [], 10) == []
