@@ -89,7 +89,9 @@ class Simulation:
         if policy.plan is not None:
             self.bias = self.bias + policy.plan.favour
         self.need_array = np.array(self.need, dtype=np.float64)
-        self.cost_array = np.zeros(m)  # gamma * log cost
+        self.cost_array = np.zeros(m)  # gamma * log cost, or of a lower bound on it
+        self.known_at = [-1] * m  # the change at which cost_array was exact
+        self.changes = 0  # tensors that came or went
         self.block = np.where(np.array(self.resident), 0.0, INFINITE) if m else np.zeros(0)
         for t in range(m):
             if self.resident[t]:
@@ -219,19 +221,47 @@ class Simulation:
         return cost < INFINITE and (cost == 0 or self._closure(t, cost) > cost)
 
     def _refresh(self) -> None:
+        """Needs, and for what changed a lower bound on its cost: how dear it is is found out when it matters."""
         self._refresh_needs()
-        if self.dirty:
-            gamma = self.policy.gamma
-            for t in self.dirty:
-                if self.resident[t]:
-                    cost = self._page_cost(t)
-                    if not (self.stored[t] and cost == 0):
-                        cost = min(cost, self._closure(t, cost))
-                    if cost == INFINITE:
-                        self.cost_array[t] = INFINITE
-                    else:
-                        self.cost_array[t] = gamma * math.log(1e-3 + cost)
-            self.dirty.clear()
+        model, recompute = self.model, self.policy.recompute
+        for t in self.dirty:
+            if self.resident[t]:
+                p = model.producer[t]
+                least = model.op_cost[p] if recompute and p >= 0 and model.recomputable[p] else INFINITE
+                self._set_cost(t, min(self._page_cost(t), least))
+        self.dirty.clear()
+
+    def _set_cost(self, t: int, cost: float) -> None:
+        self.cost_array[t] = INFINITE if cost == INFINITE else self.policy.gamma * math.log(1e-3 + cost)
+
+    def _find_cost(self, t: int, limit: float = INFINITE) -> None:
+        """Its cost; one above `limit` may come out as any other above `limit`."""
+        cost = self._page_cost(t)
+        if not (self.stored[t] and cost == 0):
+            closure = self._closure(t, min(cost, limit))
+            exact = closure < limit or cost <= limit
+            cost = min(cost, closure)
+        else:
+            exact = True
+        self._set_cost(t, cost)
+        if exact:
+            self.known_at[t] = self.changes
+
+    def _cheapest(self, score: npt.NDArray[np.float64]) -> int:
+        """The tensor of least score, where `score` has lower bounds; they are made exact as far as that takes."""
+        while True:
+            t = int(np.argmin(score))
+            if self.known_at[t] == self.changes or self.need[t] >= NEVER or score[t] == INFINITE:
+                return t
+            rest = score[t] - self.cost_array[t]
+            score[t] = INFINITE
+            second = float(score.min())
+            limit = INFINITE
+            if second < INFINITE and self.policy.gamma > 0:
+                exponent = (second - rest) / self.policy.gamma
+                limit = 2 * math.exp(exponent) if exponent < 600 else INFINITE
+            self._find_cost(t, limit)
+            score[t] = rest + self.cost_array[t]
 
     # --- coming and going ---
 
@@ -246,7 +276,11 @@ class Simulation:
                     heapq.heappush(self.pending[u], (need, t))
             self._needs_of_inputs_changed(t)
         self.cost_known[t] = True
-        self._costs_below_changed(t)
+        self.changes += 1
+        # What is recomputed from it becomes dearer, so that bounds hold on; but by way of the store it may have become
+        # possible at all.
+        if self.model.expiry[t] < NEVER:
+            self._costs_below_changed(t)
 
     def _drop(self, t: int) -> None:
         self.used -= self.model.size[t]
@@ -257,6 +291,7 @@ class Simulation:
         self.block[t] = 0.0
         if not self.stored[t]:
             self._needs_of_inputs_changed(t)
+        self.changes += 1
         self._cost_changed(t)
         self._costs_below_changed(t)
 
@@ -295,7 +330,7 @@ class Simulation:
             score = np.where(dead, score - 1e6, score)
             # Something dead needs no way back, unless it still has to be written.
             np.copyto(score, self.bias - 1e6, where=(self.need_array >= NEVER) & (self.block == 0.0) & np.isinf(score))
-            t = int(np.argmin(score))
+            t = self._cheapest(score)
             if score[t] == INFINITE:
                 for u in locked:
                     self.block[u] = 0.0 if self.resident[u] else INFINITE
@@ -490,7 +525,11 @@ class Simulation:
             if plan is not None:
                 self._refresh()
                 for t in plan.drop[v]:
-                    if self.resident[t] and not self.need[t] <= v and self.cost_array[t] < INFINITE:
+                    if not self.resident[t] or self.need[t] <= v:
+                        continue
+                    if self.known_at[t] != self.changes:
+                        self._find_cost(t)
+                    if self.cost_array[t] < INFINITE:
                         self._evict(t)
                         self._refresh()
         self.position = model.n_ops

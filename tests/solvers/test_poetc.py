@@ -6,6 +6,8 @@ import dataclasses
 import math
 from random import Random
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from poetc.errors import InfeasibleError, LimitError
@@ -21,7 +23,7 @@ from poetc.scheduling import (
 from poetc.solvers import BudgetError, Event, min_budget, solve
 from poetc.solvers._eviction import Policy, Simulation, Stuck
 from poetc.solvers._liveness import Profile, early_page_outs, improve
-from poetc.solvers._model import Model
+from poetc.solvers._model import NEVER, Model
 from poetc.solvers._search import Race
 from tests.solvers.cases import case
 from tests.support.oracle import minimum_budget
@@ -56,6 +58,37 @@ def test_heuristic_alone_is_valid_and_often_optimal() -> None:
         optimal += race.incumbent.cost == optimum.cost
     assert found > 70
     assert optimal > found * 0.7
+
+
+class Eager(Simulation):
+    """Finds out what everything in RAM costs to bring back before it chooses."""
+
+    def _cheapest(self, score: npt.NDArray[np.float64]) -> int:
+        for t in np.flatnonzero(np.isfinite(score)):
+            if self.need[t] < NEVER:
+                rest = score[t] - self.cost_array[t]
+                self._find_cost(int(t))
+                score[t] = rest + self.cost_array[t]
+        return int(np.argmin(score))
+
+
+def test_costs_found_out_when_they_matter_choose_the_same() -> None:
+    evictions = 0
+    for seed in range(120):
+        random = Random(seed)
+        make = training_problem(random, random.randint(4, 14), paging=seed % 2 == 0)
+        problem = with_budget(make, random.choice((0.35, 0.5, 0.7)))
+        model = Model(problem)
+        policy = Policy(alpha=random.uniform(0.2, 2), beta=random.uniform(0, 2), gamma=random.uniform(0.2, 1.5))
+        found = []
+        for kind in (Simulation, Eager):
+            try:
+                found.append(kind(model, model.paging_capacity, policy, paging=seed % 4 == 0).run())
+            except Stuck:
+                found.append(None)
+        assert found[0] == found[1], seed
+        evictions += found[0] is not None and len(found[0]) > model.n_ops + 3
+    assert evictions > 40
 
 
 def test_cleaning_up_never_costs_and_keeps_to_the_capacity() -> None:
