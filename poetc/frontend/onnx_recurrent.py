@@ -1,6 +1,8 @@
 """LSTM, GRU and RNN unrolled: one group of small operators a time step, so that steps can be recomputed one by one.
 
-The product with the inputs is one MatMul over all steps; only the recurrent product is per step. Weights keep the shape
+The product with the inputs is one MatMul over some steps, whose rows take about as much RAM as the weights twice: over
+all of them the rows, and in the backward pass their gradients, would be in RAM at once; step by step, adding up the
+gradient of the weights would cost more than the rest. The recurrent product is per step. Weights keep the shape
 that they have in the file: directions and gates are sliced from them. Gates are split before their activation, not
 behind it, so that what its gradient reads and what the product with it reads are one tensor.
 """
@@ -14,6 +16,7 @@ from poetc.frontend._importer import Importer, Value
 from poetc.frontend._node import Malformed, Node, Unsupported, onnx_operator
 
 _LONGEST = 4096
+_ROWS_X_WEIGHTS = 2
 _ACTIVATIONS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "relu": "Relu", "softsign": "Softsign", "softplus": "Softplus"}
 _DEFAULTS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}  # runs backwards?
@@ -126,8 +129,13 @@ def _layer(c: Importer, n: Node, d: int, flat: str, length: int, batch: int, act
         bias, after = c.axis_slice(both, 0, 0, wide), c.axis_slice(both, 0, wide, wide)
         if n.op != "GRU" or not n.get_int("linear_before_reset", 0):
             bias, after = c.emit1("Add", [bias, after]), None
-    gates = c.emit1("MatMul", [flat, _direction(c, w, d), *([bias] if bias else [])], {"trans_b": True})
-    rows = (gates,) if length == 1 else c.emit("Split", [gates], {"axis": 0, "sizes": (batch,) * length})
+    weights = [_direction(c, w, d), *([bias] if bias else [])]
+    at_once = min(length, -(-_ROWS_X_WEIGHTS * w.shape[2] // batch))
+    steps = [min(at_once, length - first) for first in range(0, length, at_once)]
+    inputs = _pieces(c, flat, [batch * count for count in steps])
+    rows: list[str] = []
+    for x, count in zip(inputs, steps, strict=True):
+        rows += _pieces(c, c.emit1("MatMul", [x, *weights], {"trans_b": True}), [batch] * count)
     peepholes = c.optional(n, 7) if n.op == "LSTM" else None
     if peepholes is not None and peepholes.known and not c.array(peepholes).any():
         peepholes = None
@@ -135,7 +143,7 @@ def _layer(c: Importer, n: Node, d: int, flat: str, length: int, batch: int, act
     return _Layer(
         hidden,
         activations,
-        rows,
+        tuple(rows),
         _direction(c, r, d),
         after,
         _direction(c, peepholes, d) if peepholes is not None else None,
@@ -143,6 +151,11 @@ def _layer(c: Importer, n: Node, d: int, flat: str, length: int, batch: int, act
         _initial(c, n, 6, d, batch, hidden) if n.op == "LSTM" else None,
         bound,
     )
+
+
+def _pieces(c: Importer, x: str, sizes: Sequence[int]) -> Sequence[str]:
+    """Split along the first axis."""
+    return [x] if len(sizes) == 1 else c.emit("Split", [x], {"axis": 0, "sizes": tuple(sizes)})
 
 
 def _apply(c: Importer, layer: _Layer, kind: str, x: str) -> str:

@@ -21,7 +21,7 @@ from tests.frontend.support import assert_agrees, kinds, make, normal, parameter
 def test_recurrent_layers_unrolled(tmp_path: Path, kind: str, direction: str, states: bool) -> None:
     op, _, linear = kind.partition("-")
     directions = 2 if direction == "bidirectional" else 1
-    gates, hidden, steps = {"LSTM": 4, "GRU": 3, "RNN": 1}[op], 3, 4
+    gates, hidden, steps = {"LSTM": 4, "GRU": 3, "RNN": 1}[op], 3, 7  # the inputs' product: 5 steps at once, then 2
     weights = {
         "w": normal(directions, gates * hidden, 5),
         "r": normal(directions, gates * hidden, hidden, seed=1),
@@ -46,15 +46,24 @@ def test_recurrent_layers_unrolled(tmp_path: Path, kind: str, direction: str, st
     assert {"w", "r", "b"} <= parameters(graph)
 
 
+def test_rows_of_a_long_sequence_are_not_all_made_at_once(tmp_path: Path) -> None:
+    weights = {"w": normal(1, 12, 5), "r": normal(1, 12, 3)}
+    node = make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=3)
+    graph = load(save(make([node], {"x": (100, 2, 5)}, ["y"], weights, opset=14), tmp_path))
+    assert kinds(graph).count("MatMul") == 99 + 20
+    rows = [graph.tensors[op.outputs[0]].shape for op in graph.operators if op.kind == "MatMul"]
+    assert max(rows) == (10, 12)
+
+
 def test_reversed_layer_is_the_forward_layer_on_the_reversed_sequence(tmp_path: Path) -> None:
     from tests.frontend.support import evaluate
 
     weights = {"w": normal(1, 12, 5), "r": normal(1, 12, 3), "b": normal(1, 24)}
-    x = normal(4, 2, 5)
+    x = normal(7, 2, 5)
     results = {}
     for direction in ("forward", "reverse"):
         node = make_node("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=3, direction=direction)
-        graph = load(save(make([node], {"x": (4, 2, 5)}, ["y"], weights, opset=14), tmp_path))
+        graph = load(save(make([node], {"x": (7, 2, 5)}, ["y"], weights, opset=14), tmp_path))
         results[direction] = evaluate(graph, {"x": x[::-1] if direction == "reverse" else x})["y"]
     np.testing.assert_allclose(results["reverse"][::-1], results["forward"], rtol=1e-6)
 
