@@ -132,10 +132,12 @@ def _layer(c: Importer, n: Node, d: int, flat: str, length: int, batch: int, act
     weights = [_direction(c, w, d), *([bias] if bias else [])]
     at_once = min(length, -(-_ROWS_X_WEIGHTS * w.shape[2] // batch))
     steps = [min(at_once, length - first) for first in range(0, length, at_once)]
-    inputs = _pieces(c, flat, [batch * count for count in steps])
+    sizes = tuple(batch * count for count in steps)
+    inputs = [flat] if len(steps) == 1 else c.emit("Split", [flat], {"axis": 0, "sizes": sizes})
     rows: list[str] = []
     for x, count in zip(inputs, steps, strict=True):
-        rows += _pieces(c, c.emit1("MatMul", [x, *weights], {"trans_b": True}), [batch] * count)
+        block = c.emit1("MatMul", [x, *weights], {"trans_b": True})
+        rows += [block] if count == 1 else c.emit("Split", [block], {"axis": 0, "sizes": (batch,) * count})
     peepholes = c.optional(n, 7) if n.op == "LSTM" else None
     if peepholes is not None and peepholes.known and not c.array(peepholes).any():
         peepholes = None
@@ -151,11 +153,6 @@ def _layer(c: Importer, n: Node, d: int, flat: str, length: int, batch: int, act
         _initial(c, n, 6, d, batch, hidden) if n.op == "LSTM" else None,
         bound,
     )
-
-
-def _pieces(c: Importer, x: str, sizes: Sequence[int]) -> Sequence[str]:
-    """Split along the first axis."""
-    return [x] if len(sizes) == 1 else c.emit("Split", [x], {"axis": 0, "sizes": tuple(sizes)})
 
 
 def _apply(c: Importer, layer: _Layer, kind: str, x: str) -> str:
