@@ -276,6 +276,8 @@ class CutModel:
             columns = [self.load[h][t] for h in stages if t in self.load[h]]
             if columns:
                 load[t] = together(columns)
+                if t in self.store:  # what is read back by halves is still written as a whole
+                    mip.row([load[t], self.store[t]], [1.0, -1.0], upper=0.0)
 
         def sources(t: int) -> list[int] | None:
             p = model.producer[t]

@@ -40,6 +40,9 @@ CUT_ROUNDS, CUT_NODES, CUT_NODES_X_ENTRIES = 100, 200, 10_000_000
 CUT_ENTRIES = 500_000  # with more coefficients the bound of a relaxation with several cuts stays below that of one cut
 STAGED_OPERATORS, STAGED_NODES = 100, 200
 SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: where plans need too much RAM shows soon
+# Runs of the heuristic, between two relaxations a quarter of them: about as long as a relaxation takes.
+LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
+RUNS_X_OPERATORS, RUNS_X_OPERATORS_SQUARED = 60_000, 24_000_000
 COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems first do without their smallest tensors, so much of the RAM
 REFINEMENTS, POLISH_ROUND = 30, 2  # relaxations with more and more cuts; before which the staged MILP comes
 ALL_SCHEDULES = "all schedules"
@@ -121,7 +124,10 @@ class _Solve:
         trivial = self.trivial()
         if trivial is not None:
             return trivial
-        runs = max(8, min(240, 60_000 // self.model.n_ops))
+        n = self.model.n_ops
+        runs = RUNS_OF_SMALL
+        if n > STAGED_OPERATORS:
+            runs = max(LEAST_RUNS, RUNS_X_OPERATORS // n, min(MOST_RUNS, RUNS_X_OPERATORS_SQUARED // n**2))
         self.race.run(2, self.target)
         self.say("first schedules")
         relaxation = self.relax_one(self.model.cut, "the cut at the loss")
