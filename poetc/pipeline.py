@@ -103,7 +103,9 @@ def analyze(request: ModelRequest, search_s: float = planning.MINIMUM_SEARCH_S) 
         "forward_operators": dict(sorted(kinds.items())),
         "parameters": sum(t.type.elements for t in parameters),
         "parameter_bytes": sum(t.size_bytes for t in parameters),
-        "trained_parameters": sum(step.tensors[name].type.elements for name in step.gradients),
+        "trained_parameters": sum(
+            step.tensors[name].type.elements for name in step.updates if step.tensors[name].role is Role.PARAMETER
+        ),
         "forward_macs": macs[Phase.FORWARD.value],
         "step_macs": sum(macs.values()),
         "saved_bytes": saved_bytes(problem),

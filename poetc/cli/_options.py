@@ -135,6 +135,13 @@ training_options = stacked(
         "--dropout-seed", type=int, default=_DEFAULTS.dropout_seed, show_default=True, help="Which elements it drops."
     ),
     click.option(
+        "--fusion/--no-fusion",
+        default=_DEFAULTS.fusion,
+        show_default=True,
+        help="Whether operators that can be one are one: the same results with less memory and time. Without, every "
+        "gradient is a tensor of its own.",
+    ),
+    click.option(
         "--micro-batches",
         type=_Count(),
         default=_DEFAULTS.micro_batches,

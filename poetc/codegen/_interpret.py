@@ -16,6 +16,7 @@ from poetc.codegen.program import Binding, Call, Operand, PageIn, PageOut, PageS
 from poetc.errors import UsageError
 from poetc.graph import Array, TensorType, Value
 from poetc.ops import Bound, spec
+from poetc.ops.sgd_of import SgdOf
 
 POISON = 0xFF  # every float made of it is a NaN: reading what nobody wrote cannot go unnoticed
 
@@ -122,7 +123,10 @@ class Interpreter:
             self._bytes(call.workspace)[...] = POISON
             self._touch(call.workspace.offset_bytes + call.workspace.type.size_bytes)
         bound = Bound(call.attributes, tuple(o.type for o in call.inputs), tuple(o.type for o in call.outputs))
-        results = spec(call.kind).evaluate(bound, [self._read(o) for o in call.inputs])
+        kind, inputs = spec(call.kind), [self._read(o) for o in call.inputs]
+        results = kind.evaluate(bound, inputs)
+        if isinstance(kind, SgdOf):
+            self.probes[call.inputs[0].tensor] = np.array(kind.gradient_of(bound, inputs))
         # An output may be a view of an input that another output overwrites.
         copies = [np.array(r, o.type.dtype.numpy) for r, o in zip(results, call.outputs, strict=True)]
         for copy, operand in zip(copies, call.outputs, strict=True):

@@ -13,15 +13,19 @@ import numpy as np
 from poetc.codegen._emit import share_layout
 from poetc.codegen._host import HostModel, compile_library
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
-from poetc.codegen.program import Program
+from poetc.codegen.program import Call, Program
 from poetc.errors import UsageError
 from poetc.graph import Array, Role, Value
+from poetc.ops.sgd_of import is_sgd_of
 
 LOSS_TOLERANCE = 1e-6
 GRADIENT_TOLERANCE = 2e-5
 # Of the largest gradient: below it a tensor's error is measured absolutely, so that what is let pass is one unit in the
 # last place of the largest. A gradient whose terms cancel (a key bias of attention) is rounding noise of that size.
 GRADIENT_FLOOR = float(np.finfo(np.float32).eps) / GRADIENT_TOLERANCE
+
+# A learning rate, a power of two, beside whose step the weights vanish: what they move by is the gradient to full precision.
+TELLING_RATE = 2.0**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,9 @@ def validate(
         model, other = _build(program, replace(keep_all, name="keep_all"), values, directory or Path(scratch), cc)
         with model, other:
             measured = model.measure_high_water(batches[0])
+            unstored = _unstored_gradients(model, batches[0])
             difference, loss, gradients, state = _run_both(model, other, batches)
+            gradients |= unstored
             page_ins, page_outs = model.page_ins, model.page_outs
     interpreter = Interpreter(program, values)
     interpreted_loss = interpreter.run(batches[0])
@@ -162,6 +168,7 @@ def _batches(
         inputs[binding.name] = array
     if "loss" not in reference:
         raise UsageError("the reference has no 'loss'")
+    known = program.probes.keys() | _unstored(program).keys()
     kept = {b.name for b in program.state} | {p.tensor for p in program.pages if p.image}
     for what, keys, has in (
         ("compute the gradient of", _named(reference, "grad."), program.probes.keys() | set(zero_gradients)),
@@ -200,6 +207,25 @@ def _pairs(model: HostModel, other: HostModel, state: Mapping[str, Array]) -> It
         yield "gradient of", name, model.probes[name], other.probes[name]
     for name in sorted(state.keys() & set(other.state_names())):
         yield "state", name, state[name], other.state(name)
+
+
+def _unstored(program: Program) -> dict[str, str]:
+    """Parameters whose gradient no tensor holds (`poetc.ops.sgd_of`), and the learning rate that each moves by."""
+    calls = (i for i in program.instructions if isinstance(i, Call) and is_sgd_of(i.kind))
+    return {call.inputs[0].tensor: call.inputs[-1].tensor for call in calls}
+
+
+def _unstored_gradients(model: HostModel, batch: Mapping[str, Array]) -> dict[str, Array]:
+    """Their gradients in the first step, by how far it moves them. Leaves the model reset."""
+    moved = _unstored(model.program)
+    before = {name: model.state(name) for name in moved}
+    for rate in set(moved.values()):
+        model.set_state(rate, np.float32([TELLING_RATE]))
+    if moved:
+        model.run(batch)
+    steps = {name: np.asarray(w, np.float64) - model.state(name) for name, w in before.items()}
+    model.reset()
+    return {name: np.asarray(step / TELLING_RATE, np.float32) for name, step in steps.items()}
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from poetc.codegen.program import page_bytes
 from poetc.devices.profile import Coefficients, DeviceProfile, Quantity, Store
 from poetc.errors import UsageError
 from poetc.graph import Operator
-from poetc.ops import Bound, Work
+from poetc.ops import Bound, Work, registry, spec
 
 _DEPTHWISE = "/depthwise"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +60,14 @@ class CostModel:
 
     def operator(self, kind: str, work: Work, bytes_moved: int, width: int = 1) -> Cost:
         """Of one execution. `kind` is a `cost_class`, `width` the longest innermost extent of the operands."""
-        if (fitted := self._kernels.get(kind) or self._kernels.get(kind.removesuffix(_DEPTHWISE))) is not None:
+        if (fitted := _of_class(self._kernels, kind)) is not None:
             overhead, per_mac, per_flop, per_byte, per_row = fitted
             rows = (work.macs or work.flops) // max(1, width)
             time = overhead + work.macs * per_mac + work.flops * per_flop + bytes_moved * per_byte + rows * per_row
         else:
             arithmetic = work.macs * self._ns_per_mac + work.flops * self._ns_per_flop
             roof = max(arithmetic, bytes_moved * self._ns_per_byte)
-            efficiency = self._efficiency.get(kind) or self._efficiency.get(kind.removesuffix(_DEPTHWISE), 1.0)
+            efficiency = _of_class(self._efficiency, kind) or 1.0
             time = self._overhead_ns + roof / efficiency
         time_ns = round(time)
         dynamic = work.macs * self._pj_per_mac + work.flops * self._pj_per_flop + bytes_moved * self._pj_per_byte
@@ -82,6 +84,13 @@ class CostModel:
         time_ns = round(latency.value + moved * 1e9 / rate.value)
         waiting = self._active_pj_per_ns if store.cpu_during_transfer == "active" else self._idle_pj_per_ns
         return Cost(time_ns, round(time_ns * (watts.value * 1000 + waiting)))
+
+
+def _of_class(numbers: Mapping[str, T], kind: str) -> T | None:
+    """What a profile says of a cost class, else of its kind, else of the kind that this one costs like."""
+    plain = kind.removesuffix(_DEPTHWISE)
+    like = spec(plain).cost_like if plain in registry() else ""
+    return next((numbers[k] for k in (kind, plain, like + kind[len(plain) :], like) if k in numbers), None)
 
 
 def _value(quantity: Quantity | None) -> float:

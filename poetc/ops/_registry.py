@@ -79,6 +79,7 @@ class OpSpec:
     summary: ClassVar[str] = ""  # one line for docs/operators.md
     is_view: ClassVar[bool] = False  # the output is the same bytes as input 0 under another shape: no kernel, no cost
     recomputable: ClassVar[bool] = True  # False: runs exactly once in a step (updates)
+    cost_like: ClassVar[str] = ""  # a kind whose measured cost a profile without this kind's own is to take
     must_alias: ClassVar[tuple[tuple[int, int], ...]] = ()  # (input, output) that share bytes: state updated in place
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:

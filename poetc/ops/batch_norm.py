@@ -28,7 +28,7 @@ def _check_channels(x: TensorType, vectors: Sequence[TensorType]) -> None:
             raise ValueError(f"a vector of the batch norm has shape {v.shape}, not {(_channels(x),)}")
 
 
-def _ints(x: TensorType) -> tuple[int, int, int]:
+def channels_and_pixels(x: TensorType) -> tuple[int, int, int]:
     """N, C, pixels."""
     n, c = x.shape[:2]
     return n, c, x.elements // max(1, n * c)
@@ -66,7 +66,7 @@ class BatchNormStats(OpSpec):
         return Work(flops=4 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_batch_norm_stats", _ints(op.inputs[0]))
+        return Kernel("poetc_op_batch_norm_stats", channels_and_pixels(op.inputs[0]))
 
 
 @register
@@ -107,7 +107,7 @@ class BatchNormApply(OpSpec):
         return Work(flops=3 * op.outputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_batch_norm_apply", _ints(op.inputs[0]), (op.get_float("epsilon"),))
+        return Kernel("poetc_op_batch_norm_apply", channels_and_pixels(op.inputs[0]), (op.get_float("epsilon"),))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((0, 0),)
@@ -131,7 +131,7 @@ class BatchNormGradParams(OpSpec):
         return Work(macs=op.inputs[0].elements, flops=2 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_batch_norm_grad_params", _ints(op.inputs[0]), (op.get_float("epsilon"),))
+        return Kernel("poetc_op_batch_norm_grad_params", channels_and_pixels(op.inputs[0]), (op.get_float("epsilon"),))
 
 
 @register
@@ -157,7 +157,7 @@ class BatchNormGradInput(OpSpec):
         return Work(flops=5 * op.outputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_batch_norm_grad_input", _ints(op.inputs[0]), (op.get_float("epsilon"),))
+        return Kernel("poetc_op_batch_norm_grad_input", channels_and_pixels(op.inputs[0]), (op.get_float("epsilon"),))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return (6, 0), (0, 0)
@@ -179,7 +179,7 @@ class BatchNormGradInputFrozen(OpSpec):
         return (gy * _wide(scale * _rstd(var, op.get_float("epsilon")), gy),)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_batch_norm_grad_input_frozen", _ints(op.inputs[2]), (op.get_float("epsilon"),))
+        return Kernel("poetc_op_batch_norm_grad_input_frozen", channels_and_pixels(op.inputs[2]), (op.get_float("epsilon"),))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((2, 0),)

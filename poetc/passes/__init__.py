@@ -2,10 +2,11 @@
 
 from poetc.graph import TrainingGraph
 from poetc.passes._check import GraphError, check_graph
+from poetc.passes._fusion import fuse
 from poetc.passes._order import order_backward
 from poetc.passes._pass import Pass, run_passes
 
-STANDARD = (Pass("order-backward", order_backward),)
+STANDARD = (Pass("fusion", fuse), Pass("order-backward", order_backward))
 
 
 def run_standard(graph: TrainingGraph) -> TrainingGraph:
@@ -13,4 +14,4 @@ def run_standard(graph: TrainingGraph) -> TrainingGraph:
     return run_passes(graph, STANDARD)
 
 
-__all__ = ["STANDARD", "GraphError", "Pass", "check_graph", "order_backward", "run_passes", "run_standard"]
+__all__ = ["STANDARD", "GraphError", "Pass", "check_graph", "fuse", "order_backward", "run_passes", "run_standard"]

@@ -33,6 +33,7 @@ class TrainingOptions:
     huber_delta: float = 1.0
     dropout: bool = False  # whether the model's Dropout drops anything
     dropout_seed: int = 0
+    fusion: bool = True  # operators that can be one are one: same results, less memory and time (passes/_fusion.py)
     micro_batches: int | Literal["auto"] = 1  # parts of the batch whose gradients are added up before the update
 
     def __post_init__(self) -> None:

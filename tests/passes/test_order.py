@@ -27,7 +27,7 @@ cases = pytest.mark.parametrize("name", GRAPHS)
 def training(name: str) -> TrainingGraph:
     make, optimizer = GRAPHS[name]
     graph: Graph = make()
-    return build(graph, TrainingOptions(optimizer=optimizer, learning_rate=0.05))
+    return build(graph, TrainingOptions(optimizer=optimizer, learning_rate=0.05, fusion=False))
 
 
 def precedes(graph: Graph) -> list[set[int]]:

@@ -1,12 +1,12 @@
 /* Activation functions and their gradients (poetc/ops/activation.py). */
+#include "poetc_activation.h"
 #include "poetc_elementwise.h"
 
-POETC_UNARY(relu, x <= 0.0f ? 0.0f : x) /* a NaN stays visible */
-POETC_UNARY_GRAD(relu, s > 0.0f ? g : 0.0f)
+POETC_UNARY_WIDE(relu, POETC_RELU(x, p), POETC_RELU_V(x, p))
+POETC_UNARY_GRAD_WIDE(relu, POETC_RELU_GRAD(s, g, p), POETC_RELU_GRAD_V(s, g, p))
 
-/* p = alpha */
-POETC_UNARY(leaky_relu, x > 0.0f ? x : x * p[0])
-POETC_UNARY_GRAD(leaky_relu, s > 0.0f ? g : p[0] * g)
+POETC_UNARY_WIDE(leaky_relu, POETC_LEAKY_RELU(x, p), POETC_LEAKY_RELU_V(x, p))
+POETC_UNARY_GRAD_WIDE(leaky_relu, POETC_LEAKY_RELU_GRAD(s, g, p), POETC_LEAKY_RELU_GRAD_V(s, g, p))
 
 /* p = alpha */
 POETC_UNARY(elu, x > 0.0f ? x : p[0] * poetc_expm1f(x))
@@ -20,9 +20,8 @@ POETC_UNARY_GRAD(selu, (s > 0.0f ? p[1] : s + p[1] * p[0]) * g)
 POETC_UNARY(celu, x > 0.0f ? x : p[0] * poetc_expm1f(x / p[0]))
 POETC_UNARY_GRAD(celu, s > 0.0f ? g : (s + p[0]) / p[0] * g)
 
-/* p = min, max */
-POETC_UNARY(clip, poetc_clamp(x, p[0], p[1]))
-POETC_UNARY_GRAD(clip, (s > p[0]) & (s < p[1]) ? g : 0.0f)
+POETC_UNARY_WIDE(clip, POETC_CLIP(x, p), POETC_CLIP_V(x, p))
+POETC_UNARY_GRAD_WIDE(clip, POETC_CLIP_GRAD(s, g, p), POETC_CLIP_GRAD_V(s, g, p))
 
 /* p = alpha, beta */
 POETC_UNARY(hard_sigmoid, poetc_clamp(x * p[0] + p[1], 0.0f, 1.0f))
@@ -45,28 +44,11 @@ POETC_UNARY_GRAD(softplus, -poetc_expm1f(-s) * g)
 POETC_UNARY(softsign, x / (1.0f + poetc_fabsf(x)))
 POETC_UNARY_GRAD(softsign, (1.0f - poetc_fabsf(s)) * (1.0f - poetc_fabsf(s)) * g)
 
-#define SILU_SLOPE(x, s) ((s) * (1.0f + (x) * (1.0f - (s))))
+POETC_UNARY_WIDE(silu, POETC_SILU(x, p), POETC_SILU_V(x, p))
+POETC_UNARY_GRAD_WIDE(silu, POETC_SILU_GRAD(s, g, p), POETC_SILU_GRAD_V(s, g, p))
 
-POETC_UNARY_WIDE(silu, x *poetc_sigmoidf(x), x *poetc_sigmoidv(x))
-
-static float silu_slope(float x)
-{
-    const float s = poetc_sigmoidf(x);
-    return SILU_SLOPE(x, s);
-}
-
-#if defined(POETC_WIDE_MATH)
-static inline poetc_vector silu_slopes(poetc_vector x)
-{
-    const poetc_vector s = poetc_sigmoidv(x);
-    return SILU_SLOPE(x, s);
-}
-#endif
-
-POETC_UNARY_GRAD_WIDE(silu, silu_slope(s) * g, silu_slopes(s) * g)
-
-POETC_UNARY(hard_swish, x * poetc_clamp(x / 6.0f + 0.5f, 0.0f, 1.0f))
-POETC_UNARY_GRAD(hard_swish, s <= -3.0f ? 0.0f * g : s >= 3.0f ? g : (s / 3.0f + 0.5f) * g)
+POETC_UNARY_WIDE(hard_swish, POETC_HARD_SWISH(x, p), POETC_HARD_SWISH_V(x, p))
+POETC_UNARY_GRAD_WIDE(hard_swish, POETC_HARD_SWISH_GRAD(s, g, p), POETC_HARD_SWISH_GRAD_V(s, g, p))
 
 static float mish_slope(float x)
 {

@@ -1,64 +1,101 @@
 /* Batch normalisation of [N, C, pixels]. Sums over N and the pixels go in blocks of four lanes and carry compensation. */
 #include "poetc_f4.h"
 #include "poetc_math.h"
+#include "poetc_vector.h"
 
 #define BLOCK 256
 
-/* Σ (a[i] - shift) * (b ? b[i] : 1) over one plane, added to `sum`. */
-static void add_plane(poetc_compensated *sum, const float *a, float shift, const float *b, int32_t count)
+/* Planes whose sums are made side by side, so that one addition need not wait for another. */
+#if POETC_LANES > 1
+#define TOGETHER 4
+#else
+#define TOGETHER 1
+#endif
+
+typedef enum { PLAIN, PRODUCT, SQUARE } term;
+
+/* To sum[k], of plane k of `planes`: the sum of a[i] - shift, times b[i] (PRODUCT) or itself (SQUARE). `planes` and `what` are
+ * constants wherever this is inlined. */
+POETC_INLINE void add_planes(const int planes, const term what, poetc_compensated *sum, const float *a, const float *shift,
+                             const float *b, int32_t count)
 {
-    const poetc_f4 centre = poetc_f4_set(shift, shift, shift, shift);
     int32_t i = 0;
+    int k;
     while (i < count) {
-        int32_t end = count - i > BLOCK ? i + BLOCK : count;
-        poetc_f4 lanes = POETC_F4_ZERO;
-        float tail = 0.0f;
-        for (; i + 4 <= end; i += 4) {
-            poetc_f4 v = poetc_f4_sub(poetc_f4_load(a + i), centre);
-            lanes = poetc_f4_add(lanes, b ? poetc_f4_mul(v, poetc_f4_load(b + i)) : v);
+        const int32_t end = count - i > BLOCK ? i + BLOCK : count;
+        poetc_f4 lanes[TOGETHER], centre[TOGETHER];
+        float tail[TOGETHER];
+        POETC_UNROLL
+        for (k = 0; k < planes; k++) {
+            lanes[k] = POETC_F4_ZERO, tail[k] = 0.0f;
+            centre[k] = poetc_f4_set(shift[k], shift[k], shift[k], shift[k]);
         }
-        for (; i < end; i++)
-            tail += b ? (a[i] - shift) * b[i] : a[i] - shift;
-        poetc_compensated_add(sum, poetc_f4_total(lanes) + tail);
+        for (; i + 4 <= end; i += 4) {
+            POETC_UNROLL
+            for (k = 0; k < planes; k++) {
+                const ptrdiff_t at = (ptrdiff_t)k * count + i;
+                const poetc_f4 v = poetc_f4_sub(poetc_f4_load(a + at), centre[k]);
+                const poetc_f4 factor = what == PRODUCT ? poetc_f4_load(b + at) : v;
+                lanes[k] = poetc_f4_add(lanes[k], what == PLAIN ? v : poetc_f4_mul(v, factor));
+            }
+        }
+        for (; i < end; i++) {
+            POETC_UNROLL
+            for (k = 0; k < planes; k++) {
+                const ptrdiff_t at = (ptrdiff_t)k * count + i;
+                const float v = a[at] - shift[k], factor = what == PRODUCT ? b[at] : v;
+                tail[k] += what == PLAIN ? v : v * factor;
+            }
+        }
+        POETC_UNROLL
+        for (k = 0; k < planes; k++)
+            poetc_compensated_add(&sum[k], poetc_f4_total(lanes[k]) + tail[k]);
     }
 }
 
-/* Σ (a[i] - shift)², likewise. */
-static void add_squares(poetc_compensated *sum, const float *a, float shift, int32_t count)
+/* sum[k], for `planes` channels: over the planes of all images, `image` floats apart. */
+POETC_INLINE void sum_planes(const int planes, const term what, float *sum, const float *a, const float *shift,
+                             const float *b, int32_t batch, ptrdiff_t image, int32_t count)
 {
-    const poetc_f4 centre = poetc_f4_set(shift, shift, shift, shift);
-    int32_t i = 0;
-    while (i < count) {
-        int32_t end = count - i > BLOCK ? i + BLOCK : count;
-        poetc_f4 lanes = POETC_F4_ZERO;
-        float tail = 0.0f;
-        for (; i + 4 <= end; i += 4) {
-            poetc_f4 v = poetc_f4_sub(poetc_f4_load(a + i), centre);
-            lanes = poetc_f4_add(lanes, poetc_f4_mul(v, v));
-        }
-        for (; i < end; i++)
-            tail += (a[i] - shift) * (a[i] - shift);
-        poetc_compensated_add(sum, poetc_f4_total(lanes) + tail);
-    }
+    poetc_compensated totals[TOGETHER];
+    int32_t n;
+    int k;
+    for (k = 0; k < planes; k++)
+        totals[k].total = totals[k].lost = 0.0f;
+    for (n = 0; n < batch; n++)
+        add_planes(planes, what, totals, a + n * image, shift, what == PRODUCT ? b + n * image : b, count);
+    for (k = 0; k < planes; k++)
+        sum[k] = totals[k].total;
+}
+
+static const float zeros[TOGETHER];
+
+POETC_INLINE void stats(const int planes, const float *x, float *mean, float *var, const poetc_call *call)
+{
+    const int32_t batch = call->ints[0], pixels = call->ints[2];
+    const ptrdiff_t image = (ptrdiff_t)call->ints[1] * pixels;
+    const float count = (float)batch * (float)pixels;
+    int k;
+    sum_planes(planes, PLAIN, mean, x, zeros, NULL, batch, image, pixels);
+    for (k = 0; k < planes; k++)
+        mean[k] = mean[k] / count;
+    sum_planes(planes, SQUARE, var, x, mean, NULL, batch, image, pixels);
+    for (k = 0; k < planes; k++)
+        var[k] = var[k] / count;
 }
 
 /* x[N,C,pixels] -> mean[C], var[C]. ints of all kernels here: N, C, pixels. */
 int poetc_op_batch_norm_stats(const poetc_call *call)
 {
-    const int32_t batch = call->ints[0], channels = call->ints[1], pixels = call->ints[2];
     const float *x = poetc_in(call, 0);
     float *mean = poetc_out(call, 1), *var = poetc_out(call, 2);
-    const float count = (float)batch * (float)pixels;
-    int32_t n, c;
-    for (c = 0; c < channels; c++) {
-        poetc_compensated sum = {0.0f, 0.0f}, squares = {0.0f, 0.0f};
-        for (n = 0; n < batch; n++)
-            add_plane(&sum, x + ((ptrdiff_t)n * channels + c) * pixels, 0.0f, NULL, pixels);
-        mean[c] = sum.total / count;
-        for (n = 0; n < batch; n++)
-            add_squares(&squares, x + ((ptrdiff_t)n * channels + c) * pixels, mean[c], pixels);
-        var[c] = squares.total / count;
-    }
+    int32_t c = 0;
+#if TOGETHER > 1
+    for (; c + TOGETHER <= call->ints[1]; c += TOGETHER)
+        stats(TOGETHER, x + (ptrdiff_t)c * call->ints[2], mean + c, var + c, call);
+#endif
+    for (; c < call->ints[1]; c++)
+        stats(1, x + (ptrdiff_t)c * call->ints[2], mean + c, var + c, call);
     return POETC_OK;
 }
 
@@ -81,23 +118,29 @@ int poetc_op_batch_norm_apply(const poetc_call *call)
     return POETC_OK;
 }
 
+POETC_INLINE void grad_params(const int planes, int32_t c, const poetc_call *call)
+{
+    const int32_t batch = call->ints[0], pixels = call->ints[2];
+    const ptrdiff_t image = (ptrdiff_t)call->ints[1] * pixels, at = (ptrdiff_t)c * pixels;
+    const float *x = poetc_in(call, 0), *mean = poetc_in(call, 1), *var = poetc_in(call, 2), *gy = poetc_in(call, 3);
+    float *gscale = poetc_out(call, 4), *gbias = poetc_out(call, 5);
+    int k;
+    sum_planes(planes, PRODUCT, gscale + c, x + at, mean + c, gy + at, batch, image, pixels);
+    for (k = 0; k < planes; k++)
+        gscale[c + k] = gscale[c + k] * (1.0f / poetc_sqrtf(var[c + k] + call->floats[0]));
+    sum_planes(planes, PLAIN, gbias + c, gy + at, zeros, NULL, batch, image, pixels);
+}
+
 /* x, mean, var, gy -> gscale[C], gbias[C] */
 int poetc_op_batch_norm_grad_params(const poetc_call *call)
 {
-    const int32_t batch = call->ints[0], channels = call->ints[1], pixels = call->ints[2];
-    const float *x = poetc_in(call, 0), *mean = poetc_in(call, 1), *var = poetc_in(call, 2), *gy = poetc_in(call, 3);
-    float *gscale = poetc_out(call, 4), *gbias = poetc_out(call, 5);
-    int32_t n, c;
-    for (c = 0; c < channels; c++) {
-        poetc_compensated products = {0.0f, 0.0f}, sum = {0.0f, 0.0f};
-        for (n = 0; n < batch; n++) {
-            ptrdiff_t at = ((ptrdiff_t)n * channels + c) * pixels;
-            add_plane(&products, x + at, mean[c], gy + at, pixels);
-            add_plane(&sum, gy + at, 0.0f, NULL, pixels);
-        }
-        gscale[c] = products.total * (1.0f / poetc_sqrtf(var[c] + call->floats[0]));
-        gbias[c] = sum.total;
-    }
+    int32_t c = 0;
+#if TOGETHER > 1
+    for (; c + TOGETHER <= call->ints[1]; c += TOGETHER)
+        grad_params(TOGETHER, c, call);
+#endif
+    for (; c < call->ints[1]; c++)
+        grad_params(1, c, call);
     return POETC_OK;
 }
 

@@ -3,6 +3,7 @@
  *
  * Columns are numbered over the batch, image after image, so that small images share a register block. */
 #include "poetc_convolution.h"
+#include "poetc_descend.h"
 #include "poetc_gemm.h"
 
 #define COLUMNS POETC_GEMM_COLUMNS
@@ -471,28 +472,29 @@ POETC_APART void pack_windows(const poetc_gemm_space *space, const convolution *
 
 #endif
 
-/* As poetc_op_conv_grad_weight; the last ints as above. Sums go over the pixels of all images,
- * block after block; a block never crosses from one image to the next. */
-int poetc_op_conv_grad_weight_packed(const poetc_call *call)
+/* The gradient of the weights; or, if there is a learning rate, the weights in `to` moved by it: then a strip of results of
+ * all outputs, in the workspace, is all that is held of it. Sums go over the pixels of all images, block after block; a block
+ * never crosses from one image to the next. */
+static void grad_weight(const poetc_call *call, const float *x, const float *gy, float *to, float *workspace, const float *lr)
 {
     const convolution c = describe(call);
-    const float *x = poetc_in(call, 0), *gy = poetc_in(call, 1);
-    float *gw = poetc_out(call, 2);
     const int32_t pixels = c.output_height * c.output_width, inputs = c.channels / c.group;
     const int32_t outputs = c.outputs / c.group, taps = c.kernel_h * c.kernel_w, width = inputs * taps;
     const int32_t depth = call->ints[18];
-    const poetc_gemm_space space = poetc_gemm_carve(poetc_out(call, 3), call->ints[17], depth, 0);
+    const poetc_gemm_space space = poetc_gemm_carve(workspace, call->ints[17], depth, 0);
     const int pointwise = is_pointwise(&c);
-    int32_t group, column, first, n;
+    int32_t group, column, first, n, o;
     for (group = 0; group < c.group; group++) {
         const float *image = x + (ptrdiff_t)group * inputs * c.height * c.width;
+        float *part = to + (ptrdiff_t)group * outputs * width;
         poetc_gemm g;
         g.rows = outputs, g.a_row = pixels, g.a_k = 1;
         g.row_bias = g.column_bias = NULL;
-        g.y = gw + (ptrdiff_t)group * outputs * width, g.y_row = width;
+        g.y = lr ? workspace + call->ints[17] : part;
+        g.y_row = lr ? space.columns : width;
         g.segment = width, g.segment_step = 0;
         for (column = 0; column < width; column += space.columns) {
-            g.column = column, g.columns = poetc_min(space.columns, width - column);
+            g.column = lr ? 0 : column, g.columns = poetc_min(space.columns, width - column);
             for (n = 0; n < c.batch; n++) {
                 for (first = 0; first < pixels; first += depth) {
                     g.depth = poetc_min(depth, pixels - first);
@@ -506,8 +508,26 @@ int poetc_op_conv_grad_weight_packed(const poetc_call *call)
                     poetc_gemm_run(&g, &space);
                 }
             }
+            for (o = 0; lr && o < outputs; o++)
+                poetc_descend(part + (ptrdiff_t)o * width + column, g.y + (ptrdiff_t)o * g.y_row, *lr, g.columns);
         }
     }
+}
+
+/* As poetc_op_conv_grad_weight; the last ints as above. */
+int poetc_op_conv_grad_weight_packed(const poetc_call *call)
+{
+    grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, 2), poetc_out(call, 3), NULL);
+    return POETC_OK;
+}
+
+/* w, x, gy, lr -> w. ints: as above, and the floats of the workspace with the strip. */
+int poetc_op_conv_grad_weight_sgd_packed(const poetc_call *call);
+int poetc_op_conv_grad_weight_sgd_packed(const poetc_call *call)
+{
+    float *workspace = poetc_out(call, 5);
+    workspace[call->ints[19] - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
+    grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, 4), workspace, poetc_in(call, 3));
     return POETC_OK;
 }
 

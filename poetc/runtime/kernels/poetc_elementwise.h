@@ -82,9 +82,10 @@
     int poetc_op_##name(const poetc_call *call);                                                                       \
     int poetc_op_##name(const poetc_call *call)                                                                        \
     {                                                                                                                  \
-        const float *input = poetc_in(call, 0);                                                                        \
+        const float *input = poetc_in(call, 0), *p = call->floats;                                                     \
         float *output = poetc_out(call, 1);                                                                            \
         int32_t i = 0, count = call->ints[0];                                                                          \
+        (void)p;                                                                                                       \
         POETC_WIDE({                                                                                                   \
             const poetc_vector x = poetc_vector_load(input + i);                                                       \
             result = (wide);                                                                                           \
@@ -100,9 +101,10 @@
     int poetc_op_##name##_grad(const poetc_call *call);                                                                \
     int poetc_op_##name##_grad(const poetc_call *call)                                                                 \
     {                                                                                                                  \
-        const float *saved = poetc_in(call, 0), *gradient = poetc_in(call, 1);                                         \
+        const float *saved = poetc_in(call, 0), *gradient = poetc_in(call, 1), *p = call->floats;                      \
         float *output = poetc_out(call, 2);                                                                            \
         int32_t i = 0, count = call->ints[0];                                                                          \
+        (void)p;                                                                                                       \
         POETC_WIDE({                                                                                                   \
             const poetc_vector s = poetc_vector_load(saved + i), g = poetc_vector_load(gradient + i);                  \
             result = (wide);                                                                                           \
@@ -113,10 +115,5 @@
         })                                                                                                             \
         return POETC_OK;                                                                                               \
     }
-
-static inline float poetc_clamp(float x, float low, float high)
-{
-    return x < low ? low : x > high ? high : x;
-}
 
 #endif

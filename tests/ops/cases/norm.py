@@ -19,6 +19,17 @@ def batch_norm(x: tuple[int, ...]) -> list[Case]:
     ]
 
 
+def fused_batch_norm(x: tuple[int, ...], activation: str, **parameters: float) -> list[Case]:
+    c, e = (3,), {"epsilon": 1e-3, "activation": activation, **parameters}
+    vectors = (x, c, POSITIVE, c, c)
+    return [
+        Case("BatchNormActivate", vectors, e, TOLERANCE, TOLERANCE, note=activation),
+        Case("BatchNormActivate", (*vectors, x), e, TOLERANCE, TOLERANCE, note=f"sum, {activation}"),
+        Case("BatchNormActivateGradParams", (*vectors, x), e, 1e-5, 2e-5, note=activation),
+        Case("BatchNormActivateGradInput", (*vectors, c, c, x), e, TOLERANCE, TOLERANCE, note=activation),
+    ]
+
+
 def layer_norm(x: tuple[int, ...], axis: int, bias: bool) -> list[Case]:
     e, scale = {"axis": axis, "epsilon": 1e-5}, x[axis:]
     statistic = (*x[:axis], *(1,) * len(scale))
@@ -58,6 +69,13 @@ def lrn(x: tuple[int, ...], size: int, bias: float = 1.0) -> list[Case]:
 
 CASES = [
     *(case for shape in BIG for case in batch_norm(shape)),
+    Case("BatchNormActivate", ((2, 3, 33), (3,), POSITIVE, (3,), (3,), (2, 3, 33)), {"epsilon": 1e-3}),
+    *(case for shape in BIG for case in fused_batch_norm(shape, "Relu")),
+    *(case for shape in BIG for case in fused_batch_norm(shape, "Clip", min=-0.1, max=0.2)),
+    *fused_batch_norm((2, 3, 300), "LeakyRelu", alpha=0.2),
+    *fused_batch_norm((2, 3, 35), "LeakyRelu", alpha=-0.2),
+    *fused_batch_norm((2, 3, 35), "HardSwish"),
+    *fused_batch_norm((2, 3, 35), "Silu"),
     Case("BatchNormUpdate", ((5,), (5,), (5,), (5,)), {"momentum": 0.9}),
     *layer_norm((2, 3, 5), 2, bias=True),
     *layer_norm((2, 3, 5), 1, bias=False),

@@ -12,6 +12,21 @@ def adam(step: int, **attributes: Attribute) -> Case:
     return Case("Adam", inputs, attributes, 2e-6, 1e-6, note=f"step {step}")
 
 
+def matmul(m: int, n: int, k: int) -> Case:
+    return Case("MatMulSgd", ((m, n), (k, m), (k, n), LR), {"trans_a": True}, 1e-5, 1e-5)
+
+
+def gather(rows: int, *indices: int) -> Case:
+    inputs = ((rows, 5), np.int32(indices), (len(indices), 5), LR)
+    return Case("GatherGradSgd", inputs, {"axis": 0, "shape": (rows, 5)}, note=str(indices))
+
+
+def convolution(outputs: int, channels: int, kernel: int, group: int = 1) -> Case:
+    inputs = ((outputs, channels // group, kernel, kernel), (2, channels, 9, 9), (2, outputs, 10 - kernel, 10 - kernel))
+    attributes = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": group, "kernel": (kernel, kernel)}
+    return Case("ConvGradWeightSgd", (*inputs, LR), attributes, 1e-5, 2e-5, note=f"{outputs} {channels}")
+
+
 CASES = [
     Case("Sgd", (W, W, LR)),
     Case("Sgd", (W, W, LR), {"weight_decay": 0.1}),
@@ -22,5 +37,12 @@ CASES = [
     adam(4, weight_decay=0.1, decoupled=True),
     Case("Adagrad", (W, uniform(W, 0, 1), W, LR), {}, 2e-6),
     Case("Adagrad", (W, uniform(W, 0, 1), W, LR), {"epsilon": 1e-3, "weight_decay": 0.1}, 2e-6),
+    *(matmul(*sizes) for sizes in ((3, 4, 1), (5, 131, 2), (7, 70, 8), (9, 3, 30), (50, 200, 130), (130, 70, 65))),
+    convolution(8, 40, 3),
+    convolution(13, 24, 5),
+    convolution(16, 64, 1),
+    convolution(24, 32, 3, group=2),
+    gather(9, 2),
+    gather(19, 2, 5, 2, -17, 18, 5),
     Case("StepCount", (np.int32([41]),)),
 ]

@@ -1,0 +1,129 @@
+"""Plain gradient descent on a gradient that is made for it alone: w -= lr · g, g never stored whole.
+
+The fusion pass makes these. Every element of g is computed by the operations of the gradient's own kind in their order, so
+that the weights have the bits that separate kernels give them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from poetc.graph import TensorType
+from poetc.ops._packing import COLUMNS, SHAPES, workspace_floats
+from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register, spec
+from poetc.ops.gather import gather_layout
+
+TERMS = 64  # of one block of kernels/matmul.c
+STRIP_ROWS = 48  # of kernels/sgd_of.c
+
+
+class SgdOf(OpSpec):
+    """Inputs: w, those of the gradient's kind, lr (one element)."""
+
+    recomputable = False
+    must_alias = ((0, 0),)
+
+    def fits(self, op: Bound) -> bool:
+        """Whether the gradient (`op` is its operator, bound) is one that the kernel can make."""
+        raise NotImplementedError
+
+    def part(self, op: Bound) -> Bound:
+        """The operator that makes the gradient."""
+        inputs = op.inputs[1:-1]
+        return Bound(op.attributes, inputs, spec(self.cost_like).infer(Bound(op.attributes, inputs)))
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        if len(op.inputs) < 4 or op.inputs[-1].elements != 1:
+            raise ValueError(f"{self.kind} takes the weights, what makes their gradient, and the learning rate")
+        (gradient,) = self.part(op).outputs
+        if gradient.elements != op.inputs[0].elements or not self.fits(self.part(op)):
+            raise ValueError(f"{self.kind}: no gradient of {op.inputs[0]} can be made of {op.inputs[1:-1]}")
+        return op.inputs[:1]
+
+    def gradient_of(self, op: Bound, inputs: Sequence[Any]) -> Any:
+        """What is not stored, in the shape of the weights."""
+        (gradient,) = spec(self.cost_like).evaluate(self.part(op), inputs[1:-1])
+        return gradient.reshape(inputs[0].shape)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        return (inputs[0] - inputs[-1].reshape(()) * self.gradient_of(op, inputs),)
+
+
+def is_sgd_of(kind: str) -> bool:
+    return isinstance(spec(kind), SgdOf)
+
+
+@register
+class GatherGradSgd(SgdOf):
+    kind = "GatherGradSgd"
+    summary = "Sgd of (w, indices, gy, lr) on GatherGrad(indices, gy): only the slices that were read; axis 0, shape"
+    cost_like: ClassVar[str] = "GatherGrad"
+
+    def fits(self, op: Bound) -> bool:
+        """Looking for repeated indices takes less than passing over the table."""
+        outer, _, _, count = gather_layout(op, op.outputs[0], op.inputs[0])
+        return outer == 1 and count * count <= op.outputs[0].elements
+
+    def work(self, op: Bound) -> Work:
+        gy = op.inputs[2]
+        return Work(flops=3 * gy.elements, bytes_moved=3 * gy.size_bytes + op.inputs[1].size_bytes)
+
+    def kernel(self, op: Bound) -> Kernel:
+        _, *ints = gather_layout(op, op.inputs[0], op.inputs[1])
+        return Kernel("poetc_op_gather_grad_sgd", tuple(ints), (), 4 * ints[1])
+
+
+@register
+class MatMulSgd(SgdOf):
+    kind = "MatMulSgd"
+    summary = "Sgd of (w, a, b, lr) on MatMul(a, b), both matrices, the first one transposed; trans_a"
+    cost_like: ClassVar[str] = "MatMul"
+
+    def fits(self, op: Bound) -> bool:
+        plain = op.get_float("alpha", 1.0) == 1.0 and op.get_int("trans_a") == 1 and not op.get_int("trans_b")
+        if not plain or len(op.inputs) != 2 or any(math.prod(t.shape[:-2]) != 1 for t in op.inputs):
+            return False
+        return self._packed(op) is not None or op.inputs[0].shape[-2] <= TERMS
+
+    def _packed(self, op: Bound) -> int | None:
+        """The terms of a block of the packing kernel that makes the gradient; None if it is not that kernel."""
+        kernel = spec("MatMul").kernel(op)
+        return kernel.ints[-1] if kernel.symbol.endswith("_packed") else None
+
+    def work(self, op: Bound) -> Work:
+        work = spec("MatMul").work(self.part(op))
+        return Work(work.macs, work.flops + 2 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        (k, m), n = op.inputs[1].shape[-2:], op.inputs[2].shape[-1]
+        terms = self._packed(self.part(op))
+        if terms is None:
+            return Kernel("poetc_op_matmul_sgd", (m, n, k))
+        width = min(SHAPES[0][0] * COLUMNS, -(-n // COLUMNS) * COLUMNS)
+        floats = workspace_floats(width, terms, width // COLUMNS, True)
+        total = -(-k // terms) * floats + STRIP_ROWS * width
+        return Kernel("poetc_op_matmul_sgd_packed", (m, n, k, floats, terms, width), (), 4 * total)
+
+
+@register
+class ConvGradWeightSgd(SgdOf):
+    kind = "ConvGradWeightSgd"
+    summary = "Sgd of (w, x, gy, lr) on ConvGradWeight(x, gy); its attributes"
+    cost_like: ClassVar[str] = "ConvGradWeight"
+
+    def fits(self, op: Bound) -> bool:
+        return spec("ConvGradWeight").kernel(op).symbol == "poetc_op_conv_grad_weight_packed"
+
+    def work(self, op: Bound) -> Work:
+        work = spec("ConvGradWeight").work(self.part(op))
+        return Work(work.macs, work.flops + 2 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        part = self.part(op)
+        packed = spec("ConvGradWeight").kernel(part)
+        *_, floats, terms = packed.ints
+        columns = floats // (COLUMNS * terms) * COLUMNS
+        total = floats + part.outputs[0].shape[0] // max(1, part.get_int("group", 1)) * columns
+        return Kernel("poetc_op_conv_grad_weight_sgd_packed", (*packed.ints, total), (), 4 * total)

@@ -1,0 +1,162 @@
+"""Operators that work element by element join the one before them, where the result between the two has no other use.
+
+- Batch norm [+ sum] [+ activation]: one operator. Where the gradient of the activation needs what it was given, the
+  gradients of the batch norm compute that again and take the activation's in, so that it is not kept for them.
+- Plain gradient descent and the product that makes a gradient for it alone: the gradient is never stored.
+- The same on an embedding: only the rows that were read move.
+
+Every element is computed by the same operations in the same order: results keep their bits. What was tried and left out is in
+docs/DESIGN.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from poetc.graph import Attribute, Operator, Phase, TrainingGraph
+from poetc.ops import bind, spec, view_roots
+from poetc.ops.batch_norm_activation import ACTIVATIONS, parameters
+from poetc.ops.sgd_of import SgdOf
+
+UPDATES = {"MatMul": "MatMulSgd", "ConvGradWeight": "ConvGradWeightSgd", "GatherGrad": "GatherGradSgd"}
+LEAST_PIXELS = 16  # of a channel: with fewer the work once a channel is what counts
+GRADIENTS = {"BatchNormGradParams": "BatchNormActivateGradParams", "BatchNormGradInput": "BatchNormActivateGradInput"}
+
+
+def fuse(graph: TrainingGraph) -> TrainingGraph:
+    """The graph with fewer operators; itself under the training option `fusion: False`."""
+    return _Fusion(graph).run() if graph.options.get("fusion", True) else graph
+
+
+class _Fusion:
+    def __init__(self, graph: TrainingGraph) -> None:
+        self.graph = graph
+        self.operators: dict[str, Operator] = {op.name: op for op in graph.operators}
+        self.maker = {t: op for op in graph.operators for t in op.outputs}
+        self.readers: dict[str, list[Operator]] = {name: [] for name in graph.tensors}
+        for op in graph.operators:
+            for tensor in dict.fromkeys(op.inputs):
+                self.readers[tensor].append(op)
+        self.place = {op.name: i for i, op in enumerate(graph.operators)}
+        self.roots = view_roots(graph)
+        self.updated = {
+            self.roots[op.inputs[i]]: self.place[op.name] for op in graph.operators for i, _ in spec(op.kind).must_alias
+        }
+        self.results = {graph.loss, *graph.outputs, *graph.updates.values()}
+
+    def run(self) -> TrainingGraph:
+        for op in self.graph.operators:
+            if op.kind == "BatchNormApply":
+                self._batch_norm(op)
+            elif op.kind == "Sgd":
+                self._update(op)
+        operators = tuple(self.operators.values())
+        made = {t for op in operators for t in op.outputs}
+        gone = {t for op in self.graph.operators for t in op.outputs} - made
+        return replace(
+            self.graph,
+            operators=operators,
+            tensors={name: t for name, t in self.graph.tensors.items() if name not in gone},
+            gradients={p: g for p, g in self.graph.gradients.items() if g not in gone},
+        )
+
+    def _only_reader(self, tensor: str) -> Operator | None:
+        """What reads `tensor`, if it is one operator and the tensor is no result."""
+        readers = self.readers[tensor]
+        return readers[0] if len(readers) == 1 and tensor not in self.results else None
+
+    def _still_there(self, tensors: Iterable[str], op: Operator) -> bool:
+        """Whether none of `tensors` is state that is updated before `op`."""
+        at = self.place[op.name]
+        return all(self.updated.get(self.roots[t], at) >= at for t in tensors)
+
+    def _put(self, place: Operator, kind: str, inputs: tuple[str, ...], attributes: Mapping[str, Attribute]) -> None:
+        """An operator in place of `place`, with its outputs. What makes a gradient belongs to the backward pass."""
+        name = f"{kind}({place.outputs[0]})"
+        phase = Phase.BACKWARD if place.phase is Phase.UPDATE else place.phase
+        new = replace(place, name=name, kind=kind, inputs=inputs, attributes=attributes, phase=phase)
+        self.operators = {
+            (name if op is place else key): (new if op is place else op) for key, op in self.operators.items()
+        }
+
+    # --- batch norm ---------------------------------------------------------------------------------------------------
+
+    def _batch_norm(self, norm: Operator) -> None:
+        x = self.graph.tensors[norm.inputs[0]]
+        if x.type.elements < LEAST_PIXELS * math.prod(x.shape[:2]):
+            return
+        chain, inputs = [norm], norm.inputs
+        add = self._only_reader(norm.outputs[0])
+        if add is not None and add.kind == "Add" and add.name in self.operators:
+            other = add.inputs[add.inputs[0] == norm.outputs[0]]
+            if other != norm.outputs[0] and self.graph.tensors[other].type == x.type:
+                chain, inputs = [norm, add], (*inputs, other)
+        attributes: dict[str, Attribute] = {"epsilon": norm.attributes["epsilon"], "activation": ""}
+        activation = self._activation(chain[-1].outputs[0])
+        if activation is not None:
+            more = {"activation": activation.kind, **parameters(activation.attributes, activation.kind)}
+            alone = len(self.readers[activation.inputs[0]]) == 1
+            if alone or (chain == [norm] and self._gradients(norm, activation, attributes | more)):
+                chain.append(activation)
+                attributes |= more
+        if len(chain) > 1 and self._still_there(inputs, chain[-1]):
+            for op in chain[:-1]:
+                del self.operators[op.name]
+            self._put(chain[-1], "BatchNormActivate", inputs, attributes)
+
+    def _activation(self, tensor: str) -> Operator | None:
+        """The activation of `tensor`, if besides it only its gradient reads the tensor."""
+        readers = self.readers[tensor]
+        forward = [op for op in readers if op.kind in ACTIVATIONS]
+        if tensor in self.results or len(forward) != 1:
+            return None
+        rest = [op for op in readers if op is not forward[0]]
+        return forward[0] if all(op.kind == f"{forward[0].kind}Grad" for op in rest) else None
+
+    def _gradients(self, norm: Operator, activation: Operator, attributes: Mapping[str, Attribute]) -> bool:
+        """Let the gradients of the batch norm take in the activation's, if it has no other reader."""
+        slopes = [op for op in self.readers[activation.inputs[0]] if op is not activation]
+        readers = self.readers[slopes[0].outputs[0]]
+        fit = len(slopes) == 1 and readers and slopes[0].outputs[0] not in self.results
+        for op in readers:
+            same = op.kind in GRADIENTS and op.inputs[:3] == norm.inputs[:3] and op.inputs[-1] == slopes[0].outputs[0]
+            fit = fit and same and self._still_there(norm.inputs, op)
+        if not fit:
+            return False
+        for op in readers:
+            sums = op.inputs[4:6] if op.kind == "BatchNormGradInput" else ()
+            self._put(op, GRADIENTS[op.kind], (*norm.inputs, *sums, slopes[0].inputs[1]), attributes)
+        del self.operators[slopes[0].name]
+        return True
+
+    # --- gradient descent ---------------------------------------------------------------------------------------------
+
+    def _update(self, update: Operator) -> None:
+        if update.attributes.get("weight_decay"):
+            return
+        between: list[Operator] = []
+        tensor = update.inputs[1]
+        while self._only_reader(tensor) is not None and tensor in self.maker:
+            between.append(self.maker[tensor])
+            if not spec(between[-1].kind).is_view:
+                break
+            tensor = between[-1].inputs[0]
+        if not between or spec(between[-1].kind).is_view:
+            return
+        maker = between[-1]
+        kind = spec(UPDATES.get(maker.kind, update.kind))
+        bound = bind(maker, self.graph.tensors)
+        if not isinstance(kind, SgdOf) or not kind.fits(bound) or not self._still_there(maker.inputs, update):
+            return
+        (gradient,) = bound.outputs
+        inputs = (update.inputs[0], *maker.inputs, update.inputs[2])
+        whole = replace(update, kind=kind.kind, inputs=inputs, attributes=maker.attributes)
+        workspace_bytes = kind.kernel(bind(whole, self.graph.tensors)).workspace_bytes
+        # What the gradient is made of stays until the weights may move: no longer than the gradient would have stayed.
+        if max(workspace_bytes, *(t.size_bytes for t in bound.inputs)) > gradient.size_bytes:
+            return
+        for op in between:
+            del self.operators[op.name]
+        self._put(update, kind.kind, inputs, maker.attributes)

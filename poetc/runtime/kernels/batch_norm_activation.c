@@ -1,0 +1,218 @@
+/* Batch normalisation with what is done to its result element by element: a sum with another tensor, an activation; and the
+ * gradients of both (poetc/ops/batch_norm_activation.py). What the activation was given is computed again from x wherever its
+ * slope is needed, by the operations of batch_norm.c in their order: the bits are those of separate kernels. */
+#include "poetc_activation.h"
+#include "poetc_f4.h"
+
+#define BLOCK 256 /* as in batch_norm.c */
+#define CHUNK 16
+
+/* Planes whose sums are made side by side, so that one addition need not wait for another. */
+#if POETC_LANES > 1
+#define TOGETHER 4
+#else
+#define TOGETHER 1
+#endif
+
+/* What a channel's elements have in common: y = (x - centre) * factor + shift. */
+typedef struct {
+    float centre, factor, shift;
+} channel;
+
+static channel channel_of(const poetc_call *call, int32_t c)
+{
+    const float *mean = poetc_in(call, 1), *var = poetc_in(call, 2), *scale = poetc_in(call, 3), *bias = poetc_in(call, 4);
+    channel t;
+    t.centre = mean[c], t.shift = bias[c];
+    t.factor = scale[c] * (1.0f / poetc_sqrtf(var[c] + call->floats[0]));
+    return t;
+}
+
+/* A plane, element by element, in vectors and the rest in floats: what to do with `normal`, the element i of the batch norm. */
+#define ROW(result_of_vector, result_of_float)                                                                         \
+    do {                                                                                                               \
+        int32_t i = 0;                                                                                                 \
+        WIDE_ROW(result_of_vector)                                                                                     \
+        for (; i < pixels; i++) {                                                                                      \
+            const float normal = (x[i] - t.centre) * t.factor + t.shift;                                               \
+            result_of_float;                                                                                           \
+        }                                                                                                              \
+    } while (0)
+
+#if defined(POETC_WIDE_MATH)
+#define WIDE_ROW(result_of_vector)                                                                                     \
+    for (; i + POETC_LANES <= pixels; i += POETC_LANES) {                                                              \
+        const poetc_vector normal = (poetc_vector_load(x + i) - t.centre) * t.factor + t.shift;                        \
+        result_of_vector;                                                                                              \
+    }
+#else
+#define WIDE_ROW(result_of_vector)
+#endif
+
+/* x, mean, var, scale, bias, [other] -> f(batch norm of x [+ other]). ints of all kernels here: N, C, pixels, and whether there
+ * is another tensor; floats: epsilon, those of the activation. */
+#define FORWARD(name, F)                                                                                               \
+    int poetc_op_batch_norm_##name(const poetc_call *call);                                                            \
+    int poetc_op_batch_norm_##name(const poetc_call *call)                                                             \
+    {                                                                                                                  \
+        const int32_t channels = call->ints[1], pixels = call->ints[2];                                                \
+        const float *x = poetc_in(call, 0), *p = call->floats + 1;                                                     \
+        const float *other = call->ints[3] ? poetc_in(call, 5) : NULL;                                                 \
+        float *y = poetc_out(call, call->ints[3] ? 6 : 5);                                                             \
+        int32_t n, c;                                                                                                  \
+        (void)p;                                                                                                       \
+        for (n = 0; n < call->ints[0]; n++) {                                                                          \
+            for (c = 0; c < channels; c++, x += pixels, y += pixels) {                                                 \
+                const channel t = channel_of(call, c);                                                                 \
+                if (other) {                                                                                           \
+                    ROW({                                                                                              \
+                        const poetc_vector sum = normal + poetc_vector_load(other + i);                                \
+                        poetc_vector_store(y + i, F##_V(sum, p));                                                      \
+                    }, {                                                                                               \
+                        const float sum = normal + other[i];                                                           \
+                        y[i] = F(sum, p);                                                                              \
+                    });                                                                                                \
+                    other += pixels;                                                                                   \
+                } else {                                                                                               \
+                    ROW(poetc_vector_store(y + i, F##_V(normal, p)), y[i] = F(normal, p));                             \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+        return POETC_OK;                                                                                               \
+    }
+
+/* Sums of (x - centre) g and of g, in the order of batch_norm.c. */
+typedef struct {
+    poetc_f4 products, sums;
+    float product_tail, sum_tail;
+} chunk_sums;
+
+/* Of a chunk of `planes` planes, a constant, `pixels` apart; count: whole fours, but for the end of a plane. */
+POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x, float g[TOGETHER][CHUNK],
+                            const channel *t, int32_t pixels, int32_t count)
+{
+    int32_t i;
+    int k;
+    for (i = 0; i + 4 <= count; i += 4) {
+        POETC_UNROLL
+        for (k = 0; k < planes; k++) {
+            const float centre = t[k].centre;
+            const poetc_f4 slope = poetc_f4_load(g[k] + i), v = poetc_f4_load(x + (ptrdiff_t)k * pixels + i);
+            const poetc_f4 from_mean = poetc_f4_sub(v, poetc_f4_set(centre, centre, centre, centre));
+            total[k].products = poetc_f4_add(total[k].products, poetc_f4_mul(from_mean, slope));
+            total[k].sums = poetc_f4_add(total[k].sums, slope);
+        }
+    }
+    for (; i < count; i++) {
+        for (k = 0; k < planes; k++) {
+            total[k].product_tail += (x[(ptrdiff_t)k * pixels + i] - t[k].centre) * g[k][i];
+            total[k].sum_tail += g[k][i];
+        }
+    }
+}
+
+/* x, mean, var, scale, bias, gz -> gradients of scale[C] and bias[C]; and x, mean, var, scale, bias, gscale, gbias, gz -> gx. */
+#define BACKWARD(name, G)                                                                                              \
+    static void slopes_##name(float *to, const float *x, const float *g, int32_t pixels, channel t, const float *p)    \
+    {                                                                                                                  \
+        (void)p;                                                                                                       \
+        ROW(poetc_vector_store(to + i, G##_V(normal, poetc_vector_load(g + i), p)), to[i] = G(normal, g[i], p));       \
+    }                                                                                                                  \
+                                                                                                                       \
+    POETC_INLINE void params_##name(const int planes, int32_t c, const poetc_call *call)                               \
+    {                                                                                                                  \
+        const int32_t batch = call->ints[0], channels = call->ints[1], pixels = call->ints[2];                         \
+        const float *p = call->floats + 1, *var = poetc_in(call, 2);                                                   \
+        float *gscale = poetc_out(call, 6), *gbias = poetc_out(call, 7);                                               \
+        poetc_compensated products[TOGETHER], sums[TOGETHER];                                                          \
+        channel t[TOGETHER];                                                                                           \
+        int32_t n, first, at;                                                                                          \
+        int k;                                                                                                         \
+        for (k = 0; k < planes; k++) {                                                                                 \
+            t[k] = channel_of(call, c + k);                                                                            \
+            products[k].total = products[k].lost = sums[k].total = sums[k].lost = 0.0f;                                \
+        }                                                                                                              \
+        for (n = 0; n < batch; n++) {                                                                                  \
+            const float *x = (const float *)poetc_in(call, 0) + ((ptrdiff_t)n * channels + c) * pixels;                \
+            const float *g = (const float *)poetc_in(call, 5) + ((ptrdiff_t)n * channels + c) * pixels;                \
+            for (first = 0; first < pixels; first += BLOCK) {                                                          \
+                const int32_t end = pixels - first > BLOCK ? first + BLOCK : pixels;                                   \
+                const chunk_sums none = {POETC_F4_ZERO, POETC_F4_ZERO, 0.0f, 0.0f};                                    \
+                chunk_sums part[TOGETHER];                                                                             \
+                POETC_UNROLL                                                                                           \
+                for (k = 0; k < planes; k++)                                                                           \
+                    part[k] = none;                                                                                    \
+                for (at = first; at < end; at += CHUNK) {                                                              \
+                    const int32_t count = end - at > CHUNK ? CHUNK : end - at;                                         \
+                    float chunk[TOGETHER][CHUNK];                                                                      \
+                    for (k = 0; k < planes; k++) {                                                                     \
+                        const ptrdiff_t plane = (ptrdiff_t)k * pixels + at;                                            \
+                        slopes_##name(chunk[k], x + plane, g + plane, count, t[k], p);                                 \
+                    }                                                                                                  \
+                    add_chunk(planes, part, x + at, chunk, t, pixels, count);                                          \
+                }                                                                                                      \
+                for (k = 0; k < planes; k++) {                                                                         \
+                    poetc_compensated_add(&products[k], poetc_f4_total(part[k].products) + part[k].product_tail);      \
+                    poetc_compensated_add(&sums[k], poetc_f4_total(part[k].sums) + part[k].sum_tail);                  \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+        for (k = 0; k < planes; k++) {                                                                                 \
+            gscale[c + k] = products[k].total * (1.0f / poetc_sqrtf(var[c + k] + call->floats[0]));                    \
+            gbias[c + k] = sums[k].total;                                                                              \
+        }                                                                                                              \
+    }                                                                                                                  \
+                                                                                                                       \
+    int poetc_op_batch_norm_##name##_grad_params(const poetc_call *call);                                              \
+    int poetc_op_batch_norm_##name##_grad_params(const poetc_call *call)                                               \
+    {                                                                                                                  \
+        int32_t c = 0;                                                                                                 \
+        for (; TOGETHER > 1 && c + TOGETHER <= call->ints[1]; c += TOGETHER)                                           \
+            params_##name(TOGETHER, c, call);                                                                          \
+        for (; c < call->ints[1]; c++)                                                                                 \
+            params_##name(1, c, call);                                                                                 \
+        return POETC_OK;                                                                                               \
+    }                                                                                                                  \
+                                                                                                                       \
+    int poetc_op_batch_norm_##name##_grad_input(const poetc_call *call);                                               \
+    int poetc_op_batch_norm_##name##_grad_input(const poetc_call *call)                                                \
+    {                                                                                                                  \
+        const int32_t batch = call->ints[0], channels = call->ints[1], pixels = call->ints[2];                         \
+        const float *x = poetc_in(call, 0), *gscale = poetc_in(call, 5), *gbias = poetc_in(call, 6);                   \
+        const float *var = poetc_in(call, 2), *g = poetc_in(call, 7), *p = call->floats + 1;                           \
+        const float elements = (float)batch * (float)pixels;                                                           \
+        float *gx = poetc_out(call, 8);                                                                                \
+        int32_t n, c;                                                                                                  \
+        (void)p;                                                                                                       \
+        for (n = 0; n < batch; n++) {                                                                                  \
+            for (c = 0; c < channels; c++, x += pixels, g += pixels, gx += pixels) {                                   \
+                const channel t = channel_of(call, c);                                                                 \
+                const float rstd = 1.0f / poetc_sqrtf(var[c] + call->floats[0]);                                       \
+                const float slope = rstd * gscale[c] / elements, shift = gbias[c] / elements;                          \
+                ROW({                                                                                                  \
+                    const poetc_vector gy = G##_V(normal, poetc_vector_load(g + i), p);                                \
+                    const poetc_vector from_mean = poetc_vector_load(x + i) - t.centre;                                \
+                    poetc_vector_store(gx + i, t.factor * ((gy - shift) - from_mean * slope));                         \
+                }, {                                                                                                   \
+                    const float gy = G(normal, g[i], p);                                                               \
+                    gx[i] = t.factor * ((gy - shift) - (x[i] - t.centre) * slope);                                     \
+                });                                                                                                    \
+            }                                                                                                          \
+        }                                                                                                              \
+        return POETC_OK;                                                                                               \
+    }
+
+#define POETC_SAME(x, p) (x)
+#define POETC_SAME_V(x, p) (x)
+
+FORWARD(same, POETC_SAME)
+FORWARD(relu, POETC_RELU)
+FORWARD(leaky_relu, POETC_LEAKY_RELU)
+FORWARD(clip, POETC_CLIP)
+FORWARD(hard_swish, POETC_HARD_SWISH)
+FORWARD(silu, POETC_SILU)
+BACKWARD(relu, POETC_RELU_GRAD)
+BACKWARD(leaky_relu, POETC_LEAKY_RELU_GRAD)
+BACKWARD(clip, POETC_CLIP_GRAD)
+BACKWARD(hard_swish, POETC_HARD_SWISH_GRAD)
+BACKWARD(silu, POETC_SILU_GRAD)

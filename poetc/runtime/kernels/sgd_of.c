@@ -1,0 +1,133 @@
+/* Weights moved against a gradient that is never stored whole: w -= lr g, each element of g made by the operations of the
+ * gradient's own kernel in their order, and the step as in optimizer.c (poetc/ops/sgd_of.py). */
+#include "poetc_descend.h"
+#include "poetc_gemm.h"
+
+/* to = g, or to += g: a sum begins with zero */
+static void add_slice(float *to, const float *g, int begin, int32_t count)
+{
+    int32_t i;
+    for (i = 0; i < count; i++)
+        to[i] = (begin ? 0.0f : to[i]) + g[i];
+}
+
+/* The index from the front, or -1 if it is outside. */
+static int32_t wrap(int32_t index, int32_t length)
+{
+    if (index < 0)
+        index += length;
+    return index < length && index >= 0 ? index : -1;
+}
+
+/* Where the slice that indices[k] names is named next, or `count`. */
+static int32_t next_use(const int32_t *indices, int32_t k, int32_t count, int32_t length)
+{
+    const int32_t at = wrap(indices[k], length);
+    for (k++; k < count && indices[k] != at && indices[k] != at - length; k++)
+        ;
+    return k;
+}
+
+/* w, indices, gy, lr -> w. ints: length, elements of a slice, number of indices. Workspace: a slice. Slices that no index names
+ * have gradient zero and stay as they are. */
+int poetc_op_gather_grad_sgd(const poetc_call *call);
+int poetc_op_gather_grad_sgd(const poetc_call *call)
+{
+    const int32_t length = call->ints[0], inner = call->ints[1], count = call->ints[2];
+    const int32_t *indices = poetc_in(call, 1);
+    const float *gy = poetc_in(call, 2), lr = *(const float *)poetc_in(call, 3);
+    float *w = poetc_out(call, 4), *sum = poetc_out(call, 5);
+    int32_t k, other;
+    for (k = 0; k < count; k++) /* all of them before anything is written: state is old or new, never a mixture */
+        if (wrap(indices[k], length) < 0)
+            return POETC_ERANGE;
+    for (k = 0; k < inner; k++)
+        sum[k] = 0.0f;
+    for (k = 0; k < count; k++) {
+        const int32_t at = wrap(indices[k], length);
+        for (other = 0; other < k && indices[other] != at && indices[other] != at - length; other++)
+            ;
+        if (other < k)
+            continue; /* done where it was named first */
+        for (other = k; other < count; other = next_use(indices, other, count, length))
+            add_slice(sum, gy + (ptrdiff_t)other * inner, other == k, inner);
+        poetc_descend(w + (ptrdiff_t)at * inner, sum, lr, inner);
+    }
+    return POETC_OK;
+}
+
+#define PIECE 64 /* results of a row that are made together */
+
+/* w[M,N], a[K,M], b[K,N], lr -> w - lr a' b. ints: M, N, K, where K is at most the terms of one block of matmul.c. */
+int poetc_op_matmul_sgd(const poetc_call *call);
+int poetc_op_matmul_sgd(const poetc_call *call)
+{
+    const int32_t m = call->ints[0], n = call->ints[1], depth = call->ints[2];
+    const float *a = poetc_in(call, 1), *b = poetc_in(call, 2), lr = *(const float *)poetc_in(call, 3);
+    float *w = poetc_out(call, 4);
+    int32_t row, column, j, k;
+    for (row = 0; row < m; row++, w += n) {
+        for (column = 0; column < n; column += PIECE) {
+            const int32_t count = poetc_min(PIECE, n - column);
+            const float *from = b + column;
+            float sum[PIECE];
+            for (k = 0; k < depth; k++, from += n) {
+                const float factor = a[(ptrdiff_t)k * m + row];
+                j = 0;
+#if POETC_LANES > 1
+                for (; j + POETC_LANES <= count; j += POETC_LANES) {
+                    const poetc_vector product = poetc_vector_load(from + j) * factor;
+                    poetc_vector total = {0};
+                    if (k)
+                        total = poetc_vector_load(sum + j);
+                    poetc_vector_store(sum + j, depth > 1 ? total + product : product);
+                }
+#endif
+                for (; j < count; j++) {
+                    const float product = from[j] * factor;
+                    sum[j] = depth > 1 ? (k ? sum[j] : 0.0f) + product : product;
+                }
+            }
+            poetc_descend(w + column, sum, lr, count);
+        }
+    }
+    return POETC_OK;
+}
+
+#define STRIP_ROWS 48
+
+/* The same by packed operands, in strips of STRIP_ROWS results. The last ints are the floats of a block of terms of the
+ * workspace, the terms of a block, and the columns of a strip. */
+int poetc_op_matmul_sgd_packed(const poetc_call *call);
+int poetc_op_matmul_sgd_packed(const poetc_call *call)
+{
+    const int32_t *ints = call->ints, m = ints[0], n = ints[1], k = ints[2], size = ints[3], depth = ints[4];
+    const int32_t width = ints[5], blocks = (k + depth - 1) / depth;
+    const float *a = poetc_in(call, 1), *b = poetc_in(call, 2), lr = *(const float *)poetc_in(call, 3);
+    float *w = poetc_out(call, 4), *workspace = poetc_out(call, 5), *strip = workspace + (ptrdiff_t)blocks * size;
+    int32_t column, row, i, block;
+    poetc_gemm g;
+    g.a_row = 1, g.a_k = m, g.row_bias = NULL, g.column_bias = NULL;
+    g.y = strip, g.y_row = width, g.column = 0, g.segment = width, g.segment_step = 0;
+    strip[STRIP_ROWS * width - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
+    for (column = 0; column < n; column += width) {
+        g.columns = poetc_min(width, n - column);
+        for (block = 0; block < blocks; block++) {
+            const poetc_gemm_space space = poetc_gemm_carve(workspace + (ptrdiff_t)block * size, size, depth, 1);
+            poetc_gemm_pack(&space, b + (ptrdiff_t)block * depth * n + column, n, poetc_min(depth, k - block * depth),
+                            g.columns);
+        }
+        for (row = 0; row < m; row += STRIP_ROWS) {
+            g.rows = poetc_min(STRIP_ROWS, m - row);
+            for (block = 0; block < blocks; block++) {
+                const poetc_gemm_space space = poetc_gemm_carve(workspace + (ptrdiff_t)block * size, size, depth, 1);
+                g.depth = poetc_min(depth, k - block * depth);
+                g.a = a + (ptrdiff_t)block * depth * m + row, g.accumulate = block > 0;
+                poetc_gemm_run(&g, &space);
+            }
+            for (i = 0; i < g.rows; i++)
+                poetc_descend(w + (ptrdiff_t)(row + i) * n + column, strip + i * width, lr, g.columns);
+        }
+    }
+    return POETC_OK;
+}
