@@ -171,7 +171,7 @@ def _batches(
     known = program.probes.keys() | _unstored(program).keys()
     kept = {b.name for b in program.state} | {p.tensor for p in program.pages if p.image}
     for what, keys, has in (
-        ("compute the gradient of", _named(reference, "grad."), program.probes.keys() | set(zero_gradients)),
+        ("compute the gradient of", _named(reference, "grad."), known | set(zero_gradients)),
         ("keep", _named(reference, "bnmean.") | _named(reference, "bnvar_onnx."), kept),
     ):
         missing = sorted(keys.keys() - has)
@@ -220,7 +220,7 @@ def _unstored_gradients(model: HostModel, batch: Mapping[str, Array]) -> dict[st
     moved = _unstored(model.program)
     before = {name: model.state(name) for name in moved}
     for rate in set(moved.values()):
-        model.set_state(rate, np.float32([TELLING_RATE]))
+        model.set_state(rate, np.array([TELLING_RATE], np.float32))
     if moved:
         model.run(batch)
     steps = {name: np.asarray(w, np.float64) - model.state(name) for name, w in before.items()}

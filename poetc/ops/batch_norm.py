@@ -179,7 +179,9 @@ class BatchNormGradInputFrozen(OpSpec):
         return (gy * _wide(scale * _rstd(var, op.get_float("epsilon")), gy),)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_batch_norm_grad_input_frozen", channels_and_pixels(op.inputs[2]), (op.get_float("epsilon"),))
+        return Kernel(
+            "poetc_op_batch_norm_grad_input_frozen", channels_and_pixels(op.inputs[2]), (op.get_float("epsilon"),)
+        )
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((2, 0),)

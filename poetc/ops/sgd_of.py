@@ -1,7 +1,7 @@
 """Plain gradient descent on a gradient that is made for it alone: w -= lr · g, g never stored whole.
 
-The fusion pass makes these. Every element of g is computed by the operations of the gradient's own kind in their order, so
-that the weights have the bits that separate kernels give them.
+The fusion pass makes these. Every element of g is computed by the operations of the gradient's own kind in their order,
+so that the weights have the bits that separate kernels give them.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 - Plain gradient descent and the product that makes a gradient for it alone: the gradient is never stored.
 - The same on an embedding: only the rows that were read move.
 
-Every element is computed by the same operations in the same order: results keep their bits. What was tried and left out is in
-docs/DESIGN.md.
+Every element is computed by the same operations in the same order: results keep their bits. What was tried and left out
+is in docs/DESIGN.md.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def test_convolution_outputs_are_what_remains() -> None:
     problem, step = problem_of(small_cnn(batch=64))
     found = lean(problem, step, near_free=1.0)
     kept = saved_bytes(problem) - found.saved_bytes
-    relus = {o for op in step.operators if op.kind == "Relu" for o in op.outputs}
+    relus = {o for op in step.operators if op.kind in ("Relu", "BatchNormActivate") for o in op.outputs}
     saved = {problem.tensors[t].name for t in saved_tensors(problem)}
     assert relus & saved
     assert kept >= sum(step.tensors[name].size_bytes for name in relus & saved)

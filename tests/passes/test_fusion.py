@@ -1,0 +1,309 @@
+"""Fused operators: which, and that nothing but memory changes: the weights keep their bits."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from poetc import codegen
+from poetc.graph import Array, Attribute, DType, Graph, Role, TensorType, TrainingGraph
+from poetc.ops import Builder, spec
+from poetc.ops._elementwise import Differentiable
+from poetc.ops.batch_norm_activation import ACTIVATIONS
+from poetc.passes import order_backward, run_standard
+from poetc.scheduling import keep_all, keep_all_peak_bytes, pack
+from poetc.training import TrainingOptions, build
+from tests.codegen.models import make_problem
+from tests.support.graphs import small_cnn
+from tests.support.kernels import (
+    AnyArray,
+    Attributes,
+    KernelError,
+    Library,
+    bind_kind,
+    build_library,
+    library,
+    run_kernel,
+)
+
+VECTORS = [library, lambda: build_library("-march=native"), lambda: build_library("-U__SSE2__", "-U__aarch64__")]
+SPECIAL = np.float32([0.0, -0.0, 3.0, -3.0, 6.0, 1e-40, np.inf, -np.inf, np.nan])
+
+
+def network(activation: str = "HardSwish", tokens: int = 6) -> Graph:
+    """Tokens, a dense layer, then convolutions with batch norms: the first with `activation`, the second added to
+    what it reads.
+    """
+    random = np.random.default_rng(3)
+    b = Builder()
+
+    def parameter(name: str, *shape: int, role: Role = Role.PARAMETER, value: float = 0.0) -> str:
+        array = random.normal(0, 0.4, shape).astype(np.float32) if value == 0 else np.full(shape, value, np.float32)
+        return b.add_tensor(name, TensorType(shape), role, array)
+
+    def norm(x: str, name: str, channels: int) -> str:
+        inputs = [x, parameter(f"{name}.mean", channels, role=Role.STATISTIC)]
+        inputs.append(parameter(f"{name}.var", channels, role=Role.STATISTIC, value=1.0))
+        inputs += [parameter(f"{name}.scale", channels, value=0.7), parameter(f"{name}.bias", channels)]
+        return b.emit1("BatchNormApply", inputs, {"epsilon": 1e-5, "momentum": 0.9}, hint=name)
+
+    x = b.add_tensor("tokens", TensorType((tokens,), DType.I32), Role.INPUT)
+    y = b.emit1("Gather", [parameter("table", 60, 8), x], {"axis": 0}, hint="read")
+    y = b.emit1("MatMul", [y, parameter("dense", 8, 6 * 36)], {"trans_a": False, "trans_b": False, "alpha": 1.0})
+    y = b.emit1("Reshape", [y], {"shape": (1, 36, tokens, 6)})
+    geometry: dict[str, Attribute] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
+    y = b.emit1("Conv", [y, parameter("conv1", 32, 36, 3, 3)], geometry, hint="one")
+    first = b.emit1(activation, [norm(y, "norm1", 32)], {}, hint="active")
+    y = b.emit1("Conv", [first, parameter("conv2", 32, 32, 3, 3)], geometry, hint="two")
+    y = b.emit1("Add", [first, norm(y, "norm2", 32)], hint="sum")
+    y = b.emit1("Relu", [y], hint="last")
+    y = b.emit1("ReduceMean", [y], {"axes": (2, 3), "keepdims": False})
+    return Graph("network", b.tensors, tuple(b.operators), ("tokens",), (y,), b.values)
+
+
+def steps(graph: Graph, **options: object) -> tuple[TrainingGraph, TrainingGraph]:
+    """Without and with fusion."""
+    chosen = [TrainingOptions(fusion=fusion, **options) for fusion in (False, True)]  # type: ignore[arg-type]
+    return run_standard(build(graph, chosen[0])), run_standard(build(graph, chosen[1]))
+
+
+def kinds(graph: Graph) -> Counter[str]:
+    return Counter(op.kind for op in graph.operators)
+
+
+def gained(graph: Graph, **options: object) -> dict[str, int]:
+    """How many operators of each kind fusion adds; negative: takes away."""
+    without, fused = (kinds(step) for step in steps(graph, **options))
+    return {kind: fused[kind] - without[kind] for kind in sorted(fused | without) if fused[kind] != without[kind]}
+
+
+# --- what is fused ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_fused() -> None:
+    assert gained(network()) == {
+        "Add": -1,
+        "BatchNormActivate": 2,
+        "BatchNormActivateGradInput": 1,
+        "BatchNormActivateGradParams": 1,
+        "BatchNormApply": -2,
+        "BatchNormGradInput": -1,
+        "BatchNormGradParams": -1,
+        "ConvGradWeight": -2,
+        "ConvGradWeightSgd": 2,
+        "GatherGrad": -1,
+        "GatherGradSgd": 1,
+        "HardSwish": -1,
+        "HardSwishGrad": -1,
+        "MatMul": -1,
+        "MatMulSgd": 1,
+        "Relu": -1,
+        "Sgd": -4,
+    }
+
+
+def test_a_rectifier_keeps_its_gradient() -> None:
+    """It reads the rectifier's output, which the next layer keeps anyway."""
+    found = gained(network("Relu"))
+    assert (found["BatchNormActivate"], found["Relu"]) == (2, -2)
+    assert not {"ReluGrad", "BatchNormGradInput"} & found.keys()
+
+
+@pytest.mark.parametrize("options", [{"optimizer": "adam"}, {"optimizer": "momentum"}, {"weight_decay": 0.1}])
+def test_only_plain_descent_takes_gradients_in(options: dict[str, object]) -> None:
+    assert not [kind for kind in gained(network(), **options) if kind.endswith("Sgd")]
+
+
+def test_without_fusion_nothing_changes() -> None:
+    graph = build(network(), TrainingOptions(fusion=False))
+    assert run_standard(graph) == order_backward(graph)
+
+
+def test_a_gradient_that_is_read_elsewhere_stays() -> None:
+    """Two layers with one weight: each makes a part of the gradient."""
+    b = Builder()
+    w = b.add_tensor("w", TensorType((8, 8)), Role.PARAMETER, np.eye(8, dtype=np.float32))
+    x = b.add_tensor("x", TensorType((2, 8)), Role.INPUT)
+    for _ in range(2):
+        x = b.emit1("MatMul", [x, w], {"trans_a": False, "trans_b": False, "alpha": 1.0})
+    assert gained(Graph("tied", b.tensors, tuple(b.operators), ("x",), (x,), b.values)) == {}
+
+
+def test_what_is_small_stays() -> None:
+    """A gradient smaller than what it is made of would keep that for longer."""
+    assert "ConvGradWeightSgd" not in gained(small_cnn(batch=16))
+
+
+@pytest.mark.parametrize("graph", [network(), network("Silu", 3), small_cnn()], ids=str)
+def test_memory_does_not_grow(graph: Graph) -> None:
+    without, fused = (keep_all_peak_bytes(make_problem(step)) for step in steps(graph))
+    assert fused <= without
+
+
+# --- the same bits ----------------------------------------------------------------------------------------------------
+
+
+def trained(step: TrainingGraph, batches: list[dict[str, Array]]) -> tuple[list[float], dict[str, bytes]]:
+    """Losses and state after the emitted C has run the step on `batches`."""
+    problem = make_problem(step)
+    schedule = keep_all(problem)
+    program = codegen.lower(step, problem, schedule, pack(problem, schedule))
+    with codegen.build_host([program], step.values) as model:
+        losses = [model.run(batch) for batch in batches]
+        assert model.measure_high_water(batches[0]) == program.high_water_bytes
+        for batch in batches:
+            model.run(batch)
+        return losses, {name: model.state(name).tobytes() for name in model.state_names()}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_emitted_c_computes_the_same_bits(activation: str) -> None:
+    random = np.random.default_rng(5)
+    without, fused = steps(network(activation), learning_rate=0.05)
+    target = without.tensors["target"].type
+    batches: list[dict[str, Array]] = [
+        {"tokens": random.integers(0, 60, 6).astype(np.int32), "target": random.integers(0, 32, target.shape, np.int32)}
+        for _ in range(3)
+    ]
+    batches[1]["tokens"][:4] = 7
+    assert trained(fused, batches) == trained(without, batches)
+
+
+def numbers(random: np.random.Generator, *shape: int) -> AnyArray:
+    """Normal ones; in a third of the arrays some are special."""
+    x = random.normal(0, 2, shape).astype(np.float32)
+    return np.where(random.random(shape) < random.choice([0, 0, 0.02]), random.choice(SPECIAL, shape), x)
+
+
+def bits(x: AnyArray) -> bytes:
+    """All NaNs are one: which of two that meet survives is up to the compiler."""
+    return np.where(np.isnan(x), np.float32(np.nan), x).tobytes()
+
+
+def one(kind: str, attributes: Attributes, inputs: list[AnyArray], lib: Library) -> AnyArray:
+    return run_kernel(kind, attributes, inputs, lib=lib)[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 300)),
+    st.sampled_from(("", *ACTIVATIONS)),
+    st.booleans(),
+    st.sampled_from(VECTORS),
+    st.integers(0, 2**32 - 1),
+)
+def test_batch_norm_has_the_bits_of_its_parts(
+    shape: tuple[int, int, int], activation: str, add: bool, lib: object, seed: int
+) -> None:
+    assert callable(lib)
+    made, random = lib(), np.random.default_rng(seed)
+    limits: dict[str, dict[str, Attribute]] = {"LeakyRelu": {"alpha": 0.1}, "Clip": {"min": -0.5, "max": 1.5}}
+    own = limits.get(activation, {})
+    epsilon = {"epsilon": 1e-3}
+    fused = {**epsilon, "activation": activation, **own}
+    x, other, gz = numbers(random, *shape), numbers(random, *shape), numbers(random, *shape)
+    vectors = [random.normal(0, 1, shape[1]).astype(np.float32) for _ in range(6)]
+    mean, var, scale, bias, gscale, gbias = vectors[0], np.abs(vectors[1]), *vectors[2:]
+    y = one("BatchNormApply", epsilon, [x, mean, var, scale, bias], made)
+    total = one("Add", {}, [y, other], made) if add else y
+    z = one(activation, own, [total], made) if activation else total
+    more = [other] if add else []
+    assert bits(one("BatchNormActivate", fused, [x, mean, var, scale, bias, *more], made)) == bits(z)
+    if not activation or add:
+        return
+    kind = spec(activation)
+    assert isinstance(kind, Differentiable)
+    saved = z if kind.saves_output else y
+    gy = one(f"{activation}Grad", own, [saved, gz], made)
+    parts = run_kernel("BatchNormGradParams", epsilon, [x, mean, var, gy], lib=made)
+    whole = run_kernel("BatchNormActivateGradParams", fused, [x, mean, var, scale, bias, gz], lib=made)
+    assert [bits(p) for p in whole] == [bits(p) for p in parts]
+    gx = one("BatchNormGradInput", epsilon, [x, mean, var, scale, gscale, gbias, gy], made)
+    inputs = [x, mean, var, scale, bias, gscale, gbias, gz]
+    assert bits(one("BatchNormActivateGradInput", fused, inputs, made)) == bits(gx)
+
+
+LR = np.float32([0.0625 * 1.1])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.tuples(st.integers(1, 130), st.integers(1, 300), st.integers(1, 140)),
+    st.sampled_from(VECTORS),
+    st.integers(0, 2**32 - 1),
+)
+def test_descent_on_a_product_has_the_bits_of_its_parts(sizes: tuple[int, int, int], lib: object, seed: int) -> None:
+    assert callable(lib)
+    (m, n, k), made, random = sizes, lib(), np.random.default_rng(seed)
+    w, a, b = numbers(random, m, n), numbers(random, k, m), numbers(random, k, n)
+    attributes = {"trans_a": True, "trans_b": False, "alpha": 1.0}
+    expected = one("Sgd", {}, [w, one("MatMul", attributes, [a, b], made), LR], made)
+    if k > 64 and not _packs(attributes, [a, b]):
+        with pytest.raises(ValueError, match="no gradient"):
+            one("MatMulSgd", attributes, [w, a, b, LR], made)
+        return
+    assert bits(one("MatMulSgd", attributes, [w, a, b, LR], made)) == bits(expected)
+
+
+def _packs(attributes: Attributes, inputs: list[AnyArray]) -> bool:
+    return spec("MatMul").kernel(bind_kind("MatMul", attributes, inputs)).symbol.endswith("_packed")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from([(8, 40, 3, 1), (33, 30, 3, 1), (16, 64, 1, 1), (24, 32, 3, 2), (12, 160, 2, 1)]),
+    st.integers(1, 3),
+    st.integers(3, 11),
+    st.sampled_from(VECTORS),
+    st.integers(0, 2**32 - 1),
+)
+def test_descent_on_a_convolution_has_the_bits_of_its_parts(
+    sizes: tuple[int, int, int, int], batch: int, image: int, lib: object, seed: int
+) -> None:
+    assert callable(lib)
+    (outputs, channels, kernel, group), made, random = sizes, lib(), np.random.default_rng(seed)
+    attributes: dict[str, Attribute] = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": group}
+    attributes["kernel"] = (kernel, kernel)
+    w = numbers(random, outputs, channels // group, kernel, kernel)
+    x, size = numbers(random, batch, channels, image, image), image + 1 - kernel
+    gy = numbers(random, batch, outputs, size, size)
+    try:
+        found = one("ConvGradWeightSgd", attributes, [w, x, gy, LR], made)
+    except ValueError:
+        kernel_of = spec("ConvGradWeight").kernel(bind_kind("ConvGradWeight", attributes, [x, gy]))
+        assert kernel_of.symbol == "poetc_op_conv_grad_weight"
+        return
+    expected = one("Sgd", {}, [w, one("ConvGradWeight", attributes, [x, gy], made), LR], made)
+    assert bits(found) == bits(expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(-40, 39), min_size=1, max_size=9),
+    st.integers(3, 40),
+    st.sampled_from(VECTORS),
+    st.integers(0, 2**32 - 1),
+)
+def test_descent_on_an_embedding_has_the_bits_of_its_parts(
+    indices: list[int], width: int, lib: object, seed: int
+) -> None:
+    assert callable(lib)
+    made, random = lib(), np.random.default_rng(seed)
+    w, gy = numbers(random, 40, width), numbers(random, len(indices), width)
+    attributes: dict[str, Attribute] = {"axis": 0, "shape": (40, width)}
+    named = np.int32(indices)
+    expected = one("Sgd", {}, [w, one("GatherGrad", attributes, [named, gy], made), LR], made)
+    assert bits(one("GatherGradSgd", attributes, [w, named, gy, LR], made)) == bits(expected)
+
+
+def test_a_bad_index_leaves_the_table_as_it_was() -> None:
+    """State is old or new, never a mixture: indices are checked before anything is written."""
+    w = np.ones((9, 4), np.float32)
+    with pytest.raises(KernelError):
+        run_kernel(
+            "GatherGradSgd", {"axis": 0, "shape": (9, 4)}, [w, np.int32([1, 9]), np.ones((2, 4), np.float32), LR]
+        )
