@@ -73,6 +73,10 @@ bench-poet: setup ## POET's own problems: its formulation beside poetc, same HiG
 bench-zoo: setup-test ## analyze and solve every outside model file; resumable: build/zoo.csv
 	$(BIN)/python -m bench.zoo --models "$(MODELS)" $(BENCH_ARGS)
 
+.PHONY: bench-fusion
+bench-fusion: setup-test ## what operator fusion gives on every network of the zoo; resumable: build/fusion.csv
+	$(BIN)/python -m bench.fusion --models "$(MODELS)/zoo" $(BENCH_ARGS)
+
 .PHONY: sizes
 sizes: setup-test setup-arm ## measure the code of the runtime anew, for predictions, and the sizes that tests track
 	$(BIN)/python scripts/code_sizes.py

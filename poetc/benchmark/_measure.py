@@ -126,7 +126,8 @@ def measure(
 
 
 def _step(graph: Graph, optimizer: str) -> TrainingGraph:
-    return passes.run_standard(training.build(graph, TrainingOptions(optimizer=optimizer)))
+    """Not fused: a fused operator costs like its parts (`OpSpec.cost_like`)."""
+    return passes.run_standard(training.build(graph, TrainingOptions(optimizer=optimizer, fusion=False)))
 
 
 def _measure_on_board(graph: Graph, board: str, profile: DeviceProfile, progress: Progress) -> list[Measurement]:

@@ -24,7 +24,8 @@ GRADIENT_TOLERANCE = 2e-5
 # last place of the largest. A gradient whose terms cancel (a key bias of attention) is rounding noise of that size.
 GRADIENT_FLOOR = float(np.finfo(np.float32).eps) / GRADIENT_TOLERANCE
 
-# A learning rate, a power of two, beside whose step the weights vanish: what they move by is the gradient to full precision.
+# A learning rate, a power of two, beside whose step the weights vanish: how far they move is the gradient, to full
+# precision.
 TELLING_RATE = 2.0**30
 
 

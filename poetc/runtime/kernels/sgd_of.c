@@ -56,41 +56,67 @@ int poetc_op_gather_grad_sgd(const poetc_call *call)
     return POETC_OK;
 }
 
-#define PIECE 64 /* results of a row that are made together */
+/* A row of w[.., N] against a column of a, `m` apart, times b[depth, N]. One product is stored as it is, as in matmul.c; a sum
+ * begins with zero. */
+static void descend_row(float *w, const float *a, ptrdiff_t m, const float *b, int32_t n, int32_t depth, float lr)
+{
+    int32_t j = 0, k;
+#if POETC_LANES == 1
+    for (; j + 4 <= n; j += 4) {
+        const float *from = b + j, *old = w;
+        float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f;
+        POETC_QUAD_A(p);
+        POETC_QUAD_B(q);
+        if (depth == 1) {
+            POETC_LOAD_QUAD(q, from);
+            s0 = q0 * *a, s1 = q1 * *a, s2 = q2 * *a, s3 = q3 * *a;
+        } else {
+            for (k = 0; k < depth; k++, from += n - 4) {
+                const float factor = a[k * m];
+                POETC_LOAD_QUAD(q, from);
+                POETC_MULTIPLY_ADD(s0, q0, factor);
+                POETC_MULTIPLY_ADD(s1, q1, factor);
+                POETC_MULTIPLY_ADD(s2, q2, factor);
+                POETC_MULTIPLY_ADD(s3, q3, factor);
+            }
+        }
+        POETC_LOAD_QUAD(p, old);
+        POETC_MULTIPLY_SUBTRACT(p0, s0, lr);
+        POETC_MULTIPLY_SUBTRACT(p1, s1, lr);
+        POETC_MULTIPLY_SUBTRACT(p2, s2, lr);
+        POETC_MULTIPLY_SUBTRACT(p3, s3, lr);
+        POETC_STORE_QUAD(w, p);
+    }
+#else
+    for (; j + POETC_LANES <= n; j += POETC_LANES, w += POETC_LANES) {
+        const float *from = b + j;
+        poetc_vector sum = {0};
+        if (depth == 1)
+            sum = poetc_vector_load(from) * *a;
+        else
+            for (k = 0; k < depth; k++, from += n)
+                POETC_ADD_SCALED(sum, poetc_vector_load(from), a[k * m]);
+        poetc_vector_store(w, poetc_vector_load(w) - sum * lr);
+    }
+#endif
+    for (; j < n; j++, w++) {
+        float sum = depth == 1 ? b[j] * *a : 0.0f;
+        for (k = 0; depth > 1 && k < depth; k++)
+            POETC_MULTIPLY_ADD(sum, b[(ptrdiff_t)k * n + j], a[k * m]);
+        POETC_MULTIPLY_SUBTRACT(*w, sum, lr);
+    }
+}
 
 /* w[M,N], a[K,M], b[K,N], lr -> w - lr a' b. ints: M, N, K, where K is at most the terms of one block of matmul.c. */
 int poetc_op_matmul_sgd(const poetc_call *call);
 int poetc_op_matmul_sgd(const poetc_call *call)
 {
-    const int32_t m = call->ints[0], n = call->ints[1], depth = call->ints[2];
+    const int32_t m = call->ints[0], n = call->ints[1];
     const float *a = poetc_in(call, 1), *b = poetc_in(call, 2), lr = *(const float *)poetc_in(call, 3);
     float *w = poetc_out(call, 4);
-    int32_t row, column, j, k;
-    for (row = 0; row < m; row++, w += n) {
-        for (column = 0; column < n; column += PIECE) {
-            const int32_t count = poetc_min(PIECE, n - column);
-            const float *from = b + column;
-            float sum[PIECE];
-            for (k = 0; k < depth; k++, from += n) {
-                const float factor = a[(ptrdiff_t)k * m + row];
-                j = 0;
-#if POETC_LANES > 1
-                for (; j + POETC_LANES <= count; j += POETC_LANES) {
-                    const poetc_vector product = poetc_vector_load(from + j) * factor;
-                    poetc_vector total = {0};
-                    if (k)
-                        total = poetc_vector_load(sum + j);
-                    poetc_vector_store(sum + j, depth > 1 ? total + product : product);
-                }
-#endif
-                for (; j < count; j++) {
-                    const float product = from[j] * factor;
-                    sum[j] = depth > 1 ? (k ? sum[j] : 0.0f) + product : product;
-                }
-            }
-            poetc_descend(w + column, sum, lr, count);
-        }
-    }
+    int32_t row;
+    for (row = 0; row < m; row++, w += n)
+        descend_row(w, a + row, m, b, n, call->ints[2], lr);
     return POETC_OK;
 }
 
