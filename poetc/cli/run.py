@@ -44,7 +44,11 @@ def _complete_board(context: click.Context, parameter: click.Parameter, incomple
 )
 @_options.numerics_option
 @_options.checkpoint_option
-@click.option("--gradients", is_flag=True, help="Also a checksum of all gradients of every step.")
+@click.option(
+    "--gradients",
+    is_flag=True,
+    help="Also a checksum of the gradients of every step: of all that are tensors (solve --no-fusion: all).",
+)
 @click.option("--keep", type=_options.DIRECTORY, metavar="DIR", help="Keep the project, the card and the state there.")
 @_options.output_options
 def run(directory: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:

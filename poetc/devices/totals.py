@@ -50,7 +50,8 @@ def compute_totals(graph: Graph) -> Totals:
             forward.update(op.outputs)
         elif op.phase is Phase.BACKWARD:
             read.update(roots[t] for t in op.inputs)
-    trained = graph.gradients if isinstance(graph, TrainingGraph) else ()
+    updated = graph.updates if isinstance(graph, TrainingGraph) else ()
+    trained = [t for t in updated if graph.tensors[t].role is Role.PARAMETER]
     weights = [t for t in given if t.role is Role.PARAMETER or (t.role is Role.CONSTANT and t.name in graph.values)]
     first = graph.tensors[graph.inputs[0]].shape if graph.inputs else ()
     return Totals(

@@ -142,7 +142,8 @@ class Graph:
 class TrainingGraph(Graph):
     """A Graph with the whole training step in `operators`.
 
-    `gradients` maps a trained parameter to the tensor that holds its whole gradient; `zero_gradients` names parameters
+    `gradients` maps a trained parameter to the tensor that holds its whole gradient, where there is one (fusion leaves
+    out those that only the update would read); `zero_gradients` names parameters
     whose gradient is zero whatever the data, so that they are not updated; `updates` maps a state tensor to its next
     version; `options` records how it was made (loss, optimizer, learning rate, batch-norm mode, ...).
     """
