@@ -1,6 +1,6 @@
 """Instructions a multiply-accumulate of every operator of a training step, counted on an emulated board.
 
-    python -m bench.instructions [--board mps2-an386] [--numerics portable] [--batch 1] [MODEL ...]
+    python -m bench.instructions [--board mps2-an386] [--numerics portable] [--batch 1] [--no-fusion] [MODEL ...]
 
 A MODEL is an ONNX file or a network of demo/boards (lenet5, ds-cnn, resnet, mobilenet, ...). Counts are exact and do
 not depend on how busy this machine is; a cycle is another matter, which QEMU does not model.
@@ -26,17 +26,17 @@ from poetc.training import TrainingOptions
 MODELS = ("lenet5", "resnet", "ds-cnn")
 
 
-def training_step(source: Path, batch: int) -> tuple[TrainingGraph, Program]:
+def training_step(source: Path, batch: int, fusion: bool) -> tuple[TrainingGraph, Program]:
     """A keep-all schedule with plain SGD."""
     graph = frontend.load(source, batch=batch)
-    step = passes.run_standard(training.build(graph, TrainingOptions(learning_rate=0.01)))
+    step = passes.run_standard(training.build(graph, TrainingOptions(learning_rate=0.01, fusion=fusion)))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
     schedule = keep_all(problem)
     return step, codegen.lower(step, problem, schedule, pack(problem, schedule))
 
 
-def count(source: Path, batch: int, board: str, numerics: codegen.Numerics, all_rows: bool) -> None:
-    step, program = training_step(source, batch)
+def count(source: Path, batch: int, board: str, numerics: codegen.Numerics, all_rows: bool, fusion: bool) -> None:
+    step, program = training_step(source, batch, fusion)
     with tempfile.TemporaryDirectory(prefix="poetc-count-") as scratch:
         firmware = codegen.build_firmware(program, step.values, board, Path(scratch), numerics=numerics)
         run = codegen.execute(firmware, [codegen.sample_inputs(program, 0)])
@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--board", default="mps2-an386")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--numerics", choices=("portable", "fast"), default="portable")
+    parser.add_argument("--no-fusion", action="store_false", dest="fusion")
     parser.add_argument("--rows", action="store_true", help="a line for every operator")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="poetc-count-") as scratch:
@@ -79,7 +80,7 @@ def main() -> None:
             source = Path(model)
             if model in networks.NETWORKS:
                 source = networks.write(model, Path(scratch) / f"{model}.onnx")
-            count(source, options.batch, options.board, options.numerics, options.rows)
+            count(source, options.batch, options.board, options.numerics, options.rows, options.fusion)
 
 
 if __name__ == "__main__":
