@@ -56,8 +56,7 @@ int poetc_op_gather_grad_sgd(const poetc_call *call)
     return POETC_OK;
 }
 
-/* A row of w[.., N] against a column of a, `m` apart, times b[depth, N]. One product is stored as it is, as in matmul.c; a sum
- * begins with zero. */
+/* A row of w[.., N] against a column of a, `m` apart, times b[depth, N]. */
 static void descend_row(float *w, const float *a, ptrdiff_t m, const float *b, int32_t n, int32_t depth, float lr)
 {
     int32_t j = 0, k;
@@ -67,18 +66,13 @@ static void descend_row(float *w, const float *a, ptrdiff_t m, const float *b, i
         float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f;
         POETC_QUAD_A(p);
         POETC_QUAD_B(q);
-        if (depth == 1) {
+        for (k = 0; k < depth; k++, from += n - 4) {
+            const float factor = a[k * m];
             POETC_LOAD_QUAD(q, from);
-            s0 = q0 * *a, s1 = q1 * *a, s2 = q2 * *a, s3 = q3 * *a;
-        } else {
-            for (k = 0; k < depth; k++, from += n - 4) {
-                const float factor = a[k * m];
-                POETC_LOAD_QUAD(q, from);
-                POETC_MULTIPLY_ADD(s0, q0, factor);
-                POETC_MULTIPLY_ADD(s1, q1, factor);
-                POETC_MULTIPLY_ADD(s2, q2, factor);
-                POETC_MULTIPLY_ADD(s3, q3, factor);
-            }
+            POETC_MULTIPLY_ADD(s0, q0, factor);
+            POETC_MULTIPLY_ADD(s1, q1, factor);
+            POETC_MULTIPLY_ADD(s2, q2, factor);
+            POETC_MULTIPLY_ADD(s3, q3, factor);
         }
         POETC_LOAD_QUAD(p, old);
         POETC_MULTIPLY_SUBTRACT(p0, s0, lr);
@@ -91,19 +85,48 @@ static void descend_row(float *w, const float *a, ptrdiff_t m, const float *b, i
     for (; j + POETC_LANES <= n; j += POETC_LANES, w += POETC_LANES) {
         const float *from = b + j;
         poetc_vector sum = {0};
-        if (depth == 1)
-            sum = poetc_vector_load(from) * *a;
-        else
-            for (k = 0; k < depth; k++, from += n)
-                POETC_ADD_SCALED(sum, poetc_vector_load(from), a[k * m]);
+        for (k = 0; k < depth; k++, from += n)
+            POETC_ADD_SCALED(sum, poetc_vector_load(from), a[k * m]);
         poetc_vector_store(w, poetc_vector_load(w) - sum * lr);
     }
 #endif
     for (; j < n; j++, w++) {
-        float sum = depth == 1 ? b[j] * *a : 0.0f;
-        for (k = 0; depth > 1 && k < depth; k++)
+        float sum = 0.0f;
+        for (k = 0; k < depth; k++)
             POETC_MULTIPLY_ADD(sum, b[(ptrdiff_t)k * n + j], a[k * m]);
         POETC_MULTIPLY_SUBTRACT(*w, sum, lr);
+    }
+}
+
+/* The same for one term, which is no sum: nothing is added to zero, as in matmul.c. */
+static void descend_row_by_one(float *w, float factor, const float *b, int32_t n, float lr)
+{
+#if POETC_LANES == 1
+    int32_t j;
+    POETC_UNROLL_4
+    for (j = n / 4; j > 0; j--) {
+        const float *old = w;
+        POETC_QUAD_A(p);
+        POETC_QUAD_B(q);
+        POETC_LOAD_QUAD(q, b);
+        POETC_LOAD_QUAD(p, old);
+        q0 *= factor, q1 *= factor, q2 *= factor, q3 *= factor;
+        POETC_MULTIPLY_SUBTRACT(p0, q0, lr);
+        POETC_MULTIPLY_SUBTRACT(p1, q1, lr);
+        POETC_MULTIPLY_SUBTRACT(p2, q2, lr);
+        POETC_MULTIPLY_SUBTRACT(p3, q3, lr);
+        POETC_STORE_QUAD(w, p);
+    }
+    n %= 4;
+#else
+    for (; n >= POETC_LANES; n -= POETC_LANES, w += POETC_LANES, b += POETC_LANES) {
+        const poetc_vector product = poetc_vector_load(b) * factor;
+        poetc_vector_store(w, poetc_vector_load(w) - product * lr);
+    }
+#endif
+    for (; n > 0; n--, w++, b++) {
+        const float product = *b * factor;
+        POETC_MULTIPLY_SUBTRACT(*w, product, lr);
     }
 }
 
@@ -115,8 +138,12 @@ int poetc_op_matmul_sgd(const poetc_call *call)
     const float *a = poetc_in(call, 1), *b = poetc_in(call, 2), lr = *(const float *)poetc_in(call, 3);
     float *w = poetc_out(call, 4);
     int32_t row;
-    for (row = 0; row < m; row++, w += n)
-        descend_row(w, a + row, m, b, n, call->ints[2], lr);
+    for (row = 0; row < m; row++, w += n) {
+        if (call->ints[2] == 1)
+            descend_row_by_one(w, a[row], b, n, lr);
+        else
+            descend_row(w, a + row, m, b, n, call->ints[2], lr);
+    }
     return POETC_OK;
 }
 
