@@ -18,7 +18,10 @@ import time
 from pathlib import Path
 
 from poetc import codegen, frontend, passes, solvers, training
+from poetc.codegen.program import Call, Program
 from poetc.devices import build_problem, load_profile
+from poetc.graph import TrainingGraph
+from poetc.ops import bind, spec
 from poetc.scheduling import keep_all, keep_all_peak_bytes, pack
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
@@ -78,8 +81,11 @@ class Worker:
         self._process.wait()
 
 
-def run_poetc(source: Path, budget_percent: int, contract: bool) -> None:
-    """The worker of poetc."""
+def cflags(contract: bool) -> str:
+    return f"{CFLAGS} -ffp-contract=fast" if contract else CFLAGS
+
+
+def lower(source: Path, budget_percent: int) -> tuple[TrainingGraph, Program]:
     step = passes.run_standard(training.build(frontend.load(source), TrainingOptions(learning_rate=1e-4)))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
     schedule = keep_all(problem)
@@ -87,9 +93,13 @@ def run_poetc(source: Path, budget_percent: int, contract: bool) -> None:
         budget = keep_all_peak_bytes(problem) * budget_percent // 100
         problem = build_problem(step, load_profile("host"), budget_bytes=budget)
         schedule = solvers.solve(problem, "poetc", SolveOptions(time_limit_s=30))
-    program = codegen.lower(step, problem, schedule, pack(problem, schedule))
-    flags = f"{CFLAGS} -ffp-contract=fast" if contract else CFLAGS
-    with codegen.build_host([program], step.values, cflags=flags) as model:
+    return step, codegen.lower(step, problem, schedule, pack(problem, schedule))
+
+
+def run_poetc(source: Path, budget_percent: int, contract: bool) -> None:
+    """The worker of poetc."""
+    step, program = lower(source, budget_percent)
+    with codegen.build_host([program], step.values, cflags=cflags(contract)) as model:
         inputs = codegen.sample_inputs(program, 0)
         model.run(inputs)
         places = [(model._view(b.operand), inputs[b.name]) for b in codegen.all_inputs(program)]
@@ -103,6 +113,75 @@ def run_poetc(source: Path, budget_percent: int, contract: bool) -> None:
                 if model._dll.poetc_run(runtime):
                     raise SystemExit("poetc_run failed")
             print(1e3 * (time.process_time() - start) / int(line), model.arena.size, flush=True)
+
+
+PEAK = r"""
+#include <stdint.h>
+#include <stdio.h>
+#include <time.h>
+typedef float vector __attribute__((vector_size(LANES * 4)));
+int main(void)
+{
+    vector sum[12], factor = (vector){0} + 0.999f, term = (vector){0} + 1e-3f;
+    double best = 0;
+    _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++)
+        sum[i] = (vector){0} + (float)i;
+    for (int round = 0; round < 9; round++) {
+        struct timespec a, b;
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
+        for (int k = 0; k < 4000000; k++) {
+            _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++)
+            {
+                sum[i] = sum[i] * factor + term;
+                __asm__ volatile("" : "+v"(sum[i]));
+            }
+        }
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
+        double s = (b.tv_sec - a.tv_sec) + 1e-9 * (b.tv_nsec - a.tv_nsec), rate = 4e6 * 12 * LANES / s;
+        best = rate > best ? rate : best;
+    }
+    printf("%.0f", best);
+    return 0;
+}
+"""
+
+
+def peak_macs(folder: Path) -> float:
+    """Fused multiply-adds a second of one core, in registers."""
+    source, program = folder / "peak.c", folder / "peak"
+    source.write_text(PEAK)
+    defines = subprocess.run(["cc", "-march=native", "-dM", "-E", "-xc", "/dev/null"], capture_output=True, text=True)
+    lanes = 16 if "__AVX512F__" in defines.stdout else 8 if "__AVX__" in defines.stdout else 4
+    subprocess.run(["cc", *CFLAGS.split(), f"-DLANES={lanes}", "-o", program, source], check=True)
+    return float(subprocess.run([program], check=True, capture_output=True, text=True).stdout)
+
+
+def operators(name: str, batch: int, rounds: int, torch: str, contract: bool) -> None:
+    """Every operator of a step: time, and multiply-accumulates a second beside the core's peak."""
+    with tempfile.TemporaryDirectory(prefix="poetc-bench-") as scratch:
+        folder = Path(scratch)
+        source = folder / "model.onnx"
+        export = [torch, str(HERE / "peer_torch.py"), "export", name, str(batch), str(source)]
+        subprocess.run(export, check=True, capture_output=True)
+        peak = peak_macs(folder)
+        step, program = lower(source, 100)
+        times = codegen.time_program(program, step.values, repeats=10 * rounds, cflags=cflags(contract))
+    kinds = {op.name: op for op in step.operators}
+    rows: dict[tuple[str, str], list[int]] = {}
+    for instruction, time_ns in zip(program.instructions, times.instruction_ns, strict=True):
+        if isinstance(instruction, Call):
+            op = kinds[instruction.operator]
+            bound = bind(op, step.tensors)
+            shapes = " ".join("x".join(map(str, t.shape)) for t in (*bound.inputs, *bound.outputs))
+            row = rows.setdefault((instruction.symbol.removeprefix("poetc_op_"), shapes), [0, 0, 0])
+            row[0], row[1], row[2] = row[0] + 1, row[1] + time_ns, row[2] + spec(op.kind).work(bound).macs
+    total, macs = sum(row[1] for row in rows.values()), sum(row[2] for row in rows.values())
+    print(f"{name} b{batch}{' --contract' if contract else ''}: peak {peak / 1e9:.1f} G MAC/s of one core")
+    for (symbol, shapes), (count, time_ns, work) in sorted(rows.items(), key=lambda r: -r[1][1]):
+        share = f"{100e9 * work / max(1, time_ns) / peak:5.1f} %" if work else "       "
+        print(f"  {time_ns / 1e3:9.1f} us {100 * time_ns / total:5.1f} % {count:4} x  peak {share} {symbol}: {shapes}")
+    share = 100e9 * macs / total / peak
+    print(f"  {total / 1e6:9.3f} ms in all, {macs / 1e6:.1f} M MAC, {share:.1f} % of the peak", flush=True)
 
 
 def compare(name: str, batch: int, rounds: int, torch: str, ort: str, budgets: list[int], contract: bool) -> None:
@@ -144,6 +223,7 @@ def main() -> None:
     parser.add_argument("--budgets", nargs="*", type=int, default=[100, 50], help="percent of the keep-all peak")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--contract", action="store_true", help="with fused multiply-adds")
+    parser.add_argument("--operators", action="store_true", help="time every operator of poetc's step, no peers")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -151,6 +231,9 @@ def main() -> None:
         return
     for name in options.models:
         for batch in options.batches:
+            if options.operators:
+                operators(name, batch, options.rounds, options.torch, options.contract)
+                continue
             compare(name, batch, options.rounds, options.torch, options.ort, options.budgets, options.contract)
 
 

@@ -30,6 +30,12 @@ LARGE = [
             ((2, 3, 60, 45), (3, 1, 3, 3), {"group": 3, "strides": (2, 2), "pads": (1, 1, 1, 1)}),
             ((1, 4, 9, 70), (4, 1, 5, 4), {"group": 4, "strides": (1, 3), "dilations": (2, 2), "pads": (4, 3, 1, 2)}),
             ((1, 2, 5, 6), (2, 1, 3, 3), {"group": 2, "pads": (3, 3, 3, 3)}),
+            # of few channels, whose padded images are read in place of packed windows
+            ((2, 1, 28, 28), (6, 1, 5, 5), {"pads": (2, 2, 2, 2)}),
+            ((2, 6, 14, 14), (16, 6, 5, 5), {}),
+            ((1, 3, 17, 33), (29, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+            ((1, 7, 11, 47), (25, 7, 3, 4), {"pads": (2, 1, 1, 3), "dilations": (2, 1)}),
+            ((1, 8, 9, 31), (26, 4, 3, 3), {"group": 2, "pads": (1, 2, 0, 1)}),
             ((1, 130, 6, 6), (14, 130, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
         )
         for case in convolution.three(image, weight, attributes, bias=True, gradient=False)

@@ -4,6 +4,7 @@
  * Columns are numbered over the batch, image after image, so that small images share a register block. */
 #include "poetc_convolution.h"
 #include "poetc_descend.h"
+#include "poetc_direct.h"
 #include "poetc_gemm.h"
 
 #define COLUMNS POETC_GEMM_COLUMNS
@@ -266,8 +267,11 @@ int poetc_op_conv_packed(const poetc_call *call)
     const int32_t outputs = c.outputs / c.group, k = inputs * c.kernel_h * c.kernel_w;
     const int32_t depth = call->ints[18], total = c.batch * pixels;
     const int pointwise = is_pointwise(&c);
-    const poetc_gemm_space space = poetc_gemm_carve(poetc_out(call, c.has_bias ? 4 : 3), call->ints[17], depth, 0);
+    float *workspace = poetc_out(call, c.has_bias ? 4 : 3);
+    const poetc_gemm_space space = poetc_gemm_carve(workspace, call->ints[17], depth, 0);
     int32_t group, column, first;
+    if (!pointwise && direct_conv(&c, x, w, bias, y, workspace, call->ints[17], depth))
+        return POETC_OK;
     for (group = 0; group < c.group; group++) {
         const float *image = x + (ptrdiff_t)group * inputs * c.height * c.width;
         poetc_gemm g;
@@ -484,6 +488,8 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
     const poetc_gemm_space space = poetc_gemm_carve(workspace, call->ints[17], depth, 0);
     const int pointwise = is_pointwise(&c);
     int32_t group, column, first, n, o;
+    if (!pointwise && direct_grad_weight(&c, x, gy, to, lr, workspace, call->ints[17], depth))
+        return;
     for (group = 0; group < c.group; group++) {
         const float *image = x + (ptrdiff_t)group * inputs * c.height * c.width;
         float *part = to + (ptrdiff_t)group * outputs * width;
@@ -612,6 +618,8 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
     const poetc_gemm_space space = poetc_gemm_carve(workspace + held, size - held, depth, 1);
     const int pointwise = held == 0;
     int32_t group, channel, row, column, first, n, i;
+    if (!pointwise && direct_grad_input(&c, gy, w, bias, gx, workspace, size, depth))
+        return POETC_OK;
     if (!pointwise) {
         float *to = gx;
         for (n = 0; n < c.batch; n++)
