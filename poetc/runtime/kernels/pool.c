@@ -39,7 +39,7 @@ static void inside(int32_t start, int32_t kernel, int32_t dilation, int32_t size
 static void max_of_four(const float *upper, const float *lower, int32_t count, float *y, uint8_t *where)
 {
     int32_t i = 0;
-#if POETC_LANES > 1 && !defined(POETC_HELIUM) /* left to itself GCC makes branches of it */
+#if POETC_LANES > 1 && defined(__SSE2__) /* left to itself GCC makes branches of it */
     typedef int32_t mask __attribute__((vector_size(16)));
     typedef uint8_t bytes __attribute__((vector_size(4)));
     const mask even = {0, 2, 4, 6}, odd = {1, 3, 5, 7};
