@@ -25,7 +25,7 @@ Order = tuple[int, ...]
 HEATS = (0.2, 0.05, 0.01, 0.2, 0.05)  # of the annealings
 MOVES_PER_OPERATOR, MOVES, MOVES_X_OPERATORS = 150, 8000, 1_000_000  # per annealing: the least of three limits
 RACED, RUNS, RUNS_X_OPERATORS = 3, 12, 2000  # orders that are raced, and runs of each
-BOUND_EVERY, TINY_SHARE = 2, 1e-3  # of the single cuts, every so many bound an order, without the smallest tensors
+BOUND_EVERY, TINY_SHARE = 4, 1e-3  # of the single cuts, every so many bound an order, without the smallest tensors
 MOST_OPERATORS = 1500  # larger problems keep their order: a few hundred moves find nothing there
 
 

@@ -37,7 +37,7 @@ PUBLISHED, PUBLISHED_OPERATORS = (chen_greedy, kusumoto_approx, dtr, dtr_eq, mel
 TINY_OPERATORS, EXHAUSTIVE_OPERATORS, EXHAUSTIVE_STATES = 12, 40, 30_000
 # Work on a relaxation: HiGHS's rounds at the root (its bound stands still after about as many), then nodes.
 CUT_ROUNDS, CUT_NODES, CUT_NODES_X_ENTRIES = 100, 200, 10_000_000
-CUT_ENTRIES = 500_000  # with more coefficients the bound of a relaxation with several cuts stays below that of one cut
+CUT_ENTRIES = 1_500_000  # relaxations with more coefficients are not tried
 STAGED_OPERATORS, STAGED_NODES = 100, 200
 SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: where plans need too much RAM shows soon
 # Runs of the heuristic, between two relaxations a quarter of them: about as long as a relaxation takes.
