@@ -14,6 +14,8 @@ from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions,
 
 Progress = Callable[[str], None]
 PACK_ATTEMPTS = 6
+SOLVE_SHARE, AGAIN_SHARE = 0.9, 0.02  # of the time limit: the first solve; at least, each for a smaller budget
+SMALLEST_SHARE = 0.1  # at most, the search for the schedule of least RAM when nothing else fits
 MINIMUM_SEARCH_S = 10.0
 
 
@@ -68,9 +70,11 @@ def solve_and_pack(
         found = "no schedule yet" if event.objective is None else f"best {event.objective}"
         progress(f"{event.stage}: {found}, bound {event.bound}")
 
-    stop_at = time.monotonic() + options.time_limit_s
+    limit_s = options.time_limit_s
+    stop_at = time.monotonic() + limit_s
+    search_s = min(search_s, max(1.0, SMALLEST_SHARE * limit_s))
     try:
-        solved = first = solvers.solve(problem, solver, options, report)
+        solved = first = solvers.solve(problem, solver, replace(options, time_limit_s=SOLVE_SHARE * limit_s), report)
     except InfeasibleError as error:
         raise _with_smallest(problem, error, progress, search_s) from error
     except LimitError as error:
@@ -78,13 +82,14 @@ def solve_and_pack(
     solved, plan = _less_ahead(problem, first, _packed(problem, first))
     first = solved
     budget, order = problem.budget_bytes, first_executions(first)  # what was proven is about this order
-    for _ in range(PACK_ATTEMPTS):
+    for attempt in range(PACK_ATTEMPTS):
         excess = ram_bytes(problem, plan) - problem.budget_bytes
         if excess <= 0:
             return _relabelled(problem, solved, first), plan
-        budget -= excess
+        budget -= excess * (2 + attempt) // 2  # other schedules pack otherwise: more and more is put aside
         progress(f"packing needs {excess} bytes too much: solving for {budget}")
-        remaining = max(stop_at - time.monotonic(), options.time_limit_s / PACK_ATTEMPTS)
+        # What is left is shared with the packing and the attempts to come.
+        remaining = max((stop_at - time.monotonic()) / 3, AGAIN_SHARE * limit_s)
         tighter = solvers.reordered(replace(problem, budget_bytes=budget), order)
         again = replace(options, time_limit_s=remaining, fixed_order=True)
         try:

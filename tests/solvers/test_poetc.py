@@ -264,3 +264,29 @@ def test_a_bound_for_stages_alone_is_labelled() -> None:
         assert staged == ("bound: staged MILP" in proof.method)
         labelled += staged
     assert 1 <= labelled <= 2
+
+
+def test_a_schedule_is_reported_before_orders_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = with_budget(training_problem(Random(3), 8), 0.6)
+    events: list[Event] = []
+    known: list[int] = []
+
+    def no_order(*_: object) -> None:
+        known.append(len(events))
+
+    monkeypatch.setattr("poetc.solvers.poetc.best_order", no_order)
+    schedule = solve(problem, options=SolveOptions(time_limit_s=10), progress=events.append)
+    assert known == [1]
+    first = events[0].objective
+    assert first is not None
+    assert all(e.objective is not None and e.objective <= first for e in events)
+    assert schedule.proof.objective <= first
+    monkeypatch.setattr("poetc.solvers.poetc._solve_any_order", raise_limit)
+    kept = solve(problem, options=SolveOptions(time_limit_s=10))
+    assert kept.proof.objective == first
+    assert kept.proof.status is Status.LIMIT
+    verify(problem, kept)
+
+
+def raise_limit(*_: object) -> None:
+    raise LimitError("found nothing")
