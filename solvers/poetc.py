@@ -438,9 +438,9 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
 
 
 def _at_once(problem: Problem, options: SolveOptions) -> Schedule | None:
-    """What one run of each kind finds under the problem's own order, before anything that takes long is begun."""
+    """What the first run that succeeds, of one of each kind, finds under the problem's own order."""
     race = Race(problem, options.seed, math.inf)
-    race.run(len(race.arms), 0.0)
+    race.run(len(race.arms), math.inf)
     if race.incumbent is None:
         return None
     steps = Completer(problem).run(race.model.actions(race.incumbent.codes)).steps

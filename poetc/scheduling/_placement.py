@@ -21,6 +21,7 @@ Ints = npt.NDArray[np.int64]
 
 SEARCH_PLACEMENTS = 150_000  # at most, after the greedy orders: about 2 s
 PLACEMENTS_PER_RECTANGLE = 500  # the same for few rectangles
+PLACEMENTS_X_RECTANGLES = 150_000_000  # and for many, where each takes longer
 FLOOR_ATTEMPTS, OTHER_ATTEMPTS = 3, 16  # each half of the work, or all of it with no attempt at the floor
 
 
@@ -53,7 +54,7 @@ def place(
             best, best_top = placer.offsets.copy(), placer.top()
         if best_top <= floor:
             break
-    work = min(placements, PLACEMENTS_PER_RECTANGLE * len(free))
+    work = min(placements, PLACEMENTS_PER_RECTANGLE * len(free), PLACEMENTS_X_RECTANGLES // len(free))
     attempts = [] if rough else [(attempt, work // (2 * FLOOR_ATTEMPTS)) for attempt in range(FLOOR_ATTEMPTS)]
     for attempt, attempt_work in attempts:
         if best_top > floor and _squeaky_wheel(placer, orders[attempt], floor, Random(attempt), attempt_work):
