@@ -15,6 +15,7 @@ from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions,
 Progress = Callable[[str], None]
 PACK_ATTEMPTS = 6
 SOLVE_SHARE, AGAIN_SHARE = 0.9, 0.02  # of the time limit: the first solve; at least, each for a smaller budget
+AGAIN_S = 2.0  # and never less than what some runs of the heuristic take on thousands of operators
 SMALLEST_SHARE = 0.1  # at most, the search for the schedule of least RAM when nothing else fits
 MINIMUM_SEARCH_S = 10.0
 
@@ -89,7 +90,7 @@ def solve_and_pack(
         budget -= excess * (2 + attempt) // 2  # other schedules pack otherwise: more and more is put aside
         progress(f"packing needs {excess} bytes too much: solving for {budget}")
         # What is left is shared with the packing and the attempts to come.
-        remaining = max((stop_at - time.monotonic()) / 3, AGAIN_SHARE * limit_s)
+        remaining = max((stop_at - time.monotonic()) / 3, AGAIN_SHARE * limit_s, AGAIN_S)
         tighter = solvers.reordered(replace(problem, budget_bytes=budget), order)
         again = replace(options, time_limit_s=remaining, fixed_order=True)
         try:

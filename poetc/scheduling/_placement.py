@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 
 SEARCH_PLACEMENTS = 150_000  # at most, after the greedy orders: about 2 s
 PLACEMENTS_PER_RECTANGLE = 500  # the same for few rectangles
-PLACEMENTS_X_RECTANGLES = 150_000_000  # and for many, where each takes longer
+PLACEMENTS_X_RECTANGLES = 450_000_000  # and for many, where each takes longer
 FLOOR_ATTEMPTS, OTHER_ATTEMPTS = 3, 16  # each half of the work, or all of it with no attempt at the floor
 
 
