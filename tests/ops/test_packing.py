@@ -30,6 +30,12 @@ LARGE = [
             ((2, 3, 60, 45), (3, 1, 3, 3), {"group": 3, "strides": (2, 2), "pads": (1, 1, 1, 1)}),
             ((1, 4, 9, 70), (4, 1, 5, 4), {"group": 4, "strides": (1, 3), "dilations": (2, 2), "pads": (4, 3, 1, 2)}),
             ((1, 2, 5, 6), (2, 1, 3, 3), {"group": 2, "pads": (3, 3, 3, 3)}),
+            ((1, 3, 8, 16), (3, 1, 3, 3), {"group": 3, "strides": (1, 2), "pads": (1, 3, 1, 1)}),
+            ((2, 2, 14, 16), (2, 1, 3, 3), {"group": 2, "strides": (1, 2), "pads": (3, 0, 2, 3)}),
+            ((1, 2, 9, 16), (2, 1, 3, 3), {"group": 2, "strides": (2, 2), "pads": (0, 1, 1, 6)}),
+            # columns of one pixel: what is copied four at a time would reach beyond the next row
+            ((2, 2, 5, 1), (2, 1, 3, 3), {"group": 2, "strides": (3, 3), "pads": (2, 2, 1, 1)}),
+            ((2, 2, 6, 1), (2, 1, 3, 1), {"group": 2}),
             # of few channels, whose padded images are read in place of packed windows
             ((2, 1, 28, 28), (6, 1, 5, 5), {"pads": (2, 2, 2, 2)}),
             ((2, 6, 14, 14), (16, 6, 5, 5), {}),

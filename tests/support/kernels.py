@@ -186,7 +186,8 @@ def run_kernel(
     always obeyed).
 
     Outputs and workspace start as garbage; guard bytes around every operand, and inputs that are not overwritten, are
-    compared afterwards. Raises KernelError if the kernel returns an error code.
+    compared afterwards, and the workspace must have been used up to its end. Raises KernelError if the kernel returns
+    an error code.
     """
     op = bind_kind(kind, attributes, inputs)
     kernel = spec(kind).kernel(op)
@@ -241,6 +242,9 @@ def run_kernel(
             )
     if code:
         raise KernelError(kernel.symbol, code)
+    if kernel.workspace_bytes:  # else the peak that is measured would not be the one predicted
+        end = offsets[-1] + kernel.workspace_bytes
+        assert (arena[end - 4 : end] != 0xFF).any(), f"{kernel.symbol} leaves the end of its workspace untouched"
     first = len(op.inputs)
     return tuple(
         np.frombuffer(arena[offsets[first + i] :][: t.size_bytes].tobytes(), t.dtype.numpy).reshape(t.shape)

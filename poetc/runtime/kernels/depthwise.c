@@ -39,6 +39,8 @@ static void copy_rows(float *to, int32_t to_step, const float *from, int32_t fro
 {
     const int32_t quads = (width + 3) / 4;
     int32_t i;
+    for (; width == 1 && rows > 1; rows--, from += from_step, to += to_step) /* four would spill over more than one row */
+        *to = *from;
     to_step -= 4 * quads, from_step -= 4 * quads;
     if (quads == 2) { /* without a loop: short rows are many */
         for (; rows > 1; rows--, from += from_step, to += to_step) {
@@ -559,17 +561,17 @@ static int32_t correlate_some(const filter *f, const float *from, int32_t left, 
 static void correlate_strip(filter *f, int32_t rows, int32_t stride_h)
 {
     float *from = f->s->data;
-#if defined(TILES)
-    if (stride_h == 1 && f->s->phases == 1 && f->kernel_h == 3 && f->kernel_w == 3 && f->down == 1 && f->across == 1 &&
-        TILES(f, rows)) {
-        correlate_tiles(f, from, rows);
+#if defined(PAIRS)
+    if (f->s->pairs) {
+        correlate_pairs(f, from, rows, stride_h);
         f->y += (ptrdiff_t)rows * f->width;
         return;
     }
 #endif
-#if defined(PAIRS)
-    if (f->s->pairs) {
-        correlate_pairs(f, from, rows, stride_h);
+#if defined(TILES)
+    if (stride_h == 1 && f->s->phases == 1 && f->kernel_h == 3 && f->kernel_w == 3 && f->down == 1 && f->across == 1 &&
+        TILES(f, rows)) {
+        correlate_tiles(f, from, rows);
         f->y += (ptrdiff_t)rows * f->width;
         return;
     }
@@ -590,9 +592,10 @@ static strip describe_strip(const poetc_call *call, float *workspace)
     s.pairs = 0;
 #if defined(PAIRS)
     if (s.phases == 2 && call->ints[7] == 3 && call->ints[8] == 3 && call->ints[14] == 1) {
-        const int32_t row = call->ints[3] + (call->ints[12] > 2 ? call->ints[12] : 2);
+        const int32_t width = call->ints[3], left = call->ints[12], right = 2 * call->ints[6] + 1 - left - width;
         s.pairs = s.phases = 1;
-        s.row = s.phase = row < s.row ? row : s.row;
+        s.row = s.phase = width + (left > right ? left : right);
+        workspace[call->ints[21] - 1] = 0.0f; /* so that the memory that is touched does not depend on the order of columns */
     }
 #endif
     return s;
