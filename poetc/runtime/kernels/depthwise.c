@@ -452,7 +452,9 @@ POETC_APART void correlate_tiles(const filter *f, float *from, int32_t rows)
 }
 
 #elif POETC_LANES > 1
-#define TILES(f, rows) ((f)->width % LANES != 0 && (f)->width < 3 * LANES) /* rows that do not fill vectors */
+/* Rows that do not fill vectors, where the last vector stays inside the strip. */
+#define TILES(f, rows)                                                                                                 \
+    ((f)->width % LANES != 0 && (f)->width < 3 * LANES && (f)->width + LANES + 1 <= (f)->s->row + (f)->s->slack)
 
 /* The same in vectors of any length. */
 static void correlate_tiles(const filter *f, float *from, int32_t rows)
