@@ -43,7 +43,7 @@ def _cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
         "" if row.gap is None else f"{row.gap:.2%}",
         format_ns(row.time_ns),
         format_bytes(row.peak_bytes),
-        format_bytes(row.arena_bytes) + ("" if row.arena_fits else " !"),
+        format_bytes(row.arena_bytes) + _mark(row),
         str(row.recomputes),
         f"{row.page_outs} out, {row.page_ins} in" if row.page_ins or row.page_outs else "0",
         f"{row.seconds:.1f}",
@@ -58,7 +58,7 @@ def markdown(comparison: Comparison) -> str:
     cells: dict[str, dict[int, str]] = {}
     for row in comparison.rows:
         cost = row.energy_pj if energy else row.time_ns
-        text = _WORDS.get(row.status, row.status) if cost is None else f"+{cost / once - 1:.2%}"
+        text = _WORDS.get(row.status, row.status) if cost is None else f"+{cost / once - 1:.2%}{_mark(row)}"
         cells.setdefault(row.solver, {})[row.budget_bytes] = text
     if comparison.bounds:
         cells["*lower bound*"] = {b: f"*+{bound / once - 1:.2%}*" for b, bound in comparison.bounds.items()}
@@ -67,7 +67,13 @@ def markdown(comparison: Comparison) -> str:
         "|---" * (len(budgets) + 1) + "|",
     ]
     lines += [f"| {name} | " + " | ".join(row.get(b, "") for b in budgets) + " |" for name, row in cells.items()]
+    if any(map(_mark, comparison.rows)):
+        lines += ["", "! The schedule fits the budget, its packed arena does not quite."]
     return "\n".join(lines) + "\n"
+
+
+def _mark(row: Row) -> str:
+    return " !" if row.energy_pj is not None and not row.arena_fits else ""
 
 
 def plot(comparison: Comparison) -> str:

@@ -6,6 +6,7 @@ import csv
 import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from poetc.comparison import OURS, compare
@@ -66,6 +67,15 @@ def test_compare_a_model_in_words(poetc: Run, model: Path, tmp_path: Path) -> No
 def test_without_our_solver_the_page_has_no_line_of_bounds() -> None:
     page = markdown(compare(chain(10), [9 * UNIT], ("dtr",), SolveOptions(time_limit_s=5)))
     assert page.splitlines()[-1].startswith("| dtr | ")
+
+
+def test_an_arena_above_the_budget_is_marked() -> None:
+    compared = compare(chain(10), [9 * UNIT], ("dtr",), SolveOptions(time_limit_s=5))
+    assert "!" not in markdown(compared)
+    (row,) = compared.rows
+    page = markdown(replace(compared, rows=(replace(row, arena_fits=False),)))
+    assert page.splitlines()[2].endswith("% ! |")
+    assert page.splitlines()[-1].startswith("! ")
 
 
 def test_wrong_requests(poetc: Run, model: Path, tmp_path: Path) -> None:
