@@ -77,6 +77,20 @@ bench-zoo: setup-test ## analyze and solve every outside model file; resumable: 
 bench-fusion: setup-test ## what operator fusion gives on every network of the zoo; resumable: build/fusion.csv
 	$(BIN)/python -m bench.fusion --models "$(MODELS)/zoo" $(BENCH_ARGS)
 
+.PHONY: bench-truth
+bench-truth: setup-test setup-arm ## predicted against measured steps of outside models; resumable: build/truth.csv (BENCH_ARGS="--on qemu:BOARD")
+	$(BIN)/python -m bench.truth --models "$(MODELS)/zoo" $(BENCH_ARGS)
+
+# Boards whose kernels are counted, and boards that run the same code and differ in their store.
+COUNTED := mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt-a72
+STORED := lm3s6965evb raspi3b
+
+.PHONY: fit-qemu
+fit-qemu: setup-test setup-arm ## count the kernels' instructions anew and fit the profiles of the emulated boards
+	@mkdir -p build
+	@set -e; for board in $(COUNTED); do scripts/fit_board $$board; done
+	@set -e; for board in $(STORED); do scripts/fit_board $$board --store-only; done
+
 .PHONY: sizes
 sizes: setup-test setup-arm ## measure the code of the runtime anew, for predictions, and the sizes that tests track
 	$(BIN)/python scripts/code_sizes.py

@@ -15,13 +15,16 @@ from poetc import artifact, codegen, reporting
 from poetc.artifact import Artifact
 from poetc.codegen import Validation
 from poetc.codegen.program import Program
+from poetc.curve import solve_curve
 from poetc.devices import build_problem
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import write_text
 from poetc.graph import Array, Graph, TrainingGraph
 from poetc.scheduling import Problem, keep_all, pack
+from poetc.scheduling.schedule import SolveOptions
 
 Progress = Callable[[str], None]
+CURVE_GAP = 0.01  # good enough for a point of a plot
 
 
 def _silent(message: str) -> None:
@@ -214,10 +217,22 @@ def _read_reference(path: Path) -> dict[str, Array]:
         raise UsageError(f"{path}: not an .npz file of arrays; docs/SPEC.md says what a reference holds") from error
 
 
-def report(directory: Path, html: Path | None = None) -> tuple[dict[str, Any], str]:
-    """Totals and text; the page also goes to `html` if that is given."""
+def report(
+    directory: Path, html: Path | None = None, curve_s: float | None = None, progress: Progress = lambda text: None
+) -> tuple[dict[str, Any], str]:
+    """Totals and text; the page also goes to `html` if that is given. `curve_s`: with a curve of other budgets in the
+    page, each of them solved for so long if it were alone.
+    """
     solved = artifact.read(directory)
     reports = reporting.reports(solved)
+    if curve_s is not None:
+        from poetc.reporting import budget_curve  # which plots as `compare` does, and that reads models
+
+        options = SolveOptions(time_limit_s=curve_s, gap=CURVE_GAP)
+        points = solve_curve(solved.problem, budget_curve.budgets(solved.problem), "poetc", options, progress)
+        section = budget_curve.section(solved.problem, points)
+        reports["report.html"] = reporting.html(reporting.Solved.from_artifact(solved), section)
+        html = html or directory / "report.html"
     page = directory / "report.html"
     if html is not None:
         write_text(html, reports["report.html"])

@@ -13,9 +13,10 @@ import numpy as np
 from poetc import artifact, codegen, outputs
 from poetc.artifact import Artifact
 from poetc.codegen import BOARDS
-from poetc.codegen.program import TRAILER_BYTES, PageOut, Program
+from poetc.codegen.program import TRAILER_BYTES, Call, PageIn, PageOut, Program
 from poetc.errors import CheckFailed, UsageError
 from poetc.graph import Array, Value
+from poetc.scheduling import Problem
 
 Progress = Callable[[str], None]
 OnStep = Callable[[int, float], None]
@@ -76,6 +77,7 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep) -> dict[str, A
         progress(f"running on {board}")
         document = _document(solved, program, firmware, codegen.execute(firmware, batches, on_step))
         document |= _predicted(solved, firmware, request.numerics)
+        document["instructions_predicted"] = _predicted_instructions(solved, program, request, len(document["losses"]))
         return {**document, "on": request.on, "numerics": request.numerics}
 
 
@@ -100,6 +102,31 @@ def _predicted(solved: Artifact, firmware: codegen.Firmware, numerics: codegen.N
         checkpoint=firmware.checkpoint_steps,
     )
     return {"flash_predicted_bytes": size.flash_bytes, "ram_predicted_bytes": size.ram_bytes}
+
+
+def _predicted_instructions(solved: Artifact, program: Program, request: RunRequest, steps: int) -> int | None:
+    """Of all steps; None unless the schedule is for this very board, whose nanoseconds are instructions, and the
+    numerics are those that its profile was measured with.
+    """
+    if request.on != solved.problem.device.replace("-", ":", 1) or request.numerics != "portable":
+        return None
+    return steps * predicted_ns(solved.problem, program)
+
+
+def predicted_ns(problem: Problem, program: Program) -> int:
+    """What the problem says of one step of the program lowered from it: its operators and transfers, one by one."""
+    costs = {op.name: op.time_ns for op in problem.operators}
+    pages = {t.name: t for t in problem.tensors}
+    total = 0
+    for instruction in program.instructions:
+        match instruction:
+            case Call():
+                total += costs[instruction.operator]
+            case PageOut():
+                total += pages[program.pages[instruction.page].tensor].page_out_ns
+            case PageIn():
+                total += pages[program.pages[instruction.page].tensor].page_in_ns
+    return total
 
 
 def _document(solved: Artifact, program: Program, firmware: codegen.Firmware, run: codegen.Run) -> dict[str, Any]:

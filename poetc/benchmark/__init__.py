@@ -1,5 +1,6 @@
 """Measures the kernels, and fits a device profile to what was measured."""
 
+from poetc.benchmark._firmware import emit_bench
 from poetc.benchmark._fit import ClassFit, Fit, cross_validate, fit, fit_document, fit_text, nnls, write_profile
 from poetc.benchmark._measure import Measurement, bench, measure, read_csv, write_csv
 from poetc.benchmark._networks import networks
@@ -13,6 +14,7 @@ __all__ = [
     "bench",
     "compare_times",
     "cross_validate",
+    "emit_bench",
     "fit",
     "fit_document",
     "fit_text",

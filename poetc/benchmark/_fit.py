@@ -1,4 +1,4 @@
-"""Measurements → a device profile: a non-negative least-squares fit for each class of operators."""
+"""Measurements → a device profile: what a pass of each loop takes, by non-negative least squares."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ import yaml
 
 from poetc.benchmark._measure import PAGE_CLASSES, Measurement
 from poetc.devices import DeviceProfile, load_profile
-from poetc.devices.features import Features
 from poetc.errors import UsageError
 from poetc.files import write_text
 from poetc.graph import Array
 
 FOLDS = 5
-TERMS = ("overhead_ns", "ns_per_mac", "ns_per_flop", "ns_per_byte", "ns_per_row")
+NOTHING_BYTES_PER_S = 1e12
 SHORTEST_NS = 200  # what the clock resolves: shorter times weigh as much as this one
 
 
@@ -58,79 +57,107 @@ def nnls(a: Array, b: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class ClassFit:
-    """Coefficients of one class, in the order of TERMS, and how well they predict."""
+    """How well the operators of one class are predicted. Errors are |predicted / measured - 1|."""
 
     cost_class: str
-    coefficients: tuple[float, ...]
     measurements: int
-    median_error: float  # |predicted / measured - 1| of measurements that the fit saw
+    median_error: float  # of measurements that the fit saw
     cross_validated_error: float  # the same, of networks that it did not see
     total_error: float  # of the class's total time, cross-validated: predicted / measured - 1
-
-    def predict(self, features: Features) -> float:
-        """Nanoseconds."""
-        return float(np.dot(_row(features), self.coefficients))
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    classes: Mapping[str, ClassFit]
+    """`loop_ns` maps "group.loop" to what one pass of it takes; loops that cost nothing are there with 0."""
 
-    def predict(self, features: Features) -> float | None:
-        """Nanoseconds; None for a class that was not measured."""
-        fitted = self.classes.get(features.cost_class) or self.classes.get(features.cost_class.split("/")[0])
-        return None if fitted is None else fitted.predict(features)
+    loop_ns: Mapping[str, float]
+    classes: Mapping[str, ClassFit]
+    simd: str
+    cache_bytes: int
+
+    def predict(self, loops: Mapping[str, int]) -> float:
+        """Nanoseconds."""
+        return _predict(self.loop_ns, loops)
 
 
 def fit(rows: Sequence[Measurement]) -> Fit:
-    """Fit every class that was measured, by relative error. Deterministic."""
-    groups: dict[str, list[Measurement]] = defaultdict(list)
+    """What a pass of every loop takes, by relative error. Groups that share no kernel are fitted apart. Deterministic.
+    Raises UsageError if the rows are of different vectors.
+    """
+    kinds = sorted({(row.simd, row.cache_bytes) for row in rows})
+    if len(kinds) > 1:
+        shown = ", ".join(f"{simd} with {cache} B of cache" for simd, cache in kinds)
+        raise UsageError(f"the measurements are of different processors or flags: {shown}")
+    loop_ns: dict[str, float] = {}
+    seen: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    held_out: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for together in _components(rows):
+        found = _solve(together)
+        loop_ns |= found
+        for row, predicted in zip(together, cross_validate(together), strict=True):
+            seen[row.cost_class].append((_predict(found, row.loops), row.time_ns))
+            held_out[row.cost_class].append((predicted, row.time_ns))
+    classes = {name: _class_fit(name, seen[name], held_out[name]) for name in sorted(seen)}
+    return Fit(dict(sorted(loop_ns.items())), classes, *kinds[0])
+
+
+def _predict(loop_ns: Mapping[str, float], loops: Mapping[str, int]) -> float:
+    return sum(loop_ns.get(name, 0.0) * n for name, n in loops.items())
+
+
+def _components(rows: Sequence[Measurement]) -> list[list[Measurement]]:
+    """Rows by the groups of loops that occur together in some row, directly or over others."""
+    leader: dict[str, str] = {}
+
+    def find(group: str) -> str:
+        while (up := leader.setdefault(group, group)) != group:
+            group = up
+        return group
+
     for row in rows:
-        groups[row.cost_class].append(row)
-    return Fit({name: _fit_class(name, groups[name]) for name in sorted(groups)})
+        groups = sorted({name.split(".")[0] for name in row.loops})
+        for group in groups[1:]:
+            leader[find(group)] = find(groups[0])
+    parts: dict[str, list[Measurement]] = defaultdict(list)
+    for row in rows:
+        parts[find(min(row.loops).split(".")[0])].append(row)
+    return list(parts.values())
 
 
-def _row(f: Features) -> tuple[float, ...]:
-    return (1.0, float(f.macs), float(f.flops), float(f.bytes_moved), float(f.rows))
+def _solve(rows: Sequence[Measurement]) -> dict[str, float]:
+    names = sorted({name for row in rows for name in row.loops})
+    index = {name: i for i, name in enumerate(names)}
+    times = np.array([row.time_ns for row in rows], float)
+    weights = 1 / np.sqrt(np.maximum(times, SHORTEST_NS))  # so that sums come out right
+    a = np.zeros((len(rows), len(names)))
+    for i, row in enumerate(rows):
+        for name, n in row.loops.items():
+            a[i, index[name]] = n * weights[i]
+    return dict(zip(names, map(float, nnls(a, times * weights)), strict=True))
 
 
-def _solve(rows: Sequence[Measurement]) -> Array:
-    a = np.array([_row(r.features) for r in rows])
-    if rows[0].cost_class in PAGE_CLASSES:
-        a[:, [1, 2, 4]] = 0.0
-    times = np.array([r.time_ns for r in rows], float)
-    weights = 1 / np.maximum(times, SHORTEST_NS)
-    return nnls(a * weights[:, None], times * weights)
-
-
-def _errors(coefficients: Array, rows: Sequence[Measurement]) -> list[tuple[float, float]]:
-    """(predicted, measured) of each."""
-    return [(float(np.dot(_row(r.features), coefficients)), float(r.time_ns)) for r in rows]
-
-
-def _fit_class(name: str, rows: Sequence[Measurement]) -> ClassFit:
-    coefficients = _solve(rows)
-    held_out = cross_validate(rows)
+def _class_fit(name: str, seen: Sequence[tuple[float, float]], held_out: Sequence[tuple[float, float]]) -> ClassFit:
     total = sum(m for _, m in held_out)
     return ClassFit(
         cost_class=name,
-        coefficients=tuple(float(c) for c in coefficients),
-        measurements=len(rows),
-        median_error=_median_error(_errors(coefficients, rows)),
+        measurements=len(seen),
+        median_error=_median_error(seen),
         cross_validated_error=_median_error(held_out),
         total_error=sum(p for p, _ in held_out) / total - 1 if total else 0.0,
     )
 
 
-def cross_validate(rows: Sequence[Measurement]) -> list[tuple[float, float]]:
-    """(predicted, measured) of each row, predicted from networks other than its own; folds are of whole networks."""
+def cross_validate(rows: Sequence[Measurement]) -> list[float]:
+    """Each row's time, predicted from networks other than its own; folds are of whole networks."""
     names = sorted({r.network for r in rows})
-    if len(names) < 2:
-        return _errors(_solve(rows), rows)
-    fold = {name: i % min(FOLDS, len(names)) for i, name in enumerate(names)}
-    result: list[tuple[float, float]] = []
-    for k in sorted(set(fold.values())):
-        result += _errors(_solve([r for r in rows if fold[r.network] != k]), [r for r in rows if fold[r.network] == k])
+    folds = min(FOLDS, len(names))
+    fold = {name: i % folds for i, name in enumerate(names)}
+    result = [0.0] * len(rows)
+    for k in range(folds):
+        found = _solve([r for r in rows if fold[r.network] != k or folds == 1])
+        for i, row in enumerate(rows):
+            if fold[row.network] == k:
+                result[i] = _predict(found, row.loops)
     return result
 
 
@@ -139,32 +166,46 @@ def _median_error(pairs: Iterable[tuple[float, float]]) -> float:
     return float(np.median([abs(p - m) / max(m, SHORTEST_NS) for p, m in pairs]))
 
 
-def write_profile(fitted: Fit, base: DeviceProfile | str, path: Path, *, title: str, source: str) -> DeviceProfile:
-    """A profile that inherits `base` and has the fitted kernels and the measured store. Raises UsageError."""
+def write_profile(
+    fitted: Fit, base: DeviceProfile | str, path: Path, *, title: str, source: str, store_only: bool = False
+) -> DeviceProfile:
+    """A profile that inherits `base` and has the measured loops and store, or with `store_only` just the store. Raises
+    UsageError.
+    """
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path}: a profile's file ends in .yaml")
     parent = load_profile(base) if isinstance(base, str) else base
-    kernels: dict[str, Any] = {
-        name: {term: float(f"{c:.5g}") for term, c in zip(TERMS, f.coefficients, strict=True) if c or term == TERMS[0]}
-        for name, f in fitted.classes.items()
-        if name not in PAGE_CLASSES
-    }
+    loops: dict[str, Any] = {"source": "bench"}
+    for name, ns in fitted.loop_ns.items():
+        group, loop = name.split(".", 1)
+        if group not in PAGE_CLASSES:
+            table = loops.setdefault(group, {})
+            if ns or loop == "call":
+                table[loop] = float(f"{ns:.5g}")
     document: dict[str, Any] = {
         "title": title,
         "inherits": _reference(base, path),
         "sources": {"bench": {"kind": "measured", "text": source}},
-        "compute": {"source": "bench", "kernels": kernels},
     }
+    if not store_only:
+        document["compute"] = {"loop_ns": {group: table or {"call": 0.0} for group, table in loops.items()}}
+    if fitted.simd != parent.cpu.simd:
+        document["cpu"] = {"simd": fitted.simd}
+    if fitted.cache_bytes:
+        document["memory"] = {"cache_bytes": {"value": fitted.cache_bytes, "source": "bench"}}
     store: dict[str, Any] = {}
     for name, word in zip(PAGE_CLASSES, ("write", "read"), strict=True):
         if name in fitted.classes:
-            overhead, _, _, per_byte, _ = fitted.classes[name].coefficients
-            store[f"{word}_latency_ns"] = round(overhead)
-            if per_byte > 0:
-                store[f"{word}_bytes_per_s"] = float(f"{1e9 / per_byte:.5g}")
+            store[f"{word}_latency_ns"] = round(fitted.loop_ns[f"{name}.call"])
+            per_byte = fitted.loop_ns[f"{name}.byte"]  # nothing: as fast as the processor moves it
+            store[f"{word}_bytes_per_s"] = float(f"{1e9 / per_byte:.5g}") if per_byte > 0 else NOTHING_BYTES_PER_S
+    if checked := [fitted.loop_ns[n] for c in PAGE_CLASSES if (n := f"{c}.checked") in fitted.loop_ns]:
+        cycles = sum(checked) / len(checked) * parent.cpu.clock_hz.value / 1e9
+        store["checksum_cycles_per_byte"] = float(f"{cycles:.4g}")
     if store and parent.default_store:
         document["stores"] = {parent.default_store: {"source": "bench", **store}}
-    write_text(path, yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110))
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+    write_text(path, text)
     return load_profile(path)
 
 

@@ -6,18 +6,24 @@ import csv
 import io
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
+
 from poetc import codegen, frontend, passes, training
-from poetc.benchmark._networks import networks
+from poetc.benchmark._networks import board_networks, networks
 from poetc.codegen import program as flat
 from poetc.codegen import time_program
 from poetc.codegen.program import Call, Program
 from poetc.devices import DeviceProfile, build_problem, load_profile
-from poetc.devices.features import Features, features_of
+from poetc.devices.features import features_of
+from poetc.devices.loops import machine_of
+from poetc.devices.profile import Quantity, Source
+from poetc.devices.reuse import far_bytes
+from poetc.devices.zeros import zero_factors, zero_shares
 from poetc.errors import UsageError
 from poetc.files import write_text
 from poetc.graph import Graph, TrainingGraph
@@ -26,6 +32,10 @@ from poetc.training import TrainingOptions
 
 PAGE_CLASSES = ("PageOut", "PageIn")
 CODE_BYTES = 128 << 10  # of a board's flash, for kernels and tables
+BOARD_BYTES = 1 << 20  # of the tensors of a network, where there is room: few networks are built soon
+PAGED = 3  # every so manieth network of a board is run with paging
+BENCH_CFLAGS = "-O3 -march=native"
+OTHER_LOSS = ("dense", "sweep.layer", *(f"boards.{number}" for number in range(1, 100, 3)))
 OPTIMIZERS = ("sgd", "adam")
 UNBOUNDED_BYTES = 1 << 62
 Progress = Callable[[str], None]
@@ -38,21 +48,17 @@ def _silent(message: str) -> None:
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """One execution of one operator (or of one page transfer, whose class is PageIn or PageOut). `network` groups what
-    was measured together, for cross-validation.
+    was measured together, for cross-validation; `simd` is what the kernels were compiled for, `cache_bytes` the
+    processor's cache (0: none); `loops` maps "group.loop" to how often it ran.
     """
 
     network: str
     operator: str
     cost_class: str
-    macs: int
-    flops: int
-    bytes_moved: int
-    width: int
+    simd: str
+    cache_bytes: int
+    loops: Mapping[str, int]
     time_ns: int
-
-    @property
-    def features(self) -> Features:
-        return Features(self.cost_class, self.macs, self.flops, self.bytes_moved, self.width)
 
 
 def keep_all_program(step: TrainingGraph, profile: DeviceProfile) -> Program:
@@ -94,7 +100,7 @@ def bench(
     *,
     batch: int | None = None,
     repeats: int = 9,
-    cflags: str = "-O3 -march=native",
+    cflags: str = BENCH_CFLAGS,
     progress: Progress = _silent,
 ) -> list[Measurement]:
     """Measure `target`: "host", or an emulated board, where a nanosecond is an instruction. Raises UsageError."""
@@ -104,36 +110,63 @@ def bench(
     if target == "host":
         return measure([*networks(), *own], repeats=repeats, cflags=cflags, progress=progress)
     profile = load_profile(f"qemu-{target}")
-    rows = [_measure_on_board(graph, target, profile, progress) for graph in [*networks(merged=False), *own]]
-    return [row for measured in rows for row in measured]
-
-
-def measure(
-    graphs: Iterable[Graph], *, repeats: int = 9, cflags: str = "-O3 -march=native", progress: Progress = _silent
-) -> list[Measurement]:
-    """Train each of `graphs` on this machine and time its operators. The optimizers take turns; the first graph is
-    also run with paging.
-    """
-    profile = load_profile("host")
     result: list[Measurement] = []
-    for number, graph in enumerate(graphs):
-        progress(graph.name)
-        step = _step(graph, OPTIMIZERS[number % len(OPTIMIZERS)])
-        program = paging_program(step, profile) if number == 0 else keep_all_program(step, profile)
-        times = time_program(program, step.values, repeats=repeats, cflags=cflags)
-        result += rows_of(graph.name, step, program, times.instruction_ns)
+    part_bytes = min(profile.ram_bytes // 4, (profile.flash_bytes or 2 * BOARD_BYTES) // 2, BOARD_BYTES)
+    for number, graph in enumerate([*board_networks(part_bytes), *own]):
+        paging, fusion = number % PAGED == 0, number % 2 == 0
+        result += _measure_on_board(graph, target, profile, progress, paging=paging, fusion=fusion)
+    if not result:
+        raise UsageError(f"none of the networks fits {target}")
     return result
 
 
-def _step(graph: Graph, optimizer: str) -> TrainingGraph:
-    """Not fused: a fused operator costs like its parts (`OpSpec.cost_like`)."""
-    return passes.run_standard(training.build(graph, TrainingOptions(optimizer=optimizer, fusion=False)))
+def host_cache_bytes() -> int:
+    """The second level of cache of this machine, as Linux says; 1 MiB where it does not."""
+    try:
+        text = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text(encoding="ascii").strip()
+        return int(text.removesuffix("K")) << 10
+    except (OSError, ValueError):
+        return 1 << 20
 
 
-def _measure_on_board(graph: Graph, board: str, profile: DeviceProfile, progress: Progress) -> list[Measurement]:
-    """One step under emulation, its instructions counted; nothing if it does not fit the board."""
-    step = _step(graph, "sgd")
-    program = keep_all_program(step, profile)
+def host_profile(cflags: str) -> DeviceProfile:
+    """The profile `host`, with the vectors that `cflags` compile for here and this machine's cache."""
+    profile = load_profile("host")
+    cpu = msgspec.structs.replace(profile.cpu, simd=codegen.host_simd(cflags))
+    source = Source(kind="measured", text="what the operating system says of this machine")
+    cache = Quantity(value=host_cache_bytes(), source=source)
+    return msgspec.structs.replace(profile, cpu=cpu, memory=msgspec.structs.replace(profile.memory, cache_bytes=cache))
+
+
+def measure(
+    graphs: Iterable[Graph], *, repeats: int = 9, cflags: str = BENCH_CFLAGS, progress: Progress = _silent
+) -> list[Measurement]:
+    """Train each of `graphs` on this machine and time its operators. The optimizers take turns, fused operators with
+    separate ones; the first graph is also run with paging.
+    """
+    profile = host_profile(cflags)
+    result: list[Measurement] = []
+    for number, graph in enumerate(graphs):
+        progress(graph.name)
+        step = step_of(graph, OPTIMIZERS[number % len(OPTIMIZERS)], fusion=number % 2 == 0)
+        program = paging_program(step, profile) if number == 0 else keep_all_program(step, profile)
+        times = time_program(program, step.values, repeats=repeats, cflags=cflags)
+        result += rows_of(graph.name, step, program, times.instruction_ns, profile)
+    return result
+
+
+def step_of(graph: Graph, optimizer: str, *, fusion: bool = True) -> TrainingGraph:
+    loss = "mse" if graph.name in OTHER_LOSS else "auto"
+    return passes.run_standard(training.build(graph, TrainingOptions(optimizer=optimizer, loss=loss, fusion=fusion)))
+
+
+def _measure_on_board(
+    graph: Graph, board: str, profile: DeviceProfile, progress: Progress, *, paging: bool, fusion: bool
+) -> list[Measurement]:
+    """One step under emulation, its instructions counted; nothing if it does not fit the board. An instruction costs
+    the same wherever its operands lie: bytes moved are left out."""
+    step = step_of(graph, "sgd", fusion=fusion)
+    program = paging_program(step, profile) if paging else keep_all_program(step, profile)
     image_bytes = program.state_bytes + program.flash_bytes + CODE_BYTES
     if program.arena_bytes + profile.base_bytes > profile.ram_bytes or image_bytes > (
         profile.flash_bytes or image_bytes
@@ -143,58 +176,89 @@ def _measure_on_board(graph: Graph, board: str, profile: DeviceProfile, progress
     with tempfile.TemporaryDirectory(prefix="poetc-bench-") as scratch:
         firmware = codegen.build_firmware(program, step.values, board, Path(scratch), numerics="portable")
         run = codegen.execute(firmware, [codegen.sample_inputs(program, 0)])
-    counted = {count.name: count.instructions for count in run.counts}
-    times = [counted[i.operator] if isinstance(i, Call) else 0 for i in program.instructions]
-    return rows_of(graph.name, step, program, times)
+    rows = rows_of(graph.name, step, program, run.step_instructions, profile)
+    return [row if row.cost_class in PAGE_CLASSES else replace(row, loops=_counted(row.loops)) for row in rows]
 
 
-def rows_of(name: str, step: TrainingGraph, program: Program, times_ns: Sequence[int]) -> list[Measurement]:
-    """The measured instructions of a program, with the features of what they do."""
+def _counted(loops: Mapping[str, int]) -> dict[str, int]:
+    """Without bytes, unless there is little else."""
+    left = {name: n for name, n in loops.items() if not name.endswith((".byte", ".far"))}
+    return left if len(left) > 1 else dict(loops)
+
+
+def rows_of(
+    name: str, step: TrainingGraph, program: Program, times_ns: Sequence[int], profile: DeviceProfile
+) -> list[Measurement]:
+    """The measured instructions of a program, with the loops that ran in them on the device."""
     operators = {op.name: op for op in step.operators}
+    machine, simd = machine_of(profile.cpu), profile.cpu.simd
+    cache = 0 if profile.memory.cache_bytes is None else int(profile.memory.cache_bytes.value)
+    far = far_bytes(step, cache) if cache else {}
+    shares = zero_shares(step) if machine.is_soft else {}
     rows: list[Measurement] = []
     for instruction, time_ns in zip(program.instructions, times_ns, strict=True):
         if isinstance(instruction, Call):
-            f = features_of(operators[instruction.operator], step.tensors)
-            part = operators[instruction.operator].source
-            row = (instruction.operator, f.cost_class, f.macs, f.flops, f.bytes_moved, f.width)
+            operator = operators[instruction.operator]
+            f, part = (
+                features_of(operator, step.tensors, machine, far.get(operator.name, 0), zero_factors(operator, shares)),
+                operator.source,
+            )
+            row = Measurement(name, operator.name, f.cost_class, simd, cache, f.loops, time_ns)
         else:
             kind = "PageOut" if isinstance(instruction, flat.PageOut) else "PageIn"
             page, part = program.pages[instruction.page], ""
-            row = (page.tensor, kind, 0, 0, page.block_count * program.block_bytes, 1)
-        rows.append(Measurement(f"{name}/{part}" if part else name, *row, time_ns))
+            moved = page.block_count * program.block_bytes
+            loops = {f"{kind}.call": 1, f"{kind}.byte": moved, f"{kind}.checked": page.size_bytes}
+            row = Measurement(name, page.tensor, kind, simd, cache, loops, time_ns)
+        rows.append(replace(row, network=f"{name}/{part}") if part else row)
     return rows
 
 
 def write_csv(rows: Sequence[Measurement], path: Path) -> None:
-    """One line a measurement, the names of the columns first."""
+    """One line a measurement, the names of the columns first. Loops are "group.loop=times", separated by spaces."""
     text = io.StringIO()
     names = [f.name for f in fields(Measurement)]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([[getattr(row, name) for name in names] for row in rows])
+    for row in rows:
+        loops = " ".join(f"{name}={n}" for name, n in row.loops.items())
+        writer.writerow([loops if name == "loops" else getattr(row, name) for name in names])
     write_text(path, text.getvalue())
 
 
 def read_csv(path: Path) -> list[Measurement]:
-    """What `write_csv` or a benchmark firmware wrote. Raises UsageError naming file and line."""
+    """What `write_csv` wrote, or the log of a benchmark firmware, from its line of column names on; lines that begin
+    with # are passed over. Raises UsageError naming file and line.
+    """
     try:
-        lines = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        log = path.read_text(encoding="utf-8").splitlines()
+        begin = next((i for i, line in enumerate(log) if line.startswith("network,")), 0)
+        lines = [line for line in csv.DictReader(log[begin:]) if not str(line.get("network")).startswith("#")]
     except OSError as error:
         raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not a text file") from None
     rows: list[Measurement] = []
-    for number, line in enumerate(lines, 2):
-        values: list[int | str] = []
+    for number, line in enumerate(lines, begin + 2):
+        cells: dict[str, str] = {}
         for f in fields(Measurement):
             text = line.get(f.name)
             if text is None:
                 raise UsageError(f"{path}:{number}: no column {f.name!r}; poetc profile bench writes them")
-            try:
-                values.append(text if f.type == "str" else int(text))
-            except ValueError:
-                raise UsageError(f"{path}:{number}: {f.name} is {text!r}, not a whole number") from None
-        rows.append(Measurement(*values))  # type: ignore[arg-type]
+            cells[f.name] = text
+        whole: dict[str, int] = {}
+        for name in ("time_ns", "cache_bytes"):
+            text = cells.pop(name)
+            if not text.isdigit():
+                raise UsageError(f"{path}:{number}: {name} is {text!r}, not a whole number")
+            whole[name] = int(text)
+        loops: dict[str, int] = {}
+        for item in cells.pop("loops").split():
+            name, _, times = item.partition("=")
+            if not times.isdigit() or "." not in name:
+                raise UsageError(f"{path}:{number}: loops has {item!r}, which is not group.loop=times")
+            loops[name] = int(times)
+        rows.append(Measurement(**cells, **whole, loops=loops))  # type: ignore[arg-type]
     if not rows:
         raise UsageError(f"{path}: no measurements in it")
     return rows

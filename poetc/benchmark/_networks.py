@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from poetc.graph import Attribute, DType, Fill, Graph, Role, TensorType
 from poetc.ops import Builder
@@ -30,28 +31,66 @@ IMAGES = (
     *((64, 28, 28), (3, 96, 96), (32, 49, 10), (64, 25, 5), (9, 1, 128), (32, 1, 64)),
 )
 CLASSES = 10
+ACTIVATIONS = ("Relu", "Clip", "HardSwish")
+# Of these, what an emulator runs in a moment.
+BOARD_IMAGES = ((3, 8, 8), (8, 16, 16), (4, 32, 32), (32, 8, 8), (16, 25, 5), (24, 14, 14), (9, 1, 128), (32, 1, 64))
+BOARD_ROWS = ((1, 64), (8, 32), (8, 256), (16, 128), (32, 64), (64, 48))
+# (batch, channels, outputs, height, width, (kernel_h, kernel_w), stride, group, padded, bias): what the networks above
+# do not vary. Outputs 0: depthwise.
+CONVOLUTIONS = (
+    *((1, 3, 16, 32, 32, (3, 3), 2, 1, True, False), (1, 3, 20, 28, 28, (5, 5), 1, 1, False, True)),
+    *((2, 16, 33, 7, 7, (1, 1), 1, 1, False, False), (1, 6, 16, 14, 14, (5, 5), 1, 1, False, True)),
+    *((1, 24, 40, 5, 5, (3, 3), 1, 1, True, True), (1, 17, 19, 9, 11, (3, 3), 1, 1, True, False)),
+    *((3, 12, 10, 6, 6, (3, 3), 2, 1, True, True), (1, 32, 64, 4, 4, (1, 1), 1, 1, False, False)),
+    *((1, 8, 8, 1, 64, (1, 9), 1, 1, True, False), (1, 3, 6, 40, 40, (7, 7), 2, 1, True, False)),
+    *((1, 16, 16, 8, 8, (3, 3), 1, 2, True, False), (1, 64, 7, 8, 8, (1, 1), 1, 1, False, True)),
+    *((4, 20, 50, 12, 12, (5, 5), 1, 1, False, True), (1, 48, 96, 2, 2, (3, 3), 1, 1, True, False)),
+    *((1, 5, 3, 10, 10, (3, 3), 1, 1, True, True), (2, 9, 14, 1, 33, (1, 3), 2, 1, True, False)),
+    *((1, 40, 80, 3, 3, (1, 1), 1, 1, False, False), (1, 3, 8, 21, 21, (3, 3), 1, 1, False, False)),
+    *((5, 4, 12, 13, 6, (3, 5), 1, 1, True, False), (1, 30, 29, 4, 4, (3, 3), 2, 1, True, True)),
+    *((4, 2, 4, 6, 6, (3, 3), 1, 1, True, False), (2, 3, 5, 5, 5, (3, 3), 1, 1, True, True)),
+    *((1, 2, 3, 9, 9, (5, 5), 1, 1, True, False), (1, 4, 4, 5, 5, (3, 3), 2, 1, True, False)),
+    *((2, 1, 6, 7, 7, (3, 3), 1, 1, False, True), (1, 3, 2, 12, 12, (3, 3), 1, 1, True, False)),
+    *((1, 6, 8, 3, 3, (3, 3), 1, 1, True, False), (1, 2, 9, 1, 20, (1, 5), 1, 1, True, True)),
+    *((3, 4, 1, 8, 8, (2, 2), 2, 1, False, False), (4, 4, 4, 6, 6, (3, 3), 1, 1, True, False)),
+    *((1, 6, 6, 8, 8, (3, 3), 2, 2, True, False), (2, 4, 6, 5, 7, (1, 1), 1, 1, False, True)),
+)
+DEPTHWISE = (
+    *((1, 8, 0, 16, 16, (7, 7), 1, 1, True, True), (1, 8, 0, 16, 16, (7, 7), 2, 1, True, False)),
+    *((1, 24, 0, 8, 8, (5, 5), 1, 1, True, True), (2, 16, 0, 9, 9, (5, 5), 2, 1, True, False)),
+    *((1, 40, 0, 4, 4, (3, 3), 1, 1, True, True), (1, 40, 0, 4, 4, (5, 5), 1, 1, True, False)),
+    *((1, 48, 0, 4, 4, (7, 7), 1, 1, True, True), (1, 64, 0, 2, 2, (3, 3), 1, 1, True, False)),
+    *((1, 64, 0, 2, 2, (5, 5), 1, 1, True, True), (1, 64, 0, 2, 2, (7, 7), 1, 1, True, False)),
+    *((1, 16, 0, 25, 5, (3, 3), 1, 1, True, False), (1, 12, 0, 1, 50, (1, 5), 1, 1, True, False)),
+    *((1, 16, 0, 12, 12, (3, 3), 2, 1, True, True), (1, 10, 0, 7, 7, (3, 3), 1, 1, True, False)),
+    *((1, 6, 0, 33, 17, (3, 3), 1, 1, True, False), (3, 20, 0, 5, 5, (3, 3), 2, 1, True, True)),
+    *((1, 32, 0, 4, 4, (5, 5), 2, 1, True, False), (1, 32, 0, 6, 6, (7, 7), 2, 1, True, True)),
+    *((1, 8, 0, 28, 40, (5, 5), 1, 1, True, False), (1, 8, 0, 15, 15, (3, 3), 1, 1, False, False)),
+)
+# (rows, inputs, outputs) of a dense layer.
+LAYERS = (
+    *((1, 64, 1), (1, 400, 120), (1, 84, 10), (3, 50, 7), (5, 17, 33), (12, 96, 31), (33, 40, 9), (2, 128, 128)),
+    *((1, 640, 16), (7, 256, 5), (16, 23, 47), (64, 48, 192), (9, 192, 48), (24, 65, 130), (4, 31, 6), (48, 12, 20)),
+)
+# Shapes for everything that goes over elements or rows.
+SHAPES = ((1, 6, 5, 7), (2, 16, 1, 1), (1, 4, 9, 16), (3, 10, 2, 3), (1, 1, 12, 40), (1, 24, 1, 33), (2, 8, 8, 8))
 # (rows, width) of what a dense network or a transformer layer starts from.
 ROWS = ((1, 64), (8, 32), (8, 256), (16, 128), (32, 64), (64, 256), (128, 128), (64, 512))
 
 
-def networks(*, merged: bool = True) -> Iterator[Graph]:
-    """All of them: few of many parts, or each part by itself, for boards with little RAM."""
-    for activation in ("Relu", "Clip", "HardSwish"):
-        parts = [("x".join(map(str, i)), partial(convolutional, i, activation)) for i in IMAGES]
-        yield from _graphs(f"conv.{activation}", parts, merged)
-    yield from _graphs("dense", [(f"{r}x{w}", partial(dense, r, w)) for r, w in ROWS], merged)
-    yield from _graphs("transformer", [(f"{r}x{w}", partial(transformer, r, w)) for r, w in ROWS], merged)
+def networks() -> Iterator[Graph]:
+    """All of them, for a machine with memory enough for many parts together."""
+    for activation in ACTIVATIONS:
+        yield _graph(
+            f"conv.{activation}", [("x".join(map(str, i)), partial(convolutional, i, activation)) for i in IMAGES]
+        )
+    for name, shapes, sweep in SWEEPS:
+        yield _graph(f"sweep.{name}", [(f"{i}", partial(sweep, shape)) for i, shape in enumerate(shapes)])
+    for name, build in (("dense", dense), ("transformer", transformer)):
+        yield _graph(name, [(f"{r}x{w}", partial(build, r, w)) for r, w in ROWS])
 
 
-Part = tuple[str, Callable[["_Network"], str]]
-
-
-def _graphs(name: str, parts: Sequence[Part], merged: bool) -> Iterator[Graph]:
-    for chosen in [parts] if merged else [[part] for part in parts]:
-        yield _graph(name if merged else f"{name}.{chosen[0][0]}", chosen)
-
-
-def _graph(name: str, parts: Sequence[Part]) -> Graph:
+def _graph(name: str, parts: Sequence[tuple[str, Callable[[_Network], str]]]) -> Graph:
     """One graph of all parts; each gives rows of CLASSES logits."""
     n, outputs = _Network(name), []
     for part, build in parts:
@@ -141,7 +180,7 @@ def dense(rows: int, width: int, n: _Network) -> str:
 def transformer(rows: int, width: int, n: _Network) -> str:
     """One layer over two sequences of `rows` tokens: embedding, attention of four heads, layer norms, feed-forward."""
     b, heads = n.b, 4
-    h = b.emit1("Gather", [n.weight(64, width), n.input(2, rows, dtype=DType.I32)], {"axis": 0})
+    h = b.emit1("Gather", [n.weight(16 + 3 * rows, width), n.input(2, rows, dtype=DType.I32)], {"axis": 0})
     h = b.emit1("Add", [h, n.weight(rows, width)])
 
     def norm(t: str) -> str:
@@ -161,3 +200,160 @@ def transformer(rows: int, width: int, n: _Network) -> str:
     inner = b.emit1("Gelu", [n.linear(norm(h), 4 * width)], {"approximate": "none"})
     h = b.emit1("Add", [h, n.linear(inner, width)])
     return b.emit1("Reshape", [n.linear(norm(h), CLASSES)], {"shape": (2 * rows, CLASSES)})
+
+
+def window(shape: tuple[int, int, int, int, int, tuple[int, int], int, int, bool, bool], n: _Network) -> str:
+    """One convolution of something that has a gradient."""
+    batch, channels, outputs, height, width, kernel, stride, group, padded, bias = shape
+    group = group if outputs else channels
+    x = n.b.emit1("Add", [n.input(batch, channels, height, width), n.weight(channels, 1, 1)])
+    pads = (kernel[0] // 2, kernel[1] // 2) * 2 if padded else (0,) * 4
+    attributes: dict[str, Attribute] = {
+        "strides": (stride if height > 1 else 1, stride),
+        "pads": pads,
+        "dilations": (1, 1),
+        "group": group,
+    }
+    weights = [n.weight(outputs or channels, channels // group, *kernel)]
+    weights += [n.weight(outputs or channels)] if bias else []
+    h = n.b.emit1("Conv", [x, *weights], attributes)
+    return n.linear(n.b.emit1("ReduceMean", [h], {"axes": (2, 3), "keepdims": False}), CLASSES)
+
+
+def layer(shape: tuple[int, int, int], n: _Network) -> str:
+    """One dense layer of something that has a gradient, with and without a bias."""
+    rows, inputs, outputs = shape
+    x = n.b.emit1("Add", [n.input(rows, inputs), n.weight(inputs)])
+    h = n.linear(x, outputs)
+    attributes: dict[str, Attribute] = {"trans_a": False, "trans_b": False, "alpha": 1.0}
+    return n.b.emit1("MatMul", [h, n.weight(outputs, CLASSES)], attributes)
+
+
+UNARY: tuple[tuple[str, dict[str, Attribute]], ...] = (
+    ("LeakyRelu", {"alpha": 0.1}),
+    ("HardSigmoid", {"alpha": 0.2, "beta": 0.5}),
+    ("HardSwish", {}),
+    ("Gelu", {"approximate": "tanh"}),
+    ("Gelu", {"approximate": "none"}),
+    ("Silu", {}),
+    ("Elu", {"alpha": 1.0}),
+    ("Softplus", {}),
+    ("Exp", {}),
+    ("Sqrt", {}),
+    ("Log", {}),
+    ("Reciprocal", {}),
+    ("Tanh", {}),
+    ("Sigmoid", {}),
+    ("Erf", {}),
+    ("Neg", {}),
+    ("Abs", {}),
+    ("Clip", {"min": 0.0, "max": 6.0}),
+    ("Relu", {}),
+    ("Affine", {"alpha": 0.5, "beta": 0.1}),
+    ("Power", {"exponent": 2.0}),
+)
+
+
+def elements(shape: tuple[int, int, int, int], n: _Network) -> str:
+    """Every element-wise kernel, norms, pooling, movement and reductions on one shape."""
+    b, (batch, channels, height, width) = n.b, shape
+    x = b.emit1("Add", [n.input(*shape), n.weight(channels, 1, 1)])
+    h = x
+    for kind, attributes in UNARY:
+        if kind in ("Sqrt", "Log", "Reciprocal"):  # of positive numbers
+            h = b.emit1("Affine", [b.emit1("Sigmoid", [h], {})], {"alpha": 1.0, "beta": 0.5})
+        h = b.emit1(kind, [h], attributes)
+        # Numbers as in a network again, around zero.
+        h = b.emit1("Add", [b.emit1("Mul", [h, n.weight(channels, 1, 1)]), x])
+    other = n.weight(*shape[1:], kind="ones")
+    h = b.emit1("Sub", [h, b.emit1("Div", [x, other])])
+    h = b.emit1("Mul", [b.emit1("Maximum", [h, other]), b.emit1("Minimum", [h, x])])
+    h = b.emit1("Where", [b.emit1("Less", [h, x]), h, x])
+    h = n.batch_norm(h)
+    scale = [n.weight(channels, kind="ones"), n.weight(channels)]
+    groups = 2 if channels % 2 == 0 else 1
+    h = b.emit("GroupNorm", [h, *scale], {"groups": groups, "epsilon": 1e-5})[0]
+    padded = b.emit1("Pad", [h], {"pads": (0, 0, 1, 2, 0, 0, 0, 1), "mode": "constant", "value": 0.0})
+    h = b.emit1("Slice", [padded], {"starts": (0, 0, 1, 1), "sizes": shape, "steps": (1, 1, 1, 1)})
+    halves = (
+        b.emit("Split", [h], {"axis": 1, "sizes": (channels - channels // 2, channels // 2)}) if channels > 1 else [h]
+    )
+    h = b.emit1("Concat", list(reversed(halves)), {"axis": 1}) if channels > 1 else h
+    sizes = (2 * height, width + 1)
+    h = b.emit1("Resize", [h], {"mode": "linear", "sizes": sizes, "coordinates": "half_pixel"})
+    nearest: dict[str, Attribute] = {"mode": "nearest", "sizes": (height, width), "coordinates": "asymmetric"}
+    h = b.emit1("Resize", [h], {**nearest, "nearest": "floor"})
+    for kernel, stride, pad, count in (((3, 3), (2, 2), 1, True), ((2, 2), (1, 1), 0, False)):
+        if height < kernel[0] or width < kernel[1]:
+            continue
+        pooling: dict[str, Attribute] = {"kernel": kernel, "strides": stride, "pads": (pad,) * 4, "ceil_mode": False}
+        largest = b.emit("MaxPool", [h], {**pooling, "dilations": (1, 1)})[0]
+        h = b.emit1("Add", [largest, b.emit1("AveragePool", [h], {**pooling, "count_include_pad": count})])
+    height, width = b.type(h).shape[2:]
+    window: dict[str, Attribute] = {"kernel": (height, width), "strides": (1, 1), "pads": (0,) * 4, "ceil_mode": False}
+    mean = b.emit1(
+        "Reshape", [b.emit1("AveragePool", [h], {**window, "count_include_pad": False})], {"shape": (batch, channels)}
+    )
+    rows = b.emit1("Reshape", [h], {"shape": (batch * channels, height * width)})
+    summed = b.emit1("ReduceSum", [b.emit1("Softmax", [rows], {"axis": 1})], {"axes": (1,), "keepdims": False})
+    swapped = b.emit1("Transpose", [rows], {"perm": (1, 0)})
+    swapped = b.emit1(
+        "LayerNorm",
+        [swapped, n.weight(batch * channels, kind="ones"), n.weight(batch * channels)],
+        {"axis": 1, "epsilon": 1e-5},
+    )
+    more = b.emit1("ReduceSum", [swapped], {"axes": (0,), "keepdims": False})
+    both = b.emit1("Reshape", [b.emit1("Add", [summed, more])], {"shape": (batch, channels)})
+    return n.linear(b.emit1("Add", [mean, both]), CLASSES)
+
+
+SWEEPS: tuple[tuple[str, Sequence[Any], Callable[[Any, _Network], str]], ...] = (
+    ("conv", CONVOLUTIONS, window),
+    ("depthwise", DEPTHWISE, window),
+    ("layer", LAYERS, layer),
+    ("elements", SHAPES, elements),
+)
+
+
+Part = tuple[str, Callable[[_Network], str]]
+
+
+def _board_parts() -> list[tuple[int, Part]]:
+    """Parts of all families that a board can run in a moment, with the bytes of their tensors, smallest first."""
+    parts: list[Part] = []
+    for name, shapes, sweep in SWEEPS:
+        parts += [(f"{name}.{i}", partial(sweep, shape)) for i, shape in enumerate(shapes)]
+    for number, image in enumerate(BOARD_IMAGES):
+        activation = ACTIVATIONS[number % len(ACTIVATIONS)]
+        parts.append((f"conv.{activation}.{'x'.join(map(str, image))}", partial(convolutional, image, activation)))
+    parts += [(f"dense.{r}x{w}", partial(dense, r, w)) for r, w in BOARD_ROWS]
+    parts += [(f"transformer.{r}x{w}", partial(transformer, r, w)) for r, w in BOARD_ROWS]
+    sized = [(sum(t.size_bytes for t in _graph(part[0], [part]).tensors.values()), part) for part in parts]
+    return sorted(sized, key=lambda item: (item[0], item[1][0]))
+
+
+def board_networks(most_bytes: int) -> Iterator[Graph]:
+    """All parts, in graphs whose tensors take at most `most_bytes`, or of one part that takes more."""
+    chosen: list[Part] = []
+    total = number = 0
+    for size, part in _board_parts():
+        if chosen and total + size > most_bytes:
+            yield _graph(f"boards.{number}", chosen)
+            chosen, total, number = [], 0, number + 1
+        chosen.append(part)
+        total += size
+    yield _graph(f"boards.{number}", chosen)
+
+
+def board_network(most_bytes: int) -> tuple[Graph, int]:
+    """The smallest parts in one graph: as many as have tensors of `most_bytes` together, at least one; and how
+    many bytes that is.
+    """
+    sized = _board_parts()
+    chosen, total = [sized[0][1]], sized[0][0]
+    for size, part in sized[1:]:
+        if total + size > most_bytes:
+            break
+        chosen.append(part)
+        total += size
+    return _graph("sweep", chosen), total

@@ -8,11 +8,13 @@ from typing import Any
 
 from poetc import outputs
 from poetc.artifact import Artifact
-from poetc.benchmark._measure import PAGE_CLASSES, rows_of
+from poetc.benchmark._measure import BENCH_CFLAGS, PAGE_CLASSES, host_profile, rows_of
 from poetc.codegen import time_program
 from poetc.codegen.program import Program
 from poetc.graph import TrainingGraph
 from poetc.scheduling import Problem
+
+FARTHEST = 10  # operators that the table names
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +55,14 @@ class Timing:
 
 
 def compare_times(
-    problem: Problem, program: Program, step: TrainingGraph, *, repeats: int = 9, cflags: str = "-O2"
+    problem: Problem, program: Program, step: TrainingGraph, *, repeats: int = 9, cflags: str = BENCH_CFLAGS
 ) -> Timing:
     """Run `program`, the lowered schedule of `problem`, and set its times against the problem's costs."""
     times = time_program(program, step.values, repeats=repeats, cflags=cflags)
     costs = {op.name: op.time_ns for op in problem.operators}
     pages = {t.name: {"PageOut": t.page_out_ns, "PageIn": t.page_in_ns} for t in problem.tensors}
     operators: list[OperatorTime] = []
-    for row in rows_of(program.name, step, program, times.instruction_ns):
+    for row in rows_of(program.name, step, program, times.instruction_ns, host_profile(cflags)):
         page = row.cost_class in PAGE_CLASSES
         predicted = pages[row.operator][row.cost_class] if page else costs[row.operator]
         operators.append(OperatorTime(row.operator, row.cost_class, predicted, row.time_ns))
@@ -81,7 +83,7 @@ def compare_times(
 
 
 def timing_text(timing: Timing) -> str:
-    """A table of classes and the total."""
+    """A table of classes and the total, then the operators whose prediction is farthest off."""
     lines = [f"{'operators':<28}{'times':>7}{'predicted':>13}{'measured':>13}{'error':>9}"]
     for c in timing.classes:
         error = f"{c.predicted_ns / c.measured_ns - 1:+.0%}" if c.measured_ns else ""
@@ -89,10 +91,15 @@ def timing_text(timing: Timing) -> str:
         lines.append(f"{c.cost_class:<28}{c.executions:>7}{times}{error:>9}")
     total = f"{timing.predicted_ns / 1e6:>10.3f} ms{timing.measured_ns / 1e6:>10.3f} ms{timing.error:>+9.1%}"
     lines.append(f"{'a training step':<28}{len(timing.operators):>7}{total}")
+    off = sorted(timing.operators, key=lambda o: (-abs(o.predicted_ns - o.measured_ns), o.name))[:FARTHEST]
+    lines += ["", f"{'farthest off':<64}{'predicted':>13}{'measured':>13}"]
+    for o in off:
+        name = o.name if o.cost_class.split("/")[0] in o.name else f"{o.cost_class}({o.name})"
+        lines.append(f"{name[:62]:<64}{o.predicted_ns / 1e6:>10.3f} ms{o.measured_ns / 1e6:>10.3f} ms")
     return "\n".join(lines)
 
 
-def time_solved(solved: Artifact, *, repeats: int = 9, cflags: str = "-O2") -> Timing:
+def time_solved(solved: Artifact, *, repeats: int = 9, cflags: str = BENCH_CFLAGS) -> Timing:
     """The schedule of a solved directory on this machine. Raises UsageError if it was solved without a model."""
     program = outputs.training_program(solved)
     assert solved.graph is not None  # training_program says so

@@ -28,7 +28,7 @@ def stacked(*decorators: Decorator) -> Decorator:
     return apply
 
 
-def _complete_device(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_device(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     del context, parameter
     from poetc.devices import list_profiles
 
@@ -48,7 +48,7 @@ device_option = click.option(
     default="host",
     show_default=True,
     metavar="NAME|FILE",
-    shell_complete=_complete_device,
+    shell_complete=complete_device,
     help="Device profile: a name from `poetc profile list`, or a YAML file.",
 )
 

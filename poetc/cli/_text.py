@@ -192,7 +192,7 @@ def run_text(document: Mapping[str, Any]) -> str:
             ),
             ("flash", _beside(document, "flash")),
             ("RAM as linked", _beside(document, "ram")),
-            ("instructions", count("instructions")),
+            ("instructions", count("instructions") + _error(document)),
             ("pages", f"{document['page_outs']:,} out, {document['page_ins']:,} in"),
             ("written a step", size(document["store_written_bytes"] or None)),
             ("written a checkpoint", size(document.get("checkpoint_written_bytes") or None)),
@@ -207,6 +207,12 @@ def run_text(document: Mapping[str, Any]) -> str:
         for o in operators[:10]
     ]
     return f"{lines}\n\n{table(('operator', 'kind', 'times', 'instructions', 'share'), rows)}"
+
+
+def _error(document: Mapping[str, Any]) -> str:
+    if (predicted := document.get("instructions_predicted")) is None:
+        return ""
+    return f", predicted {predicted:,}  ({predicted / document['instructions'] - 1:+.1%})"
 
 
 def _beside(document: Mapping[str, Any], what: str) -> str:

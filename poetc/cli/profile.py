@@ -33,7 +33,7 @@ def list_(as_json: bool, quiet: bool, verbose: bool) -> None:
 
 
 @profile.command(epilog="Example:\n\n  poetc profile show stm32f746 > my-board.yaml")
-@click.argument("name", metavar="NAME|FILE")
+@click.argument("name", metavar="NAME|FILE", shell_complete=_options.complete_device)
 @_options.output_options
 def show(name: str, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Show a device as YAML, whole: what it inherits included, with the source of every number."""
@@ -45,7 +45,7 @@ def show(name: str, as_json: bool, quiet: bool, verbose: bool) -> None:
 
 
 @profile.command(epilog="Example:\n\n  poetc profile check boards/*.yaml")
-@click.argument("names", metavar="NAME|FILE...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME|FILE...", nargs=-1, required=True, shell_complete=_options.complete_device)
 @_options.output_options
 def check(names: tuple[str, ...], as_json: bool, quiet: bool, verbose: bool) -> None:
     """Check device profiles: the schema, the sources, and whether the numbers are possible. Exit code 1 if not."""
@@ -59,7 +59,13 @@ def check(names: tuple[str, ...], as_json: bool, quiet: bool, verbose: bool) -> 
 
 
 @profile.command(epilog="Example:\n\n  poetc profile new --like nrf52840 --title 'My board' --clock 128 -o mine.yaml")
-@click.option("--like", "inherits", metavar="NAME|FILE", help="The closest device there is; what is not given is its.")
+@click.option(
+    "--like",
+    "inherits",
+    metavar="NAME|FILE",
+    shell_complete=_options.complete_device,
+    help="The closest device there is; what is not given is its.",
+)
 @click.option("--title", help="One line that says what it is.")
 @click.option("--core", help="As compilers call it: cortex-m4.")
 @click.option("--clock", "clock_mhz", type=click.FloatRange(min=0, min_open=True), metavar="MHZ")
@@ -141,7 +147,15 @@ def _ask(options: dict[str, Any]) -> None:
 @_options.batch_option
 @click.option("--repeats", type=click.IntRange(min=1), default=9, show_default=True, help="Training steps of each.")
 @click.option("--cflags", default="-O3 -march=native", show_default=True, help="For the C compiler of this machine.")
-@click.option("-o", "--output", "out", type=_options.FILE, required=True, metavar="FILE.csv")
+@click.option("-o", "--output", "out", type=_options.FILE, metavar="FILE.csv", help="Where the measurements go.")
+@click.option(
+    "--emit",
+    type=_options.DIRECTORY,
+    metavar="DIR",
+    help="Instead write firmware for a real board of --device, whose log is the CSV file.",
+)
+@click.option("--device", metavar="NAME|FILE", shell_complete=_options.complete_device, help="For --emit.")
+@click.option("--board", metavar="BOARD", help="For --emit: whose start-up and memory map are taken.")
 @_options.output_options
 def bench(
     target: str,
@@ -149,15 +163,33 @@ def bench(
     batch: int | None,
     repeats: int,
     cflags: str,
-    out: Path,
+    out: Path | None,
+    emit: Path | None,
+    device: str | None,
+    board: str | None,
     as_json: bool,
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Measure every kernel over a sweep of shapes, and the store over a sweep of sizes."""
+    """Measure every kernel over a sweep of shapes, and the store over a sweep of sizes.
+
+    Firmware that --emit writes (poetc profile bench --emit DIR --device stm32f746) prints a CSV line for each operator
+    and raises a pin during every other one, for a power meter.
+    """
     from poetc import benchmark
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    if emit is not None:
+        if device is None or out is not None:
+            raise click.UsageError("--emit needs --device, and the CSV file is what its firmware logs: no -o")
+        directory, steps = benchmark.emit_bench(device, emit, board=board)
+        document = {"out": str(directory), "device": device, "steps": steps}
+        console.answer(
+            document, f"firmware that measures {steps} steps\nwritten to  {directory}\nbuild it    make -C {directory}"
+        )
+        return
+    if out is None or device is not None or board is not None:
+        raise click.UsageError("-o FILE.csv is needed" if out is None else "--device and --board go with --emit")
     with console.progress(f"measuring on {target}") as progress:
         rows = benchmark.bench(target, models, batch=batch, repeats=repeats, cflags=cflags, progress=progress)
     benchmark.write_csv(rows, out)
@@ -168,14 +200,30 @@ def bench(
 
 @profile.command(epilog="Example:\n\n  poetc profile fit host.csv --like host --title 'My computer' -o my-host.yaml")
 @click.argument("files", metavar="FILE.csv...", nargs=-1, required=True, type=_options.FILE)
-@click.option("--like", "inherits", default="host", show_default=True, metavar="NAME|FILE", help="What else it has.")
+@click.option(
+    "--like",
+    "inherits",
+    default="host",
+    show_default=True,
+    metavar="NAME|FILE",
+    shell_complete=_options.complete_device,
+    help="What else it has.",
+)
 @click.option("--title", default="", help="One line that says what it is.")
+@click.option("--store-only", is_flag=True, help="Only the store's numbers; the kernels' are those of --like.")
 @click.option("-o", "--output", "out", type=_options.FILE, required=True, metavar="FILE.yaml")
 @_options.output_options
 def fit(
-    files: tuple[Path, ...], inherits: str, title: str, out: Path, as_json: bool, quiet: bool, verbose: bool
+    files: tuple[Path, ...],
+    inherits: str,
+    title: str,
+    store_only: bool,
+    out: Path,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
 ) -> None:
-    """Fit a profile to measurements: non-negative least squares for each class of operators.
+    """Fit a profile to measurements: what a pass of each kernel's loops takes, by non-negative least squares.
 
     The error reported is cross-validated: of measurements in networks that the fit did not see.
     """
@@ -185,6 +233,7 @@ def fit(
     rows = [row for file in files for row in benchmark.read_csv(file)]
     fitted = benchmark.fit(rows)
     source = f"poetc profile bench, {len(rows)} measurements: {', '.join(file.name for file in files)}"
-    benchmark.write_profile(fitted, inherits, out, title=title or f"{inherits}, measured", source=source)
+    title = title or f"{inherits}, measured"
+    benchmark.write_profile(fitted, inherits, out, title=title, source=source, store_only=store_only)
     document = {"out": str(out), **benchmark.fit_document(fitted)}
     console.answer(document, f"{benchmark.fit_text(fitted)}\n\nwritten to  {out}")

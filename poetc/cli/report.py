@@ -18,12 +18,23 @@ from poetc.cli._console import Console
 @click.option(
     "--html", type=_options.FILE, metavar="FILE", help="Also write the page here. DIR/report.html has it already."
 )
+@click.option("--curve", is_flag=True, help="The page also shows energy over other budgets, which are solved now.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For --curve: of one budget; all of them take about three times as long.",
+)
 @_options.output_options
-def report(directory: Path, html: Path | None, as_json: bool, quiet: bool, verbose: bool) -> None:
+def report(
+    directory: Path, html: Path | None, curve: bool, time_limit: float, as_json: bool, quiet: bool, verbose: bool
+) -> None:
     """Show what was solved: memory over time, what was kept, recomputed and paged and when, totals."""
     from poetc import outputs
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
-    with console.progress("reading the schedule"):
-        document, text = outputs.report(directory, html)
+    with console.progress("reading the schedule") as progress:
+        document, text = outputs.report(directory, html, time_limit if curve else None, progress)
     console.answer(document, text)

@@ -22,7 +22,7 @@ from poetc.codegen._run import (
     rebuild,
     state_digest,
 )
-from poetc.codegen._timing import StepTimes, time_program
+from poetc.codegen._timing import StepTimes, host_simd, time_program
 from poetc.codegen._toolchain import Elf
 from poetc.codegen._toolchain import require as require_toolchain
 from poetc.codegen._validate import TensorError, Validation, validate
@@ -62,6 +62,7 @@ __all__ = [
     "firmware_size",
     "fresh_store",
     "high_water",
+    "host_simd",
     "interpret",
     "lower",
     "lower_inference",

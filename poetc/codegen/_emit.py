@@ -50,12 +50,14 @@ def emit(
     board: str | None = None,
     memory: Memory | None = None,
     checkpoint: int | None = None,
+    bench: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the sources of `programs` (the main one first; they share state and constants) to `out_dir`; returns it.
 
     `numerics`: "portable" gives the same bits on every target (no contraction to fused multiply-add); "fast" lets the
     compiler contract. `board`: whose memory map firmware is linked for, by default the target's usual one; `memory`:
     how much of its RAM. `checkpoint`: firmware saves its state after so many steps, 0: never, None: as the board does.
+    `bench`: files by name that firmware which measures needs; its program is then bench.c instead of train.c.
     Raises UsageError for an unknown target or a directory that is not ours to replace. The bytes
     written depend on nothing else than the arguments and this version of poetc.
     """
@@ -65,7 +67,7 @@ def emit(
     out = Path(out_dir)
     with replacing_directory(out, MARKER) as directory:
         steps = checkpoint_steps(module.programs[0], chosen, its_board, checkpoint)
-        names = _write(directory, module, values, chosen, its_board, memory, numerics, steps)
+        names = _write(directory, module, values, chosen, its_board, memory, numerics, steps, bench)
         manifest = {
             "model": model,
             "target": target,
@@ -99,6 +101,7 @@ def _write(
     memory: Memory | None,
     numerics: Numerics,
     checkpoint: int,
+    bench: Mapping[str, str] | None,
 ) -> list[str]:
     """Write everything but the manifest; returns the names."""
     main = module.programs[0]
@@ -113,7 +116,8 @@ def _write(
     files["model.h"] = header(module, identity).encode()
     files["model_data.S"] = _data(module, files).encode()
     copies = {f"runtime/{name}": runtime_directory() / name for name in runtime_sources(module.symbols)}
-    copies |= port_sources(target, board)
+    copies |= port_sources(target, board, "train.c" if bench is None else "bench.c")
+    files |= {name: text.encode() for name, text in (bench or {}).items()}
     if target.build == "firmware" and board is not None:
         images = sum(len(data) for name, data in files.items() if name.endswith(".bin"))
         files["link.ld"] = linker_script(layout(board, memory, module.arena_bytes, images)).encode()

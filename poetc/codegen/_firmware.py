@@ -69,15 +69,17 @@ def checkpoint_steps(program: Program, target: Target, board: Board | None, aske
     return asked
 
 
-def port_sources(target: Target, board: Board | None) -> dict[str, Path]:
-    """Name in the emitted directory of each file of the port: sources, and the headers beside them."""
+def port_sources(target: Target, board: Board | None, program: str = "train.c") -> dict[str, Path]:
+    """Name in the emitted directory of each file of the port: sources, and the headers beside them. `program` is the
+    one of the folder `device`.
+    """
     root = runtime_directory() / "ports"
     named = board.sources if board is not None else ()
     paths: set[Path] = set()
     for folder in target.ports:
         files = (root / folder).iterdir()
         # Drivers of the folder `device` are chosen by the board; what every board has is its program.
-        paths |= {p for p in files if folder != "device" or p.suffix == ".h" or p.name == "train.c"}
+        paths |= {p for p in files if folder != "device" or p.suffix == ".h" or p.name == program}
     for name in named:
         paths |= {p for p in ((root / name), (root / name).with_suffix(".h")) if p.exists()}
     kinds = (".c", ".h", ".S")

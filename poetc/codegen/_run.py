@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -97,7 +98,8 @@ class Run:
     `instructions` are those of the training steps; `total_instructions` also start-up, data, log. `step_ends` are the
     instructions from reset to the end of each step, before its checkpoint. `stack_bytes` is None where the stack is the
     operating system's. `resumed_step`: the losses are of the steps after it. `gradients_crc`: a checksum of all
-    gradients of each step, if they were asked for.
+    gradients of each step, if they were asked for. `step_instructions`: of each of the program's instructions, in the
+    first step.
     """
 
     losses: tuple[float, ...]
@@ -112,6 +114,7 @@ class Run:
     resumed_step: int = 0
     step_ends: tuple[int, ...] = ()
     gradients_crc: tuple[int, ...] = ()
+    step_instructions: tuple[int, ...] = ()
 
     @property
     def state_sha256(self) -> str:
@@ -245,6 +248,7 @@ def execute(
         resumed_step=log.resumed,
         step_ends=tuple(marks[steps :: steps + 1]),
         gradients_crc=tuple(log.gradients),
+        step_instructions=tuple(after - before for before, after in pairwise(marks[: steps + 1])),
     )
 
 

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -71,6 +72,20 @@ def compile_observer(directory: Path, cc: str | None = None) -> Path:
     if done.returncode:
         raise CheckFailed(f"the timer does not build: {' | '.join(done.stderr.strip().splitlines()[:5])}")
     return library
+
+
+def host_simd(cflags: str, cc: str | None = None) -> Literal["none", "sse", "avx2", "avx512", "neon"]:
+    """The vectors that `cflags` compile for on this machine, as profiles call them. Raises UsageError."""
+    words = [cc or os.environ.get("CC", "cc"), *cflags.split(), "-dM", "-E", "-x", "c", os.devnull]
+    try:
+        macros = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    except FileNotFoundError:
+        raise UsageError(f"{words[0]} not found: install a C compiler to measure on this machine") from None
+    if "__AVX512F__" in macros:
+        return "avx512"
+    if "__AVX__" in macros:
+        return "avx2"
+    return "sse" if "__SSE2__" in macros else "neon" if "__aarch64__" in macros else "none"
 
 
 def time_program(

@@ -11,6 +11,8 @@ from poetc.codegen.program import ALIGNMENT_BYTES, page_bytes
 from poetc.devices.cost import CostModel
 from poetc.devices.features import features_of
 from poetc.devices.profile import DeviceProfile, Store
+from poetc.devices.reuse import far_bytes
+from poetc.devices.zeros import zero_factors, zero_shares
 from poetc.errors import UsageError
 from poetc.graph import Graph, Operator, Role, Tensor, TrainingGraph
 from poetc.ops import Bound, bind, registry, spec, view_roots
@@ -45,7 +47,13 @@ def build_problem(
     costs = CostModel(profile)
     costs.check_kinds(registry(), profile.name)
     storages = _Storages(graph, profile)
-    operators = tuple(_operator(op, graph, storages, costs) for op in storages.operators)
+    cache = profile.memory.cache_bytes
+    far = {} if cache is None or not profile.compute.loop_ns else far_bytes(graph, int(cache.value))
+    shares = zero_shares(graph) if costs.machine.is_soft and profile.compute.loop_ns else {}
+    operators = tuple(
+        _operator(op, graph, storages, costs, far.get(op.name, 0), zero_factors(op, shares))
+        for op in storages.operators
+    )
     page_store = None if paging is Paging.NONE else chosen
     tensors = tuple(_tensor(name, storages, costs, page_store) for name in storages.names)
     return Problem(
@@ -156,10 +164,11 @@ def align(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def _operator(op: Operator, graph: Graph, storages: _Storages, costs: CostModel) -> OperatorSpec:
+def _operator(
+    op: Operator, graph: Graph, storages: _Storages, costs: CostModel, far: int, zeros: float
+) -> OperatorSpec:
     kind, bound = spec(op.kind), storages.bounds[op.name]
-    features = features_of(op, graph.tensors)
-    cost = costs.operator(features.cost_class, features.work, features.bytes_moved, features.width)
+    cost = costs.operator(features_of(op, graph.tensors, costs.machine, far, zeros))
     roots = dict.fromkeys(storages.roots[t] for t in op.inputs)  # each storage once, in order
     return OperatorSpec(
         name=op.name,

@@ -5,13 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from poetc.codegen.program import page_bytes
-from poetc.devices.profile import Coefficients, DeviceProfile, Quantity, Store
+from poetc.devices.loops import GROUPS, machine_of
+from poetc.devices.profile import DeviceProfile, Quantity, Store
 from poetc.errors import UsageError
 from poetc.graph import Operator
-from poetc.ops import Bound, Work, registry, spec
+from poetc.ops import Bound, registry, spec
+
+if TYPE_CHECKING:
+    from poetc.devices.features import Features
 
 _DEPTHWISE = "/depthwise"
 T = TypeVar("T")
@@ -24,7 +28,7 @@ class Cost:
 
 
 def cost_class(op: Operator, bound: Bound) -> str:
-    """What a profile's `efficiency` and `kernels` are keyed by: the kind, with `/depthwise` for one channel a group."""
+    """What a profile's `efficiency` is keyed by: the kind, with `/depthwise` for one channel a group."""
     group = bound.attributes.get("group", 1)
     if isinstance(group, int) and group > 1 and any(group in t.shape[1:2] for t in (*bound.inputs, *bound.outputs)):
         return op.kind + _DEPTHWISE
@@ -41,7 +45,12 @@ class CostModel:
         self._ns_per_byte = 1e9 / compute.memory_bytes_per_s.value
         self._overhead_ns = float(compute.operator_overhead_ns.value)
         self._efficiency = {kind: float(q.value) for kind, q in compute.efficiency.items()}
-        self._kernels = {kind: _plain(c) for kind, c in compute.kernels.items()}
+        self._groups = frozenset(compute.loop_ns)
+        self._loop_ns = {
+            f"{g}.{name}": float(q.value) for g, loops in compute.loop_ns.items() for name, q in loops.items()
+        }
+        self.machine = machine_of(profile.cpu)
+        self._ns_per_cycle = 1e9 / profile.cpu.clock_hz.value
         self._active_pj_per_ns = power.active_w.value * 1000  # 1 W = 1 nJ/ns = 1000 pJ/ns
         self._idle_pj_per_ns = power.idle_w.value * 1000
         self._pj_per_mac = _value(power.pj_per_mac)
@@ -49,28 +58,26 @@ class CostModel:
         self._pj_per_byte = _value(power.pj_per_byte)
 
     def check_kinds(self, known: Iterable[str], device: str) -> None:
-        """UsageError for an entry of `efficiency` or `kernels` that no operator kind matches."""
+        """UsageError for an entry of `efficiency` or `loop_ns` that no operator kind and no loop matches."""
         known = sorted(known)
-        for key in (*self._efficiency, *self._kernels):
+        for key in (*self._efficiency, *sorted(self._groups - GROUPS)):
             kind = key.removesuffix(_DEPTHWISE)
             if kind not in known:
-                close = difflib.get_close_matches(kind, known, n=1)
+                close = difflib.get_close_matches(kind, [*known, *sorted(GROUPS)], n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise UsageError(f"device profile {device!r}: there is no operator kind {key!r}{hint}")
 
-    def operator(self, kind: str, work: Work, bytes_moved: int, width: int = 1) -> Cost:
-        """Of one execution. `kind` is a `cost_class`, `width` the longest innermost extent of the operands."""
-        if (fitted := _of_class(self._kernels, kind)) is not None:
-            overhead, per_mac, per_flop, per_byte, per_row = fitted
-            rows = (work.macs or work.flops) // max(1, width)
-            time = overhead + work.macs * per_mac + work.flops * per_flop + bytes_moved * per_byte + rows * per_row
+    def operator(self, f: Features) -> Cost:
+        """Of one execution: what its loops were measured to take, if they were; else the roofline."""
+        if all(name.split(".", 1)[0] in self._groups for name in f.loops):
+            time = sum(self._loop_ns.get(name, 0.0) * n for name, n in f.loops.items())
         else:
-            arithmetic = work.macs * self._ns_per_mac + work.flops * self._ns_per_flop
-            roof = max(arithmetic, bytes_moved * self._ns_per_byte)
-            efficiency = _of_class(self._efficiency, kind) or 1.0
+            arithmetic = f.macs * self._ns_per_mac + f.flops * self._ns_per_flop
+            roof = max(arithmetic, f.bytes_moved * self._ns_per_byte)
+            efficiency = _of_class(self._efficiency, f.cost_class) or 1.0
             time = self._overhead_ns + roof / efficiency
         time_ns = round(time)
-        dynamic = work.macs * self._pj_per_mac + work.flops * self._pj_per_flop + bytes_moved * self._pj_per_byte
+        dynamic = f.macs * self._pj_per_mac + f.flops * self._pj_per_flop + f.bytes_moved * self._pj_per_byte
         return Cost(time_ns, round(time_ns * self._active_pj_per_ns + dynamic))
 
     def page(self, store: Store, size_bytes: int, *, write: bool) -> Cost:
@@ -81,9 +88,11 @@ class CostModel:
             if write
             else (store.read_latency_ns, store.read_bytes_per_s, store.read_w)
         )
-        time_ns = round(latency.value + moved * 1e9 / rate.value)
+        waited_ns = round(latency.value + moved * 1e9 / rate.value)
+        checked_ns = round(size_bytes * _value(store.checksum_cycles_per_byte) * self._ns_per_cycle)
         waiting = self._active_pj_per_ns if store.cpu_during_transfer == "active" else self._idle_pj_per_ns
-        return Cost(time_ns, round(time_ns * (watts.value * 1000 + waiting)))
+        energy = waited_ns * (watts.value * 1000 + waiting) + checked_ns * self._active_pj_per_ns
+        return Cost(waited_ns + checked_ns, round(energy))
 
 
 def _of_class(numbers: Mapping[str, T], kind: str) -> T | None:
@@ -95,8 +104,3 @@ def _of_class(numbers: Mapping[str, T], kind: str) -> T | None:
 
 def _value(quantity: Quantity | None) -> float:
     return 0.0 if quantity is None else float(quantity.value)
-
-
-def _plain(c: Coefficients) -> tuple[float, ...]:
-    terms = (c.overhead_ns, c.ns_per_mac, c.ns_per_flop, c.ns_per_byte, c.ns_per_row)
-    return tuple(_value(term) for term in terms)

@@ -1,4 +1,4 @@
-"""What of an operator its time depends on: the features of a roofline, and of a fit to measurements."""
+"""What of an operator its time depends on: work for the roofline, loops for a fit to measurements."""
 
 from __future__ import annotations
 
@@ -7,36 +7,48 @@ from dataclasses import dataclass
 from typing import Any
 
 from poetc.devices.cost import cost_class
+from poetc.devices.loops import Machine, loops_of, share_inside
 from poetc.graph import Operator
-from poetc.ops import Work, bind, spec
+from poetc.ops import bind, spec
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """`cost_class` is what a profile's numbers are keyed by; `width` the longest innermost extent of the operands."""
+    """Of one execution. `cost_class` is what a profile's `efficiency` is keyed by; `loops` maps "group.loop" to how
+    often it runs; a kernel whose loops are not counted has its work instead, in a group that is called as the class.
+    """
 
     cost_class: str
     macs: int
     flops: int
     bytes_moved: int
-    width: int
-
-    @property
-    def rows(self) -> int:
-        """Inner loops that are started: arithmetic divided by what one of them does."""
-        return (self.macs or self.flops) // max(1, self.width)
-
-    @property
-    def work(self) -> Work:
-        return Work(macs=self.macs, flops=self.flops, bytes_moved=self.bytes_moved)
+    loops: Mapping[str, int]
 
 
-def features_of(op: Operator, tensors: Mapping[str, Any]) -> Features:
-    """`tensors` maps names to Tensor."""
+def features_of(
+    op: Operator, tensors: Mapping[str, Any], machine: Machine, far_bytes: int = 0, zeros: float = 0.0
+) -> Features:
+    """`tensors` maps names to Tensor; `far_bytes` of the operands are not in the cache (poetc.devices.reuse); `zeros`
+    is the share of products and sums in which a zero saves time (poetc.devices.zeros).
+    """
     bound = bind(op, tensors)
-    work = spec(op.kind).work(bound)
+    kind = spec(op.kind)
+    work = kind.work(bound)
     moved = work.bytes_moved
     if moved is None:
         moved = sum(tensors[t].size_bytes for t in {*op.inputs, *op.outputs})
-    widths = [t.shape[-1] for t in (*bound.inputs, *bound.outputs) if t.shape]
-    return Features(cost_class(op, bound), work.macs, work.flops, moved, max(widths, default=1))
+    name = cost_class(op, bound)
+    kernel = kind.kernel(bound)
+    counted = loops_of(kernel, machine)
+    if counted is not None:
+        group, loops = kernel.symbol.removeprefix("poetc_op_"), counted
+    else:
+        width = max((t.shape[-1] for t in (*bound.inputs, *bound.outputs) if t.shape), default=1)
+        rows = (work.macs or work.flops) // max(1, width)
+        group, plain = name, {"call": 1, "mac": work.macs, "flop": work.flops, "row": rows}
+        loops = {f"{group}.{key}": n for key, n in plain.items()}
+    loops |= {f"{group}.byte": moved, f"{group}.far": far_bytes}
+    if machine.is_soft:
+        inside = share_inside(kernel) if work.macs and name.startswith("Conv") else 1.0
+        loops[f"{group}.nonzero"] = round((work.macs or work.flops) * (1 - zeros) * inside)
+    return Features(name, work.macs, work.flops, moved, {key: n for key, n in loops.items() if n})

@@ -52,30 +52,21 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     flash_readable_in_place: bool  # constants (frozen parameters, masks) are read by the kernels from flash
     runtime_bytes: Quantity  # the runtime's own state, outside the arena
     stack_bytes: Quantity  # reserved for the deepest kernel call
+    cache_bytes: Quantity | None = None  # of one core; what is farther costs more, if that was measured
     banks: dict[str, Bank] = {}
 
 
-class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A fitted kernel, instead of the roofline: overhead + macs·ns_per_mac + flops·ns_per_flop + bytes·ns_per_byte +
-    rows·ns_per_row, a row being an inner loop (macs, or else flops, divided by the longest innermost extent).
-    """
-
-    overhead_ns: Quantity
-    ns_per_mac: Quantity | None = None
-    ns_per_flop: Quantity | None = None
-    ns_per_byte: Quantity | None = None
-    ns_per_row: Quantity | None = None
-
-
 class Compute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A roofline: overhead + max(macs/contraction + flops/elementwise, bytes/memory) / efficiency of the kind."""
+    """A roofline: overhead + max(macs/contraction + flops/elementwise, bytes/memory) / efficiency of the kind. Where a
+    kernel's loops were measured: the sum over them of how often they run (poetc.devices.loops) times `loop_ns`.
+    """
 
     contraction_mac_per_s: Quantity  # dense convolution and matmul
     elementwise_flop_per_s: Quantity
     memory_bytes_per_s: Quantity
     operator_overhead_ns: Quantity
     efficiency: dict[str, Quantity] = {}  # of a kind (`Softmax`, `Conv/depthwise`), as a fraction of the roofline
-    kernels: dict[str, Coefficients] = {}
+    loop_ns: dict[str, dict[str, Quantity]] = {}  # by group and loop; absent in a group that is there: nothing
 
 
 class Power(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,6 +95,7 @@ class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     read_w: Quantity
     write_w: Quantity
     endurance_cycles: Quantity | None = None  # erase cycles of a block
+    checksum_cycles_per_byte: Quantity | None = None  # what the processor does for each byte of a tensor, besides
     full_duplex: bool = False  # dma: reads and writes at once, rather than one transfer at a time
 
 

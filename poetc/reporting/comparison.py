@@ -76,8 +76,10 @@ def _mark(row: Row) -> str:
     return " !" if row.energy_pj is not None and not row.arena_fits else ""
 
 
-def plot(comparison: Comparison) -> str:
-    """SVG: the objective relative to computing once, over the budget relative to keep-all's peak."""
+def plot(comparison: Comparison, *, has_legend: bool = True) -> str:
+    """SVG: the objective relative to computing once, over the budget relative to keep-all's peak. Without a legend the
+    picture ends with the plot.
+    """
     energy = comparison.objective == "energy"
     once = max(1, comparison.compute_once_pj if energy else comparison.compute_once_ns)
     lines: dict[str, list[tuple[float, float]]] = {}
@@ -100,10 +102,11 @@ def plot(comparison: Comparison) -> str:
         up = height - _BOTTOM - (y - low_y) / (high_y - low_y) * (height - _TOP - _BOTTOM)
         return round(across, 1), round(up, 1)
 
+    width = _WIDTH if has_legend else _WIDTH - _RIGHT + 24
     what = "energy" if energy else "time"
     title = f"{comparison.problem}: {what} of a training step over the RAM budget"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         'font-family="sans-serif" font-size="12">',
         f"<title>{escape(title)}</title>",
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',

@@ -21,8 +21,10 @@ _NAME = 100  # characters shown of a name in a table
 Cell = str | tuple[str, int | float]  # what is shown, or that and what it sorts by
 
 
-def html(solved: Solved) -> str:
-    """The page. Below 2 MB for thousands of steps: charts and tables merge or leave out the smallest, and say so."""
+def html(solved: Solved, curve: str = "") -> str:
+    """The page; `curve` is a section about other budgets, if there is one. Below 2 MB for thousands of steps: charts
+    and tables merge or leave out the smallest, and say so.
+    """
     facts = gather(solved)
     page = Template(resources.files("poetc.reporting").joinpath("report.html").read_text(encoding="utf-8"))
     problem = solved.problem
@@ -34,6 +36,7 @@ def html(solved: Solved) -> str:
         verdict=escape(_words.verdict(solved)),
         cards=_cards(solved),
         sizes=_sizes(solved),
+        curve=curve,
         memory=_charts.memory_chart(solved, facts),
         timeline=_charts.timeline(solved, facts),
         changes=_changes(solved, facts),

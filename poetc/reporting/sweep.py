@@ -11,9 +11,11 @@ from poetc.devices.units import format_bytes, format_pj
 from poetc.reporting.comparison import plot
 
 _PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Sweep</title>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>Sweep</title>
 <style>body{{font-family:sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
 table{{border-collapse:collapse}}
+svg{{max-width:100%;height:auto}} .table{{overflow-x:auto}} h2{{overflow-wrap:anywhere}}
 th,td{{padding:.2rem .8rem;text-align:left;border-bottom:1px solid #ddd}}</style></head>
 <body><h1>Energy over RAM budget</h1>
 <p>Time and energy are modelled from the device profile, not measured. The dotted line is a proven lower bound.</p>
@@ -46,7 +48,7 @@ def _section(model: str, device: str, results: Sequence[Mapping[str, Any]]) -> s
     rows += [(str(r["budget"] or "all RAM"), r["status"], r["error"], "", "") for r in results if "energy_pj" not in r]
     cells = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows)
     head = "".join(f"<th>{c}</th>" for c in ("budget", "status", "energy", "gap", "peak"))
-    return f"{heading}{chart}<table><tr>{head}</tr>{cells}</table>"
+    return f'{heading}{chart}<div class="table"><table><tr>{head}</tr>{cells}</table></div>'
 
 
 def _as_comparison(model: str, device: str, solved: Sequence[Mapping[str, Any]]) -> Comparison:

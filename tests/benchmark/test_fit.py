@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +15,16 @@ from poetc.benchmark import (
     cross_validate,
     fit,
     fit_text,
-    networks,
     nnls,
     read_csv,
     write_csv,
     write_profile,
 )
+from poetc.benchmark._networks import board_networks, networks
 from poetc.devices import build_problem, load_profile
 from poetc.devices.cost import CostModel
+from poetc.devices.features import Features
 from poetc.errors import UsageError
-from poetc.ops import Work
 from poetc.passes import run_standard
 from poetc.training import TrainingOptions, build
 
@@ -50,38 +51,59 @@ def test_nnls_of_columns_of_very_different_size() -> None:
 
 
 def measurements(noise: float = 0.0) -> list[Measurement]:
+    """Two kernels that share the loops of `gemm`, and a store."""
     random = np.random.default_rng(1)
     rows = []
     for i in range(60):
-        macs, width = int(random.integers(1_000, 10_000_000)), int(random.integers(4, 100))
-        moved = int(random.integers(1_000, 1_000_000))
-        time = (500 + 0.5 * macs + 0.1 * moved + 3.0 * (macs // width)) * (1 + noise * random.standard_normal())
-        rows.append(Measurement(f"net{i % 6}", f"op{i}", "Conv", macs, 0, moved, width, round(time)))
-        rows.append(Measurement(f"net{i % 6}", f"page{i}", "PageIn", 0, 0, moved, 1, round(4_000 + moved * 0.25)))
+        net = f"net{i % 6}"
+        terms, rest, moved = (int(random.integers(low, 1000 * low)) for low in (1_000, 1, 1_000))
+        factor = 1 + noise * random.standard_normal()
+        loops = {"conv_packed.call": 1, "gemm.terms_4": terms, "gemm.terms_1": rest, "conv_packed.byte": moved}
+        time = (500 + 0.5 * terms + 40.0 * rest + 0.1 * moved) * factor
+        rows.append(Measurement(net, f"conv{i}", "Conv", "dsp", 1 << 20, loops, round(time)))
+        loops = {"matmul_packed.call": 1, "gemm.terms_4": 3 * terms}
+        rows.append(Measurement(net, f"mm{i}", "MatMul", "dsp", 1 << 20, loops, round((90 + 1.5 * terms) * factor)))
+        blocks = 512 * (1 + moved // 512)
+        loops = {"PageIn.call": 1, "PageIn.byte": blocks, "PageIn.checked": moved}
+        rows.append(
+            Measurement(net, f"page{i}", "PageIn", "dsp", 1 << 20, loops, round(4_000 + blocks * 0.25 + moved * 2.0))
+        )
     return rows
 
 
 def test_a_fit_finds_what_made_the_measurements() -> None:
     fitted = fit(measurements())
-    conv = fitted.classes["Conv"]
-    assert conv.coefficients == pytest.approx((500, 0.5, 0, 0.1, 3.0), rel=0.02, abs=0.02)
-    assert conv.cross_validated_error < 0.001
-    assert fitted.classes["PageIn"].coefficients == pytest.approx((4000, 0, 0, 0.25, 0), rel=0.01, abs=1e-9)
+    found = {name: fitted.loop_ns[name] for name in ("conv_packed.call", "gemm.terms_4", "gemm.terms_1")}
+    assert found == pytest.approx({"conv_packed.call": 500, "gemm.terms_4": 0.5, "gemm.terms_1": 40.0}, rel=0.02)
+    assert fitted.loop_ns["PageIn.byte"] == pytest.approx(0.25, rel=0.01)
+    assert fitted.classes["Conv"].cross_validated_error < 0.001
+    assert fitted.simd == "dsp"
+
+
+def test_what_kernels_share_is_measured_together() -> None:
+    """Where one kernel never runs a loop, it is known from the other."""
+    rows = [r for r in measurements() if r.cost_class != "PageIn"]
+    only = [r for r in rows if r.cost_class == "MatMul"] + [r for r in rows if r.cost_class == "Conv"][:4]
+    assert fit(only).loop_ns["gemm.terms_4"] == pytest.approx(0.5, rel=0.01)
 
 
 def test_errors_are_of_networks_that_the_fit_did_not_see() -> None:
     odd = [
-        Measurement(r.network, r.operator, r.cost_class, r.macs, 0, r.bytes_moved, r.width, r.time_ns * 3)
-        if r.network == "net0"
-        else r
+        replace(r, time_ns=r.time_ns * 3) if r.network == "net0" else r
         for r in measurements()
         if r.cost_class == "Conv"
     ]
-    alone = [(p, m) for p, m in cross_validate(odd) if any(r.time_ns == m for r in odd if r.network == "net0")]
-    assert np.median([p / m for p, m in alone]) == pytest.approx(1 / 3, rel=0.05)
+    alone = [p / r.time_ns for r, p in zip(odd, cross_validate(odd), strict=True) if r.network == "net0"]
+    assert np.median(alone) == pytest.approx(1 / 3, rel=0.05)
     noisy = fit(measurements(0.1)).classes["Conv"]
     assert 0.02 < noisy.cross_validated_error < 0.2
     assert "Conv" in fit_text(fit(measurements(0.1)))
+
+
+def test_measurements_of_two_processors_do_not_mix() -> None:
+    rows = measurements()
+    with pytest.raises(UsageError, match="different processors or flags: avx2 with 1048576 B of cache, dsp"):
+        fit([*rows, replace(rows[0], simd="avx2")])
 
 
 def test_the_profile_predicts_what_the_fit_predicts(tmp_path: Path) -> None:
@@ -89,15 +111,22 @@ def test_the_profile_predicts_what_the_fit_predicts(tmp_path: Path) -> None:
     fitted = fit(rows)
     profile = write_profile(fitted, "host", tmp_path / "mine.yaml", title="Mine", source="60 measurements")
     costs = CostModel(profile)
-    for row in rows[::2]:
-        work = Work(macs=row.macs, flops=row.flops, bytes_moved=row.bytes_moved)
-        predicted = costs.operator("Conv", work, row.bytes_moved, row.width).time_ns
-        assert predicted == pytest.approx(fitted.predict(row.features), rel=1e-3)
-    assert profile.compute.kernels["Conv"].overhead_ns.source.kind == "measured"
+    for row in rows:
+        if row.cost_class != "PageIn":
+            predicted = costs.operator(Features(row.cost_class, 1, 1, 1, row.loops)).time_ns
+            assert predicted == pytest.approx(fitted.predict(row.loops), rel=1e-3)
+    assert profile.compute.loop_ns["gemm"]["terms_4"].source.kind == "measured"
+    assert profile.cpu.simd == "dsp"
     store = profile.stores[profile.default_store]
     assert store.read_latency_ns.value == pytest.approx(4000, rel=0.01)
     assert store.read_bytes_per_s.value == pytest.approx(4e9, rel=0.01)
+    assert store.checksum_cycles_per_byte is not None
+    assert store.checksum_cycles_per_byte.value == pytest.approx(2.0 * profile.cpu.clock_hz.value / 1e9, rel=0.01)
+    page = costs.page(store, 100_000, write=False)
+    assert page.time_ns == pytest.approx(4_000 + 196 * 512 * 0.25 + 100_000 * 2.0, rel=0.01)
     assert store.write_bytes_per_s == load_profile("host").stores["file"].write_bytes_per_s
+    unmeasured = Features("Relu", 0, 10**6, 8 * 10**6, {"relu.call": 1, "relu.single": 10**6})
+    assert costs.operator(unmeasured) == CostModel(load_profile("host")).operator(unmeasured)  # the roofline
     child = write_profile(fitted, str(tmp_path / "mine.yaml"), tmp_path / "child.yaml", title="C", source="s")
     assert child.ram_bytes == profile.ram_bytes
 
@@ -107,8 +136,12 @@ def test_csv(tmp_path: Path) -> None:
     write_csv(measurements(), path)
     assert read_csv(path) == measurements()
     text = path.read_text()
-    path.write_text(text.replace("Conv,", "Conv,x", 1))
-    with pytest.raises(UsageError, match=r"bench\.csv:2: macs is 'x"):
+    path.write_text(text.replace("gemm.terms_4=", "gemm.terms_4=x", 1))
+    with pytest.raises(UsageError, match=r"bench\.csv:2: loops has 'gemm.terms_4=x"):
+        read_csv(path)
+    first = text.splitlines()[1]
+    path.write_text(text.replace(first, first + "x", 1))
+    with pytest.raises(UsageError, match=r"bench\.csv:2: time_ns is '\d+x'"):
         read_csv(path)
     path.write_text(text.replace("time_ns", "time"))
     with pytest.raises(UsageError, match="no column 'time_ns'"):
@@ -126,5 +159,9 @@ def test_the_networks_reach_the_common_kernels() -> None:
         assert build_problem(step, load_profile("host"), budget_bytes=1).operators
     wanted = "Conv ConvGradInput ConvGradWeight MatMul BatchNormStats MaxPoolGrad Softmax LayerNorm Gelu Gather Add Sgd"
     assert kinds >= set(wanted.split())
-    separate = list(networks(merged=False))
-    assert len({g.name for g in separate}) == len(separate) > 40
+    for most_bytes in (16 << 10, 1 << 20):
+        graphs = list(board_networks(most_bytes))
+        parts = [op.source for g in graphs for op in g.operators if op.source]
+        assert len(dict.fromkeys(parts)) > 60
+        assert len({g.name for g in graphs}) == len(graphs)
+    assert len(graphs) < 20

@@ -230,10 +230,10 @@ def test_paging_can_be_refused_or_chosen() -> None:
         build_problem(step(), board("rpi4"), budget_bytes=0, paging=Paging.DMA)
 
 
-def test_efficiency_and_fitted_kernels(tmp_path: object) -> None:
+def test_efficiency_and_measured_loops(tmp_path: object) -> None:
     import msgspec
 
-    from poetc.devices.profile import Coefficients, Quantity, Source
+    from poetc.devices.profile import Quantity, Source
 
     def q(value: float) -> Quantity:
         return Quantity(value=value, source=Source(kind="measured", text="here"))
@@ -244,7 +244,7 @@ def test_efficiency_and_fitted_kernels(tmp_path: object) -> None:
         profile.compute,
         operator_overhead_ns=q(0),
         efficiency={"TestDense": q(0.5)},
-        kernels={"TestMap": Coefficients(overhead_ns=q(7), ns_per_flop=q(2), ns_per_byte=q(1))},
+        loop_ns={"TestMap": {"call": q(7), "flop": q(2), "byte": q(1)}},
     )
     tuned = build_problem(step(), msgspec.structs.replace(profile, compute=compute), budget_bytes=0)
     overhead = profile.compute.operator_overhead_ns.value
@@ -252,6 +252,9 @@ def test_efficiency_and_fitted_kernels(tmp_path: object) -> None:
     assert tuned.operators[2].time_ns == 7 + 2 * 16 + 40
     wrong = msgspec.structs.replace(compute, efficiency={"TestDens": q(0.5)})
     with pytest.raises(UsageError, match="no operator kind 'TestDens'; did you mean 'TestDense'"):
+        build_problem(step(), msgspec.structs.replace(profile, compute=wrong), budget_bytes=0)
+    wrong = msgspec.structs.replace(compute, loop_ns={"gemmm": {"call": q(1)}})
+    with pytest.raises(UsageError, match="no operator kind 'gemmm'; did you mean 'gemm'"):
         build_problem(step(), msgspec.structs.replace(profile, compute=wrong), budget_bytes=0)
 
 

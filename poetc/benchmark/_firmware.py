@@ -1,0 +1,81 @@
+"""Firmware that measures a real board: the sweep of shapes as one program that prints its times as CSV."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+from poetc import codegen
+from poetc.benchmark._measure import CODE_BYTES, Measurement, keep_all_program, paging_program, rows_of, step_of
+from poetc.benchmark._networks import board_network
+from poetc.codegen.program import Program
+from poetc.devices import DeviceProfile, load_profile
+from poetc.errors import UsageError
+from poetc.graph import DType, Graph, TrainingGraph
+
+SPARE_BYTES = 8 << 10  # of RAM, for the times and the port's variables
+
+
+def emit_bench(device: str, out: Path, *, board: str | None = None) -> tuple[Path, int]:
+    """Write firmware for `device` to `out`; the directory and how many steps it measures. `board` is one of
+    codegen.BOARDS whose start-up and memory map are taken, by default the one that stands for the device. Raises
+    UsageError.
+    """
+    profile = load_profile(device)
+    like = codegen.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
+    name = board or (like.name if like is not None else None)
+    if name is None or name not in codegen.BOARDS or codegen.BOARDS[name].ram is None:
+        raise UsageError(
+            f"no firmware can be made for {profile.name} ({profile.cpu.core}); --board names a board's port"
+        )
+    step, program = _program(profile)
+    rows = rows_of("sweep", step, program, [0] * len(program.instructions), profile)
+    codegen.emit(
+        [program],
+        step.values,
+        model="model",
+        target=codegen.BOARDS[name].target,
+        out_dir=out,
+        board=name,
+        checkpoint=0,
+        bench={"bench_rows.h": _header(rows, program, step, int(profile.cpu.clock_hz.value))},
+    )
+    return out, len(rows)
+
+
+def _program(profile: DeviceProfile) -> tuple[TrainingGraph, Program]:
+    """As many parts of the sweep as fit the device, with some tensors paged if it has a store."""
+    most_bytes, total = profile.ram_bytes, 0
+    while most_bytes != total:  # the last time for one part alone
+        graph, total = board_network(most_bytes)
+        step, program = _lowered(graph, profile)
+        image_bytes = program.state_bytes + program.flash_bytes + CODE_BYTES
+        fits = program.arena_bytes + profile.base_bytes + SPARE_BYTES <= profile.ram_bytes
+        if fits and (profile.flash_bytes is None or image_bytes <= profile.flash_bytes):
+            return step, program
+        most_bytes = max(total * 3 // 4, 1) if most_bytes >= total else total
+    raise UsageError(f"{profile.name} has too little RAM for any of the networks")
+
+
+def _lowered(graph: Graph, profile: DeviceProfile) -> tuple[TrainingGraph, Program]:
+    step = step_of(graph, "sgd")
+    return step, (paging_program if profile.default_store else keep_all_program)(step, profile)
+
+
+def _header(rows: list[Measurement], program: Program, step: TrainingGraph, clock_hz: int) -> str:
+    """What bench.c includes: the columns, each line up to its time, and which inputs are floats."""
+    names = [f.name for f in fields(Measurement)]
+    assert names[-1] == "time_ns"
+    lines = ["/* The rows of the log. Made by poetc. */", "#include <stdint.h>", ""]
+    lines += [f"#define POETC_BENCH_CLOCK_HZ {clock_hz}u", f"#define POETC_BENCH_COLUMNS {json.dumps(','.join(names))}"]
+    lines += ["", "static const char *const poetc_bench_rows[] = {"]
+    for row in rows:
+        loops = " ".join(f"{name}={n}" for name, n in row.loops.items())
+        operator = row.operator.replace(",", ";").replace('"', "'")
+        lines.append(
+            f"    {json.dumps(f'{row.network},{operator},{row.cost_class},{row.simd},{row.cache_bytes},{loops},')},"
+        )
+    floats = [int(step.tensors[b.name].dtype is DType.F32) for b in codegen.all_inputs(program)]
+    lines += ["};", "", f"static const uint8_t poetc_bench_floats[] = {{{', '.join(map(str, floats))}}};", ""]
+    return "\n".join(lines)

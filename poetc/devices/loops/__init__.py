@@ -1,0 +1,24 @@
+"""How often the loops of a kernel run: what its time is made of.
+
+Each file counts what files of `poetc/runtime/kernels/` do, from the ints that a kernel is bound with: keep them in step
+(tests/arm/test_counts.py). A loop is called `group.name`; loops that several kernels share have one name, so that they
+are measured together.
+"""
+
+from __future__ import annotations
+
+from poetc.devices.loops import _convolution, _depthwise, _fused, _gemm, _lean, _matmul, _rows  # noqa: F401
+from poetc.devices.loops._machine import COUNTS, SHARED, Loops, Machine, machine_of
+from poetc.devices.loops._window import share_inside
+from poetc.ops import Kernel
+
+GROUPS = SHARED | {symbol.removeprefix("poetc_op_") for symbol in COUNTS}
+
+
+def loops_of(kernel: Kernel, machine: Machine) -> Loops | None:
+    """Counts by "group.name", zeros left out; None for a kernel that nothing is known of."""
+    count = COUNTS.get(kernel.symbol)
+    return None if count is None else {name: n for name, n in sorted(count(kernel, machine).items()) if n}
+
+
+__all__ = ["GROUPS", "Loops", "Machine", "loops_of", "machine_of", "share_inside"]

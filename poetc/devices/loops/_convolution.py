@@ -1,0 +1,318 @@
+"""convolution_packed.c."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from poetc.devices.loops import _direct
+from poetc.devices.loops._gemm import pack_transposed, panel_columns, parts, put, put_end, run, runs_of_columns
+from poetc.devices.loops._machine import Loops, Machine, add, counts
+from poetc.devices.loops._window import Window, output_range, window
+from poetc.ops import Kernel
+
+_MOST_ROWS = 256  # pieces of output rows that are looked at one by one; more are taken from as many
+
+
+@lru_cache(maxsize=16384)
+def pack_planes(m: Machine, pixels: int, depth: int, column: int, columns: int) -> tuple[tuple[str, int], ...]:
+    loops: Loops = {"planes.call": 1}
+    at = 0
+    while at < columns:
+        piece = min(pixels - (column + at) % pixels, columns - at)
+        add(loops, {"planes.run": 1})
+        add(loops, put(m, at, piece, 1), depth)
+        at += piece
+    add(loops, put_end(m, depth, columns))
+    return tuple(loops.items())
+
+
+def _blocks_with_tap(k: int, depth: int, taps: int, tap: int) -> int:
+    """Blocks of `depth` of the k terms (c, tap) that hold this tap of any channel."""
+    return sum(
+        1
+        for first in range(0, k, depth)
+        if (first - tap + taps - 1) // taps * taps + tap < min(k, first + depth) or first <= tap < first + depth
+    )
+
+
+def _pack_pixels(w: Window, m: Machine, inputs: int, k: int, depth: int, most: int) -> Loops:
+    """All calls of pack_pixels of one group of channels."""
+    return _pixels_by_four(w, inputs, k, depth) if m.columns == 4 else _pixels_by_tap(w, m, inputs, k, depth, most)
+
+
+def _pixels_by_four(w: Window, inputs: int, k: int, depth: int) -> Loops:
+    total = w.batch * w.pixels
+    first = np.arange(0, total, 4)
+    column = first[:, None] + np.arange(4)
+    there = column < total
+    oh, ow = column % w.pixels // w.output_width, column % w.output_width
+    top = np.where(there, oh * w.stride_h - w.pad_top, -(1 << 24))
+    left = ow * w.stride_w - w.pad_left
+    lowest, rightmost = w.height - (w.kernel_h - 1) * w.dilation_h, w.width - (w.kernel_w - 1) * w.dilation_w
+    whole = there[:, 3]
+    together = (w.stride_w == 1) & whole & (ow[:, 0] + 4 <= w.output_width)
+    inside = whole & ((top >= 0) & (top < lowest) & (left >= 0) & (left < rightmost)).all(axis=1)
+    starts = range(0, k, depth)
+    rows = inputs * w.kernel_h + sum(1 for s in starts if s % w.kernel_w)  # pieces of a window's rows
+    loops: Loops = {"pixels.call": len(starts), "pixels.four": len(starts) * len(first)}
+    usual, apart = int((together & inside).sum()), int((~together & inside).sum())
+    checked, blocks = int((~together & ~inside).sum()), len(starts)
+    for name, groups in (("usual", usual), ("apart", apart), ("checked", checked)):
+        add(loops, {f"pixels.{name}": groups * blocks, f"pixels.{name}_row": rows * groups})
+        add(loops, {f"pixels.{name}_tap": k * groups})
+    edge = together & ~inside
+    if edge.any():
+        kh, kw = np.arange(w.kernel_h) * w.dilation_h, np.arange(w.kernel_w) * w.dilation_w
+        ih = top[edge][:, :1] + kh
+        on = ((ih >= 0) & (ih < w.height)).sum(axis=1)  # rows of the window on the image
+        position = left[edge][:, :1] + kw
+        plain = ((position >= 0) & (position + 4 <= w.width)).sum(axis=1)
+        add(
+            loops,
+            {
+                "pixels.edge": blocks * len(on),
+                "pixels.edge_row": rows * len(on),
+                "pixels.edge_plain": inputs * int((on * plain).sum()),
+                "pixels.edge_mixed": inputs * int((on * (w.kernel_w - plain)).sum()),
+                "pixels.edge_zero": inputs * int(((w.kernel_h - on) * w.kernel_w).sum()),
+            },
+        )
+    return loops
+
+
+def _pixels_by_tap(w: Window, m: Machine, inputs: int, k: int, depth: int, most: int) -> Loops:
+    total, loops = w.batch * w.pixels, Loops()
+    runs = -(-total // most)
+    blocks = [_blocks_with_tap(k, depth, w.taps, tap) for tap in range(w.taps)]
+    add(loops, {"pixels.call": runs * -(-k // depth), "pixels.tap": runs * -(-k // depth) * w.taps})
+    pieces: list[tuple[int, int, int, int]] = []  # lane, row of the output, column, pixels
+    for begin in range(0, total, most):
+        at, end = begin, min(total, begin + most)
+        while at < end:
+            oh, ow = at % w.pixels // w.output_width, at % w.output_width
+            piece = min(w.output_width - ow, end - at)
+            pieces.append(((at - begin) % m.columns, oh, ow, piece))
+            at += piece
+    step = -(-len(pieces) // _MOST_ROWS)
+    chosen, scale = pieces[::step], len(pieces) / len(pieces[::step])
+    puts: Loops = {}
+    for kw in range(w.kernel_w):
+        low, high = (int(v) for v in output_range(kw * w.dilation_w - w.pad_left, w.stride_w, w.width, w.output_width))
+        for kh in range(w.kernel_h):
+            add(loops, {"pixels.row": blocks[kh * w.kernel_w + kw] * len(pieces)})
+            for lane, oh, ow, piece in chosen:
+                ih = oh * w.stride_h - w.pad_top + kh * w.dilation_h
+                begin = min(max(low - ow, 0), piece) if 0 <= ih < w.height else piece
+                end = min(max(high - ow, begin), piece)
+                if begin > 0:
+                    add(puts, put(m, lane, begin, 0))
+                add(puts, put(m, lane + begin, end - begin, 1 if w.stride_w == 1 else 2))
+                if end < piece:
+                    add(puts, put(m, lane + end, piece - end, 0))
+    add(loops, {name: round(count * scale) for name, count in puts.items()}, inputs)
+    if left := -total % m.columns:
+        add(loops, put(m, total, left, 0), k)
+    return loops
+
+
+@counts("conv_packed")
+def conv_packed(kernel: Kernel, m: Machine) -> Loops:
+    w, size, depth = window(kernel), kernel.ints[17], kernel.ints[18]
+    inputs, outputs, total = w.channels // w.group, w.outputs // w.group, w.batch * w.pixels
+    k = inputs * w.taps
+    if m.lanes == 16 and not w.is_pointwise and (done := _direct.conv(w, size, depth)):
+        return {"conv_packed.call": 1, **done}
+    most = panel_columns(m, size, depth, False)
+    one: Loops = {}
+    for column, columns, many in runs_of_columns(total, most):
+        sums: Loops = {}
+        for number, (terms, times) in enumerate(parts(k, depth)):
+            first = 1 if number == 0 else 0
+            add(sums, dict(run(m, outputs, terms, column, columns, w.pixels, "", False)), first)
+            add(sums, dict(run(m, outputs, terms, column, columns, w.pixels, "", True)), times - first)
+            if w.is_pointwise:
+                add(sums, dict(pack_planes(m, w.pixels, terms, column % w.pixels, columns)), times)
+        add(one, {name: round(count * many) for name, count in sums.items()})
+    if not w.is_pointwise:
+        add(one, _pack_pixels(w, m, inputs, k, depth, most))
+    loops: Loops = {"conv_packed.call": 1, "conv_packed.group": w.group}
+    add(loops, one, w.group)
+    return loops
+
+
+def _row_pieces(w: Window, depth: int) -> Any:
+    """(row, column, pixels) of the pieces of output rows that blocks of `depth` pixels of an image fall into."""
+    found = []
+    for first in range(0, w.pixels, depth):
+        at, end = first, min(w.pixels, first + depth)
+        while at < end:
+            piece = min(w.output_width - at % w.output_width, end - at)
+            found.append((at // w.output_width, at % w.output_width, piece))
+            at += piece
+    return np.array(found)
+
+
+def _pack_windows(w: Window, m: Machine, inputs: int, depth: int, most: int) -> Loops:
+    """All calls of pack_windows for one image and group."""
+    width, pieces = inputs * w.taps, _row_pieces(w, depth)
+    calls = -(-width // most) * -(-w.pixels // depth)
+    loops: Loops = {"windows.call": calls}
+    oh, ow, piece = pieces.T
+    if m.columns == 4:
+        add(loops, _windows_by_four(w, inputs, pieces, -(-w.pixels // depth)))
+        return loops
+    segments: dict[tuple[int, int, int, bool], int] = {}
+    for begin in range(0, width, most):
+        at, columns = 0, min(most, width - begin)
+        while at < columns:
+            tap, lane = (begin + at) % w.taps, at % m.columns
+            kh, kw = divmod(tap, w.kernel_w)
+            taken = min(w.kernel_w - kw, columns - at, m.columns - lane)
+            spill = w.dilation_w == 1 and 1 < taken < 4 and lane + 4 <= m.columns
+            segments[kh, kw, taken, spill] = segments.get((kh, kw, taken, spill), 0) + 1
+            at += taken
+    blocks = -(-w.pixels // depth)
+    for (kh, kw, taken, spill), many in segments.items():
+        offset = kw * w.dilation_w - w.pad_left
+        low, _ = output_range(offset, w.stride_w, w.width, w.output_width)
+        _, high = output_range(offset + (taken - 1) * w.dilation_w, w.stride_w, w.width, w.output_width)
+        ih = oh * w.stride_h - w.pad_top + kh * w.dilation_h
+        on = (ih >= 0) & (ih < w.height)
+        usual = np.where(on, np.clip(np.minimum(high, ow + piece) - np.maximum(low, ow), 0, piece), 0)
+        zeros, plain = int(np.where(on, 0, piece).sum()), int(usual.sum())
+        edge = int(piece.sum()) - zeros - plain
+        name = "windows.one" if taken == 1 else "windows.spill" if spill else "windows.copy"
+        found = {
+            "windows.segment": blocks,
+            "windows.row": len(piece),
+            "windows.outside": zeros,
+            "windows.zero": zeros * taken,
+            name: plain,
+            "windows.copied": plain * taken if name == "windows.copy" else 0,
+            "windows.edge": edge,
+            "windows.edge_tap": edge * taken,
+        }
+        add(loops, found, many)
+    if left := -width % m.columns:
+        add(loops, {"windows.end": left * blocks, "windows.end_zero": left * w.pixels})
+    return loops
+
+
+def _windows_by_four(w: Window, inputs: int, pieces: Any, blocks: int) -> Loops:
+    """Taps (c, kh, kw) in fours, the last of them again beyond the end."""
+    width = inputs * w.taps
+    oh, ow, piece = pieces.T
+    last = ow + piece
+    fours: dict[tuple[int, ...], int] = {}
+    for at in range(0, width, 4):
+        taps = tuple(min(at + lane, width - 1) % w.taps for lane in range(4))
+        fours[taps] = fours.get(taps, 0) + 1
+    loops: Loops = {"windows.four_taps": -(-width // 4) * blocks}
+    for taps, many in fours.items():
+        across = [tap % w.kernel_w * w.dilation_w - w.pad_left for tap in taps]
+        down = [tap // w.kernel_w * w.dilation_h - w.pad_top for tap in taps]
+        ranges = [output_range(offset, w.stride_w, w.width, w.output_width) for offset in across]
+        low, high = max(int(r[0]) for r in ranges), min(int(r[1]) for r in ranges)
+        begin = np.clip(low, ow, last)
+        end = np.maximum(begin, np.minimum(high, last))
+        rows = oh * w.stride_h
+        clipped = (rows + min(down) < 0) | (rows + max(down) >= w.height)
+        quick = ~clipped if w.stride_w == 1 else np.zeros_like(clipped)
+        sides = (begin > ow).astype(int) + (last > end)
+        found = {
+            "windows.row": len(piece),
+            "windows.clipped": int(clipped.sum()),
+            "windows.side": int(sides.sum()),
+            "windows.checked": int((piece - (end - begin)).sum()),
+            "windows.run": int((end > begin).sum()),
+            "windows.pixel": int((end - begin)[quick].sum()),
+            "windows.strided": int((end - begin)[~quick].sum()),
+        }
+        add(loops, found, many)
+    return loops
+
+
+@counts("conv_grad_weight_packed")
+def conv_grad_weight_packed(kernel: Kernel, m: Machine) -> Loops:
+    w, size, depth = window(kernel), kernel.ints[17], kernel.ints[18]
+    inputs, outputs = w.channels // w.group, w.outputs // w.group
+    if m.lanes == 16 and not w.is_pointwise and (done := _direct.grad_weight(w, size, depth)):
+        return {"conv_grad_weight_packed.call": 1, **done}
+    width, most = inputs * w.taps, panel_columns(m, size, depth, False)
+    one: Loops = {}
+    for columns, many in parts(width, most):
+        for terms, times in parts(w.pixels, depth):
+            add(one, dict(run(m, outputs, terms, 0, columns, width, "", True)), many * times * w.batch)
+            if w.is_pointwise:
+                add(one, pack_transposed(m, terms, columns), many * times * w.batch)
+        first = min(depth, w.pixels)  # the first block of a column is not added to what is there
+        add(one, dict(run(m, outputs, first, 0, columns, width, "", True)), -many)
+        add(one, dict(run(m, outputs, first, 0, columns, width, "", False)), many)
+    if not w.is_pointwise:
+        add(one, _pack_windows(w, m, inputs, depth, most), w.batch)
+    loops: Loops = {"conv_grad_weight_packed.call": 1, "conv_grad_weight_packed.group": w.group}
+    add(loops, one, w.group)
+    return loops
+
+
+def _spread(w: Window) -> Loops:
+    """All calls of `spread` for one channel."""
+    loops: Loops = {"spread.channel": 1}
+    oh = np.arange(w.output_height)
+    for kh in range(w.kernel_h):
+        ih = oh * w.stride_h - w.pad_top + kh * w.dilation_h
+        rows = int(((ih >= 0) & (ih < w.height)).sum()) * w.batch
+        add(loops, {"spread.row": w.batch * w.output_height, "spread.tap": rows * w.kernel_w})
+        for kw in range(w.kernel_w):
+            low, high = output_range(kw * w.dilation_w - w.pad_left, w.stride_w, w.width, w.output_width)
+            count = int(high - low)
+            if w.stride_w == 1:
+                add(loops, {"spread.four": rows * (count // 4), "spread.single": rows * (count % 4)})
+            else:
+                add(loops, {"spread.strided": rows * count})
+    return loops
+
+
+@counts("conv_grad_input_packed")
+def conv_grad_input_packed(kernel: Kernel, m: Machine) -> Loops:
+    w = window(kernel)
+    size, depth, held, block_rows, block = kernel.ints[17:22]
+    channels, outputs, all_rows = w.channels // w.group, w.outputs // w.group, w.batch * w.output_height
+    most = panel_columns(m, size - held, depth, True)
+    pointwise = held == 0
+    if m.lanes == 16 and not pointwise and (done := _direct.grad_input(w, size, depth)):
+        return {"conv_grad_input_packed.call": 1, **done}
+    one: Loops = {}
+    for rows, row_times in parts(all_rows, block_rows):
+        # Blocks of output rows begin anywhere in an image; where one crosses into the next image hardly matters.
+        span = rows * w.output_width
+        once = most >= span and depth >= outputs  # what is packed serves all channels
+        for number_of_block, (count, channel_times) in enumerate(parts(channels, block)):
+            for column, columns, many in runs_of_columns(span, most):
+                sums: Loops = {}
+                segment = w.pixels if pointwise else span
+                for number, (terms, times) in enumerate(parts(outputs, depth)):
+                    first = 1 if number == 0 else 0
+                    add(sums, dict(run(m, count * w.taps, terms, column, columns, segment, "contiguous", False)), first)
+                    add(
+                        sums,
+                        dict(run(m, count * w.taps, terms, column, columns, segment, "contiguous", True)),
+                        times - first,
+                    )
+                    packed = dict(pack_planes(m, w.pixels, terms, column % w.pixels, columns))
+                    if not once:
+                        add(sums, packed, times)
+                    elif number_of_block == 0:
+                        add(one, packed, row_times)
+                add(one, {name: round(n * many) for name, n in sums.items()}, row_times * channel_times)
+            if not pointwise:
+                add(one, {"spread.call": row_times * channel_times})
+    if not pointwise:
+        add(one, _spread(w), channels)
+        add(one, {"fill.plane": w.batch * channels, "fill.float": w.batch * channels * w.height * w.width})
+    loops: Loops = {"conv_grad_input_packed.call": 1, "conv_grad_input_packed.group": w.group}
+    add(loops, one, w.group)
+    return loops

@@ -1,0 +1,105 @@
+"""Kernels that do what several did: batch_norm_activation.c, sgd_of.c and its part of convolution_packed.c."""
+
+from __future__ import annotations
+
+from poetc.devices.loops._convolution import conv_grad_weight_packed
+from poetc.devices.loops._gemm import panel_columns, parts, put, put_end, run
+from poetc.devices.loops._machine import Loops, Machine, add, counts
+from poetc.devices.loops._window import window
+from poetc.ops import Kernel
+
+_ACTIVATIONS = ("relu", "leaky_relu", "clip", "hard_swish", "silu")
+_STRIP_ROWS = 48
+_BLOCK, _CHUNK = 256, 16
+
+
+@counts(
+    *(f"batch_norm_{name}" for name in ("same", *_ACTIVATIONS)),
+    *(f"batch_norm_{name}_grad_input" for name in _ACTIVATIONS),
+)
+def batch_norm_activation(kernel: Kernel, m: Machine) -> Loops:
+    name, (batch, channels, pixels) = kernel.symbol.removeprefix("poetc_op_"), kernel.ints[:3]
+    name += ".sum_" if len(kernel.ints) > 3 and kernel.ints[3] else "."
+    planes = batch * channels
+    loops = {f"{name}call": 1, f"{name}plane": planes}
+    return loops | {f"{name}wide": planes * (pixels // m.lanes), f"{name}single": planes * (pixels % m.lanes)}
+
+
+@counts(*(f"batch_norm_{name}_grad_params" for name in _ACTIVATIONS))
+def batch_norm_activation_params(kernel: Kernel, m: Machine) -> Loops:
+    name, (batch, channels, pixels) = kernel.symbol.removeprefix("poetc_op_"), kernel.ints[:3]
+    together = channels // 4 * 4 if m.lanes > 1 else 0
+    loops: Loops = {f"{name}.call": 1}
+    for part, number in (("", channels - together), ("_four", together)):
+        planes = batch * number
+        rest = pixels % _CHUNK
+        wide = pixels // _CHUNK * (_CHUNK // m.lanes) + rest // m.lanes
+        found = {
+            "channel": number,
+            "plane": planes,
+            "block": planes * -(-pixels // _BLOCK),
+            "chunk": planes * -(-pixels // _CHUNK),
+            "wide": planes * wide,
+            "single": planes * (rest % m.lanes),
+            "quad": planes * (pixels // 4),
+            "tail": planes * (pixels % 4),
+        }
+        add(loops, {f"{name}.{loop}{part}": n for loop, n in found.items()})
+    return loops
+
+
+def _descend(m: Machine, rows: int, width: int) -> Loops:
+    lanes = max(4, m.lanes)
+    return {"descend.row": rows, "descend.wide": rows * (width // lanes), "descend.single": rows * (width % lanes)}
+
+
+@counts("gather_grad_sgd")
+def gather_grad_sgd(kernel: Kernel, m: Machine) -> Loops:
+    _, inner, number = kernel.ints
+    loops = {"gather_grad_sgd.call": 1, "gather_grad_sgd.slice": number, "gather_grad_sgd.pair": number * (number - 1)}
+    add(loops, {"gather_grad_sgd.element": number * inner, "gather_grad_sgd.cleared": inner})
+    add(loops, _descend(m, number, inner))
+    return loops
+
+
+@counts("matmul_sgd")
+def matmul_sgd(kernel: Kernel, m: Machine) -> Loops:
+    rows, columns, depth = kernel.ints
+    lanes = max(4, m.lanes)
+    wide, single = rows * (columns // lanes), rows * (columns % lanes)
+    prefix = "matmul_sgd.one_" if depth == 1 else "matmul_sgd."
+    loops = {"matmul_sgd.call": 1, f"{prefix}row": rows, f"{prefix}wide": wide, f"{prefix}single": single}
+    if depth > 1:
+        loops |= {"matmul_sgd.wide_term": wide * depth, "matmul_sgd.single_term": single * depth}
+    return loops
+
+
+@counts("matmul_sgd_packed")
+def matmul_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
+    rows, columns, k, size, depth, width = kernel.ints
+    assert panel_columns(m, size, depth, True) >= min(width, columns)
+    loops: Loops = {"matmul_sgd_packed.call": 1}
+    for taken, many in parts(columns, width):
+        part: Loops = {}
+        for number, (terms, times) in enumerate(parts(k, depth)):
+            first = 1 if number == 0 else 0
+            add(part, put(m, 0, taken, 1), terms * times)
+            add(part, put_end(m, terms, taken), times)
+            for strip, strips in parts(rows, _STRIP_ROWS):
+                add(part, dict(run(m, strip, terms, 0, taken, width, "contiguous", False)), first * strips)
+                add(part, dict(run(m, strip, terms, 0, taken, width, "contiguous", True)), (times - first) * strips)
+        add(part, _descend(m, rows, taken))
+        add(loops, part, many)
+    return loops
+
+
+@counts("conv_grad_weight_sgd_packed")
+def conv_grad_weight_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
+    w = window(kernel)
+    plain = conv_grad_weight_packed(Kernel("poetc_op_conv_grad_weight_packed", kernel.ints[:-1]), m)
+    loops = {name.replace("conv_grad_weight_packed", "conv_grad_weight_sgd_packed"): n for name, n in plain.items()}
+    size, depth = kernel.ints[17:19]
+    width = w.channels // w.group * w.taps
+    for columns, many in parts(width, panel_columns(m, size, depth, False)):
+        add(loops, _descend(m, w.outputs, columns), many)
+    return loops

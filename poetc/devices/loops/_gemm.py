@@ -1,0 +1,192 @@
+"""Products of packed operands: poetc_gemm.c, and matmul_packed.c on top of it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from poetc.devices.loops._machine import Loops, Machine, add, counts
+from poetc.ops import Kernel
+
+_MOST_RUNS = 512  # more runs of one shape are taken from as many
+
+
+@lru_cache(maxsize=4096)
+def row_blocks(m: Machine, rows: int, packed: bool) -> tuple[tuple[int, int], ...]:
+    """(rows of a block, how many of them)."""
+    result: dict[int, int] = {}
+    while rows > 0:
+        if m.lanes == 1:
+            size = 4 if rows >= 4 and rows != 6 else min(rows, 3)
+            if rows == 6 and not packed and not m.is_soft:
+                size = 6
+        else:
+            size = next(s for s in m.blocks if s <= rows)
+        many = max(1, (rows - 12) // size) if rows > 24 else 1
+        result[size] = result.get(size, 0) + many
+        rows -= size * many
+    return tuple(result.items())
+
+
+@lru_cache(maxsize=65536)
+def _columns(m: Machine, column: int, columns: int, segment: int) -> tuple[int, int, int, int, int, int]:
+    """Of one block of rows: calls, whole panels, narrow panels, calls with a tile, floats and pieces of tiles."""
+    calls = panels = narrow = tiles = floats = pieces = 0
+    at = 0
+    while at < columns:
+        left, place = columns - at, column + at
+        width, within = min(m.columns, left), place % segment
+        room = min(left, segment - within)
+        is_narrow = bool(m.half) and width <= m.half
+        calls += 1
+        step = 1
+        if room >= m.columns:
+            step = room // m.columns
+        elif not (is_narrow and room == m.half):
+            tiles += 1
+            floats += width
+            pieces += 1 if width <= room else 1 + -(-(width - room) // segment)
+        if is_narrow:
+            narrow += step
+        else:
+            panels += step
+        at += step * m.columns
+    return calls, panels, narrow, tiles, floats, pieces
+
+
+@lru_cache(maxsize=65536)
+def run(
+    m: Machine, rows: int, depth: int, column: int, columns: int, segment: int, packed: str, accumulate: bool
+) -> tuple[tuple[str, int], ...]:
+    """poetc_gemm_run. `packed`: "" if a is read in place, "contiguous" or "strided" as its rows lie when packed."""
+    loops: Loops = {"gemm.run": 1}
+    calls, panels, narrow, tiles, floats, pieces = _columns(m, column, columns, segment)
+    for size, many in row_blocks(m, rows, bool(packed)):
+        kind = "packed" if packed else "terms"
+        block: Loops = {
+            "gemm.rows": 1,
+            "gemm.call": calls,
+            f"gemm.{kind}_{size}": panels * depth,
+            f"gemm.narrow_{kind}_{size}": narrow * depth,
+            f"gemm.block_{size}": panels + narrow,
+            "gemm.accumulate": (panels + narrow) * size if accumulate else 0,
+            "gemm.tile": tiles * (2 if accumulate else 1),
+            "gemm.tile_row": pieces * size * (2 if accumulate else 1),
+            "gemm.tile_float": floats * size * (2 if accumulate else 1),
+        }
+        if packed == "contiguous" and size % 4 == 0 and (m.lanes > 1 or size == 4):
+            block["gemm.pack_quad"] = depth * size // 4
+            block["gemm.pack_quads"] = depth
+        elif packed:
+            block["gemm.pack_term"] = depth
+            block["gemm.pack_float"] = depth * size
+        elif m.lanes >= 8:
+            block["gemm.prefetch"] = size * -(-depth // 16)
+        add(loops, block, many)
+    return tuple(loops.items())
+
+
+def panel_columns(m: Machine, size: int, depth: int, packs_rows: bool) -> int:
+    """poetc_gemm_carve: columns that are packed at once."""
+    size -= 16 + (m.rows * depth if packs_rows else 0)
+    return max(m.columns, size // (depth * m.columns) * m.columns)
+
+
+def parts(total: int, most: int) -> list[tuple[int, int]]:
+    """(size, how many) of the parts that `total` falls into."""
+    return [(most, total // most)] * (total >= most) + [(total % most, 1)] * (total % most > 0)
+
+
+def runs_of_columns(total: int, most: int) -> list[tuple[int, int, float]]:
+    """(first column, columns, how many like it) of the runs over `total` columns."""
+    whole = total // most
+    taken = min(whole, _MOST_RUNS)
+    result = [(at * most, most, whole / taken) for at in range(taken)]
+    if total % most:
+        result.append((whole * most, total % most, 1.0))
+    return result
+
+
+def put(m: Machine, lane: int, count: int, step: int) -> Loops:
+    """poetc_gemm_put of `count` columns (`step` 0: zeros) that begin in `lane` of a panel."""
+    return dict(_put(m, lane % m.columns, count, step))
+
+
+@lru_cache(maxsize=65536)
+def _put(m: Machine, lane: int, count: int, step: int) -> tuple[tuple[str, int], ...]:
+    loops: Loops = {"put.call": 1}
+    if m.lanes == 1 and lane == 0 and step == 1:
+        loops["put.quad"] = count // 4
+        count %= 4
+    pieces = singles = wides = quads = 0
+    while count > 0:
+        piece = min(count, m.columns - lane)
+        pieces += 1
+        if step == 1 and m.lanes > 1:
+            wides += piece // m.lanes
+            rest = piece % m.lanes
+            quads += rest // 4 if m.lanes > 4 else 0
+            singles += rest % 4 if m.lanes > 4 else rest
+        else:
+            singles += piece
+        count -= piece
+        lane = 0
+    loops["put.piece"] = pieces
+    loops["put.wide"] = wides
+    loops["put.four"] = quads
+    loops[f"put.{'zero' if step == 0 else 'single' if step == 1 else 'strided'}"] = singles
+    return tuple(loops.items())
+
+
+def put_end(m: Machine, depth: int, columns: int) -> Loops:
+    """poetc_gemm_put_end."""
+    loops: Loops = {}
+    if left := -columns % m.columns:
+        add(loops, put(m, columns, left, 0), depth)
+    return loops
+
+
+def pack_transposed(m: Machine, depth: int, columns: int) -> Loops:
+    """poetc_gemm_pack_transposed."""
+    fours, singles = columns // 4, columns % 4
+    loops: Loops = {"transpose.call": 1, "transpose.four": fours, "transpose.column": singles}
+    if m.lanes == 1:
+        loops["transpose.quad"] = fours * depth
+    else:
+        loops["transpose.square"] = fours * (depth // 4)
+        loops["transpose.rest"] = fours * (depth % 4)
+    loops["transpose.single"] = singles * depth
+    add(loops, put_end(m, depth, columns))
+    return loops
+
+
+@counts("matmul_packed")
+def matmul_packed(kernel: Kernel, m: Machine) -> Loops:
+    i = kernel.ints
+    rows, columns, k, trans_a, trans_b, has_bias, axes = i[:7]
+    size, depth = i[7 + 3 * axes : 9 + 3 * axes]
+    batches = 1
+    for axis in range(axes):
+        batches *= i[7 + 3 * axis]
+    most = panel_columns(m, size, depth, bool(trans_a))
+    one: Loops = {"matmul_packed.call": 0, "matmul_packed.batch": 1}
+    scaled = kernel.floats[0] != 1.0
+    for width, many in parts(columns, most):
+        part: Loops = {}
+        for number, (terms, times) in enumerate(parts(k, depth)):
+            first = 1 if number == 0 else 0
+            packing: Loops = {}
+            if trans_b:
+                add(packing, pack_transposed(m, terms, width))
+            else:
+                add(packing, put(m, 0, width, 1), terms)
+                add(packing, put_end(m, terms, width))
+            add(part, packing, times)
+            packed = "contiguous" if trans_a else ""
+            add(part, dict(run(m, rows, terms, 0, width, columns, packed, False)), first)
+            add(part, dict(run(m, rows, terms, 0, width, columns, packed, True)), times - first)
+        if scaled:
+            add(part, {"matmul_packed.row": rows, f"matmul_packed.{'affine' if has_bias else 'scale'}": rows * width})
+        add(one, part, many)
+    loops: Loops = {"matmul_packed.call": 1}
+    add(loops, one, batches)
+    return loops

@@ -1,0 +1,75 @@
+"""What of a processor decides how often a kernel's loops run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from poetc.devices.profile import Cpu
+from poetc.ops import Kernel
+
+Loops = dict[str, int]  # "group.loop" → how often its body runs in one execution
+_LANES = {"sse": 4, "avx2": 8, "avx512": 16}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`lanes` floats a vector (1: scalars, by calls of a library if `is_soft`), `rows` x `vectors` vectors a register
+    block (kernels/poetc_gemm.h).
+    """
+
+    lanes: int
+    rows: int
+    vectors: int
+    is_soft: bool = False
+
+    @property
+    def columns(self) -> int:
+        return self.lanes * self.vectors
+
+    @property
+    def half(self) -> int:
+        """Columns of a narrow block; 0 where there is none."""
+        return self.vectors // 2 * self.lanes if self.lanes > 1 else 0
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Rows of the register blocks, largest first."""
+        return (12, 8, 4, 2, 1) if self.rows >= 12 else (6, 4, 2, 1) if self.rows >= 6 else (4, 3, 2, 1)
+
+
+def machine_of(cpu: Cpu) -> Machine:
+    """As poetc_vector.h chooses, with numerics that are the same everywhere: without Helium and 32-bit Neon."""
+    if cpu.simd == "neon" and not cpu.core.startswith(("cortex-a7", "cortex-a8", "cortex-a9")):
+        return Machine(4, 12, 2)
+    if cpu.core in ("cortex-a72", "cortex-a73", "cortex-a76", "cortex-a78"):
+        return Machine(4, 12, 2)
+    lanes = _LANES.get(cpu.simd, 1)
+    if lanes == 1:
+        return Machine(1, 4, 4, cpu.fpu == "none")
+    return Machine(lanes, 12 if lanes == 16 else 6, 2)
+
+
+Count = Callable[[Kernel, Machine], Loops]
+COUNTS: dict[str, Count] = {}
+_SHARED = """gemm put transpose planes pixels windows spread fill strip clear copy gaps tiles pairs filter
+taps correlate segment outer inner
+rank_one walk memcpy descend direct"""
+SHARED = frozenset(_SHARED.split())
+
+
+def counts(*symbols: str) -> Callable[[Count], Count]:
+    """Registers what counts the loops of these kernels."""
+
+    def register(count: Count) -> Count:
+        for symbol in symbols:
+            COUNTS[f"poetc_op_{symbol}"] = count
+        return count
+
+    return register
+
+
+def add(into: Loops, more: Mapping[str, int], times: int = 1) -> None:
+    for name, count in more.items():
+        if count:
+            into[name] = into.get(name, 0) + times * count

@@ -1,0 +1,97 @@
+"""matmul.c."""
+
+from __future__ import annotations
+
+from math import prod
+
+from poetc.devices.loops._machine import Loops, Machine, add, counts
+from poetc.ops import Kernel
+
+_BLOCK = 64
+
+
+def _outer_block(rows: int, columns: int, depth: int, many: int) -> Loops:
+    shape = f"{rows}x{columns}"
+    return {
+        f"outer.block_{shape}": many,
+        f"outer.part_{shape}": many * -(-depth // _BLOCK),
+        f"outer.term_{shape}": many * depth,
+    }
+
+
+def _single(depth: int, many: int) -> Loops:
+    return {"outer.single": many, "outer.single_part": many * -(-depth // _BLOCK), "outer.single_term": many * depth}
+
+
+def _outer(m: Machine, rows: int, columns: int, depth: int) -> Loops:
+    wide = 4 if m.lanes == 1 else 2 * m.lanes
+    long, narrow = (16 if m.lanes == 1 else 8 * m.lanes), max(4, m.lanes)
+    loops: Loops = {}
+    fours, ones = rows // 4, rows % 4
+    if fours:
+        add(loops, {"outer.fours": fours})
+        left = columns % wide
+        add(loops, _outer_block(4, wide, depth, fours * (columns // wide)))
+        if m.lanes > 1:
+            add(loops, _outer_block(4, m.lanes, depth, fours * (left // m.lanes)))
+            left %= m.lanes
+        if left and columns >= wide:
+            add(loops, _outer_block(4, wide, depth, fours))
+        elif left and m.lanes > 1 and columns >= m.lanes:
+            add(loops, _outer_block(4, m.lanes, depth, fours))
+        else:
+            add(loops, _single(depth, 4 * fours * left))
+    if ones:
+        add(loops, {"outer.ones": ones})
+        left = columns % long
+        add(loops, _outer_block(1, long, depth, ones * (columns // long)))
+        add(loops, _outer_block(1, narrow, depth, ones * (left // narrow)))
+        left %= narrow
+        if left and columns >= narrow:
+            add(loops, _outer_block(1, narrow, depth, ones))
+        else:
+            add(loops, _single(depth, ones * left))
+    return loops
+
+
+def _inner(m: Machine, rows: int, columns: int, depth: int) -> Loops:
+    height, width = {16: (4, 4), 8: (2, 2), 4: (2, 2) if m.rows == 12 else (1, 2)}.get(m.lanes, (1, 1))
+    loops: Loops = {}
+    for size, bands in ((height, rows // height), (1, rows % height)) if height > 1 else ((1, rows),):
+        for span, many in ((width, columns // width), (1, columns % width)) if width > 1 else ((1, columns),):
+            shape, blocks = f"{size}x{span}", bands * many
+            add(
+                loops,
+                {
+                    f"inner.block_{shape}": blocks,
+                    f"inner.part_{shape}": blocks * -(-(depth // 16) // _BLOCK),
+                    f"inner.wide_{shape}": blocks * (depth // 16),
+                    "inner.single": blocks * size * span * (depth % 16),
+                },
+            )
+    return loops
+
+
+@counts("matmul")
+def matmul(kernel: Kernel, m: Machine) -> Loops:
+    i = kernel.ints
+    rows, columns, depth, trans_a, trans_b, has_bias, axes = i[:7]
+    batches = prod(i[7 + 3 * axis] for axis in range(axes))
+    plain = kernel.floats[0] == 1.0 and not has_bias
+    one: Loops = {"matmul.batch": 1}
+    if not trans_b:
+        if depth == 1 and plain:
+            lanes = 4 if m.lanes == 1 else m.lanes
+            found = {"rank_one.row": rows, "rank_one.wide": rows * (columns // lanes)}
+            add(one, found | {"rank_one.single": rows * (columns % lanes)})
+        else:
+            add(one, _outer(m, rows, columns, depth))
+            add(one, {} if plain else {"outer.put": rows * columns})
+    elif not trans_a:
+        add(one, _inner(m, rows, columns, depth))
+    else:
+        add(one, _outer(m, columns, rows, depth))
+        add(one, {"outer.put": rows * columns})
+    loops: Loops = {"matmul.call": 1}
+    add(loops, one, batches)
+    return loops

@@ -1,0 +1,269 @@
+"""Kernels that go over rows of elements: element-wise ones, norms, pooling, reductions, copies."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from poetc.devices.loops._machine import Loops, Machine, add, counts
+from poetc.ops import Kernel
+
+
+def _name(kernel: Kernel) -> str:
+    return kernel.symbol.removeprefix("poetc_op_")
+
+
+_ACTIVATIONS = """relu leaky_relu elu selu celu sigmoid tanh softplus softsign silu gelu gelu_tanh hard_sigmoid
+hard_swish mish erf exp log sqrt reciprocal abs sin cos clip power"""
+_UNARY = "neg sign floor ceil round affine"
+_BINARY = "add sub mul div maximum minimum pow p_relu equal less less_or_equal greater greater_or_equal"
+
+
+@counts(*_UNARY.split(), *_ACTIVATIONS.split(), *(f"{name}_grad" for name in _ACTIVATIONS.split()))
+def elementwise(kernel: Kernel, m: Machine) -> Loops:
+    """poetc_elementwise.h: chunks of 16, or vectors, and what is left."""
+    name, count = _name(kernel), kernel.ints[0]
+    if m.lanes == 1:
+        return {f"{name}.call": 1, f"{name}.single": count}
+    return {f"{name}.call": 1, f"{name}.chunk": count // 16, f"{name}.single": count % 16}
+
+
+@counts("sgd")
+def sgd(kernel: Kernel, m: Machine) -> Loops:
+    count, lanes = kernel.ints[0], max(4, m.lanes)
+    if kernel.floats[0] != 0.0:
+        return {"sgd.call": 1, "sgd.decayed": count}
+    return {"sgd.call": 1, "sgd.wide": count // lanes, "sgd.single": count % lanes}
+
+
+@counts("batch_norm_apply", "batch_norm_grad_input", "batch_norm_grad_input_frozen")
+def planes(kernel: Kernel, m: Machine) -> Loops:
+    name, (batch, channels, pixels) = _name(kernel), kernel.ints[:3]
+    rows, lanes = batch * channels, 1 if m.lanes == 1 else m.lanes
+    loops = {f"{name}.call": 1, f"{name}.plane": rows, f"{name}.wide": rows * (pixels // lanes)}
+    return loops | {f"{name}.single": rows * (pixels % lanes)}
+
+
+@counts("batch_norm_stats", "batch_norm_grad_params")
+def plane_sums(kernel: Kernel, m: Machine) -> Loops:
+    """Four channels at a time, where there are vectors."""
+    name, (batch, channels, pixels) = _name(kernel), kernel.ints[:3]
+    whole, rest = divmod(pixels, 256)
+    together = channels // 4 * 4 if m.lanes > 1 else 0
+    loops: Loops = {f"{name}.call": 1}
+    for part, number in (("", channels - together), ("_together", together)):
+        rows = batch * number
+        found = {
+            "channel": number,
+            "plane": rows,
+            "block": rows * (whole + (rest > 0)),
+            "four": rows * (whole * 64 + rest // 4),
+            "single": rows * (rest % 4),
+        }
+        add(loops, {f"{name}.{loop}{part}": n for loop, n in found.items()})
+    return loops
+
+
+def _walk(ints: tuple[int, ...], operands: int) -> tuple[int, int, int, list[int]]:
+    """Rows, carries over the other dimensions, elements of a row, inner steps of the operands."""
+    rank, sizes = ints[0], ints[1 : 1 + ints[0]]
+    rows, carries = prod(sizes[:-1]), 0
+    for d in range(rank - 1, 0, -1):
+        carries += prod(sizes[: d - 1]) if d > 1 else 0
+    steps = [ints[1 + (o + 2) * rank - 1] for o in range(operands)]
+    return rows, carries, sizes[-1], steps
+
+
+@counts(*_BINARY.split())
+def binary(kernel: Kernel, m: Machine) -> Loops:
+    name = _name(kernel)
+    rows, carries, inner, _ = _walk(kernel.ints, 2)
+    return {f"{name}.call": 1, f"{name}.row": rows, "walk.carry": carries, f"{name}.element": rows * inner}
+
+
+@counts("copy1", "copy4")
+def copy(kernel: Kernel, m: Machine) -> Loops:
+    name, size = _name(kernel), 4 if kernel.symbol.endswith("4") else 1
+    rows, carries, inner, (step,) = _walk(kernel.ints[1:], 1)
+    loops = {f"{name}.call": 1, f"{name}.row": rows, "walk.carry": carries}
+    if step == 1:
+        return loops | {
+            "memcpy.call": rows,
+            "memcpy.block": rows * (inner * size // 16),
+            "memcpy.rest": rows * (inner * size % 16),
+        }
+    return loops | {f"{name}.strided": rows * inner}
+
+
+@counts("concat", "split")
+def pieces(kernel: Kernel, m: Machine) -> Loops:
+    name, outer, number = _name(kernel), kernel.ints[0], kernel.ints[1]
+    sizes = kernel.ints[2 : 2 + number]
+    return {
+        f"{name}.call": 1,
+        f"{name}.piece": outer * number,
+        "memcpy.call": outer * number,
+        "memcpy.block": outer * sum(size // 16 for size in sizes),
+        "memcpy.rest": outer * sum(size % 16 for size in sizes),
+    }
+
+
+def _inside(outputs: int, stride: int, pad: int, kernel: int, dilation: int, size: int) -> Any:
+    """Taps on the image of each window along an axis."""
+    at = np.arange(outputs)[:, None] * stride - pad + np.arange(kernel) * dilation
+    return ((at >= 0) & (at < size)).sum(axis=1)
+
+
+@counts("max_pool", "max_pool_grad", "average_pool", "average_pool_grad")
+def pool(kernel: Kernel, m: Machine) -> Loops:
+    name = _name(kernel)
+    number, h, w, oh, ow, kh, kw, sh, sw, top, left, dh, dw = kernel.ints[:13]
+    loops: Loops = {f"{name}.call": 1, f"{name}.plane": number, f"{name}.row": number * oh}
+    if name == "max_pool_grad":
+        return loops | {f"{name}.output": number * oh * ow, f"{name}.input": number * h * w}
+    rows, columns = _inside(oh, sh, top, kh, dh, h), _inside(ow, sw, left, kw, dw, w)
+    plain = (name, kernel.ints[13], kh, kw, sw, dh, dw, left) == ("max_pool", 0, 2, 2, 2, 1, 1, 0) and 2 * ow <= w
+    quick = int((rows == 2).sum()) if plain else 0
+    taken = int(rows.sum()) - 2 * quick
+    return loops | {
+        f"{name}.quick": number * quick * ow,
+        f"{name}.output": number * (oh - quick) * ow,
+        f"{name}.edge": number * (oh - quick) * int((columns < kw).sum()),
+        f"{name}.window_row": number * taken * ow,
+        f"{name}.tap": number * taken * int(columns.sum()),
+        f"{name}.input": number * h * w if name == "average_pool_grad" else 0,
+        f"{name}.counted": number * (oh - quick) * ow * (kh + kw),
+    }
+
+
+def _reduction(kernel: Kernel) -> tuple[tuple[int, int, int, list[int]], tuple[int, int, int, list[int]]]:
+    ints = kernel.ints
+    return _walk(ints, 1), _walk(ints[1 + 2 * ints[0] :], 1)
+
+
+@counts("reduce_sum", "reduce_mean", "reduce_l1", "reduce_l2")
+def reduce(kernel: Kernel, m: Machine) -> Loops:
+    name = _name(kernel)
+    (kept_rows, _, kept, _), (rows, _, inner, _) = _reduction(kernel)
+    outputs = kept_rows * kept
+    return {
+        f"{name}.call": 1,
+        f"{name}.output": outputs,
+        f"{name}.kept_row": kept_rows,
+        f"{name}.row": outputs * rows,
+        f"{name}.block": outputs * rows * -(-inner // 64),
+        f"{name}.element": outputs * rows * inner,
+    }
+
+
+@counts("reduce_sum_columns")
+def reduce_columns(kernel: Kernel, m: Machine) -> Loops:
+    (kept_rows, _, kept, _), (rows, _, inner, _) = _reduction(kernel)
+    whole, rest, blocks = kept // 16, kept % 16, rows * -(-inner // 64)
+    name = "reduce_sum_columns"
+    loops: Loops = {f"{name}.call": 1, f"{name}.kept_row": kept_rows}
+    for part, times, width in (("sixteen", whole, 16), ("rest", 1 if rest else 0, rest)):
+        many = kept_rows * times
+        add(
+            loops,
+            {
+                f"{name}.{part}": many,
+                f"{name}.{part}_row": many * rows,
+                f"{name}.{part}_block": many * blocks,
+                f"{name}.{part}_line": many * rows * inner,
+                f"{name}.{part}_end": many * blocks * width if part == "rest" else 0,
+                f"{name}.{part}_element": many * rows * inner * width if part == "rest" else 0,
+            },
+        )
+    return loops
+
+
+@counts("reduce_sum_rows")
+def reduce_rows(kernel: Kernel, m: Machine) -> Loops:
+    name = "reduce_sum_rows"
+    (kept_rows, _, kept, _), (rows, _, inner, _) = _reduction(kernel)
+    outputs = kept_rows * kept
+    whole, rest = divmod(inner, 1024)
+    return {
+        f"{name}.call": 1,
+        f"{name}.output": outputs,
+        f"{name}.row": outputs * rows,
+        f"{name}.block": outputs * rows * (whole + (rest > 0)),
+        f"{name}.sixteen": outputs * rows * (whole * 64 + rest // 16),
+        f"{name}.single": outputs * rows * (rest % 16),
+    }
+
+
+def _row_sum(name: str, rows: int, length: int) -> Loops:
+    whole, rest = divmod(length, 1024)
+    return {
+        f"{name}.block": rows * (whole + (rest > 0)),
+        f"{name}.sixteen": rows * (length // 16),
+        f"{name}.left": rows * (length % 16),
+    }
+
+
+@counts("softmax", "softmax_grad", "log_softmax", "log_softmax_grad")
+def softmax(kernel: Kernel, m: Machine) -> Loops:
+    before, along, after = kernel.ints[:3]
+    if after > 1 or kernel.symbol.startswith("poetc_op_log"):
+        name = f"{_name(kernel)}.apart"
+        return {f"{name}_call": 1, f"{name}_row": before * after, f"{name}_element": before * along * after}
+    name = _name(kernel)
+    lanes = max(1, m.lanes)
+    loops = {f"{name}.call": 1, f"{name}.row": before, **_row_sum(name, before, along)}
+    loops |= {f"{name}.wide": before * (along // lanes), f"{name}.single": before * (along % lanes)}
+    return loops
+
+
+@counts("layer_norm", "layer_norm_grad_input", "layer_norm_grad_params", "rms_norm", "rms_norm_grad_input")
+def layer_norm(kernel: Kernel, m: Machine) -> Loops:
+    name, (rows, length) = _name(kernel), kernel.ints[:2]
+    loops = {f"{name}.call": 1, f"{name}.row": rows, **_row_sum(name, rows, length)}
+    loops |= {f"{name}.wide": rows * (length // m.lanes), f"{name}.single": rows * (length % m.lanes)}
+    return loops | {f"{name}.channel": length}
+
+
+@counts("group_norm", "group_norm_grad_input", "group_norm_grad_params")
+def group_norm(kernel: Kernel, m: Machine) -> Loops:
+    name, (batch, groups, channels, pixels) = _name(kernel), kernel.ints[:4]
+    rows, planes = batch * groups, batch * groups * channels
+    loops = {f"{name}.call": 1, f"{name}.row": rows, f"{name}.plane": planes}
+    if name == "group_norm":
+        loops |= _row_sum(name, rows, channels * pixels)
+    else:
+        loops |= {f"{name}.block": planes * -(-pixels // 64), f"{name}.element": planes * pixels}
+    return loops | {f"{name}.wide": planes * (pixels // m.lanes), f"{name}.single": planes * (pixels % m.lanes)}
+
+
+@counts("resize_nearest", "resize_nearest_grad", "resize_linear", "resize_linear_grad")
+def resize(kernel: Kernel, m: Machine) -> Loops:
+    name, (images, height, width, rows, columns) = _name(kernel), kernel.ints[:5]
+    cleared = images * height * width if name.endswith("grad") else 0
+    loops = {f"{name}.call": 1, f"{name}.image": images, f"{name}.row": images * rows}
+    return loops | {f"{name}.pixel": images * rows * columns, f"{name}.cleared": cleared}
+
+
+@counts("scatter")
+def scatter(kernel: Kernel, m: Machine) -> Loops:
+    rows, carries, inner, _ = _walk(kernel.ints[2:], 1)
+    loops = {"scatter.call": 1, "scatter.filled": kernel.ints[0], "scatter.row": rows, "walk.carry": carries}
+    return loops | {"scatter.element": rows * inner}
+
+
+@counts("gather", "gather_grad")
+def gather(kernel: Kernel, m: Machine) -> Loops:
+    outer, length, size, number = kernel.ints
+    rows = outer * number
+    if kernel.symbol == "poetc_op_gather":
+        return {
+            "gather.call": 1,
+            "gather.row": rows,
+            "memcpy.call": rows,
+            "memcpy.block": rows * (size // 16),
+            "memcpy.rest": rows * (size % 16),
+        }
+    loops = {"gather_grad.call": 1, "gather_grad.cleared": outer * length * size, "gather_grad.row": rows}
+    return loops | {"gather_grad.element": rows * size}

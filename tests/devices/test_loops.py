@@ -1,0 +1,115 @@
+"""Counting loops: every kernel that a network of the zoo of tests binds, on every kind of processor."""
+
+from __future__ import annotations
+
+import pytest
+
+from poetc.benchmark._measure import step_of
+from poetc.benchmark._networks import board_networks
+from poetc.devices import build_problem, list_profiles, load_profile
+from poetc.devices.loops import GROUPS, Machine, loops_of, machine_of
+from poetc.devices.reuse import far_bytes
+from poetc.devices.zeros import zero_factors, zero_shares
+from poetc.graph import TrainingGraph
+from poetc.ops import Bound, Kernel, bind, spec
+from tests.support.graphs import small_cnn
+
+MACHINES = (Machine(1, 4, 4), Machine(1, 4, 4, True), Machine(4, 12, 2), Machine(8, 6, 2), Machine(16, 12, 2))
+
+
+@pytest.fixture(scope="module")
+def steps() -> list[TrainingGraph]:
+    return [step_of(graph, "sgd", fusion=i % 2 == 0) for i, graph in enumerate(board_networks(1 << 20))]
+
+
+def kernels(step: TrainingGraph) -> list[tuple[Bound, Kernel, int]]:
+    """Bound operator, kernel, multiply-accumulates."""
+    result = []
+    for op in step.operators:
+        if not spec(op.kind).is_view:
+            bound = bind(op, step.tensors)
+            result.append((bound, spec(op.kind).kernel(bound), spec(op.kind).work(bound).macs))
+    return result
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: f"{m.lanes}x{m.rows}{'s' if m.is_soft else ''}")
+def test_counts_are_positive_and_of_known_groups(machine: Machine, steps: list[TrainingGraph]) -> None:
+    counted = 0
+    for step in steps:
+        for _, kernel, macs in kernels(step):
+            loops = loops_of(kernel, machine)
+            assert loops is not None or macs == 0, kernel.symbol
+            for name, count in (loops or {}).items():
+                assert count > 0, (kernel, name)
+                assert name.split(".", 1)[0] in GROUPS, name
+                counted += 1
+    assert counted > 10_000
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: f"{m.lanes}x{m.rows}{'s' if m.is_soft else ''}")
+def test_register_blocks_hold_every_product(machine: Machine, steps: list[TrainingGraph]) -> None:
+    """Products of packed operands: rows x columns x terms of the blocks are the multiply-accumulates, and the padding
+    of blocks that are not full.
+    """
+    seen = 0
+    for step in steps:
+        for _, kernel, macs in kernels(step):
+            if not kernel.symbol.endswith("_packed"):
+                continue
+            loops = loops_of(kernel, machine) or {}
+            products = 0
+            for name, count in loops.items():
+                kind, _, size = name.removeprefix("gemm.").removeprefix("narrow_").partition("_")
+                if name.startswith("gemm.") and kind in ("terms", "packed"):
+                    narrow = name.startswith("gemm.narrow_")
+                    products += int(size) * count * (machine.half if narrow else machine.columns)
+                kind, _, size = name.removeprefix("direct.").partition("_")
+                if name.startswith("direct.") and kind in ("terms", "pixels"):
+                    vectors = 1 if kind == "pixels" else 2 if int(size) >= 8 else 4
+                    products += int(size) * count * vectors * 16
+            assert products >= macs, kernel
+            i = kernel.ints
+            is_direct = any(name.startswith("direct.") for name in loops)
+            if "conv_packed" in kernel.symbol and not is_direct and (i[0] * i[5] * i[6]) % machine.columns == 0:
+                assert products == macs, kernel  # no column is padded
+            seen += 1
+    assert seen > 50
+
+
+def test_an_operator_whose_kernel_was_not_measured_costs_the_roofline() -> None:
+    step = step_of(small_cnn(), "sgd")
+    roof = build_problem(step, load_profile("stm32h743"), budget_bytes=1)
+    counted = build_problem(step, load_profile("qemu-mps2-an386"), budget_bytes=1)
+    assert all(op.time_ns > 0 for problem in (roof, counted) for op in problem.operators)
+
+
+def test_processors_are_known_by_their_vectors() -> None:
+    lanes = {name: machine_of(load_profile(name).cpu).lanes for name in list_profiles()}
+    assert {lanes[n] for n in ("rpi4", "rpi5", "rpi3bplus", "rpizero2w", "jetson-tx2", "qemu-virt-a72")} == {4}
+    assert {lanes[n] for n in ("stm32f746", "nrf52840", "rp2350", "cortex-m55", "mkr1000")} == {1}
+    assert machine_of(load_profile("rp2040").cpu).is_soft
+    assert not machine_of(load_profile("stm32f405").cpu).is_soft
+
+
+def test_far_operands_are_those_that_no_cache_holds() -> None:
+    step = step_of(small_cnn(), "sgd")
+    sizes = {op.name: sum(step.tensors[t].size_bytes for t in {*op.inputs, *op.outputs}) for op in step.operators}
+    assert not any(far_bytes(step, 1 << 30).values())
+    nothing = far_bytes(step, 1)
+    assert any(nothing.values())
+    assert all(far <= sizes[name] for name, far in nothing.items())
+    between = far_bytes(step, sum(sizes.values()) // 8)
+    assert 0 < sum(between.values()) < sum(nothing.values())
+
+
+def test_zeros_come_from_rectifiers() -> None:
+    step = step_of(small_cnn(), "sgd", fusion=False)
+    shares = zero_shares(step)
+    kinds = {op.kind: [shares.get(t, 0.0) for t in op.outputs] for op in step.operators}
+    assert kinds["Relu"] == [0.5]
+    assert kinds["MaxPoolGrad"][0] == pytest.approx(0.75)
+    assert kinds["ReluGrad"][0] >= 0.5
+    assert kinds["Conv"] == kinds["BatchNormApply"] == [0.0]
+    after = [zero_factors(op, shares) for op in step.operators if op.kind == "Conv"]
+    assert sorted(after)[:1] == [0.0]
+    assert 0.5 in after
