@@ -95,7 +95,7 @@ class _Fusion:
                 chain, inputs = [norm, add], (*inputs, other)
         attributes: dict[str, Attribute] = {"epsilon": norm.attributes["epsilon"], "activation": ""}
         activation = self._activation(chain[-1].outputs[0])
-        if activation is not None:
+        if activation is not None and self._still_there(inputs, activation):
             more = {"activation": activation.kind, **parameters(activation.attributes, activation.kind)}
             alone = len(self.readers[activation.inputs[0]]) == 1
             if alone or (chain == [norm] and self._gradients(norm, activation, attributes | more)):
