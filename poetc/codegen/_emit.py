@@ -173,6 +173,7 @@ def _makefile(target: Target, sources: Sequence[str], numerics: Numerics, checkp
         f"CFLAGS ?= {target.flags}",
         f"POETC_CFLAGS = {_compiler_flags(numerics)} -ffunction-sections -fdata-sections{call_graph_flags(target)}",
         f"CPPFLAGS += {_include_flags(sources)}",
+        *_thread_options(target),
         *_program_options(target, checkpoint),
         "",
         *_make_list("LIBRARY", library),
@@ -183,11 +184,11 @@ def _makefile(target: Target, sources: Sequence[str], numerics: Numerics, checkp
     if target.hosted:
         lines += [
             f"train: {'build/main.o ' if 'main.c' in sources else ''}$(LIBRARY)",
-            "\t$(CC) $(CFLAGS) -Wl,--gc-sections -o $@ $^ $(LDFLAGS)",
+            "\t$(CC) $(CFLAGS) -Wl,--gc-sections -o $@ $^ $(LDFLAGS) $(if $(THREADS),-pthread)",
             "",
             "# The same code as a shared library: build it with CFLAGS='-O2 -fPIC'.",
             "libmodel.so: $(LIBRARY)",
-            "\t$(CC) $(CFLAGS) -shared -o $@ $^ $(LDFLAGS)",
+            "\t$(CC) $(CFLAGS) -shared -o $@ $^ $(LDFLAGS) $(if $(THREADS),-pthread)",
             "",
         ]
     if target.build == "firmware":
@@ -215,6 +216,17 @@ def _makefile(target: Target, sources: Sequence[str], numerics: Numerics, checkp
         "",
     ]
     return "\n".join(lines)
+
+
+def _thread_options(target: Target) -> list[str]:
+    if not target.hosted:
+        return []
+    return [
+        "# THREADS=N: large kernels run in N threads, or fewer if the environment's POETC_THREADS says so: same bits.",
+        "# After a change: make clean.",
+        "THREADS =",
+        "POETC_CFLAGS += $(if $(THREADS),-DPOETC_THREADS=$(THREADS) -pthread)",
+    ]
 
 
 def _program_options(target: Target, checkpoint: int) -> list[str]:

@@ -74,13 +74,16 @@ def compile_library(
     model: str = "model",
     cc: str | None = None,
     cflags: str = "-O2",
+    threads: int = 0,
 ) -> Path:
-    """Emit for the host into `directory` / src and build; returns the shared library. UsageError if there is no
-    compiler.
+    """Emit for the host into `directory` / src and build; returns the shared library. `threads`: the most that kernels
+    run in, 0: built without. UsageError if there is no compiler.
     """
     sources = emit(programs, values, model=model, target="host", out_dir=directory / "src")
     flags = f"CFLAGS={cflags} -fPIC -Werror"
     command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(sources), flags, "libmodel.so"]
+    if threads:
+        command.append(f"THREADS={threads}")
     if cc is not None:
         command.append(f"CC={cc}")
     inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS")}

@@ -18,6 +18,7 @@ def readme(module: Module, target: Target, board: Board | None, numerics: str, c
         [f"# {module.model}", ""],
         _build(target, numerics, one_line),
         _data(module, target),
+        _threads(target),
         _store(module, target, board, checkpoint),
         _programs(module),
         _sizes(module),
@@ -65,6 +66,17 @@ def _data(module: Module, target: Target) -> Iterator[str]:
         yield f"        for {', '.join(names)} in batches:  # numpy arrays of these shapes and types"
         yield f"            file.write({' + '.join(f'{n}.tobytes()' for n in names)})"
         yield ""
+
+
+def _threads(target: Target) -> Iterator[str]:
+    if not target.hosted:
+        return
+    yield from ("## Threads", "")
+    yield "`make THREADS=N` builds for at most N threads (1 to 64; after a change `make clean`). The environment's"
+    yield "`POETC_THREADS` asks for fewer when the program starts. Losses and weights have the same bits whatever the"
+    yield "number. Besides the arena each thread but the first takes a stack of 256 KiB and a buffer of 512 KiB, of"
+    yield "which only what is used becomes resident. Without `THREADS` there is none of this in the program."
+    yield ""
 
 
 def _described(binding: Binding) -> str:

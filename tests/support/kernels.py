@@ -51,6 +51,7 @@ class Library:
     path: Path
     dll: ctypes.CDLL
     failures: Mapping[str, str]  # source file name -> what the compiler said
+    threads: bool = False  # shares of a kernel may be made beside the arena's workspace
 
     def function(self, symbol: str) -> Callable[..., int]:
         try:
@@ -141,6 +142,9 @@ class _Call(ctypes.Structure):
         ("floats", ctypes.POINTER(ctypes.c_float)),
         ("arena", ctypes.c_void_p),
         ("flash", ctypes.c_void_p),
+        ("part", ctypes.c_int32),  # what follows is there only in a build with threads
+        ("parts", ctypes.c_int32),
+        ("workspace", ctypes.c_void_p),
     )
 
 
@@ -242,7 +246,8 @@ def run_kernel(
             )
     if code:
         raise KernelError(kernel.symbol, code)
-    if kernel.workspace_bytes:  # else the peak that is measured would not be the one predicted
+    if kernel.workspace_bytes and not (lib and lib.threads):
+        # else the peak that is measured would not be the one predicted
         end = offsets[-1] + kernel.workspace_bytes
         assert (arena[end - 4 : end] != 0xFF).any(), f"{kernel.symbol} leaves the end of its workspace untouched"
     first = len(op.inputs)

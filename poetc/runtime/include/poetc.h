@@ -1,7 +1,7 @@
 /* poetc runtime: runs an emitted training step on a caller-provided arena.
  *
- * C99, no malloc, no mutable global state, no recursion. Every function that can fail returns 0 or a negative code: one of
- * POETC_E*, or what the store's driver or the observer returned.
+ * C99, no malloc, no mutable global state (but for the pool of threads that -DPOETC_THREADS=N asks for), no recursion. Every
+ * function that can fail returns 0 or a negative code: one of POETC_E*, or what the store's driver or the observer returned.
  */
 #ifndef POETC_H
 #define POETC_H
@@ -28,6 +28,13 @@ enum poetc_error {
 typedef uint32_t poetc_ref;
 #define POETC_REF_FLASH 1u
 
+#ifdef POETC_THREADS
+/* Share `part` of `parts` of a kernel's results. 0 parts: the kernel may ask for threads. */
+typedef struct poetc_share {
+    int32_t part, parts;
+} poetc_share;
+#endif
+
 /* What a kernel sees: its operands (inputs, outputs, then workspace), compile-time constants, and the two memory spaces. */
 typedef struct poetc_call {
     const poetc_ref *refs;
@@ -35,6 +42,10 @@ typedef struct poetc_call {
     const float *floats;
     uint8_t *arena;
     const uint8_t *flash;
+#ifdef POETC_THREADS
+    poetc_share share;
+    float *workspace; /* of this thread; NULL: the operand */
+#endif
 } poetc_call;
 
 typedef int (*poetc_kernel)(const poetc_call *call);

@@ -89,12 +89,13 @@ int poetc_op_batch_norm_stats(const poetc_call *call)
 {
     const float *x = poetc_in(call, 0);
     float *mean = poetc_out(call, 1), *var = poetc_out(call, 2);
-    int32_t c = 0;
+    int32_t c = POETC_BEGIN(call->share, call->ints[1], TOGETHER);
+    POETC_THREADED_OVER(poetc_op_batch_norm_stats, call, call->ints[0] * call->ints[1] * call->ints[2]);
 #if TOGETHER > 1
-    for (; c + TOGETHER <= call->ints[1]; c += TOGETHER)
+    for (; c + TOGETHER <= POETC_END(call->share, call->ints[1], TOGETHER); c += TOGETHER)
         stats(TOGETHER, x + (ptrdiff_t)c * call->ints[2], mean + c, var + c, call);
 #endif
-    for (; c < call->ints[1]; c++)
+    for (; c < POETC_END(call->share, call->ints[1], TOGETHER); c++)
         stats(1, x + (ptrdiff_t)c * call->ints[2], mean + c, var + c, call);
     return POETC_OK;
 }
@@ -107,8 +108,10 @@ int poetc_op_batch_norm_apply(const poetc_call *call)
     const float *scale = poetc_in(call, 3), *bias = poetc_in(call, 4);
     float *y = poetc_out(call, 5);
     int32_t n, c, i;
+    POETC_THREADED_OVER(poetc_op_batch_norm_apply, call, call->ints[0] * call->ints[1] * call->ints[2]);
     for (n = 0; n < batch; n++) {
         for (c = 0; c < channels; c++, x += pixels, y += pixels) {
+            POETC_SKIP(call->share, c, channels, )
             const float centre = mean[c], shift = bias[c];
             const float factor = scale[c] * (1.0f / poetc_sqrtf(var[c] + call->floats[0]));
             for (i = 0; i < pixels; i++)
@@ -134,12 +137,13 @@ POETC_INLINE void grad_params(const int planes, int32_t c, const poetc_call *cal
 /* x, mean, var, gy -> gscale[C], gbias[C] */
 int poetc_op_batch_norm_grad_params(const poetc_call *call)
 {
-    int32_t c = 0;
+    int32_t c = POETC_BEGIN(call->share, call->ints[1], TOGETHER);
+    POETC_THREADED_OVER(poetc_op_batch_norm_grad_params, call, call->ints[0] * call->ints[1] * call->ints[2]);
 #if TOGETHER > 1
-    for (; c + TOGETHER <= call->ints[1]; c += TOGETHER)
+    for (; c + TOGETHER <= POETC_END(call->share, call->ints[1], TOGETHER); c += TOGETHER)
         grad_params(TOGETHER, c, call);
 #endif
-    for (; c < call->ints[1]; c++)
+    for (; c < POETC_END(call->share, call->ints[1], TOGETHER); c++)
         grad_params(1, c, call);
     return POETC_OK;
 }
@@ -153,8 +157,10 @@ int poetc_op_batch_norm_grad_input(const poetc_call *call)
     float *gx = poetc_out(call, 7);
     const float count = (float)batch * (float)pixels;
     int32_t n, c, i;
+    POETC_THREADED_OVER(poetc_op_batch_norm_grad_input, call, call->ints[0] * call->ints[1] * call->ints[2]);
     for (n = 0; n < batch; n++) {
         for (c = 0; c < channels; c++, x += pixels, gy += pixels, gx += pixels) {
+            POETC_SKIP(call->share, c, channels, )
             const float rstd = 1.0f / poetc_sqrtf(var[c] + call->floats[0]);
             const float factor = scale[c] * rstd, slope = rstd * gscale[c] / count, shift = gbias[c] / count;
             const float centre = mean[c];
@@ -172,8 +178,10 @@ int poetc_op_batch_norm_grad_input_frozen(const poetc_call *call)
     const float *var = poetc_in(call, 0), *scale = poetc_in(call, 1), *gy = poetc_in(call, 2);
     float *gx = poetc_out(call, 3);
     int32_t n, c, i;
+    POETC_THREADED_OVER(poetc_op_batch_norm_grad_input_frozen, call, call->ints[0] * call->ints[1] * call->ints[2]);
     for (n = 0; n < batch; n++) {
         for (c = 0; c < channels; c++, gy += pixels, gx += pixels) {
+            POETC_SKIP(call->share, c, channels, )
             const float factor = scale[c] * (1.0f / poetc_sqrtf(var[c] + call->floats[0]));
             for (i = 0; i < pixels; i++)
                 gx[i] = gy[i] * factor;

@@ -61,8 +61,10 @@ static channel channel_of(const poetc_call *call, int32_t c)
         float *y = poetc_out(call, call->ints[3] ? 6 : 5);                                                             \
         int32_t n, c;                                                                                                  \
         (void)p;                                                                                                       \
+        POETC_THREADED_OVER(poetc_op_batch_norm_##name, call, call->ints[0] * call->ints[1] * call->ints[2]);          \
         for (n = 0; n < call->ints[0]; n++) {                                                                          \
             for (c = 0; c < channels; c++, x += pixels, y += pixels) {                                                 \
+                POETC_SKIP(call->share, c, channels, other += other ? pixels : 0)                                      \
                 const channel t = channel_of(call, c);                                                                 \
                 if (other) {                                                                                           \
                     ROW({                                                                                              \
@@ -166,10 +168,11 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
     int poetc_op_batch_norm_##name##_grad_params(const poetc_call *call);                                              \
     int poetc_op_batch_norm_##name##_grad_params(const poetc_call *call)                                               \
     {                                                                                                                  \
-        int32_t c = 0;                                                                                                 \
-        for (; TOGETHER > 1 && c + TOGETHER <= call->ints[1]; c += TOGETHER)                                           \
+        int32_t c = POETC_BEGIN(call->share, call->ints[1], TOGETHER);                                                 \
+        POETC_THREADED_OVER(poetc_op_batch_norm_##name##_grad_params, call, call->ints[0] * call->ints[1] * call->ints[2]);\
+        for (; TOGETHER > 1 && c + TOGETHER <= POETC_END(call->share, call->ints[1], TOGETHER); c += TOGETHER)         \
             params_##name(TOGETHER, c, call);                                                                          \
-        for (; c < call->ints[1]; c++)                                                                                 \
+        for (; c < POETC_END(call->share, call->ints[1], TOGETHER); c++)                                               \
             params_##name(1, c, call);                                                                                 \
         return POETC_OK;                                                                                               \
     }                                                                                                                  \
@@ -184,8 +187,10 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
         float *gx = poetc_out(call, 8);                                                                                \
         int32_t n, c;                                                                                                  \
         (void)p;                                                                                                       \
+        POETC_THREADED_OVER(poetc_op_batch_norm_##name##_grad_input, call, call->ints[0] * call->ints[1] * call->ints[2]);\
         for (n = 0; n < batch; n++) {                                                                                  \
             for (c = 0; c < channels; c++, x += pixels, g += pixels, gx += pixels) {                                   \
+                POETC_SKIP(call->share, c, channels, )                                                                 \
                 const channel t = channel_of(call, c);                                                                 \
                 const float rstd = 1.0f / poetc_sqrtf(var[c] + call->floats[0]);                                       \
                 const float slope = rstd * gscale[c] / elements, shift = gbias[c] / elements;                          \

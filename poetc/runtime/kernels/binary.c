@@ -13,12 +13,14 @@
         int32_t offsets[2] = {0, 0}, i, step_a, step_b;                                                                \
         poetc_walk walk;                                                                                               \
         poetc_walk_init(&walk, call->ints);                                                                            \
+        POETC_THREADED_OVER(poetc_op_##name, call, walk.rank == 1 ? walk.inner : 0); /* one row is split */            \
+        y += POETC_BEGIN(call->share, walk.inner, 16);                                                                 \
         step_a = poetc_step_of(&walk, 0);                                                                              \
         step_b = poetc_step_of(&walk, 1);                                                                              \
         do {                                                                                                           \
             const A *pa = first + offsets[0];                                                                          \
             const B *pb = second + offsets[1];                                                                         \
-            for (i = 0; i < walk.inner; i++) {                                                                         \
+            for (i = POETC_BEGIN(call->share, walk.inner, 16); i < POETC_END(call->share, walk.inner, 16); i++) {      \
                 A a = pa[i * step_a];                                                                                  \
                 B b = pb[i * step_b];                                                                                  \
                 *y++ = (expression);                                                                                   \

@@ -267,9 +267,11 @@ int poetc_op_conv_packed(const poetc_call *call)
     const int32_t outputs = c.outputs / c.group, k = inputs * c.kernel_h * c.kernel_w;
     const int32_t depth = call->ints[18], total = c.batch * pixels;
     const int pointwise = is_pointwise(&c);
-    float *workspace = poetc_out(call, c.has_bias ? 4 : 3);
+    float *workspace = POETC_WORKSPACE(call, c.has_bias ? 4 : 3);
     const poetc_gemm_space space = poetc_gemm_carve(workspace, call->ints[17], depth, 0);
     int32_t group, column, first;
+    POETC_SPLIT(split, c.share, 1, outputs, total)
+    POETC_THREADED(poetc_op_conv_packed, call, CONVOLUTION_WORK(c), call->ints[17]);
     if (!pointwise && direct_conv(&c, x, w, bias, y, workspace, call->ints[17], depth))
         return POETC_OK;
     for (group = 0; group < c.group; group++) {
@@ -279,8 +281,10 @@ int poetc_op_conv_packed(const poetc_call *call)
         g.row_bias = bias ? bias + (ptrdiff_t)group * outputs : NULL, g.column_bias = NULL;
         g.y = y + (ptrdiff_t)group * outputs * pixels, g.y_row = pixels;
         g.segment = pixels, g.segment_step = (ptrdiff_t)c.outputs * pixels;
-        for (column = 0; column < total; column += space.columns) {
-            g.column = column, g.columns = poetc_min(space.columns, total - column);
+        POETC_SPLIT_ROWS(g, split);
+        for (column = POETC_BEGIN(split.columns, total, COLUMNS); column < POETC_END(split.columns, total, COLUMNS);
+             column += space.columns) {
+            g.column = column, g.columns = poetc_min(space.columns, POETC_END(split.columns, total, COLUMNS) - column);
             for (first = 0; first < k; first += depth) {
                 g.depth = poetc_min(depth, k - first);
                 if (pointwise)
@@ -488,6 +492,7 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
     const poetc_gemm_space space = poetc_gemm_carve(workspace, call->ints[17], depth, 0);
     const int pointwise = is_pointwise(&c);
     int32_t group, column, first, n, o;
+    POETC_SPLIT(split, c.share, 1, outputs, width)
     if (!pointwise && direct_grad_weight(&c, x, gy, to, lr, workspace, call->ints[17], depth))
         return;
     for (group = 0; group < c.group; group++) {
@@ -499,8 +504,11 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
         g.y = lr ? workspace + call->ints[17] : part;
         g.y_row = lr ? space.columns : width;
         g.segment = width, g.segment_step = 0;
-        for (column = 0; column < width; column += space.columns) {
-            g.column = lr ? 0 : column, g.columns = poetc_min(space.columns, width - column);
+        POETC_SPLIT_ROWS(g, split);
+        for (column = POETC_BEGIN(split.columns, width, COLUMNS); column < POETC_END(split.columns, width, COLUMNS);
+             column += space.columns) {
+            g.column = lr ? 0 : column;
+            g.columns = poetc_min(space.columns, POETC_END(split.columns, width, COLUMNS) - column);
             for (n = 0; n < c.batch; n++) {
                 for (first = 0; first < pixels; first += depth) {
                     g.depth = poetc_min(depth, pixels - first);
@@ -514,7 +522,8 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
                     poetc_gemm_run(&g, &space);
                 }
             }
-            for (o = 0; lr && o < outputs; o++)
+            for (o = POETC_BEGIN(split.rows, outputs, POETC_GEMM_ROWS);
+                 lr && o < POETC_END(split.rows, outputs, POETC_GEMM_ROWS); o++)
                 poetc_descend(part + (ptrdiff_t)o * width + column, g.y + (ptrdiff_t)o * g.y_row, *lr, g.columns);
         }
     }
@@ -523,7 +532,8 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
 /* As poetc_op_conv_grad_weight; the last ints as above. */
 int poetc_op_conv_grad_weight_packed(const poetc_call *call)
 {
-    grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, 2), poetc_out(call, 3), NULL);
+    POETC_THREADED(poetc_op_conv_grad_weight_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[17]);
+    grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, 2), POETC_WORKSPACE(call, 3), NULL);
     return POETC_OK;
 }
 
@@ -531,7 +541,8 @@ int poetc_op_conv_grad_weight_packed(const poetc_call *call)
 int poetc_op_conv_grad_weight_sgd_packed(const poetc_call *call);
 int poetc_op_conv_grad_weight_sgd_packed(const poetc_call *call)
 {
-    float *workspace = poetc_out(call, 5);
+    float *workspace = POETC_WORKSPACE(call, 5);
+    POETC_THREADED(poetc_op_conv_grad_weight_sgd_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[19]);
     workspace[call->ints[19] - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
     grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, 4), workspace, poetc_in(call, 3));
     return POETC_OK;
@@ -609,7 +620,7 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
 {
     const convolution c = describe(call);
     const float *gy = poetc_in(call, 0), *w = poetc_in(call, 1), *bias = c.has_bias ? poetc_in(call, 2) : NULL;
-    float *gx = poetc_out(call, c.has_bias ? 3 : 2), *workspace = poetc_out(call, c.has_bias ? 4 : 3);
+    float *gx = poetc_out(call, c.has_bias ? 3 : 2), *workspace = POETC_WORKSPACE(call, c.has_bias ? 4 : 3);
     const int32_t size = call->ints[17], depth = call->ints[18], held = call->ints[19];
     const int32_t block_rows = call->ints[20], block = call->ints[21];
     const int32_t pixels = c.output_height * c.output_width, plane = c.height * c.width;
@@ -618,13 +629,15 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
     const poetc_gemm_space space = poetc_gemm_carve(workspace + held, size - held, depth, 1);
     const int pointwise = held == 0;
     int32_t group, channel, row, column, first, n, i;
+    POETC_THREADED(poetc_op_conv_grad_input_packed, call, CONVOLUTION_WORK(c), size);
     if (!pointwise && direct_grad_input(&c, gy, w, bias, gx, workspace, size, depth))
         return POETC_OK;
     if (!pointwise) {
         float *to = gx;
         for (n = 0; n < c.batch; n++)
             for (i = 0; i < c.channels; i++, to += plane)
-                fill(to, plane, bias ? bias[i] : 0.0f);
+                if (!POETC_SKIPS(c.share, i % channels, channels))
+                    fill(to, plane, bias ? bias[i] : 0.0f);
     }
     for (group = 0; group < c.group; group++) {
         const float *g_gy = gy + (ptrdiff_t)group * outputs * pixels;
@@ -633,12 +646,13 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
         poetc_gemm g;
         g.a_row = 1, g.a_k = (ptrdiff_t)channels * taps, g.column_bias = NULL;
         g.row_bias = pointwise && bias ? bias + (ptrdiff_t)group * channels : NULL;
+        POETC_ALL_ROWS(g);
         for (row = 0; row < all_rows; row += block_rows) {
             const int32_t rows = poetc_min(block_rows, all_rows - row);
             const int32_t start = row * c.output_width, end = start + rows * c.output_width;
             const int once = space.columns >= end - start && depth >= outputs; /* what is packed serves all channels */
-            for (channel = 0; channel < channels; channel += block) {
-                const int32_t count = poetc_min(block, channels - channel);
+            for (channel = POETC_BEGIN(c.share, channels, 1); channel < POETC_END(c.share, channels, 1); channel += block) {
+                const int32_t count = poetc_min(block, POETC_END(c.share, channels, 1) - channel);
                 g.rows = count * taps;
                 for (column = start; column < end; column += space.columns) {
                     g.columns = poetc_min(space.columns, end - column);
@@ -651,7 +665,7 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
                     }
                     for (first = 0; first < outputs; first += depth) {
                         g.depth = poetc_min(depth, outputs - first);
-                        if (channel == 0 || !once)
+                        if (channel == POETC_BEGIN(c.share, channels, 1) || !once)
                             pack_planes(&space, g_gy, c.outputs, pixels, first, g.depth, column, g.columns);
                         g.a = g_w + (first * (ptrdiff_t)channels + channel) * taps, g.accumulate = first > 0;
                         poetc_gemm_run(&g, &space);

@@ -609,12 +609,14 @@ int poetc_op_depthwise(const poetc_call *call)
     const convolution c = describe(call);
     const float *x = poetc_in(call, 0), *weight = poetc_in(call, 1), *bias = c.has_bias ? poetc_in(call, 2) : NULL;
     float *y = poetc_out(call, c.has_bias ? 3 : 2);
-    const strip s = describe_strip(call, poetc_out(call, c.has_bias ? 4 : 3));
+    const strip s = describe_strip(call, POETC_WORKSPACE(call, c.has_bias ? 4 : 3));
     const int32_t reach = (c.kernel_h - 1) * c.dilation_h, block = call->ints[20];
     filter f = {&s, NULL, 1, c.kernel_h, c.kernel_w, c.dilation_h, c.dilation_w, 0.0f, y, c.output_width};
     int32_t n, channel, top;
+    POETC_THREADED(poetc_op_depthwise, call, 4 * CONVOLUTION_WORK(c), call->ints[21]);
     for (n = 0; n < c.batch; n++) {
         for (channel = 0; channel < c.channels; channel++, x += (ptrdiff_t)c.height * c.width) {
+            POETC_SKIP(c.share, channel, c.channels, f.y += (ptrdiff_t)c.output_height * c.output_width)
             f.weight = weight + (ptrdiff_t)channel * c.kernel_h * c.kernel_w;
             f.bias = bias ? bias[channel] : 0.0f;
             for (top = 0; top < c.output_height; top += block) {
@@ -634,13 +636,15 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
     const convolution c = describe(call);
     const float *gy = poetc_in(call, 0), *weight = poetc_in(call, 1), *bias = c.has_bias ? poetc_in(call, 2) : NULL;
     float *gx = poetc_out(call, c.has_bias ? 3 : 2);
-    const strip s = describe_strip(call, poetc_out(call, c.has_bias ? 4 : 3));
+    const strip s = describe_strip(call, POETC_WORKSPACE(call, c.has_bias ? 4 : 3));
     const int32_t reach_h = (c.kernel_h - 1) * c.dilation_h, reach_w = (c.kernel_w - 1) * c.dilation_w;
     const int32_t taps = c.kernel_h * c.kernel_w, block = call->ints[20];
     filter f = {&s, NULL, -1, c.kernel_h, c.kernel_w, c.dilation_h, c.dilation_w, 0.0f, gx, c.width};
     int32_t n, channel, top;
+    POETC_THREADED(poetc_op_depthwise_grad_input, call, 4 * CONVOLUTION_WORK(c), call->ints[21]);
     for (n = 0; n < c.batch; n++) {
         for (channel = 0; channel < c.channels; channel++, gy += (ptrdiff_t)c.output_height * c.output_width) {
+            POETC_SKIP(c.share, channel, c.channels, f.y += (ptrdiff_t)c.height * c.width)
             f.weight = weight + (ptrdiff_t)channel * taps + (taps - 1);
             f.bias = bias ? bias[channel] : 0.0f;
             for (top = 0; top < c.height; top += block) {
@@ -807,13 +811,15 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
 {
     const convolution c = describe(call);
     const float *x = poetc_in(call, 0), *gy = poetc_in(call, 1);
-    float *gw = poetc_out(call, 2), *workspace = poetc_out(call, 3), *rows_of_gy = workspace + call->ints[21];
+    float *gw = poetc_out(call, 2), *workspace = POETC_WORKSPACE(call, 3), *rows_of_gy = workspace + call->ints[21];
     const strip s = describe_strip(call, workspace);
     const int32_t reach = (c.kernel_h - 1) * c.dilation_h, block = call->ints[20];
     const int flat = c.stride_h == 1 && c.stride_w == 1;
     const int32_t step = flat ? s.row : (c.output_width + 3) / 4 * 4;
     int32_t n, channel, top, i, kh, kw;
+    POETC_THREADED(poetc_op_depthwise_grad_weight, call, 4 * CONVOLUTION_WORK(c), call->ints[21] + (block * step + 3) / 4 * 4);
     for (channel = 0; channel < c.channels; channel++, gw += c.kernel_h * c.kernel_w) {
+        POETC_SKIP(c.share, channel, c.channels, )
         for (i = 0; i < c.kernel_h * c.kernel_w; i++)
             gw[i] = 0.0f;
         for (n = 0; n < c.batch; n++) {

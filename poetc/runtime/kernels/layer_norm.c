@@ -77,6 +77,7 @@ static int normalise(const poetc_call *call, const scales *s, int has_bias)
     float *rstd = poetc_out(call, 4u + (unsigned)has_bias);
     int32_t row;
     for (row = 0; row < s->rows; row++, x += s->length, y += s->length) {
+        POETC_SKIP(call->share, row, s->rows, )
         mean[row] = mean_of(x, s->length);
         rstd[row] = 1.0f / poetc_sqrtf(mean_square(x, mean[row], s->length) + call->floats[0]);
         apply(s, row, x, mean[row], rstd[row], scale, bias, y);
@@ -156,7 +157,8 @@ static int grad_input(const poetc_call *call, const scales *s)
     float *gx = poetc_out(call, 5);
     int32_t row;
     for (row = 0; row < s->rows; row++, x += s->length, gy += s->length, gx += s->length)
-        grad_row(s, row, x, mean, rstd[row], scale, gy, gx);
+        if (!POETC_SKIPS(call->share, row, s->rows))
+            grad_row(s, row, x, mean, rstd[row], scale, gy, gx);
     return POETC_OK;
 }
 
@@ -199,6 +201,7 @@ static void grad_columns(int32_t rows, int32_t length, const float *x, const flo
 int poetc_op_layer_norm(const poetc_call *call)
 {
     const scales s = per_element(call->ints);
+    POETC_THREADED_OVER(poetc_op_layer_norm, call, call->ints[0] * call->ints[1]);
     return normalise(call, &s, call->ints[2] != 0);
 }
 
@@ -206,6 +209,7 @@ int poetc_op_layer_norm(const poetc_call *call)
 int poetc_op_layer_norm_grad_input(const poetc_call *call)
 {
     const scales s = per_element(call->ints);
+    POETC_THREADED_OVER(poetc_op_layer_norm_grad_input, call, call->ints[0] * call->ints[1]);
     return grad_input(call, &s);
 }
 

@@ -24,11 +24,15 @@ int poetc_op_matmul_packed(const poetc_call *call)
     float *y = poetc_out(call, has_bias ? 3 : 2);
     const int32_t depth = ints[8 + 3 * axes];
     const poetc_gemm_space space =
-        poetc_gemm_carve(poetc_out(call, has_bias ? 4 : 3), ints[7 + 3 * axes], depth, trans_a);
+        poetc_gemm_carve(POETC_WORKSPACE(call, has_bias ? 4 : 3), ints[7 + 3 * axes], depth, trans_a);
     int32_t batches = 1, batch, axis, column, first;
     for (axis = 0; axis < axes; axis++)
         batches *= ints[7 + 3 * axis];
-    for (batch = 0; batch < batches; batch++, y += (ptrdiff_t)m * n) {
+    POETC_THREADED(poetc_op_matmul_packed, call, (int64_t)batches * m * n * k, ints[7 + 3 * axes]);
+    POETC_SPLIT(split, call->share, batches, call->floats[0] == 1.0f ? m : 0, n)
+    y += (ptrdiff_t)POETC_BEGIN(split.batches, batches, 1) * m * n;
+    for (batch = POETC_BEGIN(split.batches, batches, 1); batch < POETC_END(split.batches, batches, 1);
+         batch++, y += (ptrdiff_t)m * n) {
         const float *p = a, *q = b;
         int32_t rest = batch;
         poetc_gemm g;
@@ -41,8 +45,11 @@ int poetc_op_matmul_packed(const poetc_call *call)
         g.rows = m, g.a_row = trans_a ? 1 : k, g.a_k = trans_a ? m : 1;
         g.row_bias = NULL, g.column_bias = call->floats[0] == 1.0f ? bias : NULL;
         g.y = y, g.y_row = n, g.segment_step = 0, g.segment = n;
-        for (column = 0; column < n; column += space.columns) {
-            g.column = column, g.columns = poetc_min(space.columns, n - column);
+        POETC_SPLIT_ROWS(g, split);
+        for (column = POETC_BEGIN(split.columns, n, POETC_GEMM_COLUMNS);
+             column < POETC_END(split.columns, n, POETC_GEMM_COLUMNS); column += space.columns) {
+            g.column = column;
+            g.columns = poetc_min(space.columns, POETC_END(split.columns, n, POETC_GEMM_COLUMNS) - column);
             for (first = 0; first < k; first += depth) {
                 g.depth = poetc_min(depth, k - first);
                 if (trans_b)

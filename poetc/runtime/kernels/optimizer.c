@@ -32,12 +32,14 @@ int poetc_op_sgd(const poetc_call *call)
     const float *w = poetc_in(call, 0), *g = poetc_in(call, 1);
     const float lr = *(const float *)poetc_in(call, 2), decay = call->floats[0];
     float *next = poetc_out(call, 3);
-    int32_t i = 0;
+    int32_t i = POETC_BEGIN(call->share, call->ints[0], 16);
+    POETC_THREADED_OVER(poetc_op_sgd, call, call->ints[0]);
     if (decay == 0.0f) {
-        descend(next, w, g, lr, call->ints[0]);
+        const int32_t begin = POETC_BEGIN(call->share, call->ints[0], 16);
+        descend(next + begin, w + begin, g + begin, lr, POETC_END(call->share, call->ints[0], 16) - begin);
         return POETC_OK;
     }
-    for (; i < call->ints[0]; i++)
+    for (; i < POETC_END(call->share, call->ints[0], 16); i++)
         next[i] = w[i] - lr * (g[i] + decay * w[i]);
     return POETC_OK;
 }
@@ -50,7 +52,8 @@ int poetc_op_momentum(const poetc_call *call)
     const int nesterov = call->ints[1];
     float *next_w = poetc_out(call, 4), *next_v = poetc_out(call, 5);
     int32_t i;
-    for (i = 0; i < call->ints[0]; i++) {
+    POETC_THREADED_OVER(poetc_op_momentum, call, call->ints[0]);
+    for (i = POETC_BEGIN(call->share, call->ints[0], 16); i < POETC_END(call->share, call->ints[0], 16); i++) {
         const float slope = g[i] + decay * w[i], velocity = momentum * v[i] + slope;
         next_v[i] = velocity;
         next_w[i] = w[i] - lr * (nesterov ? slope + momentum * velocity : velocity);
@@ -85,9 +88,10 @@ int poetc_op_adam(const poetc_call *call)
     int32_t i;
     if (step < 1)
         return POETC_ERANGE;
+    POETC_THREADED_OVER(poetc_op_adam, call, call->ints[0]);
     rate = lr / complement_of_power(new1, step);
     root = 1.0f / poetc_sqrtf(complement_of_power(new2, step));
-    for (i = 0; i < call->ints[0]; i++) {
+    for (i = POETC_BEGIN(call->share, call->ints[0], 16); i < POETC_END(call->share, call->ints[0], 16); i++) {
         const float slope = g[i] + coupled * w[i];
         const float first = beta1 * m[i] + new1 * slope, second = beta2 * v[i] + new2 * (slope * slope);
         next_m[i] = first;
@@ -104,7 +108,8 @@ int poetc_op_adagrad(const poetc_call *call)
     const float lr = *(const float *)poetc_in(call, 3), epsilon = call->floats[0], decay = call->floats[1];
     float *next_w = poetc_out(call, 4), *next_h = poetc_out(call, 5);
     int32_t i;
-    for (i = 0; i < call->ints[0]; i++) {
+    POETC_THREADED_OVER(poetc_op_adagrad, call, call->ints[0]);
+    for (i = POETC_BEGIN(call->share, call->ints[0], 16); i < POETC_END(call->share, call->ints[0], 16); i++) {
         const float slope = g[i] + decay * w[i], sum = h[i] + slope * slope;
         next_h[i] = sum;
         next_w[i] = w[i] - lr * slope / (poetc_sqrtf(sum) + epsilon);

@@ -11,13 +11,25 @@ typedef struct {
     int32_t kernel_h, kernel_w, stride_h, stride_w; /* window */
     int32_t pad_top, pad_left, dilation_h, dilation_w;
     int32_t group, has_bias;
+#ifdef POETC_THREADS
+    poetc_share share;
+#endif
 } convolution;
+
+/* Multiply-adds of a convolution or one of its gradients, or enough. */
+#define CONVOLUTION_WORK(c)                                                                                            \
+    ((int64_t)(c).batch * (c).outputs * (c).output_height * (c).output_width * (c).kernel_h * (c).kernel_w *           \
+     ((c).channels / (c).group))
 
 static inline convolution describe(const poetc_call *call)
 {
     const int32_t *i = call->ints;
     convolution c = {i[0], i[1], i[2],  i[3],  i[4],  i[5],  i[6],  i[7], i[8],
-                     i[9], i[10], i[11], i[12], i[13], i[14], i[15], i[16]};
+                     i[9], i[10], i[11], i[12], i[13], i[14], i[15], i[16]
+#ifdef POETC_THREADS
+                     , call->share
+#endif
+    };
     return c;
 }
 

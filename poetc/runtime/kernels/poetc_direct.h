@@ -155,8 +155,9 @@ POETC_APART int direct_conv(const convolution *c, const float *x, const float *w
             const float *image = x + ((ptrdiff_t)n * c->channels + group * inputs) * c->height * c->width;
             const float *filters = w + (ptrdiff_t)group * outputs * terms;
             float *result = y + ((ptrdiff_t)n * c->outputs + group * outputs) * c->output_height * c->output_width;
-            for (oh = 0; oh < c->output_height; oh += held) {
-                const int32_t here = poetc_min(held, c->output_height - oh), plane = ((here - 1) * c->stride_h + reach + 1);
+            for (oh = POETC_BEGIN(c->share, c->output_height, 1); oh < POETC_END(c->share, c->output_height, 1); oh += held) {
+                const int32_t here = poetc_min(held, POETC_END(c->share, c->output_height, 1) - oh);
+                const int32_t plane = ((here - 1) * c->stride_h + reach + 1);
                 copy_strip(strip, image, inputs, c->height, c->width, oh * c->stride_h - c->pad_top, plane, -c->pad_left, row);
                 for (k = 0; k < terms; k++) {
                     const int32_t channel = k / taps, kh = (k - channel * taps) / c->kernel_w;
@@ -215,8 +216,8 @@ POETC_APART int direct_grad_input(const convolution *c, const float *gy, const f
             const float *from = gy + ((ptrdiff_t)n * c->outputs + group * outputs) * c->output_height * c->output_width;
             const float *filters = w + (ptrdiff_t)group * outputs * channels * taps;
             float *result = gx + ((ptrdiff_t)n * c->channels + group * channels) * c->height * c->width;
-            for (top = 0; top < c->height; top += held) {
-                const int32_t here = poetc_min(held, c->height - top), plane = here + reach;
+            for (top = POETC_BEGIN(c->share, c->height, 1); top < POETC_END(c->share, c->height, 1); top += held) {
+                const int32_t here = poetc_min(held, POETC_END(c->share, c->height, 1) - top), plane = here + reach;
                 const int32_t first = top + c->pad_top - reach; /* the strip's first row of gy */
                 copy_strip(strip, from, outputs, c->output_height, c->output_width, first, plane, c->pad_left - wide, row);
                 for (k = 0; k < outputs; k++)
@@ -341,8 +342,8 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
     for (group = 0; group < c->group; group++) {
         for (out = 0; out < outputs; out += DIRECT_LANES) {
             const int32_t count = poetc_min(DIRECT_LANES, outputs - out);
-            for (channel = 0; channel < inputs; channel += held) {
-                const int32_t here = poetc_min(held, inputs - channel), all = here * taps;
+            for (channel = POETC_BEGIN(c->share, inputs, 1); channel < POETC_END(c->share, inputs, 1); channel += held) {
+                const int32_t here = poetc_min(held, POETC_END(c->share, inputs, 1) - channel), all = here * taps;
                 float *total = workspace + all, *turned = total + all * DIRECT_LANES;
                 float *strip = turned + depth * DIRECT_LANES;
                 float *to = gw + ((ptrdiff_t)(group * outputs + out) * inputs + channel) * taps;

@@ -41,8 +41,9 @@
     {                                                                                                                  \
         const float *input = poetc_in(call, 0), *p = call->floats;                                                     \
         float *output = poetc_out(call, 1);                                                                            \
-        int32_t i = 0, count = call->ints[0];                                                                          \
+        int32_t i = POETC_BEGIN(call->share, call->ints[0], 16), count = POETC_END(call->share, call->ints[0], 16);    \
         (void)p;                                                                                                       \
+        POETC_THREADED_OVER(poetc_op_##name, call, call->ints[0]);                                                     \
         POETC_CHUNKS({                                                                                                 \
             float x = input[at];                                                                                       \
             result = (expression);                                                                                     \
@@ -57,8 +58,9 @@
     {                                                                                                                  \
         const float *saved = poetc_in(call, 0), *gradient = poetc_in(call, 1), *p = call->floats;                      \
         float *output = poetc_out(call, 2);                                                                            \
-        int32_t i = 0, count = call->ints[0];                                                                          \
+        int32_t i = POETC_BEGIN(call->share, call->ints[0], 16), count = POETC_END(call->share, call->ints[0], 16);    \
         (void)p;                                                                                                       \
+        POETC_THREADED_OVER(poetc_op_##name##_grad, call, call->ints[0]);                                              \
         POETC_CHUNKS({                                                                                                 \
             float s = saved[at], g = gradient[at];                                                                     \
             result = (expression);                                                                                     \
@@ -84,8 +86,9 @@
     {                                                                                                                  \
         const float *input = poetc_in(call, 0), *p = call->floats;                                                     \
         float *output = poetc_out(call, 1);                                                                            \
-        int32_t i = 0, count = call->ints[0];                                                                          \
+        int32_t i = POETC_BEGIN(call->share, call->ints[0], 16), count = POETC_END(call->share, call->ints[0], 16);    \
         (void)p;                                                                                                       \
+        POETC_THREADED_OVER(poetc_op_##name, call, call->ints[0]);                                                     \
         POETC_WIDE({                                                                                                   \
             const poetc_vector x = poetc_vector_load(input + i);                                                       \
             result = (wide);                                                                                           \
@@ -103,8 +106,9 @@
     {                                                                                                                  \
         const float *saved = poetc_in(call, 0), *gradient = poetc_in(call, 1), *p = call->floats;                      \
         float *output = poetc_out(call, 2);                                                                            \
-        int32_t i = 0, count = call->ints[0];                                                                          \
+        int32_t i = POETC_BEGIN(call->share, call->ints[0], 16), count = POETC_END(call->share, call->ints[0], 16);    \
         (void)p;                                                                                                       \
+        POETC_THREADED_OVER(poetc_op_##name##_grad, call, call->ints[0]);                                              \
         POETC_WIDE({                                                                                                   \
             const poetc_vector s = poetc_vector_load(saved + i), g = poetc_vector_load(gradient + i);                  \
             result = (wide);                                                                                           \

@@ -447,10 +447,11 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
 {
     float tile[TILE_ROWS * COLUMNS], bias[COLUMNS]; /* a block at an edge */
     int32_t row, column, rows, i;
-    for (row = 0; row < g->rows; row += rows) {
+    for (row = POETC_BEGIN(g->share, g->rows, POETC_GEMM_ROWS); row < POETC_END(g->share, g->rows, POETC_GEMM_ROWS);
+         row += rows) {
         float *y = g->y + row * g->y_row;
         block_task t;
-        rows = block_rows(g->rows - row, ALWAYS_PACKED || g->a_k != 1);
+        rows = block_rows(POETC_END(g->share, g->rows, POETC_GEMM_ROWS) - row, ALWAYS_PACKED || g->a_k != 1);
         t.a = g->a + row * g->a_row, t.a_row = g->a_row;
         t.packed = ALWAYS_PACKED || g->a_k != 1;
         t.depth = g->depth, t.accumulate = g->accumulate;

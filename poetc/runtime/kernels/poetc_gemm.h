@@ -52,6 +52,9 @@ typedef struct {
     int accumulate;           /* 0: y is overwritten */
     const float *row_bias;    /* of row 0, or NULL */
     const float *column_bias; /* of column 0, or NULL */
+#ifdef POETC_THREADS
+    poetc_share share; /* of the rows */
+#endif
 } poetc_gemm;
 
 void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space);

@@ -8,6 +8,7 @@
 #define POETC_KERNEL_H
 
 #include "poetc.h"
+#include "poetc_threads.h"
 
 #define POETC_MAX_RANK 16
 

@@ -138,7 +138,9 @@ int poetc_op_matmul_sgd(const poetc_call *call)
     const float *a = poetc_in(call, 1), *b = poetc_in(call, 2), lr = *(const float *)poetc_in(call, 3);
     float *w = poetc_out(call, 4);
     int32_t row;
+    POETC_THREADED(poetc_op_matmul_sgd, call, (int64_t)m * n * (8 + call->ints[2]), 0);
     for (row = 0; row < m; row++, w += n) {
+        POETC_SKIP(call->share, row, m, )
         if (call->ints[2] == 1)
             descend_row_by_one(w, a[row], b, n, lr);
         else
@@ -157,9 +159,11 @@ int poetc_op_matmul_sgd_packed(const poetc_call *call)
     const int32_t *ints = call->ints, m = ints[0], n = ints[1], k = ints[2], size = ints[3], depth = ints[4];
     const int32_t width = ints[5], blocks = (k + depth - 1) / depth;
     const float *a = poetc_in(call, 1), *b = poetc_in(call, 2), lr = *(const float *)poetc_in(call, 3);
-    float *w = poetc_out(call, 4), *workspace = poetc_out(call, 5), *strip = workspace + (ptrdiff_t)blocks * size;
+    float *w = poetc_out(call, 4), *workspace = POETC_WORKSPACE(call, 5), *strip = workspace + (ptrdiff_t)blocks * size;
     int32_t column, row, i, block;
     poetc_gemm g;
+    POETC_THREADED(poetc_op_matmul_sgd_packed, call, (int64_t)m * n * k, blocks * size + STRIP_ROWS * width);
+    POETC_ALL_ROWS(g);
     g.a_row = 1, g.a_k = m, g.row_bias = NULL, g.column_bias = NULL;
     g.y = strip, g.y_row = width, g.column = 0, g.segment = width, g.segment_step = 0;
     strip[STRIP_ROWS * width - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
@@ -170,8 +174,9 @@ int poetc_op_matmul_sgd_packed(const poetc_call *call)
             poetc_gemm_pack(&space, b + (ptrdiff_t)block * depth * n + column, n, poetc_min(depth, k - block * depth),
                             g.columns);
         }
-        for (row = 0; row < m; row += STRIP_ROWS) {
-            g.rows = poetc_min(STRIP_ROWS, m - row);
+        for (row = POETC_BEGIN(call->share, m, POETC_GEMM_ROWS); row < POETC_END(call->share, m, POETC_GEMM_ROWS);
+             row += STRIP_ROWS) {
+            g.rows = poetc_min(STRIP_ROWS, POETC_END(call->share, m, POETC_GEMM_ROWS) - row);
             for (block = 0; block < blocks; block++) {
                 const poetc_gemm_space space = poetc_gemm_carve(workspace + (ptrdiff_t)block * size, size, depth, 1);
                 g.depth = poetc_min(depth, k - block * depth);

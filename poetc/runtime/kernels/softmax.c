@@ -76,7 +76,9 @@ int poetc_op_softmax(const poetc_call *call)
     const float *x = poetc_in(call, 0);
     float *y = poetc_out(call, 1);
     int32_t b, a, i;
+    POETC_THREADED_OVER(poetc_op_softmax, call, (int64_t)4 * before * along * after);
     for (b = 0; b < before; b++, x += (ptrdiff_t)along * after, y += (ptrdiff_t)along * after) {
+        POETC_SKIP(call->share, b, before, )
         if (after == 1) {
             softmax_row(y, x, along);
             continue;
@@ -125,8 +127,10 @@ int poetc_op_softmax_grad(const poetc_call *call)
     float *gx = poetc_out(call, 2);
     int32_t b, a, i;
     if (after == 1) {
+        POETC_THREADED_OVER(poetc_op_softmax_grad, call, before * along);
         for (b = 0; b < before; b++, y += along, gy += along, gx += along) {
             float sum;
+            POETC_SKIP(call->share, b, before, )
             POETC_LANE_SUM(sum, along, gy[at] * y[at], poetc_vector_load(gy + at) * poetc_vector_load(y + at));
             for (i = 0; i < along; i++)
                 gx[i] = y[i] * (gy[i] - sum);

@@ -258,6 +258,10 @@ static int run_step(poetc_runtime *runtime, const poetc_step *step)
     call.floats = step->floats;
     call.arena = runtime->config->arena;
     call.flash = runtime->config->flash;
+#ifdef POETC_THREADS
+    call.share.part = call.share.parts = 0;
+    call.workspace = NULL;
+#endif
     return step->kernel(&call);
 }
 

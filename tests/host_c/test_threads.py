@@ -1,0 +1,124 @@
+"""Kernels in several threads: the bits of one thread, whatever the number."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from poetc.codegen import HostModel, Interpreter, compile_library, emit, sample_inputs
+from poetc.scheduling import Action
+from tests.codegen.models import Case, mlp, paged_actions, recomputed_actions, training_case
+from tests.ops.test_cases import KERNEL_CASES
+from tests.support.kernels import Case as Row
+from tests.support.kernels import KernelError, Library, build_library, library, run_kernel
+
+LARGE = [  # what the tables' operands are too small for: every thread has something to do
+    Row(kind, inputs, attributes)
+    for kind, inputs, attributes in (
+        ("Conv", ((2, 24, 9, 10), (40, 24, 3, 3), (40,)), {"pads": (1, 1, 1, 1)}),
+        ("Conv", ((1, 70, 9, 7), (70, 70, 1, 1)), {}),
+        ("Conv", ((1, 8, 21, 33), (20, 8, 3, 3)), {"pads": (1, 1, 1, 1)}),
+        ("Conv", ((1, 40, 3, 3), (150, 40, 3, 3)), {"pads": (1, 1, 1, 1)}),
+        ("MatMul", ((70, 90), (90, 200)), {}),
+        ("MatMul", ((200, 90), (33, 90)), {"trans_b": True}),
+        ("MatMul", ((6, 40, 90), (6, 90, 50)), {}),
+        ("MatMul", ((90, 70), (90, 200)), {"trans_a": True, "alpha": 0.5}),
+        ("Add", ((3, 1234), (3, 1234)), {}),
+        ("Sub", ((3, 1234), (1234,)), {}),
+        ("Relu", ((3, 1234),), {}),
+        ("Gelu", ((3, 1234),), {}),
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def threaded() -> Library:
+    return build_library("-O1", "-march=native", "-DPOETC_THREADS=5", "-DPOETC_THREADS_WORK=0", "-pthread")
+
+
+def with_threads(path: Path, copy: Path, threads: int, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of a library: its pool starts anew, with so many threads."""
+    monkeypatch.setenv("POETC_THREADS", str(threads))
+    shutil.copy(path, copy)
+    return copy
+
+
+def results(row: Row, lib: Library) -> list[bytes] | int:
+    inputs = [x.astype(np.float32) if x.dtype == np.float64 else x for x in row.arrays()]
+    try:
+        return [y.tobytes() for y in run_kernel(row.kind, row.attributes, inputs, lib=lib)]
+    except KernelError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+def test_every_kernel_has_the_bits_of_one_thread(
+    tmp_path: Path, threaded: Library, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = with_threads(threaded.path, tmp_path / "threads.so", threads, monkeypatch)
+    lib = dataclasses.replace(threaded, path=path, dll=ctypes.CDLL(str(path)), threads=True)
+    assert not threaded.failures
+    for row in (*KERNEL_CASES, *LARGE):
+        assert results(row, lib) == results(row, library()), str(row)
+    workers = len(list(Path("/proc/self/task").iterdir()))
+    assert workers >= threads
+
+
+@pytest.mark.parametrize("schedule", [paged_actions, recomputed_actions])
+def test_network_trains_to_the_same_bits(
+    tmp_path: Path, schedule: Callable[[Case, str], list[Action]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = training_case(mlp(hidden=210))
+    program = case.program(schedule(case, "a"))
+    flags = "-O1 -DPOETC_THREADS_WORK=0"
+    built = compile_library([program], case.graph.values, tmp_path, cflags=flags, threads=5)
+    trained: set[bytes] = set()
+    for threads in (1, 2, 5):
+        copy = with_threads(built, tmp_path / f"{threads}.so", threads, monkeypatch)
+        with HostModel(copy, [program], case.graph.values) as model:
+            losses = [model.run(sample_inputs(program, seed)) for seed in range(3)]
+            state = [model.state(name).tobytes() for name in sorted(model.state_names())]
+        trained.add(np.array(losses).tobytes() + b"".join(state))
+    reference = Interpreter(program, case.graph.values)
+    assert np.allclose(losses, [reference.run(sample_inputs(program, seed)) for seed in range(3)])
+    assert len(trained) == 1
+
+
+def test_two_callers_at_once_and_a_fork(tmp_path: Path, threaded: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = with_threads(threaded.path, tmp_path / "threads.so", 3, monkeypatch)
+    lib = dataclasses.replace(threaded, path=path, dll=ctypes.CDLL(str(path)), threads=True)
+    expected = [results(row, library()) for row in LARGE]
+
+    def run(_: int) -> list[list[bytes] | int]:
+        return [results(row, lib) for row in LARGE]
+
+    with ThreadPoolExecutor(3) as callers:
+        assert all(made == expected for made in callers.map(run, range(6)))
+    child = os.fork()
+    if child == 0:  # its pool starts anew
+        os._exit(0 if run(0) == expected and run(0) == expected else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_threads_are_only_in_a_build_that_asks_for_them(tmp_path: Path) -> None:
+    case = training_case(mlp())
+    program = case.program()
+    source = emit([program], case.graph.values, model="m", target="host", out_dir=tmp_path / "src")
+    expected = {"": False, "THREADS=2": True}
+    for option, has_threads in expected.items():
+        for goal in ("clean", "train"):
+            subprocess.run(["make", "-s", "-C", str(source), "CFLAGS=-O0", *option.split(), goal], check=True)
+        symbols = subprocess.run(["nm", str(source / "train")], capture_output=True, text=True, check=True).stdout
+        assert ("pthread" in symbols) == ("poetc_parallel" in symbols) == has_threads
+    assert "THREADS=N" in (source / "README.md").read_text()
+    firmware = emit([program], case.graph.values, model="m", target="cortex-m4f", out_dir=tmp_path / "firmware")
+    assert "THREADS" not in (firmware / "Makefile").read_text()
