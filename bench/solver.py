@@ -1,14 +1,18 @@
 """`make bench-solver`: proven gaps and times of `poetc solve` on real networks, one fresh process a problem.
 
-Every row is what the command line says: the model is read, differentiated, costed, solved, packed and verified. Rows
-are appended to a CSV file as they come, and a run goes on where the last one ended. A table is made of the file.
+Every row is what the command line says: the model is read, differentiated, costed, solved, packed and verified. Budgets
+are in per cent of what keep-all needs, whether or not a board has that much RAM: a profile is what computing and paging
+cost. Rows are appended to a CSV file as they come, and a run goes on where the last one ended; of a row that was run
+again the last one counts. A table is made of the file.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,7 +32,7 @@ NETWORKS = (  # file, batch
     ("nanogpt_tiny", 8),
     ("lstm_har", 8),
 )
-SETTINGS = (("rpi4", ""), ("rpi4", "1.5x"), ("rpi4", "1.2x"), ("stm32h743", ""))
+SETTINGS = ("rpi4", "stm32h743", "rpi4:1.5x", "rpi4:1.2x")  # device, deadline
 BUDGETS = ("80%", "60%", "40%", "25%", "min")  # min: 1.05 x the smallest budget known to work
 TARGETS = {"80%": 0.001, "60%": 0.001, "40%": 0.005, "25%": 0.01, "min": 0.02}
 FIELDS = (
@@ -48,6 +52,13 @@ FIELDS = (
     "first_schedule_s",
     "solved_s",
     "total_s",
+    "unpacked_gap",  # when the first search ended, before the schedule was packed
+    "min_budget_bytes",
+    "min_budget_bound_bytes",
+    "min_budget_s",  # all of `poetc analyze`, which finds it
+    "keep_all_peak_bytes",
+    "stop_gap",  # --gap: a row may end as soon as so much is proven
+    "commit",
 )
 
 
@@ -65,20 +76,25 @@ class Case:
 
 
 def poetc(*arguments: str) -> tuple[dict[str, object], dict[str, float]]:
-    """The command's JSON answer; seconds from the start until the model was built, the first schedule, the end."""
+    """The command's JSON answer; seconds from the start until the model was built, the first schedule, the end, and
+    the gap before packing."""
     command = [sys.executable, "-m", "poetc", *arguments, "--json", "--verbose"]
     seconds: dict[str, float] = {}
     with tempfile.TemporaryFile("w+") as out:
         started = time.monotonic()
         with subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
-            last = ""
+            last, packing = "", False
             for line in process.stderr:  # the stages, as they come
                 now = time.monotonic() - started
+                packing |= "packing needs" in line
                 if "solving" in line:
                     seconds.setdefault("model_s", round(now, 2))
                 if ": best " in line:
                     seconds.setdefault("first_schedule_s", round(now, 2))
+                    if not packing:
+                        best, bound = (int(number) for number in re.findall(r"(?:best|bound) (\d+)", line))
+                        seconds["unpacked_gap"] = (best - bound) / best
                 if "smallest budget" in line:
                     seconds.setdefault("solved_s", round(now, 2))
                 last = line
@@ -97,24 +113,48 @@ def model_file(folder: Path, network: str) -> Path:
     raise SystemExit(f"bench-solver: no {network}.train*.onnx in {folder}")
 
 
-def run(case: Case, folder: Path, time_limit_s: float) -> dict[str, object]:
-    common = [str(model_file(folder, case.network)), "--batch", str(case.batch), "--device", case.device]
-    if case.deadline:
-        common += ["--deadline", case.deadline]
+def run(case: Case, folder: Path, time_limit_s: float, stop_share: float) -> dict[str, object]:
+    device = [str(model_file(folder, case.network)), "--batch", str(case.batch), "--device", case.device]
+    limits = ["--time-limit", str(time_limit_s)] + (["--deadline", case.deadline] if case.deadline else [])
+    row: dict[str, object] = dict(zip(FIELDS, case.key, strict=False))
+    row |= {"commit": commit(), "stop_gap": stop_share * TARGETS[case.budget]}
+    limits += ["--gap", str(row["stop_gap"])]
     with tempfile.TemporaryDirectory() as out:
-        common += ["-o", f"{out}/solved", "--time-limit", str(time_limit_s)]
         budget = case.budget
-        row: dict[str, object] = dict(zip(FIELDS, case.key, strict=False))
         if budget == "min":
-            answer, _ = poetc("solve", *common, "--budget", "1%")  # refused, with the smallest budget that works
-            smallest = answer.get("min_budget_bytes")
-            if not isinstance(smallest, int):
+            if case.deadline:  # a budget that is too small is refused, with the smallest that works
+                answer, seconds = poetc("solve", *device, *limits, "-o", f"{out}/refused", "--budget", "1%")
+            else:
+                answer, seconds = poetc("analyze", *device)
+            found = answer.get("min_budget_bytes")
+            if not isinstance(found, int):
                 return {**row, "status": f"no smallest budget: {answer.get('status')}"}
-            budget = str(int(smallest * 1.05))
-        answer, seconds = poetc("solve", *common, "--budget", budget)
+            row["min_budget_bound_bytes"] = answer.get("min_budget_bound_bytes")
+            row["min_budget_s"] = seconds.get("total_s")
+            row["min_budget_bytes"], budget = found, str(int(found * 1.05))
+        answer, seconds = poetc("solve", *device, *limits, "-o", f"{out}/solved", "--budget", budget)
     for field in ("status", "operators", "budget_bytes", "gap", "overhead_gap", "energy_pj", "compute_once_pj"):
         row[field] = answer.get(field)
+    row["keep_all_peak_bytes"] = answer.get("keep_all_peak_bytes")
+    row.setdefault("min_budget_bytes", answer.get("min_budget_bytes"))
     return {**row, **seconds}
+
+
+def commit() -> str:
+    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return asked.stdout.strip()
+
+
+def missed(row: dict[str, str]) -> bool:
+    return not row["gap"] or float(row["gap"]) > TARGETS[row["budget"]]
+
+
+def read(path: Path) -> dict[tuple[str, ...], dict[str, str]]:
+    """The last row of every case."""
+    if not path.exists():
+        return {}
+    with path.open() as file:
+        return {tuple(row[field] for field in FIELDS[:5]): row for row in csv.DictReader(file)}
 
 
 def table(rows: list[dict[str, str]]) -> str:
@@ -144,27 +184,35 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=Path("../shared/models/zoo"))
     parser.add_argument("--csv", type=Path, default=Path("build/bench-solver.csv"))
     parser.add_argument("--time-limit", type=float, default=60.0)
-    parser.add_argument("--settings", type=int, default=len(SETTINGS), help="only the first so many devices/deadlines")
-    parser.add_argument("--only", help="one network")
+    parser.add_argument("--stop-share", type=float, default=0.0, help="of the gap aimed at, at which to stop")
+    parser.add_argument("--settings", default=",".join(SETTINGS), help="devices, with a deadline after a colon")
+    parser.add_argument("--networks", default=",".join(name for name, _ in NETWORKS))
     parser.add_argument("--budgets", default=",".join(BUDGETS))
+    parser.add_argument("--again", action="store_true", help="rows that missed, of another commit, are run again")
+    parser.add_argument("--rows", type=int, help="stop after so many rows")
     options = parser.parse_args()
     options.csv.parent.mkdir(parents=True, exist_ok=True)
-    rows = list(csv.DictReader(options.csv.open())) if options.csv.exists() else []
-    known = {tuple(row[field] for field in FIELDS[:5]) for row in rows}
-    for device, deadline in SETTINGS[: options.settings]:
-        for budget in options.budgets.split(","):
-            for network, batch in NETWORKS:
-                case = Case(network, batch, device, deadline, budget)
-                if case.key in known or options.only not in (None, network):
-                    continue
-                row = run(case, options.models, options.time_limit)
-                with options.csv.open("a", newline="") as file:
-                    writer = csv.DictWriter(file, FIELDS)
-                    if file.tell() == 0:
-                        writer.writeheader()
-                    writer.writerow(row)
-                print(" ".join(str(row.get(field, "")) for field in FIELDS), flush=True)
-    print(table(list(csv.DictReader(options.csv.open()))))
+    networks, rows = options.networks.split(","), 0
+    chosen = itertools.product(options.settings.split(","), options.budgets.split(","), NETWORKS)
+    for setting, budget, (network, batch) in chosen:
+        if network not in networks:
+            continue
+        device, _, deadline = setting.partition(":")
+        case = Case(network, batch, device, deadline, budget)
+        last = read(options.csv).get(case.key)
+        if last is not None and not (options.again and missed(last) and last["commit"] != commit()):
+            continue
+        if rows == options.rows:
+            return
+        row = run(case, options.models, options.time_limit, options.stop_share)
+        rows += 1
+        with options.csv.open("a", newline="") as file:
+            writer = csv.DictWriter(file, FIELDS)
+            if file.tell() == 0:
+                writer.writeheader()
+            writer.writerow(row)
+        print(" ".join(str(row.get(field, "")) for field in FIELDS), flush=True)
+    print(table(list(read(options.csv).values())))
 
 
 if __name__ == "__main__":
