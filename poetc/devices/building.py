@@ -114,8 +114,9 @@ class _Storages:
         }
         used = {self.roots[t] for op in self.operators for t in (*op.inputs, *op.outputs)}
         results = {self.roots[t] for t in self._results()}
+        present = (used | results) - self.flash
         # In the order of the graph's tensors, so that the same graph gives the same problem.
-        self.names = [name for name in graph.tensors if name in (used | results) and name not in self.flash]
+        self.names = [name for name in graph.tensors if name in present]
         self.index = {name: i for i, name in enumerate(self.names)}
         replaced = {
             self.roots[op.inputs[i]] for op in self.operators for i, _ in spec(op.kind).must_alias

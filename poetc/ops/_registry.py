@@ -145,8 +145,11 @@ def registry() -> Mapping[str, OpSpec]:
     global _loaded
     if not _loaded:
         _load_families()
+        families = sorted(_REGISTRY.items())
+        _REGISTRY.clear()
+        _REGISTRY.update(families)
         _loaded = True
-    return dict(sorted(_REGISTRY.items()))
+    return _REGISTRY
 
 
 def bind(op: Operator, tensors: Mapping[str, Any]) -> Bound:
