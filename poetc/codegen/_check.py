@@ -55,9 +55,6 @@ def check_program(program: Program) -> None:
         if contents.overlaps(binding.operand):
             raise ProgramError(f"{binding.name}: overlaps {contents.overlaps(binding.operand)[0]} when a run begins")
         contents.write(binding.operand)
-    for binding in (*program.inputs, *([program.target] if program.target else [])):
-        if binding.operand.offset_bytes < program.state_bytes:
-            raise ProgramError(f"{binding.name}: an input lies among the state")
     stored = {i: page.tensor for i, page in enumerate(program.pages) if page.image}
     written: set[int] = set()
     probes: dict[int, list[Operand]] = {}

@@ -3,7 +3,8 @@
 From the bottom: state that never leaves RAM; state that is paged out for a while (so that the room it leaves joins what
 is above it); then everything else where `place` puts it; at the top the page buffer, if the schedule pages (what is
 there all the time lies nowhere better). State begins and ends a step at its home, a version made in place at its
-predecessor's; in between it may come back anywhere.
+predecessor's; in between it may come back anywhere. Where that is not enough, the homes of what is paged out need not
+adjoin one another: they are placed like everything else, as low as they can be.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
+import numpy.typing as npt
 
 from poetc.scheduling._bounds import state_chains
-from poetc.scheduling._placement import SEARCH_PLACEMENTS, max_live, place
+from poetc.scheduling._placement import SEARCH_PLACEMENTS, fit, max_live, place
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, PageIn, PageOut, Schedule
 
 HOME_MOVES, HOME_PLACEMENTS = 24, 40_000  # the second limit counts each move once a rectangle
 HOME_ORDER_PLACEMENTS = 3_000
+STATE_BISECTIONS, STATE_PLACEMENTS = 5, 12_000  # for homes that do not adjoin
 CLOSE = 1.01  # an arena within this factor of max-live is as good as the best, where it is enough
 
 
@@ -35,6 +38,7 @@ class _Lifetime:
 
 
 _Home = tuple[_Lifetime, _Lifetime]
+Ints = npt.NDArray[np.int64]
 
 
 def pack(problem: Problem, schedule: Schedule, *, enough_bytes: int = 0) -> MemoryPlan:
@@ -62,6 +66,8 @@ def pack(problem: Problem, schedule: Schedule, *, enough_bytes: int = 0) -> Memo
             rough_top(homes)
     else:
         _place(problem, lifetimes, homes, step_count, SEARCH_PLACEMENTS, enough)
+    if absent and _top(lifetimes) > max(enough, _max_live(lifetimes)):
+        _scatter(problem, lifetimes, homes, step_count, enough)
     if buffer_bytes:
         top = _aligned(problem, _top(lifetimes))
         lifetimes.append(_Lifetime(buffer_bytes, 0, step_count, offset_bytes=top))
@@ -73,7 +79,7 @@ def pack(problem: Problem, schedule: Schedule, *, enough_bytes: int = 0) -> Memo
         allocations=tuple(allocations),
         arena_bytes=_top(lifetimes),
         max_live_bytes=_max_live(lifetimes),
-        state_bytes=sum(_aligned(problem, first.size_bytes) for first, _ in homes),
+        state_bytes=_state_bytes(problem, homes),
     )
 
 
@@ -145,6 +151,57 @@ def _place(
     for lifetime, offset in zip(everything, offsets, strict=True):
         lifetime.offset_bytes = int(offset) * unit
     return _top(lifetimes)
+
+
+def _scatter(problem: Problem, lifetimes: list[_Lifetime], homes: list[_Home], step_count: int, enough: int) -> None:
+    """Homes of paged state where they fit best, if that makes the arena lower: with room between them that belongs to
+    the state as seen from outside, but not while a step runs. As little of it as some bisection finds.
+    """
+    before, unit = [a.offset_bytes for a in lifetimes], problem.alignment_bytes
+    top_before = _top(lifetimes)
+    absent = [home for home in homes if home[0] is not home[1]]
+    lasting_bytes = sum(_aligned(problem, first.size_bytes) for first, last in homes if first is last)
+    at_home = {id(a) for home in homes for a in home}
+    loose = [a for a in lifetimes if id(a) not in at_home]
+    items = [(_Lifetime(lasting_bytes, 0, step_count, offset_bytes=0), None), *absent, *((a, None) for a in loose)]
+    starts = np.array([a.start for a, _ in items], np.int64)
+    ends = np.array([a.end for a, _ in items], np.int64)
+    sizes = np.array([-(-a.size_bytes // unit) for a, _ in items], np.int64)
+    again = (
+        np.array([0 if b is None else b.start for _, b in items], np.int64),
+        np.array([0 if b is None else b.end for _, b in items], np.int64),
+    )
+    fixed = np.full(len(items), -1, np.int64)
+    fixed[0] = 0
+
+    def put(offsets: Ints) -> None:
+        for (first, last), offset in zip(items, offsets, strict=True):
+            first.offset_bytes = int(offset) * unit
+            if last is not None:
+                last.offset_bytes = first.offset_bytes
+
+    put(place(starts, ends, sizes, fixed, SEARCH_PLACEMENTS, enough=max(0, enough // unit), again=again))
+    top = _top(lifetimes)
+    if top >= top_before:
+        for lifetime, offset in zip(lifetimes, before, strict=True):
+            lifetime.offset_bytes = offset
+        return
+    low, high = sum(_aligned(problem, first.size_bytes) for first, _ in homes), _state_bytes(problem, homes)
+    for _ in range(STATE_BISECTIONS):
+        most = (low + high) // 2
+        highest = np.full(len(items), top // unit, np.int64)
+        highest[1 : 1 + len(absent)] = most // unit
+        capacity = max(top, enough) // unit
+        lower = fit(starts, ends, sizes, fixed, STATE_PLACEMENTS, capacity=capacity, again=again, highest=highest)
+        if lower is None:
+            low = most
+        else:
+            put(lower)
+            high = _state_bytes(problem, homes)
+
+
+def _state_bytes(problem: Problem, homes: list[_Home]) -> int:
+    return max(((a.offset_bytes or 0) + _aligned(problem, a.size_bytes) for a, _ in homes), default=0)
 
 
 def _homes(problem: Problem, lifetimes: list[_Lifetime], step_count: int) -> list[tuple[_Lifetime, _Lifetime]]:

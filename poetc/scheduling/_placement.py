@@ -6,6 +6,8 @@ optimum is among what a search over orders can reach. Greedy orders come first (
 "squeaky wheel" optimisation against a capacity: the first rectangle that does not fit moves to an earlier place in the
 order. The capacity is the lower bound (the most that is alive at once) first, then bisected between it and the best.
 
+A rectangle may be alive a second time, at the same offset: what has to come back to where it was.
+
 Work is counted in placed rectangles, not seconds: the same input gives the same offsets.
 """
 
@@ -34,21 +36,23 @@ def place(
     *,
     rough: bool = False,
     enough: int = 0,
+    again: tuple[Ints, Ints] | None = None,
 ) -> Ints:
     """Offsets for rectangles alive in [starts, ends). `fixed` is the offset where it is given, -1 where it is free.
+    `again`: starts and ends of their second lives, empty for those that have none.
 
     `placements` limits the search. `rough` bisects at once, for a good estimate from few placements.
     Nothing lower than `enough` is looked for.
     """
     offsets = fixed.copy()
     offsets[fixed < 0] = 0
-    placer = _Placer(starts, ends, sizes, fixed)
+    placer = _Placer(starts, ends, sizes, fixed, again)
     free = np.flatnonzero((fixed < 0) & (sizes > 0))  # nothing has to be found for what is empty
     if not len(free):
         return offsets
-    floor = max(max_live(starts, ends, sizes), placer.fixed_top, enough)
+    floor = max(placer.max_live(), placer.fixed_top, enough)
     best, best_top = placer.offsets, int(sizes.sum()) + placer.fixed_top + 1
-    orders = _greedy_orders(starts, ends, sizes, free)
+    orders = _greedy_orders(starts, placer.lifetimes, sizes, free)
     for order in orders:
         if placer.first_fit(order, best_top - 1) is None:
             best, best_top = placer.offsets.copy(), placer.top()
@@ -75,6 +79,28 @@ def place(
     return offsets
 
 
+def fit(
+    starts: Ints,
+    ends: Ints,
+    sizes: Ints,
+    fixed: Ints,
+    placements: int,
+    *,
+    capacity: int,
+    again: tuple[Ints, Ints],
+    highest: Ints,
+) -> Ints | None:
+    """As `place`: offsets with no end above `capacity`, nor above `highest` of each, if `placements` find them."""
+    placer = _Placer(starts, ends, sizes, fixed, again, highest)
+    free = np.flatnonzero((fixed < 0) & (sizes > 0))
+    orders = _greedy_orders(starts, placer.lifetimes, sizes, free)
+    work = min(placements, PLACEMENTS_PER_RECTANGLE * len(free), PLACEMENTS_X_RECTANGLES // max(1, len(free)))
+    for attempt, order in enumerate(orders):
+        if _squeaky_wheel(placer, order, capacity, Random(attempt), work // len(orders)):
+            return np.maximum(placer.offsets, 0)
+    return None
+
+
 def max_live(starts: Ints, ends: Ints, sizes: Ints) -> int:
     """The most that is alive at once: no placement ends lower."""
     change = np.zeros(int(ends.max(initial=0)) + 1, np.int64)
@@ -83,8 +109,7 @@ def max_live(starts: Ints, ends: Ints, sizes: Ints) -> int:
     return int(np.cumsum(change).max(initial=0))
 
 
-def _greedy_orders(starts: Ints, ends: Ints, sizes: Ints, free: Ints) -> list[list[int]]:
-    lifetime = ends - starts
+def _greedy_orders(starts: Ints, lifetime: Ints, sizes: Ints, free: Ints) -> list[list[int]]:
     area = lifetime * sizes.astype(float)
     keys = ((-sizes, -lifetime, starts), (-area, starts), (-lifetime, -sizes, starts), (starts, -lifetime, -sizes))
     return [[int(i) for i in free[np.lexsort([k[free] for k in reversed(key)])]] for key in keys]
@@ -109,22 +134,47 @@ def _squeaky_wheel(placer: _Placer, order: list[int], capacity: int, random: Ran
 
 
 class _Placer:
-    """First fit. The placed rectangles are held sorted by offset in the columns of one array."""
+    """First fit. The placed are held sorted by offset in the columns of one array, one with two lives twice."""
 
-    def __init__(self, starts: Ints, ends: Ints, sizes: Ints, fixed: Ints) -> None:
+    def __init__(
+        self,
+        starts: Ints,
+        ends: Ints,
+        sizes: Ints,
+        fixed: Ints,
+        again: tuple[Ints, Ints] | None = None,
+        highest: Ints | None = None,
+    ) -> None:
         self.sizes = sizes
         self.offsets = fixed.copy()  # of the last call of first_fit
         self.placed = 0  # rectangles so far, in all calls
         self._starts, self._ends = starts, ends
+        never = np.zeros(len(sizes), np.int64)
+        self._starts_again, self._ends_again = (never, never) if again is None else again
+        self._highest = highest
+        self._returns = self._ends_again > self._starts_again
+        self._any_returns = bool(self._returns.any())
+        self.lifetimes = ends - starts + self._ends_again - self._starts_again
         self._fixed = np.flatnonzero((fixed >= 0) & (sizes > 0))
         self.fixed_top = int((fixed + sizes)[self._fixed].max(initial=0))
-        self._columns = np.zeros((4, len(sizes)), np.int64)  # start, end, offset, top
+        self._columns = np.zeros((4, len(sizes) + int(self._returns.sum())), np.int64)  # start, end, offset, top
+
+    def max_live(self) -> int:
+        lives = [(self._starts, self._ends), (self._starts_again[self._returns], self._ends_again[self._returns])]
+        starts, ends = (np.concatenate(parts) for parts in zip(*lives, strict=True))
+        return max_live(starts, ends, np.concatenate((self.sizes, self.sizes[self._returns])))
 
     def top(self) -> int:
         return int((self.offsets + self.sizes).max())
 
     def meet(self, i: int, j: int) -> bool:
-        return bool(self._starts[i] < self._ends[j] and self._starts[j] < self._ends[i])
+        return any(
+            start < end_j and start_j < end for start, end in self._lives(i) for start_j, end_j in self._lives(j)
+        )
+
+    def _lives(self, i: int) -> list[tuple[int, int]]:
+        lives = [(self._starts[i], self._ends[i])]
+        return [*lives, (self._starts_again[i], self._ends_again[i])] if self._returns[i] else lives
 
     def first_fit(self, order: Sequence[int], limit: int, kept: int = 0) -> int | None:
         """Place along `order`. None if every rectangle ends at or below `limit`, else the position of the first that
@@ -132,10 +182,16 @@ class _Placer:
         offsets, columns = self.offsets, self._columns
         head = np.asarray(order[:kept], np.int64)
         present = np.concatenate((self._fixed, head))
-        present = present[np.argsort(offsets[present], kind="stable")]
-        count = len(present)
-        columns[0, :count] = self._starts[present]
-        columns[1, :count] = self._ends[present]
+        starts, ends = self._starts[present], self._ends[present]
+        if self._any_returns:
+            back = present[self._returns[present]]
+            present = np.concatenate((present, back))
+            starts = np.concatenate((starts, self._starts_again[back]))
+            ends = np.concatenate((ends, self._ends_again[back]))
+        sort = np.argsort(offsets[present], kind="stable")
+        present, count = present[sort], len(present)
+        columns[0, :count] = starts[sort]
+        columns[1, :count] = ends[sort]
         columns[2, :count] = offsets[present]
         columns[3, :count] = offsets[present] + self.sizes[present]
         for position in range(kept, len(order)):
@@ -143,14 +199,18 @@ class _Placer:
             start, end, size = self._starts[i], self._ends[i], self.sizes[i]
             self.placed += 1
             conflicts = (columns[0, :count] < end) & (columns[1, :count] > start)
+            if self._returns[i]:
+                conflicts |= (columns[0, :count] < self._ends_again[i]) & (columns[1, :count] > self._starts_again[i])
             offset = _lowest_gap(columns[2, :count][conflicts], columns[3, :count][conflicts], size)
-            if offset + size > limit:
+            if offset + size > (limit if self._highest is None else min(limit, self._highest[i])):
                 return position
             offsets[i] = offset
             at = int(np.searchsorted(columns[2, :count], offset))
-            columns[:, at + 1 : count + 1] = columns[:, at:count].copy()
-            columns[:, at] = start, end, offset, offset + size
-            count += 1
+            lives = self._lives(i)
+            columns[:, at + len(lives) : count + len(lives)] = columns[:, at:count].copy()
+            for k, (begin, stop) in enumerate(lives):
+                columns[:, at + k] = begin, stop, offset, offset + size
+            count += len(lives)
         return None
 
 

@@ -13,7 +13,7 @@ from poetc.codegen.program import Absence, Call, PageIn, PageOut, PageSource, Pr
 from poetc.errors import UsageError
 from poetc.graph import materialize
 from poetc.ops import bind, spec
-from poetc.scheduling import Paging, ScheduleError, keep_all, pack, verify
+from poetc.scheduling import Allocation, Paging, ScheduleError, keep_all, pack, verify, verify_plan
 from tests.codegen.models import (
     Case,
     absent_state_actions,
@@ -151,6 +151,37 @@ def test_inference_shares_state_and_predicts_with_what_training_left(case: Case)
     assert np.array_equal(
         predictor.arena[: training.state_bytes], trained.arena[: training.state_bytes]
     )  # velocities too
+
+
+def test_state_with_room_between_its_homes_trains_alike(case: Case) -> None:
+    """The target lies there when a run begins, other things later."""
+    velocity, target = case.tensor("fc2.weight:velocity"), case.tensor(case.graph.target)
+    schedule = case.schedule(absent_state_actions(case, "fc2.weight:velocity"))
+    plan = pack(case.problem, schedule)
+    home = next(a.offset_bytes for a in plan.allocations if a.tensors[:1] == ((velocity, 0),))
+
+    def raised(a: Allocation) -> Allocation:
+        if a.tensors[:1] == ((target, 0),):
+            return replace(a, offset_bytes=home)
+        return replace(a, offset_bytes=a.offset_bytes + 64) if a.offset_bytes >= home else a
+
+    plan = replace(
+        plan,
+        allocations=tuple(raised(a) for a in plan.allocations),
+        arena_bytes=plan.arena_bytes + 64,
+        state_bytes=plan.state_bytes + 64,
+    )
+    verify_plan(case.problem, schedule, plan)
+    program = lower(case.graph, case.problem, schedule, plan)
+    kept, losses = run(case.program(), case)
+    found, found_losses = run(program, case)
+    assert found_losses == losses
+    assert all(np.array_equal(found.state(b.name), kept.state(b.name)) for b in program.state)
+    assert program.target is not None and program.target.operand.offset_bytes < program.state_bytes
+    forward = mlp()
+    problem = make_problem(forward)
+    infer = lower_inference(forward, problem, keep_all(problem), pack(problem, keep_all(problem)), program)
+    assert [(b.name, b.operand) for b in infer.state] == [(b.name, b.operand) for b in program.state]
 
 
 ABSENT = {

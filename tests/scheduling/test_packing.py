@@ -37,7 +37,7 @@ from poetc.scheduling import (
     verify,
     verify_plan,
 )
-from poetc.scheduling._placement import max_live, place
+from poetc.scheduling._placement import fit, max_live, place
 from tests.support.problems import random_actions, random_dag, training_problem
 
 
@@ -159,6 +159,71 @@ def test_state_that_is_away_at_once_leaves_one_gap() -> None:
     plan = pack(problem, schedule)
     verify_plan(problem, schedule, plan)
     assert plan.arena_bytes == plan.max_live_bytes == 3 * 12 * 1600
+
+
+def two_weights_away_in_turn() -> tuple[Problem, Schedule]:
+    """While either is away, a tensor takes its room and all that is free: the free room must adjoin both homes."""
+    weight, free = 1600, 800
+    sizes = {"bias": 160, "v": weight, "w": weight, "a": weight + free, "b": weight + free}
+    at = {name: t for t, name in enumerate(sizes)}
+    tensors = tuple(
+        TensorSpec(name=name, size_bytes=size, **({} if name in "ab" else {"initial": "ram", "final": "ram"}))  # type: ignore[arg-type]
+        for name, size in sizes.items()
+    )
+    operators = tuple(
+        OperatorSpec(name=f"make {name}", inputs=(at["bias"],), outputs=(at[name],), time_ns=1, energy_pj=1)
+        for name in "ab"
+    )
+    problem = Problem(name="turns", operators=operators, tensors=tensors, budget_bytes=1 << 20, paging=Paging.SYNC)
+    v, w = at["v"], at["w"]
+    actions: list[Action] = [PageOut(v), Compute(0), PageIn(v), PageOut(w), Compute(1), PageIn(w)]
+    return problem, scheduled(problem, complete(problem, actions))
+
+
+def test_homes_of_paged_state_need_not_adjoin(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, schedule = two_weights_away_in_turn()
+    plan = pack(problem, schedule)
+    verify_plan(problem, schedule, plan)
+    assert plan.arena_bytes == plan.max_live_bytes == plan.state_bytes == 160 + 2 * 1600 + 800
+    monkeypatch.setattr("poetc.scheduling._packing._scatter", lambda *arguments: None)
+    adjoining = pack(problem, schedule)
+    assert adjoining.arena_bytes == plan.max_live_bytes + 1600
+    assert adjoining.state_bytes == 160 + 2 * 1600
+    monkeypatch.undo()
+    enough = pack(problem, schedule, enough_bytes=adjoining.arena_bytes)
+    assert enough.arena_bytes < adjoining.arena_bytes, "more than 1 % above what is live at once is not close"
+
+
+def test_no_more_room_between_homes_than_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, schedule = two_weights_away_in_turn()
+    tensors = [*problem.tensors, TensorSpec(name="x", size_bytes=8000)]  # alone, later: any homes would do
+    operators = [*problem.operators, OperatorSpec(name="x", inputs=(), outputs=(5,), time_ns=1, energy_pj=1)]
+    problem = replace(problem, tensors=tuple(tensors), operators=tuple(operators))
+    schedule = replace(schedule, steps=(*schedule.steps, Compute(2), Free(5)))
+    plan = pack(problem, schedule)
+    verify_plan(problem, schedule, plan)
+    assert plan.arena_bytes == plan.max_live_bytes == 160 + 2 * 1600 + 8000
+    assert plan.state_bytes == 160 + 2 * 1600, "where they can adjoin at no cost, they do"
+
+
+@given(st.randoms(use_true_random=False))
+def test_random_rectangles_that_return(random: Random) -> None:
+    count = random.randint(1, 25)
+    starts = np.array([random.randrange(50) for _ in range(count)], np.int64)
+    ends = starts + np.array([random.randint(1, 20) for _ in range(count)], np.int64)
+    sizes = np.array([random.randint(0, 9) for _ in range(count)], np.int64)
+    returns = np.array([random.random() < 0.4 for _ in range(count)])
+    again = np.where(returns, ends + 5, 0), np.where(returns, ends + 5 + random.randint(1, 30), 0)
+    fixed = np.full(count, -1, np.int64)
+    offsets = place(starts, ends, sizes, fixed, again=again)
+    both = [np.concatenate((one, two[returns])) for one, two in ((starts, again[0]), (ends, again[1]), (sizes, sizes))]
+    check_disjoint(both[0], both[1], both[2], np.concatenate((offsets, offsets[returns])))
+    capacity = int((offsets + sizes).max())
+    highest = np.where(returns, random.randint(0, capacity), capacity)
+    found = fit(starts, ends, sizes, fixed, 500, capacity=capacity, again=again, highest=highest)
+    if found is not None:
+        check_disjoint(both[0], both[1], both[2], np.concatenate((found, found[returns])))
+        assert (found + sizes <= np.where(sizes > 0, highest, np.iinfo(np.int64).max)).all()
 
 
 def test_the_search_ends_with_an_arena_that_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
