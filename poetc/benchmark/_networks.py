@@ -74,6 +74,8 @@ LAYERS = (
 )
 # Shapes for everything that goes over elements or rows.
 SHAPES = ((1, 6, 5, 7), (2, 16, 1, 1), (1, 4, 9, 16), (3, 10, 2, 3), (1, 1, 12, 40), (1, 24, 1, 33), (2, 8, 8, 8))
+# (batch, units) of recurrent layers.
+CELLS = ((1, 8), (2, 33), (8, 32), (4, 100), (16, 20))
 # (rows, width) of what a dense network or a transformer layer starts from.
 ROWS = ((1, 64), (8, 32), (8, 256), (16, 128), (32, 64), (64, 256), (128, 128), (64, 512))
 
@@ -229,6 +231,18 @@ def layer(shape: tuple[int, int, int], n: _Network) -> str:
     return n.b.emit1("MatMul", [h, n.weight(outputs, CLASSES)], attributes)
 
 
+def recurrent(shape: tuple[int, int], n: _Network) -> str:
+    """Three steps of an LSTM layer, two of a GRU layer behind it."""
+    batch, hidden = shape
+    x, h, cell = n.input(batch, hidden), "", ""
+    for step in range(3):
+        before = [n.linear(h, 4 * hidden), cell] if step else []
+        h, cell, _ = n.b.emit("LstmCell", [n.linear(x, 4 * hidden), *before])
+    for _ in range(2):
+        h = n.b.emit1("GruCell", [n.linear(x, 3 * hidden), n.linear(h, 3 * hidden), h])
+    return n.linear(n.b.emit1("Add", [h, cell]), CLASSES)
+
+
 UNARY: tuple[tuple[str, dict[str, Attribute]], ...] = (
     ("LeakyRelu", {"alpha": 0.1}),
     ("HardSigmoid", {"alpha": 0.2, "beta": 0.5}),
@@ -312,6 +326,7 @@ SWEEPS: tuple[tuple[str, Sequence[Any], Callable[[Any, _Network], str]], ...] = 
     ("depthwise", DEPTHWISE, window),
     ("layer", LAYERS, layer),
     ("elements", SHAPES, elements),
+    ("recurrent", CELLS, recurrent),
 )
 
 

@@ -3,8 +3,10 @@
 The product with the inputs is one MatMul over some steps, whose rows take about as much RAM as the weights twice: over
 all of them the rows, and in the backward pass their gradients, would be in RAM at once; step by step, adding up the
 gradient of the weights would cost more than the rest. The recurrent product is per step. Weights keep the shape
-that they have in the file: directions and gates are sliced from them. Gates are split before their activation, not
-behind it, so that what its gradient reads and what the product with it reads are one tensor.
+that they have in the file: directions and gates are sliced from them. What is behind the products is one operator, a
+cell (poetc/ops/recurrent.py); where there is none (other activations, clip, peepholes, a GRU that resets before its
+product, its first step) it is operators of their own. Gates are split before their activation then, not behind it, so
+that what its gradient reads and what the product with it reads are one tensor.
 """
 
 from __future__ import annotations
@@ -166,6 +168,12 @@ def _parts(c: Importer, x: str, sizes: Sequence[int]) -> tuple[str, ...]:
     return c.emit("Split", [x], {"axis": len(c.shape(x)) - 1, "sizes": tuple(sizes)})
 
 
+def _is_plain(layer: _Layer, op: str) -> bool:
+    """Whether a cell operator does what is behind the products."""
+    kinds = tuple(_ACTIVATIONS[a] for a in _DEFAULTS[op])
+    return layer.activations == kinds and layer.bound is None
+
+
 def _rnn(c: Importer, n: Node, layer: _Layer, row: str, h: str | None, cell: str | None) -> tuple[str, str | None]:
     if h is not None:
         row = c.emit1("Add", [row, c.emit1("MatMul", [h, layer.recurrent], {"trans_b": True})])
@@ -176,6 +184,10 @@ def _lstm(c: Importer, n: Node, layer: _Layer, row: str, h: str | None, cell: st
     """i, o, f = σ(·), g = tanh(·), c' = f c + i g, h' = o tanh(c')."""
     f, g, out = layer.activations
     k = layer.hidden
+    if _is_plain(layer, "LSTM") and layer.peepholes is None and (h is None) == (cell is None):
+        before = [] if h is None or cell is None else [c.emit1("MatMul", [h, layer.recurrent], {"trans_b": True}), cell]
+        new_h, new_cell, _ = c.emit("LstmCell", [row, *before])
+        return new_h, new_cell
     total = row if h is None else c.emit1("Add", [row, c.emit1("MatMul", [h, layer.recurrent], {"trans_b": True})])
     if layer.peepholes is None:
         *ports, candidate = _parts(c, total, (k, k, k, k))
@@ -200,13 +212,15 @@ def _gru(c: Importer, n: Node, layer: _Layer, row: str, h: str | None, cell: str
     """z, r = σ(·), g = tanh(· + r ⊙ (R h + b)) or tanh(· + R (r ⊙ h)), h' = g + z (h - g)."""
     f, g = layer.activations
     k = layer.hidden
+    linear = bool(n.get_int("linear_before_reset", 0))
+    product = layer.recurrent_bias
+    if linear and h is not None:
+        bias = [product] if product else []
+        product = c.emit1("MatMul", [h, layer.recurrent, *bias], {"trans_b": True})
+        if _is_plain(layer, "GRU"):
+            return c.emit1("GruCell", [row, product, h]), None
     ports, candidate = _parts(c, row, (2 * k, k))
-    if n.get_int("linear_before_reset", 0):
-        if h is None:
-            product = layer.recurrent_bias
-        else:
-            bias = [layer.recurrent_bias] if layer.recurrent_bias else []
-            product = c.emit1("MatMul", [h, layer.recurrent, *bias], {"trans_b": True})
+    if linear:
         if product is not None:
             more, rest = _parts(c, product, (2 * k, k))
             ports = c.emit1("Add", [ports, more])

@@ -100,6 +100,12 @@ class OpSpec:
         """
         return [None] * len(op.inputs)
 
+    def apart(self, b: Builder, op: Operator) -> bool:
+        """Emit the operators that this one is made of, with its outputs, for a step without fusion (what only its own
+        gradient reads may be left out). False: it is made of none.
+        """
+        return False
+
     def work(self, op: Bound) -> Work:
         return Work(flops=sum(t.elements for t in op.outputs))
 

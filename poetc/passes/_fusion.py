@@ -4,6 +4,7 @@
   gradients of the batch norm compute that again and take the activation's in, so that it is not kept for them.
 - Plain gradient descent and the product that makes a gradient for it alone: the gradient is never stored.
 - The same on an embedding: only the rows that were read move.
+- A recurrent cell's gradient and the sum of the two gradients of its state (from the next layer, from the next step).
 
 Every element is computed by the same operations in the same order: results keep their bits. What was tried and left out
 is in docs/DESIGN.md.
@@ -52,6 +53,8 @@ class _Fusion:
                 self._batch_norm(op)
             elif op.kind == "Sgd":
                 self._update(op)
+            elif op.kind in ("LstmCellGrad", "GruCellGrad"):
+                self._cell(op)
         operators = tuple(self.operators.values())
         made = {t for op in operators for t in op.outputs}
         gone = {t for op in self.graph.operators for t in op.outputs} - made
@@ -130,6 +133,19 @@ class _Fusion:
             self._put(op, GRADIENTS[op.kind], (*norm.inputs, *sums, slopes[0].inputs[1]), attributes)
         del self.operators[slopes[0].name]
         return True
+
+    # --- recurrent cells ----------------------------------------------------------------------------------------------
+
+    def _cell(self, cell: Operator) -> None:
+        at = 2 + int(bool(cell.attributes.get("before")))
+        add = self.maker.get(cell.inputs[at])
+        if add is None or add.kind != "Add" or self._only_reader(add.outputs[0]) is not cell:
+            return
+        if cell.attributes["gradients"] == 1 and len({self.graph.tensors[t].type for t in add.inputs}) == 1:
+            del self.operators[add.name]
+            inputs = (*cell.inputs[:at], *add.inputs, *cell.inputs[at + 1 :])
+            attributes = {**cell.attributes, "gradients": 2}
+            self.operators[cell.name] = replace(cell, inputs=inputs, attributes=attributes)
 
     # --- gradient descent ---------------------------------------------------------------------------------------------
 

@@ -230,7 +230,7 @@ def _forward(
             b.emit("Dropout", [op.inputs[0], step], _dropout_attributes(op, options), outputs=op.outputs)
         elif op.kind == "DropoutSite":
             b.emit("Reshape", op.inputs, {"shape": graph.tensors[op.outputs[0]].shape}, outputs=op.outputs)
-        else:
+        elif options.fusion or not spec(op.kind).apart(b, op):
             b.emit(op.kind, op.inputs, op.attributes, outputs=op.outputs)
     return late
 

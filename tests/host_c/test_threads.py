@@ -36,6 +36,10 @@ LARGE = [  # what the tables' operands are too small for: every thread has somet
         ("Sub", ((3, 1234), (1234,)), {}),
         ("Relu", ((3, 1234),), {}),
         ("Gelu", ((3, 1234),), {}),
+        ("LstmCell", ((9, 68), (9, 68), (9, 17)), {}),
+        ("LstmCellGrad", ((9, 68), *((9, 17),) * 4), {"before": True, "gradients": 1}),
+        ("GruCell", ((9, 51), (9, 51), (9, 17)), {}),
+        ("GruCellGrad", ((9, 68), *((9, 17),) * 3), {"gradients": 2}),
     )
 ]
 

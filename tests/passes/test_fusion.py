@@ -144,6 +144,59 @@ def test_memory_does_not_grow(graph: Graph) -> None:
     assert fused <= without
 
 
+def recurrent(cell: str, batch: int = 2, hidden: int = 5, steps: int = 4) -> Graph:
+    """Two layers of cells, each on rows of gates that the layer before makes; the loss reads the second."""
+    random = np.random.default_rng(7)
+    b = Builder()
+    gates = {"LstmCell": 4, "GruCell": 3}[cell] * hidden
+
+    def parameter(name: str, *shape: int) -> str:
+        return b.add_tensor(name, TensorType(shape), Role.PARAMETER, random.normal(0, 0.5, shape).astype(np.float32))
+
+    by_row = {"trans_b": True}
+    states = [b.add_tensor(f"x{t}", TensorType((batch, 3)), Role.INPUT) for t in range(steps)]
+    inputs = tuple(states)
+    for layer, width in (("one", 3), ("two", hidden)):
+        w, r = parameter(f"{layer}.w", gates, width), parameter(f"{layer}.r", gates, hidden)
+        h = parameter(f"{layer}.start", batch, hidden)
+        c, made = h, []
+        for t, x in enumerate(states):
+            row = b.emit1("MatMul", [x, w], by_row)
+            if cell == "LstmCell":
+                before = [b.emit1("MatMul", [h, r], by_row), c] if t else []
+                h, c, _ = b.emit(cell, [row, *before])
+            else:
+                h = b.emit1(cell, [row, b.emit1("MatMul", [h, r], by_row), h])
+            made.append(h)
+        states = made
+    y = b.emit1("Concat", states, {"axis": 1})
+    return Graph(cell, b.tensors, tuple(b.operators), inputs, (y,), b.values)
+
+
+@pytest.mark.parametrize("cell", ["LstmCell", "GruCell"])
+def test_cells_take_in_the_sum_of_two_gradients(cell: str) -> None:
+    """All but those of the last step, whose state nothing reads but the loss or the second layer."""
+    step = steps(recurrent(cell))[1]
+    sizes = Counter(op.attributes["gradients"] for op in step.operators if op.kind == f"{cell}Grad")
+    assert sizes == {2: 6, 1: 2}
+    assert not {"Sigmoid", "Tanh", "Mul"} & kinds(step).keys()
+
+
+@pytest.mark.parametrize("cell", ["LstmCell", "GruCell"])
+def test_cells_have_the_bits_of_their_parts(cell: str) -> None:
+    random = np.random.default_rng(8)
+    without, fused = steps(recurrent(cell), learning_rate=0.1, loss="mse")
+    assert not [kind for kind in kinds(without) if "Cell" in kind]
+    batches = [
+        {
+            name: random.normal(0, 1, without.tensors[name].shape).astype(np.float32)
+            for name in (*without.inputs, without.target)
+        }
+        for _ in range(2)
+    ]
+    assert trained(fused, batches) == trained(without, batches)
+
+
 # --- the same bits ----------------------------------------------------------------------------------------------------
 
 

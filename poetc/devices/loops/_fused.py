@@ -1,4 +1,4 @@
-"""Kernels that do what several did: batch_norm_activation.c, sgd_of.c and its part of convolution_packed.c."""
+"""Kernels that do what several did: batch_norm_activation.c, sgd_of.c and its part of convolution_packed.c, cells."""
 
 from __future__ import annotations
 
@@ -103,3 +103,10 @@ def conv_grad_weight_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
     for columns, many in parts(width, panel_columns(m, size, depth, False)):
         add(loops, _descend(m, w.outputs, columns), many)
     return loops
+
+
+@counts("lstm_cell", "lstm_cell_grad", "gru_cell", "gru_cell_grad")
+def cell(kernel: Kernel, m: Machine) -> Loops:
+    name, (batch, hidden) = kernel.symbol.removeprefix("poetc_op_"), kernel.ints[:2]
+    loops = {f"{name}.call": 1, f"{name}.row": batch}
+    return loops | {f"{name}.wide": batch * (hidden // m.lanes), f"{name}.single": batch * (hidden % m.lanes)}
