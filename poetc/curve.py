@@ -84,7 +84,7 @@ class _Curve:
         problem = replace(self.problem, budget_bytes=budget)
         try:
             schedule, plan = planning.solve_and_pack(
-                problem, self.solver, replace(self.options, time_limit_s=time_limit_s), self.progress, time_limit_s
+                problem, self.solver, replace(self.options, time_limit_s=time_limit_s), self.progress
             )
             self.found.append(_Found(budget, schedule, plan))
         except (InfeasibleError, LimitError) as error:

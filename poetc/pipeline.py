@@ -34,6 +34,7 @@ from poetc.training import TrainingOptions
 
 Progress = Callable[[str], None]
 MOST_OPERATORS = 20_000  # of a training step that --micro-batches auto still considers
+LEAST_SHARE = 0.5  # of the time limit, at least, is left for solving when the model has been read
 YEAR_NS = 365 * 24 * 3600 * 10**9
 
 
@@ -120,24 +121,32 @@ def analyze(request: ModelRequest, search_s: float = planning.MINIMUM_SEARCH_S) 
 
 def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
     """Solve and, if `request.out` is given, write the directory. Raises the errors of `poetc.errors`."""
-    started = time.perf_counter()
+    started, stop_at = time.perf_counter(), time.monotonic() + request.options.time_limit_s
     progress("reading the model")
     remarks: list[str] = []
     graph: Graph | None
     step: TrainingGraph | None
     profile: DeviceProfile | None
     if request.model.training.micro_batches == "auto" and request.model.source.suffix != ".json":
-        graph, step, profile, problem, split = _split(request, progress)
+        search_s = planning.search_share_s(request.options.time_limit_s)
+        options = replace(request.options, time_limit_s=request.options.time_limit_s - search_s)
+        graph, step, profile, problem, split = _split(replace(request, options=options), progress)
+        minimum = planning.Minimum(problem, search_s, stop_at)
         schedule, plan = split.schedule, split.plan
         remarks.append(_tried(split, problem))
     else:
         graph, step, profile, problem = _problem(request)
         problem = _limits(request, problem)
         progress("solving")
-        schedule, plan = planning.solve_and_pack(problem, request.solver, request.options, progress)
+        # All of it within the limit, but for a model so large that hardly any time is left when it is read.
+        left_s = max(stop_at - time.monotonic(), LEAST_SHARE * request.options.time_limit_s)
+        search_s = planning.search_share_s(left_s)
+        minimum = planning.Minimum(problem, search_s, stop_at)
+        options = replace(request.options, time_limit_s=left_s - search_s)
+        schedule, plan = planning.solve_and_pack(problem, request.solver, options, progress, minimum)
     progress("looking for the smallest budget")
-    minimum = planning.smallest_ram(problem)
-    summary = _summary(request, problem, schedule, plan, step, profile, minimum.ram_bytes, started, remarks)
+    smallest = minimum.found.ram_bytes
+    summary = _summary(request, problem, schedule, plan, step, profile, smallest, started, remarks)
     artifact = Artifact(
         summary=summary,
         problem=problem,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,10 +15,10 @@ from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions,
 
 Progress = Callable[[str], None]
 PACK_ATTEMPTS = 6
-SOLVE_SHARE, AGAIN_SHARE = 0.9, 0.02  # of the time limit: the first solve; at least, each for a smaller budget
-AGAIN_S = 2.0  # and never less than what some runs of the heuristic take on thousands of operators
-SMALLEST_SHARE = 0.1  # at most, the search for the schedule of least RAM when nothing else fits
-MINIMUM_SEARCH_S = 10.0
+# Of the time limit: the first solve (HiGHS ends up to some seconds late); then packing, with time left to solve again.
+SOLVE_SHARE, PACK_SHARE = 0.88, 0.06
+SMALLEST_SHARE = 0.1  # at most, the search for the schedule of least RAM
+MINIMUM_SEARCH_S, MINIMUM_PACK_SHARE = 10.0, 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +35,34 @@ class SmallestRam:
     tensors: tuple[tuple[str, int], ...]
 
 
+class Minimum:
+    """The search for the least RAM, made when it is first asked for, once: until the clock says `stop_at`, but no
+    shorter than `least_s` and no longer than MINIMUM_SEARCH_S.
+    """
+
+    def __init__(self, problem: Problem, least_s: float, stop_at: float = 0.0) -> None:
+        self.problem, self.least_s, self.stop_at = problem, least_s, stop_at
+
+    @functools.cached_property
+    def found(self) -> SmallestRam:
+        left_s = min(MINIMUM_SEARCH_S, self.stop_at - time.monotonic())
+        return smallest_ram(self.problem, max(self.least_s, left_s))
+
+
+def search_share_s(time_limit_s: float) -> float:
+    """How much of a time limit is set aside for the search for the least RAM."""
+    return min(MINIMUM_SEARCH_S, SMALLEST_SHARE * time_limit_s)
+
+
 def smallest_ram(problem: Problem, time_limit_s: float = MINIMUM_SEARCH_S) -> SmallestRam:
     """How small the RAM can be, packing included."""
-    found = solvers.min_budget(problem, time_limit_s=time_limit_s)
+    stop_at = time.monotonic() + time_limit_s
+    found = solvers.min_budget(problem, time_limit_s=(1 - MINIMUM_PACK_SHARE) * time_limit_s)
     if found.schedule is None:
         return SmallestRam(
             ram_bytes=None, bound_bytes=found.lower_bound_bytes, schedule=None, plan=None, tensors=found.tensors
         )
-    plan = pack(problem, found.schedule)
+    plan = pack(problem, found.schedule, stop_at=stop_at)
     return SmallestRam(
         ram_bytes=ram_bytes(problem, plan),
         bound_bytes=found.lower_bound_bytes,
@@ -57,14 +78,18 @@ def ram_bytes(problem: Problem, plan: MemoryPlan) -> int:
 
 
 def solve_and_pack(
-    problem: Problem, solver: str, options: SolveOptions, progress: Progress, search_s: float = MINIMUM_SEARCH_S
+    problem: Problem,
+    solver: str,
+    options: SolveOptions,
+    progress: Progress,
+    minimum: Minimum | None = None,
 ) -> tuple[Schedule, MemoryPlan]:
-    """The cheapest schedule found whose packed arena fits the budget.
+    """The cheapest schedule found whose packed arena fits the budget, within the time limit.
 
     Packing can need more than the most that is ever live. The problem is then solved again for a budget smaller by the
     excess; the bound proven for the whole budget still holds for the result. Raises InfeasibleError where it is proven
-    that nothing fits, LimitError where nothing was found; both say the smallest RAM that is known to work, for which
-    `search_s` is spent.
+    that nothing fits, LimitError where nothing was found; both say the smallest RAM that is known to work, which
+    `minimum` looks for: its time comes on top of the limit.
     """
 
     def report(event: solvers.Event) -> None:
@@ -73,41 +98,44 @@ def solve_and_pack(
 
     limit_s = options.time_limit_s
     stop_at = time.monotonic() + limit_s
-    search_s = min(search_s, max(1.0, SMALLEST_SHARE * limit_s))
+    minimum = minimum or Minimum(problem, search_share_s(limit_s))
     try:
         solved = first = solvers.solve(problem, solver, replace(options, time_limit_s=SOLVE_SHARE * limit_s), report)
     except InfeasibleError as error:
-        raise _with_smallest(problem, error, progress, search_s) from error
+        raise _with_smallest(problem, error, progress, minimum) from error
     except LimitError as error:
-        return _smallest_instead(problem, solver, None, str(error), progress, search_s)
-    solved, plan = _less_ahead(problem, first, _packed(problem, first))
+        return _smallest_instead(problem, solver, None, str(error), progress, minimum)
+    # Where nothing has been found that packs by then, solving again comes next, which needs some of the time.
+    pack_until = max(time.monotonic() + PACK_SHARE * limit_s, stop_at - 2 * PACK_SHARE * limit_s)
+    solved, plan = _less_ahead(problem, first, _packed(problem, first, pack_until), pack_until)
     first = solved
     budget, order = problem.budget_bytes, first_executions(first)  # what was proven is about this order
     for attempt in range(PACK_ATTEMPTS):
         excess = ram_bytes(problem, plan) - problem.budget_bytes
         if excess <= 0:
             return _relabelled(problem, solved, first), plan
+        remaining = (stop_at - time.monotonic()) / 2  # the rest is for packing and the attempts to come
+        if remaining <= 0:
+            break
         budget -= excess * (2 + attempt) // 2  # other schedules pack otherwise: more and more is put aside
         progress(f"packing needs {excess} bytes too much: solving for {budget}")
-        # What is left is shared with the packing and the attempts to come.
-        remaining = max((stop_at - time.monotonic()) / 3, AGAIN_SHARE * limit_s, AGAIN_S)
         tighter = solvers.reordered(replace(problem, budget_bytes=budget), order)
         again = replace(options, time_limit_s=remaining, fixed_order=True)
         try:
             solved = solvers.restored(solvers.solve(tighter, solver, again, report), order)
         except (InfeasibleError, LimitError):
             break
-        solved, plan = _less_ahead(problem, solved, _packed(problem, solved))
+        solved, plan = _less_ahead(problem, solved, _packed(problem, solved, stop_at), stop_at)
     why = f"a schedule fits the budget of {problem.budget_bytes} bytes, but none was found that can be packed into it"
-    return _smallest_instead(problem, solver, first, why, progress, search_s)
+    return _smallest_instead(problem, solver, first, why, progress, minimum)
 
 
-def _packed(problem: Problem, schedule: Schedule) -> MemoryPlan:
+def _packed(problem: Problem, schedule: Schedule, stop_at: float) -> MemoryPlan:
     """A plan that need not be lower than the budget."""
-    return pack(problem, schedule, enough_bytes=problem.budget_bytes - problem.base_bytes)
+    return pack(problem, schedule, enough_bytes=problem.budget_bytes - problem.base_bytes, stop_at=stop_at)
 
 
-def _less_ahead(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> tuple[Schedule, MemoryPlan]:
+def _less_ahead(problem: Problem, schedule: Schedule, plan: MemoryPlan, stop_at: float) -> tuple[Schedule, MemoryPlan]:
     """Where transfers overlap compute, the same actions with less issued ahead, if that packs into the budget."""
     fits = ram_bytes(problem, plan) <= problem.budget_bytes
     if fits or problem.paging is not Paging.DMA:
@@ -120,7 +148,7 @@ def _less_ahead(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> tuple
         if late or completion.peak_bytes > problem.budget_bytes:
             break
         fewer = replace(schedule, steps=completion.steps)
-        packed = _packed(problem, fewer)
+        packed = _packed(problem, fewer, stop_at)
         if ram_bytes(problem, packed) <= problem.budget_bytes:
             return fewer, packed
     return schedule, plan
@@ -158,11 +186,11 @@ def first_executions(schedule: Schedule) -> tuple[int, ...]:
 
 
 def _smallest_instead(
-    problem: Problem, solver: str, first: Schedule | None, why: str, progress: Progress, search_s: float
+    problem: Problem, solver: str, first: Schedule | None, why: str, progress: Progress, minimum: Minimum
 ) -> tuple[Schedule, MemoryPlan]:
     """The schedule of least RAM, if it fits: not a cheap one, but one that runs."""
     progress("looking for the schedule of least RAM")
-    smallest = smallest_ram(problem, search_s)
+    smallest = minimum.found
     schedule, plan = smallest.schedule, smallest.plan
     if schedule is None or plan is None or ram_bytes(problem, plan) > problem.budget_bytes:
         raise LimitError(f"{why}; {_advice(smallest)}", details=_details(problem, smallest))
@@ -177,11 +205,11 @@ def _smallest_instead(
     return replace(schedule, solver=solver, proof=proof), plan
 
 
-def _with_smallest(problem: Problem, error: InfeasibleError, progress: Progress, search_s: float) -> InfeasibleError:
+def _with_smallest(problem: Problem, error: InfeasibleError, progress: Progress, minimum: Minimum) -> InfeasibleError:
     if not isinstance(error, solvers.BudgetError):
         return error
     progress("looking for the smallest budget")
-    smallest = smallest_ram(problem, search_s)
+    smallest = minimum.found
     if smallest.ram_bytes is None or smallest.ram_bytes <= problem.budget_bytes:
         return error
     within = "" if problem.deadline_ns is None else f" within the deadline of {problem.deadline_ns / 1e6:.3g} ms"

@@ -68,9 +68,7 @@ def best_split(
         share = replace(options, time_limit_s=max(seconds, options.time_limit_s / 50))
         progress(f"{count} micro-batches")
         try:
-            schedule, plan = planning.solve_and_pack(
-                problem, solver, share, progress, planning.MINIMUM_SEARCH_S if alone else share.time_limit_s
-            )
+            schedule, plan = planning.solve_and_pack(problem, solver, share, progress)
         except (InfeasibleError, LimitError) as error:
             proven = isinstance(error, InfeasibleError)
             tried[count] = Tried(count, None, once, "does not fit" if proven else "nothing found")
@@ -94,7 +92,7 @@ def _again(best: Split, problem: Problem, solver: str, options: SolveOptions, pr
     """The same problem with more time: the better schedule and the better bound of both."""
     progress(f"{best.count} micro-batches again")
     try:
-        schedule, plan = planning.solve_and_pack(problem, solver, options, progress, options.time_limit_s)
+        schedule, plan = planning.solve_and_pack(problem, solver, options, progress)
     except (InfeasibleError, LimitError):
         return best
     if schedule.proof.objective < best.schedule.proof.objective:

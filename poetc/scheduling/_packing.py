@@ -1,17 +1,15 @@
 """From a schedule to a MemoryPlan: what lives in the arena and when, and an offset for each.
 
-From the bottom: state that never leaves RAM; state that is paged out for a while (so that the room it leaves joins what
-is above it); then everything else where `place` puts it; at the top the page buffer, if the schedule pages (what is
+From the bottom: state that never leaves RAM; then everything else where `place` puts it, state that is paged out for a
+while as low as it can be; at the top the page buffer, if the schedule pages (what is
 there all the time lies nowhere better). State begins and ends a step at its home, a version made in place at its
-predecessor's; in between it may come back anywhere. Where that is not enough, the homes of what is paged out need not
-adjoin one another: they are placed like everything else, as low as they can be.
+predecessor's; in between it may come back anywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass, field
-from random import Random
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +19,7 @@ from poetc.scheduling._placement import SEARCH_PLACEMENTS, fit, max_live, place
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, PageIn, PageOut, Schedule
 
-HOME_MOVES, HOME_PLACEMENTS = 24, 40_000  # the second limit counts each move once a rectangle
-HOME_ORDER_PLACEMENTS = 3_000
-STATE_BISECTIONS, STATE_PLACEMENTS = 5, 12_000  # for homes that do not adjoin
+STATE_BISECTIONS, STATE_PLACEMENTS = 6, 12_000  # for homes that do not adjoin
 CLOSE = 1.01  # an arena within this factor of max-live is as good as the best, where it is enough
 
 
@@ -41,33 +37,19 @@ _Home = tuple[_Lifetime, _Lifetime]
 Ints = npt.NDArray[np.int64]
 
 
-def pack(problem: Problem, schedule: Schedule, *, enough_bytes: int = 0) -> MemoryPlan:
+def pack(problem: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float = math.inf) -> MemoryPlan:
     """Offsets for a schedule that `verify` accepts (but for its budget). Deterministic.
 
     `max_live_bytes` is the peak that `verify` finds without base_bytes; `arena_bytes` equals it or lies close above.
-    The search ends at an arena of `enough_bytes`, if that is at most CLOSE x max-live.
+    The search ends at an arena of `enough_bytes`, if that is at most CLOSE x max-live, and at the latest when
+    `time.monotonic()` is `stop_at`.
     """
     step_count = len(schedule.steps)
     lifetimes = _lifetimes(problem, schedule)
     homes = _homes(problem, lifetimes, step_count)
     buffer_bytes = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.steps) else 0
     enough = min(enough_bytes - buffer_bytes, int(CLOSE * _max_live(lifetimes)))
-    absent = [home for home in homes if home[0] is not home[1]]
-
-    def rough_top(order: list[_Home]) -> int:
-        return _place(problem, lifetimes, order, step_count, HOME_ORDER_PLACEMENTS, enough, rough=True)
-
-    if len(absent) > 1:
-        # Which of the state that is paged out lies beside which other decides how their gaps join: try some orders,
-        # then change the best by moves.
-        lasting = [home for home in homes if home[0] is home[1]]
-        homes, top = _best_homes(lasting, absent, min(HOME_MOVES, HOME_PLACEMENTS // len(lifetimes)), enough, rough_top)
-        if top <= enough or _place(problem, lifetimes, homes, step_count, SEARCH_PLACEMENTS, enough) > top:
-            rough_top(homes)
-    else:
-        _place(problem, lifetimes, homes, step_count, SEARCH_PLACEMENTS, enough)
-    if absent and _top(lifetimes) > max(enough, _max_live(lifetimes)):
-        _scatter(problem, lifetimes, homes, step_count, enough)
+    _place(problem, lifetimes, homes, step_count, enough, stop_at)
     if buffer_bytes:
         top = _aligned(problem, _top(lifetimes))
         lifetimes.append(_Lifetime(buffer_bytes, 0, step_count, offset_bytes=top))
@@ -90,80 +72,29 @@ def _max_live(lifetimes: list[_Lifetime]) -> int:
     return max_live(starts, ends, sizes)
 
 
-def _best_homes(
-    lasting: list[_Home], absent: list[_Home], moves: int, enough: int, rough_top: Callable[[list[_Home]], int]
-) -> tuple[list[_Home], int]:
-    """The order of homes with the lowest rough placement, and its top: what is away longest, leaves first or comes back
-    last lies next to the free room above; then moves of one home at a time.
-    """
-    random = Random(0)
-    orders = [absent, sorted(absent, key=lambda home: -home[0].end), sorted(absent, key=lambda home: home[1].start)]
-    tops = [rough_top(lasting + order) for order in orders]
-    top = min(tops)
-    order = orders[tops.index(top)]
-    for _ in range(moves):
-        if top <= enough:
-            break
-        moved = order.copy()
-        home = moved.pop(random.randrange(len(moved)))
-        moved.insert(random.randrange(len(order)), home)
-        moved_top = rough_top(lasting + moved)
-        if moved_top <= top:
-            order, top = moved, moved_top
-    return lasting + order, top
-
-
 def _top(lifetimes: list[_Lifetime]) -> int:
     return max(((a.offset_bytes or 0) + a.size_bytes for a in lifetimes), default=0)
 
 
 def _place(
-    problem: Problem,
-    lifetimes: list[_Lifetime],
-    homes: list[tuple[_Lifetime, _Lifetime]],
-    step_count: int,
-    placements: int,
-    enough: int,
-    *,
-    rough: bool = False,
-) -> int:
-    """Set all offsets, state from the bottom in the order of `homes`; returns the highest end."""
-    at_home: set[int] = set()
-    top = lasting_bytes = 0
-    for first, last in homes:
-        first.offset_bytes = last.offset_bytes = top
-        top += _aligned(problem, first.size_bytes)
-        at_home |= {id(first), id(last)}
-        if first is last:
-            lasting_bytes = top
-    # State is many small pieces, mostly there all the time: one obstacle does for all of these, and is much faster.
-    obstacles = [_Lifetime(lasting_bytes, 0, step_count, offset_bytes=0)]
-    obstacles += [a for first, last in homes if first is not last for a in (first, last)]
-    loose = [a for a in lifetimes if id(a) not in at_home]
-    everything = obstacles + loose
-    unit = problem.alignment_bytes  # in units of which every offset is a whole number
-    starts = np.array([a.start for a in everything], np.int64)
-    ends = np.array([a.end for a in everything], np.int64)
-    sizes = np.array([-(-a.size_bytes // unit) for a in everything], np.int64)
-    fixed = np.full(len(everything), -1, np.int64)
-    fixed[: len(obstacles)] = [(a.offset_bytes or 0) // unit for a in obstacles]
-    offsets = place(starts, ends, sizes, fixed, placements, rough=rough, enough=max(0, enough // unit))
-    for lifetime, offset in zip(everything, offsets, strict=True):
-        lifetime.offset_bytes = int(offset) * unit
-    return _top(lifetimes)
-
-
-def _scatter(problem: Problem, lifetimes: list[_Lifetime], homes: list[_Home], step_count: int, enough: int) -> None:
-    """Homes of paged state where they fit best, if that makes the arena lower: with room between them that belongs to
-    the state as seen from outside, but not while a step runs. As little of it as some bisection finds.
+    problem: Problem, lifetimes: list[_Lifetime], homes: list[_Home], step_count: int, enough: int, stop_at: float
+) -> None:
+    """Set all offsets. Homes of state that is away for a while, which come back to the same place, first in one piece
+    with the other state, in whatever order fits; if none is found, where they make the arena lowest: with room between
+    them that belongs to the state as seen from outside, but not while a step runs. As little of it as a bisection
+    finds.
     """
-    before, unit = [a.offset_bytes for a in lifetimes], problem.alignment_bytes
-    top_before = _top(lifetimes)
+    unit = problem.alignment_bytes  # in units of which every offset is a whole number
     absent = [home for home in homes if home[0] is not home[1]]
-    lasting_bytes = sum(_aligned(problem, first.size_bytes) for first, last in homes if first is last)
+    lasting_bytes = 0
+    for first, last in homes:
+        if first is last:
+            first.offset_bytes = lasting_bytes
+            lasting_bytes += _aligned(problem, first.size_bytes)
     at_home = {id(a) for home in homes for a in home}
-    loose = [a for a in lifetimes if id(a) not in at_home]
-    items = [(_Lifetime(lasting_bytes, 0, step_count, offset_bytes=0), None), *absent, *((a, None) for a in loose)]
+    # State is many small pieces, mostly there all the time: one obstacle does for all of these, and is much faster.
+    items: list[tuple[_Lifetime, _Lifetime | None]] = [(_Lifetime(lasting_bytes, 0, step_count), None), *absent]
+    items += [(a, None) for a in lifetimes if id(a) not in at_home]
     starts = np.array([a.start for a, _ in items], np.int64)
     ends = np.array([a.end for a, _ in items], np.int64)
     sizes = np.array([-(-a.size_bytes // unit) for a, _ in items], np.int64)
@@ -180,24 +111,34 @@ def _scatter(problem: Problem, lifetimes: list[_Lifetime], homes: list[_Home], s
             if last is not None:
                 last.offset_bytes = first.offset_bytes
 
-    put(place(starts, ends, sizes, fixed, SEARCH_PLACEMENTS, enough=max(0, enough // unit), again=again))
-    top = _top(lifetimes)
-    if top >= top_before:
-        for lifetime, offset in zip(lifetimes, before, strict=True):
-            lifetime.offset_bytes = offset
+    def with_homes_below(state_bytes: int, arena_bytes: int, placements: int) -> bool:
+        highest = np.full(len(items), arena_bytes // unit, np.int64)
+        highest[1 : 1 + len(absent)] = state_bytes // unit
+        capacity = arena_bytes // unit
+        found = fit(
+            starts, ends, sizes, fixed, placements, capacity=capacity, again=again, highest=highest, stop_at=stop_at
+        )
+        if found is not None:
+            put(found)
+        return found is not None
+
+    low = lasting_bytes + sum(_aligned(problem, first.size_bytes) for first, _ in absent)
+    if absent and with_homes_below(low, max(enough, _max_live(lifetimes)), SEARCH_PLACEMENTS):
         return
-    low, high = sum(_aligned(problem, first.size_bytes) for first, _ in homes), _state_bytes(problem, homes)
+    put(
+        place(
+            starts, ends, sizes, fixed, SEARCH_PLACEMENTS, enough=max(0, enough // unit), again=again, stop_at=stop_at
+        )
+    )
+    arena_bytes, high = max(enough, _top(lifetimes)), _state_bytes(problem, homes)
     for _ in range(STATE_BISECTIONS):
         most = (low + high) // 2
-        highest = np.full(len(items), top // unit, np.int64)
-        highest[1 : 1 + len(absent)] = most // unit
-        capacity = max(top, enough) // unit
-        lower = fit(starts, ends, sizes, fixed, STATE_PLACEMENTS, capacity=capacity, again=again, highest=highest)
-        if lower is None:
-            low = most
-        else:
-            put(lower)
+        if high <= low:
+            break
+        if with_homes_below(most, arena_bytes, STATE_PLACEMENTS):
             high = _state_bytes(problem, homes)
+        else:
+            low = most + 1
 
 
 def _state_bytes(problem: Problem, homes: list[_Home]) -> int:

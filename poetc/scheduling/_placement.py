@@ -13,6 +13,8 @@ Work is counted in placed rectangles, not seconds: the same input gives the same
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from random import Random
 
@@ -24,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 SEARCH_PLACEMENTS = 150_000  # at most, after the greedy orders: about 2 s
 PLACEMENTS_PER_RECTANGLE = 500  # the same for few rectangles
 PLACEMENTS_X_RECTANGLES = 450_000_000  # and for many, where each takes longer
-FLOOR_ATTEMPTS, OTHER_ATTEMPTS = 3, 16  # each half of the work, or all of it with no attempt at the floor
+FLOOR_ATTEMPTS, OTHER_ATTEMPTS = 3, 16  # each half of the work
 
 
 def place(
@@ -34,15 +36,14 @@ def place(
     fixed: Ints,
     placements: int = SEARCH_PLACEMENTS,
     *,
-    rough: bool = False,
     enough: int = 0,
     again: tuple[Ints, Ints] | None = None,
+    stop_at: float = math.inf,
 ) -> Ints:
     """Offsets for rectangles alive in [starts, ends). `fixed` is the offset where it is given, -1 where it is free.
     `again`: starts and ends of their second lives, empty for those that have none.
 
-    `placements` limits the search. `rough` bisects at once, for a good estimate from few placements.
-    Nothing lower than `enough` is looked for.
+    `placements` limits the search, as does the clock (`stop_at`). Nothing lower than `enough` is looked for.
     """
     offsets = fixed.copy()
     offsets[fixed < 0] = 0
@@ -59,17 +60,17 @@ def place(
         if best_top <= floor:
             break
     work = min(placements, PLACEMENTS_PER_RECTANGLE * len(free), PLACEMENTS_X_RECTANGLES // len(free))
-    attempts = [] if rough else [(attempt, work // (2 * FLOOR_ATTEMPTS)) for attempt in range(FLOOR_ATTEMPTS)]
-    for attempt, attempt_work in attempts:
-        if best_top > floor and _squeaky_wheel(placer, orders[attempt], floor, Random(attempt), attempt_work):
+    for attempt in range(FLOOR_ATTEMPTS):
+        attempt_work = work // (2 * FLOOR_ATTEMPTS)
+        if best_top > floor and _squeaky_wheel(placer, orders[attempt], floor, Random(attempt), attempt_work, stop_at):
             best, best_top = placer.offsets.copy(), placer.top()
     low = floor  # nothing was found below
     for attempt in range(OTHER_ATTEMPTS):
         if best_top <= floor:
             break
         capacity = (low + best_top - 1) // 2
-        attempt_work = work // (OTHER_ATTEMPTS if rough else 2 * OTHER_ATTEMPTS)
-        if _squeaky_wheel(placer, orders[attempt % 2], capacity, Random(attempt), attempt_work):
+        attempt_work = work // (2 * OTHER_ATTEMPTS)
+        if _squeaky_wheel(placer, orders[attempt % 2], capacity, Random(attempt), attempt_work, stop_at):
             best, best_top = placer.offsets.copy(), placer.top()
         else:
             low = capacity + 1
@@ -89,6 +90,7 @@ def fit(
     capacity: int,
     again: tuple[Ints, Ints],
     highest: Ints,
+    stop_at: float = math.inf,
 ) -> Ints | None:
     """As `place`: offsets with no end above `capacity`, nor above `highest` of each, if `placements` find them."""
     placer = _Placer(starts, ends, sizes, fixed, again, highest)
@@ -96,7 +98,8 @@ def fit(
     orders = _greedy_orders(starts, placer.lifetimes, sizes, free)
     work = min(placements, PLACEMENTS_PER_RECTANGLE * len(free), PLACEMENTS_X_RECTANGLES // max(1, len(free)))
     for attempt, order in enumerate(orders):
-        if _squeaky_wheel(placer, order, capacity, Random(attempt), work // len(orders)):
+        order.sort(key=lambda i: highest[i])  # what has to be low first, otherwise as it was
+        if _squeaky_wheel(placer, order, capacity, Random(attempt), work // len(orders), stop_at):
             return np.maximum(placer.offsets, 0)
     return None
 
@@ -115,11 +118,11 @@ def _greedy_orders(starts: Ints, lifetime: Ints, sizes: Ints, free: Ints) -> lis
     return [[int(i) for i in free[np.lexsort([k[free] for k in reversed(key)])]] for key in keys]
 
 
-def _squeaky_wheel(placer: _Placer, order: list[int], capacity: int, random: Random, work: int) -> bool:
+def _squeaky_wheel(placer: _Placer, order: list[int], capacity: int, random: Random, work: int, stop_at: float) -> bool:
     """Whether offsets within `capacity` were found; they are in the placer then."""
     order, kept = order.copy(), 0
     stop = placer.placed + work
-    while placer.placed < stop:
+    while placer.placed < stop and time.monotonic() < stop_at:
         failed = placer.first_fit(order, capacity, kept)
         if failed is None:
             return True

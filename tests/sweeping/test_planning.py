@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from random import Random
 
@@ -33,17 +34,75 @@ def test_more_is_put_aside_with_each_attempt(problem: Problem, monkeypatch: pyte
         solved.append((problem.budget_bytes - asked.budget_bytes, options.time_limit_s, options.fixed_order))
         return keep_all(problem)
 
-    def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0) -> MemoryPlan:
+    def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float) -> MemoryPlan:
         assert enough_bytes in (0, problem.budget_bytes - problem.base_bytes)
+        assert stop_at < math.inf
         plan = pack(asked, schedule)
         return replace(plan, arena_bytes=problem.budget_bytes - problem.base_bytes + 64)
 
     monkeypatch.setattr(planning.solvers, "solve", solve)
     monkeypatch.setattr(planning, "pack", packed)
     with pytest.raises(LimitError, match="none was found that can be packed into it"):
-        planning.solve_and_pack(problem, "poetc", SolveOptions(time_limit_s=300), lambda text: None, 0.1)
+        planning.solve_and_pack(
+            problem, "poetc", SolveOptions(time_limit_s=300), lambda text: None, planning.Minimum(problem, 0.1)
+        )
     assert [less for less, _, _ in solved] == [0, 64, 160, 288, 448, 640, 864]
     limits = [limit for _, limit, _ in solved]
-    assert limits[0] == 0.9 * 300, "the rest is for packing"
-    assert all(6 <= limit <= 100 for limit in limits[1:])
+    assert limits[0] == planning.SOLVE_SHARE * 300, "the rest is for packing"
+    assert all(0 < limit <= 150 for limit in limits[1:])
     assert [fixed for _, _, fixed in solved] == [False, *[True] * 6], "what was proven is about one order"
+
+
+class Clock:
+    """Seconds that pass only where a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_nothing_is_solved_again_when_the_time_is_up(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schedule of least RAM, whose search has its own time, is the answer then."""
+    clock, limits, until = Clock(), [], []
+
+    def solve(asked: Problem, solver: str, options: SolveOptions, progress: object = None) -> Schedule:
+        limits.append(options.time_limit_s)
+        clock.now += options.time_limit_s + 1.5  # HiGHS is late
+        return keep_all(problem)
+
+    def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float) -> MemoryPlan:
+        until.append(stop_at)
+        clock.now = max(clock.now, stop_at)
+        excess = 64 if enough_bytes else 0
+        return replace(pack(asked, schedule), arena_bytes=problem.budget_bytes - problem.base_bytes + excess)
+
+    monkeypatch.setattr(planning, "time", clock)
+    monkeypatch.setattr(planning.solvers, "solve", solve)
+    monkeypatch.setattr(planning, "pack", packed)
+    schedule, _ = planning.solve_and_pack(problem, "poetc", SolveOptions(time_limit_s=100), lambda text: None)
+    assert schedule.proof.method.startswith("the schedule of least RAM")
+    assert len(limits) >= 2, "there was some time left to solve again"
+    assert max(until[:-1]) <= 1100.0
+    assert clock.now <= 1100.0 + 1.5 + planning.search_share_s(100)
+
+
+def test_the_least_ram_is_searched_for_once_and_within_what_is_left(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, given = Clock(), []
+    real = planning.smallest_ram
+
+    def searched(asked: Problem, time_limit_s: float) -> planning.SmallestRam:
+        given.append(time_limit_s)
+        return real(asked, 0.1)
+
+    monkeypatch.setattr(planning, "time", clock)
+    monkeypatch.setattr(planning, "smallest_ram", searched)
+    minimum = planning.Minimum(problem, 2.0, stop_at=1005.0)
+    assert minimum.found is minimum.found
+    clock.now = 1004.5
+    assert planning.Minimum(problem, 2.0, stop_at=1005.0).found.ram_bytes is not None
+    assert planning.Minimum(problem, 2.0, stop_at=1100.0).found.ram_bytes is not None
+    assert given == [5.0, 2.0, planning.MINIMUM_SEARCH_S]
