@@ -62,9 +62,10 @@ def recurrent(c: Importer, n: Node) -> Sequence[str]:
         raise Unsupported("input_forget")
     names = _activations(n, len(directions))
     flat = c.reshape(steps_first, (length * batch, features))
+    steps = _steps(c, flat, length)
     tracks, last_h, last_c = [], [], []
     for d, reverse in enumerate(directions):
-        layer = _layer(c, n, d, flat, length, batch, names[d])
+        layer = _layer(c, n, d, flat, steps, length, batch, names[d])
         step: Callable[..., tuple[str, str | None]] = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}[n.op]
         h, cell, outputs = layer.state, layer.cell, [""] * length
         for t in reversed(range(length)) if reverse else range(length):
@@ -120,7 +121,26 @@ def _initial(c: Importer, n: Node, index: int, d: int, batch: int, hidden: int) 
     return _direction(c, value, d)
 
 
-def _layer(c: Importer, n: Node, d: int, flat: str, length: int, batch: int, activations: tuple[str, ...]) -> _Layer:
+def _steps(c: Importer, flat: str, length: int) -> tuple[str, ...]:
+    """What was joined to make the rows of all steps, if that is one tensor a step: the states of the layer before."""
+    made = {t: op for op in c.builder.operators for t in op.outputs}
+    while (op := made.get(flat)) is not None and op.kind == "Reshape":
+        flat = op.inputs[0]
+    if op is None or op.kind != "Concat" or op.attributes["axis"] != 0 or len(op.inputs) != length:
+        return ()
+    return op.inputs if len({c.shape(t) for t in op.inputs}) == 1 and len(c.shape(flat)) == 2 else ()
+
+
+def _layer(
+    c: Importer,
+    n: Node,
+    d: int,
+    flat: str,
+    parts: Sequence[str],
+    length: int,
+    batch: int,
+    activations: tuple[str, ...],
+) -> _Layer:
     w, r, b = c.input(n, 1), c.input(n, 2), c.optional(n, 3)
     hidden, wide = r.shape[2], r.shape[1]
     bias = after = None
@@ -135,7 +155,13 @@ def _layer(c: Importer, n: Node, d: int, flat: str, length: int, batch: int, act
     at_once = min(length, -(-_ROWS_X_WEIGHTS * w.shape[2] // batch))
     steps = [min(at_once, length - first) for first in range(0, length, at_once)]
     sizes = tuple(batch * count for count in steps)
-    inputs = [flat] if len(steps) == 1 else c.emit("Split", [flat], {"axis": 0, "sizes": sizes})
+    inputs: Sequence[str] = [flat]
+    if len(steps) > 1 and parts:
+        ends = [sum(steps[: k + 1]) for k in range(len(steps))]
+        groups = [parts[end - count : end] for end, count in zip(ends, steps, strict=True)]
+        inputs = [group[0] if len(group) == 1 else c.emit1("Concat", group, {"axis": 0}) for group in groups]
+    elif len(steps) > 1:
+        inputs = c.emit("Split", [flat], {"axis": 0, "sizes": sizes})
     rows: list[str] = []
     for x, count in zip(inputs, steps, strict=True):
         block = c.emit1("MatMul", [x, *weights], {"trans_b": True})

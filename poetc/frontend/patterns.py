@@ -93,18 +93,63 @@ def scale_into_matmul(r: Rewriter, op: Operator) -> bool:
 
 
 def slice_of_concat(r: Rewriter, op: Operator) -> bool:
-    """A slice that is one of the parts just joined (the last step of an unrolled recurrent layer)."""
-    joined = r.producer(op.inputs[0], "Concat")
-    if joined is None or any(s != 1 for s in ints(op.attributes, "steps")):
+    """A slice of one of the parts just joined, seen through views and transpositions: the last step of an unrolled
+    recurrent layer. What the other parts are is nothing to it.
+    """
+    if op.outputs[0] in r.outputs or any(s != 1 for s in ints(op.attributes, "steps")):
         return False
-    axis = ints({"axis": (joined.attributes["axis"],)}, "axis")[0]  # type: ignore[dict-item]
-    start, size = ints(op.attributes, "starts")[axis], ints(op.attributes, "sizes")[axis]
+    tensor, starts, sizes = op.inputs[0], ints(op.attributes, "starts"), ints(op.attributes, "sizes")
+    again: list[tuple[str, dict[str, Attribute]]] = []  # what is to be done to the slice of the part, last first
+    while (made := r.producer(tensor)) is not None and made.kind in ("Reshape", "Transpose"):
+        source = r.type(made.inputs[0]).shape
+        if made.kind == "Transpose":
+            perm = ints(made.attributes, "perm")
+            again.append(("Transpose", {"perm": perm}))
+            starts, sizes = (tuple(x[perm.index(a)] for a in range(len(perm))) for x in (starts, sizes))
+        else:
+            again.append(("Reshape", {"shape": sizes}))
+            seen = _slice_of_view(source, r.type(tensor).shape, starts, sizes)
+            if seen is None:
+                return False
+            starts, sizes = seen
+        tensor = made.inputs[0]
+    if made is None or made.kind != "Concat":
+        return False
+    axis = int(number(made.attributes, "axis"))
     at = 0
-    for part in joined.inputs:
-        if at == start and r.type(part).shape[axis] == size:
-            return r.forward(op, part)
-        at += r.type(part).shape[axis]
-    return False
+    for part in made.inputs:
+        whole = r.type(part).shape
+        if at <= starts[axis] and starts[axis] + sizes[axis] <= at + whole[axis]:
+            break
+        at += whole[axis]
+    else:
+        return False
+    starts = (*starts[:axis], starts[axis] - at, *starts[axis + 1 :])
+    if sizes != whole:
+        part = r.insert(op, "Slice", [part], {"starts": starts, "sizes": sizes, "steps": (1,) * len(sizes)})
+    for kind, attributes in reversed(again):
+        if kind == "Transpose" or attributes["shape"] != r.type(part).shape:
+            part = r.insert(op, kind, [part], attributes)
+    return r.forward(op, part)
+
+
+def _slice_of_view(
+    source: tuple[int, ...], shape: tuple[int, ...], starts: tuple[int, ...], sizes: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """(starts, sizes) in `source` of a slice of a tensor that is seen in `shape`; None where that is no slice, or one
+    along several axes.
+    """
+    cut = [a for a, size in enumerate(sizes) if size != shape[a]]
+    if len(cut) != 1:
+        return None
+    outer, inner = math.prod(shape[: cut[0]]), math.prod(shape[cut[0] + 1 :])
+    start, size = starts[cut[0]] * inner, sizes[cut[0]] * inner
+    for axis, length in enumerate(source):
+        within = math.prod(source[axis + 1 :])
+        if math.prod(source[:axis]) == outer and length > 1 and start % within == 0 and size % within == 0:
+            new_starts = tuple(start // within if a == axis else 0 for a in range(len(source)))
+            return new_starts, tuple(size // within if a == axis else n for a, n in enumerate(source))
+    return None
 
 
 def expand_into_broadcast(r: Rewriter, op: Operator) -> bool:

@@ -232,3 +232,42 @@ def test_similar_but_different_chains_are_left_alone(tmp_path: Path) -> None:
     graph = assert_agrees(make(nodes, {n: v.shape for n, v in feeds.items()}, ["y"], weights), feeds, tmp_path)
     assert "Gelu" not in kinds(graph)
     assert "Silu" not in kinds(graph)
+
+
+VIEWS: list[tuple[list[tuple[str, object]], list[int], list[int], int]] = [
+    # what is done to three tensors [2, 4] joined to [6, 4]; starts, ends; how many of the three are needed
+    ([], [2, 0], [4, 4], 1),
+    ([], [3, 1], [4, 3], 1),
+    ([], [1, 0], [3, 4], 3),
+    ([("Reshape", [3, 1, 2, 4]), ("Reshape", [3, 2, 4]), ("Transpose", [1, 0, 2])], [0, 2, 0], [2, 3, 4], 1),
+    ([("Transpose", [1, 0]), ("Reshape", [2, 2, 6])], [0, 0, 4], [2, 2, 6], 1),
+    ([("Transpose", [1, 0]), ("Reshape", [2, 2, 6])], [0, 1, 4], [2, 2, 6], 3),
+    ([("Reshape", [3, 2, 4])], [1, 0, 0], [3, 2, 4], 3),
+    ([("Reshape", [2, 3, 4]), ("Transpose", [1, 0, 2])], [2, 0, 0], [3, 2, 4], 3),
+    ([("Reshape", [24])], [8], [16], 1),
+    ([("Reshape", [24])], [12], [16], 1),
+    ([("Reshape", [24])], [9], [15], 3),
+]
+
+
+@pytest.mark.parametrize(("steps", "starts", "ends", "needed"), VIEWS)
+def test_slice_of_what_was_joined_reads_its_part(
+    tmp_path: Path, steps: list[tuple[str, object]], starts: list[int], ends: list[int], needed: int
+) -> None:
+    nodes = [make_node("Relu", [f"x{i}"], [f"r{i}"]) for i in range(3)]
+    nodes.append(make_node("Concat", ["r0", "r1", "r2"], ["joined"], axis=0))
+    numbers: dict[str, np.ndarray] = {"starts": np.int64(starts), "ends": np.int64(ends)}
+    at = "joined"
+    for number, (kind, value) in enumerate(steps):
+        if kind == "Reshape":
+            numbers[f"s{number}"] = np.int64(value)
+            nodes.append(make_node("Reshape", [at, f"s{number}"], [f"t{number}"]))
+        else:
+            nodes.append(make_node("Transpose", [at], [f"t{number}"], perm=value))
+        at = f"t{number}"
+    nodes += [make_node("Slice", [at, "starts", "ends"], ["part"]), make_node("Neg", ["part"], ["y"])]
+    feeds = {f"x{i}": normal(2, 4, seed=i) for i in range(3)}
+    model = make(nodes, dict.fromkeys(feeds, (2, 4)), ["y"], numbers)
+    graph = assert_agrees(model, feeds, tmp_path)
+    assert kinds(graph).count("Relu") == needed
+    assert ("Concat" in kinds(graph)) == (needed == 3)

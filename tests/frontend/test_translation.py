@@ -55,6 +55,21 @@ def test_rows_of_a_long_sequence_are_not_all_made_at_once(tmp_path: Path) -> Non
     assert max(rows) == (10, 12)
 
 
+def test_states_of_a_layer_are_joined_for_as_many_steps_as_the_next_one_takes_at_once(tmp_path: Path) -> None:
+    weights = {f"w{k}": normal(1, 12, n) for k, n in ((0, 5), (1, 3))} | {f"r{k}": normal(1, 12, 3) for k in (0, 1)}
+    nodes = [
+        make_node("LSTM", ["x", "w0", "r0"], ["y0"], hidden_size=3),
+        make_node("Squeeze", ["y0", "axis"], ["s"]),
+        make_node("LSTM", ["s", "w1", "r1"], ["y1"], hidden_size=3),
+        make_node("Slice", ["y1", "last", "end"], ["final"]),
+        make_node("Neg", ["final"], ["y"]),
+    ]
+    weights |= {"axis": np.int64([1]), "last": np.int64([10]), "end": np.int64([11])}
+    graph = assert_agrees(make(nodes, {"x": (11, 2, 5)}, ["y"], weights, opset=14), {"x": normal(11, 2, 5)}, tmp_path)
+    joined = [len(op.inputs) for op in graph.operators if op.kind == "Concat"]
+    assert joined == [3, 3, 3, 2]
+
+
 def test_reversed_layer_is_the_forward_layer_on_the_reversed_sequence(tmp_path: Path) -> None:
     from tests.frontend.support import evaluate
 
