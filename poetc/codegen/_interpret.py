@@ -125,7 +125,7 @@ class Interpreter:
         bound = Bound(call.attributes, tuple(o.type for o in call.inputs), tuple(o.type for o in call.outputs))
         kind, inputs = spec(call.kind), [self._read(o) for o in call.inputs]
         results = kind.evaluate(bound, inputs)
-        if isinstance(kind, SgdOf):
+        if isinstance(kind, SgdOf) and not kind.adds:
             self.probes[call.inputs[0].tensor] = np.array(kind.gradient_of(bound, inputs))
         # An output may be a view of an input that another output overwrites.
         copies = [np.array(r, o.type.dtype.numpy) for r, o in zip(results, call.outputs, strict=True)]

@@ -1,4 +1,5 @@
-"""Plain gradient descent on a gradient that is made for it alone: w -= lr · g, g never stored whole.
+"""Plain gradient descent on a gradient that is made for it alone: w -= lr · g, g never stored whole. At a rate of -1
+the same kernels add up gradients: of a weight that several operators read, of micro-batches.
 
 The fusion pass makes these. Every element of g is computed by the operations of the gradient's own kind in their order,
 so that the weights have the bits that separate kernels give them.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from poetc.graph import TensorType
 from poetc.ops._packing import COLUMNS, SHAPES, workspace_floats
@@ -24,6 +25,7 @@ class SgdOf(OpSpec):
 
     recomputable = False
     must_alias = ((0, 0),)
+    adds: ClassVar[bool] = False  # w is the sum of other gradients, the rate -1
 
     def fits(self, op: Bound) -> bool:
         """Whether the gradient (`op` is its operator, bound) is one that the kernel can make."""
@@ -52,10 +54,29 @@ class SgdOf(OpSpec):
 
 
 def is_sgd_of(kind: str) -> bool:
-    return isinstance(spec(kind), SgdOf)
+    """Whether it moves weights."""
+    found = spec(kind)
+    return isinstance(found, SgdOf) and not found.adds
 
 
-@register
+S = TypeVar("S", bound=type[SgdOf])
+
+
+def register_with_sum(cls: S) -> S:
+    """Register the kind, and what adds the same gradient to others."""
+    register(cls)
+    made = cls.cost_like
+    attributes = {
+        "kind": f"{made}Sum",
+        "summary": f"total + {made}(...), in place of the total: (total, what {made} reads, -1); its attributes",
+        "adds": True,
+        "__module__": cls.__module__,
+    }
+    register(type(f"{made}Sum", (cls,), attributes))
+    return cls
+
+
+@register_with_sum
 class GatherGradSgd(SgdOf):
     kind = "GatherGradSgd"
     summary = "Sgd of (w, indices, gy, lr) on GatherGrad(indices, gy): only the slices that were read; axis 0, shape"
@@ -75,7 +96,7 @@ class GatherGradSgd(SgdOf):
         return Kernel("poetc_op_gather_grad_sgd", tuple(ints), (), 4 * ints[1])
 
 
-@register
+@register_with_sum
 class MatMulSgd(SgdOf):
     kind = "MatMulSgd"
     summary = "Sgd of (w, a, b, lr) on MatMul(a, b), both matrices, the first one transposed; trans_a"
@@ -107,7 +128,7 @@ class MatMulSgd(SgdOf):
         return Kernel("poetc_op_matmul_sgd_packed", (m, n, k, floats, terms, width), (), 4 * total)
 
 
-@register
+@register_with_sum
 class ConvGradWeightSgd(SgdOf):
     kind = "ConvGradWeightSgd"
     summary = "Sgd of (w, x, gy, lr) on ConvGradWeight(x, gy); its attributes"

@@ -2,8 +2,9 @@
 
 - Batch norm [+ sum] [+ activation]: one operator. Where the gradient of the activation needs what it was given, the
   gradients of the batch norm compute that again and take the activation's in, so that it is not kept for them.
-- Plain gradient descent and the product that makes a gradient for it alone: the gradient is never stored.
-- The same on an embedding: only the rows that were read move.
+- Plain gradient descent and the product that makes a gradient for it alone: the gradient is never stored. On an
+  embedding only the rows that were read move.
+- A sum of gradients and the product that makes the last of them, in the same way.
 - A recurrent cell's gradient and the sum of the two gradients of its state (from the next layer, from the next step).
 
 Every element is computed by the same operations in the same order: results keep their bits. What was tried and left out
@@ -16,12 +17,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from poetc.graph import Attribute, Operator, Phase, TrainingGraph
+import numpy as np
+
+from poetc.graph import Attribute, Operator, Phase, Role, Tensor, TensorType, TrainingGraph
 from poetc.ops import bind, spec, view_roots
 from poetc.ops.batch_norm_activation import ACTIVATIONS, parameters
 from poetc.ops.sgd_of import SgdOf
 
-UPDATES = {"MatMul": "MatMulSgd", "ConvGradWeight": "ConvGradWeightSgd", "GatherGrad": "GatherGradSgd"}
+PRODUCTS = ("MatMul", "ConvGradWeight", "GatherGrad")  # those of poetc/ops/sgd_of.py
 LEAST_PIXELS = 16  # of a channel: with fewer the work once a channel is what counts
 GRADIENTS = {"BatchNormGradParams": "BatchNormActivateGradParams", "BatchNormGradInput": "BatchNormActivateGradInput"}
 
@@ -34,6 +37,10 @@ def fuse(graph: TrainingGraph) -> TrainingGraph:
 class _Fusion:
     def __init__(self, graph: TrainingGraph) -> None:
         self.graph = graph
+        self.tensors = dict(graph.tensors)
+        self.minus_one = "minus one"
+        while self.minus_one in self.tensors:
+            self.minus_one += "'"
         self.operators: dict[str, Operator] = {op.name: op for op in graph.operators}
         self.maker = {t: op for op in graph.operators for t in op.outputs}
         self.readers: dict[str, list[Operator]] = {name: [] for name in graph.tensors}
@@ -52,16 +59,25 @@ class _Fusion:
             if op.kind == "BatchNormApply":
                 self._batch_norm(op)
             elif op.kind == "Sgd":
-                self._update(op)
+                if not op.attributes.get("weight_decay"):
+                    self._take_in(op, "Sgd", op.inputs[0], op.inputs[1], op.inputs[2])
+            elif op.kind == "Add" and op.phase is Phase.BACKWARD:
+                self._sum(op)
             elif op.kind in ("LstmCellGrad", "GruCellGrad"):
                 self._cell(op)
         operators = tuple(self.operators.values())
         made = {t for op in operators for t in op.outputs}
         gone = {t for op in self.graph.operators for t in op.outputs} - made
+        values = self.graph.values
+        if any(self.minus_one in op.inputs for op in operators):
+            values = {**values, self.minus_one: np.array([-1], np.float32)}
+        else:
+            gone.add(self.minus_one)
         return replace(
             self.graph,
             operators=operators,
-            tensors={name: t for name, t in self.graph.tensors.items() if name not in gone},
+            tensors={name: t for name, t in self.tensors.items() if name not in gone},
+            values=values,
             gradients={p: g for p, g in self.graph.gradients.items() if g not in gone},
         )
 
@@ -147,32 +163,41 @@ class _Fusion:
             attributes = {**cell.attributes, "gradients": 2}
             self.operators[cell.name] = replace(cell, inputs=inputs, attributes=attributes)
 
-    # --- gradient descent ---------------------------------------------------------------------------------------------
+    # --- gradients ----------------------------------------------------------------------------------------------------
 
-    def _update(self, update: Operator) -> None:
-        if update.attributes.get("weight_decay"):
+    def _sum(self, add: Operator) -> None:
+        """The sum is made where the one before was: that must be a tensor of its own, which nothing else reads."""
+        total, gradient = add.inputs
+        maker = self.maker.get(total)
+        if maker is None or spec(maker.kind).is_view or self._only_reader(total) is not add:
             return
+        if self.tensors[total].type == self.tensors[add.outputs[0]].type:
+            self.tensors[self.minus_one] = Tensor(self.minus_one, TensorType((1,)), Role.CONSTANT)
+            self._take_in(add, "Sum", total, gradient, self.minus_one)
+
+    def _take_in(self, op: Operator, suffix: str, target: str, tensor: str, rate: str) -> None:
+        """Let `op`, which moves `target`, make `tensor` by itself, if it is a product for `op` alone."""
         between: list[Operator] = []
-        tensor = update.inputs[1]
         while self._only_reader(tensor) is not None and tensor in self.maker:
             between.append(self.maker[tensor])
             if not spec(between[-1].kind).is_view:
                 break
             tensor = between[-1].inputs[0]
-        if not between or spec(between[-1].kind).is_view:
+        if not between or between[-1].kind not in PRODUCTS:
             return
         maker = between[-1]
-        kind = spec(UPDATES.get(maker.kind, update.kind))
-        bound = bind(maker, self.graph.tensors)
-        if not isinstance(kind, SgdOf) or not kind.fits(bound) or not self._still_there(maker.inputs, update):
+        kind = spec(f"{maker.kind}{suffix}")
+        assert isinstance(kind, SgdOf)
+        bound = bind(maker, self.tensors)
+        if not kind.fits(bound) or not self._still_there(maker.inputs, op):
             return
         (gradient,) = bound.outputs
-        inputs = (update.inputs[0], *maker.inputs, update.inputs[2])
-        whole = replace(update, kind=kind.kind, inputs=inputs, attributes=maker.attributes)
-        workspace_bytes = kind.kernel(bind(whole, self.graph.tensors)).workspace_bytes
+        inputs = (target, *maker.inputs, rate)
+        whole = replace(op, kind=kind.kind, inputs=inputs, attributes=maker.attributes)
+        workspace_bytes = kind.kernel(bind(whole, self.tensors)).workspace_bytes
         # What the gradient is made of stays until the weights may move: no longer than the gradient would have stayed.
         if max(workspace_bytes, *(t.size_bytes for t in bound.inputs)) > gradient.size_bytes:
             return
-        for op in between:
-            del self.operators[op.name]
-        self._put(update, kind.kind, inputs, maker.attributes)
+        for other in between:
+            del self.operators[other.name]
+        self._put(op, kind.kind, inputs, maker.attributes)

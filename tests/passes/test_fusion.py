@@ -123,14 +123,35 @@ def test_without_fusion_nothing_changes() -> None:
     assert run_standard(graph) == order_backward(graph)
 
 
-def test_a_gradient_that_is_read_elsewhere_stays() -> None:
-    """Two layers with one weight: each makes a part of the gradient."""
+def tied(layers: int, name: str = "w") -> Graph:
+    """Layers with one weight: each makes a part of the gradient."""
+    b = Builder()
+    w = b.add_tensor(name, TensorType((8, 8)), Role.PARAMETER, np.eye(8, dtype=np.float32))
+    x = b.add_tensor("x", TensorType((2, 8)), Role.INPUT)
+    for _ in range(layers):
+        x = b.emit1("MatMul", [x, w], {"trans_a": False, "trans_b": False, "alpha": 1.0})
+    return Graph("tied", b.tensors, tuple(b.operators), ("x",), (x,), b.values)
+
+
+@pytest.mark.parametrize("name", ["w", "minus one"])
+def test_gradients_are_added_up_where_the_first_is(name: str) -> None:
+    assert gained(tied(4, name)) == {"Add": -3, "MatMul": -3, "MatMulSum": 3}
+    assert gained(tied(4, name), optimizer="adam") == gained(tied(4, name))
+    sums = [op for op in steps(tied(4, name))[1].operators if op.kind == "MatMulSum"]
+    assert sums[0].inputs[-1] == ("minus one" if name == "w" else "minus one'")
+
+
+def test_a_sum_that_is_read_elsewhere_stays() -> None:
+    """Only the forward pass reads it, and the loss."""
     b = Builder()
     w = b.add_tensor("w", TensorType((8, 8)), Role.PARAMETER, np.eye(8, dtype=np.float32))
     x = b.add_tensor("x", TensorType((2, 8)), Role.INPUT)
-    for _ in range(2):
-        x = b.emit1("MatMul", [x, w], {"trans_a": False, "trans_b": False, "alpha": 1.0})
-    assert gained(Graph("tied", b.tensors, tuple(b.operators), ("x",), (x,), b.values)) == {}
+    y = b.emit1("MatMul", [x, x], {"trans_a": True})
+    y = b.emit1("Add", [b.emit1("Relu", [w]), y])
+    y = b.emit1("Mul", [y, y])
+    assert not [
+        k for k in gained(Graph("forward", b.tensors, tuple(b.operators), ("x",), (y,), b.values)) if "Sum" in k
+    ]
 
 
 def test_what_is_small_stays() -> None:
@@ -201,7 +222,7 @@ def test_cells_have_the_bits_of_their_parts(cell: str) -> None:
 
 
 def trained(step: TrainingGraph, batches: list[dict[str, Array]]) -> tuple[list[float], dict[str, bytes]]:
-    """Losses and state after the emitted C has run the step on `batches`."""
+    """Losses and state (without the constant of fusion) after the emitted C has run the step on `batches`."""
     problem = make_problem(step)
     schedule = keep_all(problem)
     program = codegen.lower(step, problem, schedule, pack(problem, schedule))
@@ -210,7 +231,7 @@ def trained(step: TrainingGraph, batches: list[dict[str, Array]]) -> tuple[list[
         assert model.measure_high_water(batches[0]) == program.high_water_bytes
         for batch in batches:
             model.run(batch)
-        return losses, {name: model.state(name).tobytes() for name in model.state_names()}
+        return losses, {n: model.state(n).tobytes() for n in model.state_names() if n != "minus one"}
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -224,6 +245,47 @@ def test_emitted_c_computes_the_same_bits(activation: str) -> None:
     ]
     batches[1]["tokens"][:4] = 7
     assert trained(fused, batches) == trained(without, batches)
+
+
+def batched(batch: int) -> Graph:
+    """Two tokens a sample, a dense layer, a convolution."""
+    random = np.random.default_rng(4)
+    b = Builder()
+
+    def parameter(name: str, *shape: int) -> str:
+        return b.add_tensor(name, TensorType(shape), Role.PARAMETER, random.normal(0, 0.4, shape).astype(np.float32))
+
+    x = b.add_tensor("tokens", TensorType((batch, 2), DType.I32), Role.INPUT)
+    y = b.emit1("Gather", [parameter("table", 60, 9), x], {"axis": 0})
+    y = b.emit1("MatMul", [b.emit1("Reshape", [y], {"shape": (batch, 18)}), parameter("dense", 18, 6 * 36)])
+    y = b.emit1("Reshape", [y], {"shape": (batch, 36, 3, 2)})
+    geometry: dict[str, Attribute] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
+    y = b.emit1("Conv", [y, parameter("conv", 32, 36, 3, 3)], geometry)
+    y = b.emit1("ReduceMean", [y], {"axes": (2, 3), "keepdims": False})
+    return Graph("batched", b.tensors, tuple(b.operators), ("tokens",), (y,), b.values)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_sums_of_gradients_have_the_same_bits(parts: int) -> None:
+    """Of a weight that four layers share, and of micro-batches: convolutions, an embedding."""
+    random = np.random.default_rng(9)
+    graph = tied(4) if parts == 1 else batched(6)
+    part = None if parts == 1 else batched(2)
+    made = [
+        run_standard(build(graph, TrainingOptions(fusion=fusion, micro_batches=parts, learning_rate=0.05), part))
+        for fusion in (False, True)
+    ]
+    added = {kind for kind in kinds(made[1]) if kind.endswith("Sum") and kind != "ReduceSum"}
+    assert added == ({"MatMulSum"} if parts == 1 else {"MatMulSum", "ConvGradWeightSum", "GatherGradSum"})
+    batches = []
+    for _ in range(2):
+        batch: dict[str, Array] = {}
+        for name in (*made[0].inputs, made[0].target):
+            type = made[0].tensors[name].type
+            whole = random.integers(0, 8, type.shape).astype(np.int32)
+            batch[name] = whole if type.dtype is DType.I32 else random.normal(0, 1, type.shape).astype(np.float32)
+        batches.append(batch)
+    assert trained(made[1], batches) == trained(made[0], batches)
 
 
 def numbers(random: np.random.Generator, *shape: int) -> AnyArray:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 
 from poetc.graph import Attribute
@@ -5,6 +7,7 @@ from tests.support.kernels import Case, uniform
 
 W = (3, 7)
 LR = np.float32([0.05])
+MINUS_ONE = np.float32([-1])
 
 
 def adam(step: int, **attributes: Attribute) -> Case:
@@ -27,6 +30,17 @@ def convolution(outputs: int, channels: int, kernel: int, group: int = 1) -> Cas
     return Case("ConvGradWeightSgd", (*inputs, LR), attributes, 1e-5, 2e-5, note=f"{outputs} {channels}")
 
 
+DESCENTS = [
+    *(matmul(*sizes) for sizes in ((3, 4, 1), (5, 131, 2), (7, 70, 8), (9, 3, 30), (50, 200, 130), (130, 70, 65))),
+    convolution(8, 40, 3),
+    convolution(13, 24, 5),
+    convolution(16, 64, 1),
+    convolution(24, 32, 3, group=2),
+    gather(9, 2),
+    gather(19, 2, 5, 2, -17, 18, 5),
+]
+
+
 CASES = [
     Case("Sgd", (W, W, LR)),
     Case("Sgd", (W, W, LR), {"weight_decay": 0.1}),
@@ -37,12 +51,7 @@ CASES = [
     adam(4, weight_decay=0.1, decoupled=True),
     Case("Adagrad", (W, uniform(W, 0, 1), W, LR), {}, 2e-6),
     Case("Adagrad", (W, uniform(W, 0, 1), W, LR), {"epsilon": 1e-3, "weight_decay": 0.1}, 2e-6),
-    *(matmul(*sizes) for sizes in ((3, 4, 1), (5, 131, 2), (7, 70, 8), (9, 3, 30), (50, 200, 130), (130, 70, 65))),
-    convolution(8, 40, 3),
-    convolution(13, 24, 5),
-    convolution(16, 64, 1),
-    convolution(24, 32, 3, group=2),
-    gather(9, 2),
-    gather(19, 2, 5, 2, -17, 18, 5),
+    *DESCENTS,
+    *(replace(case, kind=f"{case.kind[:-3]}Sum", inputs=(*case.inputs[:-1], MINUS_ONE)) for case in DESCENTS),
     Case("StepCount", (np.int32([41]),)),
 ]
