@@ -1,7 +1,8 @@
 """`make bench-poet`: POET's own problems, its formulation beside poetc, same semantics, same HiGHS, one run.
 
-Each pair runs one after the other, one thread, each in a fresh process. A line says how long either took, building of
-the formulation included, the energy of its schedule (replayed by the checker), and the bound it proved.
+Each pair runs one after the other, one thread, each in a fresh process, what is quick several times. A line says how
+long either took, building of the formulation included, the energy of its schedule (replayed by the checker), and the
+bound it proved.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ CASES = (  # problem, budget: a fraction of the peak that keeps every tensor unt
     ("resnet18_cifar_m4", 737719),
 )
 SOLVERS = ("poetc", "poet")
+QUICK_S, REPEATS = 1.0, 5  # what takes less is solved so often, and the least time counts: imports are not solving
 GAP = 1e-4  # where HiGHS calls a MILP optimal by default
 
 
@@ -37,16 +39,18 @@ def solve(path: str, budget: float | int, name: str, time_limit_s: float) -> dic
 
     problem = load_poet_instance(path, budget=budget)
     options = SolveOptions(time_limit_s=time_limit_s, gap=GAP, fixed_order=True)
-    started = time.monotonic()
-    try:
-        schedule = run(problem, name, options)
-    except PoetcError as error:
-        return {"seconds": time.monotonic() - started, "status": type(error).__name__}
-    seconds = time.monotonic() - started
+    seconds: list[float] = []
+    while len(seconds) < (REPEATS if seconds and min(seconds) < QUICK_S else 1):
+        started = time.monotonic()
+        try:
+            schedule = run(problem, name, options)
+        except PoetcError as error:
+            return {"seconds": time.monotonic() - started, "status": type(error).__name__}
+        seconds.append(time.monotonic() - started)
     verify(problem, schedule)
     proof = schedule.proof
     return {
-        "seconds": seconds,
+        "seconds": min(seconds),
         "status": str(proof.status),
         "energy_j": proof.objective / 1e12,
         "bound_j": proof.bound / 1e12,
@@ -63,7 +67,7 @@ def in_a_process(*arguments: str) -> dict[str, object]:
 def line(problem: str, budget: float, ours: dict[str, object], theirs: dict[str, object]) -> str:
     cells = [problem, f"{budget:.0%}" if isinstance(budget, float) else f"{budget} B"]
     for answer in (ours, theirs):
-        cells.append(f"{answer['seconds']:.2f} s, {answer['status']}")
+        cells.append(f"{answer['seconds']:.3g} s, {answer['status']}")
         cells.append("-" if "energy_j" not in answer else f"{answer['energy_j']:.8g} ({answer['bound_j']:.8g})")
     ratio = float(str(theirs["seconds"])) / float(str(ours["seconds"]))
     return "| " + " | ".join([*cells, f"{ratio:.0f} x"]) + " |"

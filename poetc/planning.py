@@ -16,7 +16,7 @@ from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions,
 Progress = Callable[[str], None]
 PACK_ATTEMPTS = 6
 # Of the time limit: the first solve (HiGHS ends up to some seconds late); then packing, with time left to solve again.
-SOLVE_SHARE, PACK_SHARE = 0.88, 0.06
+SOLVE_SHARE, PACK_SHARE = 0.88, 0.075
 SMALLEST_SHARE = 0.1  # at most, the search for the schedule of least RAM
 MINIMUM_SEARCH_S, MINIMUM_PACK_SHARE = 10.0, 0.4
 

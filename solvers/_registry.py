@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import importlib.util
 import pkgutil
 from types import ModuleType
 
@@ -28,6 +29,16 @@ def _modules() -> dict[str, ModuleType]:
     return {name: found[name] for name in sorted(found) if isinstance(getattr(found[name], "INFO", None), SolverInfo)}
 
 
+@functools.cache
+def _module(name: str) -> ModuleType | None:
+    """The solver of this name; the others are not imported for it, which takes longer than solving a small problem."""
+    if name.isidentifier() and not name.startswith("_") and importlib.util.find_spec(f"poetc.solvers.{name}"):
+        module = importlib.import_module(f"poetc.solvers.{name}")
+        if isinstance(getattr(module, "INFO", None), SolverInfo):
+            return module
+    return _modules().get(name)
+
+
 def available() -> dict[str, SolverInfo]:
     """Name -> description, sorted by name."""
     return {name: module.INFO for name, module in _modules().items()}
@@ -40,7 +51,7 @@ def solve(
 
     Raises UsageError (unknown solver), InfeasibleError, LimitError; ScheduleError would be a defect of the solver.
     """
-    module = _modules().get(solver)
+    module = _module(solver)
     if module is None:
         raise UsageError(f"unknown solver {solver!r}; there are {', '.join(_modules())}")
     schedule: Schedule = module.solve(problem, options or SolveOptions(), progress)

@@ -12,8 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-import networkx
-
 from poetc.scheduling import Problem, Schedule, SolveOptions
 from poetc.solvers._baseline import Baseline
 from poetc.solvers._model import Model
@@ -31,6 +29,8 @@ INFO = SolverInfo(
 
 def candidates(model: Model, parts: Split) -> dict[str, list[int]]:
     """Forward operators that may be checkpoints, ascending: articulation points, all."""
+    import networkx  # takes long to import
+
     graph = networkx.Graph()
     graph.add_nodes_from(sorted(parts.to_loss))
     for v in sorted(parts.to_loss):

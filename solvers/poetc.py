@@ -43,6 +43,9 @@ SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: wh
 # Runs of the heuristic, between two relaxations a quarter of them: about as long as a relaxation takes.
 LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
 RUNS_X_OPERATORS, RUNS_X_OPERATORS_SQUARED = 60_000, 24_000_000
+# Up to so many, single cuts come first, since they take no longer than some runs.
+QUICK_OPERATORS, QUICK_RUNS, QUICK_GAP = 200, 40, 1e-6
+COARSE_CUTS = 4  # of the positions of single cuts, every so many first
 COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems first do without their smallest tensors, so much of the RAM
 REFINEMENTS, POLISH_ROUND = 30, 2  # relaxations with more and more cuts; before which the staged MILP comes
 ALL_SCHEDULES = "all schedules"
@@ -62,6 +65,8 @@ class _Solve:
     ) -> None:
         self.problem, self.options, self.progress = problem, options, progress
         self.to_beat = to_beat  # the cost of a schedule of another order: dearer ones are of no use
+        # Of a small problem, a gap that was asked for is closed further as long as that costs next to nothing.
+        self.gap = min(options.gap, QUICK_GAP) if len(problem.operators) <= QUICK_OPERATORS else options.gap
         self.stop_at = time.monotonic() + options.time_limit_s
         self.race = Race(problem, options.seed, self.stop_at)
         self.model = self.race.model
@@ -82,7 +87,7 @@ class _Solve:
     @property
     def target(self) -> float:
         """An incumbent this cheap ends the search."""
-        gap = max(self.options.gap, ROUNDING)
+        gap = max(self.gap, ROUNDING)
         return self.bound / (1 - gap) if gap < 1 else math.inf
 
     @property
@@ -95,7 +100,7 @@ class _Solve:
         if incumbent.cost <= self.target:
             return True
         # A gap that was asked for may be proven for a smaller class, which the answer then names.
-        gap = self.options.gap
+        gap = self.gap
         return gap > 0 and self.staged_bound > 0 and incumbent.cost * (1 - gap) <= self.staged_bound
 
     def say(self, stage: str) -> None:
@@ -133,15 +138,20 @@ class _Solve:
         relaxation = self.relax_one(self.model.cut, "the cut at the loss")
         self.say("cut at the loss")
         self.guide(relaxation, "held at the loss")
-        self.race.run(runs // 4, self.target)
+        small = n <= QUICK_OPERATORS
+        cuts = self.single_cuts() if small else set()
+        self.race.run(QUICK_RUNS if small else runs // 4, self.target)
         self.say("race")
+        self.gap = self.options.gap
+        if small and self.refine(cuts, runs // 8):
+            self.race.run(runs // 4, self.target)
+            self.say("race")
         self.published()
         if self.model.n_ops <= TINY_OPERATORS:
             self.exhaust()
-        profile = self.single_cuts()
+        cuts = cuts or self.single_cuts()
         self.race.run(runs // 2, self.target)
         self.say("race")
-        cuts = {self.model.cut, *(cut for _, cut in sorted(profile, reverse=True)[:1])}
         for round_ in range(REFINEMENTS):
             if self.done or self.race.out_of_time:
                 break
@@ -274,17 +284,25 @@ class _Solve:
         self.take_bound(bound, "exhaustive search")
         self.say("exhaustive search")
 
-    def single_cuts(self) -> list[tuple[float, int]]:
-        """(bound, cut) of single cuts along the backward pass: where RAM is scarce."""
-        profile: list[tuple[float, int]] = []
-        for cut in single_cut_positions(self.model):
-            if self.done or self.race.out_of_time:
-                break
-            relaxation = self.relax_one(cut, "one cut")
-            profile.append((relaxation.bound, cut))
-        if profile:
-            self.say("single cuts")
-        return profile
+    def single_cuts(self) -> set[int]:
+        """The cut at the loss and the best single cut along the backward pass, where RAM is scarce."""
+        positions = single_cut_positions(self.model)
+        found: dict[int, Relaxation] = {}  # by index into positions
+
+        def best() -> int:
+            return max(found, key=lambda k: (found[k].bound, k))
+
+        waiting = list(range(COARSE_CUTS // 2, len(positions), COARSE_CUTS))  # then beside the best, as long as it is
+        while waiting and not (self.done or self.race.out_of_time):
+            k = waiting.pop(0)
+            found[k] = self.relax_one(positions[k], "one cut")
+            if not waiting:
+                waiting = [j for j in (best() - 1, best() + 1) if 0 <= j < len(positions) and j not in found]
+        if not found:
+            return {self.model.cut}
+        self.guide(found[best()], "held at the best single cut")
+        self.say("single cuts")
+        return {self.model.cut, positions[best()]}
 
     def trivial(self) -> Schedule | None:
         problem, model = self.problem, self.model
@@ -335,7 +353,7 @@ class _Solve:
             time_limit_s=max(0.1, self.stop_at - time.monotonic()),
             max_nodes=effort * nodes,
             max_rounds=effort * CUT_ROUNDS,
-            gap=max(self.options.gap / 4, slack),
+            gap=max(self.gap / 4, slack),
             cutoff=math.inf if incumbent is None else incumbent.cost,
             threads=self.options.threads,
             seed=self.options.seed,

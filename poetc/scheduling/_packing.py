@@ -19,7 +19,8 @@ from poetc.scheduling._placement import SEARCH_PLACEMENTS, fit, max_live, place
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, PageIn, PageOut, Schedule
 
-STATE_BISECTIONS, STATE_PLACEMENTS = 6, 12_000  # for homes that do not adjoin
+# Placements to find homes in one piece; then, as often as it says, for homes with less and less room between.
+ONE_PIECE_PLACEMENTS, STATE_BISECTIONS, STATE_PLACEMENTS = 40_000, 6, 12_000
 CLOSE = 1.01  # an arena within this factor of max-live is as good as the best, where it is enough
 
 
@@ -79,10 +80,9 @@ def _top(lifetimes: list[_Lifetime]) -> int:
 def _place(
     problem: Problem, lifetimes: list[_Lifetime], homes: list[_Home], step_count: int, enough: int, stop_at: float
 ) -> None:
-    """Set all offsets. Homes of state that is away for a while, which come back to the same place, first in one piece
-    with the other state, in whatever order fits; if none is found, where they make the arena lowest: with room between
-    them that belongs to the state as seen from outside, but not while a step runs. As little of it as a bisection
-    finds.
+    """Set all offsets. Homes of state that is away for a while, which come back to the same place, lie where they make
+    the arena lowest: with room between them that belongs to the state as seen from outside, but not while a step runs.
+    As little of it as is found: none, or what a bisection ends with.
     """
     unit = problem.alignment_bytes  # in units of which every offset is a whole number
     absent = [home for home in homes if home[0] is not home[1]]
@@ -122,23 +122,22 @@ def _place(
             put(found)
         return found is not None
 
-    low = lasting_bytes + sum(_aligned(problem, first.size_bytes) for first, _ in absent)
-    if absent and with_homes_below(low, max(enough, _max_live(lifetimes)), SEARCH_PLACEMENTS):
-        return
     put(
         place(
             starts, ends, sizes, fixed, SEARCH_PLACEMENTS, enough=max(0, enough // unit), again=again, stop_at=stop_at
         )
     )
     arena_bytes, high = max(enough, _top(lifetimes)), _state_bytes(problem, homes)
-    for _ in range(STATE_BISECTIONS):
-        most = (low + high) // 2
+    low = lasting_bytes + sum(_aligned(problem, first.size_bytes) for first, _ in absent)
+    most, placements = low, ONE_PIECE_PLACEMENTS
+    for _ in range(1 + STATE_BISECTIONS):
         if high <= low:
             break
-        if with_homes_below(most, arena_bytes, STATE_PLACEMENTS):
+        if with_homes_below(most, arena_bytes, placements):
             high = _state_bytes(problem, homes)
         else:
             low = most + 1
+        most, placements = (low + high) // 2, STATE_PLACEMENTS
 
 
 def _state_bytes(problem: Problem, homes: list[_Home]) -> int:
