@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.devices.loops._window import Window, window
 from poetc.ops import Kernel
+
+_MOST_TAPS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +24,9 @@ class _Strip:
 def _strip(kernel: Kernel, w: Window, m: Machine) -> _Strip:
     phases, _, row = kernel.ints[17:20]
     slack = ((w.kernel_w - 1) * w.dilation_w + 15) // 4 * 4
-    if _is_tiled(m) and phases == 2 and w.kernel_h == w.kernel_w == 3 and w.dilation_w == 1:
-        return _Strip(1, min(row, w.width + max(2, w.pad_left)), slack, True)
+    if _is_tiled(m) and phases == 2 and w.kernel_w in (3, 5) and w.kernel_h <= _MOST_TAPS and w.dilation_w == 1:
+        right = 2 * w.output_width - 2 + w.kernel_w - w.pad_left - w.width
+        return _Strip(1, w.width + max(w.pad_left, right), slack, True)
     return _Strip(phases, row, slack, False)
 
 
@@ -37,121 +40,207 @@ def _clear(m: Machine, floats: int, times: int = 1) -> Loops:
     return {"clear.call": times, "clear.wide": times * (floats // lanes), "clear.single": times * (floats % lanes)}
 
 
-def _copy_rows(rows: int, width: int) -> Loops:
+def _copy_rows(m: Machine, rows: int, width: int) -> Loops:
     quads = -(-width // 4)
     loops: Loops = {"copy.call": 1, "copy.four": width // 4, "copy.single": width % 4}
     if quads == 2:
         return loops | {"copy.short": rows - 1}
-    return loops | {"copy.row": rows - 1, "copy.row_four": (rows - 1) * quads}
+    eights = quads // 2 if _is_tiled(m) else 0
+    return loops | {
+        "copy.row": rows - 1,
+        "copy.row_eight": (rows - 1) * eights,
+        "copy.row_four": (rows - 1) * (quads - 2 * eights),
+    }
 
 
 def _clear_gaps(rows: int, gap: int) -> Loops:
     return {"gaps.column": max(0, gap), "gaps.float": max(0, gap) * rows}
 
 
-def _pad(
-    m: Machine, s: _Strip, source: tuple[int, int], spread: tuple[int, int], above: int, left: int, top: int, rows: int
-) -> Loops:
-    """pad_strip: rows [top, top + rows) of a plane of `source`, spread apart."""
+def _pad(m: Machine, s: _Strip, source: tuple[int, int], above: int, left: int, top: int, rows: int) -> Loops:
+    """pad_strip: rows [top, top + rows) of a padded plane."""
     height, width = source
     loops: Loops = {"strip.call": 1}
-    if s.phases == 1 and spread == (1, 1):
-        first = max(0, top - above)
-        count = min(top + rows - above, height) - first
+    first = max(0, top - above)
+    count = min(top + rows - above, height) - first
+    if s.phases == 1:
         if count <= 0:
             add(loops, _clear(m, rows * s.row + s.slack))
             return loops
         lead = first - (top - above)
         add(loops, _clear(m, lead * s.row + left))
-        add(loops, _copy_rows(count, width))
+        add(loops, _copy_rows(m, count, width))
         add(loops, _clear_gaps(count, s.row - width))
         add(loops, _clear(m, (rows - lead - count) * s.row + s.slack - left))
         return loops
-    there = sum(
-        1 for r in range(top - above, top - above + rows) if 0 <= r // spread[0] < height and r % spread[0] == 0
-    )
+    there = max(0, count)
     add(loops, {"strip.row": rows, "strip.source_row": there})
     add(loops, _clear(m, rows * s.row + s.slack))
-    if s.phases == 1:
-        add(loops, {"strip.spread": there * width})
-    elif s.phases == 2:
+    if s.phases == 2:
         add(loops, {"strip.pair": there * (width // 2), "strip.odd": there * (width % 2)})
     else:
         add(loops, {"strip.phase": there * width})
     return loops
 
 
-def _correlate(m: Machine, s: _Strip, w: Window, rows: int, width: int, stride_h: int) -> Loops:
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    """Taps, rows and columns of the strip between them; rows and pixels of the result, and how far apart both lie."""
+
+    kernel_h: int
+    kernel_w: int
+    down: int
+    across: int
+    rows: int
+    width: int
+    row_step: int = 1
+    step: int = 1
+
+
+def _correlate(m: Machine, s: _Strip, f: _Filter, stride_h: int) -> Loops:
     """correlate_strip."""
-    small = w.kernel_h == w.kernel_w == 3
-    flat = stride_h == s.phases == w.dilation_h == w.dilation_w == 1
-    if _is_tiled(m):
-        low = rows >= 4 or (4 - rows) * s.row + 2 <= s.slack
-        if flat and small and low and not s.pairs:
-            return {
-                "tiles.call": 1,
-                "tiles.column": width // 4,
-                "tiles.pair": width // 4 * -(-rows // 2),
-                "tiles.narrow": width % 4,
-                "tiles.narrow_four": width % 4 * -(-rows // 4),
-            }
-        if s.pairs:
-            return {
-                "pairs.call": 1,
-                "pairs.row": rows,
-                "pairs.four": rows * (width // 4),
-                "pairs.single": rows * (width % 4),
-            }
+    rows, width = f.rows, f.width
+    loops: Loops = {"filter.call": 1}
+    small = f.kernel_h == f.kernel_w == 3 and f.row_step == f.step == 1
+    if _is_tiled(m) and (fast := _tiles(s, f, stride_h)):
+        return loops | fast
     lanes = max(4, m.lanes)
-    if m.lanes > 1 and flat and small and width % lanes and width < 3 * lanes:  # rows that do not fill vectors
-        return {"tiles.call": 1, "tiles.wide": -(-((rows - 1) * s.row + width) // lanes), **_copy_rows(rows, width)}
+    flat = stride_h == s.phases == f.down == f.across == 1
+    if m.lanes > 1 and small and flat and width % lanes and width < 3 * lanes:  # rows that do not fill vectors
+        return loops | {
+            "tiles.call": 1,
+            "tiles.wide": -(-((rows - 1) * s.row + width) // lanes),
+            **_copy_rows(m, rows, width),
+        }
+    blocks = -(-width // lanes)
+    if m.lanes > 1 and small and width >= lanes:
+        if stride_h == 1 and f.down == 1:
+            loops |= {"filter.pair": rows // 2, "filter.pair_block": rows // 2 * blocks}
+            rows %= 2
+        return loops | {"filter.row": rows, "filter.row_block": rows * blocks}
+    taps = f.kernel_h * f.kernel_w
+    apart = lanes if f.step > 1 else 0
     if m.is_soft or width < lanes:
         fours = width // 4 if m.is_soft or m.lanes > 4 else 0
         name = "any" if m.is_soft else "four"
-        return {
+        return loops | {
             "filter.few": rows,
             f"filter.{name}_block": rows * fours,
-            f"filter.{name}_row": rows * fours * w.kernel_h,
-            f"filter.{name}_tap": rows * fours * w.taps,
+            f"filter.{name}_row": rows * fours * f.kernel_h,
+            f"filter.{name}_tap": rows * fours * taps,
+            "filter.apart": rows * fours * 4 if apart or not m.is_soft else 0,
             "filter.pixel": rows * (width - 4 * fours),
-            "filter.pixel_row": rows * (width - 4 * fours) * w.kernel_h,
-            "filter.pixel_tap": rows * (width - 4 * fours) * w.taps,
+            "filter.pixel_row": rows * (width - 4 * fours) * f.kernel_h,
+            "filter.pixel_tap": rows * (width - 4 * fours) * taps,
         }
-    loops: Loops = {}
-    blocks = -(-width // lanes)
-    if small and stride_h == 1 and w.dilation_h == 1:
-        loops |= {"filter.pair": rows // 2, "filter.pair_block": rows // 2 * blocks}
-        rows %= 2
-    if small:
-        return loops | {"filter.row": rows, "filter.row_block": rows * blocks}
-    return {
+    return loops | {
         "filter.any": rows,
         "filter.any_block": rows * blocks,
-        "filter.any_row": rows * blocks * w.kernel_h,
-        "filter.any_tap": rows * blocks * w.taps,
+        "filter.any_row": rows * blocks * f.kernel_h,
+        "filter.any_tap": rows * blocks * taps,
+        "filter.apart": rows * blocks * apart,
     }
 
 
-@counts("depthwise", "depthwise_grad_input")
+def _tiles(s: _Strip, f: _Filter, stride_h: int) -> Loops:
+    """correlate_fast of poetc_depthwise_fpu.h; nothing if it has no tiles for the filter."""
+    rows, width = f.rows, f.width
+    if f.across != 1 or s.phases != 1:
+        return {}
+    small = f.kernel_h == f.kernel_w == 3 and f.row_step == f.step == 1
+    if small and s.pairs:
+        fours, singles = rows * (width // 4), rows * (width % 4)
+        return {"pairs.call": 1, "pairs.row": rows, "pairs.four": fours, "pairs.single": singles}
+    if small and stride_h == 1 and f.down == 1 and (rows >= 4 or (4 - rows) * s.row + 2 <= s.slack):
+        return {
+            "tiles.call": 1,
+            "tiles.column": width // 4,
+            "tiles.pair": width // 4 * -(-rows // 2),
+            "tiles.narrow": width % 4,
+            "tiles.narrow_four": width % 4 * -(-rows // 4),
+        }
+    if f.kernel_h > _MOST_TAPS or f.kernel_w not in (1, 2, 3, 5):
+        return {}
+    blocks = rows * -(-width // 4)
+    whole = rows * (width // 4) if f.step == 1 else 0
+    return {
+        "slide.call": 1,
+        "slide.weight": f.kernel_h * f.kernel_w,
+        "slide.row": rows,
+        "slide.block": blocks,
+        "slide.apart": blocks - whole,
+        f"slide.line_{f.kernel_w}{'_pairs' if s.pairs else ''}": blocks * f.kernel_h,
+    }
+
+
+def _taps_of(at: int, kernel: int, dilation: int, stride: int) -> tuple[int, int]:
+    """How many taps read a padded position, and how far apart the outputs lie that they belong to."""
+    outputs = [(at - k * dilation) // stride for k in reversed(range(kernel)) if (at - k * dilation) % stride == 0]
+    return len(outputs), outputs[1] - outputs[0] if len(outputs) > 1 else 0
+
+
+def _gather(m: Machine, s: _Strip, w: Window, top: int, rows: int) -> Loops:
+    """gather_3x3 and gather_phases."""
+    loops: Loops = {}
+    strides, taps, dilations = (w.stride_h, w.stride_w), (w.kernel_h, w.kernel_w), (w.dilation_h, w.dilation_w)
+    if strides == (2, 2) and taps == (3, 3) and dilations == (1, 1) and not m.is_soft:
+        before, start = 1 - w.pad_left % 2, top - (1 - (top + w.pad_top) % 2)
+        blocks = max(0, (w.width - 7 * before) // 8)
+        lines = -(-(top + rows - start) // 2)
+        pairs = max(0, (top + rows - (start + 2 if start < top else start)) // 2) if blocks else 0
+        tiles = -(-(w.width + before) // 8)
+        edges = lines * tiles - pairs * blocks
+        pixels = rows * w.width - 16 * pairs * blocks
+        loops |= {"gather.call": 1, "gather.whole": int(pairs > 0), "gather.pair": pairs, "gather.tile": pairs * blocks}
+        return loops | {"gather.line": lines, "gather.edge": edges, "gather.edge_pixel": pixels}
+    for down in range(min(w.stride_h, rows)):
+        high, apart = _taps_of(top + down + w.pad_top, w.kernel_h, w.dilation_h, w.stride_h)
+        add(loops, {"gather.phase_row": 1, "gather.tap": w.kernel_h})
+        for across in range(min(w.stride_w, w.width)):
+            wide, step = _taps_of(across + w.pad_left, w.kernel_w, w.dilation_w, w.stride_w)
+            add(loops, {"gather.phase": 1, "gather.tap": w.kernel_w})
+            height, width = (rows - down - 1) // w.stride_h + 1, (w.width - across - 1) // w.stride_w + 1
+            f = _Filter(high, wide, apart, step if wide > 1 else 1, height, width, w.stride_h, w.stride_w)
+            add(loops, _correlate(m, s, f, 1))
+    return loops
+
+
+@counts("depthwise")
 def depthwise(kernel: Kernel, m: Machine) -> Loops:
     w = window(kernel)
     s, block = _strip(kernel, w, m), kernel.ints[20]
-    backward = kernel.symbol.endswith("grad_input")
-    reach_h, reach_w = (w.kernel_h - 1) * w.dilation_h, (w.kernel_w - 1) * w.dilation_w
     plane: Loops = {}
-    height = w.height if backward else w.output_height
-    for top in range(0, height, block):
-        rows = min(block, height - top)
-        if backward:
-            source, spread = (w.output_height, w.output_width), (w.stride_h, w.stride_w)
-            add(plane, _pad(m, s, source, spread, reach_h - w.pad_top, reach_w - w.pad_left, top, rows + reach_h))
-            add(plane, _correlate(m, s, w, rows, w.width, 1))
+    for top in range(0, w.output_height, block):
+        rows = min(block, w.output_height - top)
+        taken = (rows - 1) * w.stride_h + (w.kernel_h - 1) * w.dilation_h + 1
+        add(plane, _pad(m, s, (w.height, w.width), w.pad_top, w.pad_left, top * w.stride_h, taken))
+        f = _Filter(w.kernel_h, w.kernel_w, w.dilation_h, w.dilation_w, rows, w.output_width)
+        add(plane, _correlate(m, s, f, w.stride_h))
+    loops: Loops = {"depthwise.call": 1, "depthwise.plane": w.batch * w.channels}
+    add(loops, plane, w.batch * w.channels)
+    return loops
+
+
+@counts("depthwise_grad_input")
+def depthwise_grad_input(kernel: Kernel, m: Machine) -> Loops:
+    w = window(kernel)
+    s, block = _strip(kernel, w, m), kernel.ints[20]
+    reach_h, reach_w = (w.kernel_h - 1) * w.dilation_h, (w.kernel_w - 1) * w.dilation_w
+    left = (reach_w - w.pad_left) // w.stride_w
+    is_strided = w.stride_h > 1 or w.stride_w > 1
+    if is_strided:
+        right = (w.width - 1 + w.pad_left) // w.stride_w + 1 - w.output_width
+        s = replace(s, row=w.output_width + max(left, right))
+    plane: Loops = {}
+    for top in range(0, w.height, block):
+        rows = min(block, w.height - top)
+        first, last = -((reach_h - w.pad_top - top) // w.stride_h), (top + rows - 1 + w.pad_top) // w.stride_h
+        add(plane, _pad(m, s, (w.output_height, w.output_width), -first, left, 0, max(1, last - first + 1)))
+        if is_strided:
+            add(plane, _gather(m, s, w, top, rows))
         else:
-            taken = (rows - 1) * w.stride_h + reach_h + 1
-            add(plane, _pad(m, s, (w.height, w.width), (1, 1), w.pad_top, w.pad_left, top * w.stride_h, taken))
-            add(plane, _correlate(m, s, w, rows, w.output_width, w.stride_h))
-    name = kernel.symbol.removeprefix("poetc_op_")
-    loops: Loops = {f"{name}.call": 1, f"{name}.plane": w.batch * w.channels}
+            add(plane, _correlate(m, s, _Filter(w.kernel_h, w.kernel_w, w.dilation_h, w.dilation_w, rows, w.width), 1))
+    loops: Loops = {"depthwise_grad_input.call": 1, "depthwise_grad_input.plane": w.batch * w.channels}
     add(loops, plane, w.batch * w.channels)
     return loops
 
@@ -168,20 +257,24 @@ def depthwise_grad_weight(kernel: Kernel, m: Machine) -> Loops:
     for top in range(0, w.output_height, block):
         rows = min(block, w.output_height - top)
         taken = (rows - 1) * w.stride_h + reach + 1
-        add(plane, _pad(m, s, (w.height, w.width), (1, 1), w.pad_top, w.pad_left, top * w.stride_h, taken))
-        add(plane, _copy_rows(rows, w.output_width))
-        add(plane, _clear_gaps(rows, step - w.output_width))
-        add(plane, _clear(m, -(rows * step) % 4))
+        add(plane, _pad(m, s, (w.height, w.width), w.pad_top, w.pad_left, top * w.stride_h, taken))
+        if step != w.output_width or rows * step % 4:
+            add(plane, _copy_rows(m, rows, w.output_width))
+            add(plane, _clear_gaps(rows, step - w.output_width))
+            add(plane, _clear(m, -(rows * step) % 4))
         lines, quads = (1, -(-rows * step // 4)) if flat else (rows, step // 4)
+        threes = w.kernel_h * -(-w.kernel_w // 3)  # three taps at a time
         if s.pairs:
-            name, calls = "taps.pairs", 3
-        elif _is_tiled(m) and flat and w.kernel_w == 3 and w.dilation_w == 1:
-            name, calls = "taps.three", w.kernel_h
+            name, calls = "taps.pairs", threes
+        elif _is_tiled(m) and flat and w.kernel_w >= 3 and w.dilation_w == 1:
+            name, calls = "taps.three", threes
         elif small:
             name, calls = "taps.small", 3 if m.lanes == 1 else 1
         else:
             name, calls = "taps.tap", w.taps
         add(plane, {name: calls, f"{name}_row": calls * lines, f"{name}_quad": calls * lines * quads})
+        if name in ("taps.pairs", "taps.three") and w.kernel_w != 3:
+            add(plane, {"taps.overlap": calls})
     loops: Loops = {
         "depthwise_grad_weight.call": 1,
         "depthwise_grad_weight.channel": w.channels,

@@ -52,7 +52,7 @@ def machine_of(cpu: Cpu) -> Machine:
 
 Count = Callable[[Kernel, Machine], Loops]
 COUNTS: dict[str, Count] = {}
-_SHARED = """gemm put transpose planes pixels windows spread fill strip clear copy gaps tiles pairs filter
+_SHARED = """gemm put transpose planes pixels windows spread fill strip clear copy gaps tiles pairs slide gather filter
 taps correlate segment outer inner
 rank_one walk memcpy descend direct"""
 SHARED = frozenset(_SHARED.split())

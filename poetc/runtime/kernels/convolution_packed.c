@@ -113,11 +113,19 @@ POETC_APART void pack_inside(const four_pixels *f, tap_run t, float *to)
         if (count > left)
             count = left;
         left -= count;
-        do {
+#if defined(POETC_HELIUM)
+        if (step == 1) {
+            __asm__ volatile("dls lr, %[n]\n1:\tvldrw.u32 q0, [%[at]], #4\n\tvstrw.32 q0, [%[to]], #16\n\tle lr, 1b"
+                             : [at] "+r"(at), [to] "+r"(to)
+                             : [n] "r"(count)
+                             : "lr", "q0", "memory");
+            count = 0;
+        }
+#endif
+        for (; count > 0; count--, at += step) {
             const float *source = at;
             POETC_COPY_FOUR(to, source);
-            at += step;
-        } while (--count > 0);
+        }
         row += line, count = width;
         if (--rows == 0)
             rows = t.c->kernel_h, row += jump;
@@ -130,6 +138,9 @@ POETC_APART void pack_clipped(const four_pixels *f, tap_run t, float *to)
 {
     const convolution *c = t.c;
     const int32_t step = c->dilation_w, most = c->width - 4;
+#if defined(POETC_HELIUM)
+    const uint32x4_t widths = vdupq_n_u32((uint32_t)c->width);
+#endif
     while (t.left > 0) {
         const int32_t ih = f->top[0] + t.kh * c->dilation_h;
         const float *from = f->image[0] + t.channel + ih * c->width;
@@ -138,6 +149,20 @@ POETC_APART void pack_clipped(const four_pixels *f, tap_run t, float *to)
             for (count *= 4; count > 0; count--)
                 *to++ = 0.0f;
         }
+#if defined(POETC_HELIUM)
+        if (count > 0) { /* what lies beside the image is not read and becomes zero */
+            uint32x4_t columns = vaddq_n_u32(vidupq_n_u32(0, 1), (uint32_t)position);
+            from += position;
+            __asm__ volatile("dls lr, %[n]\n"
+                             "1:\tvcmp.u32 hi, %q[widths], %q[columns]\n\tvpst\n\tvldrwt.u32 q0, [%[from]]\n\t"
+                             "vstrw.32 q0, [%[to]], #16\n\tvadd.i32 %q[columns], %q[columns], %[step]\n\t"
+                             "add %[from], %[from], %[step], lsl #2\n\tle lr, 1b"
+                             : [from] "+r"(from), [to] "+r"(to), [columns] "+w"(columns)
+                             : [n] "r"(count), [widths] "w"(widths), [step] "r"(step)
+                             : "lr", "q0", "memory");
+            count = 0;
+        }
+#endif
         for (; count > 0; count--, position += step) {
             const float *source = from + position;
             if (position >= 0 && position <= most) {

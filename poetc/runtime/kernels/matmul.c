@@ -171,10 +171,48 @@ static void outer_4(const product *t, int32_t row)
     }
 }
 
+#if defined(POETC_HELIUM)
+#define HELIUM_COLUMNS 24
+
+/* HELIUM_COLUMNS of a row whose factors follow each other: GCC would keep an address for each vector. */
+static void outer_long(const product *t, int32_t row, int32_t column)
+{
+    const float *p = t->p + row * t->p_row, *q = t->q + column;
+    float total[HELIUM_COLUMNS];
+    int32_t left = t->depth;
+    do {
+        const int32_t count = left > BLOCK ? BLOCK : left;
+        __asm__ volatile("dls lr, %[n]\n\t"
+                         "vmov.i32 q0, #0\n\tvmov q1, q0\n\tvmov q2, q0\n\tvmov q3, q0\n\tvmov q4, q0\n\tvmov q5, q0\n"
+                         "1:\tldr r12, [%[p]], #4\n\t"
+                         "vldrw.u32 q6, [%[q]]\n\tvldrw.u32 q7, [%[q], #16]\n\tvfma.f32 q0, q6, r12\n\t"
+                         "vldrw.u32 q6, [%[q], #32]\n\tvfma.f32 q1, q7, r12\n\tvldrw.u32 q7, [%[q], #48]\n\tvfma.f32 q2, q6, r12\n\t"
+                         "vldrw.u32 q6, [%[q], #64]\n\tvfma.f32 q3, q7, r12\n\tvldrw.u32 q7, [%[q], #80]\n\tvfma.f32 q4, q6, r12\n\t"
+                         "add %[q], %[q], %[step]\n\tvfma.f32 q5, q7, r12\n\t"
+                         "le lr, 1b\n\t"
+                         "cbz %[first], 2f\n\t"
+                         "vldrw.u32 q6, [%[total]]\n\tvadd.f32 q0, q0, q6\n\tvldrw.u32 q6, [%[total], #16]\n\tvadd.f32 q1, q1, q6\n\t"
+                         "vldrw.u32 q6, [%[total], #32]\n\tvadd.f32 q2, q2, q6\n\tvldrw.u32 q6, [%[total], #48]\n\tvadd.f32 q3, q3, q6\n\t"
+                         "vldrw.u32 q6, [%[total], #64]\n\tvadd.f32 q4, q4, q6\n\tvldrw.u32 q6, [%[total], #80]\n\tvadd.f32 q5, q5, q6\n"
+                         "2:\tvstrw.32 q0, [%[total]]\n\tvstrw.32 q1, [%[total], #16]\n\tvstrw.32 q2, [%[total], #32]\n\t"
+                         "vstrw.32 q3, [%[total], #48]\n\tvstrw.32 q4, [%[total], #64]\n\tvstrw.32 q5, [%[total], #80]"
+                         : [p] "+r"(p), [q] "+r"(q)
+                         : [n] "r"(count), [step] "r"(4 * t->q_step), [first] "l"(left < t->depth), [total] "r"(total)
+                         : "lr", "r12", "q0", "q1", "q2", "q3", "q4", "q5", "q6", "q7", "memory");
+        left -= count;
+    } while (left > 0);
+    put_row(t, row, column, total, HELIUM_COLUMNS);
+}
+#endif
+
 static void outer_1(const product *t, int32_t row)
 {
     const int narrow = POETC_LANES > 4 ? POETC_LANES : 4;
     int32_t column = 0;
+#if defined(POETC_HELIUM)
+    for (; t->p_k == 1 && t->depth > 0 && column + HELIUM_COLUMNS <= t->columns; column += HELIUM_COLUMNS)
+        outer_long(t, row, column);
+#endif
     OUTER_COLUMNS(LONG, 1)
     OUTER_COLUMNS(narrow, 1)
     if (column < t->columns && t->columns >= narrow)
@@ -346,6 +384,52 @@ POETC_INLINE void inner_block(const product *t, const int rows, const int column
     }
 }
 
+#if defined(POETC_HELIUM)
+/* A row of four columns at least, four at a time; the last four may overlap those before. Terms beyond the last whole vector are
+ * left out by the hardware. */
+POETC_APART void inner_row(const product *t, int32_t row)
+{
+    const ptrdiff_t step = t->q_step;
+    const int is_plain = t->y_column == 1 && t->alpha == 1.0f && (!t->bias || t->bias_column == 1);
+    float *const y = t->y + row * t->y_row;
+    int32_t column = 0;
+    for (;;) {
+        const float *p = t->p + row * t->p_row, *q = t->q + column * step, *r = q + step, *u = r + step, *v = u + step;
+        float32x4_t total = vdupq_n_f32(0.0f);
+        float sums[16];
+        int32_t left;
+        for (left = t->depth; left > 0; left -= LANES * BLOCK) {
+            float32x4_t a = vdupq_n_f32(0.0f), b = a, c = a, d = a;
+            float32x4x4_t lanes;
+            __asm__ volatile("dlstp.32 lr, %[n]\n"
+                             "1:\tvldrw.u32 q0, [%[p]], #16\n\t"
+                             "vldrw.u32 q1, [%[q]], #16\n\tvfma.f32 %q[a], q0, q1\n\tvldrw.u32 q1, [%[r]], #16\n\t"
+                             "vfma.f32 %q[b], q0, q1\n\tvldrw.u32 q1, [%[u]], #16\n\tvfma.f32 %q[c], q0, q1\n\t"
+                             "vldrw.u32 q1, [%[v]], #16\n\tvfma.f32 %q[d], q0, q1\n\t"
+                             "letp lr, 1b"
+                             : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [d] "+w"(d), [p] "+r"(p), [q] "+r"(q), [r] "+r"(r), [u] "+r"(u),
+                               [v] "+r"(v)
+                             : [n] "r"(left > LANES * BLOCK ? LANES * BLOCK : left)
+                             : "lr", "q0", "q1", "memory");
+            vst1q_f32(sums, a), vst1q_f32(sums + 4, b), vst1q_f32(sums + 8, c), vst1q_f32(sums + 12, d);
+            lanes = vld4q_f32(sums); /* the first lane of all columns, the second ... */
+            total = vaddq_f32(total, vaddq_f32(vaddq_f32(lanes.val[0], lanes.val[1]), vaddq_f32(lanes.val[2], lanes.val[3])));
+        }
+        if (is_plain) {
+            if (t->bias)
+                total = vaddq_f32(total, vld1q_f32(t->bias + row * t->bias_row + column));
+            vst1q_f32(y + column, total);
+        } else {
+            vst1q_f32(sums, total);
+            put_row(t, row, column, sums, 4);
+        }
+        if (column + 4 >= t->columns)
+            return;
+        column = column + 8 > t->columns ? t->columns - 4 : column + 4;
+    }
+}
+#endif
+
 static void inner(const product *t)
 {
     int32_t row = 0, column;
@@ -359,7 +443,12 @@ static void inner(const product *t)
 #endif
     for (; row < t->rows; row++) {
         column = 0;
-#if INNER_COLUMNS > 1
+#if defined(POETC_HELIUM)
+        if (t->columns >= 4) {
+            inner_row(t, row);
+            continue;
+        }
+#elif INNER_COLUMNS > 1
         for (; column + INNER_COLUMNS <= t->columns; column += INNER_COLUMNS)
             inner_block(t, 1, INNER_COLUMNS, row, column);
 #endif

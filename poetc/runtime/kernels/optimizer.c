@@ -1,30 +1,7 @@
 /* Optimizer updates: state in place, element by element. The learning rate is an operand, so that it can change between
  * steps without new code. */
+#include "poetc_descend.h"
 #include "poetc_math.h"
-#include "poetc_vector.h"
-
-/* w - lr * g */
-static void descend(float *next, const float *w, const float *g, float lr, int32_t count)
-{
-#if POETC_LANES > 1
-    for (; count >= POETC_LANES; count -= POETC_LANES, next += POETC_LANES, w += POETC_LANES, g += POETC_LANES)
-        poetc_vector_store(next, poetc_vector_load(w) - poetc_vector_load(g) * lr);
-#else
-    for (; count >= 4; count -= 4) {
-        POETC_QUAD_A(a);
-        POETC_QUAD_B(b);
-        POETC_LOAD_QUAD(a, w);
-        POETC_LOAD_QUAD(b, g);
-        POETC_MULTIPLY_SUBTRACT(a0, b0, lr);
-        POETC_MULTIPLY_SUBTRACT(a1, b1, lr);
-        POETC_MULTIPLY_SUBTRACT(a2, b2, lr);
-        POETC_MULTIPLY_SUBTRACT(a3, b3, lr);
-        POETC_STORE_QUAD(next, a);
-    }
-#endif
-    for (; count > 0; count--)
-        *next++ = *w++ - *g++ * lr;
-}
 
 /* w, g, lr -> w. ints: elements; floats: weight decay. */
 int poetc_op_sgd(const poetc_call *call)
@@ -32,14 +9,14 @@ int poetc_op_sgd(const poetc_call *call)
     const float *w = poetc_in(call, 0), *g = poetc_in(call, 1);
     const float lr = *(const float *)poetc_in(call, 2), decay = call->floats[0];
     float *next = poetc_out(call, 3);
-    int32_t i = POETC_BEGIN(call->share, call->ints[0], 16);
+    const int32_t begin = POETC_BEGIN(call->share, call->ints[0], 16), end = POETC_END(call->share, call->ints[0], 16);
+    int32_t i;
     POETC_THREADED_OVER(poetc_op_sgd, call, call->ints[0]);
     if (decay == 0.0f) {
-        const int32_t begin = POETC_BEGIN(call->share, call->ints[0], 16);
-        descend(next + begin, w + begin, g + begin, lr, POETC_END(call->share, call->ints[0], 16) - begin);
+        poetc_descend(next + begin, g + begin, lr, end - begin); /* the result takes the place of w */
         return POETC_OK;
     }
-    for (; i < POETC_END(call->share, call->ints[0], 16); i++)
+    for (i = begin; i < end; i++)
         next[i] = w[i] - lr * (g[i] + decay * w[i]);
     return POETC_OK;
 }

@@ -27,6 +27,15 @@ typedef float poetc_f4_unaligned __attribute__((vector_size(16), aligned(4), may
 #define poetc_f4_add_scaled(sum, v, s) poetc_f4_add(sum, poetc_f4_scale(v, s)) /* two roundings */
 #endif
 
+/* a0 b0 a1 b1 and a2 b2 a3 b3 */
+static inline void poetc_f4_interleave(poetc_f4 *a, poetc_f4 *b)
+{
+    typedef int32_t lanes __attribute__((vector_size(16)));
+    const poetc_f4 low = __builtin_shuffle(*a, *b, (lanes){0, 4, 1, 5});
+    *b = __builtin_shuffle(*a, *b, (lanes){2, 6, 3, 7});
+    *a = low;
+}
+
 /* Rows become columns. */
 static inline void poetc_f4_transpose(poetc_f4 *a, poetc_f4 *b, poetc_f4 *c, poetc_f4 *d)
 {

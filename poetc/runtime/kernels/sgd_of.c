@@ -130,6 +130,23 @@ static void descend_row_by_one(float *w, float factor, const float *b, int32_t n
     }
 }
 
+#if defined(POETC_HELIUM)
+/* Two rows at once, which share what they load of b. */
+static void descend_two_by_one(float *w, const float *factors, const float *b, int32_t n, float lr)
+{
+    float *other = w + n;
+    __asm__ volatile("dlstp.32 lr, %[n]\n"
+                     "1:\tvldrw.u32 q0, [%[b]], #16\n\t"
+                     "vldrw.u32 q1, [%[w]]\n\tvmul.f32 q2, q0, %[f]\n\tvldrw.u32 q3, [%[v]]\n\tvmul.f32 q0, q0, %[g]\n\t"
+                     "vfma.f32 q1, q2, %[lr]\n\tvfma.f32 q3, q0, %[lr]\n\t"
+                     "vstrw.32 q1, [%[w]], #16\n\tvstrw.32 q3, [%[v]], #16\n\t"
+                     "letp lr, 1b"
+                     : [w] "+r"(w), [v] "+r"(other), [b] "+r"(b)
+                     : [n] "r"(n), [f] "r"(factors[0]), [g] "r"(factors[1]), [lr] "r"(-lr)
+                     : "lr", "q0", "q1", "q2", "q3", "memory");
+}
+#endif
+
 /* w[M,N], a[K,M], b[K,N], lr -> w - lr a' b. ints: M, N, K, where K is at most the terms of one block of matmul.c. */
 int poetc_op_matmul_sgd(const poetc_call *call);
 int poetc_op_matmul_sgd(const poetc_call *call)
@@ -141,6 +158,13 @@ int poetc_op_matmul_sgd(const poetc_call *call)
     POETC_THREADED(poetc_op_matmul_sgd, call, (int64_t)m * n * (8 + call->ints[2]), 0);
     for (row = 0; row < m; row++, w += n) {
         POETC_SKIP(call->share, row, m, )
+#if defined(POETC_HELIUM)
+        if (call->ints[2] == 1 && row + 1 < m && n > 0) {
+            descend_two_by_one(w, a + row, b, n, lr);
+            row++, w += n;
+            continue;
+        }
+#endif
         if (call->ints[2] == 1)
             descend_row_by_one(w, a[row], b, n, lr);
         else

@@ -1,0 +1,220 @@
+/* What the kernels of depthwise convolution share: strips, which are planes with zeros around them, and how a result is made of
+ * one. */
+#ifndef POETC_DEPTHWISE_H
+#define POETC_DEPTHWISE_H
+
+#include "poetc_convolution.h"
+#include "poetc_f4.h"
+#include "poetc_vector.h"
+
+#if defined(__GNUC__) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FP) && (__ARM_FP & 4)
+#define POETC_FPU_M 1 /* the FPU of Cortex-M: asm may name its registers */
+#else
+#define POETC_FPU_M 0
+#endif
+
+#define LANES (POETC_LANES == 1 ? 4 : POETC_LANES) /* of a block of pixels: on scalars, four registers that load together */
+
+/* A padded strip: row r, padded column q is at data[r * row + (q % phases) * phase + q / phases]. */
+typedef struct {
+    float *data;
+    int32_t phases, phase, row;
+    int32_t slack; /* zeros beyond the last row */
+    int pairs;     /* one phase all the same, for loops that pick every other column */
+} strip;
+
+/* Eight floats in two instructions. */
+#if POETC_FPU_M
+#define COPY_EIGHT(to, from)                                                                                           \
+    __asm__ volatile("vldmia %1!, {s16-s23}\n\tvstmia %0!, {s16-s23}"                                                  \
+                     : "+r"(to), "+r"(from)                                                                            \
+                     :                                                                                                 \
+                     : "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "memory")
+#endif
+
+static void clear(float *to, int32_t count)
+{
+#if POETC_LANES > 1
+    for (; count >= LANES; count -= LANES, to += LANES)
+        poetc_vector_store(to, (poetc_vector){0});
+#else
+    POETC_QUAD_B(zero);
+    zero0 = zero1 = zero2 = zero3 = 0.0f;
+    for (; count >= 4; count -= 4)
+        POETC_STORE_QUAD(to, zero);
+#endif
+    for (; count > 0; count--)
+        *to++ = 0.0f;
+}
+
+/* `rows` rows of `width` floats, `from_step` and `to_step` floats apart. A row but the last may spill over the beginning of the
+ * next, which is copied after it, or into the gap. */
+static void copy_rows(float *to, int32_t to_step, const float *from, int32_t from_step, int32_t rows, int32_t width)
+{
+    const int32_t quads = (width + 3) / 4;
+    int32_t i;
+#if defined(POETC_HELIUM)
+#define COPY_LINES(line)                                                                                               \
+    __asm__ volatile("dls lr, %[n]\n1:\t" line "\n\tadd %[to], %[to], %[next_to]\n\tadd %[from], %[from], %[next_from]\n\t"    \
+                     "le lr, 1b"                                                                                       \
+                     : [to] "+r"(to), [from] "+r"(from)                                                                \
+                     : [n] "r"(rows - 1), [next_to] "r"(4 * to_step), [next_from] "r"(4 * from_step)                   \
+                     : "lr", "q0", "q1", "q2", "q3", "memory")
+#define MOVE(q, at) "vldrw.u32 " q ", [%[from], #" at "]\n\tvstrw.32 " q ", [%[to], #" at "]"
+    if (quads <= 4 && width > 1 && rows > 1) {
+        switch (quads) {
+        case 1: COPY_LINES(MOVE("q0", "0")); break;
+        case 2: COPY_LINES(MOVE("q0", "0") "\n\t" MOVE("q1", "16")); break;
+        case 3: COPY_LINES(MOVE("q0", "0") "\n\t" MOVE("q1", "16") "\n\t" MOVE("q2", "32")); break;
+        default:
+            COPY_LINES(MOVE("q0", "0") "\n\t" MOVE("q1", "16") "\n\t" MOVE("q2", "32") "\n\t" MOVE("q3", "48"));
+            break;
+        }
+        rows = 1;
+    }
+#undef MOVE
+#undef COPY_LINES
+#endif
+    for (; width == 1 && rows > 1; rows--, from += from_step, to += to_step) /* four would spill over more than one row */
+        *to = *from;
+    to_step -= 4 * quads, from_step -= 4 * quads;
+    if (quads == 2) { /* without a loop: short rows are many */
+        for (; rows > 1; rows--, from += from_step, to += to_step) {
+#if defined(COPY_EIGHT)
+            COPY_EIGHT(to, from);
+#else
+            POETC_COPY_FOUR(to, from);
+            POETC_COPY_FOUR(to, from);
+#endif
+        }
+    }
+    for (; rows > 1; rows--, from += from_step, to += to_step) {
+#if defined(COPY_EIGHT)
+        for (i = quads / 2; i > 0; i--)
+            COPY_EIGHT(to, from);
+        if (quads & 1)
+            POETC_COPY_FOUR(to, from);
+#else
+        for (i = quads; i > 0; i--)
+            POETC_COPY_FOUR(to, from);
+#endif
+    }
+    for (i = width; i >= 4; i -= 4)
+        POETC_COPY_FOUR(to, from);
+    for (; i > 0; i--)
+        *to++ = *from++;
+}
+
+/* The gaps after each of `rows` rows, `step` floats apart. */
+static void clear_gaps(float *to, int32_t step, int32_t rows, int32_t gap)
+{
+    int32_t r;
+    for (; gap > 0; gap--, to++) {
+        float *at = to;
+        POETC_UNROLL_4
+        for (r = rows; r > 0; r--, at += step)
+            *at = 0.0f;
+    }
+}
+
+/* Rows [top, top + rows) of the padded plane. A padded row holds `width` floats of `from`, `left` columns in; likewise `height`
+ * rows below `above` rows of padding. */
+static void pad_strip(const strip *s, const float *from, int32_t height, int32_t width, int32_t above, int32_t left, int32_t top,
+                      int32_t rows)
+{
+    int32_t first, second, r, i;
+    if (s->phases == 1) {
+        const int32_t last = top + rows - above;
+        int32_t count, lead;
+        float *to = s->data;
+        first = top > above ? top - above : 0;
+        count = (last < height ? last : height) - first, lead = first - (top - above);
+        if (count > 0) {
+            clear(to, lead * s->row + left);
+            to += (ptrdiff_t)lead * s->row + left;
+            copy_rows(to, s->row, from + (ptrdiff_t)first * width, width, count, width);
+            clear_gaps(to + width, s->row, count, s->row - width);
+            to += (ptrdiff_t)count * s->row;
+        }
+        clear(to, (int32_t)(s->data + (ptrdiff_t)rows * s->row + s->slack - to));
+        return;
+    }
+    clear(s->data, rows * s->row + s->slack);
+    first = (left & 1) * s->phase + left / 2, second = ((left + 1) & 1) * s->phase + (left + 1) / 2;
+    for (r = 0; r < rows; r++) {
+        const int32_t at = top + r - above;
+        float *to = s->data + (ptrdiff_t)r * s->row;
+        const float *row = from + (ptrdiff_t)at * width;
+        if (at < 0 || at >= height)
+            continue;
+        if (s->phases == 2) { /* the usual stride */
+            float *even = to + first, *odd = to + second;
+            for (i = 0; i + 2 <= width; i += 2)
+                *even++ = row[i], *odd++ = row[i + 1];
+            if (i < width)
+                *even = row[i];
+        } else {
+            for (i = 0; i < width; i++)
+                to[(left + i) % s->phases * s->phase + (left + i) / s->phases] = row[i];
+        }
+    }
+}
+
+static inline ptrdiff_t tap_column(const strip *s, int32_t q)
+{
+    return s->phases == 1 ? q : (ptrdiff_t)(q % s->phases) * s->phase + q / s->phases;
+}
+
+/* How a result is made of a strip. `down` and `across`: padded rows and columns from tap to tap; `row_step` and `step` through the
+ * weights, negative where the filter is turned. */
+typedef struct {
+    const strip *s;
+    const float *weight;
+    int32_t row_step, step, kernel_h, kernel_w, down, across;
+    float bias;
+    float *y;
+    int32_t width, y_row, y_step; /* of the result; floats from row to row, from pixel to pixel */
+} filter;
+
+/* The weights of `kernel_h` x `kernel_w` taps (constants wherever this is inlined, or the filter's) in sequence. */
+POETC_INLINE void load_weights(const filter *f, const int kernel_h, const int kernel_w, float *w)
+{
+    int32_t i, j;
+    POETC_UNROLL_3
+    for (i = 0; i < kernel_h; i++) {
+        POETC_UNROLL_3
+        for (j = 0; j < kernel_w; j++)
+            w[i * kernel_w + j] = f->weight[i * f->row_step + j * f->step];
+    }
+}
+
+/* Four pixels of a result, or `count` of them. */
+static inline void put_pixels(const float *pixels, float *y, int32_t step, int32_t count)
+{
+    for (; count > 0; count--, y += step)
+        *y = *pixels++;
+}
+
+/* A block of LANES pixels: their sums, what a tap adds to them, and where they go. */
+#if POETC_LANES == 1
+#define SUMS(s, value) float s##0 = (value), s##1 = s##0, s##2 = s##0, s##3 = s##0
+#define TAP(v, x)                                                                                                      \
+    const float *x##_at = (x);                                                                                         \
+    POETC_QUAD_B(v);                                                                                                   \
+    POETC_LOAD_QUAD(v, x##_at)
+#define ADD(s, v, w)                                                                                                   \
+    do {                                                                                                               \
+        POETC_MULTIPLY_ADD(s##0, v##0, w);                                                                             \
+        POETC_MULTIPLY_ADD(s##1, v##1, w);                                                                             \
+        POETC_MULTIPLY_ADD(s##2, v##2, w);                                                                             \
+        POETC_MULTIPLY_ADD(s##3, v##3, w);                                                                             \
+    } while (0)
+#define PUT(y, s) ((y)[0] = s##0, (y)[1] = s##1, (y)[2] = s##2, (y)[3] = s##3)
+#else
+#define SUMS(s, value) poetc_vector s = (poetc_vector){0} + (value)
+#define TAP(v, x) const poetc_vector v = poetc_vector_load(x)
+#define ADD(s, v, w) POETC_ADD_SCALED(s, v, w)
+#define PUT(y, s) poetc_vector_store(y, s)
+#endif
+
+#endif

@@ -1,0 +1,317 @@
+/* Depthwise convolution on Helium: eight vector registers, and core registers for the weights. GCC would spend them on addresses:
+ * hence the assembly. */
+#ifndef POETC_DEPTHWISE_HELIUM_H
+#define POETC_DEPTHWISE_HELIUM_H
+
+#include "poetc_depthwise.h"
+
+#define MOST_TAPS 5 /* of a filter's side */
+
+/* What the loops below load into core registers at once: r0 to r12; r7, which GCC may need for its frame, is put aside. */
+typedef struct {
+    float w[9];
+    const float *x;
+    int32_t x_step; /* bytes */
+    float *y;
+    int32_t y_step; /* bytes */
+    float bias;
+} slide;
+
+/* Four columns of 4 `blocks` rows under a 3 x 3 filter, from the top down. */
+static inline void slide_down(const slide *s, int32_t blocks)
+{
+    register const slide *at __asm__("r0") = s;
+    register int32_t count __asm__("lr") = blocks;
+#define LOAD "vldrw.u32 q0, [r9]\n\tvldrw.u32 q1, [r9, #4]\n\tvldrw.u32 q2, [r9, #8]\n\tadd r9, r9, r10\n\t"
+#define TOP(a) "vfma.f32 " a ", q0, r0\n\tvfma.f32 " a ", q1, r1\n\tvfma.f32 " a ", q2, r2\n\t"
+#define MIDDLE(a) "vfma.f32 " a ", q0, r3\n\tvfma.f32 " a ", q1, r4\n\tvfma.f32 " a ", q2, r5\n\t"
+#define BOTTOM(a)                                                                                                      \
+    "vfma.f32 " a ", q0, r6\n\tvfma.f32 " a ", q1, r7\n\tvfma.f32 " a ", q2, r8\n\tvstrw.32 " a ", [r11]\n\t"          \
+    "add r11, r11, r12\n\t"
+    __asm__ volatile("push {r7}\n\t"
+                     "ldr r1, [r0, #52]\n\tvdup.32 q7, r1\n\t"
+                     "ldmia r0, {r0-r12}\n\t"
+                     "1:\n\t"
+                     "vmov q3, q7\n\t" LOAD TOP("q3")
+                     "vmov q4, q7\n\t" LOAD MIDDLE("q3") TOP("q4")
+                     "vmov q5, q7\n\t" LOAD BOTTOM("q3") MIDDLE("q4") TOP("q5")
+                     "vmov q6, q7\n\t" LOAD BOTTOM("q4") MIDDLE("q5") TOP("q6")
+                     LOAD BOTTOM("q5") MIDDLE("q6")
+                     LOAD BOTTOM("q6")
+                     "sub r9, r9, r10, lsl #1\n\t"
+                     "le lr, 1b\n\t"
+                     "pop {r7}"
+                     : "+r"(at), "+r"(count)
+                     :
+                     : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r9", "r10", "r11", "r12", "q0", "q1", "q2", "q3", "q4", "q5", "q6",
+                       "q7", "memory");
+#undef LOAD
+#undef TOP
+#undef MIDDLE
+#undef BOTTOM
+}
+
+/* A row of 4 `blocks` pixels under a 3 x 3 filter that takes every other column, from left to right. */
+static inline void slide_pairs(const slide *s, int32_t blocks)
+{
+    static const uint32_t third[4] = {8, 16, 24, 32};
+    const uint32x4_t offsets = vld1q_u32(third);
+    register const slide *at __asm__("r0") = s;
+    register int32_t count __asm__("lr") = blocks;
+#define ROW(x, u, v, w)                                                                                                \
+    "vld20.32 {q0, q1}, [" x "]\n\tvldrw.u32 q2, [" x ", q6]\n\tvld21.32 {q0, q1}, [" x "]!\n\t"                        \
+    "vfma.f32 q3, q0, " u "\n\tvfma.f32 q3, q1, " v "\n\tvfma.f32 q3, q2, " w "\n\t"
+    __asm__ volatile("push {r7}\n\t"
+                     "vmov q6, %q[offsets]\n\t"
+                     "ldr r1, [r0, #52]\n\tvdup.32 q7, r1\n\t"
+                     "ldmia r0, {r0-r11}\n\t"
+                     "add r10, r9, r10\n\t"
+                     "rsb r12, r9, r10, lsl #1\n\t"
+                     "1:\n\t"
+                     "vmov q3, q7\n\t" ROW("r9", "r0", "r1", "r2") ROW("r10", "r3", "r4", "r5") ROW("r12", "r6", "r7", "r8")
+                     "vstrw.32 q3, [r11], #16\n\t"
+                     "le lr, 1b\n\t"
+                     "pop {r7}"
+                     : "+r"(at), "+r"(count)
+                     : [offsets] "w"(offsets)
+                     : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r9", "r10", "r11", "r12", "q0", "q1", "q2", "q3", "q6", "q7",
+                       "memory");
+#undef ROW
+}
+
+/* One column of 4 `blocks` rows under a 3 x 3 filter, four rows at a time. */
+static inline void slide_column(const slide *s, int32_t blocks)
+{
+    const uint32x4_t lines = vidupq_n_u32(0, 1);
+    uint32x4_t x = vaddq_n_u32(vmulq_n_u32(lines, (uint32_t)s->x_step), (uint32_t)s->x);
+    uint32x4_t y = vaddq_n_u32(vmulq_n_u32(lines, (uint32_t)s->y_step), (uint32_t)s->y);
+    register const slide *at __asm__("r0") = s;
+    register int32_t count __asm__("lr") = blocks;
+#define ROW(x, u, v, w)                                                                                                \
+    "vldrw.u32 q0, [" x "]\n\tvldrw.u32 q1, [" x ", #4]\n\tvldrw.u32 q2, [" x ", #8]\n\t"                                \
+    "vfma.f32 q3, q0, " u "\n\tvfma.f32 q3, q1, " v "\n\tvfma.f32 q3, q2, " w "\n\t"
+    __asm__ volatile("push {r7}\n\t"
+                     "ldr r1, [r0, #52]\n\tvdup.32 q7, r1\n\t"
+                     "ldmia r0, {r0-r12}\n\t"
+                     "lsl r9, r10, #2\n\tlsl r12, r12, #2\n\t"
+                     "1:\n\t"
+                     "vmov q3, q7\n\t" ROW("%q[x]", "r0", "r1", "r2")
+                     "vadd.i32 q6, %q[x], r10\n\t" ROW("q6", "r3", "r4", "r5")
+                     "vadd.i32 q6, q6, r10\n\t" ROW("q6", "r6", "r7", "r8")
+                     "vstrw.32 q3, [%q[y]]\n\t"
+                     "vadd.i32 %q[x], %q[x], r9\n\tvadd.i32 %q[y], %q[y], r12\n\t"
+                     "le lr, 1b\n\t"
+                     "pop {r7}"
+                     : "+r"(at), "+r"(count), [x] "+w"(x), [y] "+w"(y)
+                     :
+                     : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r9", "r10", "r11", "r12", "q0", "q1", "q2", "q3", "q6", "q7", "memory");
+#undef ROW
+}
+
+/* The gradient of the input under a 3 x 3 filter and strides of two: of 4 `blocks` columns of two rows of gy (x), what they give to
+ * twice as many of two rows of gx (y). The first row (column) takes one tap, the second two. */
+static inline void slide_apart(const slide *s, int32_t blocks)
+{
+    register const slide *at __asm__("r0") = s;
+    register int32_t count __asm__("lr") = blocks;
+    __asm__ volatile("push {r7}\n\t"
+                     "ldr r1, [r0, #52]\n\tvdup.32 q7, r1\n\t"
+                     "ldmia r0, {r0-r12}\n\t"
+                     "add r10, r9, r10\n\tadd r12, r11, r12\n\t"
+                     "1:\n\t"
+                     "vldrw.u32 q0, [r9], #4\n\tvmov q2, q7\n\tvldrw.u32 q1, [r9], #12\n\tvmov q3, q7\n\t"
+                     "vfma.f32 q2, q0, r4\n\tvfma.f32 q3, q0, r5\n\tvfma.f32 q3, q1, r3\n\t"
+                     "vst20.32 {q2, q3}, [r11]\n\tvst21.32 {q2, q3}, [r11]!\n\t"
+                     "vmov q4, q7\n\tvmov q5, q7\n\t"
+                     "vfma.f32 q4, q0, r7\n\tvfma.f32 q5, q0, r8\n\tvldrw.u32 q0, [r10], #4\n\t"
+                     "vfma.f32 q5, q1, r6\n\tvldrw.u32 q1, [r10], #12\n\t"
+                     "vfma.f32 q4, q0, r1\n\tvfma.f32 q5, q0, r2\n\tvfma.f32 q5, q1, r0\n\t"
+                     "vst20.32 {q4, q5}, [r12]\n\tvst21.32 {q4, q5}, [r12]!\n\t"
+                     "le lr, 1b\n\t"
+                     "pop {r7}"
+                     : "+r"(at), "+r"(count)
+                     :
+                     : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r9", "r10", "r11", "r12", "q0", "q1", "q2", "q3", "q4", "q5", "q7",
+                       "memory");
+}
+
+/* A tile of four rows and columns, of which `rows` and `width` are pixels. */
+static void slide_tile(slide *s, float *y, int32_t y_row, int32_t rows, int32_t width)
+{
+    float tile[16];
+    int32_t i, r;
+    s->y = tile, s->y_step = 16;
+    slide_down(s, 1);
+    for (r = 0; r < rows && r < 4; r++, y += y_row)
+        for (i = 0; i < width && i < 4; i++)
+            y[i] = tile[4 * r + i];
+}
+
+/* `rows` rows under a 3 x 3 filter without strides and dilation. A strip that is lower than a tile is read beyond its end, for
+ * nothing. */
+POETC_APART void correlate_columns(const filter *f, const float *from, int32_t rows)
+{
+    slide s;
+    int32_t at, blocks = rows / 4, step;
+    load_weights(f, 3, 3, s.w);
+    s.bias = f->bias;
+    s.x_step = 4 * f->s->row;
+    for (at = 0; at < f->width; at += step) {
+        const int32_t left = f->width - at;
+        step = 4;
+        s.x = from + at;
+        if (rows < 4) {
+            slide_tile(&s, f->y + at, f->y_row, rows, left);
+            continue;
+        }
+        s.y = f->y + at, s.y_step = 4 * f->y_row;
+        if (left < 3 || f->width < 4) {
+            slide_column(&s, blocks);
+            step = 1;
+        } else {
+            if (left == 3) /* once more the column before */
+                s.x--, s.y--;
+            slide_down(&s, blocks);
+        }
+        if (rows % 4) { /* the last four rows overlap those before */
+            s.x += (ptrdiff_t)(rows - 4) * f->s->row, s.y += (ptrdiff_t)(rows - 4) * f->y_row;
+            if (step == 1)
+                slide_column(&s, 1);
+            else
+                slide_down(&s, 1);
+        }
+    }
+}
+
+/* `rows` rows under a 3 x 3 filter with a stride of two along the row. */
+POETC_APART void correlate_pairs(const filter *f, const float *from, int32_t rows, int32_t stride_h)
+{
+    const int32_t left = f->width % 4, whole = f->width - left;
+    float *y = f->y, tile[4];
+    int32_t i;
+    slide s;
+    load_weights(f, 3, 3, s.w);
+    s.bias = f->bias;
+    s.x_step = 4 * f->down * f->s->row;
+    for (; rows > 0; rows--, from += stride_h * f->s->row, y += f->y_row) {
+        if (whole) {
+            s.x = from, s.y = y;
+            slide_pairs(&s, f->width / 4);
+        }
+        if (left) {
+            s.x = from + 2 * whole, s.y = tile;
+            slide_pairs(&s, 1);
+            for (i = 0; i < left; i++)
+                y[whole + i] = tile[i];
+        }
+    }
+}
+
+/* `rows` rows under any filter of at most MOST_TAPS rows and columns side by side, four pixels at a time. */
+POETC_APART void correlate_windows(const filter *f, const float *from, int32_t rows, int32_t stride_h, int32_t stride_w)
+{
+    const ptrdiff_t row = f->s->row, down = (ptrdiff_t)f->down * row;
+    const uint32x4_t apart = vmulq_n_u32(vidupq_n_u32(0, 1), 4u * (uint32_t)stride_w);
+    const uint32x4_t put = vmulq_n_u32(vidupq_n_u32(0, 1), 4u * (uint32_t)f->y_step);
+    float w[MOST_TAPS * MOST_TAPS], *y = f->y;
+    int32_t left, kh, kw;
+    load_weights(f, f->kernel_h, f->kernel_w, w);
+    for (; rows > 0; rows--, from += stride_h * row, y += f->y_row) {
+        const float *x = from;
+        float *at = y;
+        for (left = f->width; left > 0; left -= 8, x += 8 * stride_w, at += 8 * f->y_step) {
+            const float *line = x, *weight = w;
+            float32x4_t low = vdupq_n_f32(f->bias), high = low, v, u;
+            for (kh = f->kernel_h; kh > 0; kh--, line += down) {
+                const float *tap = line, *other = line + 8;
+                if (stride_w == 1) {
+                    for (kw = f->kernel_w; kw > 0; kw--) {
+                        __asm__("vldrw.u32 %q0, [%2, #16]\n\tvldrw.u32 %q1, [%2], #4"
+                                : "=&w"(u), "=&w"(v), "+r"(tap)
+                                : "m"(*(const float(*)[8])tap));
+                        low = vfmaq_n_f32(low, v, *weight), high = vfmaq_n_f32(high, u, *weight), weight++;
+                    }
+                } else {
+                    for (kw = f->kernel_w; kw > 0; kw--, tap++, other++, weight++) {
+                        low = vfmaq_n_f32(low, vldrwq_gather_offset_f32(tap, apart), *weight);
+                        high = vfmaq_n_f32(high, vldrwq_gather_offset_f32(other, apart), *weight);
+                    }
+                }
+            }
+            vstrwq_scatter_offset_p_f32(at, put, low, vctp32q((uint32_t)left));
+            if (left > 4)
+                vstrwq_scatter_offset_p_f32(at + 4 * f->y_step, put, high, vctp32q((uint32_t)left - 4));
+        }
+    }
+}
+
+/* `rows` rows of a result, if there are loops for the filter; returns whether there are. `stride_w`: of the strip's columns. */
+static int correlate_fast(const filter *f, const float *from, int32_t rows, int32_t stride_h, int32_t stride_w)
+{
+    const int is_3x3 = f->kernel_h == 3 && f->kernel_w == 3 && f->across == 1 && f->y_step == 1;
+    if (f->across != 1 || f->kernel_h > MOST_TAPS || f->kernel_w > MOST_TAPS || f->s->phases != 1)
+        return 0;
+    if (is_3x3 && stride_w == 2)
+        correlate_pairs(f, from, rows, stride_h);
+    else if (is_3x3 && stride_w == 1 && stride_h == 1 && f->down == 1 && (rows >= 4 || (4 - rows) * f->s->row + 6 <= f->s->slack))
+        correlate_columns(f, from, rows);
+    else
+        correlate_windows(f, from, rows, stride_h, stride_w);
+    return 1;
+}
+
+/* `pairs` rows of `blocks` tiles. */
+POETC_APART void gather_tiles(const float *g, ptrdiff_t row, const float *weight, float bias, float *y, ptrdiff_t width, int32_t pairs,
+                              int32_t blocks)
+{
+    slide s;
+    int32_t i;
+    for (i = 0; i < 9; i++)
+        s.w[i] = weight[i];
+    s.x = g, s.x_step = 4 * (int32_t)row, s.y = y, s.y_step = 4 * (int32_t)width, s.bias = bias;
+    for (; pairs > 0; pairs--, s.x += row, s.y += 2 * width)
+        slide_apart(&s, blocks);
+}
+
+/* Sums of three taps side by side over a strip that is one long row. */
+POETC_APART void add_three_taps(const float *x, const float *gy, int32_t count, float *gw)
+{
+    poetc_f4 a = POETC_F4_ZERO, b = a, c = a, g, p;
+    int32_t blocks = count / 4;
+    __asm__ volatile("dls lr, %[n]\n"
+                     "1:\tvldrw.u32 %q[g], [%[gy]], #16\n\t"
+                     "vldrw.u32 %q[p], [%[x]], #4\n\tvfma.f32 %q[a], %q[g], %q[p]\n\t"
+                     "vldrw.u32 %q[p], [%[x]], #4\n\tvfma.f32 %q[b], %q[g], %q[p]\n\t"
+                     "vldrw.u32 %q[p], [%[x]], #8\n\tvfma.f32 %q[c], %q[g], %q[p]\n\t"
+                     "le lr, 1b"
+                     : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [g] "=&w"(g), [p] "=&w"(p), [x] "+r"(x), [gy] "+r"(gy)
+                     : [n] "r"(blocks)
+                     : "lr", "memory");
+    gw[0] += poetc_f4_total(a);
+    gw[1] += poetc_f4_total(b);
+    gw[2] += poetc_f4_total(c);
+}
+
+/* The same under a stride of two: `rows` rows of `width` floats of gy, a multiple of four, and of x, `step` floats apart. */
+POETC_APART void add_three_pairs(const float *x, ptrdiff_t step, const float *gy, int32_t rows, int32_t width, float *gw)
+{
+    static const uint32_t third[4] = {8, 16, 24, 32};
+    const uint32x4_t offsets = vld1q_u32(third);
+    poetc_f4 a = POETC_F4_ZERO, b = a, c = a;
+    for (; rows > 0; rows--, x += step - 2 * width) {
+        __asm__ volatile("dls lr, %[n]\n"
+                         "1:\tvldrw.u32 q3, [%[gy]], #16\n\t"
+                         "vldrw.u32 q2, [%[x], %q[offsets]]\n\t"
+                         "vld20.32 {q0, q1}, [%[x]]\n\tvfma.f32 %q[c], q3, q2\n\tvld21.32 {q0, q1}, [%[x]]!\n\t"
+                         "vfma.f32 %q[a], q3, q0\n\tvfma.f32 %q[b], q3, q1\n\t"
+                         "le lr, 1b"
+                         : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [x] "+r"(x), [gy] "+r"(gy)
+                         : [n] "r"(width / 4), [offsets] "w"(offsets)
+                         : "lr", "q0", "q1", "q2", "q3", "memory");
+    }
+    gw[0] += poetc_f4_total(a);
+    gw[1] += poetc_f4_total(b);
+    gw[2] += poetc_f4_total(c);
+}
+
+#endif
