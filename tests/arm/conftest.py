@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -82,11 +83,20 @@ def bits(run: Run) -> Bits:
 Solve = Callable[..., Solved]
 
 
+def windows(networks: ModuleType) -> Any:
+    """Depthwise convolutions for which there are loops of their own: 3 x 3 and 5 x 5, strides, padded or not."""
+    net = networks.Network("windows", 28).conv(4, kernel=1)
+    for kernel, stride, padded in ((3, 2, True), (5, 1, True), (5, 2, True), (3, 1, True), (3, 2, False), (3, 3, True)):
+        net.conv(4, kernel, stride=stride, group=4, padded=padded)
+    return net.dense(networks.CLASSES)
+
+
 @pytest.fixture(scope="session")
 def solve(tmp_path_factory: pytest.TempPathFactory) -> Solve:
     """solve(network, batch, device, budget): made once a session."""
     directory = tmp_path_factory.mktemp("networks")
     networks, done = load_networks(), {}
+    networks.NETWORKS["windows"] = lambda: windows(networks)
 
     def make(network: str, batch: int, device: str, budget: str) -> Solved:
         key = (network, batch, device, budget)

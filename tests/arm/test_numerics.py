@@ -68,3 +68,19 @@ def test_fast_numerics_keep_the_bits_of_keep_all(board: str, solve: Solve, tmp_p
         run = execute(firmware, solved.batches(2))
         digests.add((run.losses, run.state_sha256))
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize("board", ["mps2-an385", "mps2-an386", "mps3-an547"])
+def test_depthwise_windows_have_the_same_bits(board: str, solve: Solve, tmp_path: Path) -> None:
+    solved = solve("windows", 2, "qemu-mps2-an386", "100%")
+    run = solved.on_board(board, tmp_path, 2, gradients=True)
+    assert bits(run) == solved.on_host(2)
+
+
+@pytest.mark.parametrize("network", ["windows", "lenet5", "resnet"])
+def test_helium_trains_as_the_host_does(network: str, solve: Solve, tmp_path: Path) -> None:
+    """Up to rounding: kernels of their own, in assembly."""
+    solved = solve(network, 2, "qemu-mps3-an547", "100%")
+    firmware = build_firmware(solved.program, solved.values, "mps3-an547", tmp_path, numerics="fast")
+    run = execute(firmware, solved.batches(4))
+    assert run.losses == pytest.approx(solved.on_host(4).losses, rel=2e-5)

@@ -33,6 +33,15 @@ LARGE = [
             ((1, 3, 8, 16), (3, 1, 3, 3), {"group": 3, "strides": (1, 2), "pads": (1, 3, 1, 1)}),
             ((2, 2, 14, 16), (2, 1, 3, 3), {"group": 2, "strides": (1, 2), "pads": (3, 0, 2, 3)}),
             ((1, 2, 9, 16), (2, 1, 3, 3), {"group": 2, "strides": (2, 2), "pads": (0, 1, 1, 6)}),
+            # windows of five columns; strides whose phases see few taps, or none; the first pixel of two taps or one
+            ((2, 2, 11, 23), (2, 1, 5, 5), {"group": 2, "pads": (2, 2, 2, 2)}),
+            ((1, 2, 13, 19), (2, 1, 5, 5), {"group": 2, "strides": (2, 2), "pads": (2, 1, 2, 3)}),
+            ((2, 2, 15, 22), (2, 1, 5, 3), {"group": 2, "strides": (2, 2), "pads": (1, 1, 2, 1)}),
+            ((2, 2, 21, 18), (2, 1, 3, 3), {"group": 2, "strides": (2, 2), "pads": (0, 0, 1, 1)}),
+            ((1, 2, 9, 35), (2, 1, 3, 3), {"group": 2, "strides": (2, 2), "pads": (1, 2, 1, 2)}),
+            ((2, 2, 7, 5), (2, 1, 7, 3), {"group": 2, "strides": (3, 1), "pads": (1, 0, 0, 1)}),
+            ((1, 2, 8, 9), (2, 1, 2, 2), {"group": 2, "strides": (3, 3), "pads": (0, 1, 1, 0)}),
+            ((1, 2, 7, 12), (2, 1, 3, 3), {"group": 2, "strides": (3, 2), "dilations": (3, 2), "pads": (2, 4, 3, 1)}),
             # columns of one pixel: what is copied four at a time would reach beyond the next row
             ((2, 2, 5, 1), (2, 1, 3, 3), {"group": 2, "strides": (3, 3), "pads": (2, 2, 1, 1)}),
             ((2, 2, 6, 1), (2, 1, 3, 1), {"group": 2}),

@@ -39,7 +39,7 @@ static channel channel_of(const poetc_call *call, int32_t c)
         }                                                                                                              \
     } while (0)
 
-#if defined(POETC_WIDE_MATH)
+#if POETC_LANES > 1
 #define WIDE_ROW(result_of_vector)                                                                                     \
     for (; i + POETC_LANES <= pixels; i += POETC_LANES) {                                                              \
         const poetc_vector normal = (poetc_vector_load(x + i) - t.centre) * t.factor + t.shift;                        \

@@ -20,31 +20,20 @@ POETC_INLINE poetc_vector poetc_clampv(poetc_vector x, float low, float high)
 }
 #endif
 
-#define POETC_ZEROS ((poetc_vector){0})
-
 #define POETC_RELU(x, p) ((x) <= 0.0f ? 0.0f : (x)) /* a NaN stays visible */
-#define POETC_RELU_V(x, p) poetc_choose((x) <= 0.0f, POETC_ZEROS, x)
 #define POETC_RELU_GRAD(s, g, p) ((s) > 0.0f ? (g) : 0.0f)
-#define POETC_RELU_GRAD_V(s, g, p) poetc_choose((s) > 0.0f, g, POETC_ZEROS)
 
 /* p = alpha */
 #define POETC_LEAKY_RELU(x, p) ((x) > 0.0f ? (x) : (x) * (p)[0])
-#define POETC_LEAKY_RELU_V(x, p) poetc_choose((x) > 0.0f, x, (x) * (p)[0])
 #define POETC_LEAKY_RELU_GRAD(s, g, p) ((s) > 0.0f ? (g) : (p)[0] * (g))
-#define POETC_LEAKY_RELU_GRAD_V(s, g, p) poetc_choose((s) > 0.0f, g, (p)[0] * (g))
 
 /* p = min, max */
 #define POETC_CLIP(x, p) poetc_clamp(x, (p)[0], (p)[1])
-#define POETC_CLIP_V(x, p) poetc_clampv(x, (p)[0], (p)[1])
 #define POETC_CLIP_GRAD(s, g, p) (((s) > (p)[0]) & ((s) < (p)[1]) ? (g) : 0.0f)
-#define POETC_CLIP_GRAD_V(s, g, p) poetc_choose(((s) > (p)[0]) & ((s) < (p)[1]), g, POETC_ZEROS)
 
 #define POETC_HARD_SWISH(x, p) ((x) * poetc_clamp((x) / 6.0f + 0.5f, 0.0f, 1.0f))
-#define POETC_HARD_SWISH_V(x, p) ((x) * poetc_clampv((x) / 6.0f + 0.5f, 0.0f, 1.0f))
 #define POETC_HARD_SWISH_GRAD(s, g, p) \
     ((s) <= -3.0f ? 0.0f * (g) : (s) >= 3.0f ? (g) : ((s) / 3.0f + 0.5f) * (g))
-#define POETC_HARD_SWISH_GRAD_V(s, g, p)                                                                               \
-    poetc_choose((s) <= -3.0f, 0.0f * (g), poetc_choose((s) >= 3.0f, g, ((s) / 3.0f + 0.5f) * (g)))
 
 #define POETC_SILU_SLOPE(x, s) ((s) * (1.0f + (x) * (1.0f - (s))))
 
@@ -63,8 +52,49 @@ POETC_INLINE poetc_vector poetc_silu_slopev(poetc_vector x)
 #endif
 
 #define POETC_SILU(x, p) ((x) * poetc_sigmoidf(x))
-#define POETC_SILU_V(x, p) ((x) * poetc_sigmoidv(x))
 #define POETC_SILU_GRAD(s, g, p) (poetc_silu_slope(s) * (g))
+
+#if defined(POETC_HELIUM)
+/* A vector's functions: lanes are chosen by predicates; what needs a division or an exponential goes lane by lane. */
+#define POETC_RELU_V(x, p) vpselq_f32(vdupq_n_f32(0.0f), x, vcmpleq_n_f32(x, 0.0f))
+#define POETC_RELU_GRAD_V(s, g, p) vpselq_f32(g, vdupq_n_f32(0.0f), vcmpgtq_n_f32(s, 0.0f))
+#define POETC_LEAKY_RELU_V(x, p) vpselq_f32(x, vmulq_n_f32(x, (p)[0]), vcmpgtq_n_f32(x, 0.0f))
+#define POETC_LEAKY_RELU_GRAD_V(s, g, p) vpselq_f32(g, vmulq_n_f32(g, (p)[0]), vcmpgtq_n_f32(s, 0.0f))
+#define POETC_CLIP_V(x, p)                                                                                             \
+    vpselq_f32(vdupq_n_f32((p)[0]), vpselq_f32(vdupq_n_f32((p)[1]), x, vcmpgtq_n_f32(x, (p)[1])), vcmpltq_n_f32(x, (p)[0]))
+#define POETC_CLIP_GRAD_V(s, g, p)                                                                                     \
+    vpselq_f32(g, vdupq_n_f32(0.0f), (mve_pred16_t)(vcmpgtq_n_f32(s, (p)[0]) & vcmpltq_n_f32(s, (p)[1])))
+
+#define POETC_BY_LANE(name, parameters, value)                                                                         \
+    static inline poetc_vector poetc_##name##_v parameters                                                             \
+    {                                                                                                                  \
+        float lanes[4];                                                                                                \
+        int i;                                                                                                         \
+        for (i = 0; i < 4; i++)                                                                                        \
+            lanes[i] = value;                                                                                          \
+        return poetc_vector_load(lanes);                                                                               \
+    }
+POETC_BY_LANE(hard_swish, (poetc_vector x), POETC_HARD_SWISH(x[i], NULL))
+POETC_BY_LANE(hard_swish_grad, (poetc_vector s, poetc_vector g), POETC_HARD_SWISH_GRAD(s[i], g[i], NULL))
+POETC_BY_LANE(silu, (poetc_vector x), POETC_SILU(x[i], NULL))
+POETC_BY_LANE(silu_grad, (poetc_vector s, poetc_vector g), POETC_SILU_GRAD(s[i], g[i], NULL))
+#define POETC_HARD_SWISH_V(x, p) poetc_hard_swish_v(x)
+#define POETC_HARD_SWISH_GRAD_V(s, g, p) poetc_hard_swish_grad_v(s, g)
+#define POETC_SILU_V(x, p) poetc_silu_v(x)
+#define POETC_SILU_GRAD_V(s, g, p) poetc_silu_grad_v(s, g)
+#else
+#define POETC_ZEROS ((poetc_vector){0})
+#define POETC_RELU_V(x, p) poetc_choose((x) <= 0.0f, POETC_ZEROS, x)
+#define POETC_RELU_GRAD_V(s, g, p) poetc_choose((s) > 0.0f, g, POETC_ZEROS)
+#define POETC_LEAKY_RELU_V(x, p) poetc_choose((x) > 0.0f, x, (x) * (p)[0])
+#define POETC_LEAKY_RELU_GRAD_V(s, g, p) poetc_choose((s) > 0.0f, g, (p)[0] * (g))
+#define POETC_CLIP_V(x, p) poetc_clampv(x, (p)[0], (p)[1])
+#define POETC_CLIP_GRAD_V(s, g, p) poetc_choose(((s) > (p)[0]) & ((s) < (p)[1]), g, POETC_ZEROS)
+#define POETC_HARD_SWISH_V(x, p) ((x) * poetc_clampv((x) / 6.0f + 0.5f, 0.0f, 1.0f))
+#define POETC_HARD_SWISH_GRAD_V(s, g, p)                                                                               \
+    poetc_choose((s) <= -3.0f, 0.0f * (g), poetc_choose((s) >= 3.0f, g, ((s) / 3.0f + 0.5f) * (g)))
+#define POETC_SILU_V(x, p) ((x) * poetc_sigmoidv(x))
 #define POETC_SILU_GRAD_V(s, g, p) (poetc_silu_slopev(s) * (g))
+#endif
 
 #endif

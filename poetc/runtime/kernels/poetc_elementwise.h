@@ -68,19 +68,25 @@
         return POETC_OK;                                                                                               \
     }
 
-/* The same with whole vectors, where there are any: `wide` is the expression in vectors. */
-#if defined(POETC_WIDE_MATH)
-#define POETC_WIDE(...)                                                                                                \
+/* The same with whole vectors: `wide` is the expression in vectors, `vectors` where there are any: POETC_WIDE for elementary
+ * functions, POETC_CHOICE where a lane is only chosen, which Helium can too. */
+#if POETC_LANES > 1
+#define POETC_CHOICE(...)                                                                                              \
     for (; i + POETC_LANES <= count; i += POETC_LANES) {                                                               \
         poetc_vector result;                                                                                           \
         __VA_ARGS__                                                                                                    \
         poetc_vector_store(output + i, result);                                                                        \
     }
 #else
+#define POETC_CHOICE(...)
+#endif
+#if defined(POETC_WIDE_MATH)
+#define POETC_WIDE(...) POETC_CHOICE(__VA_ARGS__)
+#else
 #define POETC_WIDE(...)
 #endif
 
-#define POETC_UNARY_WIDE(name, expression, wide)                                                                       \
+#define POETC_UNARY_WIDE(name, vectors, expression, wide)                                                               \
     int poetc_op_##name(const poetc_call *call);                                                                       \
     int poetc_op_##name(const poetc_call *call)                                                                        \
     {                                                                                                                  \
@@ -89,7 +95,7 @@
         int32_t i = POETC_BEGIN(call->share, call->ints[0], 16), count = POETC_END(call->share, call->ints[0], 16);    \
         (void)p;                                                                                                       \
         POETC_THREADED_OVER(poetc_op_##name, call, call->ints[0]);                                                     \
-        POETC_WIDE({                                                                                                   \
+        vectors({                                                                                                      \
             const poetc_vector x = poetc_vector_load(input + i);                                                       \
             result = (wide);                                                                                           \
         })                                                                                                             \
@@ -100,7 +106,7 @@
         return POETC_OK;                                                                                               \
     }
 
-#define POETC_UNARY_GRAD_WIDE(name, expression, wide)                                                                  \
+#define POETC_UNARY_GRAD_WIDE(name, vectors, expression, wide)                                                          \
     int poetc_op_##name##_grad(const poetc_call *call);                                                                \
     int poetc_op_##name##_grad(const poetc_call *call)                                                                 \
     {                                                                                                                  \
@@ -109,7 +115,7 @@
         int32_t i = POETC_BEGIN(call->share, call->ints[0], 16), count = POETC_END(call->share, call->ints[0], 16);    \
         (void)p;                                                                                                       \
         POETC_THREADED_OVER(poetc_op_##name##_grad, call, call->ints[0]);                                              \
-        POETC_WIDE({                                                                                                   \
+        vectors({                                                                                                      \
             const poetc_vector s = poetc_vector_load(saved + i), g = poetc_vector_load(gradient + i);                  \
             result = (wide);                                                                                           \
         })                                                                                                             \

@@ -1,7 +1,7 @@
 /* Element-wise mathematics and its gradients (poetc/ops/unary.py). */
 #include "poetc_elementwise.h"
 
-POETC_UNARY_WIDE(exp, poetc_expf(x), poetc_expv(x))
+POETC_UNARY_WIDE(exp, POETC_WIDE, poetc_expf(x), poetc_expv(x))
 POETC_UNARY_GRAD(exp, s * g)
 
 POETC_UNARY(sqrt, poetc_sqrtf(x))
@@ -23,8 +23,8 @@ POETC_UNARY_GRAD(abs, sign(s) * g)
 
 #define TWO_OVER_SQRT_PI 1.1283792f
 
-POETC_UNARY_WIDE(erf, poetc_erff(x), poetc_erfv(x))
-POETC_UNARY_GRAD_WIDE(erf, TWO_OVER_SQRT_PI * poetc_expf(-s * s) * g, TWO_OVER_SQRT_PI * poetc_expv(-s * s) * g)
+POETC_UNARY_WIDE(erf, POETC_WIDE, poetc_erff(x), poetc_erfv(x))
+POETC_UNARY_GRAD_WIDE(erf, POETC_WIDE, TWO_OVER_SQRT_PI * poetc_expf(-s * s) * g, TWO_OVER_SQRT_PI * poetc_expv(-s * s) * g)
 
 POETC_UNARY(sin, poetc_sinf(x))
 POETC_UNARY_GRAD(sin, poetc_cosf(s) * g)
