@@ -157,26 +157,70 @@ def read(path: Path) -> dict[tuple[str, ...], dict[str, str]]:
         return {tuple(row[field] for field in FIELDS[:5]): row for row in csv.DictReader(file)}
 
 
-def table(rows: list[dict[str, str]]) -> str:
-    """Markdown: a line a network and setting, a column a budget: gap of the total (seconds), * if above the target."""
-    lines = ["| network (batch) | device, deadline | " + " | ".join(BUDGETS) + " |", "|---" * (len(BUDGETS) + 2) + "|"]
-    groups: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
-    for row in rows:
-        key = (f"{row['network']} ({row['batch']})", f"{row['device']} {row['deadline']}".strip())
-        groups.setdefault(key, {})[row["budget"]] = row
-    for key, cells in groups.items():
-        lines.append("| " + " | ".join([*key, *(cell(cells.get(budget)) for budget in BUDGETS)]) + " |")
-    return "\n".join(lines) + "\n"
+def tables(rows: list[dict[str, str]]) -> str:
+    """Markdown: for every device and deadline a table with a line a network and a column a budget (see `cell`); then
+    what was measured beside it."""
+    settings = {setting_of(row): None for row in rows}
+    parts = []
+    for setting in sorted(settings, key=SETTINGS.index):
+        chosen = {(row["network"], row["budget"]): row for row in rows if setting_of(row) == setting}
+        parts += [
+            f"{setting}\n",
+            "| network (batch) | " + " | ".join(BUDGETS) + " |",
+            "|---" * (len(BUDGETS) + 1) + "|",
+        ]
+        for network, batch in NETWORKS:
+            cells = (cell(chosen.get((network, budget))) for budget in BUDGETS)
+            parts.append("| " + " | ".join([f"{network} ({batch})", *cells]) + " |")
+        parts += [
+            "",
+            "| network | operators | model, s | first schedule, s | RAM: smallest, none below, keep-all | s |",
+        ]
+        parts.append("|---" * 6 + "|")
+        parts += [about(network, [r for (n, _), r in chosen.items() if n == network]) for network, _ in NETWORKS]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def setting_of(row: dict[str, str]) -> str:
+    return row["device"] + (f":{row['deadline']}" if row["deadline"] else "")
 
 
 def cell(row: dict[str, str] | None) -> str:
+    """Gap of the total / of the overhead in per cent (seconds); * above the target, *p where packing put it there."""
     if row is None:
         return ""
     if not row["gap"]:
-        return row["status"]
-    gap = float(row["gap"])
-    mark = "" if gap <= TARGETS[row["budget"]] else "*"
-    return f"{gap:.3%}{mark} ({float(row['solved_s'] or row['total_s']):.0f} s)"
+        return f"{row['status']} ({float(row['total_s'] or 0):.0f} s)"
+    lost = row["unpacked_gap"] and float(row["unpacked_gap"]) <= TARGETS[row["budget"]]
+    mark = "" if not missed(row) else "\\*p" if lost else "\\*"
+    gap, overhead = (f"{100 * float(row[field]):.3g}" for field in ("gap", "overhead_gap"))
+    gaps = "optimal" if row["status"] == "optimal" else f"{gap}{mark} / {overhead}"
+    return f"{gaps} ({float(row['solved_s'] or row['total_s']):.0f} s)"
+
+
+def about(network: str, rows: list[dict[str, str]]) -> str:
+    """What rows of one network have in common, the slowest of them where they differ."""
+
+    def slowest(field: str, less: str = "") -> str:
+        seconds = [
+            float(r[field]) - (float(r[less]) if less else 0) for r in rows if r[field] and (r[less] if less else 1)
+        ]
+        return f"{max(seconds):.1f}" if seconds else ""
+
+    searched = next((r for r in rows if r["min_budget_s"]), None)
+    peak = next((r["keep_all_peak_bytes"] for r in rows if r["keep_all_peak_bytes"]), "")
+    ram = "" if searched is None else f"{searched['min_budget_bytes']}, {searched['min_budget_bound_bytes']}, {peak}"
+    operators = next((r["operators"] for r in rows if r["operators"]), "")
+    cells = [
+        network,
+        operators,
+        slowest("model_s"),
+        slowest("first_schedule_s", "model_s"),
+        ram,
+        slowest("min_budget_s"),
+    ]
+    return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
@@ -212,7 +256,7 @@ def main() -> None:
                 writer.writeheader()
             writer.writerow(row)
         print(" ".join(str(row.get(field, "")) for field in FIELDS), flush=True)
-    print(table(list(read(options.csv).values())))
+    print(tables(list(read(options.csv).values())))
 
 
 if __name__ == "__main__":
