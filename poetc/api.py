@@ -66,6 +66,7 @@ class _Solvable:
         objective: Literal["energy", "time"] | None = None,
         paging: bool = True,
         dma: bool = False,
+        state: Literal["auto", "ram", "store"] = "auto",
         solver: str = "poetc",
         time_limit_s: float = 60.0,
         gap: float = 0.0,
@@ -74,8 +75,8 @@ class _Solvable:
         progress: Progress = _silent,
     ) -> Solution:
         """The schedule of least energy (or time) in `budget`: bytes, "256kB" or "60%" (of the keep-all peak); by
-        default the device's RAM. `max_written`: the most that a step may write to the store. `objective` is by default
-        a problem file's own, and energy for a model. `fixed_order` keeps the model's order of operators. Raises
+        default the device's RAM. `max_written`: the most that a step may write to the store. `state`: where weights and
+        optimizer state live between steps. `objective` is by default a problem file's own, and energy for a model. `fixed_order` keeps the model's order of operators. Raises
         InfeasibleError, which says the smallest budget that works, and LimitError.
         """
         request = SolveRequest(
@@ -86,6 +87,7 @@ class _Solvable:
             objective=objective,
             paging=paging,
             dma=dma,
+            state=state,
             solver=solver,
             options=SolveOptions(time_limit_s=time_limit_s, gap=gap, seed=seed, fixed_order=fixed_order),
         )

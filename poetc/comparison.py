@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from poetc import solvers
+from poetc import homes, solvers
 from poetc.devices import build_problem, load_profile, parse_duration, parse_size
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UnsupportedProblemError, UsageError
 from poetc.files import replacing_directory
@@ -96,6 +96,7 @@ class CompareRequest:
     deadline: str | None = None
     objective: Literal["energy", "time"] | None = None  # None: the problem's own, energy for a model
     paging: bool = True
+    state: str = "auto"  # where state lives: the same for all solvers; see `poetc.homes.without_search`
     options: SolveOptions = dataclasses.field(default_factory=lambda: SolveOptions(time_limit_s=20.0))
 
 
@@ -112,7 +113,8 @@ def run(request: CompareRequest, on_cell: OnCell | None = None) -> Comparison:
     if not request.budgets:
         raise UsageError("--budgets is empty: give at least one, such as 60%")
     budgets = [parse_size(text, of=peak, option="--budgets") for text in request.budgets]
-    return compare(problem, budgets, request.names, request.options, on_cell)
+    state = "ram" if request.state == "auto" and request.model.source.suffix == ".json" else request.state
+    return compare(problem, budgets, request.names, request.options, on_cell, state)
 
 
 def compare(
@@ -121,6 +123,7 @@ def compare(
     names: Sequence[str] = (),
     options: SolveOptions | None = None,
     on_cell: OnCell | None = None,
+    state: str = "ram",
 ) -> Comparison:
     """Every solver at every budget, ours first. Raises UsageError for a solver that is not there."""
     known = solvers.available()
@@ -132,7 +135,7 @@ def compare(
     bounds: dict[int, int] = {}
     total = len(budgets) * len(chosen)
     for budget in dict.fromkeys(budgets):
-        at_budget = replace(problem, budget_bytes=budget)
+        at_budget = homes.without_search(replace(problem, budget_bytes=budget), state)
         for name in chosen:
             if on_cell is not None:
                 on_cell(len(rows), total, f"{name} at {budget} bytes")

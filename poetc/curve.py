@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from poetc import planning
+from poetc import homes, planning
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.scheduling import Problem, ScheduleError, verify
 from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions, Status
@@ -24,25 +24,42 @@ class Point:
     """The best that is known for a budget: a schedule with its proof, or why there is none. `solved`: by itself."""
 
     budget_bytes: int
-    schedule: Schedule | None
-    plan: MemoryPlan | None
+    placed: homes.Placed | None
     error: PoetcError | None
     seconds: float
     solved: bool
+
+    @property
+    def schedule(self) -> Schedule | None:
+        return None if self.placed is None else self.placed.schedule
+
+    @property
+    def plan(self) -> MemoryPlan | None:
+        return None if self.placed is None else self.placed.plan
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     budget_bytes: int
-    schedule: Schedule
-    plan: MemoryPlan
+    placed: homes.Placed
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.placed.schedule
 
 
 def solve_curve(
-    problem: Problem, budgets: Sequence[int], solver: str, options: SolveOptions, progress: Progress
+    problem: Problem,
+    budgets: Sequence[int],
+    solver: str,
+    options: SolveOptions,
+    progress: Progress,
+    state: str = "ram",
 ) -> list[Point]:
-    """A Point for each of `budgets`, in the order given. `options.time_limit_s` is that of one solve."""
-    curve = _Curve(problem, solver, options, progress)
+    """A Point for each of `budgets`, in the order given. `options.time_limit_s` is that of one solve; `state` as in
+    `poetc.homes`.
+    """
+    curve = _Curve(problem, solver, options, progress, state)
     order = visiting_order(sorted(set(budgets)))
     stop_at = time.monotonic() + options.time_limit_s * min(CURVE_COST, len(order))
     for left, budget in zip(range(len(order), 0, -1), order, strict=True):
@@ -67,7 +84,8 @@ def visiting_order(budgets: Sequence[int]) -> list[int]:
 
 
 class _Curve:
-    def __init__(self, problem: Problem, solver: str, options: SolveOptions, progress: Progress) -> None:
+    def __init__(self, problem: Problem, solver: str, options: SolveOptions, progress: Progress, state: str) -> None:
+        self.state = state
         self.problem, self.solver, self.options, self.progress = problem, solver, options, progress
         self.found: list[_Found] = []
         self.errors: dict[int, PoetcError] = {}
@@ -83,10 +101,9 @@ class _Curve:
         started = time.monotonic()
         problem = replace(self.problem, budget_bytes=budget)
         try:
-            schedule, plan = planning.solve_and_pack(
-                problem, self.solver, replace(self.options, time_limit_s=time_limit_s), self.progress
-            )
-            self.found.append(_Found(budget, schedule, plan))
+            options = replace(self.options, time_limit_s=time_limit_s)
+            placed = homes.solve_and_pack(problem, self.state, self.solver, options, self.progress)
+            self.found.append(_Found(budget, placed))
         except (InfeasibleError, LimitError) as error:
             self.errors[budget] = error
         self.seconds[budget] = time.monotonic() - started
@@ -96,14 +113,14 @@ class _Curve:
         fits = [
             f
             for f in self.found
-            if planning.ram_bytes(self.problem, f.plan) <= budget
-            and (f.budget_bytes <= budget or self._holds(f.schedule, budget))
+            if planning.ram_bytes(self.problem, f.placed.plan) <= budget
+            and (f.budget_bytes <= budget or self._holds(f.placed, budget))
         ]
         return min(fits, key=lambda f: (f.schedule.proof.objective, f.budget_bytes), default=None)
 
-    def _holds(self, schedule: Schedule, budget: int) -> bool:
+    def _holds(self, placed: homes.Placed, budget: int) -> bool:
         try:
-            verify(replace(self.problem, budget_bytes=budget), schedule)
+            verify(replace(placed.problem, budget_bytes=budget), placed.schedule)
         except ScheduleError:
             return False
         return True
@@ -119,7 +136,7 @@ class _Curve:
         bound, of_class, method = min(once, cost), "all schedules", "every operator once"
         for other in self.found:
             proof = other.schedule.proof
-            if other.budget_bytes >= budget and bound < proof.bound and planning.bound_holds(other.schedule, schedule):
+            if other.budget_bytes >= budget and bound < proof.bound and homes.bound_holds(other.placed, cheapest.placed):
                 bound, of_class = min(proof.bound, cost), proof.schedule_class
                 method = proof.method if other is cheapest else f"{proof.method} (for {other.budget_bytes} bytes)"
         if cheapest.budget_bytes != budget:
@@ -135,8 +152,11 @@ class _Curve:
         schedule, cheapest = self.best(budget), self.fitting(budget)
         seconds = self.seconds.get(budget, 0.0)
         if schedule is not None and cheapest is not None:
-            verify(replace(self.problem, budget_bytes=budget), schedule)
-            return Point(budget, schedule, cheapest.plan, None, seconds, budget in self.seconds)
+            placed = replace(
+                cheapest.placed, problem=replace(cheapest.placed.problem, budget_bytes=budget), schedule=schedule
+            )
+            verify(placed.problem, schedule)
+            return Point(budget, placed, None, seconds, budget in self.seconds)
         larger = [at for at, e in self.errors.items() if at >= budget and isinstance(e, InfeasibleError)]
         error = self.errors.get(budget) or self.errors[min(larger)]
-        return Point(budget, None, None, error, seconds, budget in self.seconds)
+        return Point(budget, None, error, seconds, budget in self.seconds)

@@ -20,7 +20,7 @@ from poetc.devices import build_problem
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import write_text
 from poetc.graph import Array, Graph, TrainingGraph
-from poetc.scheduling import Problem, keep_all, pack
+from poetc.scheduling import Problem, all_in_ram, keep_all, pack, stored_state
 from poetc.scheduling.schedule import SolveOptions
 
 Progress = Callable[[str], None]
@@ -37,15 +37,16 @@ def training_program(solved: Artifact) -> Program:
 
 
 def keep_all_program(solved: Artifact) -> Program:
-    """The same step with every tensor kept until its last use."""
-    return _kept(_graph(solved), solved.problem, None)
+    """The same step with every tensor kept until its last use, and all state in RAM."""
+    return _kept(_graph(solved), all_in_ram(solved.problem), None)
 
 
 def inference_program(solved: Artifact, training: Program) -> Program | None:
     """The model itself, on the state and the constants of `training`. None if the model was not recorded."""
     if solved.inference is None or solved.profile is None:
         return None
-    problem = build_problem(solved.inference, solved.profile, budget_bytes=0)
+    stored = {solved.problem.tensors[chain[0]].name for chain in stored_state(solved.problem)}
+    problem = build_problem(solved.inference, solved.profile, budget_bytes=0, stored=stored)
     return _kept(solved.inference, problem, training)
 
 
@@ -229,8 +230,10 @@ def report(
         from poetc.reporting import budget_curve  # which plots as `compare` does, and that reads models
 
         options = SolveOptions(time_limit_s=curve_s, gap=CURVE_GAP)
-        points = solve_curve(solved.problem, budget_curve.budgets(solved.problem), "poetc", options, progress)
-        section = budget_curve.section(solved.problem, points)
+        problem = all_in_ram(solved.problem) if solved.graph is not None else solved.problem
+        state = str(solved.summary.get("state", "ram"))
+        points = solve_curve(problem, budget_curve.budgets(problem), "poetc", options, progress, state)
+        section = budget_curve.section(problem, points)
         reports["report.html"] = reporting.html(reporting.Solved.from_artifact(solved), section)
         html = html or directory / "report.html"
     page = directory / "report.html"

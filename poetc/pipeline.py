@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from poetc import frontend, outputs, passes, planning, reporting, splitting, training
+from poetc import frontend, homes, outputs, passes, planning, reporting, splitting, training
 from poetc.artifact import Artifact, write
 from poetc.curve import solve_curve as solve_points
 from poetc.devices import (
@@ -27,9 +27,9 @@ from poetc.errors import PoetcError, UsageError
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
 from poetc.saved import lean, saved_bytes
-from poetc.scheduling import keep_all_peak_bytes, problem_from_json, verify
+from poetc.scheduling import keep_all_peak_bytes, problem_from_json, stored_state, verify
 from poetc.scheduling.problem import Paging, Problem
-from poetc.scheduling.schedule import MemoryPlan, PageOut, Schedule, SolveOptions
+from poetc.scheduling.schedule import PageOut, Schedule, SolveOptions
 from poetc.training import TrainingOptions
 
 Progress = Callable[[str], None]
@@ -66,6 +66,7 @@ class SolveRequest:
     objective: str | None = None
     paging: bool = True
     dma: bool = False  # transfers overlap compute, where the store can
+    state: str = "auto"  # where state lives between steps: "ram", "store"; see `poetc.homes`
     solver: str = "poetc"
     options: SolveOptions = field(default_factory=SolveOptions)
     out: Path | None = None
@@ -85,7 +86,7 @@ def analyze(request: ModelRequest, search_s: float = planning.MINIMUM_SEARCH_S) 
     graph, step = training_graph(request)
     problem = build_problem(step, load_profile(request.device), budget_bytes=0)
     peak = keep_all_peak_bytes(problem)
-    minimum = planning.smallest_ram(problem, search_s)
+    minimum = homes.smallest_ram(problem, "auto", search_s)
     leanest = lean(problem, step)
     macs = {phase.value: 0 for phase in Phase}
     for op in step.operators:
@@ -131,8 +132,8 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         search_s = planning.search_share_s(request.options.time_limit_s)
         options = replace(request.options, time_limit_s=request.options.time_limit_s - search_s)
         graph, step, profile, problem, split = _split(replace(request, options=options), progress)
-        minimum = planning.Minimum(problem, search_s, stop_at)
-        schedule, plan = split.schedule, split.plan
+        minimum = homes.minimum(problem, request.state, search_s, stop_at)
+        placed = split.placed
         remarks.append(_tried(split, problem))
     else:
         graph, step, profile, problem = _problem(request)
@@ -140,18 +141,18 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         progress("solving")
         # All of it within the limit, but for a model so large that hardly any time is left when it is read.
         left_s = max(stop_at - time.monotonic(), LEAST_SHARE * request.options.time_limit_s)
-        search_s = planning.search_share_s(left_s)
-        minimum = planning.Minimum(problem, search_s, stop_at)
+        search_s, state = planning.search_share_s(left_s), _state(request)
+        minimum = homes.minimum(problem, state, search_s, stop_at)
         options = replace(request.options, time_limit_s=left_s - search_s)
-        schedule, plan = planning.solve_and_pack(problem, request.solver, options, progress, minimum)
+        placed = homes.solve_and_pack(problem, state, request.solver, options, progress, minimum)
     progress("looking for the smallest budget")
     smallest = minimum.found.ram_bytes
-    summary = _summary(request, problem, schedule, plan, step, profile, smallest, started, remarks)
+    summary = _summary(request, problem, placed, step, profile, smallest, started, remarks)
     artifact = Artifact(
         summary=summary,
-        problem=problem,
-        schedule=schedule,
-        plan=plan,
+        problem=placed.problem,
+        schedule=placed.schedule,
+        plan=placed.plan,
         graph=step,
         inference=graph,
         profile=profile,
@@ -165,18 +166,21 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
 
 def _summary(
     request: SolveRequest,
-    problem: Problem,
-    schedule: Schedule,
-    plan: MemoryPlan,
+    asked: Problem,
+    placed: homes.Placed,
     step: TrainingGraph | None,
     profile: DeviceProfile | None,
     min_budget_bytes: int | None,
     started: float,
     remarks: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What `solve --json` prints; `started`: when, by `time.perf_counter`."""
+    """What `solve --json` prints; `asked`: the problem before homes of state were chosen; `started`: when, by
+    `time.perf_counter`.
+    """
+    problem, schedule, plan = placed.problem, placed.schedule, placed.plan
     trace = verify(problem, schedule)
     proof = schedule.proof
+    remarks = [*remarks, *([placed.remark] if placed.remark else [])]
     return {
         "status": proof.status.value,
         "energy_pj": trace.energy_pj,
@@ -195,11 +199,13 @@ def _summary(
         "peak_bytes": trace.peak_bytes,
         "arena_bytes": plan.arena_bytes,
         "ram_bytes": problem.base_bytes + plan.arena_bytes,
-        "keep_all_peak_bytes": keep_all_peak_bytes(problem),
+        "keep_all_peak_bytes": keep_all_peak_bytes(asked),
         "min_budget_bytes": min_budget_bytes,
         "recomputes": trace.recomputes,
         "page_outs": trace.page_outs,
         "page_ins": trace.page_ins,
+        "state": _state(request),
+        "state_on_store_bytes": sum(problem.tensors[chain[0]].size_bytes for chain in stored_state(problem)),
         "store_bytes": trace.store_bytes,
         "store_written_bytes": trace.written_bytes,
         "store_write_limit_bytes": problem.write_limit_bytes,
@@ -210,7 +216,11 @@ def _summary(
         "model": str(request.model.source),
         "device": problem.device,
         "micro_batches": step.options["micro_batches"] if step else 1,
-        "notes": [*step.notes, *remarks, *fit_notes(step, profile, problem.budget_bytes)] if step and profile else [],
+        "notes": [
+            *(step.notes if step else ()),
+            *remarks,
+            *(fit_notes(step, profile, problem.budget_bytes) if step and profile else ()),
+        ],
         "out": str(request.out) if request.out is not None else None,
     }
 
@@ -227,17 +237,18 @@ def solve_curve(
     _, step, profile, problem = _problem(request)
     problems = [_limits(replace(request, budget=budget), problem) for budget in budgets]
     limits = [p.budget_bytes for p in problems]
-    points = solve_points(problems[0], limits, request.solver, request.options, progress)
-    minimum = planning.smallest_ram(problems[0])
+    state = _state(request)
+    points = solve_points(problems[0], limits, request.solver, request.options, progress, state)
+    minimum = homes.smallest_ram(problems[0], state)
     answers: list[dict[str, Any] | PoetcError] = []
     for limited, point in zip(problems, points, strict=True):
-        if point.schedule is None or point.plan is None:
+        if point.placed is None:
             assert point.error is not None
             answers.append(point.error)
             continue
         started = time.perf_counter() - point.seconds
         smallest = minimum.ram_bytes
-        answers.append(_summary(request, limited, point.schedule, point.plan, step, profile, smallest, started))
+        answers.append(_summary(request, limited, point.placed, step, profile, smallest, started))
     return answers
 
 
@@ -272,8 +283,13 @@ def _split(
         problems.append((count, limited))
         if keep_all_peak_bytes(limited) <= limited.budget_bytes:
             break  # more parts cost more even if nothing is recomputed
-    split = splitting.best_split(problems, request.solver, request.options, progress)
+    split = splitting.best_split(problems, request.solver, request.options, progress, request.state)
     return whole, graphs[split.count], profile, dict(problems)[split.count], split
+
+
+def _state(request: SolveRequest) -> str:
+    """Homes of state are chosen for models; a Problem says itself where its state lives, unless it is told to move."""
+    return "ram" if request.state == "auto" and request.model.source.suffix == ".json" else request.state
 
 
 def _tried(split: splitting.Split, problem: Problem) -> str:

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from poetc import planning, solvers
+from poetc import homes, planning
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.scheduling import Problem, keep_all_peak_bytes
-from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions, Status
+from poetc.scheduling.schedule import Schedule, SolveOptions, Status
 
 Progress = Callable[[str], None]
 
@@ -30,13 +30,20 @@ class Tried:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     count: int
-    schedule: Schedule
-    plan: MemoryPlan
+    placed: homes.Placed
     tried: tuple[Tried, ...]
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.placed.schedule
 
 
 def best_split(
-    problems: Sequence[tuple[int, Problem]], solver: str, options: SolveOptions, progress: Progress
+    problems: Sequence[tuple[int, Problem]],
+    solver: str,
+    options: SolveOptions,
+    progress: Progress,
+    state: str = "ram",
 ) -> Split:
     """The cheapest verified schedule of all `problems` (number of micro-batches, problem), within one time limit.
 
@@ -51,9 +58,9 @@ def best_split(
     best_cost = 0
     tried: dict[int, Tried] = {}
     errors: list[PoetcError] = []
-    hopeless = {n: p for n, p in problems if solvers.lower_bound_bytes(p) > p.budget_bytes}
+    hopeless = {n: p for n, p in problems if homes.lower_bound_bytes(p, state) > p.budget_bytes}
     if len(hopeless) == len(problems):  # the most frugal one shall say what would work
-        hopeless.pop(min(hopeless, key=lambda n: solvers.lower_bound_bytes(hopeless[n])))
+        hopeless.pop(min(hopeless, key=lambda n: homes.lower_bound_bytes(hopeless[n], state)))
     waiting = sorted(problems, key=lambda p: (keep_all_peak_bytes(p[1]) > p[1].budget_bytes, _once(p[1]), p[0]))
     for left, (count, problem) in zip(range(len(waiting), 0, -1), waiting, strict=True):
         once = _once(problem)
@@ -68,42 +75,46 @@ def best_split(
         share = replace(options, time_limit_s=max(seconds, options.time_limit_s / 50))
         progress(f"{count} micro-batches")
         try:
-            schedule, plan = planning.solve_and_pack(problem, solver, share, progress)
+            placed = homes.solve_and_pack(problem, state, solver, share, progress)
         except (InfeasibleError, LimitError) as error:
             proven = isinstance(error, InfeasibleError)
             tried[count] = Tried(count, None, once, "does not fit" if proven else "nothing found")
             errors.append(error)
             continue
-        cost = schedule.proof.objective
-        tried[count] = Tried(count, cost, schedule.proof.bound, schedule.proof.status.value)
+        proof = placed.schedule.proof
+        cost = proof.objective
+        tried[count] = Tried(count, cost, proof.bound, proof.status.value)
         if best is None or cost < best_cost:
-            best, best_cost = Split(count=count, schedule=schedule, plan=plan, tried=()), cost
+            best, best_cost = Split(count=count, placed=placed, tried=()), cost
     if best is None:
         raise min(errors, key=_smallest)
     left_s = stop_at - time.monotonic()
     if len(tried) > 1 and best.schedule.proof.status is Status.LIMIT and left_s > 0:
-        best = _again(best, dict(problems)[best.count], solver, replace(options, time_limit_s=left_s), progress)
+        best = _again(best, dict(problems)[best.count], solver, replace(options, time_limit_s=left_s), progress, state)
         proof = best.schedule.proof
         tried[best.count] = Tried(best.count, proof.objective, proof.bound, proof.status.value)
     return replace(best, tried=tuple(tried[count] for count in sorted(tried)))
 
 
-def _again(best: Split, problem: Problem, solver: str, options: SolveOptions, progress: Progress) -> Split:
+def _again(
+    best: Split, problem: Problem, solver: str, options: SolveOptions, progress: Progress, state: str
+) -> Split:
     """The same problem with more time: the better schedule and the better bound of both."""
     progress(f"{best.count} micro-batches again")
     try:
-        schedule, plan = planning.solve_and_pack(problem, solver, options, progress)
+        placed = homes.solve_and_pack(problem, state, solver, options, progress)
     except (InfeasibleError, LimitError):
         return best
-    if schedule.proof.objective < best.schedule.proof.objective:
-        return replace(best, schedule=schedule, plan=plan)
-    bound = min(schedule.proof.bound, best.schedule.proof.objective)
-    if bound <= best.schedule.proof.bound:
+    proof, known = placed.schedule.proof, best.schedule.proof
+    if proof.objective < known.objective:
+        return replace(best, placed=placed)
+    bound = min(proof.bound, known.objective)
+    if bound <= known.bound or placed.problem != best.placed.problem:
         return best
-    proof = replace(best.schedule.proof, bound=bound, schedule_class=schedule.proof.schedule_class)
-    if bound == proof.objective:
-        proof = replace(proof, status=Status.OPTIMAL)
-    return replace(best, schedule=replace(best.schedule, proof=proof))
+    better = replace(known, bound=bound, schedule_class=proof.schedule_class)
+    if bound == known.objective:
+        better = replace(better, status=Status.OPTIMAL)
+    return replace(best, placed=replace(best.placed, schedule=replace(best.schedule, proof=better)))
 
 
 def _once(problem: Problem) -> int:

@@ -1,17 +1,24 @@
 """Solvers: each module here answers a Problem with a Schedule. See docs/adding-a-solver.md."""
 
+from poetc.solvers._homes import Homes, choose_homes
 from poetc.solvers._minimum import MinimumBudget, lower_bound_bytes, min_budget
-from poetc.solvers._orders import reordered, restored
+from poetc.solvers._orders import best_order, reordered, restored
 from poetc.solvers._registry import available, solve
 from poetc.solvers._types import BudgetError, Event, Progress, SolverInfo
+from poetc.solvers.poetc import CLASS, ROUNDING
 
 __all__ = [
+    "CLASS",
+    "ROUNDING",
     "BudgetError",
     "Event",
+    "Homes",
     "MinimumBudget",
     "Progress",
     "SolverInfo",
     "available",
+    "best_order",
+    "choose_homes",
     "lower_bound_bytes",
     "min_budget",
     "reordered",

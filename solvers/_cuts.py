@@ -554,21 +554,24 @@ class CutModel:
             return Relaxation(self.cuts, math.inf, True, True, (), nothing)
         if answer.values is None:
             return Relaxation(self.cuts, self.bound_of(answer), False, answer.optimal, (), nothing)
-        values = answer.values
+        return self.relaxation_of(answer, answer.values)
+
+    def relaxation_of(self, answer: Answer, values: npt.NDArray[np.float64]) -> Relaxation:
+        """The plan that a solution makes."""
         return Relaxation(
             self.cuts,
             self.bound_of(answer),
             False,
             answer.optimal,
-            held=tuple(_chosen(hold, values) for hold in self.hold),
-            paged=_chosen(self.store, values),
-            run=tuple(_chosen(run, values) for run in self.run),
-            load=tuple(_chosen(load, values) for load in self.load),
+            held=tuple(chosen(hold, values) for hold in self.hold),
+            paged=chosen(self.store, values),
+            run=tuple(chosen(run, values) for run in self.run),
+            load=tuple(chosen(load, values) for load in self.load),
             pinned=tuple(
                 frozenset(t for t in range(self.model.n_tensors) if self._is_pinned(t, cut)) for cut in self.cuts
             ),
         )
 
 
-def _chosen(columns: dict[int, int], values: npt.NDArray[np.float64]) -> frozenset[int]:
+def chosen(columns: dict[int, int], values: npt.NDArray[np.float64]) -> frozenset[int]:
     return frozenset(key for key, column in columns.items() if values[column] > 0.5)

@@ -68,6 +68,15 @@ batch_option = click.option(
     help="Rows of a training batch; needed where the model leaves its shapes open.",
 )
 
+state_option = click.option(
+    "--state",
+    type=click.Choice(["auto", "ram", "store"]),
+    default="auto",
+    show_default=True,
+    help="Where weights and optimizer state live between steps: ram; store: read from it in each step, and written back"
+    " if they are trained; auto: chosen one by one, together with the schedule.",
+)
+
 _DEFAULTS = TrainingOptions()
 
 

@@ -34,6 +34,7 @@ problem_options = _options.stacked(
         metavar="SIZE",
         help="The most that one training step may write to the store, in whole blocks: it wears out.",
     ),
+    _options.state_option,
     _options.batch_option,
     _options.training_options,
     _options.solver_option,

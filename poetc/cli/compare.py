@@ -50,6 +50,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     help="What to minimise. Default: energy, or what a problem.json says.",
 )
 @click.option("--paging/--no-paging", default=True, show_default=True, help="May tensors go to the device's store.")
+@_options.state_option
 @_options.batch_option
 @_options.training_options
 @click.option(
@@ -85,6 +86,7 @@ def compare(
     deadline: str | None,
     objective: Literal["energy", "time"] | None,
     paging: bool,
+    state: str,
     batch: int | None,
     time_limit: float,
     gap: float,
@@ -111,6 +113,7 @@ def compare(
         deadline=deadline,
         objective=objective,
         paging=paging,
+        state=state,
         options=SolveOptions(time_limit_s=time_limit, gap=gap),
     )
     folder = out or named_after(model, ".compare")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,12 +28,15 @@ def build_problem(
     objective: Literal["energy", "time"] = "energy",
     paging: Paging | None = None,
     store: str | None = None,
+    stored: Collection[str] = (),
 ) -> Problem:
     """The scheduling problem of `graph` on the device.
 
     Operators are the graph's without its views, in its order and by its names; tensors are the storages (`view_roots`)
     that operators touch, except constants that the device reads in place from flash. `paging` defaults to synchronous
-    transfers if the profile has a store; `store` chooses one by name. Raises UsageError where profile and options do
+    transfers if the profile has a store; `store` chooses one by name. State begins and ends a step in RAM
+    (`scheduling.on_store` moves it); what is in `stored` is given on the store and read there, such as weights for
+    inference that training keeps there. Raises UsageError where profile and options do
     not fit.
     """
     chosen = _choose_store(profile, store)
@@ -46,7 +49,7 @@ def build_problem(
 
     costs = CostModel(profile)
     costs.check_kinds(registry(), profile.name)
-    storages = _Storages(graph, profile)
+    storages = _Storages(graph, profile, frozenset(stored))
     cache = profile.memory.cache_bytes
     far = {} if cache is None or not profile.compute.loop_ns else far_bytes(graph, int(cache.value))
     shares = zero_shares(graph) if costs.machine.is_soft and profile.compute.loop_ns else {}
@@ -101,8 +104,9 @@ class _Aliases:
 class _Storages:
     """Which tensors are storages of their own, which of them are in RAM, and where each begins and ends a step."""
 
-    def __init__(self, graph: Graph, profile: DeviceProfile) -> None:
+    def __init__(self, graph: Graph, profile: DeviceProfile, stored: frozenset[str]) -> None:
         self.graph = graph
+        self.stored = stored
         self.roots = view_roots(graph)
         self.operators = tuple(op for op in graph.operators if not spec(op.kind).is_view)
         self.bounds = {op.name: bind(op, graph.tensors) for op in self.operators}
@@ -110,7 +114,7 @@ class _Storages:
         self.flash = {
             name
             for name, tensor in graph.tensors.items()
-            if name not in self.made and is_flash_resident(tensor, graph, profile)
+            if name not in self.made and name not in stored and is_flash_resident(tensor, graph, profile)
         }
         used = {self.roots[t] for op in self.operators for t in (*op.inputs, *op.outputs)}
         results = {self.roots[t] for t in self._results()}
@@ -186,8 +190,9 @@ def _operator(
 
 
 def _tensor(name: str, storages: _Storages, costs: CostModel, store: Store | None) -> TensorSpec:
-    initial: Place = "" if name in storages.made else "ram"
-    final: Place = "ram" if name in storages.final else ""
+    home: Place = "store" if name in storages.stored else "ram"
+    initial: Place = "" if name in storages.made else home
+    final: Place = home if name in storages.final else ""
     size_bytes = storages.size_bytes(name)
     if store is None:
         return TensorSpec(name=name, size_bytes=size_bytes, initial=initial, final=final, pageable=False)

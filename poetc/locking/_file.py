@@ -26,6 +26,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     objective: str | None = "energy"  # in a lock file what was minimised; None asks for the problem's own
     paging: bool = True
     dma: bool = False
+    state: str = "auto"
     solver: str = "poetc"
     time_limit_s: float = 60.0
     gap: float = 0.0

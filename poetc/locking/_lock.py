@@ -54,6 +54,8 @@ def entry_name(options: Options) -> str:
         parts.append(f"deadline {options.deadline}")
     if options.max_written is not None:
         parts.append(f"at most {options.max_written} written")
+    if options.state != "auto":
+        parts.append(f"state {options.state}")
     parts += [f"{key} {value}" for key, value in sorted(options.training.items())]
     return ", ".join(parts)
 
@@ -75,6 +77,7 @@ def options_of(request: SolveRequest, folder: Path) -> Options:
         objective=request.objective,
         paging=request.paging,
         dma=request.dma,
+        state=request.state,
         solver=request.solver,
         time_limit_s=request.options.time_limit_s,
         gap=request.options.gap,
@@ -103,6 +106,7 @@ def request_of(options: Options, folder: Path) -> SolveRequest:
         objective=options.objective,
         paging=options.paging,
         dma=options.dma,
+        state=options.state,
         solver=options.solver,
         options=SolveOptions(
             time_limit_s=options.time_limit_s, gap=options.gap, seed=options.seed, fixed_order=options.fixed_order

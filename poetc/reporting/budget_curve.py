@@ -26,11 +26,12 @@ def section(problem: Problem, points: Sequence[Point]) -> str:
     rows, bounds, cells = [], dict[int, int](), []
     for point in points:
         label = format_bytes(point.budget_bytes) + (" (this one)" if point.budget_bytes == problem.budget_bytes else "")
-        if point.schedule is None:
+        if point.placed is None:
             cells.append((label, str(point.error).split(";")[0], "", "", ""))
             continue
-        trace = verify(replace(problem, budget_bytes=point.budget_bytes), point.schedule)
-        proof = point.schedule.proof
+        schedule = point.placed.schedule
+        trace = verify(replace(point.placed.problem, budget_bytes=point.budget_bytes), schedule)
+        proof = schedule.proof
         rows.append(
             Row(
                 solver="poetc",

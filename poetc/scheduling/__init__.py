@@ -5,6 +5,7 @@ docs/SPEC.md.
 from poetc.scheduling._bounds import lower_bound_bytes, state_chains
 from poetc.scheduling._checker import ScheduleError, Trace, verify
 from poetc.scheduling._completion import Action, Completer, Completion, choose_pairs, complete
+from poetc.scheduling._homes import all_in_ram, movable_state, on_store, stored_state
 from poetc.scheduling._json import (
     plan_from_json,
     plan_to_json,
@@ -59,12 +60,15 @@ __all__ = [
     "Step",
     "TensorSpec",
     "Trace",
+    "all_in_ram",
     "choose_pairs",
     "complete",
     "keep_all",
     "keep_all_actions",
     "keep_all_peak_bytes",
     "lower_bound_bytes",
+    "movable_state",
+    "on_store",
     "pack",
     "plan_from_json",
     "plan_to_json",
@@ -75,6 +79,7 @@ __all__ = [
     "schedule_to_json",
     "settled",
     "state_chains",
+    "stored_state",
     "validate_problem",
     "verify",
     "verify_plan",

@@ -1,0 +1,208 @@
+"""Where state lives between steps, and a schedule and its plan for that: `planning` for a problem whose homes are open.
+
+`auto`: in RAM where keep-all fits or nothing could live elsewhere; else where `solvers.choose_homes` says, which also
+proves what no choice of homes can beat.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from poetc import planning, solvers
+from poetc.errors import InfeasibleError, LimitError, UsageError
+from poetc.scheduling import (
+    Paging,
+    Problem,
+    keep_all_peak_bytes,
+    movable_state,
+    on_store,
+    stored_state,
+)
+from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions, Status
+
+Progress = Callable[[str], None]
+State = Literal["auto", "ram", "store"]
+STATES: tuple[str, ...] = get_args(State)
+CHOICE_SHARE = 0.4  # of the time limit, at most, for the order of operators and the homes
+ORDER_SHARE = 0.25  # of that
+WORTH_A_CHOICE = 0.1  # of the budget: less state than that stays in RAM if it can
+ANY_HOMES = "; any homes of state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """`problem` is the one that was asked for with the homes that `schedule` is for; `remark`: what was chosen."""
+
+    problem: Problem
+    schedule: Schedule
+    plan: MemoryPlan
+    remark: str = ""
+
+
+def solve_and_pack(
+    problem: Problem,
+    state: str,
+    solver: str,
+    options: SolveOptions,
+    progress: Progress,
+    search_s: float = planning.MINIMUM_SEARCH_S,
+) -> Placed:
+    """`planning.solve_and_pack` for a problem with all state in RAM, with the homes that `state` asks for."""
+    if state != "auto" or solver != "poetc" or not _is_open(problem):
+        return _placed(without_search(problem, state), solver, options, progress, search_s)
+    return _chosen(problem, solver, options, progress, search_s)
+
+
+def without_search(problem: Problem, state: str) -> Problem:
+    """The homes that solvers get which cannot choose them: all state in RAM if that can fit, else on the store.
+    UsageError where `state` asks for a store that is not there.
+    """
+    if state not in STATES:
+        raise UsageError(f"--state {state}: there are {', '.join(STATES)}")
+    if state == "store":
+        if problem.paging is Paging.NONE:
+            raise UsageError("--state store: there is no store, or paging is off")
+        return _everything(problem)
+    fits = solvers.lower_bound_bytes(problem) <= problem.budget_bytes
+    return problem if state == "ram" or fits else _roomier(problem)
+
+
+def smallest_ram(
+    problem: Problem, state: str, time_limit_s: float = planning.MINIMUM_SEARCH_S
+) -> planning.SmallestRam:
+    """`planning.smallest_ram` for the homes that `state` allows."""
+    if state == "store":
+        problem = _everything(problem)
+    elif state == "auto":
+        problem = _roomier(problem)
+    return planning.smallest_ram(problem, time_limit_s)
+
+
+def bound_holds(proven: Placed, placed: Placed) -> bool:
+    """Whether the bound that comes with `proven` is about the schedule of `placed` too."""
+    same = stored_state(proven.problem) == stored_state(placed.problem)
+    everywhere = proven.schedule.proof.schedule_class.endswith(ANY_HOMES)
+    return (same or everywhere) and planning.bound_holds(proven.schedule, placed.schedule)
+
+
+def lower_bound_bytes(problem: Problem, state: str) -> int:
+    """No schedule needs less RAM, with the homes that `state` allows."""
+    if state == "ram":
+        return solvers.lower_bound_bytes(problem)
+    stored = solvers.lower_bound_bytes(_everything(problem))
+    return stored if state == "store" else min(stored, solvers.lower_bound_bytes(problem))
+
+
+def _everything(problem: Problem) -> Problem:
+    return on_store(problem, {chain[0] for chain in movable_state(problem)})
+
+
+def _roomier(problem: Problem) -> Problem:
+    """With all state in RAM, or all of it on the store: where less RAM may do."""
+    stored = _everything(problem)
+    return stored if solvers.lower_bound_bytes(stored) < solvers.lower_bound_bytes(problem) else problem
+
+
+def _is_open(problem: Problem) -> bool:
+    """Whether homes on the store can be of any use."""
+    size = sum(problem.tensors[chain[0]].size_bytes for chain in movable_state(problem))
+    if size == 0 or keep_all_peak_bytes(problem) <= problem.budget_bytes:
+        return False
+    return size >= WORTH_A_CHOICE * problem.budget_bytes or solvers.lower_bound_bytes(problem) > problem.budget_bytes
+
+
+def _placed(problem: Problem, solver: str, options: SolveOptions, progress: Progress, search_s: float) -> Placed:
+    schedule, plan = planning.solve_and_pack(problem, solver, options, progress, search_s)
+    return Placed(problem=problem, schedule=schedule, plan=plan, remark=_remark(problem))
+
+
+def _remark(problem: Problem) -> str:
+    stored, size = stored_state(problem), 0
+    for chain in stored:
+        size += problem.tensors[chain[0]].size_bytes
+    if not stored:
+        return ""
+    return f"state: {len(stored)} tensors ({size:,} bytes) live on the store, the others in RAM"
+
+
+def _chosen(problem: Problem, solver: str, options: SolveOptions, progress: Progress, search_s: float) -> Placed:
+    """Under one order of operators: first the homes, then the schedule."""
+    started = time.monotonic()
+    if min(solvers.lower_bound_bytes(problem), solvers.lower_bound_bytes(_everything(problem))) > problem.budget_bytes:
+        return _placed(_roomier(problem), solver, options, progress, search_s)  # which says what would work
+    progress("choosing homes of state")
+    share_s = CHOICE_SHARE * options.time_limit_s
+    order = None
+    if not options.fixed_order:
+        order = solvers.best_order(_everything(problem), options, started + ORDER_SHARE * share_s)
+    ordered = problem if order is None else solvers.reordered(problem, order)
+
+    def report(event: solvers.Event) -> None:
+        found = "no schedule yet" if event.objective is None else f"best {event.objective}"
+        progress(f"{event.stage}: {found}, bound {event.bound}")
+
+    homes = solvers.choose_homes(ordered, options, started + share_s, report)
+    left = replace(options, time_limit_s=max(options.time_limit_s - (time.monotonic() - started), 1.0))
+    if not homes.on_store:
+        return _placed(problem, solver, left, progress, search_s)
+    try:
+        placed = _placed(
+            on_store(ordered, homes.on_store), solver, replace(left, fixed_order=True), progress, search_s
+        )
+    except (InfeasibleError, LimitError) as error:
+        return _otherwise(problem, homes.on_store, error, solver, options, progress, search_s)
+    schedule, plan = _proven(placed.schedule, homes.bound, options.gap), placed.plan
+    if order is not None:
+        schedule = solvers.restored(schedule, order)
+        operators = tuple(
+            replace(a, operator=None if a.operator is None else order[a.operator]) for a in plan.allocations
+        )
+        plan = replace(plan, allocations=operators)
+    own = placed.schedule.proof
+    remark = placed.remark
+    if own.bound > homes.bound:
+        remark += f"; with these homes the gap is {own.gap():.3%}"
+    return Placed(problem=on_store(problem, homes.on_store), schedule=schedule, plan=plan, remark=remark)
+
+
+def _proven(schedule: Schedule, bound: int, gap: float) -> Schedule:
+    """With the bound that holds for any homes, in place of the one for those of this schedule."""
+    proof = schedule.proof
+    status = Status.LIMIT if proof.status is Status.LIMIT else Status.FEASIBLE
+    least = min(bound, proof.objective)
+    proven: Proof = replace(
+        proof,
+        bound=least,
+        schedule_class=solvers.CLASS + ANY_HOMES,
+        method=f"{proof.method.partition('; bound: ')[0]}; bound: homes of state left open",
+    )
+    if proven.gap() <= solvers.ROUNDING:
+        status = Status.OPTIMAL
+    elif proven.gap() <= gap:
+        status = Status.FEASIBLE
+    return replace(schedule, proof=replace(proven, status=status))
+
+
+def _otherwise(
+    problem: Problem,
+    tried: frozenset[int],
+    error: InfeasibleError | LimitError,
+    solver: str,
+    options: SolveOptions,
+    progress: Progress,
+    search_s: float,
+) -> Placed:
+    """Nothing was found for the homes that were chosen: everything on the store, which leaves the most RAM. Where that
+    is proven impossible no other homes are possible either, unless time or writing is what is short.
+    """
+    everything = _everything(problem)
+    if everything != on_store(problem, tried):
+        progress("all state on the store instead")
+        return _placed(everything, solver, options, progress, search_s)
+    limited = problem.deadline_ns is not None or problem.write_limit_bytes is not None
+    if isinstance(error, InfeasibleError) and limited:
+        raise LimitError(f"nothing was found with all state on the store: {error}", details=error.details) from error
+    raise error

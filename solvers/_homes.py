@@ -1,0 +1,251 @@
+"""Which state lives on the store: a relaxation that leaves it open, and a search among what it suggests.
+
+State that lives on the store is read once in a step at least, and written once if the step updates it. State that lives
+in RAM costs nothing as long as it stays there, and occupies RAM from the end of one step to the beginning of the next.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from poetc.scheduling import Problem, SolveOptions, movable_state, on_store
+from poetc.solvers._cuts import MARGIN, CutModel, Relaxation, chosen, operand_bytes, tiny_tensors
+from poetc.solvers._highs import Answer
+from poetc.solvers._ladder import new_cuts, single_cut_positions
+from poetc.solvers._minimum import lower_bound_bytes
+from poetc.solvers._model import NEVER, Model
+from poetc.solvers._plans import lazy_codes, overfull
+from poetc.solvers._search import Race
+from poetc.solvers._types import Event, Progress
+
+# Work, as in poetc.py: HiGHS's rounds and nodes, coefficients of a relaxation, how many relaxations, runs of a race.
+ROUNDS, NODES, GAP, CUT_ENTRIES, REFINEMENTS = 100, 200, 1e-4, 1_500_000, 10
+RUNS, RUNS_X_OPERATORS = 12, 12_000
+COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems do without their smallest tensors, so much of the RAM
+ROUNDING = 1e-8
+
+
+class OpenHomes(CutModel):
+    """`CutModel` of a problem all of whose movable state lives on the store, with the home as another decision.
+
+    For each chain of versions w .. w' a column h = 1 if RAM is its home, which saves the read of w and the write of w'
+    that the offset has in it. Then: all homes fit in RAM together, between two steps; w is read from the store only
+    after it was written there (e = 1, at its price); after the last use, w' is in RAM at every cut, or written and read
+    back (l = 1). What the first version needs before its last use, the rows of `CutModel` say. The page buffer is not
+    charged, since a schedule with everything in RAM need not page.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        cuts: Sequence[int],
+        chains: Sequence[tuple[int, ...]],
+        *,
+        between: bool = False,
+        free: frozenset[int] = frozenset(),
+    ) -> None:
+        """`model`: of the problem with all `chains` on the store."""
+        self.chains = chains
+        self.of_first = {chain[0]: chain for chain in chains}
+        self.saved = {c[0]: model.in_cost[c[0]] + (model.out_cost[c[-1]] if len(c) > 1 else 0.0) for c in chains}
+        super().__init__(model, cuts, between=between, deadline=False, free=free - {t for c in chains for t in c})
+
+    def _build(self, between: bool) -> None:
+        model, mip, unit = self.model, self.mip, self.unit
+        self.home = {first: mip.column(-saved / unit) for first, saved in self.saved.items()}
+        self.evicted = {first: mip.column(model.out_cost[first] / unit) for first in self.home}
+        self.late = {
+            chain[0]: mip.column((model.out_cost[chain[-1]] + model.in_cost[chain[-1]]) / unit) for chain in self.chains
+        }
+        super()._build(between)
+        for load in self.load:
+            for t, column in load.items():
+                if t in self.home:
+                    mip.row([column, self.home[t], self.evicted[t]], [1.0, 1.0, -1.0], upper=1.0)
+        # What else is in RAM when a step begins.
+        fixed = sum(model.size[t] for t in range(model.n_tensors) if model.in_ram[t])
+        self._ram_row(list(self.home.values()), [float(model.size[t]) for t in self.home], model.capacity - fixed)
+
+    def _needed_page_in(self, t: int) -> None:
+        if t not in self.home:
+            super()._needed_page_in(t)
+            return
+        first = min(self.model.consumers[t], default=NEVER)
+        columns = [load[t] for load in self.load if t in load]
+        if first <= self.cuts[0] or not columns:
+            return
+        credit = self.mip.column(-self.model.in_cost[t] / self.unit, 0.0, 1.0, integer=False)
+        self.mip.row([credit, *columns], [1.0, *[-1.0] * len(columns)], upper=0.0)
+        self.mip.row([credit, self.home[t]], [1.0, 1.0], upper=1.0)
+
+    def _links(self) -> None:
+        """A limit on what is written counts the write of w' only where it lives on the store."""
+        model, limited = self.model, self.model.store_limited
+        model.store_limited = False
+        super()._links()
+        model.store_limited = limited
+        if limited:
+            scale = float(max(1, model.store_free))
+            updated = [c for c in self.chains if len(c) > 1]
+            terms = {column: model.footprint[t] for t, column in self.store.items() if t not in {c[-1] for c in updated}}
+            for c in updated:
+                terms[self.home[c[0]]] = -model.footprint[c[-1]]
+                terms[self.late[c[0]]] = model.footprint[c[-1]]
+            terms |= {self.evicted[c[0]]: model.footprint[c[0]] for c in self.chains}
+            room = model.store_free - sum(model.footprint[c[-1]] for c in updated)
+            self.mip.row(list(terms), [x / scale for x in terms.values()], upper=room / scale)
+
+    def _ram(self, g: int, capacity: int) -> None:
+        del capacity
+        model, cut = self.model, self.cuts[g]
+        fixed = self._fixed_bytes(cut) + operand_bytes(model, cut)
+        index = list(self.hold[g].values())
+        value = [float(model.size[t]) for t in self.hold[g]]
+        operands = {*model.inputs[cut], *model.outputs[cut]}
+        for chain in self.chains:
+            last = chain[-1]
+            done = model.producer[last] < cut and max(model.consumers[last], default=-1) < cut
+            if done and last not in self.hold[g] and last not in operands:
+                there = self.mip.column(integer=False)
+                self.mip.row([self.home[chain[0]], there, self.late[chain[0]]], [1.0, -1.0, -1.0], upper=0.0)
+                index.append(there)
+                value.append(float(model.size[last]))
+        self._ram_row(index, value, model.capacity - fixed)
+
+    def bound_of(self, answer: Answer) -> float:
+        least = float(sum(self.model.op_cost))
+        if not math.isfinite(answer.bound):
+            return least
+        return max(least, math.ceil((answer.bound - MARGIN) * self.unit))
+
+    def relaxation_of(self, answer: Answer, values: npt.NDArray[np.float64]) -> Relaxation:
+        """As a plan for the problem with `stored(values)` on the store."""
+        plan = super().relaxation_of(answer, values)
+        late, evicted = chosen(self.late, values), chosen(self.evicted, values)
+        in_ram = chosen(self.home, values)
+        self.stored = frozenset(self.home) - in_ram
+        last = {chain[-1] for chain in self.chains if chain[0] in in_ram}
+        back = {chain[-1] for chain in self.chains if chain[0] in in_ram & late}
+        return replace(
+            plan,
+            paged=plan.paged | (evicted & in_ram) | back,
+            load=(*plan.load[:-1], plan.load[-1] | back),
+            pinned=tuple(
+                pinned | {t for t in last - back if self.model.producer[t] < cut}
+                for cut, pinned in zip(self.cuts, plan.pinned, strict=True)
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Homes:
+    """First versions of the state that is to live on the store, and what no choice of homes can beat."""
+
+    on_store: frozenset[int]
+    bound: int
+    cost: int | None  # of the cheapest schedule that short races found with these homes
+
+
+def choose_homes(problem: Problem, options: SolveOptions, stop_at: float, progress: Progress | None = None) -> Homes:
+    """For `problem`, all of whose state lives in RAM, under its order of operators.
+
+    The relaxation is solved with more and more cuts, where its last plan needs too much RAM. Each time short races find
+    out what the homes that it suggests cost; the cheapest are chosen. `bound` holds for schedules of the class
+    `poetc.CLASS` with any homes.
+    """
+    search = _Search(problem, options, stop_at, progress)
+    search.run()
+    return search.answer()
+
+
+class _Search:
+    def __init__(self, problem: Problem, options: SolveOptions, stop_at: float, progress: Progress | None) -> None:
+        self.problem, self.options, self.stop_at, self.progress = problem, options, stop_at, progress
+        self.chains = movable_state(problem)
+        everything = on_store(problem, {chain[0] for chain in self.chains})
+        self.everything = frozenset(chain[0] for chain in self.chains)
+        # Room on the store is no part of the relaxation, what may be written is: what lives in RAM writes nothing.
+        self.model = Model(replace(everything, store_capacity_bytes=None))
+        self.bound = float(sum(self.model.op_cost))
+        self.free: frozenset[int] = frozenset()
+        if self.model.n_tensors > COARSE_TENSORS:
+            self.free = tiny_tensors(self.model, FREE_SHARE)
+        self.costs: dict[frozenset[int], float] = {}
+
+    def answer(self) -> Homes:
+        # What found nothing may still be the only thing that fits: everything on the store.
+        best = min(self.costs, key=lambda s: (self.costs[s], s != self.everything, len(s)), default=self.everything)
+        cost = self.costs.get(best, math.inf)
+        return Homes(best, math.ceil(self.bound), None if cost == math.inf else int(cost))
+
+    def run(self) -> None:
+        self.race(self.everything, None)
+        self.race(frozenset(), None)
+        profile = []
+        for cut in [self.model.cut, *single_cut_positions(self.model)]:
+            if self.done:
+                return
+            profile.append((self.relax((cut,)).bound, cut))
+        cuts = {self.model.cut, max(profile)[1]}
+        for _ in range(REFINEMENTS):
+            if self.done:
+                return
+            excess = self.refine(tuple(sorted(cuts)))
+            new = new_cuts(cuts, [v for _, v in excess], self.model.n_ops)
+            if not new:
+                return
+            cuts.update(new)
+
+    @property
+    def done(self) -> bool:
+        least = min(self.costs.values(), default=math.inf)
+        return time.monotonic() >= self.stop_at or self.bound >= least * (1 - max(self.options.gap, ROUNDING))
+
+    def relax(self, cuts: tuple[int, ...]) -> Relaxation:
+        self.relaxed = OpenHomes(self.model, cuts, self.chains, between=len(cuts) > 1, free=self.free)
+        if len(cuts) > 1 and self.relaxed.mip.entries > CUT_ENTRIES:
+            return Relaxation(cuts, self.bound, False, False, (), frozenset())
+        relaxation = self.relaxed.solve(
+            time_limit_s=max(0.1, self.stop_at - time.monotonic()),
+            max_nodes=NODES,
+            max_rounds=ROUNDS,
+            gap=GAP,
+            threads=self.options.threads,
+            seed=self.options.seed,
+        )
+        if not relaxation.infeasible:
+            self.bound = max(self.bound, relaxation.bound)
+        return relaxation
+
+    def refine(self, cuts: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Operators at which the plan of the relaxation with these cuts needs too much RAM, and by how much."""
+        relaxation = self.relax(cuts)
+        if relaxation.infeasible or not relaxation.held:
+            return []
+        stored = self.relaxed.stored
+        self.race(stored, relaxation)
+        model = Model(on_store(self.problem, stored))
+        codes = lazy_codes(model, relaxation)
+        return [] if codes is None else overfull(model, codes, model.paging_capacity)
+
+    def race(self, stored: frozenset[int], relaxation: Relaxation | None) -> None:
+        placed = on_store(self.problem, stored)
+        if lower_bound_bytes(placed) > placed.budget_bytes:
+            return
+        race = Race(placed, self.options.seed, self.stop_at)
+        if relaxation is not None:
+            race.add_arms(relaxation, "homes")
+        least = len(race.arms)
+        race.run(max(least, min(RUNS, RUNS_X_OPERATORS // self.model.n_ops)), 0.0)
+        cost = math.inf if race.incumbent is None else float(race.incumbent.cost)
+        self.costs[stored] = min(cost, self.costs.get(stored, math.inf))
+        if self.progress is not None:
+            least_cost = min(self.costs.values())
+            known = None if least_cost == math.inf else int(least_cost)
+            self.progress(Event(stage="homes of state", objective=known, bound=int(self.bound)))
