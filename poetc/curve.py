@@ -136,7 +136,11 @@ class _Curve:
         bound, of_class, method = min(once, cost), "all schedules", "every operator once"
         for other in self.found:
             proof = other.schedule.proof
-            if other.budget_bytes >= budget and bound < proof.bound and homes.bound_holds(other.placed, cheapest.placed):
+            if (
+                other.budget_bytes >= budget
+                and bound < proof.bound
+                and homes.bound_holds(other.placed, cheapest.placed)
+            ):
                 bound, of_class = min(proof.bound, cost), proof.schedule_class
                 method = proof.method if other is cheapest else f"{proof.method} (for {other.budget_bytes} bytes)"
         if cheapest.budget_bytes != budget:

@@ -48,12 +48,12 @@ def solve_and_pack(
     solver: str,
     options: SolveOptions,
     progress: Progress,
-    search_s: float = planning.MINIMUM_SEARCH_S,
+    minimum: planning.Minimum | None = None,
 ) -> Placed:
     """`planning.solve_and_pack` for a problem with all state in RAM, with the homes that `state` asks for."""
     if state != "auto" or solver != "poetc" or not _is_open(problem):
-        return _placed(without_search(problem, state), solver, options, progress, search_s)
-    return _chosen(problem, solver, options, progress, search_s)
+        return _placed(without_search(problem, state), solver, options, progress, minimum)
+    return _chosen(problem, solver, options, progress, minimum)
 
 
 def without_search(problem: Problem, state: str) -> Problem:
@@ -70,15 +70,20 @@ def without_search(problem: Problem, state: str) -> Problem:
     return problem if state == "ram" or fits else _roomier(problem)
 
 
-def smallest_ram(
-    problem: Problem, state: str, time_limit_s: float = planning.MINIMUM_SEARCH_S
-) -> planning.SmallestRam:
-    """`planning.smallest_ram` for the homes that `state` allows."""
+def minimum(problem: Problem, state: str, least_s: float, stop_at: float = 0.0) -> planning.Minimum:
+    """The search for the least RAM, with the homes that `state` allows."""
     if state == "store":
         problem = _everything(problem)
     elif state == "auto":
         problem = _roomier(problem)
-    return planning.smallest_ram(problem, time_limit_s)
+    return planning.Minimum(problem, least_s, stop_at)
+
+
+def smallest_ram(
+    problem: Problem, state: str, time_limit_s: float = planning.MINIMUM_SEARCH_S
+) -> planning.SmallestRam:
+    """`planning.smallest_ram` with the homes that `state` allows."""
+    return planning.smallest_ram(minimum(problem, state, 0.0).problem, time_limit_s)
 
 
 def bound_holds(proven: Placed, placed: Placed) -> bool:
@@ -114,8 +119,10 @@ def _is_open(problem: Problem) -> bool:
     return size >= WORTH_A_CHOICE * problem.budget_bytes or solvers.lower_bound_bytes(problem) > problem.budget_bytes
 
 
-def _placed(problem: Problem, solver: str, options: SolveOptions, progress: Progress, search_s: float) -> Placed:
-    schedule, plan = planning.solve_and_pack(problem, solver, options, progress, search_s)
+def _placed(problem: Problem, solver: str, options: SolveOptions, progress: Progress, minimum: planning.Minimum | None
+) -> Placed:
+    own = minimum if minimum is not None and minimum.problem == problem else None
+    schedule, plan = planning.solve_and_pack(problem, solver, options, progress, own)
     return Placed(problem=problem, schedule=schedule, plan=plan, remark=_remark(problem))
 
 
@@ -128,11 +135,14 @@ def _remark(problem: Problem) -> str:
     return f"state: {len(stored)} tensors ({size:,} bytes) live on the store, the others in RAM"
 
 
-def _chosen(problem: Problem, solver: str, options: SolveOptions, progress: Progress, search_s: float) -> Placed:
+def _chosen(problem: Problem, solver: str, options: SolveOptions, progress: Progress, minimum: planning.Minimum | None
+) -> Placed:
     """Under one order of operators: first the homes, then the schedule."""
     started = time.monotonic()
+    if problem.deadline_ns is not None and problem.compute_once_ns > problem.deadline_ns:
+        return _placed(problem, solver, options, progress, minimum)
     if min(solvers.lower_bound_bytes(problem), solvers.lower_bound_bytes(_everything(problem))) > problem.budget_bytes:
-        return _placed(_roomier(problem), solver, options, progress, search_s)  # which says what would work
+        return _placed(_roomier(problem), solver, options, progress, minimum)  # which says what would work
     progress("choosing homes of state")
     share_s = CHOICE_SHARE * options.time_limit_s
     order = None
@@ -144,28 +154,49 @@ def _chosen(problem: Problem, solver: str, options: SolveOptions, progress: Prog
         found = "no schedule yet" if event.objective is None else f"best {event.objective}"
         progress(f"{event.stage}: {found}, bound {event.bound}")
 
-    homes = solvers.choose_homes(ordered, options, started + share_s, report)
-    left = replace(options, time_limit_s=max(options.time_limit_s - (time.monotonic() - started), 1.0))
-    if not homes.on_store:
-        return _placed(problem, solver, left, progress, search_s)
-    try:
-        placed = _placed(
-            on_store(ordered, homes.on_store), solver, replace(left, fixed_order=True), progress, search_s
-        )
-    except (InfeasibleError, LimitError) as error:
-        return _otherwise(problem, homes.on_store, error, solver, options, progress, search_s)
-    schedule, plan = _proven(placed.schedule, homes.bound, options.gap), placed.plan
+    chosen = solvers.choose_homes(ordered, options, started + share_s, report)
+    # What nothing was found for may still be possible: with everything on the store, or everything in RAM.
+    attempts = dict.fromkeys((chosen.on_store, frozenset(c[0] for c in movable_state(problem)), frozenset[int]()))
+    errors: list[InfeasibleError | LimitError] = []
+    for on in attempts:
+        left = replace(options, time_limit_s=max(options.time_limit_s - (time.monotonic() - started), 1.0))
+        try:
+            if not on:
+                return _placed(problem, solver, left, progress, minimum)
+            placed = _placed(on_store(ordered, on), solver, replace(left, fixed_order=True), progress, minimum)
+            return _in_own_order(problem, on, placed, chosen.bound, order, options.gap)
+        except (InfeasibleError, LimitError) as error:
+            errors.append(error)
+            progress(f"nothing found with {len(on)} tensors of state on the store")
+    # All on the store leaves the most RAM: where that is proven impossible everything is, unless time or writing is
+    # what is short.
+    limited = problem.deadline_ns is not None or problem.write_limit_bytes is not None
+    nearest = min(errors, key=_smallest_known)
+    if all(isinstance(error, InfeasibleError) for error in errors) and not limited:
+        raise nearest
+    raise LimitError(str(nearest), details=nearest.details) from nearest
+
+
+def _smallest_known(error: InfeasibleError | LimitError) -> float:
+    smallest = error.details.get("min_budget_bytes")
+    return float(smallest) if isinstance(smallest, int) else float("inf")
+
+
+def _in_own_order(
+    problem: Problem, on: frozenset[int], placed: Placed, bound: int, order: tuple[int, ...] | None, gap: float
+) -> Placed:
+    """`placed`, solved under `order` and for these homes, as an answer to `problem` for any homes."""
+    own, remark = placed.schedule.proof, placed.remark
+    schedule, plan = _proven(placed.schedule, bound, gap), placed.plan
     if order is not None:
         schedule = solvers.restored(schedule, order)
         operators = tuple(
             replace(a, operator=None if a.operator is None else order[a.operator]) for a in plan.allocations
         )
         plan = replace(plan, allocations=operators)
-    own = placed.schedule.proof
-    remark = placed.remark
-    if own.bound > homes.bound:
+    if own.bound > bound:
         remark += f"; with these homes the gap is {own.gap():.3%}"
-    return Placed(problem=on_store(problem, homes.on_store), schedule=schedule, plan=plan, remark=remark)
+    return Placed(problem=on_store(problem, on), schedule=schedule, plan=plan, remark=remark)
 
 
 def _proven(schedule: Schedule, bound: int, gap: float) -> Schedule:
@@ -184,25 +215,3 @@ def _proven(schedule: Schedule, bound: int, gap: float) -> Schedule:
     elif proven.gap() <= gap:
         status = Status.FEASIBLE
     return replace(schedule, proof=replace(proven, status=status))
-
-
-def _otherwise(
-    problem: Problem,
-    tried: frozenset[int],
-    error: InfeasibleError | LimitError,
-    solver: str,
-    options: SolveOptions,
-    progress: Progress,
-    search_s: float,
-) -> Placed:
-    """Nothing was found for the homes that were chosen: everything on the store, which leaves the most RAM. Where that
-    is proven impossible no other homes are possible either, unless time or writing is what is short.
-    """
-    everything = _everything(problem)
-    if everything != on_store(problem, tried):
-        progress("all state on the store instead")
-        return _placed(everything, solver, options, progress, search_s)
-    limited = problem.deadline_ns is not None or problem.write_limit_bytes is not None
-    if isinstance(error, InfeasibleError) and limited:
-        raise LimitError(f"nothing was found with all state on the store: {error}", details=error.details) from error
-    raise error

@@ -96,9 +96,7 @@ def best_split(
     return replace(best, tried=tuple(tried[count] for count in sorted(tried)))
 
 
-def _again(
-    best: Split, problem: Problem, solver: str, options: SolveOptions, progress: Progress, state: str
-) -> Split:
+def _again(best: Split, problem: Problem, solver: str, options: SolveOptions, progress: Progress, state: str) -> Split:
     """The same problem with more time: the better schedule and the better bound of both."""
     progress(f"{best.count} micro-batches again")
     try:

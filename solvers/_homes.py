@@ -31,14 +31,21 @@ COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems do without their small
 ROUNDING = 1e-8
 
 
+def open_model(problem: Problem) -> Model:
+    """What `OpenHomes` works on: all movable state on the store. Its room is no part of the relaxation, what may be
+    written is; nor is the page buffer, since a schedule with all state in RAM need not page.
+    """
+    everything = on_store(problem, {chain[0] for chain in movable_state(problem)})
+    return Model(replace(everything, store_capacity_bytes=None, page_buffer_bytes=0))
+
+
 class OpenHomes(CutModel):
     """`CutModel` of a problem all of whose movable state lives on the store, with the home as another decision.
 
     For each chain of versions w .. w' a column h = 1 if RAM is its home, which saves the read of w and the write of w'
     that the offset has in it. Then: all homes fit in RAM together, between two steps; w is read from the store only
     after it was written there (e = 1, at its price); after the last use, w' is in RAM at every cut, or written and read
-    back (l = 1). What the first version needs before its last use, the rows of `CutModel` say. The page buffer is not
-    charged, since a schedule with everything in RAM need not page.
+    back (l = 1). What the first version needs before its last use, the rows of `CutModel` say.
     """
 
     def __init__(
@@ -50,7 +57,7 @@ class OpenHomes(CutModel):
         between: bool = False,
         free: frozenset[int] = frozenset(),
     ) -> None:
-        """`model`: of the problem with all `chains` on the store."""
+        """`model`: `open_model` of a problem whose movable state is `chains`."""
         self.chains = chains
         self.of_first = {chain[0]: chain for chain in chains}
         self.saved = {c[0]: model.in_cost[c[0]] + (model.out_cost[c[-1]] if len(c) > 1 else 0.0) for c in chains}
@@ -93,7 +100,9 @@ class OpenHomes(CutModel):
         if limited:
             scale = float(max(1, model.store_free))
             updated = [c for c in self.chains if len(c) > 1]
-            terms = {column: model.footprint[t] for t, column in self.store.items() if t not in {c[-1] for c in updated}}
+            terms = {
+                column: model.footprint[t] for t, column in self.store.items() if t not in {c[-1] for c in updated}
+            }
             for c in updated:
                 terms[self.home[c[0]]] = -model.footprint[c[-1]]
                 terms[self.late[c[0]]] = model.footprint[c[-1]]
@@ -102,7 +111,6 @@ class OpenHomes(CutModel):
             self.mip.row(list(terms), [x / scale for x in terms.values()], upper=room / scale)
 
     def _ram(self, g: int, capacity: int) -> None:
-        del capacity
         model, cut = self.model, self.cuts[g]
         fixed = self._fixed_bytes(cut) + operand_bytes(model, cut)
         index = list(self.hold[g].values())
@@ -116,7 +124,7 @@ class OpenHomes(CutModel):
                 self.mip.row([self.home[chain[0]], there, self.late[chain[0]]], [1.0, -1.0, -1.0], upper=0.0)
                 index.append(there)
                 value.append(float(model.size[last]))
-        self._ram_row(index, value, model.capacity - fixed)
+        self._ram_row(index, value, capacity - fixed)
 
     def bound_of(self, answer: Answer) -> float:
         least = float(sum(self.model.op_cost))
@@ -168,10 +176,8 @@ class _Search:
     def __init__(self, problem: Problem, options: SolveOptions, stop_at: float, progress: Progress | None) -> None:
         self.problem, self.options, self.stop_at, self.progress = problem, options, stop_at, progress
         self.chains = movable_state(problem)
-        everything = on_store(problem, {chain[0] for chain in self.chains})
         self.everything = frozenset(chain[0] for chain in self.chains)
-        # Room on the store is no part of the relaxation, what may be written is: what lives in RAM writes nothing.
-        self.model = Model(replace(everything, store_capacity_bytes=None))
+        self.model = open_model(problem)
         self.bound = float(sum(self.model.op_cost))
         self.free: frozenset[int] = frozenset()
         if self.model.n_tensors > COARSE_TENSORS:

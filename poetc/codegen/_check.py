@@ -55,8 +55,8 @@ def check_program(program: Program) -> None:
         if contents.overlaps(binding.operand):
             raise ProgramError(f"{binding.name}: overlaps {contents.overlaps(binding.operand)[0]} when a run begins")
         contents.write(binding.operand)
-    stored = {i: page.tensor for i, page in enumerate(program.pages) if page.image}
-    written: set[int] = set()
+    given = {i: page.tensor for i, page in enumerate(program.pages) if page.image}  # until this run is complete
+    stored: dict[int, str] = {}  # what this run wrote
     probes: dict[int, list[Operand]] = {}
     for index, operand in program.probes.values():
         probes.setdefault(index, []).append(operand)
@@ -70,12 +70,13 @@ def check_program(program: Program) -> None:
             case PageOut(operand=operand, page=page):
                 contents.read(operand, where)
                 stored[page] = operand.tensor
-                written.add(page)
+                if program.pages[page].slots == 1:
+                    given.pop(page, None)
             case PageIn(operand=operand, page=page, source=source):
-                if stored.get(page) != operand.tensor:
-                    raise ProgramError(f"{where}: page {page} holds {stored.get(page)}, not {operand.tensor}")
-                if (source is PageSource.THIS_RUN) != (page in written):
-                    raise ProgramError(f"{where}: page {page} is expected from another run than the one that wrote it")
+                held = stored if source is PageSource.THIS_RUN else given
+                if held.get(page) != operand.tensor:
+                    found = held.get(page, "nothing")
+                    raise ProgramError(f"{where}: page {page} holds {found} of {source.name}, not {operand.tensor}")
                 contents.write(operand)
     for binding in program.outputs:
         contents.read(binding.operand, f"output {binding.name}")
@@ -83,8 +84,9 @@ def check_program(program: Program) -> None:
         final = binding.final_tensor or binding.name
         contents.read(_renamed(binding.operand, final), f"state {binding.name} at the end")
     for i, home in enumerate(program.pages):
-        if home.slots == 2 and program.updates_state and (i not in written or stored[i] != home.final_tensor):
-            raise ProgramError(f"page {i}: a run leaves {stored[i]} on the store, not {home.final_tensor}")
+        if home.slots == 2 and program.updates_state and stored.get(i) != home.final_tensor:
+            left = stored.get(i, home.tensor)
+            raise ProgramError(f"page {i}: a run leaves {left} on the store, not {home.final_tensor}")
 
 
 def _check_absences(program: Program) -> None:

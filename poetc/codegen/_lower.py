@@ -185,10 +185,12 @@ class _Lowering:
                     yield PageOut(self._operand(self.problem.tensors[index].name, step), page)
                 case PageInStep(tensor=index):
                     page = self._page(self.problem.tensors[index].name)
+                    tensor, home = self.problem.tensors[index].name, self.page_table[page]
                     source = PageSource.THIS_RUN
-                    if self.page_table[page].image and page not in written:
-                        source = PageSource.LAST_RUN if self.page_table[page].slots == 2 else PageSource.IMAGE
-                    yield PageIn(self._operand(self.problem.tensors[index].name, step, written=True), page, source)
+                    if home.image and (page not in written or tensor == home.tensor):
+                        # The last run's slot holds the first version even after the new one is written.
+                        source = PageSource.LAST_RUN if home.slots == 2 else PageSource.IMAGE
+                    yield PageIn(self._operand(tensor, step, written=True), page, source)
                 case Free():
                     pass
 
@@ -231,12 +233,14 @@ class _Lowering:
         return len(self.page_table) - 1
 
     def _state_pages(self) -> None:
-        """State that lives on the store: one page for all versions, two slots if a run updates it."""
+        """State that lives on the store: one page for its first and last version, with two slots if they are two. A
+        version between them has a page of its own, should it ever be moved there.
+        """
         for tensor in self.problem.tensors:
             if tensor.initial == "store" and tensor.name not in self.pages:
                 chain = self._chain(tensor.name)
                 page = self._add_page(tensor.name, slots=min(len(chain), 2), image=True, final=chain[-1])
-                self.pages.update(dict.fromkeys(chain, page))
+                self.pages |= {chain[0]: page, chain[-1]: page}
 
     def _page(self, tensor: str) -> int:
         if tensor not in self.pages:

@@ -115,7 +115,7 @@ def validate(
     interpreter = Interpreter(program, values)
     interpreted_loss = interpreter.run(batches[0])
     by_interpreter = _gradient_errors(gradients, interpreter.probes)
-    statistics = {b.name: interpreter.state(b.name) for b in program.state if b.role is Role.STATISTIC}
+    statistics = {n: interpreter.state(n) for n in state if n in _statistics(keep_all)}
     expected_loss, tensors = interpreted_loss, [*by_interpreter, *_statistic_errors(state, statistics)]
     if reference is not None:
         expected_loss = float(np.asarray(reference["loss"]))
@@ -138,6 +138,11 @@ def validate(
         page_outs=page_outs,
         tensors=tuple(sorted(tensors, key=lambda t: (t.quantity, t.name))),
     )
+
+
+def _statistics(keep_all: Program) -> set[str]:
+    """By name; keep-all has all state in RAM."""
+    return {b.name for b in keep_all.state if b.role is Role.STATISTIC}
 
 
 def _build(

@@ -22,7 +22,15 @@ Solved = tuple[Path, Ended]
 SOLVE_KEYS = {"status", "solver", "solve_seconds", "out", "operators", "recomputes", "page_outs", "page_ins"}
 SOLVE_KEYS |= {"energy_pj", "energy_bound_pj", "compute_once_pj", "gap", "overhead_gap", "time_ns", "deadline_ns"}
 SOLVE_KEYS |= {"store_bytes", "store_written_bytes", "store_life_steps", "store_life_years"}
-SOLVE_KEYS |= {"budget_bytes", "peak_bytes", "arena_bytes", "keep_all_peak_bytes", "min_budget_bytes"}
+SOLVE_KEYS |= {
+    "state",
+    "state_on_store_bytes",
+    "budget_bytes",
+    "peak_bytes",
+    "arena_bytes",
+    "keep_all_peak_bytes",
+    "min_budget_bytes",
+}
 VALIDATE_KEYS = {"loss_rel_error", "max_grad_rel_error", "bit_identical_to_keep_all", "tensors"}
 VALIDATE_KEYS |= {"peak_predicted_bytes", "peak_measured_bytes"}
 

@@ -1,0 +1,151 @@
+"""Homes of state: what is claimed for any homes against the exhaustive optimum over all of them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from dataclasses import replace
+from random import Random
+
+from poetc import homes
+from poetc.errors import InfeasibleError, LimitError
+from poetc.scheduling import (
+    PageOut,
+    Problem,
+    SolveOptions,
+    Status,
+    keep_all_peak_bytes,
+    lower_bound_bytes,
+    movable_state,
+    on_store,
+    stored_state,
+    verify,
+)
+from poetc.solvers import choose_homes
+from poetc.solvers._homes import OpenHomes, open_model
+from tests.support.oracle import Optimum, optimum
+from tests.support.problems import random_dag, training_problem
+
+SEEDS = range(100)
+OPTIONS = SolveOptions(time_limit_s=20, fixed_order=True)
+
+
+@functools.cache
+def case(seed: int) -> tuple[Problem, dict[frozenset[int], Optimum | None]]:
+    """A problem with state in RAM, its budget down to what only the store makes possible, and the optimum of each
+    choice of homes.
+    """
+    random = Random(seed)
+    while True:
+        small = random.random() < 0.5
+        problem = (
+            training_problem(random, 1, paging=True) if small else random_dag(random, random.randint(3, 6), paging=True)
+        )
+        problem = _heavier(problem, random.choice((2, 4, 8)))
+        chains = movable_state(problem)
+        if chains:
+            break
+    first = [chain[0] for chain in chains]
+    low = lower_bound_bytes(on_store(problem, first))
+    high = max(low, random.choice((lower_bound_bytes(problem), keep_all_peak_bytes(problem))))
+    budget = low + int((high - low) * random.choice((0.05, 0.1, 0.3, 0.5, 0.9)))
+    problem = replace(problem, budget_bytes=budget)
+    if random.random() < 0.1:
+        problem = replace(problem, deadline_ns=int(problem.compute_once_ns * random.uniform(1.1, 1.8)))
+    if random.random() < 0.1:
+        limit = sum(problem.tensors[chain[-1]].footprint_bytes for chain in chains[: random.randint(0, 1)])
+        problem = replace(problem, write_limit_bytes=limit)
+    subsets = itertools.chain.from_iterable(itertools.combinations(first, k) for k in range(len(first) + 1))
+    return problem, {frozenset(s): optimum(on_store(problem, s)) for s in subsets}
+
+
+def _heavier(problem: Problem, times: int) -> Problem:
+    """With larger state."""
+    state = {t for chain in movable_state(problem) for t in chain}
+    tensors = tuple(
+        replace(t, size_bytes=t.size_bytes * times) if i in state else t for i, t in enumerate(problem.tensors)
+    )
+    return replace(problem, tensors=tensors)
+
+
+def best(found: dict[frozenset[int], Optimum | None]) -> int | None:
+    return min((o.cost for o in found.values() if o is not None), default=None)
+
+
+def test_cases_need_every_home() -> None:
+    """Some are cheapest with state in RAM, some on the store, some are possible only there."""
+    kinds = {"ram": 0, "store": 0, "only store": 0}
+    for seed in SEEDS:
+        _, found = case(seed)
+        least = best(found)
+        in_ram = found[frozenset()]
+        if least is not None:
+            kinds["only store" if in_ram is None else "ram" if in_ram.cost == least else "store"] += 1
+    assert all(count > 2 for count in kinds.values()), kinds
+
+
+def test_open_homes_are_a_relaxation_of_all_homes() -> None:
+    tight = 0
+    for seed in SEEDS:
+        problem, found = case(seed)
+        least = best(found)
+        if least is None:
+            continue
+        chains = movable_state(problem)
+        model = open_model(problem)
+        every = range(model.n_ops)
+        for cuts, between in (((model.cut,), False), (every, False), (every[::2], True), (every[1::3], True)):
+            relaxation = OpenHomes(model, cuts, chains, between=between).solve(time_limit_s=10)
+            assert not relaxation.infeasible, (seed, cuts)
+            assert relaxation.bound <= least, (seed, cuts)
+            tight += len(cuts) == model.n_ops and relaxation.bound == least
+    assert tight > 20
+
+
+def test_choice_and_its_bound() -> None:
+    same = 0
+    cheapest = []
+    for seed in SEEDS:
+        problem, found = case(seed)
+        least = best(found)
+        if least is None:
+            continue
+        choice = choose_homes(problem, OPTIONS, math.inf)
+        assert choice.bound <= least, seed
+        optimum_there = found[choice.on_store]
+        assert choice.cost is None or (optimum_there is not None and optimum_there.cost <= choice.cost), seed
+        cheapest.append(seed)
+        same += optimum_there is not None and optimum_there.cost == least
+    assert same >= 0.9 * len(cheapest), (same, len(cheapest))
+
+
+def test_solved_with_any_homes() -> None:
+    """Never dearer than with the homes that it was given, nor a bound above what other homes allow."""
+    optimal = stored = unpacked = 0
+    for seed in SEEDS[:60]:
+        problem, found = case(seed)
+        least = best(found)
+        try:
+            placed = homes.solve_and_pack(problem, "auto", "poetc", OPTIONS, lambda text: None)
+        except InfeasibleError:
+            assert least is None, seed
+            continue
+        except LimitError:
+            unpacked += least is not None  # packing may need more than any schedule does
+            continue
+        trace = verify(placed.problem, placed.schedule)
+        first = frozenset(chain[0] for chain in stored_state(placed.problem)) & {c[0] for c in movable_state(problem)}
+        assert placed.problem == on_store(problem, first), seed
+        optimum_there = found[first]
+        assert least is not None and optimum_there is not None and least <= optimum_there.cost <= trace.energy_pj, seed
+        proof = placed.schedule.proof
+        if proof.schedule_class.endswith(homes.ANY_HOMES):
+            stored += 1
+            assert proof.bound <= least, seed
+            if proof.status is Status.OPTIMAL:
+                assert trace.energy_pj == least, seed
+        updated = {chain[-1] for chain in stored_state(placed.problem) if len(chain) > 1}
+        assert updated <= {s.tensor for s in placed.schedule.steps if isinstance(s, PageOut)}, seed
+        optimal += trace.energy_pj == least
+    assert stored > 12 and optimal > 25 and unpacked < 3, (stored, optimal, unpacked)
