@@ -79,9 +79,7 @@ def minimum(problem: Problem, state: str, least_s: float, stop_at: float = 0.0) 
     return planning.Minimum(problem, least_s, stop_at)
 
 
-def smallest_ram(
-    problem: Problem, state: str, time_limit_s: float = planning.MINIMUM_SEARCH_S
-) -> planning.SmallestRam:
+def smallest_ram(problem: Problem, state: str, time_limit_s: float = planning.MINIMUM_SEARCH_S) -> planning.SmallestRam:
     """`planning.smallest_ram` with the homes that `state` allows."""
     return planning.smallest_ram(minimum(problem, state, 0.0).problem, time_limit_s)
 
@@ -119,7 +117,8 @@ def _is_open(problem: Problem) -> bool:
     return size >= WORTH_A_CHOICE * problem.budget_bytes or solvers.lower_bound_bytes(problem) > problem.budget_bytes
 
 
-def _placed(problem: Problem, solver: str, options: SolveOptions, progress: Progress, minimum: planning.Minimum | None
+def _placed(
+    problem: Problem, solver: str, options: SolveOptions, progress: Progress, minimum: planning.Minimum | None
 ) -> Placed:
     own = minimum if minimum is not None and minimum.problem == problem else None
     schedule, plan = planning.solve_and_pack(problem, solver, options, progress, own)
@@ -135,7 +134,8 @@ def _remark(problem: Problem) -> str:
     return f"state: {len(stored)} tensors ({size:,} bytes) live on the store, the others in RAM"
 
 
-def _chosen(problem: Problem, solver: str, options: SolveOptions, progress: Progress, minimum: planning.Minimum | None
+def _chosen(
+    problem: Problem, solver: str, options: SolveOptions, progress: Progress, minimum: planning.Minimum | None
 ) -> Placed:
     """Under one order of operators: first the homes, then the schedule."""
     started = time.monotonic()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from poetc import homes, planning
+from poetc import homes
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.scheduling import Problem, keep_all_peak_bytes
 from poetc.scheduling.schedule import Schedule, SolveOptions, Status
