@@ -4,8 +4,7 @@ from poetc.solvers._homes import Homes, choose_homes
 from poetc.solvers._minimum import MinimumBudget, lower_bound_bytes, min_budget
 from poetc.solvers._orders import best_order, reordered, restored
 from poetc.solvers._registry import available, solve
-from poetc.solvers._types import BudgetError, Event, Progress, SolverInfo
-from poetc.solvers.poetc import CLASS, ROUNDING
+from poetc.solvers._types import CLASS, ROUNDING, BudgetError, Event, Progress, SolverInfo
 
 __all__ = [
     "CLASS",

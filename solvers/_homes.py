@@ -22,13 +22,12 @@ from poetc.solvers._minimum import lower_bound_bytes
 from poetc.solvers._model import NEVER, Model
 from poetc.solvers._plans import lazy_codes, overfull
 from poetc.solvers._search import Race
-from poetc.solvers._types import Event, Progress
+from poetc.solvers._types import ROUNDING, Event, Progress
 
 # Work, as in poetc.py: HiGHS's rounds and nodes, coefficients of a relaxation, how many relaxations, runs of a race.
 ROUNDS, NODES, GAP, CUT_ENTRIES, REFINEMENTS = 100, 200, 1e-4, 1_500_000, 10
 RUNS, RUNS_X_OPERATORS = 12, 12_000
 COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems do without their smallest tensors, so much of the RAM
-ROUNDING = 1e-8
 
 
 def open_model(problem: Problem) -> Model:

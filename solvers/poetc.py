@@ -21,7 +21,7 @@ from poetc.solvers._orders import best_order, reordered, restored
 from poetc.solvers._plans import codes_of, lazy_codes, overfull
 from poetc.solvers._search import Race
 from poetc.solvers._staged import StagedModel
-from poetc.solvers._types import BudgetError, Event, Progress, SolverInfo
+from poetc.solvers._types import CLASS, ROUNDING, BudgetError, Event, Progress, SolverInfo
 from poetc.solvers._unrolled import Unrolled
 
 INFO = SolverInfo(
@@ -49,14 +49,12 @@ COARSE_CUTS = 4  # of the positions of single cuts, every so many first
 COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems first do without their smallest tensors, so much of the RAM
 REFINEMENTS, POLISH_ROUND = 30, 2  # relaxations with more and more cuts; before which the staged MILP comes
 ALL_SCHEDULES = "all schedules"
-CLASS = "first executions in the problem's order; any recomputation, any paging"
 STAGED_CLASS = (
     "first executions in the problem's order; between two of them every operator at most once again, in that order, "
     "and page-ins right before the first that can read them"
 )
 STAGED_FORWARD = "; nothing computed again or read back before the loss"
 ORDER_SHARE = 0.25  # of the time limit, at most, for the search for an order
-ROUNDING = 1e-8  # a gap below this fraction of the total is what HiGHS's tolerances leave open
 
 
 class _Solve:
