@@ -1,7 +1,7 @@
 """Measures the kernels, and fits a device profile to what was measured."""
 
 from poetc.benchmark._firmware import emit_bench
-from poetc.benchmark._fit import ClassFit, Fit, cross_validate, fit, fit_document, fit_text, nnls, write_profile
+from poetc.benchmark._fit import ClassFit, Fit, cross_validate, fit, fit_document, fit_text, least, nnls, write_profile
 from poetc.benchmark._measure import Measurement, bench, measure, read_csv, write_csv
 from poetc.benchmark._networks import networks
 from poetc.benchmark._timing import Timing, compare_times, time_solved, timing_text
@@ -18,6 +18,7 @@ __all__ = [
     "fit",
     "fit_document",
     "fit_text",
+    "least",
     "measure",
     "networks",
     "nnls",

@@ -73,9 +73,8 @@ def _header(rows: list[Measurement], program: Program, step: TrainingGraph, cloc
     for row in rows:
         loops = " ".join(f"{name}={n}" for name, n in row.loops.items())
         operator = row.operator.replace(",", ";").replace('"', "'")
-        lines.append(
-            f"    {json.dumps(f'{row.network},{operator},{row.cost_class},{row.simd},{row.cache_bytes},{loops},')},"
-        )
+        caches = f"{row.first_cache_bytes},{row.cache_bytes}"
+        lines.append(f"    {json.dumps(f'{row.network},{operator},{row.cost_class},{row.simd},{caches},{loops},')},")
     floats = [int(step.tensors[b.name].dtype is DType.F32) for b in codegen.all_inputs(program)]
     lines += ["};", "", f"static const uint8_t poetc_bench_floats[] = {{{', '.join(map(str, floats))}}};", ""]
     return "\n".join(lines)

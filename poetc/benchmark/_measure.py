@@ -22,7 +22,7 @@ from poetc.devices import DeviceProfile, build_problem, load_profile
 from poetc.devices.features import features_of
 from poetc.devices.loops import machine_of
 from poetc.devices.profile import Quantity, Source
-from poetc.devices.reuse import far_bytes
+from poetc.devices.reuse import Fetched, fetched_bytes
 from poetc.devices.zeros import zero_factors, zero_shares
 from poetc.errors import UsageError
 from poetc.files import write_text
@@ -35,8 +35,9 @@ CODE_BYTES = 128 << 10  # of a board's flash, for kernels and tables
 BOARD_BYTES = 1 << 20  # of the tensors of a network, where there is room: few networks are built soon
 PAGED = 3  # every so manieth network of a board is run with paging
 BENCH_CFLAGS = "-O3 -march=native"
-OTHER_LOSS = ("dense", "sweep.layer", *(f"boards.{number}" for number in range(1, 100, 3)))
-OPTIMIZERS = ("sgd", "adam")
+OTHER_LOSS = (*(f"layer.{number}" for number in range(0, 100, 2)), *(f"boards.{number}" for number in range(1, 100, 3)))
+OPTIMIZERS = ("sgd", "sgd", "adam", "sgd", "momentum")
+NOT_FUSED, HOST_PAGED = 3, 11  # every so manieth network of the host
 UNBOUNDED_BYTES = 1 << 62
 Progress = Callable[[str], None]
 
@@ -48,14 +49,15 @@ def _silent(message: str) -> None:
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """One execution of one operator (or of one page transfer, whose class is PageIn or PageOut). `network` groups what
-    was measured together, for cross-validation; `simd` is what the kernels were compiled for, `cache_bytes` the
-    processor's cache (0: none); `loops` maps "group.loop" to how often it ran.
+    was measured together, for cross-validation; `simd` is what the kernels were compiled for, the caches are the
+    processor's (0: none); `loops` maps "group.loop" to how often it ran.
     """
 
     network: str
     operator: str
     cost_class: str
     simd: str
+    first_cache_bytes: int
     cache_bytes: int
     loops: Mapping[str, int]
     time_ns: int
@@ -120,38 +122,47 @@ def bench(
     return result
 
 
-def host_cache_bytes() -> int:
-    """The second level of cache of this machine, as Linux says; 1 MiB where it does not."""
-    try:
-        text = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text(encoding="ascii").strip()
-        return int(text.removesuffix("K")) << 10
-    except (OSError, ValueError):
-        return 1 << 20
+def host_cache_bytes() -> tuple[int, int]:
+    """The first level of cache for data and the second of this machine, as Linux says; usual ones where it does not."""
+    found = {}
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            kind, level, size = (
+                (index / name).read_text(encoding="ascii").strip() for name in ("type", "level", "size")
+            )
+            if kind != "Instruction":
+                found[int(level)] = int(size.removesuffix("K")) << 10
+        except (OSError, ValueError):
+            continue
+    return found.get(1, 32 << 10), found.get(2, 1 << 20)
 
 
 def host_profile(cflags: str) -> DeviceProfile:
-    """The profile `host`, with the vectors that `cflags` compile for here and this machine's cache."""
+    """The profile `host`, with the vectors that `cflags` compile for here and this machine's caches."""
     profile = load_profile("host")
     cpu = msgspec.structs.replace(profile.cpu, simd=codegen.host_simd(cflags))
     source = Source(kind="measured", text="what the operating system says of this machine")
-    cache = Quantity(value=host_cache_bytes(), source=source)
-    return msgspec.structs.replace(profile, cpu=cpu, memory=msgspec.structs.replace(profile.memory, cache_bytes=cache))
+    first, second = (Quantity(value=size, source=source) for size in host_cache_bytes())
+    memory = msgspec.structs.replace(profile.memory, first_cache_bytes=first, cache_bytes=second)
+    return msgspec.structs.replace(profile, cpu=cpu, memory=memory)
 
 
 def measure(
     graphs: Iterable[Graph], *, repeats: int = 9, cflags: str = BENCH_CFLAGS, progress: Progress = _silent
 ) -> list[Measurement]:
-    """Train each of `graphs` on this machine and time its operators. The optimizers take turns, fused operators with
-    separate ones; the first graph is also run with paging.
+    """Train each of `graphs` on this machine and time its operators. The optimizers take turns; some are run without
+    fused operators, some with paging.
     """
     profile = host_profile(cflags)
     result: list[Measurement] = []
-    for number, graph in enumerate(graphs):
-        progress(graph.name)
-        step = step_of(graph, OPTIMIZERS[number % len(OPTIMIZERS)], fusion=number % 2 == 0)
-        program = paging_program(step, profile) if number == 0 else keep_all_program(step, profile)
-        times = time_program(program, step.values, repeats=repeats, cflags=cflags)
-        result += rows_of(graph.name, step, program, times.instruction_ns, profile)
+    with tempfile.TemporaryDirectory(prefix="poetc-bench-") as scratch:
+        for number, graph in enumerate(graphs):
+            progress(graph.name)
+            step = step_of(graph, OPTIMIZERS[number % len(OPTIMIZERS)], fusion=number % NOT_FUSED != NOT_FUSED - 1)
+            program = (paging_program if number % HOST_PAGED == 0 else keep_all_program)(step, profile)
+            objects = Path(scratch) / "objects"
+            times = time_program(program, step.values, repeats=repeats, cflags=cflags, objects=objects)
+            result += rows_of(graph.name, step, program, times.instruction_ns, profile)
     return result
 
 
@@ -182,7 +193,7 @@ def _measure_on_board(
 
 def _counted(loops: Mapping[str, int]) -> dict[str, int]:
     """Without bytes, unless there is little else."""
-    left = {name: n for name, n in loops.items() if not name.endswith((".byte", ".far"))}
+    left = {name: n for name, n in loops.items() if not name.endswith((".byte", ".second", ".far", ".far_written"))}
     return left if len(left) > 1 else dict(loops)
 
 
@@ -192,24 +203,31 @@ def rows_of(
     """The measured instructions of a program, with the loops that ran in them on the device."""
     operators = {op.name: op for op in step.operators}
     machine, simd = machine_of(profile.cpu), profile.cpu.simd
-    cache = 0 if profile.memory.cache_bytes is None else int(profile.memory.cache_bytes.value)
-    far = far_bytes(step, cache) if cache else {}
+    memory = profile.memory
+    first, second = (0 if q is None else int(q.value) for q in (memory.first_cache_bytes, memory.cache_bytes))
+    fetched = fetched_bytes(step, memory)
     shares = zero_shares(step) if machine.is_soft else {}
     rows: list[Measurement] = []
     for instruction, time_ns in zip(program.instructions, times_ns, strict=True):
         if isinstance(instruction, Call):
             operator = operators[instruction.operator]
             f, part = (
-                features_of(operator, step.tensors, machine, far.get(operator.name, 0), zero_factors(operator, shares)),
+                features_of(
+                    operator,
+                    step.tensors,
+                    machine,
+                    fetched.get(operator.name, Fetched()),
+                    zero_factors(operator, shares),
+                ),
                 operator.source,
             )
-            row = Measurement(name, operator.name, f.cost_class, simd, cache, f.loops, time_ns)
+            row = Measurement(name, operator.name, f.cost_class, simd, first, second, f.loops, time_ns)
         else:
             kind = "PageOut" if isinstance(instruction, flat.PageOut) else "PageIn"
             page, part = program.pages[instruction.page], ""
             moved = page.block_count * program.block_bytes
             loops = {f"{kind}.call": 1, f"{kind}.byte": moved, f"{kind}.checked": page.size_bytes}
-            row = Measurement(name, page.tensor, kind, simd, cache, loops, time_ns)
+            row = Measurement(name, page.tensor, kind, simd, first, second, loops, time_ns)
         rows.append(replace(row, network=f"{name}/{part}") if part else row)
     return rows
 
@@ -247,7 +265,7 @@ def read_csv(path: Path) -> list[Measurement]:
                 raise UsageError(f"{path}:{number}: no column {f.name!r}; poetc profile bench writes them")
             cells[f.name] = text
         whole: dict[str, int] = {}
-        for name in ("time_ns", "cache_bytes"):
+        for name in ("time_ns", "first_cache_bytes", "cache_bytes"):
             text = cells.pop(name)
             if not text.isdigit():
                 raise UsageError(f"{path}:{number}: {name} is {text!r}, not a whole number")

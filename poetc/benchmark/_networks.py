@@ -80,16 +80,33 @@ CELLS = ((1, 8), (2, 33), (8, 32), (4, 100), (16, 20))
 ROWS = ((1, 64), (8, 32), (8, 256), (16, 128), (32, 64), (64, 256), (128, 128), (64, 512))
 
 
+Part = tuple[str, Callable[["_Network"], str]]
+FAR_BYTES = 4 << 20  # tensors of a forward pass that no second level of cache holds in training
+MOST_COPIES, MOST_OPERATORS = 8, 300
+
+
 def networks() -> Iterator[Graph]:
-    """All of them, for a machine with memory enough for many parts together."""
-    for activation in ACTIVATIONS:
-        yield _graph(
-            f"conv.{activation}", [("x".join(map(str, i)), partial(convolutional, i, activation)) for i in IMAGES]
-        )
-    for name, shapes, sweep in SWEEPS:
-        yield _graph(f"sweep.{name}", [(f"{i}", partial(sweep, shape)) for i, shape in enumerate(shapes)])
+    """Every part as a network of its own, then, where it is small, in as many copies as are beyond the cache."""
+    for number, (name, part) in enumerate(_parts()):
+        alone = _graph(name, [part])
+        yield alone
+        size = sum(t.size_bytes for t in alone.tensors.values())
+        copies = min(MOST_COPIES, FAR_BYTES // size, MOST_OPERATORS // len(alone.operators))
+        if copies > 1 and (not name.startswith("image.") or number % len(ACTIVATIONS) == 0):
+            yield _graph(name, [part] * copies)
+
+
+def _parts() -> Iterator[tuple[str, Part]]:
+    for number, image in enumerate(IMAGES):
+        shape = "x".join(map(str, image))
+        for activation in (*ACTIVATIONS[number % 3 :], *ACTIVATIONS[: number % 3]):  # the first is copied
+            yield f"image.{activation}.{shape}", (shape, partial(convolutional, image, activation))
+    for name, shapes, sweep in (*SWEEPS, *HOST_SWEEPS):
+        for number, shape in enumerate(shapes):
+            yield f"{name}.{number}", (f"{number}", partial(sweep, shape))
     for name, build in (("dense", dense), ("transformer", transformer)):
-        yield _graph(name, [(f"{r}x{w}", partial(build, r, w)) for r, w in ROWS])
+        for r, w in ROWS:
+            yield f"{name}.{r}x{w}", (f"{r}x{w}", partial(build, r, w))
 
 
 def _graph(name: str, parts: Sequence[tuple[str, Callable[[_Network], str]]]) -> Graph:
@@ -277,8 +294,8 @@ def elements(shape: tuple[int, int, int, int], n: _Network) -> str:
         if kind in ("Sqrt", "Log", "Reciprocal"):  # of positive numbers
             h = b.emit1("Affine", [b.emit1("Sigmoid", [h], {})], {"alpha": 1.0, "beta": 0.5})
         h = b.emit1(kind, [h], attributes)
-        # Numbers as in a network again, around zero.
-        h = b.emit1("Add", [b.emit1("Mul", [h, n.weight(channels, 1, 1)]), x])
+        # Numbers as in a network again, and gradients that do not vanish: denormal ones take much longer.
+        h = b.emit1("Add", [b.emit1("Mul", [h, n.weight(channels, 1, 1, kind="ones")]), x])
     other = n.weight(*shape[1:], kind="ones")
     h = b.emit1("Sub", [h, b.emit1("Div", [x, other])])
     h = b.emit1("Mul", [b.emit1("Maximum", [h, other]), b.emit1("Minimum", [h, x])])
@@ -330,7 +347,73 @@ SWEEPS: tuple[tuple[str, Sequence[Any], Callable[[Any, _Network], str]], ...] = 
 )
 
 
-Part = tuple[str, Callable[[_Network], str]]
+def unrolled(shape: tuple[str, int, int, int, int], n: _Network) -> str:
+    """An LSTM or a GRU over many steps, as the importer makes it."""
+    kind, batch, length, features, hidden = shape
+    b = n.b
+    gates = {"lstm": 4, "gru": 3}[kind] * hidden
+    again, bias = n.weight(gates, hidden), n.weight(gates)
+    products: dict[str, Attribute] = {"trans_a": False, "trans_b": True, "alpha": 1.0}
+    rows = b.emit(
+        "Split", [n.linear(n.input(length * batch, features), gates)], {"axis": 0, "sizes": (batch,) * length}
+    )
+    h, cell = n.input(batch, hidden), n.input(batch, hidden)
+    outputs = []
+    for row in rows:
+        if kind == "lstm":
+            h, cell, _ = b.emit("LstmCell", [row, b.emit1("MatMul", [h, again], products), cell])
+        else:
+            h = b.emit1("GruCell", [row, b.emit1("MatMul", [h, again, bias], products), h])
+        outputs.append(h)
+    return n.linear(b.emit1("Concat", outputs, {"axis": 0}), CLASSES)
+
+
+def logits(shape: tuple[int, ...], n: _Network) -> str:
+    """What a loss over many classes or pixels is computed from."""
+    channels = shape[1]
+    return n.b.emit1("Add", [n.input(*shape), n.weight(channels, *(1,) * (len(shape) - 2))])
+
+
+# What boards have no room or no use for.
+HOST_SWEEPS: tuple[tuple[str, Sequence[Any], Callable[[Any, _Network], str]], ...] = (
+    (
+        "elements.large",
+        ((1, 12, 20, 20), (2, 32, 24, 24), (1, 64, 8, 8), (4, 3, 40, 40), (1, 96, 2, 64), (1, 16, 60, 60)),
+        elements,
+    ),
+    (
+        "conv.large",
+        (
+            *((1, 24, 144, 56, 56, (1, 1), 1, 1, False, False), (1, 144, 24, 56, 56, (1, 1), 1, 1, False, False)),
+            *((1, 3, 32, 112, 112, (3, 3), 2, 1, True, False), (1, 16, 96, 80, 80, (1, 1), 1, 1, False, False)),
+            *((1, 512, 512, 4, 4, (3, 3), 1, 1, True, True), (1, 512, 512, 2, 2, (3, 3), 1, 1, True, True)),
+            *((1, 256, 512, 4, 4, (3, 3), 1, 1, True, False), (1, 960, 160, 7, 7, (1, 1), 1, 1, False, False)),
+            *((1, 160, 960, 7, 7, (1, 1), 1, 1, False, False), (1, 320, 1280, 4, 4, (1, 1), 1, 1, False, False)),
+            *((1, 64, 64, 40, 40, (3, 3), 1, 1, True, False), (2, 128, 64, 16, 16, (3, 3), 1, 1, True, True)),
+            *((1, 64, 64, 16, 16, (2, 2), 2, 1, False, True), (1, 32, 128, 24, 24, (2, 2), 2, 1, False, True)),
+            *((1, 3, 64, 96, 96, (7, 7), 2, 1, True, False), (1, 64, 256, 28, 28, (3, 3), 1, 1, True, True)),
+            *((1, 96, 0, 56, 56, (3, 3), 2, 1, True, False), (1, 144, 0, 40, 40, (5, 5), 1, 1, True, False)),
+        ),
+        window,
+    ),
+    (
+        "layer.large",
+        (
+            *((1, 128, 640), (1, 640, 128), (1, 512, 1024), (1, 2048, 512), (1, 1024, 1000), (3, 576, 1024)),
+            *((64, 512, 512), (2, 784, 300), (8, 256, 1000), (128, 192, 768)),
+        ),
+        layer,
+    ),
+    ("logits", ((1, 10), (32, 512), (64, 65), (1, 1000), (2, 4, 32, 32), (1, 2, 64, 64), (4, 21, 16, 16)), logits),
+    (
+        "unrolled",
+        (
+            *(("lstm", 1, 40, 9, 32), ("lstm", 4, 20, 16, 64), ("lstm", 2, 6, 64, 128), ("lstm", 16, 5, 40, 24)),
+            *(("gru", 1, 30, 16, 24), ("gru", 3, 8, 40, 64), ("gru", 2, 6, 48, 100), ("gru", 8, 6, 12, 48)),
+        ),
+        unrolled,
+    ),
+)
 
 
 def _board_parts() -> list[tuple[int, Part]]:

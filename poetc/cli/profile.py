@@ -225,12 +225,13 @@ def fit(
 ) -> None:
     """Fit a profile to measurements: what a pass of each kernel's loops takes, by non-negative least squares.
 
-    The error reported is cross-validated: of measurements in networks that the fit did not see.
+    Of what several files hold the least time counts. The error reported is cross-validated: of measurements in networks
+    that the fit did not see.
     """
     from poetc import benchmark
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
-    rows = [row for file in files for row in benchmark.read_csv(file)]
+    rows = benchmark.least(benchmark.read_csv(file) for file in files)
     fitted = benchmark.fit(rows)
     source = f"poetc profile bench, {len(rows)} measurements: {', '.join(file.name for file in files)}"
     title = title or f"{inherits}, measured"

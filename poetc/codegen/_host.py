@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import subprocess
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -75,11 +77,16 @@ def compile_library(
     cc: str | None = None,
     cflags: str = "-O2",
     threads: int = 0,
+    objects: Path | None = None,
 ) -> Path:
     """Emit for the host into `directory` / src and build; returns the shared library. `threads`: the most that kernels
-    run in, 0: built without. UsageError if there is no compiler.
+    run in, 0: built without. `objects`: a folder where what is compiled of the runtime is kept and taken from, for
+    calls with the same compiler and flags. UsageError if there is no compiler.
     """
     sources = emit(programs, values, model=model, target="host", out_dir=directory / "src")
+    built = sources / "build" / "runtime"
+    if objects is not None and objects.exists():
+        shutil.copytree(objects, built, copy_function=shutil.copyfile)  # newer than the sources
     flags = f"CFLAGS={cflags} -fPIC -Werror"
     command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(sources), flags, "libmodel.so"]
     if threads:
@@ -94,6 +101,8 @@ def compile_library(
     if done.returncode != 0:
         message = " | ".join((done.stderr or done.stdout).strip().splitlines()[:12])
         raise CheckFailed(f"the emitted C does not build: {message}")
+    if objects is not None:
+        shutil.copytree(built, objects, copy_function=shutil.copyfile, dirs_exist_ok=True)
     return sources / "libmodel.so"
 
 
@@ -113,6 +122,7 @@ class HostModel:
     ) -> None:
         self.program = programs[0]
         self._programs = tuple(programs)
+        self.run_ns = 0  # processor time of the last run
         self.probes: dict[str, Array] = {}  # whole gradients of the last run, by parameter
         self._dll = ctypes.CDLL(str(library))
         self._dll.poetc_loss.restype = ctypes.c_float
@@ -225,7 +235,9 @@ class HostModel:
         """
         for binding in all_inputs(self.program):
             self._view(binding.operand)[...] = fit_input(binding, inputs)
+        start_ns = time.thread_time_ns()
         code = self._dll.poetc_run(ctypes.byref(self._runtime))
+        self.run_ns = time.thread_time_ns() - start_ns
         if not (self._before == _GUARD).all() or not (self._after == _GUARD).all():
             raise CheckFailed("the emitted C wrote outside its arena")
         self._check("poetc_run", code)

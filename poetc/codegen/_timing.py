@@ -17,13 +17,18 @@ from poetc.codegen._host import HostModel, compile_library
 from poetc.codegen._interpret import sample_inputs
 from poetc.codegen.program import Program
 from poetc.errors import CheckFailed, UsageError
-from poetc.graph import Value
+from poetc.graph import Array, Value
 from poetc.runtime import runtime_directory
+
+MOST_REPEATS, ENOUGH_NS = 50, 20_000_000  # of steps that are soon done
+MOST_OVERHEAD = 2  # times what an empty measurement takes
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Processor time in ns: of each instruction and of a whole step, each the median over the repeats."""
+    """In ns, the median over the repeats: of each instruction, less what taking it costs, and processor time of whole
+    steps that nobody observes.
+    """
 
     instruction_ns: tuple[int, ...]
     step_ns: int
@@ -38,24 +43,36 @@ class TimedModel(HostModel):
     """A HostModel whose observer takes times instead of gradients."""
 
     def time(self, library: Path, repeats: int, seed: int = 0) -> StepTimes:
-        """Train `repeats` steps after one that is not counted."""
+        """Train at least `repeats` steps that are observed and as many that are not, in turn, and more of steps that
+        are soon done; the first of each are not counted.
+        """
         observer = ctypes.CDLL(str(library))
         observer.poetc_measure_overhead.restype = ctypes.c_int64
-        overhead_ns = int(observer.poetc_measure_overhead(ctypes.c_uint32(1000)))
-        times = np.zeros((repeats + 1, max(1, len(self.program.instructions))), np.int64)
-        measurement = _Measurement()
-        self._config.observer = ctypes.cast(observer.poetc_measure, ctypes.c_void_p).value
+        least_ns = int(observer.poetc_measure_overhead(ctypes.c_uint32(1000)))
+        count = len(self.program.instructions)
+        row = np.zeros(max(1, count), np.int64)
+        measurement = _Measurement(step_ns=row.ctypes.data)
+        rows: list[Array] = []
+        steps_ns: list[int] = []
+        measure = ctypes.cast(observer.poetc_measure, ctypes.c_void_p).value
         self._config.observer_context = ctypes.addressof(measurement)
         inputs = sample_inputs(self.program, seed)
         try:
-            for row in times:
-                measurement.step_ns = row.ctypes.data
+            while len(rows) <= repeats or (len(rows) <= MOST_REPEATS and sum(steps_ns) < ENOUGH_NS):
+                self._config.observer = measure
                 self.run(inputs)
+                rows.append(row.copy())
+                self._config.observer = None
+                self.run(inputs)
+                steps_ns.append(self.run_ns)
         finally:
             self._config.observer = self._config.observer_context = None
-        times = np.maximum(times[1:, : len(self.program.instructions)] - overhead_ns, 0)
-        by_instruction = tuple(round(float(t)) for t in np.median(times, axis=0))
-        return StepTimes(by_instruction, round(float(np.median(times.sum(axis=1)))), repeats)
+        step_ns = round(float(np.median(steps_ns[1:])))
+        observed_ns = np.median(np.array(rows)[1:, :count], axis=0)
+        # Of many short instructions the sum says better what observing each adds than empty measurements do.
+        more_ns = (float(observed_ns.sum()) - step_ns) / max(1, count)
+        times = np.maximum(observed_ns - np.clip(more_ns, least_ns, MOST_OVERHEAD * least_ns), 0)
+        return StepTimes(tuple(round(float(t)) for t in times), step_ns, len(rows) - 1)
 
 
 def compile_observer(directory: Path, cc: str | None = None) -> Path:
@@ -89,12 +106,20 @@ def host_simd(cflags: str, cc: str | None = None) -> Literal["none", "sse", "avx
 
 
 def time_program(
-    program: Program, values: Mapping[str, Value], *, repeats: int = 9, cc: str | None = None, cflags: str = "-O2"
+    program: Program,
+    values: Mapping[str, Value],
+    *,
+    repeats: int = 9,
+    cc: str | None = None,
+    cflags: str = "-O2",
+    objects: Path | None = None,
 ) -> StepTimes:
-    """Compile `program` for this machine, train on made-up inputs and take the times of its instructions."""
+    """Compile `program` for this machine, train on made-up inputs and take the times of its instructions. `objects`: as
+    in `compile_library`.
+    """
     with tempfile.TemporaryDirectory(prefix="poetc-timing-") as scratch:
         directory = Path(scratch)
-        library = compile_library([program], values, directory, cc=cc, cflags=cflags)
+        library = compile_library([program], values, directory, cc=cc, cflags=cflags, objects=objects)
         model = TimedModel(library, [program], values)
         with model:
             return model.time(compile_observer(directory, cc), repeats)

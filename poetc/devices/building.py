@@ -11,7 +11,7 @@ from poetc.codegen.program import ALIGNMENT_BYTES, page_bytes
 from poetc.devices.cost import CostModel
 from poetc.devices.features import features_of
 from poetc.devices.profile import DeviceProfile, Store
-from poetc.devices.reuse import far_bytes
+from poetc.devices.reuse import Fetched, fetched_bytes
 from poetc.devices.zeros import zero_factors, zero_shares
 from poetc.errors import UsageError
 from poetc.graph import Graph, Operator, Role, Tensor, TrainingGraph
@@ -50,11 +50,10 @@ def build_problem(
     costs = CostModel(profile)
     costs.check_kinds(registry(), profile.name)
     storages = _Storages(graph, profile, frozenset(stored))
-    cache = profile.memory.cache_bytes
-    far = {} if cache is None or not profile.compute.loop_ns else far_bytes(graph, int(cache.value))
+    fetched = fetched_bytes(graph, profile.memory) if profile.compute.loop_ns else {}
     shares = zero_shares(graph) if costs.machine.is_soft and profile.compute.loop_ns else {}
     operators = tuple(
-        _operator(op, graph, storages, costs, far.get(op.name, 0), zero_factors(op, shares))
+        _operator(op, graph, storages, costs, fetched.get(op.name, Fetched()), zero_factors(op, shares))
         for op in storages.operators
     )
     page_store = None if paging is Paging.NONE else chosen
@@ -170,10 +169,10 @@ def align(size_bytes: int) -> int:
 
 
 def _operator(
-    op: Operator, graph: Graph, storages: _Storages, costs: CostModel, far: int, zeros: float
+    op: Operator, graph: Graph, storages: _Storages, costs: CostModel, fetched: Fetched, zeros: float
 ) -> OperatorSpec:
     kind, bound = spec(op.kind), storages.bounds[op.name]
-    cost = costs.operator(features_of(op, graph.tensors, costs.machine, far, zeros))
+    cost = costs.operator(features_of(op, graph.tensors, costs.machine, fetched, zeros))
     roots = dict.fromkeys(storages.roots[t] for t in op.inputs)  # each storage once, in order
     return OperatorSpec(
         name=op.name,

@@ -8,8 +8,11 @@ from typing import Any
 
 from poetc.devices.cost import cost_class
 from poetc.devices.loops import Machine, loops_of, share_inside
+from poetc.devices.reuse import Fetched
 from poetc.graph import Operator
 from poetc.ops import bind, spec
+
+NOTHING_FETCHED = Fetched()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +29,10 @@ class Features:
 
 
 def features_of(
-    op: Operator, tensors: Mapping[str, Any], machine: Machine, far_bytes: int = 0, zeros: float = 0.0
+    op: Operator, tensors: Mapping[str, Any], machine: Machine, fetched: Fetched = NOTHING_FETCHED, zeros: float = 0.0
 ) -> Features:
-    """`tensors` maps names to Tensor; `far_bytes` of the operands are not in the cache (poetc.devices.reuse); `zeros`
-    is the share of products and sums in which a zero saves time (poetc.devices.zeros).
+    """`tensors` maps names to Tensor; `fetched`: what of the operands is not in the first level of cache
+    (poetc.devices.reuse); `zeros` is the share of products and sums in which a zero saves time (poetc.devices.zeros).
     """
     bound = bind(op, tensors)
     kind = spec(op.kind)
@@ -47,7 +50,8 @@ def features_of(
         rows = (work.macs or work.flops) // max(1, width)
         group, plain = name, {"call": 1, "mac": work.macs, "flop": work.flops, "row": rows}
         loops = {f"{group}.{key}": n for key, n in plain.items()}
-    loops |= {f"{group}.byte": moved, f"{group}.far": far_bytes}
+    loops |= {f"{group}.byte": moved, f"{group}.second": fetched.second}
+    loops |= {f"{group}.far": fetched.far, f"{group}.far_written": fetched.far_written}
     if machine.is_soft:
         inside = share_inside(kernel) if work.macs and name.startswith("Conv") else 1.0
         loops[f"{group}.nonzero"] = round((work.macs or work.flops) * (1 - zeros) * inside)

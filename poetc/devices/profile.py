@@ -52,7 +52,10 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     flash_readable_in_place: bool  # constants (frozen parameters, masks) are read by the kernels from flash
     runtime_bytes: Quantity  # the runtime's own state, outside the arena
     stack_bytes: Quantity  # reserved for the deepest kernel call
-    cache_bytes: Quantity | None = None  # of one core; what is farther costs more, if that was measured
+    first_cache_bytes: Quantity | None = None  # of one core, for data
+    cache_bytes: Quantity | None = (
+        None  # the second level, of one core; what is farther costs more, if that was measured
+    )
     banks: dict[str, Bank] = {}
 
 

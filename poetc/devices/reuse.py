@@ -1,60 +1,112 @@
-"""Which operands a step must fetch from beyond the cache: by how much else it touches since it touched them last."""
+"""Which operands a step must fetch from beyond a cache: by how much else it touches since it touched them last."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from poetc.devices.profile import Memory
 from poetc.graph import Graph
-from poetc.ops import spec, view_roots
+from poetc.ops import bind, spec
 
 
-def far_bytes(graph: Graph, cache_bytes: int) -> dict[str, int]:
-    """By operator: bytes of its operands that are not in a cache of `cache_bytes` when it runs, step after step in the
-    graph's order with every tensor kept until its last use.
+class Fetched(NamedTuple):
+    """Bytes of an operator's operands that are not in the first level of cache when it runs."""
 
-    What lies between two uses is counted in bytes touched, again and again if need be: the most that a cache which
-    replaces what was used least recently has to hold. A new tensor takes the memory that was let go of last.
+    second: int = 0  # in the second level
+    far: int = 0  # beyond it, read
+    far_written: int = 0  # beyond it, and only written
+
+
+class _Recency:
+    """Bytes by when they were touched last: a Fenwick tree over moments."""
+
+    def __init__(self, moments: int) -> None:
+        self._sums = [0] * (moments + 1)
+        self.total = 0
+
+    def add(self, moment: int, size: int) -> None:
+        self.total += size
+        at = moment + 1
+        while at < len(self._sums):
+            self._sums[at] += size
+            at += at & -at
+
+    def since(self, moment: int) -> int:
+        """Bytes touched last after this moment."""
+        at, until = moment + 1, 0
+        while at > 0:
+            until += self._sums[at]
+            at -= at & -at
+        return self.total - until
+
+
+def distances(graph: Graph) -> dict[str, list[tuple[int, int, bool]]]:
+    """By operator, of each operand: its bytes, how many bytes a cache that replaces what was used least recently
+    must hold for them to be there when it runs (they, and whatever the step touched since it touched them last), and
+    whether the operator only writes it.
+
+    Step after step in the graph's order with every tensor kept until its last use; a new tensor takes the memory that
+    was let go of last.
     """
-    roots = view_roots(graph)
     operators = [op for op in graph.operators if not spec(op.kind).is_view]
-    last_use: dict[str, int] = {}
-    for at, op in enumerate(operators):
-        for t in (*op.inputs, *op.outputs):
-            last_use[roots[t]] = at
-    made = {t for op in operators for t in op.outputs}
-    clock, touched, step_bytes = 0, dict[str, int](), 0
-    result: dict[str, int] = {}
-    for _ in range(2):  # the second time as in every later step
-        step_bytes = clock
-        freed: list[tuple[int, int]] = []  # (when, bytes), latest at the end
-        for at, op in enumerate(operators):
-            reads = dict.fromkeys(roots[t] for t in op.inputs)
-            far = 0
-            for name in reads:
-                size = graph.tensors[name].size_bytes
-                if clock - touched.get(name, -cache_bytes) + size > cache_bytes:
-                    far += size
-            taken_over = {roots[op.inputs[i]] for i, _ in spec(op.kind).must_alias}
-            for i, name in enumerate(op.outputs):
-                size = graph.tensors[name].size_bytes
-                if any(o == i for _, o in spec(op.kind).must_alias):
-                    continue  # where an input is
-                if clock - _take(freed, size, clock - step_bytes) + size > cache_bytes:
-                    far += size
-            names = {*reads, *op.outputs}
-            clock += sum(graph.tensors[name].size_bytes for name in names)
-            for name in names:
-                touched[name] = clock
-                if last_use[name] == at and name in made and name not in taken_over:
-                    freed.append((clock, graph.tensors[name].size_bytes))
-            result[op.name] = far
+    places = {name: name for name in graph.tensors}  # the name that a tensor's bytes go by
+    for op in graph.operators:
+        kind = spec(op.kind)
+        for i, o in ((0, 0),) if kind.is_view else kind.must_alias:
+            places[op.outputs[o]] = places[op.inputs[i]]
+    used = [dict.fromkeys(places[t] for t in (*op.inputs, *op.outputs)) for op in operators]
+    last_use = {name: at for at, names in enumerate(used) for name in names}
+    made = {t for op in operators for t in op.outputs if places[t] == t}
+    moved = [spec(op.kind).work(bind(op, graph.tensors)).bytes_moved for op in operators]
+    recency = _Recency(2 * len(operators))
+    touched: dict[str, tuple[int, int]] = {}  # (moment, bytes)
+    freed: list[tuple[int, int]] = []  # (moment of the last touch, bytes), latest at the end
+    result: dict[str, list[tuple[int, int, bool]]] = {}
+    for moment in range(2 * len(operators)):  # the second time as in every later step
+        at = moment % len(operators)
+        found: list[tuple[int, int, bool]] = []
+        read = {places[t] for t in operators[at].inputs}
+        sizes = {name: graph.tensors[name].size_bytes for name in used[at]}
+        if (most := moved[at]) is not None:  # few rows of a large tensor
+            sizes = {name: min(size, most) for name, size in sizes.items()}
+        for name, size in sizes.items():
+            if name in touched:
+                when, before = touched[name]
+                found.append((size, recency.since(when) + size, name not in read))
+                recency.add(when, -before)
+            else:
+                found.append((size, _take(freed, size, recency) + size, name not in read))
+            touched[name] = moment, size
+        for name, size in sizes.items():
+            recency.add(moment, size)
+            if last_use[name] == at and name in made:
+                del touched[name]
+                freed.append((moment, size))
+        result[operators[at].name] = found
     return result
 
 
-def _take(freed: list[tuple[int, int]], size: int, a_step_ago: int) -> int:
-    """When the memory for `size` bytes was touched last: the latest that was let go of, as much as is needed."""
-    oldest = None
+def _take(freed: list[tuple[int, int]], size: int, recency: _Recency) -> int:
+    """Memory for `size` bytes, of what was let go of last: how much was touched since its oldest piece was."""
+    oldest = recency.total
     while size > 0 and freed:
-        oldest, there = freed.pop()
+        moment, there = freed.pop()
+        oldest = recency.since(moment)
+        recency.add(moment, -min(size, there))
         if there > size:
-            freed.append((oldest, there - size))
+            freed.append((moment, there - size))
         size -= there
-    return a_step_ago if oldest is None or size > 0 else oldest
+    return recency.total if size > 0 else oldest
+
+
+def fetched_bytes(graph: Graph, memory: Memory) -> dict[str, Fetched]:
+    """By operator; empty for a processor without caches."""
+    if memory.cache_bytes is None or memory.first_cache_bytes is None:
+        return {}
+    first, second = int(memory.first_cache_bytes.value), int(memory.cache_bytes.value)
+    result: dict[str, Fetched] = {}
+    for name, found in distances(graph).items():
+        far = [(size, is_written) for size, distance, is_written in found if distance > second]
+        read, written = (sum(size for size, is_written in far if is_written == w) for w in (False, True))
+        result[name] = Fetched(sum(s for s, distance, _ in found if distance > first) - read - written, read, written)
+    return result

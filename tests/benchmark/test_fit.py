@@ -60,13 +60,17 @@ def measurements(noise: float = 0.0) -> list[Measurement]:
         factor = 1 + noise * random.standard_normal()
         loops = {"conv_packed.call": 1, "gemm.terms_4": terms, "gemm.terms_1": rest, "conv_packed.byte": moved}
         time = (500 + 0.5 * terms + 40.0 * rest + 0.1 * moved) * factor
-        rows.append(Measurement(net, f"conv{i}", "Conv", "dsp", 1 << 20, loops, round(time)))
+        rows.append(Measurement(net, f"conv{i}", "Conv", "dsp", 1 << 15, 1 << 20, loops, round(time)))
         loops = {"matmul_packed.call": 1, "gemm.terms_4": 3 * terms}
-        rows.append(Measurement(net, f"mm{i}", "MatMul", "dsp", 1 << 20, loops, round((90 + 1.5 * terms) * factor)))
+        rows.append(
+            Measurement(net, f"mm{i}", "MatMul", "dsp", 1 << 15, 1 << 20, loops, round((90 + 1.5 * terms) * factor))
+        )
         blocks = 512 * (1 + moved // 512)
         loops = {"PageIn.call": 1, "PageIn.byte": blocks, "PageIn.checked": moved}
         rows.append(
-            Measurement(net, f"page{i}", "PageIn", "dsp", 1 << 20, loops, round(4_000 + blocks * 0.25 + moved * 2.0))
+            Measurement(
+                net, f"page{i}", "PageIn", "dsp", 1 << 15, 1 << 20, loops, round(4_000 + blocks * 0.25 + moved * 2.0)
+            )
         )
     return rows
 
@@ -102,7 +106,7 @@ def test_errors_are_of_networks_that_the_fit_did_not_see() -> None:
 
 def test_measurements_of_two_processors_do_not_mix() -> None:
     rows = measurements()
-    with pytest.raises(UsageError, match="different processors or flags: avx2 with 1048576 B of cache, dsp"):
+    with pytest.raises(UsageError, match="different processors or flags: avx2 with 32768 and 1048576 B of cache, dsp"):
         fit([*rows, replace(rows[0], simd="avx2")])
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
+from msgspec.structs import replace
 
 from poetc.benchmark._measure import step_of
 from poetc.benchmark._networks import board_networks
 from poetc.devices import build_problem, list_profiles, load_profile
 from poetc.devices.loops import GROUPS, Machine, loops_of, machine_of
-from poetc.devices.reuse import far_bytes
+from poetc.devices.profile import Quantity
+from poetc.devices.reuse import distances, fetched_bytes
 from poetc.devices.zeros import zero_factors, zero_shares
 from poetc.graph import TrainingGraph
-from poetc.ops import Bound, Kernel, bind, spec
+from poetc.ops import Bound, Kernel, bind, spec, view_roots
 from tests.support.graphs import small_cnn
 
 MACHINES = (Machine(1, 4, 4), Machine(1, 4, 4, True), Machine(4, 12, 2), Machine(8, 6, 2), Machine(16, 12, 2))
@@ -91,15 +95,64 @@ def test_processors_are_known_by_their_vectors() -> None:
     assert not machine_of(load_profile("stm32f405").cpu).is_soft
 
 
-def test_far_operands_are_those_that_no_cache_holds() -> None:
+def test_distances_are_those_of_a_cache_that_holds_every_word_apart() -> None:
+    """Replayed word by word: which words a tensor has, and when each was touched last."""
     step = step_of(small_cnn(), "sgd")
-    sizes = {op.name: sum(step.tensors[t].size_bytes for t in {*op.inputs, *op.outputs}) for op in step.operators}
-    assert not any(far_bytes(step, 1 << 30).values())
-    nothing = far_bytes(step, 1)
-    assert any(nothing.values())
-    assert all(far <= sizes[name] for name, far in nothing.items())
-    between = far_bytes(step, sum(sizes.values()) // 8)
-    assert 0 < sum(between.values()) < sum(nothing.values())
+    operators = [op for op in step.operators if not spec(op.kind).is_view]
+    place = view_roots(step)
+    for op in operators:
+        place |= {op.outputs[o]: place[op.inputs[i]] for i, o in spec(op.kind).must_alias}
+    names = [dict.fromkeys(place[t] for t in (*op.inputs, *op.outputs)) for op in operators]
+    made = {t for op in operators for t in op.outputs if place[t] == t}
+    words: dict[str, list[int]] = {}
+    free: list[int] = []
+    fresh = itertools.count()
+    last: dict[int, int] = {}  # word -> operator, of all steps
+    for now in range(2 * len(operators)):
+        at = now % len(operators)
+        found: list[tuple[int, int, bool]] = []
+        read = {place[t] for t in operators[at].inputs}
+        own: set[int] = set()
+        for name in names[at]:
+            count = step.tensors[name].size_bytes // 4
+            if name not in words:
+                words[name] = [free.pop() if free else next(fresh) for _ in range(count)]
+            mine = words[name]
+            oldest = min(last.get(w, -1) for w in mine)
+            since = sum(1 for w, when in last.items() if when > oldest and w not in own and w not in mine)
+            found.append((4 * count, 4 * (since + count), name not in read))
+            own.update(mine)
+        last |= dict.fromkeys(own, now)
+        for name in names[at]:
+            if name in made and not any(name in later for later in names[at + 1 :]):
+                free += words.pop(name)
+        if now >= len(operators):
+            assert distances(step)[operators[at].name] == found, operators[at].name
+
+
+def test_operands_are_fetched_from_the_level_that_holds_them() -> None:
+    step = step_of(small_cnn(), "sgd")
+    memory = load_profile("host").memory
+    sizes = {name: sum(size for size, _, _ in found) for name, found in distances(step).items()}
+
+    def fetched(first: int, second: int) -> tuple[int, int, int]:
+        source = memory.ram_bytes.source
+        caches = [Quantity(value=size, source=source) for size in (first, second)]
+        found = fetched_bytes(step, replace(memory, first_cache_bytes=caches[0], cache_bytes=caches[1]))
+        assert all(sum(f) <= sizes[name] for name, f in found.items())
+        sums = [sum(column) for column in zip(*found.values(), strict=True)]
+        return sums[0], sums[1], sums[2]
+
+    everything = sum(sizes.values())
+    assert fetched(1 << 20, 1 << 30) == (0, 0, 0)
+    assert fetched(1, 1 << 30) == (everything, 0, 0)
+    none, read, written = fetched(1, 1)
+    assert (none, read + written) == (0, everything)
+    made = sum(t.size_bytes for name, t in step.tensors.items() if any(name in op.outputs for op in step.operators))
+    assert 0 < written < made < read
+    near, read, written = fetched(1 << 10, 1 << 14)
+    assert 0 < near < everything - read - written < everything
+    assert fetched_bytes(step, replace(memory, first_cache_bytes=None, cache_bytes=None)) == {}
 
 
 def test_zeros_come_from_rectifiers() -> None:
