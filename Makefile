@@ -82,7 +82,7 @@ bench-truth: setup-test setup-arm ## predicted against measured steps of outside
 	$(BIN)/python -m bench.truth --models "$(MODELS)/zoo" $(BENCH_ARGS)
 
 # Boards whose kernels are counted, and boards that run the same code and differ in their store.
-COUNTED := mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt-a72
+COUNTED := microbit mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt-a72
 STORED := lm3s6965evb raspi3b
 
 .PHONY: fit-qemu

@@ -107,6 +107,16 @@ def conv_grad_weight_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
 
 @counts("lstm_cell", "lstm_cell_grad", "gru_cell", "gru_cell_grad")
 def cell(kernel: Kernel, m: Machine) -> Loops:
-    name, (batch, hidden) = kernel.symbol.removeprefix("poetc_op_"), kernel.ints[:2]
-    loops = {f"{name}.call": 1, f"{name}.row": batch}
-    return loops | {f"{name}.wide": batch * (hidden // m.lanes), f"{name}.single": batch * (hidden % m.lanes)}
+    name, (batch, hidden, *options) = kernel.symbol.removeprefix("poetc_op_"), kernel.ints
+    extra: Loops = {}  # of a unit: what it reads besides
+    if name.startswith("lstm"):
+        extra["before"] = options[0]
+    if name.endswith("grad"):
+        extra["more"] = options[1 if name.startswith("lstm") else 0] - 1
+    if name == "lstm_cell_grad":
+        extra["cell"] = options[2]
+    loops: Loops = {f"{name}.call": 1, f"{name}.row": batch}
+    for units, count in (("wide", batch * (hidden // m.lanes)), ("single", batch * (hidden % m.lanes))):
+        loops[f"{name}.{units}"] = count
+        loops |= {f"{name}.{units}_{what}": count * number for what, number in extra.items()}
+    return loops
