@@ -82,8 +82,8 @@ bench-truth: setup-test setup-arm ## predicted against measured steps of outside
 	$(BIN)/python -m bench.truth --models "$(MODELS)/zoo" $(BENCH_ARGS)
 
 # Boards whose kernels are counted, and boards that run the same code and differ in their store.
-COUNTED := microbit mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt-a72
-STORED := lm3s6965evb raspi3b
+COUNTED := mps2-an385 mps2-an385-m0 mps2-an386 mps2-an500 mps3-an547 virt-a72
+STORED := microbit lm3s6965evb raspi3b
 
 .PHONY: fit-qemu
 fit-qemu: setup-test setup-arm ## count the kernels' instructions anew and fit the profiles of the emulated boards

@@ -151,8 +151,8 @@ def shown(row: Mapping[str, Any]) -> str:
 def markdown(rows: list[dict[str, Any]]) -> str:
     """A table of all rows that were measured, then how many are within 5 and 15 %."""
     lines = [
-        "| on | model | setting | operators | pages | predicted | measured | error |",
-        "|---|---|---|---|---|---|---|---|",
+        "| on | model | setting | % of keep-all | operators | pages | predicted, M | measured, M | error |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     measured = [row for row in rows if not row["note"]]
     for row in measured:

@@ -152,6 +152,15 @@ BOARDS = {
             **_MPS2,  # type: ignore[arg-type]
         ),
         Board(
+            name="mps2-an385-m0",
+            title="MPS2 with a Cortex-M3 that runs the code of a Cortex-M0: room to count in; traps nothing",
+            target="cortex-m0",
+            qemu=(*_SYSTEM_ARM, "mps2-an385"),
+            code=Region(0, 4 * MIB),
+            ram=Region(0x20000000, 4 * MIB),
+            sources=_SEMIHOSTING,
+        ),
+        Board(
             name="mps2-an386",
             title="MPS2 with a Cortex-M4F",
             target="cortex-m4f",
