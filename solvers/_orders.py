@@ -84,6 +84,19 @@ class Overflow:
 
     def of(self, order: npt.NDArray[np.intp]) -> float:
         """Half the largest excess and half the mean one."""
+        return self._of(self._ram(order))
+
+    def with_mean(self, order: npt.NDArray[np.intp]) -> tuple[float, float]:
+        """That, and the mean of all that is in RAM."""
+        ram = self._ram(order)
+        return self._of(ram), float(ram.mean())
+
+    def _of(self, ram: npt.NDArray[np.float64]) -> float:
+        excess = np.maximum(0.0, ram - self.capacity)
+        return float(0.5 * excess.max() + 0.5 * excess.mean()) / self.capacity
+
+    def _ram(self, order: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+        """Of keep-all, by position."""
         position = np.empty(self.n, dtype=np.intp)
         position[order] = np.arange(self.n)
         birth = np.zeros(len(self.size), dtype=np.intp)
@@ -97,8 +110,26 @@ class Overflow:
             at = position[self.pairs[:, 0]]
             replaced = death[self.pairs[:, 1]] == at
             ram -= np.bincount(at[replaced], self.size[self.pairs[replaced, 2]], self.n)
-        excess = np.maximum(0.0, ram - self.capacity)
-        return float(0.5 * excess.max() + 0.5 * excess.mean()) / self.capacity
+        return np.asarray(ram, np.float64)
+
+
+def tidied(model: Model, overflow: Overflow, order: Order) -> Order:
+    """Each operator as early as its inputs are there, where less is in RAM on average then, and no more above the
+    capacity: annealing leaves where it is what makes no difference to keep-all, such as the gradient of a weight whose
+    operands stay anyway, but a schedule that lets go of them makes them again for it.
+    """
+    dependences = Dependences(model)
+    best, result = overflow.with_mean(np.array(order, dtype=np.intp)), list(order)
+    for v in order:
+        at = result.index(v)
+        earliest = max((k + 1 for k, u in enumerate(result[:at]) if u in dependences.before[v]), default=0)
+        if earliest == at:
+            continue
+        moved = [*result[:earliest], v, *result[earliest:at], *result[at + 1 :]]
+        value = overflow.with_mean(np.array(moved, dtype=np.intp))
+        if value[0] <= best[0] and value[1] < best[1]:
+            best, result = value, moved
+    return tuple(result)
 
 
 def anneal(model: Model, capacity: int, random: np.random.Generator, *, moves: int, heat: float) -> tuple[float, Order]:
@@ -143,7 +174,8 @@ def best_order(problem: Problem, options: SolveOptions, stop_at: float) -> Order
     if model.n_ops > MOST_OPERATORS or problem.semantics is Semantics.POET:
         return None
     capacity = model.paging_capacity if model.must_page else model.capacity
-    if Overflow(model, capacity).of(np.arange(model.n_ops)) == 0.0:
+    overflow = Overflow(model, capacity)
+    if overflow.of(np.arange(model.n_ops)) == 0.0:
         return None
     random = np.random.Generator(np.random.PCG64(options.seed))
     moves = min(MOVES_PER_OPERATOR * model.n_ops, MOVES, MOVES_X_OPERATORS // model.n_ops)
@@ -151,10 +183,11 @@ def best_order(problem: Problem, options: SolveOptions, stop_at: float) -> Order
     for heat in HEATS:
         if time.monotonic() >= stop_at:
             break
-        overflow, order = anneal(model, capacity, random, moves=moves, heat=heat)
-        found[order] = overflow
-        if overflow == 0.0:
+        least, order = anneal(model, capacity, random, moves=moves, heat=heat)
+        if least == 0.0:
             return order  # nothing has to leave RAM
+        order = tidied(model, overflow, order)
+        found[order] = overflow.of(np.array(order, dtype=np.intp))
     best, best_cost = None, math.inf
     for order in sorted(found, key=lambda o: (found[o], o))[:RACED]:
         cost = _raced(reordered(problem, order), options, stop_at)
