@@ -29,7 +29,6 @@ def _modules() -> dict[str, ModuleType]:
     return {name: found[name] for name in sorted(found) if isinstance(getattr(found[name], "INFO", None), SolverInfo)}
 
 
-@functools.cache
 def _module(name: str) -> ModuleType | None:
     """The solver of this name; the others are not imported for it, which takes longer than solving a small problem."""
     if name.isidentifier() and not name.startswith("_") and importlib.util.find_spec(f"poetc.solvers.{name}"):

@@ -20,7 +20,7 @@ from poetc.scheduling import (
 )
 from poetc.solvers import solve
 from poetc.solvers._model import Model
-from poetc.solvers._orders import Overflow, best_order, reordered, restored
+from poetc.solvers._orders import Dependences, Overflow, anneal, best_order, reordered, restored, tidied
 from tests.support.oracle import optimum
 from tests.support.problems import random_dag, training_problem, with_budget
 
@@ -103,6 +103,28 @@ def test_the_overflow_is_what_keep_all_needs_above_the_capacity() -> None:
         order = np.arange(model.n_ops)
         assert Overflow(model, peak).of(order) == 0.0, seed
         assert Overflow(model, peak - 1).of(order) > 0.0, seed
+
+
+def test_what_makes_no_difference_to_keep_all_comes_early() -> None:
+    """The gradient of a weight, whose operands are there anyway, is made as soon as they are."""
+    earlier = 0
+    for seed in range(20):
+        problem = training_problem(Random(seed), 4)
+        model = Model(problem)
+        overflow = Overflow(model, int(0.6 * keep_all_peak_bytes(problem)))
+        random = np.random.Generator(np.random.PCG64(seed))
+        _, order = anneal(model, overflow.capacity, random, moves=200, heat=0.2)
+        tidy = tidied(model, overflow, order)
+        assert tidy == tidied(model, overflow, order)
+        assert sorted(tidy) == list(range(model.n_ops))
+        position = {v: k for k, v in enumerate(tidy)}
+        dependences = Dependences(model)
+        assert all(position[u] < position[v] for v in tidy for u in dependences.before[v]), seed
+        before, after = (overflow.with_mean(np.array(o, dtype=np.intp)) for o in (order, tidy))
+        assert after[0] <= before[0] and after[1] <= before[1], seed
+        earlier += after[1] < before[1]
+        assert overflow.of(np.array(tidy, dtype=np.intp)) == after[0]
+    assert earlier > 5
 
 
 def test_the_same_seed_gives_the_same_order_and_a_schedule_of_it_is_one_of_the_problem() -> None:

@@ -44,6 +44,19 @@ def test_tiny_problems_are_solved_to_proven_optimality() -> None:
         assert proof.bound == proof.objective == optimum.cost, seed
 
 
+def test_a_gap_is_closed_further_where_that_costs_next_to_nothing() -> None:
+    closed = solved = 0
+    for seed in range(60):
+        problem, optimum = case(seed)
+        if optimum is None:
+            continue
+        proof = solve(problem, options=dataclasses.replace(OPTIONS, gap=0.3)).proof
+        assert proof.gap() <= 0.3 and optimum.cost <= proof.objective, seed
+        solved += 1
+        closed += proof.objective == optimum.cost
+    assert closed > 0.9 * solved > 20
+
+
 def test_heuristic_alone_is_valid_and_often_optimal() -> None:
     optimal = found = 0
     for seed in range(200):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from poetc.errors import UsageError
-from poetc.scheduling import ScheduleError, keep_all
+from poetc.scheduling import ScheduleError, keep_all, keep_all_peak_bytes
 from poetc.solvers import SolverInfo, available, solve
 from poetc.solvers import _registry as registry
 from tests.support.problems import training_problem
@@ -42,3 +42,15 @@ def test_what_a_solver_claims_is_checked(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(registry, "_modules", lambda: {"cheat": module})
     with pytest.raises(ScheduleError, match="claims"):
         solve(problem, "cheat")
+
+
+def test_one_solver_is_imported_for_a_solve_and_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> dict[str, Any]:
+        raise AssertionError("imports all solvers")
+
+    monkeypatch.setattr(registry, "_modules", refuse)
+    problem = training_problem(Random(0), 2)
+    problem = dataclasses.replace(problem, budget_bytes=keep_all_peak_bytes(problem))
+    assert solve(problem, "keep_all").solver == "keep_all"
+    with pytest.raises(AssertionError):
+        solve(problem, "_orders")
