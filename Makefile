@@ -59,7 +59,8 @@ docs: setup-test ## build the documentation into site/, every link checked
 .PHONY: bench-kernels
 bench-kernels: setup ## whole training steps beside PyTorch and onnxruntime-training: ratios of medians, memory
 	bench/setup_peers
-	$(BIN)/python bench/kernels.py --torch build/peers/torch/bin/python --ort build/peers/ort/bin/python $(BENCH_ARGS)
+	$(BIN)/python bench/kernels.py --torch build/peers/torch/bin/python --ort build/peers/ort/bin/python \
+		--mnn build/peers/mnn/bin/python $(BENCH_ARGS)
 
 .PHONY: bench-solver
 bench-solver: setup ## proven gaps and seconds of poetc solve on real networks; resumable: build/bench-solver.csv

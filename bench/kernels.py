@@ -1,8 +1,9 @@
-"""Whole training steps of poetc beside PyTorch and onnxruntime-training: `make bench-kernels`.
+"""Whole training steps of poetc beside PyTorch, onnxruntime-training and MNN: `make bench-kernels`.
 
 Each engine is a process of its own, on one thread of one processor. They take turns, a few steps each, so that a change
 of the machine's speed hits all of them; ratios of medians are what counts. Memory is what training takes beyond the
-import of the library; poetc's is its arena, state included.
+import of the library; poetc's is its arena, state included. The peers use fused multiply-adds; poetc is timed without them
+(`--numerics portable`, the same bits on every target) and with them (`--numerics fast`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import pickle
 import statistics
 import subprocess
 import sys
@@ -50,8 +52,7 @@ class Worker:
         )
         self._log = log
         while True:
-            line = self._read()
-            if line == "ready":
+            if self._read() == "ready":
                 break
         self.turn(1)  # not counted: first touches
         first = self.turn(1)
@@ -92,13 +93,19 @@ def lower(source: Path, budget_percent: int) -> tuple[TrainingGraph, Program]:
     if budget_percent < 100:
         budget = keep_all_peak_bytes(problem) * budget_percent // 100
         problem = build_problem(step, load_profile("host"), budget_bytes=budget)
-        schedule = solvers.solve(problem, "poetc", SolveOptions(time_limit_s=30))
+        try:
+            schedule = solvers.solve(problem, "poetc", SolveOptions(time_limit_s=20))
+        except solvers.BudgetError as error:  # parameters alone may need more: the least that works
+            print(f"  {budget_percent} % of the keep-all peak: {str(error).partition(';')[0]}")
+            assert error.smallest_bytes is not None
+            problem = build_problem(step, load_profile("host"), budget_bytes=error.smallest_bytes)
+            schedule = solvers.solve(problem, "poetc", SolveOptions(time_limit_s=20))
     return step, codegen.lower(step, problem, schedule, pack(problem, schedule))
 
 
-def run_poetc(source: Path, budget_percent: int, contract: bool) -> None:
+def run_poetc(lowered: Path, contract: bool) -> None:
     """The worker of poetc."""
-    step, program = lower(source, budget_percent)
+    step, program = pickle.loads(lowered.read_bytes())
     with codegen.build_host([program], step.values, cflags=cflags(contract)) as model:
         inputs = codegen.sample_inputs(program, 0)
         model.run(inputs)
@@ -184,22 +191,27 @@ def operators(name: str, batch: int, rounds: int, torch: str, contract: bool) ->
     print(f"  {total / 1e6:9.3f} ms in all, {macs / 1e6:.1f} M MAC, {share:.1f} % of the peak", flush=True)
 
 
-def compare(name: str, batch: int, rounds: int, torch: str, ort: str, budgets: list[int], contract: bool) -> None:
+def compare(name: str, batch: int, rounds: int, torch: str, ort: str, mnn: str, budgets: list[int]) -> None:
     with tempfile.TemporaryDirectory(prefix="poetc-bench-") as scratch:
         folder = Path(scratch)
         source = folder / "model.onnx"
         peer = [torch, str(HERE / "peer_torch.py")]
         subprocess.run([*peer, "export", name, str(batch), str(source)], check=True, capture_output=True)
         (folder / "ort").mkdir()
-        fast = ["--contract"] if contract else []
-        commands = {
-            f"poetc {percent} %": [sys.executable, __file__, "--worker", str(source), str(percent), *fast]
-            for percent in budgets
-        }
+        commands = {}
+        for percent in budgets:
+            lowered = folder / f"{percent}.pickle"
+            # In a process of its own: a child's peak of memory begins with its parent's.
+            subprocess.run([sys.executable, __file__, "--lower", str(source), str(percent), str(lowered)], check=True)
+            worker = [sys.executable, __file__, "--worker", str(lowered)]
+            commands[f"portable {percent} %"] = worker
+            commands[f"fast {percent} %"] = [*worker, "--contract"]
         commands["torch"] = [*peer, "run", name, str(batch)]
         ort_peer = [ort, str(HERE / "peer_ort.py")]
         subprocess.run([*ort_peer, "prepare", str(source), str(folder / "ort")], check=True, capture_output=True)
         commands["onnxruntime"] = [*ort_peer, "run", str(source), str(folder / "ort"), str(batch), str(CLASSES[name])]
+        if mnn and name != "bert":  # its layer norm has no gradient there
+            commands["MNN"] = [mnn, str(HERE / "peer_mnn.py"), "run", name, str(batch)]
         workers = [Worker(n, c, folder / f"{i}.log") for i, (n, c) in enumerate(commands.items())]
         for _ in range(rounds):
             for worker in workers:
@@ -207,7 +219,7 @@ def compare(name: str, batch: int, rounds: int, torch: str, ort: str, budgets: l
         medians = {w.name: statistics.median(w.times) for w in workers}
         best = min(medians["torch"], medians["onnxruntime"])
         for w in workers:
-            ours = w.name.startswith("poetc")
+            ours = w.name.endswith("%")
             ratio = f"{best / medians[w.name]:6.2f} x the faster peer" if ours else ""
             print(f"{name:12} b{batch:<3} {w.name:12} {medians[w.name]:9.3f} ms {w.memory_bytes / 1e6:8.1f} MB {ratio}")
             w.close()
@@ -218,23 +230,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--torch", help="a Python that has torch and onnx")
     parser.add_argument("--ort", help="a Python that has onnxruntime-training")
+    parser.add_argument("--mnn", help="a Python that has MNN, or none")
     parser.add_argument("--models", nargs="*", default=sorted(CLASSES))
     parser.add_argument("--batches", nargs="*", type=int, default=[1, 8])
     parser.add_argument("--budgets", nargs="*", type=int, default=[100, 50], help="percent of the keep-all peak")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--contract", action="store_true", help="with fused multiply-adds")
     parser.add_argument("--operators", action="store_true", help="time every operator of poetc's step, no peers")
-    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--contract", action="store_true", help="--operators: with fused multiply-adds, as --numerics fast")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--lower", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        run_poetc(Path(options.worker[0]), int(options.worker[1]), options.contract)
+        run_poetc(Path(options.worker), options.contract)
+        return
+    if options.lower:
+        source, percent, lowered = options.lower
+        Path(lowered).write_bytes(pickle.dumps(lower(Path(source), int(percent))))
         return
     for name in options.models:
         for batch in options.batches:
             if options.operators:
                 operators(name, batch, options.rounds, options.torch, options.contract)
                 continue
-            compare(name, batch, options.rounds, options.torch, options.ort, options.budgets, options.contract)
+            compare(name, batch, options.rounds, options.torch, options.ort, options.mnn, options.budgets)
 
 
 if __name__ == "__main__":
