@@ -2,8 +2,8 @@
 
 Each engine is a process of its own, on one thread of one processor. They take turns, a few steps each, so that a change
 of the machine's speed hits all of them; ratios of medians are what counts. Memory is what training takes beyond the
-import of the library; poetc's is its arena, state included. The peers use fused multiply-adds; poetc is timed without them
-(`--numerics portable`, the same bits on every target) and with them (`--numerics fast`).
+import of the library; poetc's is its arena, state included. The peers use fused multiply-adds; poetc is timed without
+them (`--numerics portable`, the same bits on every target) and with them (`--numerics fast`).
 """
 
 from __future__ import annotations
@@ -236,7 +236,9 @@ def main() -> None:
     parser.add_argument("--budgets", nargs="*", type=int, default=[100, 50], help="percent of the keep-all peak")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--operators", action="store_true", help="time every operator of poetc's step, no peers")
-    parser.add_argument("--contract", action="store_true", help="--operators: with fused multiply-adds, as --numerics fast")
+    parser.add_argument(
+        "--contract", action="store_true", help="--operators with fused multiply-adds, as --numerics fast"
+    )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--lower", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,5 +1,5 @@
-"""MNN's side of bench/kernels.py: `peer_mnn.py run NAME BATCH` works as peer_torch.py does; the same networks, but for BERT,
-whose layer norm has no gradient there."""
+"""MNN's side of bench/kernels.py: `peer_mnn.py run NAME BATCH` works as peer_torch.py does; the same networks, but
+for BERT, whose layer norm has no gradient there."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import sys
 import time
 from typing import Any
 
-import MNN.expr as F
+import MNN.expr as mnn
 import numpy as np
 from MNN import nn, optim
 
 
-def conv(inputs: int, outputs: int, kernel: int, stride: int = 1, pad: int = 0, group: int = 1, bias: bool = True) -> Any:
+def conv(
+    inputs: int, outputs: int, kernel: int, stride: int = 1, pad: int = 0, group: int = 1, bias: bool = True
+) -> Any:
     steps, pads = [stride, stride], [pad, pad]
-    mode = F.Padding_Mode.CAFFE  # with any other, pads are ignored without a word
-    return nn.conv(inputs, outputs, [kernel, kernel], steps, pads, [1, 1], group > 1, bias, mode)
+    mode = mnn.Padding_Mode.CAFFE  # with any other, pads are ignored without a word
+    return nn.conv(inputs, outputs, [kernel, kernel], steps, pads, [1, 1], group > 1, bool(bias), mode)
 
 
 class Net(nn.Module):
@@ -35,7 +37,7 @@ class Net(nn.Module):
         return self.forward(x)
 
     def conv_bn(self, inputs: int, outputs: int, kernel: int, stride: int = 1, group: int = 1) -> list[str]:
-        layer = conv(inputs, outputs, kernel, stride, kernel // 2, group, False)
+        layer = conv(inputs, outputs, kernel, stride, kernel // 2, group, 0)
         return self.add(layer, nn.batch_norm(outputs))
 
     def run(self, names: list[str], x: Any) -> Any:
@@ -45,7 +47,7 @@ class Net(nn.Module):
 
 
 def flat(x: Any) -> Any:
-    return F.reshape(F.convert(x, F.NCHW), [0, -1])
+    return mnn.reshape(mnn.convert(x, mnn.NCHW), [0, -1])
 
 
 class LeNet(Net):
@@ -57,9 +59,9 @@ class LeNet(Net):
         self.f1, self.f2, self.f3 = nn.linear(400, 120), nn.linear(120, 84), nn.linear(84, 10)
 
     def forward(self, x: Any) -> Any:
-        x = F.max_pool(F.relu(self.c1(x)), [2, 2], [2, 2])
-        x = flat(F.max_pool(F.relu(self.c2(x)), [2, 2], [2, 2]))
-        return self.f3(F.relu(self.f2(F.relu(self.f1(x)))))
+        x = mnn.max_pool(mnn.relu(self.c1(x)), [2, 2], [2, 2])
+        x = flat(mnn.max_pool(mnn.relu(self.c2(x)), [2, 2], [2, 2]))
+        return self.f3(mnn.relu(self.f2(mnn.relu(self.f1(x)))))
 
 
 class MobileNetV2(Net):
@@ -80,13 +82,13 @@ class MobileNetV2(Net):
         self.head = nn.linear(1280, 10)
 
     def forward(self, x: Any) -> Any:
-        x = F.relu6(self.run(self.stem, x))
+        x = mnn.relu6(self.run(self.stem, x))
         for first, middle, last, skip in self.blocks:
-            y = F.relu6(self.run(first, x)) if first else x
-            y = self.run(last, F.relu6(self.run(middle, y)))
+            y = mnn.relu6(self.run(first, x)) if first else x
+            y = self.run(last, mnn.relu6(self.run(middle, y)))
             x = x + y if skip else y
-        x = F.relu6(self.run(self.top, x))
-        return self.head(flat(F.avg_pool(x, x.shape[2:], [1, 1])))
+        x = mnn.relu6(self.run(self.top, x))
+        return self.head(flat(mnn.avg_pool(x, x.shape[2:], [1, 1])))
 
 
 class ResNet18(Net):
@@ -103,11 +105,11 @@ class ResNet18(Net):
         self.head = nn.linear(512, 10)
 
     def forward(self, x: Any) -> Any:
-        x = F.relu(self.run(self.stem, x))
+        x = mnn.relu(self.run(self.stem, x))
         for first, second, skip in self.blocks:
-            y = self.run(second, F.relu(self.run(first, x)))
-            x = F.relu(y + (self.run(skip, x) if skip else x))
-        return self.head(flat(F.avg_pool(x, x.shape[2:], [1, 1])))
+            y = self.run(second, mnn.relu(self.run(first, x)))
+            x = mnn.relu(y + (self.run(skip, x) if skip else x))
+        return self.head(flat(mnn.avg_pool(x, x.shape[2:], [1, 1])))
 
 
 MODELS = {"lenet": LeNet, "mobilenetv2": MobileNetV2, "resnet18": ResNet18}
@@ -116,7 +118,7 @@ MODELS = {"lenet": LeNet, "mobilenetv2": MobileNetV2, "resnet18": ResNet18}
 def main() -> None:
     name, batch = sys.argv[2], int(sys.argv[3])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    F.lazy_eval(True)  # without it no parameter moves, without a word
+    mnn.lazy_eval(True)  # without it no parameter moves, without a word
     model = MODELS[name]()
     model.train(True)
     optimizer = optim.SGD(model, 1e-4, 0.0, 0.0)
@@ -126,10 +128,10 @@ def main() -> None:
 
     def step() -> None:
         # Nothing may be read before the step: it would leave all parameters as they are, without a word.
-        x, wanted = F.placeholder(list(image.shape), F.NCHW), F.placeholder([batch, 10], F.NCHW)
+        x, wanted = mnn.placeholder(list(image.shape), mnn.NCHW), mnn.placeholder([batch, 10], mnn.NCHW)
         x.write(image)
         wanted.write(np.eye(10, dtype=np.float32)[target])
-        loss = nn.loss.cross_entropy(F.softmax(model(F.convert(x, F.NC4HW4)), 1), wanted)
+        loss = nn.loss.cross_entropy(mnn.softmax(model(mnn.convert(x, mnn.NC4HW4)), 1), wanted)
         if not optimizer.step(loss):
             raise SystemExit("MNN does not learn")
 

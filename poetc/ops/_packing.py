@@ -19,10 +19,36 @@ SHAPES = ((4, 64), (2, 64), (1, 64), (1, 32), (1, 16))
 SHARE = 2
 
 
+# Panels of one block each, for several blocks of terms at once: with caches results are then read and written less
+# often. Only where that is next to nothing beside the operands: no microcontroller holds tensors of that size.
+WIDE_PANELS = (32, 16, 8)
+WIDE_SHARE = 8
+WINDOW_STRIP = 2048  # floats: rows of an image with zeros around them
+WIDE_DEPTH = 256  # terms, of poetc_gemm.c
+
+
 def workspace_floats(columns: int, depth: int, panels: int, pack_rows: bool) -> int:
     """For products with `columns` columns in blocks of `depth` terms."""
     panels = min(panels, -(-columns // COLUMNS))
     return 16 + (ROWS * depth if pack_rows else 0) + panels * COLUMNS * depth
+
+
+def panel_columns(columns: int, blocks: int, floats: int, terms: int) -> int:
+    """Columns that are packed at once, at most: poetc_gemm_carve without packed rows."""
+    most = min(SHAPES[0][0], -(-columns // COLUMNS)) * COLUMNS
+    fit = max(1, (floats - 16) // (terms * most))
+    return (floats - 16) // (min(fit, blocks, WIDE_DEPTH // terms) * terms * COLUMNS) * COLUMNS
+
+
+def _wide_floats(columns: int, blocks: int, terms: int, operand_bytes: int) -> int | None:
+    """Of a workspace for more than one block of terms, if there may be one."""
+    needed = -(-columns // COLUMNS)
+    for panels in WIDE_PANELS if blocks > 1 else ():
+        at_once = min(blocks, panels // min(SHAPES[0][0], needed), WIDE_DEPTH // terms)
+        floats = workspace_floats(columns, terms * at_once, panels // at_once, False)
+        if 4 * floats * WIDE_SHARE <= operand_bytes:
+            return floats
+    return None
 
 
 def choose(
@@ -34,11 +60,22 @@ def choose(
     pack_rows: bool = False,
     held: int = 0,
     extra: tuple[int, ...] = (),
+    sums: int = 1,
+    strip: bool = False,
 ) -> Kernel:
     """`lean`, or its packing variant: the size of the workspace and the terms of a block join its ints, then `extra`.
 
-    `pack_rows`: the left operand is packed too. `held`: floats of the kernel's own buffer.
+    `pack_rows`: the left operand is packed too. `held`: floats of the kernel's own buffer. `sums`: of `depth` terms
+    each, that are added up for a result. `strip`: the floats for a strip of an image join the ints too.
     """
+    terms = min(depth, SHAPES[0][1])
+    blocks = sums if depth <= terms else -(-depth // terms)
+    if not pack_rows and (wide := _wide_floats(columns, blocks, terms, operand_bytes)):
+        more = (WINDOW_STRIP,) if strip else ()
+        wide += sum(more)
+        return Kernel(f"{lean.symbol}_packed", (*lean.ints, wide, terms, *more, *extra), lean.floats, 4 * wide)
+    if strip:
+        extra = (0, *extra)
     for panels, most in SHAPES:
         terms = min(depth, most)
         floats = workspace_floats(columns, terms, panels, pack_rows) + held

@@ -239,7 +239,8 @@ class ConvGradWeight(OpSpec):
         w, gy = op.outputs[0], op.inputs[1]
         if w.shape[0] // _group(op) < 4:
             return lean
-        return choose(lean, w.elements // w.shape[0], gy.shape[2] * gy.shape[3], _operand_bytes(op))
+        pixels = gy.shape[2] * gy.shape[3]
+        return choose(lean, w.elements // w.shape[0], pixels, _operand_bytes(op), sums=gy.shape[0], strip=True)
 
 
 @register

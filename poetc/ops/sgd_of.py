@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 from poetc.graph import TensorType
-from poetc.ops._packing import COLUMNS, SHAPES, workspace_floats
+from poetc.ops._packing import COLUMNS, SHAPES, panel_columns, workspace_floats
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register, spec
 from poetc.ops.gather import gather_layout
 
@@ -144,7 +144,9 @@ class ConvGradWeightSgd(SgdOf):
     def kernel(self, op: Bound) -> Kernel:
         part = self.part(op)
         packed = spec("ConvGradWeight").kernel(part)
-        *_, floats, terms = packed.ints
-        columns = floats // (COLUMNS * terms) * COLUMNS
-        total = floats + part.outputs[0].shape[0] // max(1, part.get_int("group", 1)) * columns
+        *_, floats, terms, strip = packed.ints
+        w, (batch, _, *size) = part.outputs[0], op.inputs[2].shape
+        blocks = batch if math.prod(size) <= terms else -(-math.prod(size) // terms)
+        columns = panel_columns(w.elements // w.shape[0], blocks, floats - strip, terms)
+        total = floats + w.shape[0] // max(1, part.get_int("group", 1)) * columns
         return Kernel("poetc_op_conv_grad_weight_sgd_packed", (*packed.ints, total), (), 4 * total)

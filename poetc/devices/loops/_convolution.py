@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from poetc.devices.loops import _direct
-from poetc.devices.loops._gemm import pack_transposed, panel_columns, parts, put, put_end, run, runs_of_columns
+from poetc.devices.loops._gemm import carve, pack_transposed, parts, put, put_end, run, runs_of_columns
 from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.devices.loops._window import Window, output_range, window
 from poetc.ops import Kernel
@@ -125,19 +125,19 @@ def conv_packed(kernel: Kernel, m: Machine) -> Loops:
     k = inputs * w.taps
     if m.lanes == 16 and not w.is_pointwise and (done := _direct.conv(w, size, depth)):
         return {"conv_packed.call": 1, **done}
-    most = panel_columns(m, size, depth, False)
+    most, at_once = carve(m, size, depth, -(-k // depth), total, False)
     one: Loops = {}
     for column, columns, many in runs_of_columns(total, most):
         sums: Loops = {}
-        for number, (terms, times) in enumerate(parts(k, depth)):
+        for number, (terms, times) in enumerate(parts(k, at_once)):
             first = 1 if number == 0 else 0
-            add(sums, dict(run(m, outputs, terms, column, columns, w.pixels, "", False)), first)
-            add(sums, dict(run(m, outputs, terms, column, columns, w.pixels, "", True)), times - first)
+            add(sums, dict(run(m, outputs, terms, column, columns, w.pixels, "", False, depth)), first)
+            add(sums, dict(run(m, outputs, terms, column, columns, w.pixels, "", True, depth)), times - first)
             if w.is_pointwise:
                 add(sums, dict(pack_planes(m, w.pixels, terms, column % w.pixels, columns)), times)
         add(one, {name: round(count * many) for name, count in sums.items()})
     if not w.is_pointwise:
-        add(one, _pack_pixels(w, m, inputs, k, depth, most))
+        add(one, _pack_pixels(w, m, inputs, k, at_once, most))
     loops: Loops = {"conv_packed.call": 1, "conv_packed.group": w.group}
     add(loops, one, w.group)
     return loops
@@ -201,6 +201,48 @@ def _pack_windows(w: Window, m: Machine, inputs: int, depth: int, most: int) -> 
     return loops
 
 
+def _pack_strips(w: Window, m: Machine, inputs: int, depth: int, most: int, strip: int) -> Loops:
+    """All calls of pack_strips for one image and group."""
+    reach = (w.kernel_h - 1) * w.dilation_h
+    row = (w.output_width - 1) * w.stride_w + (w.kernel_w - 1) * w.dilation_w + 1
+    room = (strip - 4) // row - reach - 1
+    if m.columns == 4 or room < 0:
+        return _pack_windows(w, m, inputs, depth, most)
+    width = inputs * w.taps
+    calls = -(-width // most) * -(-w.pixels // depth)
+    loops: Loops = {"windows.call": calls}
+    segments: dict[tuple[int, bool], int] = {}
+    channels = 0  # copied with zeros around them
+    for begin in range(0, width, most):
+        at, columns = 0, min(most, width - begin)
+        channels += (begin + columns - 1) // w.taps - begin // w.taps + 1
+        while at < columns:
+            kw, lane = (begin + at) % w.taps % w.kernel_w, at % m.columns
+            taken = min(w.kernel_w - kw, columns - at, m.columns - lane)
+            spill = w.dilation_w == 1 and 1 < taken <= 4 and lane + 4 <= m.columns
+            segments[taken, spill] = segments.get((taken, spill), 0) + 1
+            at += taken
+    held = room // w.stride_h + 1
+    touched = [-(-min(depth, w.pixels - k) // w.output_width) for k in range(0, w.pixels, depth)]
+    strips = sum(-(-rows // held) for rows in touched)
+    rows = -(-w.pixels // w.output_width) + -(-w.pixels // depth) - 1
+    for (taken, spill), many in segments.items():
+        name = "windows.one" if taken == 1 else "windows.spill" if spill else "windows.copy"
+        found = {
+            "windows.segment": strips,
+            "windows.row": rows,
+            name: w.pixels,
+            "windows.copied": w.pixels * taken if name == "windows.copy" else 0,
+        }
+        add(loops, found, many)
+    copied = (w.output_height - 1) * w.stride_h + 1 + strips * reach
+    add(loops, {"windows.strip": strips, "windows.strip_row": copied}, channels)
+    add(loops, {"windows.strip_wide": copied * -(-row // m.lanes)}, channels)
+    if left := -width % m.columns:
+        add(loops, {"windows.end": left, "windows.end_zero": left * w.pixels})
+    return loops
+
+
 def _windows_by_four(w: Window, inputs: int, pieces: Any, blocks: int) -> Loops:
     """Taps (c, kh, kw) in fours, the last of them again beyond the end."""
     width = inputs * w.taps
@@ -235,24 +277,46 @@ def _windows_by_four(w: Window, inputs: int, pieces: Any, blocks: int) -> Loops:
     return loops
 
 
+def _grad_weight_space(w: Window, m: Machine, kernel: Kernel) -> tuple[int, int]:
+    size, terms, strip = kernel.ints[17:20]
+    size -= strip
+    blocks = -(-w.pixels // terms)
+    return carve(m, size, terms, blocks if blocks > 1 else w.batch, w.channels // w.group * w.taps, False)
+
+
+def strip_columns(m: Machine, kernel: Kernel) -> int:
+    """Columns of the strip of weights that poetc_op_conv_grad_weight_sgd_packed moves at once."""
+    w, size, total = window(kernel), kernel.ints[17], kernel.ints[20]
+    most, _ = _grad_weight_space(w, m, kernel)
+    return min(most, (total - size) // (w.outputs // w.group) // m.columns * m.columns)
+
+
 @counts("conv_grad_weight_packed")
 def conv_grad_weight_packed(kernel: Kernel, m: Machine) -> Loops:
+    return grad_weight(kernel, m, kernel.ints[17])
+
+
+def grad_weight(kernel: Kernel, m: Machine, most: int) -> Loops:
+    """Of at most so many columns at once."""
     w, size, depth = window(kernel), kernel.ints[17], kernel.ints[18]
     inputs, outputs = w.channels // w.group, w.outputs // w.group
     if m.lanes == 16 and not w.is_pointwise and (done := _direct.grad_weight(w, size, depth)):
         return {"conv_grad_weight_packed.call": 1, **done}
-    width, most = inputs * w.taps, panel_columns(m, size, depth, False)
+    width, (columns_at_once, at_once) = inputs * w.taps, _grad_weight_space(w, m, kernel)
+    most = min(most, columns_at_once)
+    images = 1 if w.pixels > depth else min(at_once // depth, w.batch)
     one: Loops = {}
     for columns, many in parts(width, most):
-        for terms, times in parts(w.pixels, depth):
-            add(one, dict(run(m, outputs, terms, 0, columns, width, "", True)), many * times * w.batch)
-            if w.is_pointwise:
-                add(one, pack_transposed(m, terms, columns), many * times * w.batch)
-        first = min(depth, w.pixels)  # the first block of a column is not added to what is there
-        add(one, dict(run(m, outputs, first, 0, columns, width, "", True)), -many)
-        add(one, dict(run(m, outputs, first, 0, columns, width, "", False)), many)
+        for taken, turns in parts(w.batch, images):
+            for terms, times in parts(taken * w.pixels, at_once if images == 1 else taken * w.pixels):
+                add(one, dict(run(m, outputs, terms, 0, columns, width, "", True, depth)), many * times * turns)
+                if w.is_pointwise:
+                    add(one, pack_transposed(m, terms // taken, columns), many * times * turns * taken)
+        first = min(at_once, w.pixels * images)  # the first block of a column is not added to what is there
+        add(one, dict(run(m, outputs, first, 0, columns, width, "", True, depth)), -many)
+        add(one, dict(run(m, outputs, first, 0, columns, width, "", False, depth)), many)
     if not w.is_pointwise:
-        add(one, _pack_windows(w, m, inputs, depth, most), w.batch)
+        add(one, _pack_strips(w, m, inputs, at_once, most, kernel.ints[19]), w.batch)
     loops: Loops = {"conv_grad_weight_packed.call": 1, "conv_grad_weight_packed.group": w.group}
     add(loops, one, w.group)
     return loops
@@ -281,7 +345,7 @@ def conv_grad_input_packed(kernel: Kernel, m: Machine) -> Loops:
     w = window(kernel)
     size, depth, held, block_rows, block = kernel.ints[17:22]
     channels, outputs, all_rows = w.channels // w.group, w.outputs // w.group, w.batch * w.output_height
-    most = panel_columns(m, size - held, depth, True)
+    most, _ = carve(m, size - held, depth, 1, block_rows * w.output_width, True)
     pointwise = held == 0
     if m.lanes == 16 and not pointwise and (done := _direct.grad_input(w, size, depth)):
         return {"conv_grad_input_packed.call": 1, **done}

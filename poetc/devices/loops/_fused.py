@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from poetc.devices.loops._convolution import conv_grad_weight_packed
-from poetc.devices.loops._gemm import panel_columns, parts, put, put_end, run
+from poetc.devices.loops._convolution import grad_weight, strip_columns
+from poetc.devices.loops._gemm import carve, parts, put, put_end, run
 from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.devices.loops._window import window
 from poetc.ops import Kernel
@@ -77,7 +77,7 @@ def matmul_sgd(kernel: Kernel, m: Machine) -> Loops:
 @counts("matmul_sgd_packed")
 def matmul_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
     rows, columns, k, size, depth, width = kernel.ints
-    assert panel_columns(m, size, depth, True) >= min(width, columns)
+    assert carve(m, size, depth, 1, width, True)[0] >= min(width, columns)
     loops: Loops = {"matmul_sgd_packed.call": 1}
     for taken, many in parts(columns, width):
         part: Loops = {}
@@ -96,11 +96,10 @@ def matmul_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
 @counts("conv_grad_weight_sgd_packed")
 def conv_grad_weight_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
     w = window(kernel)
-    plain = conv_grad_weight_packed(Kernel("poetc_op_conv_grad_weight_packed", kernel.ints[:-1]), m)
+    plain = grad_weight(kernel, m, strip_columns(m, kernel))
     loops = {name.replace("conv_grad_weight_packed", "conv_grad_weight_sgd_packed"): n for name, n in plain.items()}
-    size, depth = kernel.ints[17:19]
     width = w.channels // w.group * w.taps
-    for columns, many in parts(width, panel_columns(m, size, depth, False)):
+    for columns, many in parts(width, strip_columns(m, kernel)):
         add(loops, _descend(m, w.outputs, columns), many)
     return loops
 

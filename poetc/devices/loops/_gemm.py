@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.ops import Kernel
+from poetc.ops._packing import WIDE_DEPTH
 
 _MOST_RUNS = 512  # more runs of one shape are taken from as many
 
@@ -55,9 +56,20 @@ def _columns(m: Machine, column: int, columns: int, segment: int) -> tuple[int, 
 
 @lru_cache(maxsize=65536)
 def run(
-    m: Machine, rows: int, depth: int, column: int, columns: int, segment: int, packed: str, accumulate: bool
+    m: Machine,
+    rows: int,
+    depth: int,
+    column: int,
+    columns: int,
+    segment: int,
+    packed: str,
+    accumulate: bool,
+    terms: int | None = None,
 ) -> tuple[tuple[str, int], ...]:
-    """poetc_gemm_run. `packed`: "" if a is read in place, "contiguous" or "strided" as its rows lie when packed."""
+    """poetc_gemm_run. `packed`: "" if a is read in place, "contiguous" or "strided" as its rows lie when packed.
+    `terms` of a block, unless there is one.
+    """
+    blocks = -(-depth // terms) if terms else 1
     loops: Loops = {"gemm.run": 1}
     calls, panels, narrow, tiles, floats, pieces = _columns(m, column, columns, segment)
     for size, many in row_blocks(m, rows, bool(packed)):
@@ -67,8 +79,8 @@ def run(
             "gemm.call": calls,
             f"gemm.{kind}_{size}": panels * depth,
             f"gemm.narrow_{kind}_{size}": narrow * depth,
-            f"gemm.block_{size}": panels + narrow,
-            "gemm.accumulate": (panels + narrow) * size if accumulate else 0,
+            f"gemm.block_{size}": (panels + narrow) * blocks,
+            "gemm.accumulate": (panels + narrow) * size * (blocks if accumulate else blocks - 1),
             "gemm.tile": tiles * (2 if accumulate else 1),
             "gemm.tile_row": pieces * size * (2 if accumulate else 1),
             "gemm.tile_float": floats * size * (2 if accumulate else 1),
@@ -79,16 +91,21 @@ def run(
         elif packed:
             block["gemm.pack_term"] = depth
             block["gemm.pack_float"] = depth * size
-        elif m.lanes >= 8:
+        elif m.lanes >= 8 and blocks == 1:
             block["gemm.prefetch"] = size * -(-depth // 16)
         add(loops, block, many)
     return tuple(loops.items())
 
 
-def panel_columns(m: Machine, size: int, depth: int, packs_rows: bool) -> int:
-    """poetc_gemm_carve: columns that are packed at once."""
-    size -= 16 + (m.rows * depth if packs_rows else 0)
-    return max(m.columns, size // (depth * m.columns) * m.columns)
+def carve(m: Machine, size: int, terms: int, blocks: int, columns: int, pack_rows: bool) -> tuple[int, int]:
+    """poetc_gemm_carve: columns and terms that are packed at once."""
+    size, depth, rows = size - 16, terms, m.rows if pack_rows else 0
+    if m.lanes > 1 and not pack_rows:
+        most = min(max(1, 128 // m.columns), -(-columns // m.columns))
+        fit = size // (terms * most * m.columns)
+        if fit > 1:
+            depth *= min(fit, blocks, WIDE_DEPTH // terms)
+    return max(m.columns, (size - rows * depth) // (depth * m.columns) * m.columns), depth
 
 
 def parts(total: int, most: int) -> list[tuple[int, int]]:
@@ -167,12 +184,12 @@ def matmul_packed(kernel: Kernel, m: Machine) -> Loops:
     batches = 1
     for axis in range(axes):
         batches *= i[7 + 3 * axis]
-    most = panel_columns(m, size, depth, bool(trans_a))
+    most, at_once = carve(m, size, depth, -(-k // depth), columns, bool(trans_a))
     one: Loops = {"matmul_packed.call": 0, "matmul_packed.batch": 1}
     scaled = kernel.floats[0] != 1.0
     for width, many in parts(columns, most):
         part: Loops = {}
-        for number, (terms, times) in enumerate(parts(k, depth)):
+        for number, (terms, times) in enumerate(parts(k, at_once)):
             first = 1 if number == 0 else 0
             packing: Loops = {}
             if trans_b:
@@ -182,8 +199,8 @@ def matmul_packed(kernel: Kernel, m: Machine) -> Loops:
                 add(packing, put_end(m, terms, width))
             add(part, packing, times)
             packed = "contiguous" if trans_a else ""
-            add(part, dict(run(m, rows, terms, 0, width, columns, packed, False)), first)
-            add(part, dict(run(m, rows, terms, 0, width, columns, packed, True)), times - first)
+            add(part, dict(run(m, rows, terms, 0, width, columns, packed, False, depth)), first)
+            add(part, dict(run(m, rows, terms, 0, width, columns, packed, True, depth)), times - first)
         if scaled:
             add(part, {"matmul_packed.row": rows, f"matmul_packed.{'affine' if has_bias else 'scale'}": rows * width})
         add(one, part, many)

@@ -290,19 +290,19 @@ int poetc_op_conv_packed(const poetc_call *call)
     float *y = poetc_out(call, c.has_bias ? 3 : 2);
     const int32_t pixels = c.output_height * c.output_width, inputs = c.channels / c.group;
     const int32_t outputs = c.outputs / c.group, k = inputs * c.kernel_h * c.kernel_w;
-    const int32_t depth = call->ints[18], total = c.batch * pixels;
+    const int32_t terms = call->ints[18], total = c.batch * pixels;
     const int pointwise = is_pointwise(&c);
     float *workspace = POETC_WORKSPACE(call, c.has_bias ? 4 : 3);
-    const poetc_gemm_space space = poetc_gemm_carve(workspace, call->ints[17], depth, 0);
+    const poetc_gemm_space space = poetc_gemm_carve(workspace, call->ints[17], terms, (k + terms - 1) / terms, total, 0);
     int32_t group, column, first;
     POETC_SPLIT(split, c.share, 1, outputs, total)
     POETC_THREADED(poetc_op_conv_packed, call, CONVOLUTION_WORK(c), call->ints[17]);
-    if (!pointwise && direct_conv(&c, x, w, bias, y, workspace, call->ints[17], depth))
+    if (!pointwise && direct_conv(&c, x, w, bias, y, workspace, call->ints[17], terms))
         return POETC_OK;
     for (group = 0; group < c.group; group++) {
         const float *image = x + (ptrdiff_t)group * inputs * c.height * c.width;
         poetc_gemm g;
-        g.rows = outputs, g.a_row = k, g.a_k = 1;
+        g.rows = outputs, g.a_row = k, g.a_k = 1, g.terms = g.a_block = terms;
         g.row_bias = bias ? bias + (ptrdiff_t)group * outputs : NULL, g.column_bias = NULL;
         g.y = y + (ptrdiff_t)group * outputs * pixels, g.y_row = pixels;
         g.segment = pixels, g.segment_step = (ptrdiff_t)c.outputs * pixels;
@@ -310,8 +310,8 @@ int poetc_op_conv_packed(const poetc_call *call)
         for (column = POETC_BEGIN(split.columns, total, COLUMNS); column < POETC_END(split.columns, total, COLUMNS);
              column += space.columns) {
             g.column = column, g.columns = poetc_min(space.columns, POETC_END(split.columns, total, COLUMNS) - column);
-            for (first = 0; first < k; first += depth) {
-                g.depth = poetc_min(depth, k - first);
+            for (first = 0; first < k; first += space.depth) {
+                g.depth = poetc_min(space.depth, k - first);
                 if (pointwise)
                     pack_planes(&space, image, c.channels, pixels, first, g.depth, column, g.columns);
                 else
@@ -443,10 +443,108 @@ POETC_APART void pack_windows(const poetc_gemm_space *space, const convolution *
     }
 }
 
+#define pack_strips(space, c, x, first, depth, column, columns, strip, size) \
+    pack_windows(space, c, x, first, depth, column, columns)
+
 #else
 
+/* `count` rows of a channel's plane from row `first` on, `columns` columns from `left` on; zeros beside the image. */
+static inline void copy_rows(float *to, const float *plane, const convolution *c, int32_t first, int32_t count, int32_t left,
+                             int32_t columns)
+{
+    const int32_t begin = clip(-left, 0, columns), end = clip(c->width - left, begin, columns);
+    int32_t row;
+    for (row = first; row < first + count; row++, to += columns) {
+        if (row < 0 || row >= c->height) {
+            poetc_put_piece(to, NULL, 1, columns);
+            continue;
+        }
+        poetc_put_piece(to, NULL, 1, begin);
+        poetc_put_piece(to + begin, plane + (ptrdiff_t)row * c->width + left + begin, 1, end - begin);
+        poetc_put_piece(to + end, NULL, 1, columns - end);
+    }
+}
+
+/* Windows of `count` rows of pixels of one channel, from a strip without edges. `to` is the first row's panel row, the first
+ * of the pixels that are wanted is column `ow` of the first row, and there are `pixels` of them. */
+typedef struct {
+    const float *strip;
+    int32_t width; /* of the strip */
+    int32_t ow, pixels;
+} window_strip;
+
+/* `run` taps of a row of the window, side by side. Four at once may spill over the run: into lanes that the next run fills. */
+static inline void put_windows(const convolution *c, const window_strip *s, int32_t kh, int32_t kw, int32_t run,
+                               int spill, float *to)
+{
+    const float *row = s->strip + (ptrdiff_t)kh * c->dilation_h * s->width + kw * c->dilation_w;
+    int32_t ow = s->ow, left = s->pixels, i;
+    for (; left > 0; row += (ptrdiff_t)c->stride_h * s->width, ow = 0) {
+        const float *from = row + ow * c->stride_w;
+        int32_t count = poetc_min(c->output_width - ow, left);
+        left -= count;
+        if (spill) {
+            POETC_UNROLL_4
+            for (; count > 0; count--, from += c->stride_w, to += COLUMNS)
+                poetc_f4_store(to, poetc_f4_load(from));
+        } else if (run == 1) {
+            POETC_UNROLL_4
+            for (; count > 0; count--, from += c->stride_w, to += COLUMNS)
+                to[0] = from[0];
+        } else {
+            for (; count > 0; count--, from += c->stride_w, to += COLUMNS)
+                for (i = 0; i < run; i++)
+                    to[i] = from[i * c->dilation_w];
+        }
+    }
+}
+
+static void pack_windows(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
+                         int32_t depth, int32_t column, int32_t columns);
+
+/* By a strip: `size` floats for rows of the image with zeros around them. */
+POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
+                             int32_t depth, int32_t column, int32_t columns, float *strip, int32_t size)
+{
+    const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
+    const int32_t reach = (c->kernel_h - 1) * c->dilation_h;
+    const int32_t width = (c->output_width - 1) * c->stride_w + (c->kernel_w - 1) * c->dilation_w + 1;
+    const int32_t room = size < 4 ? -1 : (size - 4) / width - reach - 1;
+    const int32_t held = room < 0 ? 0 : room / c->stride_h + 1; /* rows of the output */
+    window_strip s = {strip, width, 0, 0};
+    int32_t k, at, run;
+    if (held == 0) {
+        pack_windows(space, c, x, first, depth, column, columns);
+        return;
+    }
+    for (k = 0; k < depth; k += s.pixels) {
+        const int32_t image = (first + k) / pixels, pixel = first + k - image * pixels, oh = pixel / c->output_width;
+        int32_t channel = -1;
+        s.ow = pixel - oh * c->output_width;
+        s.pixels = poetc_min(poetc_min(depth - k, pixels - pixel), held * c->output_width - s.ow);
+        for (at = 0; at < columns; at += run) { /* the taps of one row of a window inside one panel */
+            const int32_t here = (column + at) / taps, tap = column + at - here * taps, kh = tap / c->kernel_w;
+            const int32_t kw = tap - kh * c->kernel_w, lane = at % COLUMNS;
+            run = poetc_min(poetc_min(c->kernel_w - kw, columns - at), COLUMNS - lane);
+            if (here != channel) {
+                const int32_t rows = (s.ow + s.pixels + c->output_width - 1) / c->output_width;
+                const float *plane = x + (image * (ptrdiff_t)c->channels + here) * c->height * c->width;
+                channel = here;
+                copy_rows(strip, plane, c, oh * c->stride_h - c->pad_top, (rows - 1) * c->stride_h + reach + 1,
+                          -c->pad_left, width);
+            }
+            put_windows(c, &s, kh, kw, run, c->dilation_w == 1 && run > 1 && run <= 4 && lane + 4 <= COLUMNS,
+                        poetc_gemm_panel(space, at, depth) + (ptrdiff_t)k * COLUMNS + lane);
+        }
+    }
+    for (at = columns; at % COLUMNS; at++)
+        for (k = 0; k < depth; k++)
+            poetc_gemm_panel(space, at, depth)[(ptrdiff_t)k * COLUMNS + at % COLUMNS] = 0.0f;
+}
+
+/* Without one, or where rows are too wide for it. */
 POETC_APART void pack_windows(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
-                         int32_t depth, int32_t column, int32_t columns)
+                              int32_t depth, int32_t column, int32_t columns)
 {
     const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
     const ptrdiff_t plane = (ptrdiff_t)c->height * c->width;
@@ -513,18 +611,24 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
     const convolution c = describe(call);
     const int32_t pixels = c.output_height * c.output_width, inputs = c.channels / c.group;
     const int32_t outputs = c.outputs / c.group, taps = c.kernel_h * c.kernel_w, width = inputs * taps;
-    const int32_t depth = call->ints[18];
-    const poetc_gemm_space space = poetc_gemm_carve(workspace, call->ints[17], depth, 0);
+    const int32_t terms = call->ints[18], blocks = (pixels + terms - 1) / terms;
+    const int32_t strip = call->ints[19], size = call->ints[17] - strip;
+    poetc_gemm_space space = poetc_gemm_carve(workspace, size, terms, blocks > 1 ? blocks : c.batch, width, 0);
+    const int32_t images = blocks > 1 ? 1 : space.depth / terms; /* at once: small ones, one a block */
     const int pointwise = is_pointwise(&c);
-    int32_t group, column, first, n, o;
+    int32_t group, column, first, n, o, i;
     POETC_SPLIT(split, c.share, 1, outputs, width)
-    if (!pointwise && direct_grad_weight(&c, x, gy, to, lr, workspace, call->ints[17], depth))
+    workspace[call->ints[17] - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
+    if (lr) /* as many as a strip holds */
+        space.columns = poetc_min(space.columns, (call->ints[20] - call->ints[17]) / outputs / COLUMNS * COLUMNS);
+    if (!pointwise && direct_grad_weight(&c, x, gy, to, lr, workspace, call->ints[17], terms))
         return;
     for (group = 0; group < c.group; group++) {
         const float *image = x + (ptrdiff_t)group * inputs * c.height * c.width;
         float *part = to + (ptrdiff_t)group * outputs * width;
         poetc_gemm g;
-        g.rows = outputs, g.a_row = pixels, g.a_k = 1;
+        g.rows = outputs, g.a_row = pixels, g.a_k = 1, g.terms = terms;
+        g.a_block = blocks > 1 ? terms : (ptrdiff_t)c.outputs * pixels;
         g.row_bias = g.column_bias = NULL;
         g.y = lr ? workspace + call->ints[17] : part;
         g.y_row = lr ? space.columns : width;
@@ -534,14 +638,17 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
              column += space.columns) {
             g.column = lr ? 0 : column;
             g.columns = poetc_min(space.columns, POETC_END(split.columns, width, COLUMNS) - column);
-            for (n = 0; n < c.batch; n++) {
-                for (first = 0; first < pixels; first += depth) {
-                    g.depth = poetc_min(depth, pixels - first);
+            for (n = 0; n < c.batch; n += images) {
+                for (first = 0; first < pixels; first += space.depth) {
+                    const int32_t here = poetc_min(images, c.batch - n);
+                    g.depth = here > 1 ? here * pixels : poetc_min(space.depth, pixels - first);
                     if (pointwise)
-                        poetc_gemm_pack_transposed(&space, image + ((ptrdiff_t)n * c.channels + column) * pixels + first,
-                                                   pixels, g.depth, g.columns);
+                        for (i = 0; i < here; i++)
+                            poetc_gemm_pack_transposed(
+                                &space, image + ((ptrdiff_t)(n + i) * c.channels + column) * pixels + first, pixels,
+                                i * pixels, here > 1 ? pixels : g.depth, g.depth, g.columns);
                     else
-                        pack_windows(&space, &c, image, n * pixels + first, g.depth, column, g.columns);
+                        pack_strips(&space, &c, image, n * pixels + first, g.depth, column, g.columns, workspace + size, strip);
                     g.a = gy + ((ptrdiff_t)n * c.outputs + (ptrdiff_t)group * outputs) * pixels + first;
                     g.accumulate = n > 0 || first > 0;
                     poetc_gemm_run(&g, &space);
@@ -554,7 +661,7 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
     }
 }
 
-/* As poetc_op_conv_grad_weight; the last ints as above. */
+/* As poetc_op_conv_grad_weight; the last ints as above, and the floats of the workspace that hold a strip of an image. */
 int poetc_op_conv_grad_weight_packed(const poetc_call *call)
 {
     POETC_THREADED(poetc_op_conv_grad_weight_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[17]);
@@ -567,8 +674,8 @@ int poetc_op_conv_grad_weight_sgd_packed(const poetc_call *call);
 int poetc_op_conv_grad_weight_sgd_packed(const poetc_call *call)
 {
     float *workspace = POETC_WORKSPACE(call, 5);
-    POETC_THREADED(poetc_op_conv_grad_weight_sgd_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[19]);
-    workspace[call->ints[19] - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
+    POETC_THREADED(poetc_op_conv_grad_weight_sgd_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[20]);
+    workspace[call->ints[20] - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
     grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, 4), workspace, poetc_in(call, 3));
     return POETC_OK;
 }
@@ -646,16 +753,17 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
     const convolution c = describe(call);
     const float *gy = poetc_in(call, 0), *w = poetc_in(call, 1), *bias = c.has_bias ? poetc_in(call, 2) : NULL;
     float *gx = poetc_out(call, c.has_bias ? 3 : 2), *workspace = POETC_WORKSPACE(call, c.has_bias ? 4 : 3);
-    const int32_t size = call->ints[17], depth = call->ints[18], held = call->ints[19];
+    const int32_t size = call->ints[17], terms = call->ints[18], held = call->ints[19];
     const int32_t block_rows = call->ints[20], block = call->ints[21];
     const int32_t pixels = c.output_height * c.output_width, plane = c.height * c.width;
     const int32_t taps = c.kernel_h * c.kernel_w, channels = c.channels / c.group, outputs = c.outputs / c.group;
     const int32_t all_rows = c.batch * c.output_height;
-    const poetc_gemm_space space = poetc_gemm_carve(workspace + held, size - held, depth, 1);
+    const poetc_gemm_space space = poetc_gemm_carve(workspace + held, size - held, terms, (outputs + terms - 1) / terms,
+                                                    block_rows * c.output_width, 1);
     const int pointwise = held == 0;
     int32_t group, channel, row, column, first, n, i;
     POETC_THREADED(poetc_op_conv_grad_input_packed, call, CONVOLUTION_WORK(c), size);
-    if (!pointwise && direct_grad_input(&c, gy, w, bias, gx, workspace, size, depth))
+    if (!pointwise && direct_grad_input(&c, gy, w, bias, gx, workspace, size, terms))
         return POETC_OK;
     if (!pointwise) {
         float *to = gx;
@@ -669,13 +777,14 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
         const float *g_w = w + (ptrdiff_t)group * outputs * channels * taps;
         float *g_gx = gx + (ptrdiff_t)group * channels * plane;
         poetc_gemm g;
-        g.a_row = 1, g.a_k = (ptrdiff_t)channels * taps, g.column_bias = NULL;
+        g.a_row = 1, g.a_k = (ptrdiff_t)channels * taps, g.terms = terms, g.a_block = terms * g.a_k;
+        g.column_bias = NULL;
         g.row_bias = pointwise && bias ? bias + (ptrdiff_t)group * channels : NULL;
         POETC_ALL_ROWS(g);
         for (row = 0; row < all_rows; row += block_rows) {
             const int32_t rows = poetc_min(block_rows, all_rows - row);
             const int32_t start = row * c.output_width, end = start + rows * c.output_width;
-            const int once = space.columns >= end - start && depth >= outputs; /* what is packed serves all channels */
+            const int once = space.columns >= end - start && space.depth >= outputs; /* what is packed serves all channels */
             for (channel = POETC_BEGIN(c.share, channels, 1); channel < POETC_END(c.share, channels, 1); channel += block) {
                 const int32_t count = poetc_min(block, POETC_END(c.share, channels, 1) - channel);
                 g.rows = count * taps;
@@ -688,8 +797,8 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
                         g.y = workspace, g.y_row = end - start, g.column = column - start;
                         g.segment = end - start, g.segment_step = 0;
                     }
-                    for (first = 0; first < outputs; first += depth) {
-                        g.depth = poetc_min(depth, outputs - first);
+                    for (first = 0; first < outputs; first += space.depth) {
+                        g.depth = poetc_min(space.depth, outputs - first);
                         if (channel == POETC_BEGIN(c.share, channels, 1) || !once)
                             pack_planes(&space, g_gy, c.outputs, pixels, first, g.depth, column, g.columns);
                         g.a = g_w + (first * (ptrdiff_t)channels + channel) * taps, g.accumulate = first > 0;

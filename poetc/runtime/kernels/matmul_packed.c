@@ -22,9 +22,9 @@ int poetc_op_matmul_packed(const poetc_call *call)
     const int trans_a = ints[3], trans_b = ints[4], has_bias = ints[5];
     const float *a = poetc_in(call, 0), *b = poetc_in(call, 1), *bias = has_bias ? poetc_in(call, 2) : NULL;
     float *y = poetc_out(call, has_bias ? 3 : 2);
-    const int32_t depth = ints[8 + 3 * axes];
-    const poetc_gemm_space space =
-        poetc_gemm_carve(POETC_WORKSPACE(call, has_bias ? 4 : 3), ints[7 + 3 * axes], depth, trans_a);
+    const int32_t terms = ints[8 + 3 * axes];
+    const poetc_gemm_space space = poetc_gemm_carve(POETC_WORKSPACE(call, has_bias ? 4 : 3), ints[7 + 3 * axes], terms,
+                                                    (k + terms - 1) / terms, n, trans_a);
     int32_t batches = 1, batch, axis, column, first;
     for (axis = 0; axis < axes; axis++)
         batches *= ints[7 + 3 * axis];
@@ -43,6 +43,7 @@ int poetc_op_matmul_packed(const poetc_call *call)
             rest /= loop[0];
         }
         g.rows = m, g.a_row = trans_a ? 1 : k, g.a_k = trans_a ? m : 1;
+        g.terms = terms, g.a_block = terms * g.a_k;
         g.row_bias = NULL, g.column_bias = call->floats[0] == 1.0f ? bias : NULL;
         g.y = y, g.y_row = n, g.segment_step = 0, g.segment = n;
         POETC_SPLIT_ROWS(g, split);
@@ -50,10 +51,11 @@ int poetc_op_matmul_packed(const poetc_call *call)
              column < POETC_END(split.columns, n, POETC_GEMM_COLUMNS); column += space.columns) {
             g.column = column;
             g.columns = poetc_min(space.columns, POETC_END(split.columns, n, POETC_GEMM_COLUMNS) - column);
-            for (first = 0; first < k; first += depth) {
-                g.depth = poetc_min(depth, k - first);
+            for (first = 0; first < k; first += space.depth) {
+                g.depth = poetc_min(space.depth, k - first);
                 if (trans_b)
-                    poetc_gemm_pack_transposed(&space, q + (ptrdiff_t)column * k + first, k, g.depth, g.columns);
+                    poetc_gemm_pack_transposed(&space, q + (ptrdiff_t)column * k + first, k, 0, g.depth, g.depth,
+                                               g.columns);
                 else
                     poetc_gemm_pack(&space, q + (ptrdiff_t)first * n + column, n, g.depth, g.columns);
                 g.a = p + first * g.a_k, g.accumulate = first > 0;

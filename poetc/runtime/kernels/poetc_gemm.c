@@ -20,6 +20,15 @@
 #define ALWAYS_PACKED 0
 #endif
 
+/* Several blocks of terms while their results lie in the innermost cache. */
+#if LANES > 1 && !defined(POETC_HELIUM)
+#define MANY_BLOCKS 1
+#else
+#define MANY_BLOCKS 0
+#endif
+
+#define MOST_DEPTH 256 /* rows of a block of a, so long, lie in the innermost cache */
+
 #if defined(__GNUC__) && LANES > 1
 #define PREFETCH(address) __builtin_prefetch(address)
 #else
@@ -34,6 +43,10 @@ typedef struct {
     float *y;
     ptrdiff_t y_row;
     int32_t depth, panels; /* panels of b that follow each other, and their results likewise */
+#if MANY_BLOCKS
+    int32_t terms;
+    ptrdiff_t a_block;
+#endif
     int narrow;            /* half of the columns are enough */
     int accumulate;
     const float *row_bias, *column_bias;
@@ -136,32 +149,34 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
                         const ptrdiff_t a_k)
 {
     poetc_vector sum[POETC_GEMM_ROWS][POETC_GEMM_VECTORS];
-    const float *const first = t->a, *const row_bias = t->row_bias, *column_bias = t->column_bias, *b = t->b;
-    const int32_t depth = t->depth;
-    const ptrdiff_t y_row = t->y_row;
-    const int accumulate = t->accumulate;
+    const float *const first = t->a, *column_bias = t->column_bias, *b = t->b;
+    const int32_t depth = t->depth, terms = t->terms;
+    const ptrdiff_t y_row = t->y_row, jump = t->a_block - terms * a_k;
     float *y = t->y;
-    int32_t k, column;
+    int32_t k, column, left;
     int i, j;
     for (column = t->panels; column > 0; column--, y += COLUMNS) {
-        const float *a = first;
-        POETC_UNROLL
-        for (i = 0; i < rows; i++)
-            start(sum[i], vectors, row_bias ? row_bias + i : NULL, column_bias);
+        const float *a = first, *row_bias = t->row_bias, *column_bias_here = column_bias;
+        int accumulate = t->accumulate;
+        for (left = depth; left > 0; left -= terms, a += jump) {
+            POETC_UNROLL
+            for (i = 0; i < rows; i++)
+                start(sum[i], vectors, row_bias ? row_bias + i : NULL, column_bias_here);
+            for (k = left < terms ? left : terms; k > 0; k--, a += a_k, b += COLUMNS) {
+                POETC_UNROLL
+                for (i = 0; i < rows; i++) {
+                    POETC_UNROLL
+                    for (j = 0; j < vectors; j++)
+                        POETC_ADD_SCALED(sum[i][j], poetc_vector_load(b + j * LANES), a[i * a_row]);
+                }
+            }
+            POETC_UNROLL
+            for (i = 0; i < rows; i++)
+                finish(sum[i], vectors, y + i * y_row, accumulate);
+            row_bias = column_bias_here = NULL, accumulate = 1;
+        }
         if (column_bias)
             column_bias += COLUMNS;
-        POETC_UNROLL_PAIR
-        for (k = depth; k > 0; k--, a += a_k, b += COLUMNS) {
-            POETC_UNROLL
-            for (i = 0; i < rows; i++) {
-                POETC_UNROLL
-                for (j = 0; j < vectors; j++)
-                    POETC_ADD_SCALED(sum[i][j], poetc_vector_load(b + j * LANES), a[i * a_row]);
-            }
-        }
-        POETC_UNROLL
-        for (i = 0; i < rows; i++)
-            finish(sum[i], vectors, y + i * y_row, accumulate);
     }
 }
 
@@ -434,7 +449,7 @@ POETC_APART void pack_rows(float *to, const poetc_gemm *g, int32_t row, int32_t 
     }
 }
 
-/* Bring the rows of the next block closer while this one is computed. */
+/* Bring the rows of the next block closer while this one is computed; longer ones the hardware foresees. */
 static inline void prefetch_rows(const poetc_gemm *g, int32_t row, int32_t rows)
 {
     int32_t i, k;
@@ -455,12 +470,15 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
         t.a = g->a + row * g->a_row, t.a_row = g->a_row;
         t.packed = ALWAYS_PACKED || g->a_k != 1;
         t.depth = g->depth, t.accumulate = g->accumulate;
+#if MANY_BLOCKS
+        t.terms = g->terms, t.a_block = t.packed ? g->terms * rows : g->a_block;
+#endif
         t.row_bias = g->row_bias && !g->accumulate ? g->row_bias + row : NULL;
         t.column_bias = NULL;
         if (t.packed) {
             pack_rows(space->rows, g, row, rows);
             t.a = space->rows;
-        } else if (LANES >= 8) {
+        } else if (LANES >= 8 && g->depth <= g->terms) {
             prefetch_rows(g, row + rows, rows);
         }
         for (column = 0; column < g->columns; column += t.panels * COLUMNS) {
@@ -493,16 +511,30 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
     }
 }
 
-poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t depth, int pack_rows)
+poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t terms, int32_t blocks, int32_t columns,
+                                  int pack_rows)
 {
     poetc_gemm_space space;
     /* Panels on a cache line: a vector that crosses two costs twice. */
     ptrdiff_t skip = (ptrdiff_t)((64u - ((uintptr_t)workspace & 63u)) & 63u) / 4;
+    const int32_t rows = pack_rows || ALWAYS_PACKED ? POETC_GEMM_ROWS : 0;
     space.panels = workspace + skip;
     workspace[size - 1] = 0.0f; /* so that the memory that is touched does not depend on the address */
-    size -= 16 + (pack_rows || ALWAYS_PACKED ? POETC_GEMM_ROWS * depth : 0);
-    space.columns = size / (depth * COLUMNS) * COLUMNS;
-    space.rows = space.panels + (ptrdiff_t)space.columns * depth;
+    size -= 16;
+    space.depth = terms;
+#if MANY_BLOCKS
+    {
+        const int32_t most = COLUMNS > 128 ? 1 : 128 / COLUMNS, needed = (columns + COLUMNS - 1) / COLUMNS;
+        const int32_t fit = size / (terms * (poetc_min(most, needed) * COLUMNS + rows));
+        if (fit > 1 && !rows) /* rows of few floats that lie far apart are best packed few at a time */
+            space.depth = terms * poetc_min(poetc_min(fit, blocks), MOST_DEPTH / terms);
+    }
+#else
+    (void)blocks, (void)columns;
+#endif
+    size -= rows * space.depth;
+    space.columns = size / (space.depth * COLUMNS) * COLUMNS;
+    space.rows = space.panels + (ptrdiff_t)space.columns * space.depth;
     return space;
 }
 
@@ -548,17 +580,19 @@ POETC_INLINE void transpose_four(float *to, const float *from, ptrdiff_t step, i
 #endif
 }
 
-void poetc_gemm_pack_transposed(const poetc_gemm_space *space, const float *b, ptrdiff_t step, int32_t depth,
-                                int32_t columns)
+void poetc_gemm_pack_transposed(const poetc_gemm_space *space, const float *b, ptrdiff_t step, int32_t first,
+                                int32_t count, int32_t depth, int32_t columns)
 {
     int32_t column, k;
     for (column = 0; column + 4 <= columns; column += 4)
-        transpose_four(poetc_gemm_panel(space, column, depth) + column % COLUMNS, b + column * step, step, depth);
+        transpose_four(poetc_gemm_panel(space, column, depth) + first * COLUMNS + column % COLUMNS, b + column * step, step,
+                       count);
     for (; column < columns; column++) {
         const float *from = b + column * step;
-        float *to = poetc_gemm_panel(space, column, depth) + column % COLUMNS;
-        for (k = 0; k < depth; k++, to += COLUMNS)
+        float *to = poetc_gemm_panel(space, column, depth) + first * COLUMNS + column % COLUMNS;
+        for (k = 0; k < count; k++, to += COLUMNS)
             *to = from[k];
     }
-    poetc_gemm_put_end(space, depth, columns);
+    if (first == 0)
+        poetc_gemm_put_end(space, depth, columns);
 }

@@ -34,18 +34,24 @@ typedef struct {
     float *rows;     /* POETC_GEMM_ROWS * depth: a block of a, if it is packed */
     float *panels;   /* columns / POETC_GEMM_COLUMNS panels of depth * POETC_GEMM_COLUMNS */
     int32_t columns; /* capacity: a multiple of POETC_GEMM_COLUMNS */
+    int32_t depth;   /* capacity: a multiple of the terms of a block */
 } poetc_gemm_space;
 
-/* `size` floats of workspace for blocks of at most `depth` terms; `pack_rows`: a is not contiguous along the depth. */
-poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t depth, int pack_rows);
+/* `size` floats of workspace for blocks of at most `terms` terms, `blocks` of them a sum, of `columns` columns; `pack_rows`: a is
+ * not contiguous along the depth. Where there are caches, room beyond some panels of one block is given to more blocks:
+ * results are then read and written less often. */
+poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t terms, int32_t blocks, int32_t columns,
+                                  int pack_rows);
 
-/* One block of terms. A sum begins with its bias, if there is one and nothing is accumulated: added last it would meet a sum
+/* Blocks of terms, where there are caches, else one (depth <= terms). A sum begins with its bias, if there is one and nothing is accumulated: added last it would meet a sum
  * that has lost the bits which decide on which side of zero it is. Columns of y come in segments (the pixels of an image) of `segment` columns,
  * `segment_step` floats apart; `column` is the first one's number, y the address of row 0 in column 0. */
 typedef struct {
     int32_t rows, depth, columns;
-    const float *a; /* a[row * a_row + k * a_k] */
+    int32_t terms;  /* of a block */
+    const float *a; /* a[row * a_row + k * a_k], k within a block */
     ptrdiff_t a_row, a_k;
+    ptrdiff_t a_block; /* from block to block; terms * a_k if a is packed */
     float *y;
     ptrdiff_t y_row, segment_step;
     int32_t column, segment;
@@ -62,9 +68,9 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space);
 /* b[k * step + column], contiguous along the columns, into panels; columns beyond the last become zeros. */
 void poetc_gemm_pack(const poetc_gemm_space *space, const float *b, ptrdiff_t step, int32_t depth, int32_t columns);
 
-/* b[column * step + k], contiguous along the depth, likewise. */
-void poetc_gemm_pack_transposed(const poetc_gemm_space *space, const float *b, ptrdiff_t step, int32_t depth,
-                                int32_t columns);
+/* b[column * step + k], contiguous along the depth, likewise: `count` terms, from number `first` of panels of `depth` on. */
+void poetc_gemm_pack_transposed(const poetc_gemm_space *space, const float *b, ptrdiff_t step, int32_t first,
+                                int32_t count, int32_t depth, int32_t columns);
 
 static inline float *poetc_gemm_panel(const poetc_gemm_space *space, int32_t column, int32_t depth)
 {

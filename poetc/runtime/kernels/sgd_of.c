@@ -188,13 +188,13 @@ int poetc_op_matmul_sgd_packed(const poetc_call *call)
     poetc_gemm g;
     POETC_THREADED(poetc_op_matmul_sgd_packed, call, (int64_t)m * n * k, blocks * size + STRIP_ROWS * width);
     POETC_ALL_ROWS(g);
-    g.a_row = 1, g.a_k = m, g.row_bias = NULL, g.column_bias = NULL;
+    g.a_row = 1, g.a_k = m, g.row_bias = NULL, g.column_bias = NULL, g.terms = depth, g.a_block = 0;
     g.y = strip, g.y_row = width, g.column = 0, g.segment = width, g.segment_step = 0;
     strip[STRIP_ROWS * width - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
     for (column = 0; column < n; column += width) {
         g.columns = poetc_min(width, n - column);
         for (block = 0; block < blocks; block++) {
-            const poetc_gemm_space space = poetc_gemm_carve(workspace + (ptrdiff_t)block * size, size, depth, 1);
+            const poetc_gemm_space space = poetc_gemm_carve(workspace + (ptrdiff_t)block * size, size, depth, 1, width, 1);
             poetc_gemm_pack(&space, b + (ptrdiff_t)block * depth * n + column, n, poetc_min(depth, k - block * depth),
                             g.columns);
         }
@@ -202,7 +202,7 @@ int poetc_op_matmul_sgd_packed(const poetc_call *call)
              row += STRIP_ROWS) {
             g.rows = poetc_min(STRIP_ROWS, POETC_END(call->share, m, POETC_GEMM_ROWS) - row);
             for (block = 0; block < blocks; block++) {
-                const poetc_gemm_space space = poetc_gemm_carve(workspace + (ptrdiff_t)block * size, size, depth, 1);
+                const poetc_gemm_space space = poetc_gemm_carve(workspace + (ptrdiff_t)block * size, size, depth, 1, width, 1);
                 g.depth = poetc_min(depth, k - block * depth);
                 g.a = a + (ptrdiff_t)block * depth * m + row, g.accumulate = block > 0;
                 poetc_gemm_run(&g, &space);
