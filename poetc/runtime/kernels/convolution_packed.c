@@ -443,8 +443,8 @@ POETC_APART void pack_windows(const poetc_gemm_space *space, const convolution *
     }
 }
 
-#define pack_strips(space, c, x, first, depth, column, columns, strip, size) \
-    pack_windows(space, c, x, first, depth, column, columns)
+#define strip_rows(c, size) 0
+#define pack_strips(space, c, x, first, depth, column, columns, strip, held) ((void)(strip))
 
 #else
 
@@ -499,24 +499,26 @@ static inline void put_windows(const convolution *c, const window_strip *s, int3
     }
 }
 
-static void pack_windows(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
-                         int32_t depth, int32_t column, int32_t columns);
+static inline int32_t strip_width(const convolution *c)
+{
+    return (c->output_width - 1) * c->stride_w + (c->kernel_w - 1) * c->dilation_w + 1;
+}
 
-/* By a strip: `size` floats for rows of the image with zeros around them. */
+/* Rows of the output whose windows a strip of `size` floats holds. */
+static inline int32_t strip_rows(const convolution *c, int32_t size)
+{
+    const int32_t room = size < 4 ? -1 : (size - 4) / strip_width(c) - (c->kernel_h - 1) * c->dilation_h - 1;
+    return room < 0 ? 0 : room / c->stride_h + 1;
+}
+
+/* By a strip with room for `held` rows of the output: rows of the image with zeros around them. */
 POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
-                             int32_t depth, int32_t column, int32_t columns, float *strip, int32_t size)
+                             int32_t depth, int32_t column, int32_t columns, float *strip, int32_t held)
 {
     const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
-    const int32_t reach = (c->kernel_h - 1) * c->dilation_h;
-    const int32_t width = (c->output_width - 1) * c->stride_w + (c->kernel_w - 1) * c->dilation_w + 1;
-    const int32_t room = size < 4 ? -1 : (size - 4) / width - reach - 1;
-    const int32_t held = room < 0 ? 0 : room / c->stride_h + 1; /* rows of the output */
+    const int32_t reach = (c->kernel_h - 1) * c->dilation_h, width = strip_width(c);
     window_strip s = {strip, width, 0, 0};
     int32_t k, at, run;
-    if (held == 0) {
-        pack_windows(space, c, x, first, depth, column, columns);
-        return;
-    }
     for (k = 0; k < depth; k += s.pixels) {
         const int32_t image = (first + k) / pixels, pixel = first + k - image * pixels, oh = pixel / c->output_width;
         int32_t channel = -1;
@@ -603,6 +605,26 @@ POETC_APART void pack_windows(const poetc_gemm_space *space, const convolution *
 
 #endif
 
+/* What the weight's gradient multiplies gy by: columns from number `column` on, pixels from number `first` of image n on; or
+ * whole small images. */
+POETC_APART void pack_taps(const poetc_gemm_space *space, const convolution *c, const float *image, int32_t n, int32_t first,
+                           const poetc_gemm *g, int32_t column, float *strip, int32_t size)
+{
+    const int32_t pixels = c->output_height * c->output_width;
+    int32_t k, held = 0;
+    if (is_pointwise(c)) {
+        const float *from = image + ((ptrdiff_t)n * c->channels + column) * pixels + first;
+        for (k = 0; k < g->depth; k += pixels, from += (ptrdiff_t)c->channels * pixels)
+            poetc_gemm_pack_transposed(space, from, pixels, k, poetc_min(pixels, g->depth - k), g->depth, g->columns);
+        return;
+    }
+    held = strip_rows(c, size);
+    if (held > 0)
+        pack_strips(space, c, image, n * pixels + first, g->depth, column, g->columns, strip, held);
+    else
+        pack_windows(space, c, image, n * pixels + first, g->depth, column, g->columns);
+}
+
 /* The gradient of the weights; or, if there is a learning rate, the weights in `to` moved by it: then a strip of results of
  * all outputs, in the workspace, is all that is held of it. Sums go over the pixels of all images, block after block; a block
  * never crosses from one image to the next. */
@@ -615,13 +637,12 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
     const int32_t strip = call->ints[19], size = call->ints[17] - strip;
     poetc_gemm_space space = poetc_gemm_carve(workspace, size, terms, blocks > 1 ? blocks : c.batch, width, 0);
     const int32_t images = blocks > 1 ? 1 : space.depth / terms; /* at once: small ones, one a block */
-    const int pointwise = is_pointwise(&c);
-    int32_t group, column, first, n, o, i;
+    int32_t group, column, first, n, o;
     POETC_SPLIT(split, c.share, 1, outputs, width)
     workspace[call->ints[17] - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
     if (lr) /* as many as a strip holds */
         space.columns = poetc_min(space.columns, (call->ints[20] - call->ints[17]) / outputs / COLUMNS * COLUMNS);
-    if (!pointwise && direct_grad_weight(&c, x, gy, to, lr, workspace, call->ints[17], terms))
+    if (!is_pointwise(&c) && direct_grad_weight(&c, x, gy, to, lr, workspace, call->ints[17], terms))
         return;
     for (group = 0; group < c.group; group++) {
         const float *image = x + (ptrdiff_t)group * inputs * c.height * c.width;
@@ -642,13 +663,7 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
                 for (first = 0; first < pixels; first += space.depth) {
                     const int32_t here = poetc_min(images, c.batch - n);
                     g.depth = here > 1 ? here * pixels : poetc_min(space.depth, pixels - first);
-                    if (pointwise)
-                        for (i = 0; i < here; i++)
-                            poetc_gemm_pack_transposed(
-                                &space, image + ((ptrdiff_t)(n + i) * c.channels + column) * pixels + first, pixels,
-                                i * pixels, here > 1 ? pixels : g.depth, g.depth, g.columns);
-                    else
-                        pack_strips(&space, &c, image, n * pixels + first, g.depth, column, g.columns, workspace + size, strip);
+                    pack_taps(&space, &c, image, n, first, &g, column, workspace + size, strip);
                     g.a = gy + ((ptrdiff_t)n * c.outputs + (ptrdiff_t)group * outputs) * pixels + first;
                     g.accumulate = n > 0 || first > 0;
                     poetc_gemm_run(&g, &space);
