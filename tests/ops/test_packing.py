@@ -102,6 +102,10 @@ def test_bits_do_not_depend_on_vectors_or_workspace(case: Case, monkeypatch: pyt
     monkeypatch.setattr(_packing, "SHAPES", ((1, 64),))
     (small,) = run_kernel(case.kind, case.attributes, arrays)
     assert small.tobytes() == first.tobytes()
+    monkeypatch.setattr(_packing, "WIDE_SHARE", 0)
+    for library in (None, wide_library(), scalar_library()):
+        (same,) = run_kernel(case.kind, case.attributes, arrays, lib=library)
+        assert same.tobytes() == first.tobytes()
 
 
 @pytest.mark.usefixtures("always")
