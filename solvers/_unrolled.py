@@ -72,19 +72,37 @@ class Unrolled:
             page_buffer_bytes=0 if pages else buffer,
         )
 
-    def restored(self, codes: Sequence[int]) -> list[int]:
+    def restored(self, codes: Sequence[int]) -> list[int] | None:
+        """Versions of a tensor are apart here, so that one may still be read when an update has taken over another: of
+        the original it is read from the store once more, and None if it is not there.
+        """
         n, m = self.model.n_ops, self.model.n_tensors
         operators, versions = len(self.code_of), len(self.tensor_of)
         out = list(self.written[0])
         seen = [False] * operators
+        gone: set[int] = set()
+        stored = {t for t in range(m) if self.model.on_store[t]} | {code - n - m for code in out}
         for code in codes:
             if code < operators:
-                out.append(self.code_of[code])
+                action = self.code_of[code]
+                if action < n:
+                    for t in sorted(gone.intersection(self.model.inputs[action])):
+                        if t not in stored:
+                            return None
+                        out.append(n + t)
+                        gone.discard(t)
+                    gone |= {i for i, _, required in self.model.pairs[action] if required}
+                else:
+                    gone.discard(action - n)
+                out.append(action)
                 if not seen[code]:
                     seen[code] = True
                     out += self.written[code + 1]
+                    stored |= {written - n - m for written in self.written[code + 1]}
             elif code < operators + versions:
+                gone.discard(self.tensor_of[code - operators])
                 out.append(n + self.tensor_of[code - operators])
             else:
+                stored.add(self.tensor_of[code - operators - versions])
                 out.append(n + m + self.tensor_of[code - operators - versions])
         return out

@@ -208,6 +208,8 @@ class _Solve:
         race.run(runs, self.target)
         if race.incumbent is not None:
             found = unrolled.restored(race.incumbent.codes)
+            if found is None:
+                return
             capacity = self.race.capacity(any(code >= self.model.n_ops for code in found))
             self.race.offer(improve(self.model, found, capacity), "evictions from a relaxed MIP")
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from poetc.scheduling import Completer
+import pytest
+
+from poetc.scheduling import Completer, InPlace, OperatorSpec, Paging, Place, Problem, TensorSpec
 from poetc.solvers._model import Model
 from poetc.solvers._search import Race
 from poetc.solvers._unrolled import Unrolled
@@ -48,8 +50,38 @@ def test_evictions_from_a_sequence_are_schedules_of_the_problem() -> None:
         if sub.incumbent is None:
             continue
         found = unrolled.restored(sub.incumbent.codes)
+        assert found is not None, seed
         assert Completer(tighter).run(model.actions(found)).peak_bytes <= tighter.budget_bytes, seed
         fits += 1
         dearer += model.cost(found) > model.cost(codes)
     assert fits > 20
     assert dearer > 10
+
+
+@pytest.mark.parametrize("home", ["store", "ram"])
+def test_a_weight_that_an_update_took_over_is_read_again(home: Place) -> None:
+    """Its versions are apart in the unrolled problem: `apply` can run again after the update, on an older one."""
+    names = ("x", "w", "h", "l", "w@1", "y")
+    places = {"x": ("ram", ""), "w": (home, ""), "w@1": ("", home), "y": ("", "ram")}
+    tensors = []
+    for name in names:
+        initial, final = places.get(name, ("", ""))
+        tensors.append(TensorSpec(name=name, size_bytes=16, initial=initial, final=final))  # type: ignore[arg-type]
+
+    def operator(name: str, inputs: tuple[int, ...], output: int, *pairs: InPlace) -> OperatorSpec:
+        return OperatorSpec(
+            name=name, inputs=inputs, outputs=(output,), time_ns=1, energy_pj=1, in_place=pairs, recomputable=not pairs
+        )
+
+    update = operator("update", (1, 3), 4, InPlace(input=1, output=4, required=True))
+    operators = (operator("apply", (0, 1), 2), operator("loss", (2,), 3), update, operator("end", (2,), 5))
+    problem = Problem(
+        name="again", operators=operators, tensors=tuple(tensors), budget_bytes=1 << 20, paging=Paging.SYNC
+    )
+    model = Model(problem)
+    page_in, page_out = model.n_ops + 1, model.n_ops + model.n_tensors + 4
+    if home == "store":
+        unrolled = Unrolled(model, [page_in, 0, 1, page_in, 2, page_out, 3])
+        assert unrolled.restored([0, 1, 2, 3, 4, 1, 5]) == [page_in, 0, 1, page_in, 2, page_out, page_in, 0, 3]
+    else:
+        assert Unrolled(model, [0, 1, 2, 3]).restored([0, 1, 2, 0, 3]) is None
