@@ -105,8 +105,7 @@ class MatMul(OpSpec):
             else:
                 result[1] = product(a, g, not trans_a, False, right)
         if len(op.inputs) > 2 and needed[2]:
-            axes = tuple(range(len(b.type(gy).shape) - 1))
-            result[2] = b.emit1("ReduceSum", [gy], {"axes": axes, "keepdims": False}, hint=f"{op.inputs[2]}.grad")
+            result[2] = _sum_of_rows(b, gy, f"{op.inputs[2]}.grad")
         return result
 
     def work(self, op: Bound) -> Work:
@@ -124,6 +123,14 @@ class MatMul(OpSpec):
         if (k if trans_a else m) <= FEW:
             return lean
         return choose(lean, n, k, sum(t.size_bytes for t in (*op.inputs, *op.outputs)), pack_rows=trans_a)
+
+
+def _sum_of_rows(b: Builder, tensor: str, hint: str) -> str:
+    """Over all axes but the last; a view where there is one row."""
+    shape = b.type(tensor).shape
+    if math.prod(shape[:-1]) == 1:
+        return b.emit1("Reshape", [tensor], {"shape": shape[-1:]}, hint=hint)
+    return b.emit1("ReduceSum", [tensor], {"axes": tuple(range(len(shape) - 1)), "keepdims": False}, hint=hint)
 
 
 def _as_rows(type: TensorType) -> tuple[int, int]:

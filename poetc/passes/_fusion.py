@@ -5,7 +5,7 @@
 - Plain gradient descent and the product that makes a gradient for it alone: the gradient is never stored. On an
   embedding only the rows that were read move.
 - A sum of gradients and the product that makes the last of them, in the same way.
-- A recurrent cell's gradient and the sum of the two gradients of its state (from the next layer, from the next step).
+- A recurrent cell's gradient and the sum of the gradients of its state, from the next layer and the next step.
 
 Every element is computed by the same operations in the same order: results keep their bits. What was tried and left out
 is in docs/DESIGN.md.
@@ -154,14 +154,17 @@ class _Fusion:
 
     def _cell(self, cell: Operator) -> None:
         at = 2 + int(bool(cell.attributes.get("before")))
-        add = self.maker.get(cell.inputs[at])
-        if add is None or add.kind != "Add" or self._only_reader(add.outputs[0]) is not cell:
+        if cell.attributes["gradients"] != 1:
             return
-        if cell.attributes["gradients"] == 1 and len({self.graph.tensors[t].type for t in add.inputs}) == 1:
+        terms, reader = [cell.inputs[at]], cell
+        while (add := self.maker.get(terms[0])) is not None and add.kind == "Add" and add.name in self.operators:
+            if self._only_reader(terms[0]) is not reader or len({self.tensors[t].type for t in add.inputs}) > 1:
+                break
             del self.operators[add.name]
-            inputs = (*cell.inputs[:at], *add.inputs, *cell.inputs[at + 1 :])
-            attributes = {**cell.attributes, "gradients": 2}
-            self.operators[cell.name] = replace(cell, inputs=inputs, attributes=attributes)
+            terms, reader = [*add.inputs, *terms[1:]], add
+        inputs = (*cell.inputs[:at], *terms, *cell.inputs[at + 1 :])
+        attributes = {**cell.attributes, "gradients": len(terms)}
+        self.operators[cell.name] = replace(cell, inputs=inputs, attributes=attributes)
 
     # --- gradients ----------------------------------------------------------------------------------------------------
 

@@ -160,3 +160,14 @@ def test_softmax_of_nothing_but_minus_infinity_is_zero() -> None:
     x = np.float32([[-np.inf, -np.inf], [1, -np.inf]])
     for results in (evaluate("Softmax", {"axis": 1}, [x]), run_kernel("Softmax", {"axis": 1}, [x])):
         np.testing.assert_array_equal(results[0], np.float32([[0, 0], [1, 0]]))
+
+
+@pytest.mark.parametrize(("rows", "kind"), [(1, "Reshape"), (2, "ReduceSum")])
+def test_the_gradient_of_a_bias_of_one_row_is_a_view(rows: int, kind: str) -> None:
+    b = Builder()
+    for name, shape in (("x", (1, rows, 3)), ("w", (3, 4)), ("bias", (4,)), ("gy", (1, rows, 4))):
+        b.add_tensor(name, TensorType(shape), Role.INPUT)
+    b.emit("MatMul", ["x", "w", "bias"])
+    gradients = spec("MatMul").gradient(b, b.operators[0], ["gy"], [False, False, True])
+    assert [op.kind for op in b.operators[1:]] == [kind]
+    assert b.type(gradients[2] or "").shape == (4,)

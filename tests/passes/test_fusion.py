@@ -194,12 +194,12 @@ def recurrent(cell: str, batch: int = 2, hidden: int = 5, steps: int = 4) -> Gra
     return Graph(cell, b.tensors, tuple(b.operators), inputs, (y,), b.values)
 
 
-@pytest.mark.parametrize("cell", ["LstmCell", "GruCell"])
-def test_cells_take_in_the_sum_of_two_gradients(cell: str) -> None:
-    """All but those of the last step, whose state nothing reads but the loss or the second layer."""
+@pytest.mark.parametrize(("cell", "terms"), [("LstmCell", 2), ("GruCell", 3)])
+def test_cells_take_in_the_sum_of_gradients(cell: str, terms: int) -> None:
+    """From the second layer or the loss, the next step's product and, in a GRU, the next state; the last step: one."""
     step = steps(recurrent(cell))[1]
     sizes = Counter(op.attributes["gradients"] for op in step.operators if op.kind == f"{cell}Grad")
-    assert sizes == {2: 6, 1: 2}
+    assert sizes == {terms: 6, 1: 2}
     assert not {"Sigmoid", "Tanh", "Mul"} & kinds(step).keys()
 
 

@@ -20,7 +20,7 @@ def gru(batch: int, hidden: int) -> list[Case]:
     forward = Case("GruCell", (row, row, state), {}, 2e-6, 2e-6, hidden < 20, outputs=(0,))
     return [
         forward,
-        *(Case("GruCellGrad", (*kept, *(state,) * n), {"gradients": n}, 2e-6, 2e-6) for n in (1, 2)),
+        *(Case("GruCellGrad", (*kept, *(state,) * n), {"gradients": n}, 2e-6, 2e-6) for n in (1, 2, 3)),
     ]
 
 
