@@ -97,7 +97,7 @@ def layout(board: Board, memory: Memory | None, arena_bytes: int, image_bytes: i
     arena = align(arena_bytes)
     stack = align(memory.stack_bytes if memory is not None else 2 * STACK_BYTES)
     if code.origin == ram.origin:  # one memory for both
-        code = Region(code.origin, align(image_bytes + 256 * KIB, PAGE_BYTES))
+        code = Region(code.origin, align(image_bytes + 512 * KIB, PAGE_BYTES))  # code: all kernels take 300 KiB
         ram = Region(code.end, ram.size_bytes - code.size_bytes)
     size = ram.size_bytes if memory is None else min(memory.budget_bytes, ram.size_bytes)
     size -= size % (PROTECTION_BYTES if board.trap == "mpu" else ALIGNMENT_BYTES)
