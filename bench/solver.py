@@ -135,6 +135,8 @@ def run(case: Case, folder: Path, time_limit_s: float, stop_share: float) -> dic
         answer, seconds = poetc("solve", *device, *limits, "-o", f"{out}/solved", "--budget", budget)
     for field in ("status", "operators", "budget_bytes", "gap", "overhead_gap", "energy_pj", "compute_once_pj"):
         row[field] = answer.get(field)
+    if "error" in answer and not answer.get("status"):
+        row["status"] = f"error: {answer['error']}"
     row["keep_all_peak_bytes"] = answer.get("keep_all_peak_bytes")
     row.setdefault("min_budget_bytes", answer.get("min_budget_bytes"))
     return {**row, **seconds}
