@@ -124,11 +124,12 @@ def _initial(c: Importer, n: Node, index: int, d: int, batch: int, hidden: int) 
 def _steps(c: Importer, flat: str, length: int) -> tuple[str, ...]:
     """What was joined to make the rows of all steps, if that is one tensor a step: the states of the layer before."""
     made = {t: op for op in c.builder.operators for t in op.outputs}
+    rows, features = c.shape(flat)
     while (op := made.get(flat)) is not None and op.kind == "Reshape":
         flat = op.inputs[0]
     if op is None or op.kind != "Concat" or op.attributes["axis"] != 0 or len(op.inputs) != length:
         return ()
-    return op.inputs if len({c.shape(t) for t in op.inputs}) == 1 and len(c.shape(flat)) == 2 else ()
+    return op.inputs if all(c.shape(t) == (rows // length, features) for t in op.inputs) else ()
 
 
 def _layer(

@@ -70,6 +70,18 @@ def test_states_of_a_layer_are_joined_for_as_many_steps_as_the_next_one_takes_at
     assert joined == [3, 3, 3, 2]
 
 
+def test_inputs_of_a_layer_that_are_joined_by_other_shapes(tmp_path: Path) -> None:
+    """As many parts as steps, but none is the input of a step as it is: [1, batch * features]."""
+    nodes = [
+        make_node("Concat", ["a", "b", "a", "b"], ["joined"], axis=0),
+        make_node("Reshape", ["joined", "shape"], ["x"]),
+        make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=3),
+    ]
+    weights = {"w": normal(1, 12, 1), "r": normal(1, 12, 3), "shape": np.int64([4, 2, 1])}
+    inputs = {"a": normal(1, 2), "b": normal(1, 2, seed=1)}
+    assert_agrees(make(nodes, {"a": (1, 2), "b": (1, 2)}, ["y"], weights, opset=14), inputs, tmp_path)
+
+
 def test_reversed_layer_is_the_forward_layer_on_the_reversed_sequence(tmp_path: Path) -> None:
     from tests.frontend.support import evaluate
 

@@ -203,6 +203,22 @@ def test_cells_take_in_the_sum_of_gradients(cell: str, terms: int) -> None:
     assert not {"Sigmoid", "Tanh", "Mul"} & kinds(step).keys()
 
 
+def test_a_sum_that_makes_one_of_its_terms_is_not_taken_in() -> None:
+    """The state is looked up and multiplied: the gradient of the lookup joins the other's without being stored."""
+    b = Builder()
+    x = b.add_tensor("x", TensorType((20, 3)), Role.INPUT)
+    rows = b.add_tensor("rows", TensorType((2,), DType.I32), Role.CONSTANT, np.int32([3, 7]))
+    weights = [
+        b.add_tensor(name, TensorType(shape), Role.PARAMETER, np.ones(shape, np.float32))
+        for name, shape in (("w", (20, 3)), ("v", (5, 5)))
+    ]
+    h = b.emit("LstmCell", [b.emit1("MatMul", [x, weights[0]], {"trans_b": True})])[0]
+    first = b.emit1("Gather", [h, rows], {"axis": 0})
+    y = b.emit1("Add", [first, b.emit1("Gather", [b.emit1("MatMul", [h, weights[1]]), rows], {"axis": 0})])
+    step = steps(Graph("looked up", b.tensors, tuple(b.operators), ("x",), (y,), b.values))[1]
+    assert kinds(step)["GatherGradSum"] == 1
+
+
 @pytest.mark.parametrize("cell", ["LstmCell", "GruCell"])
 def test_cells_have_the_bits_of_their_parts(cell: str) -> None:
     random = np.random.default_rng(8)
