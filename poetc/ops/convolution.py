@@ -65,6 +65,8 @@ def _is_depthwise(ints: tuple[int, ...]) -> bool:
 
 def _depthwise(lean: Kernel, gradient: bool) -> Kernel:
     _, _, _, width, _, oh, ow, kh, kw, sh, sw, _, left, dh, dw = lean.ints[:15]
+    if left > (kw - 1) * dw:  # windows of nothing but padding: a strip ends with zeros for less
+        return lean
     right = max(0, (ow - 1) * sw + (kw - 1) * dw + 1 - left - width)
     return strip(lean, width, (left, right), (sh, sw), ((kh - 1) * dh + 1, (kw - 1) * dw), (oh, ow), gradient)
 

@@ -42,6 +42,9 @@ LARGE = [
             ((2, 2, 7, 5), (2, 1, 7, 3), {"group": 2, "strides": (3, 1), "pads": (1, 0, 0, 1)}),
             ((1, 2, 8, 9), (2, 1, 2, 2), {"group": 2, "strides": (3, 3), "pads": (0, 1, 1, 0)}),
             ((1, 2, 7, 12), (2, 1, 3, 3), {"group": 2, "strides": (3, 2), "dilations": (3, 2), "pads": (2, 4, 3, 1)}),
+            # far more padding than the window is wide
+            ((1, 2, 3, 4), (2, 1, 3, 3), {"group": 2, "strides": (2, 2), "pads": (1, 12, 1, 12)}),
+            ((1, 2, 6, 9), (2, 1, 3, 3), {"group": 2, "pads": (1, 20, 1, 20)}),
             # columns of one pixel: what is copied four at a time would reach beyond the next row
             ((2, 2, 5, 1), (2, 1, 3, 3), {"group": 2, "strides": (3, 3), "pads": (2, 2, 1, 1)}),
             ((2, 2, 6, 1), (2, 1, 3, 1), {"group": 2}),
