@@ -13,7 +13,7 @@ from poetc.codegen import BOARDS, BoardFault, Firmware, Memory
 from poetc.errors import CheckFailed
 from tests.arm.conftest import Solve, Solved
 
-TRAPPING = sorted(BOARDS)  # all of them: none is left to the canaries
+TRAPPING = sorted(set(BOARDS) - {"mps2-an385-m0"})  # but for the one that is there to count: the micro:bit traps
 
 
 def zero_slack(solved: Solved) -> Memory:
