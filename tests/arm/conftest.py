@@ -93,17 +93,18 @@ def windows(networks: ModuleType) -> Any:
 
 @pytest.fixture(scope="session")
 def solve(tmp_path_factory: pytest.TempPathFactory) -> Solve:
-    """solve(network, batch, device, budget): made once a session."""
+    """solve(network, batch, device, budget): made once a session; state lives in RAM unless told otherwise."""
     directory = tmp_path_factory.mktemp("networks")
     networks, done = load_networks(), {}
     networks.NETWORKS["windows"] = lambda: windows(networks)
 
-    def make(network: str, batch: int, device: str, budget: str) -> Solved:
-        key = (network, batch, device, budget)
+    def make(network: str, batch: int, device: str, budget: str, state: str = "ram") -> Solved:
+        key = (network, batch, device, budget, state)
         if key not in done:
             source = networks.write(network, directory / f"{network}.onnx")
             model = ModelRequest(source=source, batch=batch, device=device)
-            artifact = pipeline.solve(SolveRequest(model=model, budget=budget, options=SolveOptions(time_limit_s=3)))
+            options = SolveOptions(time_limit_s=3)
+            artifact = pipeline.solve(SolveRequest(model=model, budget=budget, state=state, options=options))
             done[key] = Solved(artifact, outputs.training_program(artifact))
         return done[key]
 
