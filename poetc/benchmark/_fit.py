@@ -207,7 +207,11 @@ def write_profile(
         "sources": {"bench": {"kind": "measured", "text": source}},
     }
     if not store_only:
-        document["compute"] = {"loop_ns": {group: table or {"call": 0.0} for group, table in loops.items()}}
+        for group, inherited in parent.compute.loop_ns.items():  # nothing of another machine's
+            known = loops.get(group)
+            loops[group] = None if known is None else {**dict.fromkeys(inherited.keys() - known.keys()), **known}
+        measured = {group: {"call": 0.0} if table == {} else table for group, table in loops.items()}
+        document["compute"] = {"loop_ns": measured}
     if fitted.simd != parent.cpu.simd:
         document["cpu"] = {"simd": fitted.simd}
     if fitted.cache_bytes:

@@ -111,6 +111,18 @@ def new(out: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) ->
     console.answer(profile_to_dict(made), f"written to  {out}\nuse it with  --device {out}")
 
 
+def _size(text: str) -> str:
+    """A prompt asks again for what is not a size."""
+    from poetc.devices import parse_size
+    from poetc.errors import UsageError
+
+    try:
+        parse_size(text, option="it")
+    except UsageError as error:
+        raise click.UsageError(str(error)) from None
+    return text
+
+
 def _ask(options: dict[str, Any]) -> None:
     """Fill in what is missing, the base's values being the answers to an empty line."""
     from poetc.devices import list_profiles, load_profile
@@ -129,7 +141,8 @@ def _ask(options: dict[str, Any]) -> None:
     )
     for name, text, default in questions:
         if options[name] is None:
-            answer = click.prompt(text, default=default, type=type(default), err=True)
+            check = _size if name == "ram" else None
+            answer = click.prompt(text, default=default, type=type(default), value_proc=check, err=True)
             options[name] = None if answer == default else answer
 
 

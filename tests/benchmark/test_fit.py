@@ -15,6 +15,7 @@ from poetc.benchmark import (
     cross_validate,
     fit,
     fit_text,
+    least,
     nnls,
     read_csv,
     write_csv,
@@ -133,6 +134,34 @@ def test_the_profile_predicts_what_the_fit_predicts(tmp_path: Path) -> None:
     assert costs.operator(unmeasured) == CostModel(load_profile("host")).operator(unmeasured)  # the roofline
     child = write_profile(fitted, str(tmp_path / "mine.yaml"), tmp_path / "child.yaml", title="C", source="s")
     assert child.ram_bytes == profile.ram_bytes
+
+
+def test_nothing_is_inherited_of_what_was_measured_elsewhere(tmp_path: Path) -> None:
+    elsewhere = measurements()
+    other = [replace(r, cost_class="Relu", loops={"relu.call": 1, "relu.chunk": i}) for i, r in enumerate(elsewhere)]
+    convolutions = [r for r in elsewhere if r.cost_class == "Conv"]
+    more = [
+        replace(r, loops={**r.loops, "gemm.tile": 2 * i}, time_ns=r.time_ns + 100 * i)
+        for i, r in enumerate(convolutions)
+    ]
+    write_profile(fit([*more, *other]), "host", tmp_path / "elsewhere.yaml", title="E", source="s")
+    parent = load_profile(tmp_path / "elsewhere.yaml")
+    assert "relu" in parent.compute.loop_ns
+    assert "tile" in parent.compute.loop_ns["gemm"]
+    fitted = fit(elsewhere)
+    mine = write_profile(fitted, str(tmp_path / "elsewhere.yaml"), tmp_path / "mine.yaml", title="M", source="s")
+    there = {f"{group}.{loop}" for group, loops in mine.compute.loop_ns.items() for loop in loops}
+    assert there <= fitted.loop_ns.keys()
+    assert "relu" not in mine.compute.loop_ns
+
+
+def test_of_several_runs_the_least_times_count() -> None:
+    rows = measurements()
+    slow = [replace(r, time_ns=r.time_ns + 7 * (i % 2)) for i, r in enumerate(rows)]
+    other = [replace(r, time_ns=r.time_ns + 5 * (1 - i % 2)) for i, r in enumerate(rows)]
+    assert least([slow, other]) == rows
+    twice = [rows[0], replace(rows[0], time_ns=1)]
+    assert least([twice]) == twice  # in one run, these are two
 
 
 def test_csv(tmp_path: Path) -> None:
