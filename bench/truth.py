@@ -1,7 +1,7 @@
 """Predicted against measured training steps of outside models: `make bench-truth`.
 
     python -m bench.truth --on qemu:BOARD|host [--device NAME|FILE] [--models FOLDER] [--csv FILE] [--markdown FILE]
-                          [--time-limit SECONDS] [--variant SUFFIX] [NAME ...]
+                          [--settings SETTING ...] [--time-limit SECONDS] [--variant SUFFIX] [NAME ...]
 
 Every model that fits is solved as keep-all and at 50 % of the keep-all peak (with paging; where not even that much
 suffices, at 1.05 x the smallest budget known), lowered, compiled and run:
@@ -78,7 +78,7 @@ def plan(path: Path, setting: str, device: str, time_limit_s: float) -> tuple[An
     return problem, program, step, peak_bytes
 
 
-def run(path: Path, setting: str, on: str, device: str, time_limit_s: float) -> dict[str, Any]:
+def run(path: Path, setting: str, on: str, device: str, time_limit_s: float, objects: Path | None) -> dict[str, Any]:
     """One row."""
     from poetc import benchmark, codegen
     from poetc.codegen.program import Call
@@ -88,7 +88,9 @@ def run(path: Path, setting: str, on: str, device: str, time_limit_s: float) -> 
     predicted = predicted_ns(problem, program)
     classes: dict[str, list[int]] = {}
     if on == "host":
-        timings = [benchmark.compare_times(problem, program, step, repeats=REPEATS) for _ in range(BUILDS)]
+        timings = [
+            benchmark.compare_times(problem, program, step, repeats=REPEATS, objects=objects) for _ in range(BUILDS)
+        ]
         timing = min(timings, key=lambda t: t.measured_ns)
         measured = timing.measured_ns
         classes = {c.cost_class: [c.predicted_ns, c.measured_ns] for c in timing.classes}
@@ -128,6 +130,7 @@ def row_of(path: Path, setting: str, arguments: argparse.Namespace) -> dict[str,
     """One row by processes of their own; whatever goes wrong there is the row's note."""
     command = [sys.executable, "-m", "bench.truth", "--worker", str(path), setting, "--on", arguments.on]
     command += ["--device", arguments.device, "--time-limit", str(arguments.time_limit)]
+    command += ["--objects", str(arguments.objects)] if arguments.objects else []
     row: dict[str, Any] = dict.fromkeys(COLUMNS, "")
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3600)
     if done.returncode:
@@ -173,16 +176,24 @@ def main() -> int:
     parser.add_argument("--device", help="default: the profile of that name")
     parser.add_argument("--models", type=Path, default=Path("../shared/models/zoo"))
     parser.add_argument("--variant", default=".legacy", help="which export of each model")
+    parser.add_argument("--settings", nargs="+", default=SETTINGS, choices=SETTINGS)
     parser.add_argument("--csv", type=Path, default=Path("build/truth.csv"))
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--time-limit", type=float, default=10.0)
+    parser.add_argument("--objects", type=Path, help=argparse.SUPPRESS)  # where rows keep the compiled runtime
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.device = arguments.device or arguments.on.replace(":", "-")
     if arguments.worker:
         path, setting = arguments.worker
-        print(json.dumps(run(Path(path), setting, arguments.on, arguments.device, arguments.time_limit)))
+        print(
+            json.dumps(
+                run(Path(path), setting, arguments.on, arguments.device, arguments.time_limit, arguments.objects)
+            )
+        )
         return 0
+    scratch = tempfile.TemporaryDirectory(prefix="poetc-truth-")
+    arguments.objects = Path(scratch.name) / "objects" if arguments.on == "host" else None
     rows: list[dict[str, Any]] = []
     if arguments.csv.exists():
         rows = list(csv.DictReader(arguments.csv.read_text().splitlines()))
@@ -195,7 +206,7 @@ def main() -> int:
         if not rows:
             writer.writeheader()
         for path in paths:
-            for setting in SETTINGS:
+            for setting in arguments.settings:
                 if (arguments.on, path.name.split(".")[0], setting) in done:
                     continue
                 row = row_of(path, setting, arguments)
@@ -203,6 +214,7 @@ def main() -> int:
                 writer.writerow(row)
                 file.flush()
                 print(shown(row), flush=True)
+    scratch.cleanup()
     if arguments.markdown:
         arguments.markdown.write_text(markdown(rows))
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from poetc import outputs
@@ -55,10 +56,18 @@ class Timing:
 
 
 def compare_times(
-    problem: Problem, program: Program, step: TrainingGraph, *, repeats: int = 9, cflags: str = BENCH_CFLAGS
+    problem: Problem,
+    program: Program,
+    step: TrainingGraph,
+    *,
+    repeats: int = 9,
+    cflags: str = BENCH_CFLAGS,
+    objects: Path | None = None,
 ) -> Timing:
-    """Run `program`, the lowered schedule of `problem`, and set its times against the problem's costs."""
-    times = time_program(program, step.values, repeats=repeats, cflags=cflags)
+    """Run `program`, the lowered schedule of `problem`, and set its times against the problem's costs. `objects`: as in
+    `codegen.compile_library`.
+    """
+    times = time_program(program, step.values, repeats=repeats, cflags=cflags, objects=objects)
     costs = {op.name: op.time_ns for op in problem.operators}
     pages = {t.name: {"PageOut": t.page_out_ns, "PageIn": t.page_in_ns} for t in problem.tensors}
     operators: list[OperatorTime] = []
