@@ -131,7 +131,7 @@ def test_the_profile_predicts_what_the_fit_predicts(tmp_path: Path) -> None:
     assert page.time_ns == pytest.approx(4_000 + 196 * 512 * 0.25 + 100_000 * 2.0, rel=0.01)
     assert store.write_bytes_per_s == load_profile("host").stores["file"].write_bytes_per_s
     unmeasured = Features("Relu", 0, 10**6, 8 * 10**6, {"relu.call": 1, "relu.single": 10**6})
-    assert costs.operator(unmeasured) == CostModel(load_profile("host")).operator(unmeasured)  # the roofline
+    assert costs.operator(unmeasured) == CostModel(load_profile("_host")).operator(unmeasured)  # the roofline
     child = write_profile(fitted, str(tmp_path / "mine.yaml"), tmp_path / "child.yaml", title="C", source="s")
     assert child.ram_bytes == profile.ram_bytes
 
