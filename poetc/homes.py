@@ -51,9 +51,18 @@ def solve_and_pack(
     minimum: planning.Minimum | None = None,
 ) -> Placed:
     """`planning.solve_and_pack` for a problem with all state in RAM, with the homes that `state` asks for."""
-    if state != "auto" or solver != "poetc" or not _is_open(problem):
+    if state != "auto" or solver != "poetc":
         return _placed(without_search(problem, state), solver, options, progress, minimum)
-    return _chosen(problem, solver, options, progress, minimum)
+    started = time.monotonic()
+    if not _is_open(problem):
+        try:
+            return _placed(problem, solver, options, progress, minimum, lower_bound_bytes(problem, state))
+        except InfeasibleError:
+            if solvers.lower_bound_bytes(_everything(problem)) > problem.budget_bytes or not movable_state(problem):
+                raise
+        progress("nothing fits with all state in RAM")
+    left_s = max(options.time_limit_s - (time.monotonic() - started), 1.0)
+    return _chosen(problem, solver, replace(options, time_limit_s=left_s), progress, minimum)
 
 
 def without_search(problem: Problem, state: str) -> Problem:
@@ -72,16 +81,17 @@ def without_search(problem: Problem, state: str) -> Problem:
 
 def minimum(problem: Problem, state: str, least_s: float, stop_at: float = 0.0) -> planning.Minimum:
     """The search for the least RAM, with the homes that `state` allows."""
+    least_bytes = lower_bound_bytes(problem, state)
     if state == "store":
         problem = _everything(problem)
     elif state == "auto":
         problem = _roomier(problem)
-    return planning.Minimum(problem, least_s, stop_at)
+    return planning.Minimum(problem, least_s, stop_at, least_bytes)
 
 
 def smallest_ram(problem: Problem, state: str, time_limit_s: float = planning.MINIMUM_SEARCH_S) -> planning.SmallestRam:
     """`planning.smallest_ram` with the homes that `state` allows."""
-    return planning.smallest_ram(minimum(problem, state, 0.0).problem, time_limit_s)
+    return minimum(problem, state, time_limit_s).found
 
 
 def bound_holds(proven: Placed, placed: Placed) -> bool:
@@ -104,9 +114,12 @@ def _everything(problem: Problem) -> Problem:
 
 
 def _roomier(problem: Problem) -> Problem:
-    """With all state in RAM, or all of it on the store: where less RAM may do."""
+    """With all state in RAM, or all of it on the store: where less RAM may do, if there is the time, the room on the
+    store and the leave to write to it.
+    """
     stored = _everything(problem)
-    return stored if solvers.lower_bound_bytes(stored) < solvers.lower_bound_bytes(problem) else problem
+    less = solvers.lower_bound_bytes(stored) < solvers.lower_bound_bytes(problem)
+    return stored if less and solvers.min_budget(stored, time_limit_s=0.0).smallest_bytes is not None else problem
 
 
 def _is_open(problem: Problem) -> bool:
@@ -118,9 +131,17 @@ def _is_open(problem: Problem) -> bool:
 
 
 def _placed(
-    problem: Problem, solver: str, options: SolveOptions, progress: Progress, minimum: planning.Minimum | None
+    problem: Problem,
+    solver: str,
+    options: SolveOptions,
+    progress: Progress,
+    minimum: planning.Minimum | None,
+    least_bytes: int | None = None,
 ) -> Placed:
+    """`least_bytes`: below it nothing works with other homes either, which an error then says."""
     own = minimum if minimum is not None and minimum.problem == problem else None
+    if own is None and least_bytes is not None:
+        own = planning.Minimum(problem, planning.search_share_s(options.time_limit_s), least_bytes=least_bytes)
     schedule, plan = planning.solve_and_pack(problem, solver, options, progress, own)
     return Placed(problem=problem, schedule=schedule, plan=plan, remark=_remark(problem))
 
@@ -141,8 +162,9 @@ def _chosen(
     started = time.monotonic()
     if problem.deadline_ns is not None and problem.compute_once_ns > problem.deadline_ns:
         return _placed(problem, solver, options, progress, minimum)
-    if min(solvers.lower_bound_bytes(problem), solvers.lower_bound_bytes(_everything(problem))) > problem.budget_bytes:
-        return _placed(_roomier(problem), solver, options, progress, minimum)  # which says what would work
+    least_bytes = lower_bound_bytes(problem, "auto")
+    if least_bytes > problem.budget_bytes:  # the error says what would work
+        return _placed(_roomier(problem), solver, options, progress, minimum, least_bytes)
     progress("choosing homes of state")
     share_s = CHOICE_SHARE * options.time_limit_s
     order = None
@@ -162,19 +184,26 @@ def _chosen(
         left = replace(options, time_limit_s=max(options.time_limit_s - (time.monotonic() - started), 1.0))
         try:
             if not on:
-                return _placed(problem, solver, left, progress, minimum)
-            placed = _placed(on_store(ordered, on), solver, replace(left, fixed_order=True), progress, minimum)
+                return _placed(problem, solver, left, progress, minimum, least_bytes)
+            fixed = replace(left, fixed_order=True)
+            placed = _placed(on_store(ordered, on), solver, fixed, progress, minimum, least_bytes)
             return _in_own_order(problem, on, placed, chosen.bound, order, options.gap)
         except (InfeasibleError, LimitError) as error:
             errors.append(error)
             progress(f"nothing found with {len(on)} tensors of state on the store")
-    # All on the store leaves the most RAM: where that is proven impossible everything is, unless time or writing is
-    # what is short.
+    # All on the store leaves the most RAM: where that is proven impossible everything is, unless time, writing or the
+    # store is what is short.
     limited = problem.deadline_ns is not None or problem.write_limit_bytes is not None
+    if problem.store_capacity_bytes is not None:
+        limited |= sum(t.footprint_bytes for t in problem.tensors if t.pageable) > problem.store_capacity_bytes
     nearest = min(errors, key=_smallest_known)
     if all(isinstance(error, InfeasibleError) for error in errors) and not limited:
         raise nearest
-    raise LimitError(str(nearest), details=nearest.details) from nearest
+    text = str(nearest)
+    if isinstance(nearest, InfeasibleError):  # which was about some homes
+        why = f"found no schedule for {problem.budget_bytes} bytes, nor a proof that no homes of state allow one"
+        text = "; ".join((why, *text.split("; ")[1:]))
+    raise LimitError(text, details=nearest.details) from nearest
 
 
 def _smallest_known(error: InfeasibleError | LimitError) -> float:

@@ -37,16 +37,20 @@ class SmallestRam:
 
 class Minimum:
     """The search for the least RAM, made when it is first asked for, once: until the clock says `stop_at`, but no
-    shorter than `least_s` and no longer than MINIMUM_SEARCH_S.
+    shorter than `least_s` and no longer than MINIMUM_SEARCH_S. `least_bytes`: no bound above it is claimed, since other
+    problems are asked for too.
     """
 
-    def __init__(self, problem: Problem, least_s: float, stop_at: float = 0.0) -> None:
-        self.problem, self.least_s, self.stop_at = problem, least_s, stop_at
+    def __init__(self, problem: Problem, least_s: float, stop_at: float = 0.0, least_bytes: int | None = None) -> None:
+        self.problem, self.least_s, self.stop_at, self.least_bytes = problem, least_s, stop_at, least_bytes
 
     @functools.cached_property
     def found(self) -> SmallestRam:
         left_s = min(MINIMUM_SEARCH_S, self.stop_at - time.monotonic())
-        return smallest_ram(self.problem, max(self.least_s, left_s))
+        found = smallest_ram(self.problem, max(self.least_s, left_s))
+        if self.least_bytes is None:
+            return found
+        return replace(found, bound_bytes=min(found.bound_bytes, self.least_bytes))
 
 
 def search_share_s(time_limit_s: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from poetc import outputs
@@ -84,3 +85,12 @@ def test_helium_trains_as_the_host_does(network: str, solve: Solve, tmp_path: Pa
     firmware = build_firmware(solved.program, solved.values, "mps3-an547", tmp_path, numerics="fast")
     run = execute(firmware, solved.batches(4))
     assert run.losses == pytest.approx(solved.on_host(4).losses, rel=2e-5)
+
+
+def test_a_nan_stays_visible_on_helium(solve: Solve, tmp_path: Path) -> None:
+    """Behind rectifiers in vectors, whose comparisons are true of a NaN."""
+    solved = solve("resnet", 2, "qemu-mps3-an547", "100%")
+    firmware = build_firmware(solved.program, solved.values, "mps3-an547", tmp_path, numerics="fast")
+    (batch,) = solved.batches(1)
+    poisoned = {name: np.full_like(x, np.nan) if x.dtype == np.float32 else x for name, x in batch.items()}
+    assert np.isnan(execute(firmware, [poisoned]).losses[0])

@@ -8,6 +8,8 @@ import math
 from dataclasses import replace
 from random import Random
 
+import pytest
+
 from poetc import homes
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import (
@@ -22,7 +24,7 @@ from poetc.scheduling import (
     stored_state,
     verify,
 )
-from poetc.solvers import choose_homes
+from poetc.solvers import choose_homes, min_budget
 from poetc.solvers._homes import OpenHomes, open_model
 from tests.support.oracle import Optimum, optimum
 from tests.support.problems import random_dag, training_problem
@@ -149,3 +151,56 @@ def test_solved_with_any_homes() -> None:
         assert updated <= {s.tensor for s in placed.schedule.steps if isinstance(s, PageOut)}, seed
         optimal += trace.energy_pj == least
     assert stored > 12 and optimal > 25 and unpacked < 3, (stored, optimal, unpacked)
+
+
+def test_state_that_was_kept_in_ram_goes_to_the_store_where_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(homes, "_is_open", lambda problem: False)
+    rescued = 0
+    for seed in SEEDS:
+        problem, found = case(seed)
+        if found[frozenset()] is not None or best(found) is None:
+            continue
+        try:
+            placed = homes.solve_and_pack(problem, "auto", "poetc", OPTIONS, lambda text: None)
+        except LimitError:
+            continue  # packing may need more than any schedule does
+        assert stored_state(placed.problem), seed
+        rescued += 1
+    assert rescued > 0
+
+
+def test_errors_claim_only_what_holds_for_any_homes() -> None:
+    unproven = 0
+    for seed in SEEDS[:20]:
+        problem, _ = case(seed)
+        problem = replace(problem, write_limit_bytes=0)
+        least_bytes = homes.lower_bound_bytes(problem, "auto")
+        for budget in (least_bytes - 16, least_bytes, (least_bytes + lower_bound_bytes(problem)) // 2):
+            try:
+                homes.solve_and_pack(replace(problem, budget_bytes=budget), "auto", "poetc", OPTIONS, lambda text: None)
+            except (InfeasibleError, LimitError) as error:
+                bound = error.details.get("min_budget_bound_bytes", 0)
+                assert isinstance(bound, int) and bound <= least_bytes, (seed, error)
+                if isinstance(error, LimitError):
+                    assert not str(error).startswith("no schedule"), (seed, error)
+                    unproven += "nor a proof that no homes" in str(error)
+    assert unproven > 0
+
+
+def test_smallest_ram_is_known_where_only_ram_meets_the_deadline() -> None:
+    """Or what may be written."""
+    known = 0
+    for seed in SEEDS:
+        problem = replace(case(seed)[0], deadline_ns=None, write_limit_bytes=None)
+        least_bytes = homes.lower_bound_bytes(problem, "auto")
+        if lower_bound_bytes(problem) == least_bytes:
+            continue
+        for limits in ({"deadline_ns": problem.compute_once_ns}, {"write_limit_bytes": 0}):
+            limited = replace(problem, **limits)
+            if min_budget(limited, time_limit_s=1.0).smallest_bytes is None:
+                continue
+            found = homes.smallest_ram(limited, "auto", 1.0)
+            assert found.ram_bytes is not None, (seed, limits)
+            assert found.bound_bytes <= least_bytes
+            known += 1
+    assert known > 0

@@ -55,13 +55,15 @@ POETC_INLINE poetc_vector poetc_silu_slopev(poetc_vector x)
 #define POETC_SILU_GRAD(s, g, p) (poetc_silu_slope(s) * (g))
 
 #if defined(POETC_HELIUM)
-/* A vector's functions: lanes are chosen by predicates; what needs a division or an exponential goes lane by lane. */
-#define POETC_RELU_V(x, p) vpselq_f32(vdupq_n_f32(0.0f), x, vcmpleq_n_f32(x, 0.0f))
+/* A vector's functions: lanes are chosen by predicates; what needs a division or an exponential goes lane by lane. Of a NaN "less"
+ * and "less or equal" are true here, unlike "greater". */
+#define POETC_RELU_V(x, p) vpselq_f32(vdupq_n_f32(0.0f), x, vcmpgeq_f32(vdupq_n_f32(0.0f), x))
 #define POETC_RELU_GRAD_V(s, g, p) vpselq_f32(g, vdupq_n_f32(0.0f), vcmpgtq_n_f32(s, 0.0f))
 #define POETC_LEAKY_RELU_V(x, p) vpselq_f32(x, vmulq_n_f32(x, (p)[0]), vcmpgtq_n_f32(x, 0.0f))
 #define POETC_LEAKY_RELU_GRAD_V(s, g, p) vpselq_f32(g, vmulq_n_f32(g, (p)[0]), vcmpgtq_n_f32(s, 0.0f))
 #define POETC_CLIP_V(x, p)                                                                                             \
-    vpselq_f32(vdupq_n_f32((p)[0]), vpselq_f32(vdupq_n_f32((p)[1]), x, vcmpgtq_n_f32(x, (p)[1])), vcmpltq_n_f32(x, (p)[0]))
+    vpselq_f32(vdupq_n_f32((p)[0]), vpselq_f32(vdupq_n_f32((p)[1]), x, vcmpgtq_n_f32(x, (p)[1])),         \
+               vcmpgtq_f32(vdupq_n_f32((p)[0]), x))
 #define POETC_CLIP_GRAD_V(s, g, p)                                                                                     \
     vpselq_f32(g, vdupq_n_f32(0.0f), (mve_pred16_t)(vcmpgtq_n_f32(s, (p)[0]) & vcmpltq_n_f32(s, (p)[1])))
 
