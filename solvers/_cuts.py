@@ -532,6 +532,7 @@ class CutModel:
         cutoff: float = math.inf,
         threads: int = 1,
         seed: int = 0,
+        plain: bool = False,
     ) -> Relaxation:
         """Solve it; `start` as `start_of` gives it; a bound of `cutoff` is as good as any above it."""
         nothing: frozenset[int] = frozenset()
@@ -547,6 +548,7 @@ class CutModel:
             cutoff=cutoff / self.unit if math.isfinite(cutoff) else None,
             threads=threads,
             seed=seed,
+            plain=plain,
         )
         if answer.infeasible and math.isfinite(cutoff):
             return Relaxation(self.cuts, cutoff, False, True, (), nothing)

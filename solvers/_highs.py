@@ -79,10 +79,12 @@ class Mip:
         max_rounds: int | None = None,
         threads: int = 1,
         seed: int = 0,
+        plain: bool = False,
     ) -> Answer:
         """Solve (`relax`: as an LP). `gap` is relative, on the total with the offset; `cutoff`: no need of anything
         dearer; `max_rounds`: how often HiGHS may look at its limits before it has finished the root node, which like
-        `max_nodes` counts work and not time, so that the answer is the same every time.
+        `max_nodes` counts work and not time, so that the answer is the same every time; `plain`: without the two of
+        HiGHS's heuristics that take longer than all the rest where that takes milliseconds.
         """
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(self.cost), len(self.row_lower)
@@ -112,6 +114,9 @@ class Mip:
                 solver.setOptionValue("mip_max_nodes", max_nodes)
             if cutoff is not None:
                 solver.setOptionValue("objective_bound", cutoff)
+            if plain:
+                solver.setOptionValue("mip_heuristic_run_feasibility_jump", False)
+                solver.setOptionValue("mip_heuristic_run_root_reduced_cost", False)
             if max_rounds is not None:
                 _stop_after(solver, max_rounds)
         solver.passModel(lp)

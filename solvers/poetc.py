@@ -45,6 +45,7 @@ LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
 RUNS_X_OPERATORS, RUNS_X_OPERATORS_SQUARED = 60_000, 24_000_000
 # Up to so many, single cuts come first, since they take no longer than some runs.
 QUICK_OPERATORS, QUICK_RUNS, QUICK_GAP = 200, 40, 1e-6
+PROMISING_CUTS = 2  # of the LPs with one cut of a small problem, those with the best bounds are solved as MIPs
 COARSE_CUTS = 4  # of the positions of single cuts, every so many first
 COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems first do without their smallest tensors, so much of the RAM
 REFINEMENTS, POLISH_ROUND = 30, 2  # relaxations with more and more cuts; before which the staged MILP comes
@@ -63,8 +64,9 @@ class _Solve:
     ) -> None:
         self.problem, self.options, self.progress = problem, options, progress
         self.to_beat = to_beat  # the cost of a schedule of another order: dearer ones are of no use
+        self.small = len(problem.operators) <= QUICK_OPERATORS
         # Of a small problem, a gap that was asked for is closed further as long as that costs next to nothing.
-        self.gap = min(options.gap, QUICK_GAP) if len(problem.operators) <= QUICK_OPERATORS else options.gap
+        self.gap = min(options.gap, QUICK_GAP) if self.small else options.gap
         self.stop_at = time.monotonic() + options.time_limit_s
         self.race = Race(problem, options.seed, self.stop_at)
         self.model = self.race.model
@@ -136,14 +138,19 @@ class _Solve:
         relaxation = self.relax_one(self.model.cut, "the cut at the loss")
         self.say("cut at the loss")
         self.guide(relaxation, "held at the loss")
-        small = n <= QUICK_OPERATORS
-        cuts = self.single_cuts() if small else set()
-        self.race.run(QUICK_RUNS if small else runs // 4, self.target)
+        cuts = self.single_cuts() if self.small else set()
+        self.race.run(QUICK_RUNS // 4 if self.small else runs // 4, self.target)
         self.say("race")
-        self.gap = self.options.gap
-        if small and self.refine(cuts, runs // 8):
-            self.race.run(runs // 4, self.target)
+        quick, self.gap = self.gap, self.options.gap
+        if self.small:
+            refined = self.refine(cuts, runs // 8)
+            self.gap = quick
+            self.race.run(QUICK_RUNS * 3 // 4, self.target)
             self.say("race")
+            self.gap = self.options.gap
+            if refined:
+                self.race.run(runs // 4, self.target)
+                self.say("race")
         self.published()
         if self.model.n_ops <= TINY_OPERATORS:
             self.exhaust()
@@ -287,7 +294,7 @@ class _Solve:
     def single_cuts(self) -> set[int]:
         """The cut at the loss and the best single cut along the backward pass, where RAM is scarce."""
         positions = single_cut_positions(self.model)
-        found: dict[int, Relaxation] = {}  # by index into positions
+        found: dict[int, Relaxation] = {}  # by index into positions; of a small problem first LPs
 
         def best() -> int:
             return max(found, key=lambda k: (found[k].bound, k))
@@ -295,11 +302,14 @@ class _Solve:
         waiting = list(range(COARSE_CUTS // 2, len(positions), COARSE_CUTS))  # then beside the best, as long as it is
         while waiting and not (self.done or self.race.out_of_time):
             k = waiting.pop(0)
-            found[k] = self.relax_one(positions[k], "one cut")
+            found[k] = self.relax_one(positions[k], "one cut", lp=self.small)
             if not waiting:
                 waiting = [j for j in (best() - 1, best() + 1) if 0 <= j < len(positions) and j not in found]
         if not found:
             return {self.model.cut}
+        if self.small:
+            promising = sorted(found, key=lambda k: (-found[k].bound, -k))[:PROMISING_CUTS]
+            found = {k: self.relax_one(positions[k], "one cut") for k in promising}
         self.guide(found[best()], "held at the best single cut")
         self.say("single cuts")
         return {self.model.cut, positions[best()]}
@@ -340,8 +350,10 @@ class _Solve:
             raise self.infeasible("an operator's operands alone need more")
         return None
 
-    def relax(self, cuts: tuple[int, ...], name: str, *, between: bool = False) -> Relaxation | None:
-        """Solve the relaxation with these cuts: so much work, or until the time is up. None if it is too large."""
+    def relax(self, cuts: tuple[int, ...], name: str, *, between: bool = False, lp: bool = False) -> Relaxation | None:
+        """Solve the relaxation with these cuts, or its LP: so much work, or until the time is up. None if it is too
+        large.
+        """
         model = CutModel(self.model, cuts, between=between, free=self.free)
         if len(cuts) > 1 and model.mip.entries > CUT_ENTRIES:
             return None
@@ -357,14 +369,16 @@ class _Solve:
             cutoff=math.inf if incumbent is None else incumbent.cost,
             threads=self.options.threads,
             seed=self.options.seed,
+            relax=lp,
+            plain=self.small,
         )
         if not relaxation.exact and time.monotonic() >= self.stop_at:
             self.cut_short = True
         self.raise_bound(relaxation, name)
         return relaxation
 
-    def relax_one(self, cut: int, name: str) -> Relaxation:
-        relaxation = self.relax((cut,), name)
+    def relax_one(self, cut: int, name: str, *, lp: bool = False) -> Relaxation:
+        relaxation = self.relax((cut,), name, lp=lp)
         assert relaxation is not None
         return relaxation
 
