@@ -167,15 +167,25 @@ def _chosen(
         return _placed(_roomier(problem), solver, options, progress, minimum, least_bytes)
     progress("choosing homes of state")
     share_s = CHOICE_SHARE * options.time_limit_s
+    known: list[int] = []  # objectives of schedules, for whatever homes
+
+    def report(event: solvers.Event) -> None:
+        if event.objective is not None:
+            known.append(event.objective)
+        found = f"best {min(known)}" if known else "no schedule yet"
+        progress(f"{event.stage}: {found}, bound {event.bound}")
+
+    # Something to show before orders are searched: with everything on the store, where it fits most easily.
+    for homes in (_everything(problem), problem):
+        first = solvers.at_once(homes, options)
+        if first is not None:
+            once = problem.compute_once_pj if problem.objective == "energy" else problem.compute_once_ns
+            report(solvers.Event(stage="at once", objective=first.proof.objective, bound=once))
+            break
     order = None
     if not options.fixed_order:
         order = solvers.best_order(_everything(problem), options, started + ORDER_SHARE * share_s)
     ordered = problem if order is None else solvers.reordered(problem, order)
-
-    def report(event: solvers.Event) -> None:
-        found = "no schedule yet" if event.objective is None else f"best {event.objective}"
-        progress(f"{event.stage}: {found}, bound {event.bound}")
-
     chosen = solvers.choose_homes(ordered, options, started + share_s, report)
     # What nothing was found for may still be possible: with everything on the store, or everything in RAM.
     attempts = dict.fromkeys((chosen.on_store, frozenset(c[0] for c in movable_state(problem)), frozenset[int]()))

@@ -4,6 +4,7 @@ from poetc.solvers._homes import Homes, choose_homes
 from poetc.solvers._minimum import MinimumBudget, lower_bound_bytes, min_budget
 from poetc.solvers._orders import best_order, reordered, restored
 from poetc.solvers._registry import available, solve
+from poetc.solvers._search import at_once
 from poetc.solvers._types import CLASS, ROUNDING, BudgetError, Event, Progress, SolverInfo
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "MinimumBudget",
     "Progress",
     "SolverInfo",
+    "at_once",
     "available",
     "best_order",
     "choose_homes",

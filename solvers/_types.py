@@ -32,6 +32,7 @@ class Event:
     bound: int
 
 
+ALL_SCHEDULES = "all schedules"
 # What poetc's bounds hold for, but for those of the staged MILP.
 CLASS = "first executions in the problem's order; any recomputation, any paging"
 ROUNDING = 1e-8  # a gap below this fraction of the total is what HiGHS's tolerances leave open

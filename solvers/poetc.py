@@ -19,9 +19,9 @@ from poetc.solvers._liveness import improve
 from poetc.solvers._minimum import lower_bound_bytes, min_budget
 from poetc.solvers._orders import best_order, reordered, restored
 from poetc.solvers._plans import codes_of, lazy_codes, overfull
-from poetc.solvers._search import Race
+from poetc.solvers._search import Race, at_once
 from poetc.solvers._staged import StagedModel
-from poetc.solvers._types import CLASS, ROUNDING, BudgetError, Event, Progress, SolverInfo
+from poetc.solvers._types import ALL_SCHEDULES, CLASS, ROUNDING, BudgetError, Event, Progress, SolverInfo
 from poetc.solvers._unrolled import Unrolled
 
 INFO = SolverInfo(
@@ -49,7 +49,6 @@ PROMISING_CUTS = 2  # of the LPs with one cut of a small problem, those with the
 COARSE_CUTS = 4  # of the positions of single cuts, every so many first
 COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems first do without their smallest tensors, so much of the RAM
 REFINEMENTS, POLISH_ROUND = 30, 2  # relaxations with more and more cuts; before which the staged MILP comes
-ALL_SCHEDULES = "all schedules"
 STAGED_CLASS = (
     "first executions in the problem's order; between two of them every operator at most once again, in that order, "
     "and page-ins right before the first that can read them"
@@ -450,7 +449,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     if options.fixed_order:
         return _Solve(problem, options, progress).run()
     started = time.monotonic()
-    first = _at_once(problem, options)
+    first = at_once(problem, options)
     if first is None:
         return _solve_any_order(problem, options, progress)
     least = first.proof.objective
@@ -467,24 +466,6 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     except LimitError:
         return first
     return first if least < found.proof.objective else found
-
-
-def _at_once(problem: Problem, options: SolveOptions) -> Schedule | None:
-    """What the first run that succeeds, of one of each kind, finds under the problem's own order."""
-    race = Race(problem, options.seed, math.inf)
-    race.run(len(race.arms), math.inf)
-    if race.incumbent is None:
-        return None
-    steps = Completer(problem).run(race.model.actions(race.incumbent.codes)).steps
-    cost = race.incumbent.cost
-    proof = Proof(
-        status=Status.LIMIT,
-        objective=cost,
-        bound=min(cost, int(race.model.base_cost)),
-        schedule_class=ALL_SCHEDULES,
-        method=f"schedule: {race.incumbent.origin}; bound: every operator once",
-    )
-    return Schedule(solver=INFO.name, steps=steps, proof=proof)
 
 
 def _solve_any_order(problem: Problem, options: SolveOptions, progress: Progress | None) -> Schedule:

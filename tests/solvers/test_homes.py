@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -167,6 +168,25 @@ def test_state_that_was_kept_in_ram_goes_to_the_store_where_nothing_fits(monkeyp
         assert stored_state(placed.problem), seed
         rescued += 1
     assert rescued > 0
+
+
+def test_a_schedule_is_reported_before_orders_and_homes_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is reported never gets worse, nor is a bound above what other homes allow."""
+    lines: list[str] = []
+    searched = []
+    monkeypatch.setattr(homes.solvers, "best_order", lambda *_: searched.append(list(lines)))
+    for seed in SEEDS[:20]:
+        problem, found = case(seed)
+        least = best(found)
+        if least is None:
+            continue
+        lines.clear()
+        with contextlib.suppress(LimitError):  # where packing needs more than any schedule does
+            homes.solve_and_pack(problem, "auto", "poetc", replace(OPTIONS, fixed_order=False), lines.append)
+        if searched and any(line.startswith("at once") for line in lines):
+            at_once = next(line for line in lines if line.startswith("at once"))
+            assert int(at_once.split()[-1]) <= least, seed
+    assert sum(any(line.startswith("at once: best ") for line in before) for before in searched) > 5
 
 
 def test_errors_claim_only_what_holds_for_any_homes() -> None:
