@@ -65,7 +65,10 @@ def checkpoint_steps(program: Program, target: Target, board: Board | None, aske
     if asked > 0 and not room:
         raise UsageError(f"--checkpoint {asked}: the arena has no room for a block of the store besides the state")
     if asked > 1 and any(page.slots > 1 for page in program.pages):
-        raise UsageError(f"--checkpoint {asked}: some state lives on the store, so every step must be saved: 1, or 0")
+        raise UsageError(
+            f"--checkpoint {asked}: some state lives on the store, so every step must be saved: 1, or 0; solve with "
+            "--state ram to save less often"
+        )
     return asked
 
 

@@ -91,12 +91,21 @@ def windows(networks: ModuleType) -> Any:
     return net.dense(networks.CLASSES)
 
 
+def deep(networks: ModuleType) -> Any:
+    """68 KB of weights, the largest 10 KB."""
+    net = networks.Network("deep", 8).dense(40).relu()
+    for _ in range(9):
+        net.dense(40).relu()
+    return net.dense(networks.CLASSES)
+
+
 @pytest.fixture(scope="session")
 def solve(tmp_path_factory: pytest.TempPathFactory) -> Solve:
     """solve(network, batch, device, budget): made once a session; state lives in RAM unless told otherwise."""
     directory = tmp_path_factory.mktemp("networks")
     networks, done = load_networks(), {}
     networks.NETWORKS["windows"] = lambda: windows(networks)
+    networks.NETWORKS["deep"] = lambda: deep(networks)
 
     def make(network: str, batch: int, device: str, budget: str, state: str = "ram") -> Solved:
         key = (network, batch, device, budget, state)

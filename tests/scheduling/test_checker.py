@@ -28,8 +28,12 @@ from poetc.scheduling import (
     Step,
     TensorSpec,
     Trace,
+    movable_state,
+    on_store,
+    stored_state,
     verify,
 )
+from poetc.solvers._model import Model
 from tests.support.problems import random_actions, random_dag, training_problem
 
 X, W, A, B, G, W1 = range(6)
@@ -288,6 +292,33 @@ def test_final_places(place: str, where: str) -> None:
     extra = PageOut(B) if place == "store" else Compute(RELU)
     good = (*PLAIN[:2], extra, *PLAIN[2:]) if place == "store" else tuple(s for s in PLAIN if s != Free(B))
     check(good, tensors=tuple(tensors))
+
+
+def test_state_on_the_store_is_written_back() -> None:
+    """Without the write of an updated version, or with one of the version before it, a schedule is refused."""
+    refusals = 0
+    for seed in range(30):
+        random = Random(seed)
+        problem = training_problem(random, random.randint(1, 3), paging=True)
+        problem = on_store(problem, {chain[0] for chain in movable_state(problem)})
+        completion = Completer(problem).run(Model(problem).actions(Model(problem).keep_all()))
+        problem = replace(problem, budget_bytes=completion.peak_bytes)
+        steps, energy_pj = list(completion.steps), completion.energy_pj
+        proof = Proof(status=Status.FEASIBLE, objective=energy_pj, bound=0, schedule_class="test")
+        verify(problem, Schedule(solver="test", steps=tuple(steps), proof=proof))
+        for chain in stored_state(problem):
+            if len(chain) == 1:
+                continue
+            first, last = chain[0], chain[-1]
+            saved_pj = problem.tensors[last].page_out_pj
+            without = [s for s in steps if s != PageOut(last)]
+            read = without.index(PageIn(first)) + 1
+            for other, extra_pj in ((without, 0), ([*without[:read], PageOut(first), *without[read:]], saved_pj)):
+                cheaper = replace(proof, objective=energy_pj - saved_pj + extra_pj)
+                with pytest.raises(ScheduleError, match=f"ends without '{problem.tensors[last].name}' on the store"):
+                    verify(problem, Schedule(solver="test", steps=tuple(other), proof=cheaper))
+                refusals += 1
+    assert refusals > 30
 
 
 @pytest.mark.parametrize(

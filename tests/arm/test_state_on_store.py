@@ -1,0 +1,50 @@
+"""Parameters that live on the store (`poetc solve --state store`): the bits of keep-all, and the predicted peak."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from poetc import codegen, outputs
+from poetc.codegen.program import PageOut
+from poetc.errors import UsageError
+from poetc.scheduling import movable_state, stored_state
+from tests.arm.conftest import Solve, Solved, run_host
+
+STEPS = 3
+BOARDS = ["lm3s6965evb", "mps2-an500"]  # the first has an SD card on its SPI bus
+
+
+@pytest.fixture(scope="module")
+def solved(solve: Solve) -> Solved:
+    """More weights than the first board has RAM."""
+    solved = solve("deep", 2, "qemu-lm3s6965evb", "32KiB", "store")
+    state = stored_state(solved.artifact.problem)
+    assert sum(solved.artifact.problem.tensors[chain[0]].size_bytes for chain in state) > 65536
+    return solved
+
+
+@pytest.mark.parametrize("board", BOARDS)
+def test_bits_are_those_of_keep_all_and_the_peak_is_the_predicted_one(
+    board: str, solved: Solved, tmp_path: Path
+) -> None:
+    with codegen.build_host([outputs.keep_all_program(solved.artifact)], solved.values) as model:
+        kept = run_host(model, solved.batches(STEPS))
+    firmware = codegen.build_firmware(solved.program, solved.values, board, tmp_path, memory=solved.memory)
+    run = codegen.execute(firmware, solved.batches(STEPS))
+    assert (run.losses, run.state_sha256) == (kept.losses, kept.state_sha256)
+    assert len(set(run.losses)) == STEPS
+    assert run.arena_bytes == solved.program.high_water_bytes
+    problem = solved.artifact.problem
+    trained = [chain for chain in stored_state(problem) if len(chain) > 1]
+    written = sum(isinstance(i, PageOut) for i in solved.program.instructions)
+    assert trained and not movable_state(problem)
+    assert run.page_outs == STEPS * written >= STEPS * len(trained)
+
+
+def test_checkpoints_of_several_steps_name_the_way_out(solved: Solved, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--checkpoint 2: .* --state ram"):
+        codegen.build_firmware(
+            solved.program, solved.values, "lm3s6965evb", tmp_path, memory=solved.memory, checkpoint=2
+        )
