@@ -1,4 +1,4 @@
-"""convolution_packed.c."""
+"""convolution_packed*.c."""
 
 from __future__ import annotations
 

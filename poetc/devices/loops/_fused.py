@@ -1,4 +1,4 @@
-"""Kernels that do what several did: batch_norm_activation.c, sgd_of.c and its part of convolution_packed.c, cells."""
+"""Kernels that do what several did: batch_norm_activation.c, sgd_of.c, descending gradients of convolutions, cells."""
 
 from __future__ import annotations
 

@@ -1,0 +1,235 @@
+/* The gradient of a convolution's input as matrix products on packed operands (poetc_gemm.h): convolution.c's kernel, faster, with
+ * workspace. */
+#include "poetc_convolution_packed.h"
+#include "poetc_direct_block.h"
+
+static void fill(float *to, int32_t count, float value)
+{
+    int32_t i;
+    for (i = 0; i < count; i++)
+        to[i] = value;
+}
+
+/* to += from */
+static inline void add_to(float *to, const float *from, int32_t count)
+{
+#if defined(POETC_HELIUM)
+    if (count > 0) /* the hardware leaves out the lanes beyond the last */
+        __asm__ volatile("dlstp.32 lr, %2\n"
+                         "1:\tvldrw.u32 q0, [%1], #16\n\tvldrw.u32 q1, [%0]\n\tvadd.f32 q0, q1, q0\n\t"
+                         "vstrw.32 q0, [%0], #16\n\tletp lr, 1b"
+                         : "+r"(to), "+r"(from)
+                         : "r"(count)
+                         : "lr", "q0", "q1", "memory");
+    count = 0;
+#elif POETC_LANES == 1
+    for (; count >= 4; count -= 4) {
+        const float *old = to;
+        POETC_QUAD_A(p);
+        POETC_QUAD_B(q);
+        POETC_LOAD_QUAD(p, from);
+        POETC_LOAD_QUAD(q, old);
+        q0 += p0, q1 += p1, q2 += p2, q3 += p3;
+        POETC_STORE_QUAD(to, q);
+    }
+#else
+    for (; count >= 4; count -= 4, to += 4, from += 4)
+        poetc_f4_store(to, poetc_f4_add(poetc_f4_load(to), poetc_f4_load(from)));
+#endif
+    for (; count > 0; count--)
+        *to++ += *from++;
+}
+
+/* Add rows (c, kh, kw) of products, columns (n, oh, ow), to the pixels that they belong to: rows of the output in ascending
+ * order, taps in ascending order, so that the order of a pixel's sum does not depend on the size of the block. */
+POETC_APART void spread(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows, float *gx)
+{
+    const ptrdiff_t plane = (ptrdiff_t)c->height * c->width, width = (ptrdiff_t)rows * c->output_width;
+    int32_t channel, r, kh, kw, ow;
+    for (channel = 0; channel < channels; channel++) {
+        for (r = 0; r < rows; r++) {
+            const int32_t image = (row + r) / c->output_height, oh = row + r - image * c->output_height;
+            const float *from = products + channel * c->kernel_h * c->kernel_w * width + r * c->output_width;
+            for (kh = 0; kh < c->kernel_h; kh++) {
+                const int32_t ih = oh * c->stride_h - c->pad_top + kh * c->dilation_h;
+                float *to = gx + ((ptrdiff_t)image * c->channels + channel) * plane + (ptrdiff_t)ih * c->width;
+                if (ih < 0 || ih >= c->height) {
+                    from += c->kernel_w * width;
+                    continue;
+                }
+                for (kw = 0; kw < c->kernel_w; kw++, from += width) {
+                    const int32_t offset = kw * c->dilation_w - c->pad_left;
+                    int32_t low, high;
+                    if (c->stride_w == 1) {
+                        low = offset < 0 ? -offset : 0;
+                        high = poetc_min(c->output_width, c->width - offset);
+                        add_to(to + low + offset, from + low, high - low);
+                    } else {
+                        output_range(offset, c->stride_w, c->width, c->output_width, &low, &high);
+                        for (ow = low; ow < high; ow++)
+                            to[ow * c->stride_w + offset] += from[ow];
+                    }
+                }
+            }
+        }
+    }
+}
+
+#if defined(POETC_DIRECT)
+
+typedef int32_t direct_mask __attribute__((vector_size(4 * POETC_LANES)));
+
+/* ConvGradInput with strides of 1: every pixel's products of one tap are a sum over the outputs, which is added to the
+ * pixel, rows of the output in ascending order, taps in ascending order. Adding -0 where a tap has no output changes
+ * nothing. */
+POETC_APART int direct_grad_input(const convolution *c, const float *gy, const float *w, const float *bias, float *gx,
+                                  float *workspace, int32_t size, int32_t depth)
+{
+    const int32_t channels = c->channels / c->group, outputs = c->outputs / c->group, taps = c->kernel_h * c->kernel_w;
+    const int32_t pieces = direct_pieces(c->width), wide = (c->kernel_w - 1) * c->dilation_w;
+    const int32_t row = c->width + wide, reach = (c->kernel_h - 1) * c->dilation_h;
+    const int32_t room = (size - 1 - outputs - DIRECT_LANES) / (outputs * row) - reach;
+    const int32_t held = poetc_min(c->height, room > 2 ? room & ~1 : room); /* rows of gx at a time */
+    int32_t *offset = (int32_t *)workspace;
+    float *strip = workspace + outputs, tile[DIRECT_MOST * DIRECT_LANES], total[DIRECT_MOST * DIRECT_LANES];
+    int32_t group, n, top, ch, rows, at, i, j, k, kh, kw;
+    direct_mask lanes, there[4];
+    if (c->stride_h != 1 || c->stride_w != 1 || held < 1 || outputs > depth || !direct_pays(c->width, channels * 2))
+        return 0;
+    for (i = 0; i < DIRECT_LANES; i++)
+        lanes[i] = i;
+    for (n = 0; n < c->batch; n++) {
+        for (group = 0; group < c->group; group++) {
+            const float *from = gy + ((ptrdiff_t)n * c->outputs + group * outputs) * c->output_height * c->output_width;
+            const float *filters = w + (ptrdiff_t)group * outputs * channels * taps;
+            float *result = gx + ((ptrdiff_t)n * c->channels + group * channels) * c->height * c->width;
+            for (top = POETC_BEGIN(c->share, c->height, 1); top < POETC_END(c->share, c->height, 1); top += held) {
+                const int32_t here = poetc_min(held, POETC_END(c->share, c->height, 1) - top), plane = here + reach;
+                const int32_t first = top + c->pad_top - reach; /* the strip's first row of gy */
+                copy_strip(strip, from, outputs, c->output_height, c->output_width, first, plane, c->pad_left - wide, row);
+                for (k = 0; k < outputs; k++)
+                    offset[k] = k * plane * row;
+                for (ch = 0; ch < channels; ch += rows) {
+                    int vectors;
+                    direct_task t = {NULL, taps, (ptrdiff_t)channels * taps, {0}, offset, outputs, depth, NULL, tile};
+                    rows = direct_shape(channels - ch, &vectors);
+                    for (at = 0; at < here * pieces; at += vectors) {
+                        for (i = 0; i < rows; i++) {
+                            const float begin = bias ? bias[group * channels + ch + i] : 0.0f;
+                            for (j = 0; j < vectors; j++)
+                                poetc_vector_store(total + (i * vectors + j) * DIRECT_LANES, (poetc_vector){0} + begin);
+                        }
+                        for (kh = c->kernel_h - 1; kh >= 0; kh--) {
+                            for (kw = 0; kw < c->kernel_w; kw++) {
+                                int any = 0;
+                                for (j = 0; j < vectors; j++) {
+                                    const int32_t piece = poetc_min(at + j, here * pieces - 1), r = piece / pieces;
+                                    const int32_t left = (piece - r * pieces) * DIRECT_LANES;
+                                    const int32_t oh = top + r + c->pad_top - kh * c->dilation_h;
+                                    const int32_t ow = left + c->pad_left - kw * c->dilation_w;
+                                    const int valid = oh >= 0 && oh < c->output_height;
+                                    any |= valid;
+                                    there[j] = valid ? (lanes + ow >= 0) & (lanes + ow < c->output_width) : lanes < 0;
+                                    t.b[j] = strip + (oh - first) * row + left + wide - kw * c->dilation_w;
+                                }
+                                if (!any)
+                                    continue;
+                                t.a = filters + (ptrdiff_t)ch * taps + kh * c->kernel_w + kw;
+                                direct_run(rows, &t);
+                                for (i = 0; i < rows * vectors; i++) {
+                                    const direct_mask here_too = there[i % vectors];
+                                    const direct_mask nothing = lanes * 0 + INT32_MIN; /* -0 */
+                                    const direct_mask bits = (direct_mask)poetc_vector_load(tile + i * DIRECT_LANES);
+                                    float *sum = total + i * DIRECT_LANES;
+                                    poetc_vector_store(sum, poetc_vector_load(sum) + (poetc_vector)((bits & here_too) |
+                                                                                                    (nothing & ~here_too)));
+                                }
+                            }
+                        }
+                        for (j = 0; j < vectors && at + j < here * pieces; j++) {
+                            const int32_t r = (at + j) / pieces, left = (at + j - r * pieces) * DIRECT_LANES;
+                            float *to = result + ((ptrdiff_t)ch * c->height + top + r) * c->width + left;
+                            for (i = 0; i < rows; i++, to += (ptrdiff_t)c->height * c->width)
+                                poetc_put_piece(to, total + (i * vectors + j) * DIRECT_LANES, 1,
+                                                poetc_min(DIRECT_LANES, c->width - left));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    workspace[size - 1] = 0.0f;
+    return 1;
+}
+
+#else
+#define direct_grad_input(c, gy, w, bias, gx, workspace, size, depth) 0
+#endif
+
+/* As poetc_op_conv_grad_input. Products w' gy of some channels' taps and some rows of the output are made in the workspace
+ * and added to the pixels they belong to. The last ints: as above, the part of the workspace that holds products (floats; 0
+ * for a pointwise convolution, which needs none), and its rows of the output and channels. */
+int poetc_op_conv_grad_input_packed(const poetc_call *call)
+{
+    const convolution c = describe(call);
+    const float *gy = poetc_in(call, 0), *w = poetc_in(call, 1), *bias = c.has_bias ? poetc_in(call, 2) : NULL;
+    float *gx = poetc_out(call, c.has_bias ? 3 : 2), *workspace = POETC_WORKSPACE(call, c.has_bias ? 4 : 3);
+    const int32_t size = call->ints[17], terms = call->ints[18], held = call->ints[19];
+    const int32_t block_rows = call->ints[20], block = call->ints[21];
+    const int32_t pixels = c.output_height * c.output_width, plane = c.height * c.width;
+    const int32_t taps = c.kernel_h * c.kernel_w, channels = c.channels / c.group, outputs = c.outputs / c.group;
+    const int32_t all_rows = c.batch * c.output_height;
+    const poetc_gemm_space space = poetc_gemm_carve(workspace + held, size - held, terms, (outputs + terms - 1) / terms,
+                                                    block_rows * c.output_width, 1);
+    const int pointwise = held == 0;
+    int32_t group, channel, row, column, first, n, i;
+    POETC_THREADED(poetc_op_conv_grad_input_packed, call, CONVOLUTION_WORK(c), size);
+    if (!pointwise && direct_grad_input(&c, gy, w, bias, gx, workspace, size, terms))
+        return POETC_OK;
+    if (!pointwise) {
+        float *to = gx;
+        for (n = 0; n < c.batch; n++)
+            for (i = 0; i < c.channels; i++, to += plane)
+                if (!POETC_SKIPS(c.share, i % channels, channels))
+                    fill(to, plane, bias ? bias[i] : 0.0f);
+    }
+    for (group = 0; group < c.group; group++) {
+        const float *g_gy = gy + (ptrdiff_t)group * outputs * pixels;
+        const float *g_w = w + (ptrdiff_t)group * outputs * channels * taps;
+        float *g_gx = gx + (ptrdiff_t)group * channels * plane;
+        poetc_gemm g;
+        g.a_row = 1, g.a_k = (ptrdiff_t)channels * taps, g.terms = terms, g.a_block = terms * g.a_k;
+        g.column_bias = NULL;
+        g.row_bias = pointwise && bias ? bias + (ptrdiff_t)group * channels : NULL;
+        POETC_ALL_ROWS(g);
+        for (row = 0; row < all_rows; row += block_rows) {
+            const int32_t rows = poetc_min(block_rows, all_rows - row);
+            const int32_t start = row * c.output_width, end = start + rows * c.output_width;
+            const int once = space.columns >= end - start && space.depth >= outputs; /* what is packed serves all channels */
+            for (channel = POETC_BEGIN(c.share, channels, 1); channel < POETC_END(c.share, channels, 1); channel += block) {
+                const int32_t count = poetc_min(block, POETC_END(c.share, channels, 1) - channel);
+                g.rows = count * taps;
+                for (column = start; column < end; column += space.columns) {
+                    g.columns = poetc_min(space.columns, end - column);
+                    if (pointwise) {
+                        g.y = g_gx, g.y_row = plane, g.column = column;
+                        g.segment = pixels, g.segment_step = (ptrdiff_t)c.channels * plane;
+                    } else {
+                        g.y = workspace, g.y_row = end - start, g.column = column - start;
+                        g.segment = end - start, g.segment_step = 0;
+                    }
+                    for (first = 0; first < outputs; first += space.depth) {
+                        g.depth = poetc_min(space.depth, outputs - first);
+                        if (channel == POETC_BEGIN(c.share, channels, 1) || !once)
+                            poetc_pack_planes(&space, g_gy, c.outputs, pixels, first, g.depth, column, g.columns);
+                        g.a = g_w + (first * (ptrdiff_t)channels + channel) * taps, g.accumulate = first > 0;
+                        poetc_gemm_run(&g, &space);
+                    }
+                }
+                if (!pointwise)
+                    spread(&c, workspace, count, row, rows, g_gx + (ptrdiff_t)channel * plane);
+            }
+        }
+    }
+    return POETC_OK;
+}

@@ -1,0 +1,531 @@
+/* The gradient of a convolution's weight as a matrix product on packed operands (poetc_gemm.h), and the step of plain gradient
+ * descent that takes it: convolution.c's kernel, faster, with workspace. */
+#include "poetc_convolution_packed.h"
+#include "poetc_descend.h"
+#include "poetc_direct.h"
+
+/* ConvGradWeight's b: rows (n, oh, ow) [first, first + depth), columns (c, kh, kw) [column, column + columns). */
+#if POETC_GEMM_COLUMNS == 4
+
+/* Four taps: what they read of a row of the output. */
+typedef struct {
+    int32_t offset[4]; /* floats, from where the window would begin without padding */
+    int32_t down[4];   /* rows, likewise */
+    int32_t low[4], length[4]; /* of a row of the output: the pixels whose tap lies on the image, if its row does */
+    int32_t now[4];            /* length, or 0 */
+} four_taps;
+
+/* Pixels [ow, end) of a row of the output, with zeros beside the image. */
+POETC_APART void pack_checked(const four_taps *t, const float *from, int32_t step, int32_t ow, int32_t end, float *to)
+{
+#if defined(POETC_HELIUM)
+    const uint32x4_t offsets = vshlq_n_u32(vld1q_u32((const uint32_t *)t->offset), 2);
+    const uint32x4_t low = vld1q_u32((const uint32_t *)t->low), now = vld1q_u32((const uint32_t *)t->now);
+    for (from += ow * step; ow < end; ow++, from += step, to += 4) {
+        const mve_pred16_t there = vcmphiq_u32(now, vsubq_u32(vdupq_n_u32((uint32_t)ow), low));
+        vst1q_f32(to, vldrwq_gather_offset_z_f32(from, offsets, there));
+    }
+#else
+    int lane;
+    for (from += ow * step; ow < end; ow++, from += step, to += 4) {
+        POETC_UNROLL_4
+        for (lane = 0; lane < 4; lane++)
+            to[lane] = (uint32_t)(ow - t->low[lane]) < (uint32_t)t->now[lane] ? from[t->offset[lane]] : 0.0f;
+    }
+#endif
+}
+
+/* `count` pixels of taps whose columns all lie on the image. */
+POETC_APART void pack_four(const four_taps *t, const float *from, int32_t step, int32_t count, float *to)
+{
+#if defined(POETC_HELIUM)
+    const uint32x4_t offsets = vshlq_n_u32(vld1q_u32((const uint32_t *)t->offset), 2);
+    const mve_pred16_t there = vcmphiq_u32(vld1q_u32((const uint32_t *)t->now), vdupq_n_u32(0));
+    for (; count > 0; count--, from += step, to += 4)
+        vst1q_f32(to, vldrwq_gather_offset_z_f32(from, offsets, there));
+#else
+    static const float zero = 0.0f;
+    const float *p0 = t->now[0] ? from + t->offset[0] : &zero, *p1 = t->now[1] ? from + t->offset[1] : &zero;
+    const float *p2 = t->now[2] ? from + t->offset[2] : &zero, *p3 = t->now[3] ? from + t->offset[3] : &zero;
+    if (step == 1 && t->now[0] && t->now[1] && t->now[2] && t->now[3]) {
+        POETC_UNROLL_4
+        for (; count > 0; count--) {
+            POETC_QUAD_B(q);
+            q0 = *p0++, q1 = *p1++, q2 = *p2++, q3 = *p3++;
+            POETC_STORE_QUAD(to, q);
+        }
+    } else {
+        const ptrdiff_t s0 = t->now[0] ? step : 0, s1 = t->now[1] ? step : 0;
+        const ptrdiff_t s2 = t->now[2] ? step : 0, s3 = t->now[3] ? step : 0;
+        for (; count > 0; count--, p0 += s0, p1 += s1, p2 += s2, p3 += s3, to += 4)
+            to[0] = *p0, to[1] = *p1, to[2] = *p2, to[3] = *p3;
+    }
+#endif
+}
+
+POETC_APART void pack_windows(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
+                         int32_t depth, int32_t column, int32_t columns)
+{
+    const int32_t pixels = c->output_height * c->output_width, per_channel = c->kernel_h * c->kernel_w;
+    const int32_t first_image = first / pixels, first_row = (first - first_image * pixels) / c->output_width;
+    const int32_t first_pixel = first - first_image * pixels - first_row * c->output_width;
+    const int32_t plane = c->height * c->width;
+    int32_t channel = column / per_channel, kh = (column - channel * per_channel) / c->kernel_w, at, lane;
+    int32_t kw = column - channel * per_channel - kh * c->kernel_w;
+    float *to = space->panels;
+    for (at = 0; at < columns; at += 4) {
+        int32_t low = 0, high = c->output_width, top = c->height, bottom = -c->height, left, run;
+        int32_t image = first_image, oh = first_row, ow = first_pixel;
+        four_taps t;
+        for (lane = 0; lane < 4; lane++) {
+            const int32_t down = kh * c->dilation_h - c->pad_top, across = kw * c->dilation_w - c->pad_left;
+            int32_t tap_low, tap_high;
+            t.down[lane] = down, t.offset[lane] = channel * plane + down * c->width + across;
+            output_range(across, c->stride_w, c->width, c->output_width, &tap_low, &tap_high);
+            t.low[lane] = tap_low, t.length[lane] = t.now[lane] = tap_high > tap_low ? tap_high - tap_low : 0;
+#if defined(POETC_SOFT_FLOAT)
+            if (at + lane >= columns) /* zeros take least time */
+                t.length[lane] = t.now[lane] = 0;
+#endif
+            low = tap_low > low ? tap_low : low, high = poetc_min(tap_high, high);
+            top = poetc_min(down, top), bottom = down > bottom ? down : bottom;
+            if (at + lane + 1 >= columns) /* results that nobody reads: again the last tap */
+                continue;
+            if (++kw == c->kernel_w) {
+                kw = 0;
+                if (++kh == c->kernel_h)
+                    kh = 0, channel++;
+            }
+        }
+        for (left = depth; left > 0; left -= run, ow = 0) {
+            const int32_t row = oh * c->stride_h;
+            const float *from = x + image * (ptrdiff_t)c->channels * plane + (ptrdiff_t)row * c->width;
+            const int clipped = row + top < 0 || row + bottom >= c->height;
+            int32_t last, begin, end;
+            run = poetc_min(c->output_width - ow, left), last = ow + run;
+            begin = clip(low, ow, last), end = clip(high, begin, last);
+            if (clipped)
+                for (lane = 0; lane < 4; lane++)
+                    t.now[lane] = (uint32_t)(row + t.down[lane]) < (uint32_t)c->height ? t.length[lane] : 0;
+            if (begin > ow)
+                pack_checked(&t, from, c->stride_w, ow, begin, to);
+            if (end > begin)
+                pack_four(&t, from + begin * c->stride_w, c->stride_w, end - begin, to + 4 * (begin - ow));
+            if (last > end)
+                pack_checked(&t, from, c->stride_w, end, last, to + 4 * (end - ow));
+            if (clipped)
+                for (lane = 0; lane < 4; lane++)
+                    t.now[lane] = t.length[lane];
+            to += 4 * run;
+            if (++oh == c->output_height)
+                oh = 0, image++;
+        }
+    }
+}
+
+#define strip_rows(c, size) ((void)(size), 0)
+#define pack_strips(space, c, x, first, depth, column, columns, strip, held) ((void)(strip))
+
+#else
+
+/* `count` rows of a channel's plane from row `first` on, `columns` columns from `left` on; zeros beside the image. */
+static inline void copy_rows(float *to, const float *plane, const convolution *c, int32_t first, int32_t count, int32_t left,
+                             int32_t columns)
+{
+    const int32_t begin = clip(-left, 0, columns), end = clip(c->width - left, begin, columns);
+    int32_t row;
+    for (row = first; row < first + count; row++, to += columns) {
+        if (row < 0 || row >= c->height) {
+            poetc_put_piece(to, NULL, 1, columns);
+            continue;
+        }
+        poetc_put_piece(to, NULL, 1, begin);
+        poetc_put_piece(to + begin, plane + (ptrdiff_t)row * c->width + left + begin, 1, end - begin);
+        poetc_put_piece(to + end, NULL, 1, columns - end);
+    }
+}
+
+/* Windows of `count` rows of pixels of one channel, from a strip without edges. `to` is the first row's panel row, the first
+ * of the pixels that are wanted is column `ow` of the first row, and there are `pixels` of them. */
+typedef struct {
+    const float *strip;
+    int32_t width; /* of the strip */
+    int32_t ow, pixels;
+} window_strip;
+
+/* `run` taps of a row of the window, side by side. Four at once may spill over the run: into lanes that the next run fills. */
+static inline void put_windows(const convolution *c, const window_strip *s, int32_t kh, int32_t kw, int32_t run,
+                               int spill, float *to)
+{
+    const float *row = s->strip + (ptrdiff_t)kh * c->dilation_h * s->width + kw * c->dilation_w;
+    int32_t ow = s->ow, left = s->pixels, i;
+    for (; left > 0; row += (ptrdiff_t)c->stride_h * s->width, ow = 0) {
+        const float *from = row + ow * c->stride_w;
+        int32_t count = poetc_min(c->output_width - ow, left);
+        left -= count;
+        if (spill) {
+            POETC_UNROLL_4
+            for (; count > 0; count--, from += c->stride_w, to += COLUMNS)
+                poetc_f4_store(to, poetc_f4_load(from));
+        } else if (run == 1) {
+            POETC_UNROLL_4
+            for (; count > 0; count--, from += c->stride_w, to += COLUMNS)
+                to[0] = from[0];
+        } else {
+            for (; count > 0; count--, from += c->stride_w, to += COLUMNS)
+                for (i = 0; i < run; i++)
+                    to[i] = from[i * c->dilation_w];
+        }
+    }
+}
+
+static inline int32_t strip_width(const convolution *c)
+{
+    return (c->output_width - 1) * c->stride_w + (c->kernel_w - 1) * c->dilation_w + 1;
+}
+
+/* Rows of the output whose windows a strip of `size` floats holds. */
+static inline int32_t strip_rows(const convolution *c, int32_t size)
+{
+    const int32_t room = size < 4 ? -1 : (size - 4) / strip_width(c) - (c->kernel_h - 1) * c->dilation_h - 1;
+    return room < 0 ? 0 : room / c->stride_h + 1;
+}
+
+/* By a strip with room for `held` rows of the output: rows of the image with zeros around them. */
+POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
+                             int32_t depth, int32_t column, int32_t columns, float *strip, int32_t held)
+{
+    const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
+    const int32_t reach = (c->kernel_h - 1) * c->dilation_h, width = strip_width(c);
+    window_strip s = {strip, width, 0, 0};
+    int32_t k, at, run;
+    for (k = 0; k < depth; k += s.pixels) {
+        const int32_t image = (first + k) / pixels, pixel = first + k - image * pixels, oh = pixel / c->output_width;
+        int32_t channel = -1;
+        s.ow = pixel - oh * c->output_width;
+        s.pixels = poetc_min(poetc_min(depth - k, pixels - pixel), held * c->output_width - s.ow);
+        for (at = 0; at < columns; at += run) { /* the taps of one row of a window inside one panel */
+            const int32_t here = (column + at) / taps, tap = column + at - here * taps, kh = tap / c->kernel_w;
+            const int32_t kw = tap - kh * c->kernel_w, lane = at % COLUMNS;
+            run = poetc_min(poetc_min(c->kernel_w - kw, columns - at), COLUMNS - lane);
+            if (here != channel) {
+                const int32_t rows = (s.ow + s.pixels + c->output_width - 1) / c->output_width;
+                const float *plane = x + (image * (ptrdiff_t)c->channels + here) * c->height * c->width;
+                channel = here;
+                copy_rows(strip, plane, c, oh * c->stride_h - c->pad_top, (rows - 1) * c->stride_h + reach + 1,
+                          -c->pad_left, width);
+            }
+            put_windows(c, &s, kh, kw, run, c->dilation_w == 1 && run > 1 && run <= 4 && lane + 4 <= COLUMNS,
+                        poetc_gemm_panel(space, at, depth) + (ptrdiff_t)k * COLUMNS + lane);
+        }
+    }
+    for (at = columns; at % COLUMNS; at++)
+        for (k = 0; k < depth; k++)
+            poetc_gemm_panel(space, at, depth)[(ptrdiff_t)k * COLUMNS + at % COLUMNS] = 0.0f;
+}
+
+/* Without one, or where rows are too wide for it. */
+POETC_APART void pack_windows(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
+                              int32_t depth, int32_t column, int32_t columns)
+{
+    const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
+    const ptrdiff_t plane = (ptrdiff_t)c->height * c->width;
+    int32_t at = 0, k, i, j;
+    while (at < columns) { /* the taps of one row of a window inside one panel */
+        const int32_t channel = (column + at) / taps, tap = column + at - channel * taps;
+        const int32_t kh = tap / c->kernel_w, kw = tap - kh * c->kernel_w, lane = at % COLUMNS;
+        const int32_t run = poetc_min(poetc_min(c->kernel_w - kw, columns - at), COLUMNS - lane);
+        const int32_t offset = kw * c->dilation_w - c->pad_left;
+        /* Four at once may spill over the run: into lanes that the next run fills. */
+        const int spill = c->dilation_w == 1 && run < 4 && lane + 4 <= COLUMNS && run > 1;
+        float *to = poetc_gemm_panel(space, at, depth) + lane;
+        int32_t low, high, other, image = first / pixels, pixel = first - image * pixels;
+        int32_t oh = pixel / c->output_width, ow = pixel - oh * c->output_width;
+        output_range(offset, c->stride_w, c->width, c->output_width, &low, &other);
+        output_range(offset + (run - 1) * c->dilation_w, c->stride_w, c->width, c->output_width, &other, &high);
+        for (k = 0; k < depth;) { /* one row of the output */
+            const int32_t end = poetc_min(c->output_width, ow + depth - k);
+            const int32_t ih = oh * c->stride_h - c->pad_top + kh * c->dilation_h;
+            const float *row = x + (image * (ptrdiff_t)c->channels + channel) * plane + (ptrdiff_t)ih * c->width + offset;
+            const int inside = ih >= 0 && ih < c->height;
+            const int last = image == c->batch - 1 && ih == c->height - 1; /* nothing may be read beyond it */
+            k += end - ow;
+            for (; ow < end; ow++, to += COLUMNS) {
+                const float *from = row + (ptrdiff_t)ow * c->stride_w;
+                if (!inside) {
+                    for (i = 0; i < run; i++)
+                        to[i] = 0.0f;
+                } else if (ow >= low && ow < high) {
+                    if (run == 1)
+                        to[0] = from[0];
+                    else if (spill && !last)
+                        poetc_f4_store(to, poetc_f4_load(from));
+                    else
+                        for (i = 0; i < run; i++)
+                            to[i] = from[(ptrdiff_t)i * c->dilation_w];
+                } else {
+                    for (i = 0; i < run; i++) {
+                        const int32_t iw = ow * c->stride_w + offset + i * c->dilation_w;
+                        to[i] = iw >= 0 && iw < c->width ? from[(ptrdiff_t)i * c->dilation_w] : 0.0f;
+                    }
+                }
+            }
+            ow = 0;
+            if (++oh == c->output_height)
+                oh = 0, image++;
+        }
+        at += run;
+    }
+    for (; at % COLUMNS; at++) {
+        float *to = poetc_gemm_panel(space, at, depth) + at % COLUMNS;
+        for (j = 0; j < depth; j++)
+            to[(ptrdiff_t)j * COLUMNS] = 0.0f;
+    }
+}
+
+#endif
+
+#if defined(POETC_DIRECT)
+
+/* LANES outputs for `count` taps: lanes lie along the outputs, a term is a pixel. Pixels are those of rows of gy: `pixels` of
+ * them from column `column` on, in rows of `width`. */
+POETC_INLINE void direct_taps(const int count, const float *gy, const float *x, const int32_t *offset, int32_t pixels,
+                              int32_t column, int32_t width, ptrdiff_t x_row, const ptrdiff_t x_step, float *total, int first)
+{
+    poetc_vector sum[28];
+    int i;
+    _Pragma("GCC unroll 28")
+    for (i = 0; i < count; i++)
+        sum[i] = (poetc_vector){0};
+    while (pixels > 0) {
+        int32_t run = poetc_min(width - column, pixels);
+        const float *from = x + column * x_step;
+        pixels -= run, column = 0, x += x_row;
+        for (; run > 0; run--, from += x_step, gy += DIRECT_LANES) {
+            const poetc_vector v = poetc_vector_load(gy);
+            _Pragma("GCC unroll 28")
+            for (i = 0; i < count; i++)
+                POETC_ADD_SCALED(sum[i], v, from[offset[i]]);
+        }
+    }
+    _Pragma("GCC unroll 28")
+    for (i = 0; i < count; i++, total += DIRECT_LANES)
+        poetc_vector_store(total, first ? sum[i] : poetc_vector_load(total) + sum[i]);
+}
+
+#define DEFINE_TAPS(COUNT)                                                                                             \
+    static void direct_taps_##COUNT(const float *gy, const float *x, const int32_t *offset, int32_t pixels,            \
+                                    int32_t column, int32_t width, ptrdiff_t x_row, ptrdiff_t x_step, float *total,    \
+                                    int first)                                                                         \
+    {                                                                                                                  \
+        direct_taps(COUNT, gy, x, offset, pixels, column, width, x_row, x_step, total, first);                         \
+    }
+DEFINE_TAPS(27)
+DEFINE_TAPS(25)
+DEFINE_TAPS(18)
+DEFINE_TAPS(9)
+DEFINE_TAPS(4)
+DEFINE_TAPS(1)
+#undef DEFINE_TAPS
+
+/* ConvGradWeight for few outputs: gy is transposed, x read where it is or, if padded, from a strip. With a learning rate gw is
+ * the weight, which descends. */
+POETC_APART int direct_grad_weight(const convolution *c, const float *x, const float *gy, float *gw, const float *lr,
+                                   float *workspace, int32_t size, int32_t depth)
+{
+    const int32_t inputs = c->channels / c->group, outputs = c->outputs / c->group, taps = c->kernel_h * c->kernel_w;
+    const int32_t pixels = c->output_height * c->output_width;
+    const int32_t right = (c->output_width - 1) * c->stride_w + (c->kernel_w - 1) * c->dilation_w + 1 - c->pad_left;
+    const int32_t reach = (c->kernel_h - 1) * c->dilation_h, bottom = (c->output_height - 1) * c->stride_h + reach + 1 - c->pad_top;
+    const int padded = c->pad_top > 0 || c->pad_left > 0 || right > c->width || bottom > c->height;
+    const int32_t row = padded ? right + c->pad_left : c->width;
+    /* rows of gy that a block of terms may touch, and the rows of x that they reach */
+    const int32_t touched = poetc_min(c->output_height, (depth + c->output_width - 2) / c->output_width + 1);
+    const int32_t strip_rows = (touched - 1) * c->stride_h + reach + 1;
+    const int32_t plane = padded ? strip_rows * row : c->height * c->width;
+    const int32_t fixed = 1 + depth * DIRECT_LANES + (padded ? DIRECT_LANES : 0);
+    /* channels at a time: their strip, sums and offsets */
+    const int32_t each = (padded ? plane : 0) + taps * (DIRECT_LANES + 1);
+    const int32_t held = size > fixed ? poetc_min(inputs, (size - fixed) / each) : 0;
+    int32_t *offset = (int32_t *)workspace;
+    int32_t group, out, channel, n, first, tap, i, j, k;
+    if (held < 1 || outputs > 32)
+        return 0;
+    for (group = 0; group < c->group; group++) {
+        for (out = 0; out < outputs; out += DIRECT_LANES) {
+            const int32_t count = poetc_min(DIRECT_LANES, outputs - out);
+            for (channel = POETC_BEGIN(c->share, inputs, 1); channel < POETC_END(c->share, inputs, 1); channel += held) {
+                const int32_t here = poetc_min(held, POETC_END(c->share, inputs, 1) - channel), all = here * taps;
+                float *total = workspace + all, *turned = total + all * DIRECT_LANES;
+                float *strip = turned + depth * DIRECT_LANES;
+                float *to = gw + ((ptrdiff_t)(group * outputs + out) * inputs + channel) * taps;
+                for (k = 0; k < all; k++) {
+                    const int32_t ch = k / taps, kh = (k - ch * taps) / c->kernel_w, kw = k - ch * taps - kh * c->kernel_w;
+                    offset[k] = ch * plane + kh * c->dilation_h * row + kw * c->dilation_w;
+                }
+                for (n = 0; n < c->batch; n++) {
+                    const float *image = x + ((ptrdiff_t)n * c->channels + group * inputs + channel) * c->height * c->width;
+                    const float *g = gy + ((ptrdiff_t)n * c->outputs + group * outputs + out) * pixels;
+                    for (first = 0; first < pixels; first += depth) {
+                        const int32_t terms = poetc_min(depth, pixels - first), oh = first / c->output_width;
+                        const int32_t ow = first - oh * c->output_width;
+                        const float *from = image + (ptrdiff_t)oh * c->stride_h * row;
+                        for (k = 0; k + 4 <= terms; k += 4) {
+                            for (i = 0; i + 4 <= count; i += 4) {
+                                const float *q = g + (ptrdiff_t)i * pixels + first + k;
+                                poetc_f4 r0 = poetc_f4_load(q), r1 = poetc_f4_load(q + pixels);
+                                poetc_f4 r2 = poetc_f4_load(q + 2 * pixels), r3 = poetc_f4_load(q + 3 * pixels);
+                                float *at = turned + k * DIRECT_LANES + i;
+                                poetc_f4_transpose(&r0, &r1, &r2, &r3);
+                                poetc_f4_store(at, r0);
+                                poetc_f4_store(at + DIRECT_LANES, r1);
+                                poetc_f4_store(at + 2 * DIRECT_LANES, r2);
+                                poetc_f4_store(at + 3 * DIRECT_LANES, r3);
+                            }
+                            for (; i < count; i++)
+                                for (j = k; j < k + 4; j++)
+                                    turned[j * DIRECT_LANES + i] = g[(ptrdiff_t)i * pixels + first + j];
+                            for (; i < DIRECT_LANES; i++)
+                                for (j = k; j < k + 4; j++)
+                                    turned[j * DIRECT_LANES + i] = 0.0f;
+                        }
+                        for (; k < terms; k++)
+                            for (i = 0; i < DIRECT_LANES; i++)
+                                turned[k * DIRECT_LANES + i] = i < count ? g[(ptrdiff_t)i * pixels + first + k] : 0.0f;
+                        if (padded) {
+                            copy_strip(strip, image, here, c->height, c->width, oh * c->stride_h - c->pad_top, strip_rows,
+                                       -c->pad_left, row);
+                            from = strip;
+                        }
+                        for (tap = 0; tap < all;) {
+                            const int32_t left = all - tap;
+                            float *sums = total + tap * DIRECT_LANES;
+                            const ptrdiff_t x_row = (ptrdiff_t)c->stride_h * row;
+                            const int begin = n == 0 && first == 0;
+#define TAKE_TAPS(COUNT)                                                                                               \
+    (direct_taps_##COUNT(turned, from, offset + tap, terms, ow, c->output_width, x_row, c->stride_w, sums, begin),     \
+     tap += COUNT)
+                            if (left >= 27 && taps % 25)
+                                TAKE_TAPS(27);
+                            else if (left >= 25)
+                                TAKE_TAPS(25);
+                            else if (left >= 18)
+                                TAKE_TAPS(18);
+                            else if (left >= 9)
+                                TAKE_TAPS(9);
+                            else if (left >= 4)
+                                TAKE_TAPS(4);
+                            else
+                                TAKE_TAPS(1);
+#undef TAKE_TAPS
+                        }
+                    }
+                }
+                for (i = 0; i < count; i++, to += (ptrdiff_t)inputs * taps) {
+                    for (k = 0; k < all; k++) {
+                        if (lr)
+                            to[k] -= total[k * DIRECT_LANES + i] * *lr;
+                        else
+                            to[k] = total[k * DIRECT_LANES + i];
+                    }
+                }
+            }
+        }
+    }
+    workspace[size - 1] = 0.0f;
+    return 1;
+}
+
+#else
+#define direct_grad_weight(c, x, gy, gw, lr, workspace, size, depth) 0
+#endif
+
+/* What the weight's gradient multiplies gy by: columns from number `column` on, pixels from number `first` of image n on; or
+ * whole small images. */
+POETC_APART void pack_taps(const poetc_gemm_space *space, const convolution *c, const float *image, int32_t n, int32_t first,
+                           const poetc_gemm *g, int32_t column, float *strip, int32_t size)
+{
+    const int32_t pixels = c->output_height * c->output_width;
+    int32_t k, held = 0;
+    if (is_pointwise(c)) {
+        const float *from = image + ((ptrdiff_t)n * c->channels + column) * pixels + first;
+        for (k = 0; k < g->depth; k += pixels, from += (ptrdiff_t)c->channels * pixels)
+            poetc_gemm_pack_transposed(space, from, pixels, k, poetc_min(pixels, g->depth - k), g->depth, g->columns);
+        return;
+    }
+    held = strip_rows(c, size);
+    if (held > 0)
+        pack_strips(space, c, image, n * pixels + first, g->depth, column, g->columns, strip, held);
+    else
+        pack_windows(space, c, image, n * pixels + first, g->depth, column, g->columns);
+}
+
+/* The gradient of the weights; or, if there is a learning rate, the weights in `to` moved by it: then a strip of results of
+ * all outputs, in the workspace, is all that is held of it. Sums go over the pixels of all images, block after block; a block
+ * never crosses from one image to the next. */
+static void grad_weight(const poetc_call *call, const float *x, const float *gy, float *to, float *workspace, const float *lr)
+{
+    const convolution c = describe(call);
+    const int32_t pixels = c.output_height * c.output_width, inputs = c.channels / c.group;
+    const int32_t outputs = c.outputs / c.group, taps = c.kernel_h * c.kernel_w, width = inputs * taps;
+    const int32_t terms = call->ints[18], blocks = (pixels + terms - 1) / terms;
+    const int32_t strip = call->ints[19], size = call->ints[17] - strip;
+    poetc_gemm_space space = poetc_gemm_carve(workspace, size, terms, blocks > 1 ? blocks : c.batch, width, 0);
+    const int32_t images = blocks > 1 ? 1 : space.depth / terms; /* at once: small ones, one a block */
+    int32_t group, column, first, n, o;
+    POETC_SPLIT(split, c.share, 1, outputs, width)
+    workspace[call->ints[17] - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
+    if (lr) /* as many as a strip holds */
+        space.columns = poetc_min(space.columns, (call->ints[20] - call->ints[17]) / outputs / COLUMNS * COLUMNS);
+    if (!is_pointwise(&c) && direct_grad_weight(&c, x, gy, to, lr, workspace, call->ints[17], terms))
+        return;
+    for (group = 0; group < c.group; group++) {
+        const float *image = x + (ptrdiff_t)group * inputs * c.height * c.width;
+        float *part = to + (ptrdiff_t)group * outputs * width;
+        poetc_gemm g;
+        g.rows = outputs, g.a_row = pixels, g.a_k = 1, g.terms = terms;
+        g.a_block = blocks > 1 ? terms : (ptrdiff_t)c.outputs * pixels;
+        g.row_bias = g.column_bias = NULL;
+        g.y = lr ? workspace + call->ints[17] : part;
+        g.y_row = lr ? space.columns : width;
+        g.segment = width, g.segment_step = 0;
+        POETC_SPLIT_ROWS(g, split);
+        for (column = POETC_BEGIN(split.columns, width, COLUMNS); column < POETC_END(split.columns, width, COLUMNS);
+             column += space.columns) {
+            g.column = lr ? 0 : column;
+            g.columns = poetc_min(space.columns, POETC_END(split.columns, width, COLUMNS) - column);
+            for (n = 0; n < c.batch; n += images) {
+                for (first = 0; first < pixels; first += space.depth) {
+                    const int32_t here = poetc_min(images, c.batch - n);
+                    g.depth = here > 1 ? here * pixels : poetc_min(space.depth, pixels - first);
+                    pack_taps(&space, &c, image, n, first, &g, column, workspace + size, strip);
+                    g.a = gy + ((ptrdiff_t)n * c.outputs + (ptrdiff_t)group * outputs) * pixels + first;
+                    g.accumulate = n > 0 || first > 0;
+                    poetc_gemm_run(&g, &space);
+                }
+            }
+            for (o = POETC_BEGIN(split.rows, outputs, POETC_GEMM_ROWS);
+                 lr && o < POETC_END(split.rows, outputs, POETC_GEMM_ROWS); o++)
+                poetc_descend(part + (ptrdiff_t)o * width + column, g.y + (ptrdiff_t)o * g.y_row, *lr, g.columns);
+        }
+    }
+}
+
+/* As poetc_op_conv_grad_weight; the last ints as above, and the floats of the workspace that hold a strip of an image. */
+int poetc_op_conv_grad_weight_packed(const poetc_call *call)
+{
+    POETC_THREADED(poetc_op_conv_grad_weight_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[17]);
+    grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, 2), POETC_WORKSPACE(call, 3), NULL);
+    return POETC_OK;
+}
+
+/* w, x, gy, lr -> w. ints: as above, and the floats of the workspace with the strip. */
+int poetc_op_conv_grad_weight_sgd_packed(const poetc_call *call);
+int poetc_op_conv_grad_weight_sgd_packed(const poetc_call *call)
+{
+    float *workspace = POETC_WORKSPACE(call, 5);
+    POETC_THREADED(poetc_op_conv_grad_weight_sgd_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[20]);
+    workspace[call->ints[20] - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
+    grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, 4), workspace, poetc_in(call, 3));
+    return POETC_OK;
+}

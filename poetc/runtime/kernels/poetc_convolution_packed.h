@@ -1,0 +1,26 @@
+/* What the packing kernels of convolution share. */
+#ifndef POETC_CONVOLUTION_PACKED_H
+#define POETC_CONVOLUTION_PACKED_H
+
+#include "poetc_convolution.h"
+#include "poetc_gemm.h"
+
+#define COLUMNS POETC_GEMM_COLUMNS
+
+static inline int is_pointwise(const convolution *c)
+{
+    return c->kernel_h * c->kernel_w == 1 && c->stride_h == 1 && c->stride_w == 1 &&
+           c->output_height * c->output_width == c->height * c->width;
+}
+
+static inline int32_t clip(int32_t x, int32_t low, int32_t high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+/* Rows (channels) [first, first + depth) of planes of `pixels`, `channels` of them an image, and columns (n, oh, ow)
+ * [column, column + columns), into panels. */
+void poetc_pack_planes(const poetc_gemm_space *space, const float *from, int32_t channels, int32_t pixels, int32_t first,
+                       int32_t depth, int32_t column, int32_t columns);
+
+#endif
