@@ -14,8 +14,8 @@ from poetc.codegen._check import ProgramError, check_program
 from poetc.codegen._image import constants_image, initial_pages, state_image
 from poetc.codegen.program import Binding, Call, Operand, PageIn, PageOut, PageSource, Program, Space
 from poetc.errors import UsageError
-from poetc.graph import Array, TensorType, Value
-from poetc.ops import Bound, spec
+from poetc.graph import Array, Value
+from poetc.ops import Bound, Use, sample, spec
 from poetc.ops.sgd_of import SgdOf
 
 POISON = 0xFF  # every float made of it is a NaN: reading what nobody wrote cannot go unnoticed
@@ -177,28 +177,9 @@ def interpret(program: Program, values: Mapping[str, Value]) -> Interpreter:
 
 def sample_inputs(program: Program, seed: int = 0) -> dict[str, Array]:
     """Inputs and target made up from `seed`: normal floats; integers that are in range wherever they are an index."""
-    random = np.random.Generator(np.random.PCG64(seed))
-    inputs: dict[str, Array] = {}
-    for binding in all_inputs(program):
-        type = binding.operand.type
-        if type.dtype.numpy == np.float32:
-            inputs[binding.name] = random.standard_normal(type.shape).astype(np.float32)
-        else:
-            limit = _index_limit(program, binding.name)
-            inputs[binding.name] = random.integers(0, limit, type.shape).astype(type.dtype.numpy)
-    return inputs
-
-
-def _index_limit(program: Program, tensor: str) -> int:
-    """One more than the largest index that is in range wherever `tensor`, or a slice of it, is used as one."""
-    limits = [2]
-    slices = {tensor}  # a micro-batch reads its part
-    for call in program.instructions:
-        if isinstance(call, Call) and call.kind == "Slice" and call.inputs[0].tensor in slices:
-            slices.add(call.outputs[0].tensor)
-        if isinstance(call, Call) and len(call.inputs) >= 2 and call.inputs[1].tensor in slices:
-            table: TensorType = call.inputs[0].type
-            axis = call.attributes.get("axis", 1 if call.kind.startswith("CrossEntropy") else 0)
-            if call.kind.startswith(("CrossEntropy", "Gather")) and isinstance(axis, int) and table.shape:
-                limits.append(table.shape[axis])
-    return min(limits[1:], default=2)
+    calls = [call for call in program.instructions if isinstance(call, Call) and call.inputs]
+    uses = [
+        Use(c.kind, c.attributes, [o.tensor for o in c.inputs], [o.tensor for o in c.outputs], c.inputs[0].type)
+        for c in calls
+    ]
+    return sample({binding.name: binding.operand.type for binding in all_inputs(program)}, uses, seed)

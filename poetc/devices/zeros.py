@@ -1,34 +1,52 @@
-"""How many zeros there are among the elements of a tensor, as far as the graph tells.
+"""How many zeros there are among the elements of a tensor.
 
-A library that multiplies and adds floats for a processor without an FPU is done soon where a factor is zero: after a
-ReLU every other one is. Shares are guesses for data around zero.
+A library that multiplies and adds floats for a processor without an FPU is done soon where a number is zero. How many
+are depends on weights and data (a ReLU's outputs, dead units, batch norms of one sample, whose gradients vanish), so
+the step is computed once in numpy: with the weights that the model has, on inputs that are made up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
 from math import prod
 
-from poetc.graph import Graph, Operator, Tensor
-from poetc.ops import spec
+import numpy as np
 
-_HALF = {"Relu", "HardSwish"}
-_HALF_GRAD = {"ReluGrad", "ClipGrad", "HardSwishGrad", "HardSigmoidGrad"}
-_SAME = {"Reshape", "Transpose", "Slice", "Split", "Concat", "Expand", "Tile", "Squeeze", "Unsqueeze", "Flatten"}
-_SAME |= {"Neg", "Abs", "Sqrt", "Sign"}
-_PRODUCT = {"Mul", "Where", "Mask", "MaskNot", "DropoutGrad", "LeakyReluGrad", "TanhGrad", "SigmoidGrad", "GeluGrad"}
-_PRODUCT |= {"MaximumGrad", "SiluGrad", "EluGrad"}
-_SPREAD = {"MaxPoolGrad", "SliceGrad", "Pad", "GatherGrad", "GatherElementsGrad", "GatherNDGrad"}
+from poetc.graph import Array, DType, Graph, Operator, TrainingGraph, materialize
+from poetc.ops import Use, bind, sample, spec, view_roots
+
+MOST_MACS = 1 << 31  # some seconds in numpy, minutes on such a processor
+_DIGITS = 2  # of a share: further ones may depend on the order in which numpy adds
 
 
 def zero_shares(graph: Graph) -> dict[str, float]:
-    """By tensor, those without zeros left out."""
+    """By tensor, those without zeros left out. Beyond MOST_MACS nothing is said."""
+    bounds = {op.name: bind(op, graph.tensors) for op in graph.operators}
+    if sum(spec(op.kind).work(bounds[op.name]).macs for op in graph.operators) > MOST_MACS:
+        return {}
+    arrays: dict[str, Array] = {}
     shares: dict[str, float] = {}
-    for op in graph.operators:
-        share = _share(op, graph.tensors, [shares.get(t, 0.0) for t in op.inputs])
-        if share > 0:
-            shares |= dict.fromkeys(op.outputs, share)
-    return shares
+
+    def keep(name: str, array: Array) -> None:
+        arrays[name] = array
+        if graph.tensors[name].type.dtype is DType.F32 and array.size:
+            shares[name] = round(1 - int(np.count_nonzero(array)) / array.size, _DIGITS)
+
+    for name, value in graph.values.items():
+        keep(name, np.asarray(materialize(value, graph.tensors[name].type)))
+    for name, array in _inputs(graph).items():
+        keep(name, array)
+    left = Counter(t for op in graph.operators for t in op.inputs)
+    with np.errstate(all="ignore"):
+        for op in graph.operators:
+            results = spec(op.kind).evaluate(bounds[op.name], [arrays[t] for t in op.inputs])
+            for name, result in zip(op.outputs, results, strict=True):
+                keep(name, np.asarray(result, graph.tensors[name].type.dtype.numpy))
+            left.subtract(op.inputs)
+            for name in {*op.inputs, *op.outputs}:
+                if not left[name]:
+                    del arrays[name]
+    return {name: share for name, share in shares.items() if share > 0}
 
 
 def zero_factors(op: Operator, shares: dict[str, float]) -> float:
@@ -36,28 +54,12 @@ def zero_factors(op: Operator, shares: dict[str, float]) -> float:
     return 1 - prod(1 - shares.get(t, 0.0) for t in op.inputs)
 
 
-def _share(op: Operator, tensors: Mapping[str, Tensor], inputs: list[float]) -> float:
-    if op.kind in _HALF or (op.kind == "Clip" and float(str(op.attributes.get("min", "-1"))) == 0.0):
-        return 0.5 + inputs[0] / 2
-    if op.attributes.get("activation") in ("Relu", "Clip", "HardSwish") and op.kind.endswith("Activation"):
-        return 0.5
-    if op.kind in _HALF_GRAD:
-        return 1 - 0.5 * (1 - inputs[-1])
-    if op.kind in _SAME or spec(op.kind).is_view:
-        return sum(inputs) / max(1, len(inputs))
-    if op.kind in _PRODUCT:
-        return 1 - prod(1 - z for z in inputs)
-    if op.kind in _SPREAD:
-        moved = tensors[op.inputs[-1]].type.elements / max(1, tensors[op.outputs[0]].type.elements)
-        return max(0.0, 1 - moved * (1 - inputs[-1]))
-    if op.kind == "Dropout":
-        ratio = op.attributes.get("ratio", 0.0)
-        return 1 - (1 - inputs[0]) * (1 - (ratio if isinstance(ratio, float) else 0.0))
-    if op.kind == "MaxPool":
-        window = tensors[op.inputs[0]].type.elements / max(1, tensors[op.outputs[0]].type.elements)
-        return float(inputs[0] ** window)
-    if op.kind == "MatMul" and tensors[op.inputs[0]].type.elements * tensors[op.inputs[1]].type.elements == (
-        tensors[op.outputs[0]].type.elements
-    ):
-        return 1 - prod(1 - z for z in inputs[:2])  # an outer product
-    return 0.0
+def _inputs(graph: Graph) -> dict[str, Array]:
+    roots = view_roots(graph)
+    uses = [
+        Use(op.kind, op.attributes, [roots[t] for t in op.inputs], op.outputs, graph.tensors[op.inputs[0]].type)
+        for op in graph.operators
+        if op.inputs and not spec(op.kind).is_view
+    ]
+    target = (graph.target,) if isinstance(graph, TrainingGraph) and graph.target else ()
+    return sample({name: graph.tensors[name].type for name in (*graph.inputs, *target)}, uses, seed=0)

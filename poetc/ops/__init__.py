@@ -2,6 +2,20 @@
 
 from poetc.ops._builder import Builder
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, bind, register, registry, spec
+from poetc.ops._samples import Use, sample
 from poetc.ops._views import view_roots
 
-__all__ = ["Bound", "Builder", "Kernel", "OpSpec", "Work", "bind", "register", "registry", "spec", "view_roots"]
+__all__ = [
+    "Bound",
+    "Builder",
+    "Kernel",
+    "OpSpec",
+    "Use",
+    "Work",
+    "bind",
+    "register",
+    "registry",
+    "sample",
+    "spec",
+    "view_roots",
+]
