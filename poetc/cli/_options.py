@@ -29,10 +29,12 @@ def stacked(*decorators: Decorator) -> Decorator:
 
 
 def complete_device(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of devices; files where none begins so."""
     del context, parameter
     from poetc.devices import list_profiles
 
-    return [CompletionItem(name) for name in list_profiles() if name.startswith(incomplete)]
+    names = [CompletionItem(name) for name in list_profiles() if name.startswith(incomplete)]
+    return names or [CompletionItem(incomplete, type="file")]
 
 
 def _complete_solver(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from poetc.cli import _options
 from poetc.cli._console import Console
@@ -146,6 +147,13 @@ def _ask(options: dict[str, Any]) -> None:
             options[name] = None if answer == default else answer
 
 
+def _complete_target(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    del context, parameter
+    from poetc.codegen import BOARDS
+
+    return [CompletionItem(name) for name in ("host", *BOARDS) if name.startswith(incomplete)]
+
+
 @profile.command(
     epilog="Example:\n\n  poetc profile bench --target host -o host.csv && poetc profile fit host.csv -o my-host.yaml"
 )
@@ -154,6 +162,7 @@ def _ask(options: dict[str, Any]) -> None:
     default="host",
     show_default=True,
     metavar="host|BOARD",
+    shell_complete=_complete_target,
     help="This machine, or an emulated board of `poetc run`, where instructions are counted.",
 )
 @click.option("--model", "models", multiple=True, type=_options.FILE, metavar="MODEL", help="Measure this model too.")

@@ -21,7 +21,16 @@ Examples:
 
 @click.command(short_help="Solve models x devices x budgets in parallel, resumable.", epilog=EPILOG)
 @click.argument("models", metavar="MODEL...", type=_options.FILE, nargs=-1, required=True)
-@click.option("-d", "--device", "devices", multiple=True, default=("host",), metavar="NAME|FILE", help="Repeatable.")
+@click.option(
+    "-d",
+    "--device",
+    "devices",
+    multiple=True,
+    default=("host",),
+    metavar="NAME|FILE",
+    shell_complete=_options.complete_device,
+    help="Repeatable.",
+)
 @click.option("-b", "--budget", "budgets", multiple=True, metavar="SIZE", help="Repeatable; default: the device's RAM.")
 @_solving.problem_options
 @click.option("-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Processes. Default: one a core.")
