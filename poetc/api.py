@@ -47,9 +47,16 @@ def open_solution(directory: str | Path) -> Solution:
     return Solution(artifact.read(Path(directory)))
 
 
-def list_devices() -> dict[str, DeviceProfile]:
+class Devices(dict[str, DeviceProfile]):
+    """Profiles by name."""
+
+    def _repr_html_(self) -> str:
+        return _table("devices", [(name, f"{p.title}: {format_bytes(p.ram_bytes)} RAM") for name, p in self.items()])
+
+
+def list_devices() -> Devices:
     """The profiles that come with poetc, by name."""
-    return {name: load_profile(name) for name in list_profiles()}
+    return Devices((name, load_profile(name)) for name in list_profiles())
 
 
 class _Solvable:
@@ -259,9 +266,11 @@ def _memory_bar(solution: Solution) -> str:
     """Peak and budget against keep-all, as one bar."""
     whole = max(int(solution.summary["keep_all_peak_bytes"]), solution.problem.budget_bytes, 1)
     peak, budget = (round(400 * n / whole, 1) for n in (solution.peak_bytes, solution.problem.budget_bytes))
+    legend = "blue: peak; red: budget; grey: up to what keeping everything takes"
     return (
-        '<svg width="400" height="14" role="img" aria-label="peak and budget against keep-all">'
+        f'<svg width="400" height="14" role="img" aria-label="{legend}"><title>{legend}</title>'
         '<rect width="400" height="14" fill="#ddd"/>'
         f'<rect width="{peak}" height="14" fill="#4a7ebb"/>'
         f'<rect x="{min(budget, 398)}" width="2" height="14" fill="#c0392b"/></svg>'
+        f"<div><small>{legend}</small></div>"
     )

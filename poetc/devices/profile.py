@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from poetc.devices.units import format_bytes
+
 SourceKind = Literal["measured", "datasheet", "published", "derived", "estimated"]
 
 
@@ -112,6 +114,9 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     power: Power
     stores: dict[str, Store] = {}
     default_store: str = ""  # the one that paging uses; empty if there is none
+
+    def __repr__(self) -> str:
+        return f"<device {self.name}: {self.title}; {format_bytes(self.ram_bytes)} RAM>"
 
     @property
     def ram_bytes(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,10 @@ class Difference:
     """`sentences` is empty if the schedules do the same; `document` is what `--json` prints."""
 
     sentences: tuple[str, ...]
-    document: Mapping[str, Any]
+    document: Mapping[str, Any] = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.text
 
     @property
     def text(self) -> str:

@@ -56,7 +56,8 @@ def test_solve(solution: poetc.Solution) -> None:
 def test_a_solution_shows_itself(solution: poetc.Solution) -> None:
     assert "stm32f746" in repr(solution)
     page = ElementTree.fromstring(f"<div>{solution._repr_html_()}</div>")
-    assert [child.tag for child in page] == ["table", "svg"]
+    assert [child.tag for child in page] == ["table", "svg", "div"]
+    assert "red: budget" in "".join(page.itertext())
     assert "energy (modelled)" in [cell.text for cell in page.iter("th")]
 
 
@@ -66,6 +67,7 @@ def test_save_open_emit(solution: poetc.Solution, tmp_path: Path) -> None:
     assert again.schedule == solution.schedule
     assert again.plan == solution.plan
     assert not solution.diff(again).sentences
+    assert str(solution.diff(again)) == "The schedules do the same."
     emitted = again.emit(tmp_path / "src", target="host")
     assert emitted["train_arena_bytes"] == solution.plan.arena_bytes
     assert (tmp_path / "src" / "Makefile").exists()
@@ -92,3 +94,7 @@ def test_devices() -> None:
     devices = poetc.list_devices()
     assert devices["stm32f746"].ram_bytes == 327_680
     assert len(devices) >= 16
+    # In a notebook each is one line, not hundreds of numbers with their sources.
+    assert repr(devices["stm32f746"]).startswith("<device stm32f746: ")
+    assert all(len(repr(device)) < 160 for device in devices.values())
+    assert len(list(ElementTree.fromstring(devices._repr_html_()).iter("tr"))) == len(devices)
