@@ -20,6 +20,14 @@ Examples:
 @click.command(short_help="Recompute a lock file; fail when a schedule got worse.", epilog=EPILOG)
 @click.argument("path", metavar="[FILE]", type=_options.FILE, default=Path("poetc.lock"))
 @click.option("--tolerance", default="0.1%", show_default=True, metavar="PERCENT", help="Of the cost, and of the gap.")
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=1),
+    default=4.0,
+    show_default=True,
+    metavar="FACTOR",
+    help="An entry that would fail is first solved again with so many times its time limit; 1: it is not.",
+)
 @click.option("--entry", "names", multiple=True, metavar="NAME", help="Only this entry; may be repeated.")
 @click.option("--junit", type=_options.FILE, metavar="FILE.xml", help="Also write a JUnit report.")
 @click.option(
@@ -31,6 +39,7 @@ Examples:
 def check(
     path: Path,
     tolerance: str,
+    patience: float,
     names: tuple[str, ...],
     junit: Path | None,
     github: bool | None,
@@ -41,7 +50,7 @@ def check(
     """Solve every entry of a lock file again, and compare.
 
     Exit code 1 when a schedule got worse than the tolerance, a budget no longer fits, or a proof is lost; never because
-    of a tie between schedules.
+    of a tie between schedules, nor where the time limit stopped the solver and nothing changed.
     """
     from poetc import locking
     from poetc.files import write_text
@@ -49,7 +58,7 @@ def check(
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     fraction = locking.parse_tolerance(tolerance)
     with console.progress(str(path)) as progress:
-        report = locking.check(path, tolerance=fraction, names=names, progress=progress)
+        report = locking.check(path, tolerance=fraction, patience=patience, names=names, progress=progress)
     if junit is not None:
         write_text(junit, locking.junit(report))
     if github if github is not None else os.environ.get("GITHUB_ACTIONS") == "true":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def github(report: Report) -> str:
     lines = []
     for comparison in report.comparisons:
         for finding in comparison.findings:
-            level = "error" if finding.fails else "notice"
+            level = "error" if finding.fails else "warning" if finding.rule == "time" else "notice"
             properties = f"file={_property(report.path)},line={comparison.line}"
             title = _property(f"{comparison.locked.name}: {finding.rule}")
             lines.append(f"::{level} {properties},title={title}::{_data(finding.message)}")
@@ -83,7 +84,14 @@ def entry_text(entry: Entry, path: Path) -> str:
     """What `poetc lock` says."""
     result = entry.result
     cost = format_pj(result.energy_pj)
-    return (
+    said = (
         f"{entry.name}: {result.status}, {cost} (gap {result.gap:.3%}), {format_bytes(result.ram_bytes)} of"
         f" {format_bytes(result.budget_bytes)}\nrecorded in  {path}"
     )
+    if result.status == "limit":
+        reached = math.ceil(100 * result.gap + 0.1) / 100
+        said += (
+            "\nThe time limit stopped it, so that a slower machine may find less: --gap"
+            f" {reached:.2g} would end by itself, or give more --time-limit."
+        )
+    return said

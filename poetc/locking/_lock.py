@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import os
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+import poetc.solvers
 from poetc import pipeline
 from poetc.artifact import Artifact
 from poetc.devices import load_profile, profile_to_dict
@@ -37,9 +39,13 @@ def lock(request: SolveRequest, path: Path, name: str = "", progress: Progress =
     return entry
 
 
-def solve_entry(name: str, options: Options, folder: Path, progress: Progress = _silent) -> tuple[Entry, Artifact]:
-    """Solve what `options` ask for, paths being relative to `folder`."""
-    solved = pipeline.solve(request_of(options, folder), progress)
+def solve_entry(
+    name: str, options: Options, folder: Path, progress: Progress = _silent, *, patience: float = 1.0
+) -> tuple[Entry, Artifact]:
+    """Solve what `options` ask for in `patience` times their time, paths being relative to `folder`."""
+    request = request_of(options, folder)
+    limited = replace(request.options, time_limit_s=patience * options.time_limit_s)
+    solved = pipeline.solve(replace(request, options=limited), progress)
     return _entry(name, options, solved, folder), solved
 
 
@@ -146,12 +152,22 @@ def _entry(name: str, options: Options, solved: Artifact, folder: Path) -> Entry
                 )
             },
         ),
-        versions={package: _version(package) for package in ("highspy", "poetc")},
+        versions={"code": _code(), **{package: _version(package) for package in ("highspy", "poetc")}},
     )
 
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+@functools.cache
+def _code() -> str:
+    """What tells apart two states of poetc that have one version: a hash of all its Python."""
+    hashed = hashlib.sha256()
+    for folder in (*poetc.__path__, *poetc.solvers.__path__):
+        for path in sorted(Path(folder).rglob("*.py")):
+            hashed.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return hashed.hexdigest()[:16]
 
 
 def _version(package: str) -> str:

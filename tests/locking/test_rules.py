@@ -10,8 +10,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from poetc.errors import CheckFailed, UsageError
-from poetc.locking import Comparison, Entry, LockFile, Options, Report, compare, github, junit, read, text, write
+from poetc.errors import CheckFailed, InfeasibleError, UsageError
+from poetc.locking import (
+    Comparison,
+    Entry,
+    LockFile,
+    Options,
+    Report,
+    check,
+    compare,
+    entry_text,
+    github,
+    junit,
+    read,
+    text,
+    write,
+)
 from poetc.locking._check import parse_tolerance
 from poetc.locking._file import Hashes, Result, dumps, line_of
 
@@ -64,8 +78,12 @@ def test_a_tie_never_fails() -> None:
         ({"objective": 1_002_000, "bound": 1_002_000}, ["worse"]),
         ({"objective": 990_000, "bound": 990_000}, ["better"]),
         ({"status": "limit", "bound": 999_500}, []),
-        ({"status": "limit", "bound": 950_000}, ["proof"]),
+        ({"status": "feasible", "bound": 950_000}, ["proof"]),
         ({"objective": 1_100_000, "status": "feasible"}, ["worse", "proof"]),
+        ({"status": "limit", "bound": 950_000}, ["time"]),
+        ({"status": "limit", "objective": 1_100_000, "bound": 999_000}, ["time", "time"]),
+        # That much less is proven impossible now: time is not what is short.
+        ({"status": "limit", "objective": 1_100_000, "bound": 1_050_000}, ["worse", "proof"]),
         ({"ram_bytes": 4097}, ["budget"]),
         ({"schedule_class": "a smaller class"}, ["changed"]),
     ],
@@ -77,7 +95,54 @@ def test_rules(changes: dict[str, Any], expected: list[str]) -> None:
 def test_a_gap_that_was_there_when_it_was_locked_is_no_loss() -> None:
     locked = changed(status="limit", bound=900_000)
     assert rules(locked, locked) == []
-    assert rules(changed(status="limit", bound=890_000), locked) == ["proof"]
+    assert rules(changed(status="feasible", bound=890_000), locked) == ["proof"]
+
+
+@pytest.mark.parametrize("what", ["model", "profile", "options", "code", "highspy"])
+def test_what_the_time_limit_stopped_fails_where_something_changed(what: str) -> None:
+    now = changed(status="limit", objective=1_100_000, bound=999_000)
+    if what in ("code", "highspy"):
+        now = msgspec.structs.replace(now, versions={"poetc": "0", what: "other"})
+    else:
+        now = msgspec.structs.replace(now, hashes=msgspec.structs.replace(ENTRY.hashes, **{what: "other"}))
+    assert [f.rule for f in compare(ENTRY, now) if f.fails] == ["worse", "proof"]
+    assert "the time limit stopped it" in compare(ENTRY, now)[0].message
+
+
+@pytest.mark.parametrize(
+    ("patience", "cured_by", "expected"),
+    [(4.0, 4.0, ([1.0, 4.0], True)), (4.0, 9.0, ([1.0, 4.0], False)), (1.0, 4.0, ([1.0], False))],
+)
+def test_before_an_entry_fails_it_gets_more_time(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    patience: float,
+    cured_by: float,
+    expected: tuple[list[float], bool],
+) -> None:
+    path, given = tmp_path / "poetc.lock", []
+    write(path, LockFile(version=1).with_entry(ENTRY))
+
+    def solve(*_: object, patience: float) -> tuple[Entry, None]:
+        given.append(patience)
+        return (ENTRY if patience >= cured_by else changed(status="feasible", objective=1_100_000)), None
+
+    monkeypatch.setattr("poetc.locking._check.solve_entry", solve)
+    report = check(path, patience=patience)
+    assert (given, report.passed) == expected
+
+
+def test_a_proven_end_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, given = tmp_path / "poetc.lock", []
+    write(path, LockFile(version=1).with_entry(ENTRY))
+
+    def solve(*_: object, patience: float) -> None:
+        given.append(patience)
+        raise InfeasibleError("nothing fits")
+
+    monkeypatch.setattr("poetc.locking._check.solve_entry", solve)
+    assert not check(path).passed
+    assert given == [1.0]
 
 
 def test_what_changed_is_named_once() -> None:
@@ -85,8 +150,10 @@ def test_what_changed_is_named_once() -> None:
     (finding,) = compare(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes))
     assert finding.message == "changed since it was locked: profile"
     assert not finding.fails
+    # The same code, given other time, may choose other homes of state: that is another problem, and no change.
     hashes = msgspec.structs.replace(ENTRY.hashes, problem="other")
-    (finding,) = compare(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes))
+    assert compare(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes)) == ()
+    (finding,) = compare(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes, versions={"poetc": "1"}))
     assert "version of poetc" in finding.message
 
 
@@ -155,6 +222,9 @@ def report_of(*entries: Entry) -> Report:
 
 
 def test_formats() -> None:
+    late = report_of(changed(status="limit", bound=900_000))
+    assert late.passed
+    assert github(late).startswith("::warning ")
     report = report_of(ENTRY, changed(objective=2_000_000, bound=2_000_000), changed(objective=500_000, bound=500_000))
     assert not report.passed
     lines = text(report).splitlines()
@@ -171,3 +241,8 @@ def test_formats() -> None:
         report.require()
     assert json.loads(json.dumps(error.value.details))["passed"] is False
     report_of(ENTRY).require()
+
+
+def test_a_lock_of_what_the_time_limit_stopped_says_so() -> None:
+    assert "time limit" not in entry_text(ENTRY, Path("poetc.lock"))
+    assert "--gap 0.11 would end by itself" in entry_text(changed(status="limit", bound=899_000), Path("poetc.lock"))
