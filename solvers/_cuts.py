@@ -464,11 +464,10 @@ class CutModel:
         # What the first cut reads, or an operator before it, was paged in before the first stage.
         early = [t for t in model.page_ins_needed if min(model.consumers[t], default=NEVER) <= self.cuts[0]]
         room = deadline_ns - fixed - sum(in_ns[t] for t in early)
-        if room < 0:
+        index, value = self._other_time(early, in_ns, out_ns)
+        if room < sum(x for x in value if x < 0):
             self.proven_infeasible = True
             return
-        index: list[int] = []
-        value: list[float] = []
         for run in self.run:
             for v, column in run.items():
                 index.append(column)
@@ -483,8 +482,14 @@ class CutModel:
                 index.append(column)
                 value.append(out_ns[t])
         if any(value):
-            scale = float(max(1, room))
+            scale = float(max(1, abs(room)))
             self.mip.row(index, [x / scale for x in value], upper=room / scale)
+
+    def _other_time(
+        self, early: Sequence[int], in_ns: Sequence[int], out_ns: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
+        """Columns beside these, and what they add to the time, which counts the reads of `early` and all needed writes."""
+        return [], []
 
     def start_of(self, codes: Sequence[int]) -> dict[int, float]:
         """What a sequence says about the integer columns. It need not satisfy every row."""

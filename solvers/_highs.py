@@ -40,6 +40,7 @@ class Mip:
     starts: list[int] = field(default_factory=lambda: [0])
     index: list[int] = field(default_factory=list)
     value: list[float] = field(default_factory=list)
+    iterations: int = 0  # of the simplex method, in all calls of `solve`: work that does not depend on the machine
 
     def column(self, cost: float = 0.0, lower: float = 0.0, upper: float = 1.0, *, integer: bool = True) -> int:
         self.cost.append(cost)
@@ -125,6 +126,7 @@ class Mip:
             solver.setSolution(len(start), np.array(list(start), dtype=np.int32), np.array(list(start.values())))
         solver.run()
         status, info = solver.getModelStatus(), solver.getInfo()
+        self.iterations += max(0, int(info.simplex_iteration_count))
         optimal = status == highspy.HighsModelStatus.kOptimal
         infeasible = status == highspy.HighsModelStatus.kInfeasible
         has_values = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible

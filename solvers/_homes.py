@@ -60,7 +60,7 @@ class OpenHomes(CutModel):
         self.chains = chains
         self.of_first = {chain[0]: chain for chain in chains}
         self.saved = {c[0]: model.in_cost[c[0]] + (model.out_cost[c[-1]] if len(c) > 1 else 0.0) for c in chains}
-        super().__init__(model, cuts, between=between, deadline=False, free=free - {t for c in chains for t in c})
+        super().__init__(model, cuts, between=between, free=free - {t for c in chains for t in c})
 
     def _build(self, between: bool) -> None:
         model, mip, unit = self.model, self.mip, self.unit
@@ -124,6 +124,18 @@ class OpenHomes(CutModel):
                 index.append(there)
                 value.append(float(model.size[last]))
         self._ram_row(index, value, capacity - fixed)
+
+    def _other_time(
+        self, early: Sequence[int], in_ns: Sequence[int], out_ns: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
+        """What lives in RAM is neither read nor written, unless it leaves RAM."""
+        saved = {self.home[t]: -in_ns[t] for t in early if t in self.home}
+        for first, *_, last in (c for c in self.chains if len(c) > 1):
+            saved[self.home[first]] = saved.get(self.home[first], 0) - out_ns[last]
+        moved = {self.evicted[c[0]]: out_ns[c[0]] for c in self.chains}
+        moved |= {self.late[c[0]]: out_ns[c[-1]] + in_ns[c[-1]] for c in self.chains}
+        terms = saved | moved
+        return list(terms), list(terms.values())
 
     def bound_of(self, answer: Answer) -> float:
         least = float(sum(self.model.op_cost))
