@@ -44,7 +44,7 @@ SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: wh
 LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
 RUNS_X_OPERATORS, RUNS_X_OPERATORS_SQUARED = 60_000, 24_000_000
 # Up to so many, single cuts come first, since they take no longer than some runs.
-QUICK_OPERATORS, QUICK_RUNS, QUICK_GAP = 200, 40, 1e-6
+QUICK_OPERATORS, QUICK_RUNS, QUICK_GAP = 200, 32, 1e-6
 PROMISING_CUTS = 2  # of the LPs with one cut of a small problem, those with the best bounds are solved as MIPs
 COARSE_CUTS = 4  # of the positions of single cuts, every so many first
 COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems first do without their smallest tensors, so much of the RAM
