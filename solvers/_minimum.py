@@ -11,6 +11,9 @@ from poetc.solvers._cuts import operand_bytes, pinned_interval, working_set_byte
 from poetc.solvers._model import Model
 from poetc.solvers._search import Race
 
+RESOLUTION = 400  # the bisection ends within so small a part of the bound
+FIRST_RUNS = 3  # of the heuristic for a budget, before the bisection that takes more
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinimumBudget:
@@ -94,8 +97,8 @@ def _arrival_bytes(model: Model, v: int, outside: object) -> int:
 
 
 def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, runs: int = 12) -> MinimumBudget:
-    """Bisection over budgets; each is tried with up to `runs` runs of the heuristic. The deadline holds, the budget
-    is ignored.
+    """Bisection over budgets, each tried with a few runs of the heuristic, then again with up to `runs`. The
+    deadline holds, the budget is ignored.
     """
     stop_at = time.monotonic() + time_limit_s
     low = lower_bound_bytes(problem)
@@ -105,19 +108,20 @@ def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, r
     in_time = problem.deadline_ns is None or best.time_ns <= problem.deadline_ns
     if not in_time or model.stored_bytes(model.keep_all()) > model.store_free:
         return MinimumBudget(smallest_bytes=None, lower_bound_bytes=low, schedule=None)
-    tight = low
-    resolution = max(problem.alignment_bytes, (high - low) // 400)
-    # The bound is often reached: try it first.
-    probe = tight
-    while high - tight >= resolution and time.monotonic() < stop_at:
-        race = Race(dataclasses.replace(problem, budget_bytes=probe), seed, stop_at)
-        race.run(runs, float("inf"))
-        if race.incumbent is not None:
-            best = _completed(problem, model, race.incumbent.codes, probe)
-            high = min(probe, best.peak_bytes)
-        else:
-            tight = probe + 1
-        probe = (tight + high) // 2
+    resolution = max(problem.alignment_bytes, min(high - low, low) // RESOLUTION)
+    for count in (FIRST_RUNS, runs):
+        # The bound is often reached: try it first.
+        tight = probe = low
+        while high - tight >= resolution and time.monotonic() < stop_at:
+            race = Race(dataclasses.replace(problem, budget_bytes=probe), seed, stop_at)
+            race.page_alone()
+            race.run(count, float("inf"))
+            if race.incumbent is not None:
+                best = _completed(problem, model, race.incumbent.codes, probe)
+                high = min(probe, best.peak_bytes)
+            else:
+                tight = probe + 1
+            probe = (tight + high) // 2
     return _answer(problem, best, low)
 
 

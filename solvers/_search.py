@@ -69,6 +69,11 @@ class Race:
         if model.can_page:
             self.arms.append(_Arm(f"{name}, paging", True, relaxation))
 
+    def page_alone(self) -> None:
+        """Runs without recomputation, next: it takes room for what an operand is made of, reading one back none."""
+        if self.model.can_page:
+            self.arms.insert(0, _Arm("paging alone", True, None, recompute=False))
+
     @property
     def out_of_time(self) -> bool:
         return time.monotonic() >= self.stop_at
@@ -146,8 +151,7 @@ class Race:
         except Stuck:
             arm.failures += 1
             if arm.paging and all(a.recompute for a in self.arms):
-                # Recomputing an operand takes room for what it is made of, reading it back none.
-                self.arms.append(_Arm("paging alone", True, None, recompute=False))
+                self.page_alone()
             return
         if codes is None:
             return

@@ -147,7 +147,7 @@ class _Solve:
             self.race.run(QUICK_RUNS * 3 // 4, self.target)
             self.say("race")
             self.gap = self.options.gap
-            if refined:
+            if refined and self.refine(cuts, runs // 8):
                 self.race.run(runs // 4, self.target)
                 self.say("race")
         self.published()

@@ -13,6 +13,7 @@ import pytest
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import (
     Completer,
+    PageIn,
     Proof,
     Schedule,
     SolveOptions,
@@ -27,7 +28,7 @@ from poetc.solvers._model import NEVER, Model
 from poetc.solvers._search import Race
 from tests.solvers.cases import case
 from tests.support.oracle import minimum_budget
-from tests.support.problems import random_actions, random_dag, training_problem, with_budget
+from tests.support.problems import ProblemBuilder, random_actions, random_dag, training_problem, with_budget
 
 OPTIONS = SolveOptions(time_limit_s=60, fixed_order=True)  # as the oracle
 
@@ -249,6 +250,22 @@ def test_smallest_budget_against_the_oracle() -> None:
         equal += found.smallest_bytes == true
         count += 1
     assert equal > count * 0.7
+
+
+def test_the_least_ram_is_found_where_recomputing_what_is_cheap_takes_too_much() -> None:
+    """y = f(x) for next to nothing; g, as large, is made of something as large, and then read beside y."""
+    build = ProblemBuilder(Random(0), paging=True)
+    sizes = {"data": 1, "x": 8, "y": 8, "z": 1, "u": 8, "g": 8, "w": 1}
+    data, x, y, z, u, g, w = (build.tensor(name, units) for name, units in sizes.items())
+    build.tensors = [dataclasses.replace(t, pageable=True, page_in_pj=900, page_out_pj=900) for t in build.tensors]
+    build.tensors[data] = dataclasses.replace(build.tensors[data], initial="ram", final="ram", pageable=False)
+    for read, made in ((data, x), (x, y), (y, z), (z, u), (u, g)):
+        build.operator("f", (read,), (made,), cost=1)
+    build.operator("b", (y, g), (w,), phase="backward")
+    problem = build.problem("paging alone")
+    found = min_budget(problem)
+    assert found.smallest_bytes == minimum_budget(problem) == found.lower_bound_bytes
+    assert found.schedule is not None and any(isinstance(step, PageIn) for step in found.schedule.steps)
 
 
 def test_neither_a_schedule_nor_a_proof() -> None:
