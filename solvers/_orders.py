@@ -17,6 +17,7 @@ import numpy.typing as npt
 from poetc.scheduling import Compute, Problem, Schedule, Semantics, SolveOptions
 from poetc.solvers._cuts import CutModel, tiny_tensors
 from poetc.solvers._ladder import single_cut_positions
+from poetc.solvers._lean import lean_order
 from poetc.solvers._model import Model
 from poetc.solvers._search import Race
 
@@ -189,7 +190,9 @@ def best_order(problem: Problem, options: SolveOptions, stop_at: float) -> Order
         order = tidied(model, overflow, order)
         found[order] = overflow.of(np.array(order, dtype=np.intp))
     best, best_cost = None, math.inf
-    for order in sorted(found, key=lambda o: (found[o], o))[:RACED]:
+    dependences = Dependences(model)
+    lean = lean_order(model, dependences.before, dependences.after)
+    for order in [*sorted(found, key=lambda o: (found[o], o))[:RACED], lean]:
         cost = _raced(reordered(problem, order), options, stop_at)
         if cost < best_cost:
             best, best_cost = order, cost

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from random import Random
 
 import numpy as np
@@ -19,6 +20,7 @@ from poetc.scheduling import (
     verify,
 )
 from poetc.solvers import solve
+from poetc.solvers._lean import lean_order
 from poetc.solvers._model import Model
 from poetc.solvers._orders import Dependences, Overflow, anneal, best_order, reordered, restored, tidied
 from tests.support.oracle import optimum
@@ -134,3 +136,65 @@ def test_the_same_seed_gives_the_same_order_and_a_schedule_of_it_is_one_of_the_p
     assert order == best_order(problem, OPTIONS, float("inf"))
     fixed = dataclasses.replace(OPTIONS, fixed_order=True)
     verify(problem, restored(solve(reordered(problem, order), options=fixed), order))
+
+
+def stacked(steps: int, layers: int, budget_bytes: int) -> Problem:
+    """Recurrent layers, one after the other: cells hand on a small state and save large gates. Each layer's gradients
+    of its gates are all made before they are summed up into a weight's.
+    """
+    tensors = [TensorSpec(name="lr", size_bytes=16, initial="ram", final="ram", pageable=False)]
+    operators: list[OperatorSpec] = []
+
+    def make(name: str, phase: str, inputs: tuple[int, ...], *sizes: int, energy: int = 10) -> tuple[int, ...]:
+        made = tuple(range(len(tensors), len(tensors) + len(sizes)))
+        tensors.extend(TensorSpec(name=f"{name}.{k}", size_bytes=size) for k, size in enumerate(sizes))
+        operators.append(
+            OperatorSpec(name=name, phase=phase, inputs=inputs, outputs=made, time_ns=energy, energy_pj=energy)
+        )
+        return made
+
+    state = [[0] * steps for _ in range(layers)]
+    gates = [[0] * steps for _ in range(layers)]
+    for layer in range(layers):
+        for t in range(steps):
+            inputs = (0,) + ((state[layer][t - 1],) if t else ()) + ((state[layer - 1][t],) if layer else ())
+            state[layer][t], gates[layer][t] = make(f"cell{layer},{t}", "forward", inputs, 64, 512)
+    (loss,) = make("loss", "loss", (state[-1][-1],), 64)
+    from_above = [0] * steps
+    from_above[-1] = loss
+    for layer in reversed(range(layers)):
+        grads, after = [0] * steps, 0
+        for t in reversed(range(steps)):
+            inputs = tuple(g for g in (gates[layer][t], from_above[t], after) if g)
+            grads[t], after, from_above[t] = make(f"grad{layer},{t}", "backward", inputs, 512, 64, 64)
+        total = 0
+        for t in reversed(range(steps)):
+            before = (state[layer][t - 1],) if t else ()
+            inputs = (grads[t], *before, *((total,) if total else ()))
+            (total,) = make(f"sum{layer},{t}", "backward", inputs, 256)
+        tensors[total] = dataclasses.replace(tensors[total], final="ram")
+    return Problem(
+        name="stacked",
+        operators=tuple(operators),
+        tensors=tuple(tensors),
+        budget_bytes=budget_bytes,
+        paging=Paging.NONE,
+    )
+
+
+def test_stacked_layers_go_step_by_step_together_so_that_runs_of_them_can_be_made_again() -> None:
+    problem = stacked(24, 2, 0)
+    model = Model(problem)
+    dependences = Dependences(model)
+    order = lean_order(model, dependences.before, dependences.after)
+    assert sorted(order) == list(range(model.n_ops))
+    position = {v: k for k, v in enumerate(order)}
+    assert all(position[u] < position[v] for v in range(model.n_ops) for u in dependences.before[v])
+    names = [problem.operators[v].name for v in order]
+    assert names[:4] == ["cell0,0", "cell1,0", "cell0,1", "cell1,1"]
+    # A gradient of gates is summed up before the next one is made.
+    assert names.index("sum1,23") < names.index("grad1,22") and names.index("sum0,23") < names.index("grad0,22")
+
+    # Where little RAM is left, short races prefer it.
+    tight = dataclasses.replace(problem, budget_bytes=keep_all_peak_bytes(problem) * 25 // 100)
+    assert best_order(tight, OPTIONS, math.inf) == order
