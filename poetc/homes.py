@@ -1,11 +1,12 @@
 """Where state lives between steps, and a schedule and its plan for that: `planning` for a problem whose homes are open.
 
-`auto`: in RAM where keep-all fits or nothing could live elsewhere; else where `solvers.choose_homes` says, which also
+`auto`: in RAM where keep-all fits or nothing could live elsewhere; else where `solvers.HomeSearch` says, which also
 proves what no choice of homes can beat.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,8 +27,11 @@ from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions,
 Progress = Callable[[str], None]
 State = Literal["auto", "ram", "store"]
 STATES: tuple[str, ...] = get_args(State)
-CHOICE_SHARE = 0.4  # of the time limit, at most, for the order of operators and the homes
-ORDER_SHARE = 0.25  # of that
+CHOICE_SHARE = 0.2  # of the time limit, counted in work: the first search for homes, before anything is solved
+MORE_SHARE = 0.05  # each search after that
+STOP_SHARE = 0.6  # of the time limit, on the clock: when that search stops on a slow machine
+SOLVES = 12  # at most, for other homes
+LEAST_SHARE = 0.05  # of the time limit has to be left for one more
 WORTH_A_CHOICE = 0.1  # of the budget: less state than that stays in RAM if it can
 ANY_HOMES = "; any homes of state"
 
@@ -166,7 +170,7 @@ def _chosen(
     if least_bytes > problem.budget_bytes:  # the error says what would work
         return _placed(_roomier(problem), solver, options, progress, minimum, least_bytes)
     progress("choosing homes of state")
-    share_s = CHOICE_SHARE * options.time_limit_s
+    limit_s = options.time_limit_s
     known: list[int] = []  # objectives of schedules, for whatever homes
 
     def report(event: solvers.Event) -> None:
@@ -184,23 +188,28 @@ def _chosen(
             break
     order = None
     if not options.fixed_order:
-        order = solvers.best_order(_everything(problem), options, started + ORDER_SHARE * share_s)
+        order = solvers.best_order(_everything(problem), options, started + STOP_SHARE * limit_s / 2)
     ordered = problem if order is None else solvers.reordered(problem, order)
-    chosen = solvers.choose_homes(ordered, options, started + share_s, report)
+    search = solvers.HomeSearch(ordered, options, started + STOP_SHARE * limit_s, report)
+    search.run(CHOICE_SHARE * limit_s)
     # What nothing was found for may still be possible: with everything on the store, or everything in RAM.
-    attempts = dict.fromkeys((chosen.on_store, frozenset(c[0] for c in movable_state(problem)), frozenset[int]()))
+    attempts = dict.fromkeys((search.best(), search.everything, frozenset[int]()))
     errors: list[InfeasibleError | LimitError] = []
     for on in attempts:
-        left = replace(options, time_limit_s=max(options.time_limit_s - (time.monotonic() - started), 1.0))
+        left = replace(options, time_limit_s=max(limit_s - (time.monotonic() - started), 1.0))
         try:
             if not on:
                 return _placed(problem, solver, left, progress, minimum, least_bytes)
             fixed = replace(left, fixed_order=True)
             placed = _placed(on_store(ordered, on), solver, fixed, progress, minimum, least_bytes)
-            return _in_own_order(problem, on, placed, chosen.bound, order, options.gap)
         except (InfeasibleError, LimitError) as error:
             errors.append(error)
             progress(f"nothing found with {len(on)} tensors of state on the store")
+            continue
+        known.append(placed.schedule.proof.objective)
+        search.stop_at, search.solved[on] = started + limit_s, placed.schedule.proof.objective
+        on, placed = _other_homes(search, ordered, solver, options, on, placed, progress)
+        return _in_own_order(problem, on, placed, math.ceil(search.bound), order, options.gap)
     # All on the store leaves the most RAM: where that is proven impossible everything is, unless time, writing or the
     # store is what is short.
     limited = problem.deadline_ns is not None or problem.write_limit_bytes is not None
@@ -214,6 +223,39 @@ def _chosen(
         why = f"found no schedule for {problem.budget_bytes} bytes, nor a proof that no homes of state allow one"
         text = "; ".join((why, *text.split("; ")[1:]))
     raise LimitError(text, details=nearest.details) from nearest
+
+
+def _other_homes(
+    search: solvers.HomeSearch,
+    ordered: Problem,
+    solver: str,
+    options: SolveOptions,
+    on: frozenset[int],
+    placed: Placed,
+    progress: Progress,
+) -> tuple[frozenset[int], Placed]:
+    """`placed`, with `on` on the store, or what is cheaper: until it is proven that nothing is, or the time is up."""
+    for _ in range(SOLVES):
+        other, more = search.untried(), True
+        while other is None and more:
+            more = search.run(MORE_SHARE * options.time_limit_s)
+            other = search.untried()
+        left_s = search.stop_at - time.monotonic()
+        if other is None or search.done or left_s < LEAST_SHARE * options.time_limit_s:
+            break
+        known = placed.schedule.proof.objective
+        better = replace(options, fixed_order=True, time_limit_s=left_s, to_beat=known)
+        search.solved[other] = math.inf
+        progress(f"trying {len(other)} tensors of state on the store")
+        try:
+            found = _placed(on_store(ordered, other), solver, better, progress, None)
+        except (InfeasibleError, LimitError):
+            continue
+        if found.schedule.proof.objective < known:
+            search.solved[other] = found.schedule.proof.objective
+            on, placed = other, found
+    search.run()  # what time is left is the bound's
+    return on, placed
 
 
 def _smallest_known(error: InfeasibleError | LimitError) -> float:

@@ -93,7 +93,8 @@ def solve_and_pack(
     Packing can need more than the most that is ever live. The problem is then solved again for a budget smaller by the
     excess; the bound proven for the whole budget still holds for the result. Raises InfeasibleError where it is proven
     that nothing fits, LimitError where nothing was found; both say the smallest RAM that is known to work, which
-    `minimum` looks for: its time comes on top of the limit.
+    `minimum` looks for: its time comes on top of the limit. Where there is a cost to beat (`options.to_beat`), that is
+    left out.
     """
 
     def report(event: solvers.Event) -> None:
@@ -105,10 +106,14 @@ def solve_and_pack(
     minimum = minimum or Minimum(problem, search_share_s(limit_s))
     try:
         solved = first = solvers.solve(problem, solver, replace(options, time_limit_s=SOLVE_SHARE * limit_s), report)
-    except InfeasibleError as error:
+        if options.to_beat is not None and first.proof.objective >= options.to_beat:
+            raise LimitError("nothing cheaper was found")
+    except (InfeasibleError, LimitError) as error:
+        if options.to_beat is not None:
+            raise
+        if isinstance(error, LimitError):
+            return _smallest_instead(problem, solver, None, str(error), progress, minimum)
         raise _with_smallest(problem, error, progress, minimum) from error
-    except LimitError as error:
-        return _smallest_instead(problem, solver, None, str(error), progress, minimum)
     # Where nothing has been found that packs by then, solving again comes next, which needs some of the time.
     pack_until = max(time.monotonic() + PACK_SHARE * limit_s, stop_at - 2 * PACK_SHARE * limit_s)
     solved, plan = _less_ahead(problem, first, _packed(problem, first, pack_until), pack_until)
@@ -131,6 +136,8 @@ def solve_and_pack(
             break
         solved, plan = _less_ahead(problem, solved, _packed(problem, solved, stop_at), stop_at)
     why = f"a schedule fits the budget of {problem.budget_bytes} bytes, but none was found that can be packed into it"
+    if options.to_beat is not None:
+        raise LimitError(why)
     return _smallest_instead(problem, solver, first, why, progress, minimum)
 
 

@@ -1,6 +1,6 @@
 """Solvers: each module here answers a Problem with a Schedule. See docs/adding-a-solver.md."""
 
-from poetc.solvers._homes import Homes, choose_homes
+from poetc.solvers._homes import HomeSearch
 from poetc.solvers._minimum import MinimumBudget, lower_bound_bytes, min_budget
 from poetc.solvers._orders import best_order, reordered, restored
 from poetc.solvers._registry import available, solve
@@ -12,14 +12,13 @@ __all__ = [
     "ROUNDING",
     "BudgetError",
     "Event",
-    "Homes",
+    "HomeSearch",
     "MinimumBudget",
     "Progress",
     "SolverInfo",
     "at_once",
     "available",
     "best_order",
-    "choose_homes",
     "lower_bound_bytes",
     "min_budget",
     "reordered",

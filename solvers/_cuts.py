@@ -488,7 +488,7 @@ class CutModel:
     def _other_time(
         self, early: Sequence[int], in_ns: Sequence[int], out_ns: Sequence[int]
     ) -> tuple[list[int], list[int]]:
-        """Columns beside these, and what they add to the time, which counts the reads of `early` and all needed writes."""
+        """Other columns, and what they add to the time, in which reads of `early` and all needed writes are."""
         return [], []
 
     def start_of(self, codes: Sequence[int]) -> dict[int, float]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,13 @@ from poetc.solvers._plans import lazy_codes, overfull
 from poetc.solvers._search import Race
 from poetc.solvers._types import ROUNDING, Event, Progress
 
-# Work, as in poetc.py: HiGHS's rounds and nodes, coefficients of a relaxation, how many relaxations, runs of a race.
-ROUNDS, NODES, GAP, CUT_ENTRIES, REFINEMENTS = 100, 200, 1e-4, 1_500_000, 10
+# Work, as in poetc.py: HiGHS's rounds and nodes, coefficients of a relaxation, runs of a race.
+ROUNDS, NODES, GAP, CUT_ENTRIES, MOST_EFFORT = 100, 200, 1e-4, 1_500_000, 64
+COARSE_CUTS = 4  # of the positions of single cuts, every so many first
 RUNS, RUNS_X_OPERATORS = 12, 12_000
+# What work counts as: an iteration times the root of the coefficients, a run times the operators (one 2.6 GHz core).
+ITERATION_S, RUN_S = 2.5e-6, 6e-5
+LARGEST, NEAR = 16, 1.05  # state that changes places; what races may find beyond the best, of homes worth a solve
 COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems do without their smallest tensors, so much of the RAM
 
 
@@ -162,28 +166,14 @@ class OpenHomes(CutModel):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Homes:
-    """First versions of the state that is to live on the store, and what no choice of homes can beat."""
-
-    on_store: frozenset[int]
-    bound: int
-    cost: int | None  # of the cheapest schedule that short races found with these homes
-
-
-def choose_homes(problem: Problem, options: SolveOptions, stop_at: float, progress: Progress | None = None) -> Homes:
-    """For `problem`, all of whose state lives in RAM, under its order of operators.
+class HomeSearch:
+    """For `problem`, all of whose state lives in RAM, under its order of operators: what its state on the store costs.
 
     The relaxation is solved with more and more cuts, where its last plan needs too much RAM. Each time short races find
-    out what the homes that it suggests cost; the cheapest are chosen. `bound` holds for schedules of the class
-    `poetc.CLASS` with any homes.
+    out what the homes that it suggests cost; then homes beside the best are raced. `bound` holds for schedules of the
+    class `poetc.CLASS` with any homes.
     """
-    search = _Search(problem, options, stop_at, progress)
-    search.run()
-    return search.answer()
 
-
-class _Search:
     def __init__(self, problem: Problem, options: SolveOptions, stop_at: float, progress: Progress | None) -> None:
         self.problem, self.options, self.stop_at, self.progress = problem, options, stop_at, progress
         self.chains = movable_state(problem)
@@ -193,65 +183,122 @@ class _Search:
         self.free: frozenset[int] = frozenset()
         if self.model.n_tensors > COARSE_TENSORS:
             self.free = tiny_tensors(self.model, FREE_SHARE)
-        self.costs: dict[frozenset[int], float] = {}
+        self.effort = 1
+        self.raced: dict[frozenset[int], float] = {}  # by homes: what short races found
+        self.solved: dict[frozenset[int], float] = {}  # and what the whole solver did
+        self.spent = 0.0
+        self._stages = self._all_stages()
 
-    def answer(self) -> Homes:
+    def best(self) -> frozenset[int]:
+        """The homes for which races found the cheapest schedule."""
         # What found nothing may still be the only thing that fits: everything on the store.
-        best = min(self.costs, key=lambda s: (self.costs[s], s != self.everything, len(s)), default=self.everything)
-        cost = self.costs.get(best, math.inf)
-        return Homes(best, math.ceil(self.bound), None if cost == math.inf else int(cost))
+        costs = self.raced
+        return min(costs, key=lambda s: (costs[s], s != self.everything, len(s)), default=self.everything)
 
-    def run(self) -> None:
-        self.race(self.everything, None)
-        self.race(frozenset(), None)
-        profile = []
-        for cut in [self.model.cut, *single_cut_positions(self.model)]:
-            if self.done:
-                return
-            profile.append((self.relax((cut,)).bound, cut))
-        cuts = {self.model.cut, max(profile)[1]}
-        for _ in range(REFINEMENTS):
-            if self.done:
-                return
-            excess = self.refine(tuple(sorted(cuts)))
-            new = new_cuts(cuts, [v for _, v in excess], self.model.n_ops)
-            if not new:
-                return
-            cuts.update(new)
+    def untried(self) -> frozenset[int] | None:
+        """The cheapest of those that have not been solved, if races found about as much as for one that has."""
+        open_ = [s for s in self.raced if s not in self.solved]
+        known = min((self.raced[s] for s in self.solved if s in self.raced), default=math.inf)
+        found = min(open_, key=lambda s: (self.raced[s], len(s)), default=None)
+        return found if found is not None and self.raced[found] <= NEAR * known < math.inf else None
+
+    def run(self, work_s: float = math.inf) -> bool:
+        """So much more work, in seconds that do not depend on the machine. False if there is nothing left to do."""
+        limit = self.spent + work_s
+        while self.spent < limit:
+            if self.done or not next(self._stages, False):
+                return False
+        return True
+
+    @property
+    def least(self) -> float:
+        """The cost of the cheapest schedule known."""
+        return min((*self.raced.values(), *self.solved.values()), default=math.inf)
 
     @property
     def done(self) -> bool:
-        least = min(self.costs.values(), default=math.inf)
-        return time.monotonic() >= self.stop_at or self.bound >= least * (1 - max(self.options.gap, ROUNDING))
+        return time.monotonic() >= self.stop_at or self.bound >= self.least * (1 - max(self.options.gap, ROUNDING))
 
-    def relax(self, cuts: tuple[int, ...]) -> Relaxation:
+    def _all_stages(self) -> Iterator[bool]:
+        self._race(self.everything, None)
+        self._race(frozenset(), None)
+        positions, found = single_cut_positions(self.model), dict[int, float]()
+
+        def best() -> int:
+            return max(found, key=lambda k: (found[k], k))
+
+        waiting = list(range(COARSE_CUTS // 2, len(positions), COARSE_CUTS))  # then beside the best, as long as it is
+        while waiting:
+            k = waiting.pop(0)
+            relaxation = self._relax((positions[k],), lp=True)
+            found[k] = 0.0 if relaxation is None else relaxation.bound
+            yield True
+            if not waiting:
+                waiting = [j for j in (best() - 1, best() + 1) if 0 <= j < len(positions) and j not in found]
+        cuts = {self.model.cut, *([positions[best()]] if found else [])}
+        while True:
+            relaxation = self._relax(tuple(sorted(cuts)))
+            if relaxation is None or relaxation.infeasible:
+                break
+            excess = self._follow(relaxation) if relaxation.held else []
+            yield True
+            new = new_cuts(cuts, [v for _, v in excess], self.model.n_ops)
+            cuts.update(new)
+            if new:
+                continue
+            if self.free:
+                self.free = frozenset()  # now the smallest tensors matter
+            elif relaxation.exact or self.effort > MOST_EFFORT:
+                break
+            else:
+                self.effort *= 4
+        yield from self._neighbours()
+
+    def _relax(self, cuts: tuple[int, ...], lp: bool = False) -> Relaxation | None:
         self.relaxed = OpenHomes(self.model, cuts, self.chains, between=len(cuts) > 1, free=self.free)
         if len(cuts) > 1 and self.relaxed.mip.entries > CUT_ENTRIES:
-            return Relaxation(cuts, self.bound, False, False, (), frozenset())
+            return None
         relaxation = self.relaxed.solve(
             time_limit_s=max(0.1, self.stop_at - time.monotonic()),
-            max_nodes=NODES,
-            max_rounds=ROUNDS,
+            relax=lp,
+            max_nodes=self.effort * NODES,
+            max_rounds=self.effort * ROUNDS,
             gap=GAP,
+            cutoff=self.least,
             threads=self.options.threads,
             seed=self.options.seed,
         )
+        self.spent += self.relaxed.mip.iterations * math.sqrt(self.relaxed.mip.entries) * ITERATION_S
         if not relaxation.infeasible:
             self.bound = max(self.bound, relaxation.bound)
         return relaxation
 
-    def refine(self, cuts: tuple[int, ...]) -> list[tuple[int, int]]:
-        """Operators at which the plan of the relaxation with these cuts needs too much RAM, and by how much."""
-        relaxation = self.relax(cuts)
-        if relaxation.infeasible or not relaxation.held:
-            return []
+    def _follow(self, relaxation: Relaxation) -> list[tuple[int, int]]:
+        """Race the homes of a plan; operators at which it needs too much RAM, and by how much."""
         stored = self.relaxed.stored
-        self.race(stored, relaxation)
+        self._race(stored, relaxation)
         model = Model(on_store(self.problem, stored))
         codes = lazy_codes(model, relaxation)
         return [] if codes is None else overfull(model, codes, model.paging_capacity)
 
-    def race(self, stored: frozenset[int], relaxation: Relaxation | None) -> None:
+    def _neighbours(self) -> Iterator[bool]:
+        """Homes that differ from the best by one tensor, or by two that change places, until none is better."""
+        sizes = {c[0]: self.model.size[c[0]] for c in self.chains}
+        largest = sorted(sizes, key=lambda t: (-sizes[t], t))[:LARGEST]
+        improved = True
+        while improved:
+            best, improved = self.best(), False
+            inside, outside = ([t for t in largest if (t in best) == there] for there in (True, False))
+            changes = [{t} for t in largest]
+            changes += [{t, min(inside, key=lambda u: (abs(sizes[t] - sizes[u]), u))} for t in outside if inside]
+            for change in changes:
+                other = best ^ change
+                if other not in self.raced:
+                    self._race(other, None)
+                    improved |= other in self.raced and self.raced[other] < self.raced[best]
+                    yield True
+
+    def _race(self, stored: frozenset[int], relaxation: Relaxation | None) -> None:
         placed = on_store(self.problem, stored)
         if lower_bound_bytes(placed) > placed.budget_bytes:
             return
@@ -261,8 +308,8 @@ class _Search:
         least = len(race.arms)
         race.run(max(least, min(RUNS, RUNS_X_OPERATORS // self.model.n_ops)), 0.0)
         cost = math.inf if race.incumbent is None else float(race.incumbent.cost)
-        self.costs[stored] = min(cost, self.costs.get(stored, math.inf))
+        self.spent += race.runs * self.model.n_ops * RUN_S
+        self.raced[stored] = min(cost, self.raced.get(stored, math.inf))
         if self.progress is not None:
-            least_cost = min(self.costs.values())
-            known = None if least_cost == math.inf else int(least_cost)
-            self.progress(Event(stage="homes of state", objective=known, bound=int(self.bound)))
+            known = None if self.least == math.inf else int(self.least)
+            self.progress(Event(stage="homes of state", objective=known, bound=math.ceil(self.bound)))

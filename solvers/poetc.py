@@ -447,7 +447,7 @@ class _Solve:
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """The cheapest schedule found, with a lower bound. Raises InfeasibleError only if proven, else LimitError."""
     if options.fixed_order:
-        return _Solve(problem, options, progress).run()
+        return _Solve(problem, options, progress, math.inf if options.to_beat is None else options.to_beat).run()
     started = time.monotonic()
     first = at_once(problem, options)
     if first is None:

@@ -87,6 +87,7 @@ class SolveOptions:
     seed: int = 0
     threads: int = 1
     fixed_order: bool = False  # keep the problem's order of first executions
+    to_beat: int | None = None  # a cost: dearer schedules are of no use, nor is one found where there is none cheaper
 
     def __post_init__(self) -> None:
         for option, value in (("--time-limit", self.time_limit_s), ("--gap", self.gap)):
