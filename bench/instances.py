@@ -7,10 +7,12 @@ profile give, without needing either.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from poetc.scheduling import InPlace, OperatorSpec, Paging, Problem, TensorSpec
+from poetc.scheduling import InPlace, OperatorSpec, Paging, Problem, TensorSpec, problem_to_json
 
 FLOPS_PER_S, BYTES_PER_S, WATTS, STORE_BYTES_PER_S, STORE_WATTS = 2e9, 2e9, 3.0, 3e7, 0.5
 
@@ -226,6 +228,15 @@ def transformer(layers: int = 12, width: int = 768, sequence: int = 128, batch: 
     return net.train(x, data)
 
 
+def with_pageable_state(problem: Problem) -> Problem:
+    """Weights may be paged as well, and live on the store; for what keep-all needs."""
+    from poetc.scheduling import keep_all_peak_bytes
+
+    tensors = tuple(dataclasses.replace(t, pageable=True) for t in problem.tensors)
+    budget = keep_all_peak_bytes(problem)
+    return dataclasses.replace(problem, tensors=tensors, paging=Paging.SYNC, budget_bytes=budget)
+
+
 def with_budget(problem: Problem, fraction: float, *, paging: bool = False, deadline: float | None = None) -> Problem:
     """The problem at a fraction of its keep-all peak."""
     from poetc.scheduling import keep_all_peak_bytes
@@ -236,3 +247,16 @@ def with_budget(problem: Problem, fraction: float, *, paging: bool = False, dead
         paging=Paging.SYNC if paging else Paging.NONE,
         deadline_ns=None if deadline is None else int(problem.compute_once_ns * deadline),
     )
+
+
+def main() -> None:
+    """A transformer of so many layers with pageable weights, as a file that `poetc solve` reads."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--layers", type=int, default=93, help="54 operators each, 6 beside them")
+    parser.add_argument("out", type=Path)
+    options = parser.parse_args()
+    options.out.write_bytes(problem_to_json(with_pageable_state(transformer(options.layers))))
+
+
+if __name__ == "__main__":
+    main()
