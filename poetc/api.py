@@ -6,7 +6,6 @@ It raises the errors of `poetc.errors`, as the command line does: UnsupportedMod
 from __future__ import annotations
 
 import html
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any, Literal
 from poetc import artifact, frontend, outputs, pipeline, reporting
 from poetc.artifact import Artifact
 from poetc.devices import DeviceProfile, format_bytes, format_ns, format_pj, list_profiles, load_profile
+from poetc.files import scratch_directory
 from poetc.graph import Graph, Role
 from poetc.locking import Difference
 from poetc.locking._diff import diff_artifacts
@@ -228,8 +228,8 @@ class Solution:
 
     @contextmanager
     def _directory(self) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory(prefix="poetc-") as scratch:
-            directory = Path(scratch) / "solved"
+        with scratch_directory("poetc-") as scratch:
+            directory = scratch / "solved"
             artifact.write(self.artifact, directory, {})
             yield directory
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -9,7 +10,43 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from poetc.errors import UsageError
+from poetc.errors import PoetcError, UsageError
+
+FULL_BYTES = 1 << 20  # where less is free, a write that names no file failed there
+
+
+@contextmanager
+def scratch_directory(prefix: str) -> Iterator[Path]:
+    """A directory among the machine's temporary files, gone after the block. Raises UsageError where they lack room."""
+    try:
+        place = Path(tempfile.mkdtemp(prefix=prefix))
+    except OSError as error:
+        if error.errno != errno.ENOSPC and not isinstance(error, FileNotFoundError):
+            raise
+        raise _no_room(None if error.filename is None else Path(error.filename).parent) from None
+    try:
+        yield place
+    except OSError as error:
+        if error.errno != errno.ENOSPC or not _is_in(error.filename, place):
+            raise
+        raise _no_room(place.parent) from None
+    except PoetcError as error:  # what a compiler says, which does not look for another directory as Python does
+        if os.strerror(errno.ENOSPC) not in str(error):
+            raise
+        raise _no_room(Path(os.environ.get("TMPDIR") or place.parent)) from None
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _is_in(name: object, place: Path) -> bool:
+    if isinstance(name, str | os.PathLike):
+        return Path(os.fspath(name)).is_relative_to(place)
+    return shutil.disk_usage(place).free < FULL_BYTES
+
+
+def _no_room(place: Path | None) -> UsageError:
+    where = "the directory of temporary files" if place is None else f"{place}, where temporary files go"
+    return UsageError(f"no space left in {where}; free some, or set TMPDIR to another directory")
 
 
 @contextmanager

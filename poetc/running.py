@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from poetc.artifact import Artifact
 from poetc.codegen import BOARDS
 from poetc.codegen.program import TRAILER_BYTES, Call, PageIn, PageOut, Program
 from poetc.errors import CheckFailed, UsageError
+from poetc.files import scratch_directory
 from poetc.graph import Array, Value
 from poetc.scheduling import Problem
 
@@ -57,10 +57,10 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep) -> dict[str, A
     batches = read_batches(program, request.data, request.steps)
     assert solved.graph is not None  # training_program says so
     values = solved.graph.values
-    with tempfile.TemporaryDirectory(prefix="poetc-run-") as scratch:
+    with scratch_directory("poetc-run-") as scratch:
         if board is None:
             return _on_host(solved, program, values, batches, on_step, gradients=request.gradients)
-        directory = request.keep or Path(scratch)
+        directory = request.keep or scratch
         directory.mkdir(parents=True, exist_ok=True)
         progress(f"compiling for {board}")
         firmware = codegen.build_firmware(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -25,7 +24,7 @@ from poetc.devices.profile import Quantity, Source
 from poetc.devices.reuse import Fetched, fetched_bytes
 from poetc.devices.zeros import zero_factors, zero_shares
 from poetc.errors import UsageError
-from poetc.files import write_text
+from poetc.files import scratch_directory, write_text
 from poetc.graph import Graph, TrainingGraph
 from poetc.scheduling import Action, Compute, PageIn, PageOut, complete, keep_all, pack
 from poetc.training import TrainingOptions
@@ -155,12 +154,12 @@ def measure(
     """
     profile = host_profile(cflags)
     result: list[Measurement] = []
-    with tempfile.TemporaryDirectory(prefix="poetc-bench-") as scratch:
+    with scratch_directory("poetc-bench-") as scratch:
         for number, graph in enumerate(graphs):
             progress(graph.name)
             step = step_of(graph, OPTIMIZERS[number % len(OPTIMIZERS)], fusion=number % NOT_FUSED != NOT_FUSED - 1)
             program = (paging_program if number % HOST_PAGED == 0 else keep_all_program)(step, profile)
-            objects = Path(scratch) / "objects"
+            objects = scratch / "objects"
             times = time_program(program, step.values, repeats=repeats, cflags=cflags, objects=objects)
             result += rows_of(graph.name, step, program, times.instruction_ns, profile)
     return result
@@ -184,8 +183,8 @@ def _measure_on_board(
     ):
         return []
     progress(f"{graph.name} on {board}")
-    with tempfile.TemporaryDirectory(prefix="poetc-bench-") as scratch:
-        firmware = codegen.build_firmware(program, step.values, board, Path(scratch), numerics="portable")
+    with scratch_directory("poetc-bench-") as scratch:
+        firmware = codegen.build_firmware(program, step.values, board, scratch, numerics="portable")
         run = codegen.execute(firmware, [codegen.sample_inputs(program, 0)])
     rows = rows_of(graph.name, step, program, run.step_instructions, profile)
     return [row if row.cost_class in PAGE_CLASSES else replace(row, loops=_counted(row.loops)) for row in rows]

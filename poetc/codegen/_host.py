@@ -22,6 +22,7 @@ from poetc.codegen._interpret import all_inputs, find_binding, fit_input
 from poetc.codegen._module import Module
 from poetc.codegen.program import Operand, Program
 from poetc.errors import CheckFailed, UsageError
+from poetc.files import scratch_directory
 from poetc.graph import Array, Value
 
 GUARD_BYTES = 4096  # on either side of the arena
@@ -324,6 +325,6 @@ def build_host(
     """Emit, compile and load `programs`; the model runs the first. Sources stay in `directory`, else they are
     dropped.
     """
-    with tempfile.TemporaryDirectory(prefix="poetc-build-") as scratch:
-        library = compile_library(programs, values, directory or Path(scratch), cc=cc, cflags=cflags)
+    with scratch_directory("poetc-build-") as scratch:
+        library = compile_library(programs, values, directory or scratch, cc=cc, cflags=cflags)
         return HostModel(library, programs, values, store=store)

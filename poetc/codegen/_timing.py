@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from poetc.codegen._host import HostModel, compile_library
 from poetc.codegen._interpret import sample_inputs
 from poetc.codegen.program import Program
 from poetc.errors import CheckFailed, UsageError
+from poetc.files import scratch_directory
 from poetc.graph import Array, Value
 from poetc.runtime import runtime_directory
 
@@ -117,8 +117,8 @@ def time_program(
     """Compile `program` for this machine, train on made-up inputs and take the times of its instructions. `objects`: as
     in `compile_library`.
     """
-    with tempfile.TemporaryDirectory(prefix="poetc-timing-") as scratch:
-        directory = Path(scratch)
+    with scratch_directory("poetc-timing-") as scratch:
+        directory = scratch
         library = compile_library([program], values, directory, cc=cc, cflags=cflags, objects=objects)
         model = TimedModel(library, [program], values)
         with model:

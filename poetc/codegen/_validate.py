@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from poetc.codegen._host import HostModel, compile_library
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
 from poetc.codegen.program import Call, Program
 from poetc.errors import UsageError
+from poetc.files import scratch_directory
 from poetc.graph import Array, Role, Value
 from poetc.ops.sgd_of import is_sgd_of
 
@@ -104,8 +104,8 @@ def validate(
     and state of all `steps` bit by bit with keep-all. Raises UsageError where the reference does not fit the program.
     """
     batches = _batches(program, reference, zero_gradients, steps, seed)
-    with tempfile.TemporaryDirectory(prefix="poetc-validate-") as scratch:
-        model, other = _build(program, replace(keep_all, name="keep_all"), values, directory or Path(scratch), cc)
+    with scratch_directory("poetc-validate-") as scratch:
+        model, other = _build(program, replace(keep_all, name="keep_all"), values, directory or scratch, cc)
         with model, other:
             measured = model.measure_high_water(batches[0])
             unstored = _unstored_gradients(model, batches[0])

@@ -1,0 +1,63 @@
+"""Temporary files on a full disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from poetc.errors import CheckFailed, UsageError
+from poetc.files import scratch_directory
+
+
+class _Usage(NamedTuple):
+    free: int
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("TMPDIR", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_full_directory_of_temporary_files_is_named(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(0))
+    with pytest.raises(UsageError, match="TMPDIR") as raised, scratch_directory("poetc-test-") as place:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *([str(place / "a.c")] if named else []))
+    assert str(temporary) in str(raised.value) and "\n" not in str(raised.value)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_compiler_without_room_is_not_a_defect_of_the_code(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in (str(temporary), "/elsewhere"):  # Python falls back on another directory, compilers do not
+        with pytest.raises(UsageError, match=f"no space left in {place}"), scratch_directory("poetc-test-"):
+            raise CheckFailed("the emitted C does not build: /tmp/cc.s: No space left on device")
+        monkeypatch.setenv("TMPDIR", "/elsewhere")
+
+
+def test_a_directory_of_temporary_files_that_takes_no_more(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**options: str) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(temporary / options["prefix"]))
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    with pytest.raises(UsageError, match=f"no space left in {temporary}"), scratch_directory("poetc-test-"):
+        raise AssertionError
+
+
+def test_other_errors_stay_what_they_are(temporary: Path) -> None:
+    """Another disk that is full; another error."""
+    elsewhere = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/mnt/out/plan.json")
+    for error in (elsewhere, OSError(errno.ENOSPC, "no file named"), CheckFailed("weights differ"), PermissionError()):
+        with pytest.raises(type(error)) as raised, scratch_directory("poetc-test-"):
+            raise error
+        assert raised.value is error
+    assert list(temporary.iterdir()) == []
