@@ -8,12 +8,20 @@ whose model, profile and options are unchanged and in the file are not solved ag
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import contextlib
 import hashlib
 import itertools
 import json
+import logging
 import multiprocessing
+import multiprocessing.connection
 import os
+import re
+import signal
+import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,14 +138,16 @@ def sweep(
         run = _in_processes(waiting, jobs or os.cpu_count() or 1) if scheduler is None else _on_dask(waiting, scheduler)
         with out.open("ab") as file:
             _end_line(file, out)
-            for result in run:
-                file.write(json.dumps(result, allow_nan=False).encode() + b"\n")
+            for results in run:
+                # At once: half of them, solved on their own when resumed, would lack what they owe to the others.
+                file.write(b"".join(json.dumps(result, allow_nan=False).encode() + b"\n" for result in results))
                 file.flush()
                 os.fsync(file.fileno())
-                done[result["key"]] = result
-                finished += 1
-                if on_result is not None:
-                    on_result(finished, len(points), result)
+                for result in results:
+                    done[result["key"]] = result
+                    finished += 1
+                    if on_result is not None:
+                        on_result(finished, len(points), result)
     return [done[point.key] for point in points]
 
 
@@ -166,29 +176,83 @@ def _end_line(file: Any, out: Path) -> None:
         file.write(b"\n")
 
 
-def _in_processes(points: Sequence[Point], jobs: int) -> Iterator[dict[str, Any]]:
+def _in_processes(points: Sequence[Point], jobs: int) -> Iterator[list[dict[str, Any]]]:
+    """One process for each curve: if it is killed the others go on, and it goes when this one does."""
     context = multiprocessing.get_context("spawn")  # solvers have threads, which do not survive a fork
-    curves = _curves(points)
-    pool = concurrent.futures.ProcessPoolExecutor(min(jobs, len(curves)), mp_context=context)
+    waiting, running = _curves(points), dict[Any, tuple[Any, list[Point]]]()
     try:
-        waiting = [pool.submit(run_curve, curve) for curve in curves]
-        for future in concurrent.futures.as_completed(waiting):
-            yield from future.result()
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                curve = waiting.pop(0)
+                reader, writer = context.Pipe(duplex=False)
+                process = context.Process(target=_work, args=(curve, writer), daemon=True)
+                process.start()
+                writer.close()
+                running[reader] = process, curve
+            ready: list[Any] = multiprocessing.connection.wait(list(running))
+            for reader in ready:
+                process, curve = running.pop(reader)
+                answer: Any = None
+                with contextlib.suppress(EOFError), reader:
+                    answer = reader.recv()
+                process.join()
+                if answer is None:
+                    answer = _killed(curve, f"its process was killed (exit code {process.exitcode}); out of memory?")
+                if isinstance(answer, Exception):
+                    raise answer
+                yield answer
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        for process, _ in running.values():
+            process.terminate()
+            process.join()
 
 
-def _on_dask(points: Sequence[Point], scheduler: str) -> Iterator[dict[str, Any]]:
+def _work(curve: Sequence[Point], answer: Any) -> None:
+    """In a process of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent ends this one
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        answer.send(run_curve(curve))
+    except Exception as error:  # not the user's to mend: raised again by the parent, as what pickle surely takes
+        again = RuntimeError(f"{type(error).__name__}: {error}")
+        again.add_note(traceback.format_exc())
+        answer.send(again)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _killed(curve: Sequence[Point], why: str) -> list[dict[str, Any]]:
+    return [_result(point, PoetcError(why)) for point in curve]
+
+
+def _on_dask(points: Sequence[Point], scheduler: str) -> Iterator[list[dict[str, Any]]]:
     """Workers need this version of poetc and see the models under the same paths."""
     try:
         import distributed
     except ImportError:
         raise UsageError("--scheduler needs Dask: pip install 'poetc[cluster]'") from None
+    if not re.fullmatch(r"(tcp|tls|ws|wss|ucx)://\S+:\d+|inproc://\S+", scheduler):
+        raise UsageError(f"--scheduler {scheduler!r}: give an address such as tcp://10.0.0.5:8786")
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # tracebacks of what the error says in a line
     try:
         client = distributed.Client(scheduler, timeout="10s", set_as_default=False)
     except (OSError, ValueError) as error:
         raise UsageError(f"no Dask scheduler at {scheduler}: {error}") from None
     with client:
-        waiting = [client.submit(run_curve, c, key=f"poetc-{c[0].key}", pure=False) for c in _curves(points)]
-        for future in distributed.as_completed(waiting, loop=client.loop):
-            yield from future.result()
+        curves = {
+            client.submit(run_curve, curve, key=f"poetc-{curve[0].key}", pure=False): curve for curve in _curves(points)
+        }
+        try:
+            for future in distributed.as_completed(list(curves), loop=client.loop):
+                try:
+                    yield future.result()
+                except distributed.KilledWorker:  # Dask tried it on several
+                    yield _killed(curves[future], "the workers that solved it were killed; out of memory?")
+        except (asyncio.CancelledError, concurrent.futures.CancelledError):
+            lost = f"lost the Dask scheduler at {scheduler}; the same command goes on where this one was"
+            raise UsageError(lost) from None

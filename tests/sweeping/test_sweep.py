@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import distributed
 import pytest
@@ -65,6 +72,58 @@ def test_processes_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert solved == []
 
 
+def test_a_process_that_is_killed_costs_its_own_points_only(tmp_path: Path) -> None:
+    out = tmp_path / "sweep.jsonl"
+    asked = points("80%", devices=("stm32f746", "nrf52840"))
+
+    def kill_one() -> None:
+        while not (children := multiprocessing.active_children()):
+            time.sleep(0.01)
+        children[0].kill()
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    first = sweeping.sweep(asked, out, jobs=1)
+    killer.join()
+    assert [r["status"] in SOLVED for r in first] == [False, True]
+    assert (first[0]["status"], first[0]["error"]) == ("error", "its process was killed (exit code -9); out of memory?")
+    again = sweeping.sweep(asked, out, jobs=1)
+    assert again[0]["status"] in SOLVED
+    assert again[1] == first[1]
+
+
+def children_of(pid: int) -> set[int]:
+    try:
+        return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+    except OSError:
+        return set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_processes_end_with_the_command(tmp_path: Path, number: signal.Signals) -> None:
+    words = ["sweep", str(MODEL), "--batch", "16", "-d", "stm32f746", "-b", "30%", "-j", "1", "--time-limit", "600"]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "poetc", *words, "-o", str(tmp_path / "sweep.jsonl")], stderr=subprocess.DEVNULL
+    )
+    while not (children := children_of(command.pid)):
+        assert command.poll() is None
+        time.sleep(0.05)
+    command.send_signal(number)
+    assert command.wait() == {signal.SIGINT: 130, signal.SIGTERM: 143}.get(number, -9)
+    # They would solve for ten minutes; a zombie whose new parent does not wait for it has ended too.
+    stop_at = time.monotonic() + 60
+    while any(running(child) for child in children):
+        assert time.monotonic() < stop_at, "processes were left behind"
+        time.sleep(0.05)
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def test_results_of_something_else_are_not_appended_to(tmp_path: Path) -> None:
     out = tmp_path / "notes.txt"
     out.write_text("hello\nworld\n")
@@ -81,6 +140,36 @@ def test_dask(tmp_path: Path) -> None:
         results = sweeping.sweep(points("70%", "80%"), tmp_path / "sweep.jsonl", scheduler=address)
     assert all(r["status"] in SOLVED for r in results)
     assert results == sweeping.sweep(points("70%", "80%"), tmp_path / "sweep.jsonl")
+
+
+def test_dask_gone(tmp_path: Path) -> None:
+    out = tmp_path / "sweep.jsonl"
+    asked = points("80%", devices=("stm32f746", "nrf52840", "rp2350"))
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, protocol="inproc"
+    ) as cluster:
+        with pytest.raises(UsageError, match="lost the Dask scheduler"):
+            sweeping.sweep(asked, out, scheduler=cluster.scheduler_address, on_result=lambda *_: cluster.close())
+        assert len(out.read_text().splitlines()) == 1
+
+
+def test_a_point_that_kills_its_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(curve: object) -> None:
+        raise distributed.KilledWorker("poetc", SimpleNamespace(address="inproc://w"), 3)
+
+    monkeypatch.setattr(sweeping, "run_curve", kill)
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, protocol="inproc"
+    ) as cluster:
+        address = cluster.scheduler_address
+        (result,) = sweeping.sweep(points("70%"), tmp_path / "sweep.jsonl", scheduler=address)
+    assert (result["status"], "killed" in result["error"]) == ("error", True)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "", "tcp://10.0.0.5", "tcp://10.0.0.5:port", "foo://10.0.0.5:8786"])
+def test_addresses_that_are_none(tmp_path: Path, address: str) -> None:
+    with pytest.raises(UsageError, match="give an address"):
+        sweeping.sweep(points("70%"), tmp_path / "sweep.jsonl", scheduler=address)
 
 
 def test_command(tmp_path: Path) -> None:
