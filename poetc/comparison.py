@@ -70,6 +70,21 @@ class Comparison:
     bounds: dict[int, int]  # budget_bytes -> our bound on the objective
     rows: tuple[Row, ...]
 
+    @classmethod
+    def of(cls, problem: Problem, bounds: dict[int, int], rows: Sequence[Row]) -> Comparison:
+        return cls(
+            problem=problem.name,
+            device=problem.device,
+            objective=problem.objective,
+            operators=len(problem.operators),
+            keep_all_peak_bytes=keep_all_peak_bytes(problem),
+            compute_once_pj=problem.compute_once_pj,
+            compute_once_ns=problem.compute_once_ns,
+            deadline_ns=problem.deadline_ns,
+            bounds=bounds,
+            rows=tuple(rows),
+        )
+
     def document(self) -> dict[str, Any]:
         """What `--json` prints and comparison.json holds."""
         document = dataclasses.asdict(self)
@@ -140,18 +155,7 @@ def compare(
             if on_cell is not None:
                 on_cell(len(rows), total, f"{name} at {budget} bytes")
             rows.append(_row(at_budget, name, options or SolveOptions(), bounds))
-    return Comparison(
-        problem=problem.name,
-        device=problem.device,
-        objective=problem.objective,
-        operators=len(problem.operators),
-        keep_all_peak_bytes=keep_all_peak_bytes(problem),
-        compute_once_pj=problem.compute_once_pj,
-        compute_once_ns=problem.compute_once_ns,
-        deadline_ns=problem.deadline_ns,
-        bounds=bounds,
-        rows=tuple(rows),
-    )
+    return Comparison.of(problem, bounds, rows)
 
 
 def _problem(request: ModelRequest) -> Problem:

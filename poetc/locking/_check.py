@@ -8,14 +8,14 @@ where nothing changed since it was locked (not even poetc's code), what the time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from poetc.devices import format_bytes, format_ns, format_pj
 from poetc.errors import CheckFailed, InfeasibleError, LimitError, UnsupportedModelError, UsageError
-from poetc.locking._file import Entry, line_of, read
+from poetc.locking._file import Entry, is_hash_of, line_of, read
 from poetc.locking._lock import solve_entry
 
 TOLERANCE = 0.001  # of the objective, and of the gap
@@ -162,9 +162,11 @@ def compare(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tuple[Fi
                 f"{format_bytes(after.budget_bytes)} allowed",
             )
         )
-    changed = [
-        what for what in ("model", "profile", "options") if getattr(locked.hashes, what) != getattr(now.hashes, what)
-    ]
+    hashes = locked.hashes
+    changed = [what for what in ("model", "profile") if getattr(hashes, what) != getattr(now.hashes, what)]
+    if hashes.options != now.hashes.options and not is_hash_of(hashes.options, now.options):
+        changed.append("options")
+    versions = _version_words(locked.versions, now.versions)
     stopped = after.status == "limit"
     # The solver is deterministic: of the same problem, the same code would find the same again.
     unchanged = not changed and locked.versions == now.versions
@@ -190,9 +192,20 @@ def compare(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tuple[Fi
             Finding("changed", f"the bound now holds for “{after.schedule_class}”, not “{before.schedule_class}”")
         )
     if changed:
-        findings.append(Finding("changed", f"changed since it was locked: {', '.join(changed)}"))
-    elif locked.hashes.problem != now.hashes.problem and not unchanged:
-        findings.append(
-            Finding("changed", "this version of poetc makes another problem of the same model, profile and options")
-        )
+        findings.append(Finding("changed", f"changed since it was locked: {', '.join([*changed, *versions])}"))
+    elif hashes.problem != now.hashes.problem and not unchanged:
+        what = ", ".join(versions) or "another version of poetc"
+        findings.append(Finding("changed", f"{what}: the same model, profile and options make another problem"))
+    elif versions and any(finding.fails for finding in findings):
+        findings.append(Finding("changed", f"the problem is the same; changed since: {', '.join(versions)}"))
     return tuple(findings)
+
+
+def _version_words(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Which of poetc, its code and the library that solves are not what they were."""
+    words = [
+        f"{name} {x} → {y}" for name, y in sorted(after.items()) if name != "code" and (x := before.get(name, "?")) != y
+    ]
+    if before.get("code") != after.get("code") and before.get("poetc") == after.get("poetc"):
+        words.append("poetc's code")
+    return words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ from poetc.errors import UsageError
 from poetc.files import write_text
 
 VERSION = 1
+LATER_OPTIONS = ("state", "dma", "fixed_order", "max_written")  # newest first: older files were hashed without them
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,6 +35,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     seed: int = 0
     fixed_order: bool = False
     training: dict[str, float | int | str] = {}
+
+
+DEFAULTS = Options(model="", device="")
 
 
 class Hashes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,6 +95,22 @@ class LockFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def canonical(value: object) -> bytes:
     """The one JSON text of a value: keys sorted, no spaces. For hashes."""
     return msgspec.json.encode(value, order="sorted")
+
+
+def hash_of(value: object) -> str:
+    """SHA-256 of the canonical text, in hexadecimal."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def is_hash_of(recorded: str, options: Options) -> bool:
+    """Whether a lock file of this or an earlier poetc, which had fewer options, recorded `options` as `recorded`."""
+    fields = msgspec.to_builtins(options)
+    for later in LATER_OPTIONS:
+        if recorded == hash_of(fields):
+            return True
+        if fields.pop(later) != getattr(DEFAULTS, later):
+            return False
+    return recorded == hash_of(fields)
 
 
 def dumps(lock: LockFile) -> str:

@@ -18,7 +18,7 @@ from poetc import pipeline
 from poetc.artifact import Artifact
 from poetc.devices import load_profile, profile_to_dict
 from poetc.errors import UsageError
-from poetc.locking._file import VERSION, Entry, Hashes, LockFile, Options, Result, canonical, read, write
+from poetc.locking._file import VERSION, Entry, Hashes, LockFile, Options, Result, hash_of, read, write
 from poetc.pipeline import ModelRequest, SolveRequest
 from poetc.scheduling import SolveOptions, problem_to_json
 from poetc.training import TrainingOptions
@@ -135,8 +135,8 @@ def _entry(name: str, options: Options, solved: Artifact, folder: Path) -> Entry
         options=options,
         hashes=Hashes(
             model=_sha256(request.model.source.read_bytes()),
-            profile=_sha256(canonical(profile)),
-            options=_sha256(canonical(options)),
+            profile=hash_of(profile),
+            options=hash_of(options),
             problem=_sha256(problem_to_json(problem)),
         ),
         result=Result(

@@ -45,18 +45,7 @@ def section(problem: Problem, points: Sequence[Point]) -> str:
         bounds[point.budget_bytes] = proof.bound
         cost = format_pj(trace.energy_pj), format_ns(trace.time_ns)
         cells.append((label, proof.status.value, *cost, f"{proof.gap():.1%}"))
-    comparison = Comparison(
-        problem=problem.name,
-        device=problem.device,
-        objective=problem.objective,
-        operators=len(problem.operators),
-        keep_all_peak_bytes=keep_all_peak_bytes(problem),
-        compute_once_pj=problem.compute_once_pj,
-        compute_once_ns=problem.compute_once_ns,
-        deadline_ns=problem.deadline_ns,
-        bounds=bounds,
-        rows=tuple(rows),
-    )
+    comparison = Comparison.of(problem, bounds, rows)
     head = "".join(f"<th>{name}</th>" for name in ("budget", "status", "energy", "time", "gap"))
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)
     chart = plot(comparison, has_legend=False) if rows else ""

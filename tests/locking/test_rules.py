@@ -27,7 +27,7 @@ from poetc.locking import (
     write,
 )
 from poetc.locking._check import parse_tolerance
-from poetc.locking._file import Hashes, Result, dumps, line_of
+from poetc.locking._file import Hashes, Result, dumps, hash_of, line_of
 
 RESULT = Result(
     status="optimal",
@@ -145,6 +145,54 @@ def test_a_proven_end_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert given == [1.0]
 
 
+def versioned(**versions: str) -> Entry:
+    return msgspec.structs.replace(ENTRY, versions={**ENTRY.versions, **versions})
+
+
+def test_a_changed_problem_names_the_version_that_changed_it() -> None:
+    hashes = msgspec.structs.replace(ENTRY.hashes, problem="other")
+    for now, what in (
+        (versioned(poetc="1"), "poetc 0 → 1"),
+        (versioned(code="b"), "poetc's code"),
+        (versioned(poetc="1", code="b", highspy="1.15"), "highspy ? → 1.15, poetc 0 → 1"),
+    ):
+        (finding,) = compare(ENTRY, msgspec.structs.replace(now, hashes=hashes))
+        assert finding.message == f"{what}: the same model, profile and options make another problem"
+        assert not finding.fails
+        model = msgspec.structs.replace(hashes, model="other")
+        (finding,) = compare(ENTRY, msgspec.structs.replace(now, hashes=model))
+        assert finding.message == f"changed since it was locked: model, {what}"
+
+
+def test_a_schedule_that_got_worse_for_the_same_problem_names_what_changed() -> None:
+    worse = msgspec.structs.replace(versioned(code="b"), result=changed(objective=2_000_000, bound=2_000_000).result)
+    failing, said = compare(ENTRY, worse)
+    assert failing.fails
+    assert said.message == "the problem is the same; changed since: poetc's code"
+    assert compare(ENTRY, versioned(code="b")) == ()
+
+
+def test_options_that_came_later_are_no_change() -> None:
+    """A lock file from before --state, --dma and others was hashed without them."""
+
+    def with_options(options: Options, hashed: str) -> Entry:
+        return msgspec.structs.replace(
+            ENTRY, options=options, hashes=msgspec.structs.replace(ENTRY.hashes, options=hashed)
+        )
+
+    for given in (ENTRY.options, msgspec.structs.replace(ENTRY.options, fixed_order=True)):
+        now = with_options(given, hash_of(given))
+        old = msgspec.to_builtins(given)
+        for later in ("state", "dma"):
+            del old[later]
+            assert compare(with_options(given, hash_of(old)), now) == ()
+        edited = with_options(given, hash_of({**old, "seed": 3}))
+        assert [f.message for f in compare(edited, now)] == ["changed since it was locked: options"]
+    stored = msgspec.structs.replace(ENTRY.options, state="store")  # not what a file without `state` asked for
+    (finding,) = compare(with_options(stored, hash_of(old)), with_options(stored, hash_of(stored)))
+    assert finding.message == "changed since it was locked: options"
+
+
 def test_what_changed_is_named_once() -> None:
     hashes = msgspec.structs.replace(ENTRY.hashes, profile="other", problem="other")
     (finding,) = compare(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes))
@@ -154,7 +202,7 @@ def test_what_changed_is_named_once() -> None:
     hashes = msgspec.structs.replace(ENTRY.hashes, problem="other")
     assert compare(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes)) == ()
     (finding,) = compare(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes, versions={"poetc": "1"}))
-    assert "version of poetc" in finding.message
+    assert "make another problem" in finding.message
 
 
 def test_the_file_is_canonical_and_replaced_whole(tmp_path: Path) -> None:
