@@ -20,6 +20,7 @@ from poetc.scheduling import (
     keep_all_peak_bytes,
     movable_state,
     on_store,
+    pack,
     stored_state,
 )
 from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions, Status
@@ -30,6 +31,7 @@ STATES: tuple[str, ...] = get_args(State)
 CHOICE_SHARE = 0.2  # of the time limit, counted in work: the first search for homes, before anything is solved
 MORE_SHARE = 0.05  # each search after that
 STOP_SHARE = 0.6  # of the time limit, on the clock: when that search stops on a slow machine
+LOOSER = 4  # how often homes give way that leave packing too little
 SOLVES = 12  # at most, for other homes
 LEAST_SHARE = 0.05  # of the time limit has to be left for one more
 WORTH_A_CHOICE = 0.1  # of the budget: less state than that stays in RAM if it can
@@ -191,7 +193,8 @@ def _chosen(
         order = solvers.best_order(_everything(problem), options, started + STOP_SHARE * limit_s / 2)
     ordered = problem if order is None else solvers.reordered(problem, order)
     search = solvers.HomeSearch(ordered, options, started + STOP_SHARE * limit_s, report)
-    search.run(CHOICE_SHARE * limit_s)
+    search.run(CHOICE_SHARE * limit_s, until_settled=True)
+    _set_aside_too_tight(search, ordered, progress)
     # What nothing was found for may still be possible: with everything on the store, or everything in RAM.
     attempts = dict.fromkeys((search.best(), search.everything, frozenset[int]()))
     errors: list[InfeasibleError | LimitError] = []
@@ -223,6 +226,21 @@ def _chosen(
         why = f"found no schedule for {problem.budget_bytes} bytes, nor a proof that no homes of state allow one"
         text = "; ".join((why, *text.split("; ")[1:]))
     raise LimitError(text, details=nearest.details) from nearest
+
+
+def _set_aside_too_tight(search: solvers.HomeSearch, ordered: Problem, progress: Progress) -> None:
+    """Homes that fill RAM between steps leave no room for what packing needs: others then come first."""
+    for _ in range(LOOSER):
+        on = search.best()
+        placed, schedule = on_store(ordered, on), search.schedule(on)
+        if schedule is None:
+            return
+        plan = pack(placed, schedule, enough_bytes=placed.budget_bytes - placed.base_bytes, stop_at=search.stop_at)
+        excess = planning.ram_bytes(placed, plan) - placed.budget_bytes
+        short = excess - (placed.budget_bytes - solvers.lower_bound_bytes(placed))
+        if excess <= 0 or short <= 0 or not search.loosen(on, short):
+            return
+        progress(f"packing needs {excess} bytes more than the homes of state leave: others come first")
 
 
 def _other_homes(

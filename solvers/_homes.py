@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from poetc.scheduling import Problem, SolveOptions, movable_state, on_store
+from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, movable_state, on_store
 from poetc.solvers._cuts import MARGIN, CutModel, Relaxation, chosen, operand_bytes, tiny_tensors
 from poetc.solvers._highs import Answer
 from poetc.solvers._ladder import new_cuts, single_cut_positions
@@ -186,28 +186,62 @@ class HomeSearch:
         self.effort = 1
         self.raced: dict[frozenset[int], float] = {}  # by homes: what short races found
         self.solved: dict[frozenset[int], float] = {}  # and what the whole solver did
+        self.too_tight: set[frozenset[int]] = set()  # what packs only with less in RAM between steps
+        self.suggested: frozenset[int] | None = None  # by the last relaxation
+        self.settled = False  # twice the same
         self.spent = 0.0
+        self._codes: dict[frozenset[int], list[int]] = {}
         self._stages = self._all_stages()
 
     def best(self) -> frozenset[int]:
         """The homes for which races found the cheapest schedule."""
         # What found nothing may still be the only thing that fits: everything on the store.
-        costs = self.raced
-        return min(costs, key=lambda s: (costs[s], s != self.everything, len(s)), default=self.everything)
+        costs, usual = self.raced, self.everything
+        return min(
+            costs.keys() - self.too_tight, key=lambda s: (costs[s], s != usual, len(s), sorted(s)), default=usual
+        )
 
     def untried(self) -> frozenset[int] | None:
         """The cheapest of those that have not been solved, if races found about as much as for one that has."""
         open_ = [s for s in self.raced if s not in self.solved]
         known = min((self.raced[s] for s in self.solved if s in self.raced), default=math.inf)
-        found = min(open_, key=lambda s: (self.raced[s], len(s)), default=None)
+        found = min(open_, key=lambda s: (s in self.too_tight, self.raced[s], len(s), sorted(s)), default=None)
         return found if found is not None and self.raced[found] <= NEAR * known < math.inf else None
 
-    def run(self, work_s: float = math.inf) -> bool:
-        """So much more work, in seconds that do not depend on the machine. False if there is nothing left to do."""
+    def run(self, work_s: float = math.inf, *, until_settled: bool = False) -> bool:
+        """So much more work, in seconds that do not depend on the machine, or until two relaxations in turn suggest the
+        same homes. False if there is nothing left to do.
+        """
         limit = self.spent + work_s
-        while self.spent < limit:
+        while self.spent < limit and not (until_settled and self.settled):
             if self.done or not next(self._stages, False):
                 return False
+        return True
+
+    def schedule(self, stored: frozenset[int]) -> Schedule | None:
+        """What races found with these homes."""
+        if stored not in self._codes:
+            return None
+        placed = on_store(self.problem, stored)
+        steps = Completer(placed).run(Model(placed).actions(self._codes[stored])).steps
+        cost = int(self.raced[stored])
+        proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, schedule_class="", method="race")
+        return Schedule(solver="poetc", steps=steps, proof=proof)
+
+    def loosen(self, stored: frozenset[int], excess_bytes: int) -> bool:
+        """Race homes with so much less in RAM between steps than `stored`, which does not pack. False if none works."""
+        needed, other = excess_bytes, stored
+        while needed > 0 and other != self.everything:
+            inside = sorted(self.everything - other, key=lambda t: (self.model.size[t], t))
+            added = next((t for t in inside if self.model.size[t] >= needed), inside[-1])
+            needed -= self.model.size[added]
+            other |= {added}
+        if other == stored:
+            return False
+        self._race(other, None)
+        if self.raced.get(other, math.inf) == math.inf:
+            return False
+        self.too_tight.add(stored)
         return True
 
     @property
@@ -276,6 +310,8 @@ class HomeSearch:
     def _follow(self, relaxation: Relaxation) -> list[tuple[int, int]]:
         """Race the homes of a plan; operators at which it needs too much RAM, and by how much."""
         stored = self.relaxed.stored
+        self.settled |= stored == self.suggested
+        self.suggested = stored
         self._race(stored, relaxation)
         model = Model(on_store(self.problem, stored))
         codes = lazy_codes(model, relaxation)
@@ -307,7 +343,11 @@ class HomeSearch:
             race.add_arms(relaxation, "homes")
         least = len(race.arms)
         race.run(max(least, min(RUNS, RUNS_X_OPERATORS // self.model.n_ops)), 0.0)
-        cost = math.inf if race.incumbent is None else float(race.incumbent.cost)
+        cost = math.inf
+        if race.incumbent is not None:
+            cost = float(race.incumbent.cost)
+            if cost < self.raced.get(stored, math.inf):
+                self._codes[stored] = race.incumbent.codes
         self.spent += race.runs * self.model.n_ops * RUN_S
         self.raced[stored] = min(cost, self.raced.get(stored, math.inf))
         if self.progress is not None:
