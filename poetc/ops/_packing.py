@@ -74,6 +74,10 @@ def choose(
         more = (WINDOW_STRIP,) if strip else ()
         wide += sum(more)
         return Kernel(f"{lean.symbol}_packed", (*lean.ints, wide, terms, *more, *extra), lean.floats, 4 * wide)
+    for panels in WIDE_PANELS[1:] if pack_rows and not held else ():  # more columns share packed rows
+        floats = workspace_floats(columns, terms, panels, True)
+        if 4 * floats * WIDE_SHARE <= operand_bytes:
+            return Kernel(f"{lean.symbol}_packed", (*lean.ints, floats, terms, *extra), lean.floats, 4 * floats)
     if strip:
         extra = (0, *extra)
     for panels, most in SHAPES:

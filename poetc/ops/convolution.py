@@ -15,7 +15,7 @@ import numpy as np
 
 from poetc.graph import Attribute, Operator, TensorType
 from poetc.ops._builder import Builder
-from poetc.ops._packing import choose, strip
+from poetc.ops._packing import COLUMNS, SHAPES, WIDE_SHARE, choose, strip, workspace_floats
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
 from poetc.ops._windows import Windows
 
@@ -88,6 +88,17 @@ def _backward_kernel(op: Bound, ints: tuple[int, ...]) -> Kernel:
         return lean
     if (h, w, taps, ints[9], ints[10]) == (oh, ow, 1, 1, 1):
         return choose(lean, rows * ow, outputs, _operand_bytes(op), pack_rows=True, extra=(0, rows, channels))
+    terms = min(outputs, SHAPES[0][1])
+    for columns in (256, 128):
+        # beside large operands all that is packed of the gradient stays, for many columns that share packed weights
+        block_rows = min(rows, max(1, columns // ow))
+        block = min(channels, max(1, 72 // taps))
+        block -= block % 4 if block > 4 else 0
+        held = block * taps * block_rows * ow
+        panels = -(-outputs // terms) * -(-block_rows * ow // COLUMNS)
+        floats = held + workspace_floats(panels * COLUMNS, terms, panels, True)
+        if 4 * floats * WIDE_SHARE <= _operand_bytes(op):
+            return Kernel(f"{lean.symbol}_packed", (*ints, floats, terms, held, block_rows, block), (), 4 * floats)
     most = min(5120, _operand_bytes(op) // 16)
     block_rows = min(rows, -(-64 // ow))
     if taps * block_rows * ow > most:

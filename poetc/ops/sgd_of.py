@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 from poetc.graph import TensorType
-from poetc.ops._packing import COLUMNS, SHAPES, panel_columns, workspace_floats
+from poetc.ops._packing import COLUMNS, SHAPES, WIDE_SHARE, panel_columns, workspace_floats
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register, spec
 from poetc.ops.gather import gather_layout
 
@@ -122,9 +122,12 @@ class MatMulSgd(SgdOf):
         terms = self._packed(self.part(op))
         if terms is None:
             return Kernel("poetc_op_matmul_sgd", (m, n, k))
-        width = min(SHAPES[0][0] * COLUMNS, -(-n // COLUMNS) * COLUMNS)
-        floats = workspace_floats(width, terms, width // COLUMNS, True)
-        total = -(-k // terms) * floats + STRIP_ROWS * width
+        for panels in (16, 8, SHAPES[0][0]):  # more than few only where that is next to nothing beside the operands
+            width = min(panels, -(-n // COLUMNS)) * COLUMNS
+            floats = workspace_floats(width, terms, width // COLUMNS, True)
+            total = -(-k // terms) * floats + STRIP_ROWS * width
+            if 4 * total * WIDE_SHARE <= sum(t.size_bytes for t in (*op.inputs, *op.outputs)):
+                break
         return Kernel("poetc_op_matmul_sgd_packed", (m, n, k, floats, terms, width), (), 4 * total)
 
 

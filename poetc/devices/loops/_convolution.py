@@ -13,6 +13,8 @@ from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.devices.loops._window import Window, output_range, window
 from poetc.ops import Kernel
 
+_MASKED_MOST = 64  # masks, of poetc_convolution_packed.h
+_MANY_OUTPUTS = 96  # of convolution_packed.c
 _MOST_ROWS = 256  # pieces of output rows that are looked at one by one; more are taken from as many
 
 
@@ -40,7 +42,28 @@ def _blocks_with_tap(k: int, depth: int, taps: int, tap: int) -> int:
 
 def _pack_pixels(w: Window, m: Machine, inputs: int, k: int, depth: int, most: int) -> Loops:
     """All calls of pack_pixels of one group of channels."""
-    return _pixels_by_four(w, inputs, k, depth) if m.columns == 4 else _pixels_by_tap(w, m, inputs, k, depth, most)
+    if m.columns == 4:
+        return _pixels_by_four(w, inputs, k, depth)
+    return _pixels_masked(w, m, k, depth, most) if _is_masked(w, m) else _pixels_by_tap(w, m, inputs, k, depth, most)
+
+
+def _is_shifted(w: Window) -> bool:
+    return w.stride_h == w.stride_w == 1 and w.output_width == w.width
+
+
+def _is_masked(w: Window, m: Machine) -> bool:
+    """Whether pixels are packed sixteen at a time."""
+    return m.lanes == 16 and _is_shifted(w) and w.taps <= _MASKED_MOST and (w.batch == 1 or w.pixels % 16 == 0)
+
+
+def _pixels_masked(w: Window, m: Machine, k: int, depth: int, most: int) -> Loops:
+    loops: Loops = {}
+    for columns, many in parts(w.batch * w.pixels, most):
+        chunks = -(-columns // m.columns) * m.columns // 16
+        calls = many * -(-k // depth)
+        add(loops, {"pixels.masked_call": calls, "pixels.masked_tap": calls * chunks * w.taps})
+        add(loops, {"pixels.masked_chunk": calls * chunks, "pixels.masked": many * chunks * k})
+    return loops
 
 
 def _pixels_by_four(w: Window, inputs: int, k: int, depth: int) -> Loops:
@@ -123,7 +146,8 @@ def conv_packed(kernel: Kernel, m: Machine) -> Loops:
     w, size, depth = window(kernel), kernel.ints[17], kernel.ints[18]
     inputs, outputs, total = w.channels // w.group, w.outputs // w.group, w.batch * w.pixels
     k = inputs * w.taps
-    if m.lanes == 16 and not w.is_pointwise and (done := _direct.conv(w, size, depth)):
+    direct = m.lanes == 16 and not w.is_pointwise and not (outputs >= _MANY_OUTPUTS and _is_masked(w, m))
+    if direct and (done := _direct.conv(w, size, depth)):
         return {"conv_packed.call": 1, **done}
     most, at_once = carve(m, size, depth, -(-k // depth), total, False)
     one: Loops = {}
@@ -212,12 +236,19 @@ def _pack_strips(w: Window, m: Machine, inputs: int, depth: int, most: int, stri
     calls = -(-width // most) * -(-w.pixels // depth)
     loops: Loops = {"windows.call": calls}
     segments: dict[tuple[int, bool], int] = {}
+    whole = m.lanes == 16 and (w.kernel_h, w.kernel_w, w.dilation_w) == (3, 3, 1)
+    windows = [0, 0]  # of 3 x 3 at once, in one panel and in two
     channels = 0  # copied with zeros around them
     for begin in range(0, width, most):
         at, columns = 0, min(most, width - begin)
         channels += (begin + columns - 1) // w.taps - begin // w.taps + 1
         while at < columns:
-            kw, lane = (begin + at) % w.taps % w.kernel_w, at % m.columns
+            tap, lane = (begin + at) % w.taps, at % m.columns
+            kw = tap % w.kernel_w
+            if whole and tap == 0 and at + 9 <= columns:
+                windows[lane + 9 > m.columns] += 1
+                at += 9
+                continue
             taken = min(w.kernel_w - kw, columns - at, m.columns - lane)
             spill = w.dilation_w == 1 and 1 < taken <= 4 and lane + 4 <= m.columns
             segments[taken, spill] = segments.get((taken, spill), 0) + 1
@@ -235,6 +266,8 @@ def _pack_strips(w: Window, m: Machine, inputs: int, depth: int, most: int, stri
             "windows.copied": w.pixels * taken if name == "windows.copy" else 0,
         }
         add(loops, found, many)
+    add(loops, {"windows.whole": w.pixels * sum(windows), "windows.whole_rest": w.pixels * windows[1]})
+    add(loops, {"windows.whole_row": rows * sum(windows)})
     copied = (w.output_height - 1) * w.stride_h + 1 + strips * reach
     add(loops, {"windows.strip": strips, "windows.strip_row": copied}, channels)
     add(loops, {"windows.strip_wide": copied * -(-row // m.lanes)}, channels)
@@ -322,8 +355,12 @@ def grad_weight(kernel: Kernel, m: Machine, most: int) -> Loops:
     return loops
 
 
-def _spread(w: Window) -> Loops:
-    """All calls of `spread` for one channel."""
+def _spread(w: Window, m: Machine, block_rows: int) -> Loops:
+    """All calls of `spread` for one channel, rows of the output in blocks."""
+    if m.lanes == 16 and _is_shifted(w) and w.kernel_w * w.width <= _MASKED_MOST:
+        blocks = w.batch * max(1, -(-w.output_height // block_rows))
+        vectors = blocks * -(-min(block_rows, w.output_height) * w.width // 16)
+        return {"spread.masked_tap": blocks * w.taps, "spread.masked": vectors * w.taps}
     loops: Loops = {"spread.channel": 1}
     oh = np.arange(w.output_height)
     for kh in range(w.kernel_h):
@@ -353,7 +390,8 @@ def conv_grad_input_packed(kernel: Kernel, m: Machine) -> Loops:
     for rows, row_times in parts(all_rows, block_rows):
         # Blocks of output rows begin anywhere in an image; where one crosses into the next image hardly matters.
         span = rows * w.output_width
-        once = most >= span and depth >= outputs  # what is packed serves all channels
+        # What is packed serves all channels: each block of terms stays where it is.
+        once = -(-outputs // depth) * (-(-span // m.columns) * m.columns) <= most
         for number_of_block, (count, channel_times) in enumerate(parts(channels, block)):
             for column, columns, many in runs_of_columns(span, most):
                 sums: Loops = {}
@@ -375,7 +413,7 @@ def conv_grad_input_packed(kernel: Kernel, m: Machine) -> Loops:
             if not pointwise:
                 add(one, {"spread.call": row_times * channel_times})
     if not pointwise:
-        add(one, _spread(w), channels)
+        add(one, _spread(w, m, block_rows), channels)
         add(one, {"fill.plane": w.batch * channels, "fill.float": w.batch * channels * w.height * w.width})
     loops: Loops = {"conv_grad_input_packed.call": 1, "conv_grad_input_packed.group": w.group}
     add(loops, one, w.group)

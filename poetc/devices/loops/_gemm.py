@@ -21,8 +21,8 @@ def row_blocks(m: Machine, rows: int, packed: bool) -> tuple[tuple[int, int], ..
             if rows == 6 and not packed and not m.is_soft:
                 size = 6
         else:
-            size = next(s for s in m.blocks if s <= rows)
-        many = max(1, (rows - 12) // size) if rows > 24 else 1
+            size = 8 if m.lanes == 16 and rows == 16 else next(s for s in m.blocks if s <= rows)
+        many = max(1, (rows - 16) // size) if rows > 28 else 1
         result[size] = result.get(size, 0) + many
         rows -= size * many
     return tuple(result.items())
@@ -85,7 +85,9 @@ def run(
             "gemm.tile_row": pieces * size * (2 if accumulate else 1),
             "gemm.tile_float": floats * size * (2 if accumulate else 1),
         }
-        if packed == "contiguous" and size % 4 == 0 and (m.lanes > 1 or size == 4):
+        if packed == "contiguous" and size == 12 and m.lanes == 16:
+            block["gemm.pack_twelve"] = depth
+        elif packed == "contiguous" and size % 4 == 0 and (m.lanes > 1 or size == 4):
             block["gemm.pack_quad"] = depth * size // 4
             block["gemm.pack_quads"] = depth
         elif packed:

@@ -5,6 +5,59 @@
 #include "poetc_convolution_packed.h"
 #include "poetc_direct_block.h"
 
+#if defined(POETC_MASKED)
+
+/* Sixteen pixels at a time of images whose rows the output shares. */
+POETC_APART void pack_masked(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
+                             int32_t depth, int32_t column, int32_t columns)
+{
+    const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
+    const ptrdiff_t plane = (ptrdiff_t)c->height * c->width;
+    int32_t at, lane, kh, kw, tap, k;
+    ptrdiff_t offset[MASKED_MOST];
+    __mmask16 mask[MASKED_MOST];
+    for (kh = 0, tap = 0; kh < c->kernel_h; kh++)
+        for (kw = 0; kw < c->kernel_w; kw++, tap++)
+            offset[tap] = (ptrdiff_t)(kh * c->dilation_h - c->pad_top) * c->width + kw * c->dilation_w - c->pad_left;
+    for (at = 0; at < columns || at % COLUMNS; at += 16) {
+        const int32_t image = at < columns ? (column + at) / pixels : 0, pixel = column + at - image * pixels;
+        const float *source = x + (image * (ptrdiff_t)c->channels + first / taps) * plane + pixel;
+        float *to = poetc_gemm_panel(space, at, depth) + at % COLUMNS;
+        int32_t row[16], across[16], oh = pixel / c->output_width, ow = pixel - oh * c->output_width;
+        for (lane = 0; lane < 16; lane++) {
+            row[lane] = at + lane < columns ? oh - c->pad_top : INT32_MIN / 2, across[lane] = ow - c->pad_left;
+            if (++ow == c->output_width)
+                ow = 0, oh++;
+        }
+        for (kh = 0, tap = 0; kh < c->kernel_h; kh++) {
+            const __m512i down = _mm512_add_epi32(_mm512_loadu_si512(row), _mm512_set1_epi32(kh * c->dilation_h));
+            const __mmask16 inside = _mm512_cmplt_epu32_mask(down, _mm512_set1_epi32(c->height));
+            for (kw = 0; kw < c->kernel_w; kw++, tap++) {
+                const __m512i right = _mm512_add_epi32(_mm512_loadu_si512(across), _mm512_set1_epi32(kw * c->dilation_w));
+                mask[tap] = _mm512_mask_cmplt_epu32_mask(inside, right, _mm512_set1_epi32(c->width));
+            }
+        }
+        for (k = depth, tap = first % taps; k > 0; tap = 0, source += plane)
+            for (; tap < taps && k > 0; tap++, k--, to += COLUMNS)
+                _mm512_storeu_ps(to, _mm512_maskz_loadu_ps(mask[tap], source + offset[tap]));
+    }
+}
+
+#define MANY_OUTPUTS 96 /* share what is packed with masks: that costs less than unaligned loads */
+
+/* No sixteen pixels of a block are of two images. */
+static inline int is_masked(const convolution *c)
+{
+    return is_shifted(c) && c->kernel_h * c->kernel_w <= MASKED_MOST &&
+           (c->batch == 1 || c->output_height * c->output_width % 16 == 0);
+}
+
+#else
+#define MANY_OUTPUTS 0
+#define is_masked(c) 0
+#define pack_masked(space, c, x, first, depth, column, columns) ((void)0)
+#endif
+
 /* Conv's b: rows (c, kh, kw) [first, first + depth), columns (n, oh, ow) [column, column + columns). `x` is the image of the
  * group's first channel. */
 #if POETC_GEMM_COLUMNS == 4
@@ -321,7 +374,8 @@ int poetc_op_conv_packed(const poetc_call *call)
     int32_t group, column, first;
     POETC_SPLIT(split, c.share, 1, outputs, total)
     POETC_THREADED(poetc_op_conv_packed, call, CONVOLUTION_WORK(c), call->ints[17]);
-    if (!pointwise && direct_conv(&c, x, w, bias, y, workspace, call->ints[17], terms))
+    if (!pointwise && !(outputs >= MANY_OUTPUTS && is_masked(&c)) &&
+        direct_conv(&c, x, w, bias, y, workspace, call->ints[17], terms))
         return POETC_OK;
     for (group = 0; group < c.group; group++) {
         const float *image = x + (ptrdiff_t)group * inputs * c.height * c.width;
@@ -338,6 +392,8 @@ int poetc_op_conv_packed(const poetc_call *call)
                 g.depth = poetc_min(space.depth, k - first);
                 if (pointwise)
                     poetc_pack_planes(&space, image, c.channels, pixels, first, g.depth, column, g.columns);
+                else if (is_masked(&c))
+                    pack_masked(&space, &c, image, first, g.depth, column, g.columns);
                 else
                     pack_pixels(&space, &c, image, first, g.depth, column, g.columns);
                 g.a = w + (ptrdiff_t)group * outputs * k + first, g.accumulate = first > 0;

@@ -40,6 +40,59 @@ static inline void add_to(float *to, const float *from, int32_t count)
         *to++ += *from++;
 }
 
+#if defined(POETC_MASKED)
+
+/* As spread, of rows that the output shares with the image: a pixel's sum has the same order. */
+POETC_APART void spread_masked(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows, float *gx)
+{
+    const int32_t taps = c->kernel_h * c->kernel_w, wide = c->width;
+    const ptrdiff_t plane = (ptrdiff_t)c->height * wide, width = (ptrdiff_t)rows * wide;
+    __mmask16 masks[MASKED_MOST];
+    int32_t channel, r, end, kh, kw, i, lane, period = wide;
+    while (period % 2 == 0 && wide / period < 16)
+        period /= 2; /* masks that follow each other, until they repeat */
+    for (kw = 0; kw < c->kernel_w; kw++) {
+        const int32_t offset = kw * c->dilation_w - c->pad_left;
+        for (i = 0; i < period; i++)
+            for (masks[kw * period + i] = 0, lane = 0; lane < 16; lane++)
+                if ((uint32_t)((16 * i + lane) % wide + offset) < (uint32_t)wide)
+                    masks[kw * period + i] = (__mmask16)(masks[kw * period + i] | 1u << lane);
+    }
+    for (channel = 0; channel < channels; channel++, products += taps * width) {
+        for (r = 0; r < rows; r = end) { /* rows of one image */
+            const int32_t image = (row + r) / c->output_height, oh = row + r - image * c->output_height;
+            float *const to = gx + ((ptrdiff_t)image * c->channels + channel) * plane;
+            end = poetc_min(rows, r + c->output_height - oh);
+            for (kh = c->kernel_h - 1; kh >= 0; kh--) {
+                const int32_t down = kh * c->dilation_h - c->pad_top;
+                const int32_t low = oh + down < 0 ? -down : oh, high = poetc_min(oh + end - r, c->height - down);
+                for (kw = 0; kw < c->kernel_w; kw++) {
+                    const __mmask16 *mask = masks + kw * period;
+                    const float *from = products + (kh * c->kernel_w + kw) * width + (ptrdiff_t)(r + low - oh) * wide;
+                    float *at = to + (ptrdiff_t)(low + down) * wide + kw * c->dilation_w - c->pad_left;
+                    int32_t left = (high - low) * wide, next = 0;
+                    for (; left > 0; left -= 16, from += 16, at += 16) {
+                        const __mmask16 m = left < 16 ? (__mmask16)(mask[next] & ((1u << left) - 1u)) : mask[next];
+                        if (++next == period)
+                            next = 0;
+                        _mm512_mask_storeu_ps(at, m, _mm512_add_ps(_mm512_maskz_loadu_ps(m, at), _mm512_maskz_loadu_ps(m, from)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+static inline int is_masked(const convolution *c)
+{
+    return is_shifted(c) && c->kernel_w * c->width <= MASKED_MOST;
+}
+
+#else
+#define is_masked(c) 0
+#define spread_masked(c, products, channels, row, rows, gx) ((void)0)
+#endif
+
 /* Add rows (c, kh, kw) of products, columns (n, oh, ow), to the pixels that they belong to: rows of the output in ascending
  * order, taps in ascending order, so that the order of a pixel's sum does not depend on the size of the block. */
 POETC_APART void spread(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows, float *gx)
@@ -205,7 +258,9 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
         for (row = 0; row < all_rows; row += block_rows) {
             const int32_t rows = poetc_min(block_rows, all_rows - row);
             const int32_t start = row * c.output_width, end = start + rows * c.output_width;
-            const int once = space.columns >= end - start && space.depth >= outputs; /* what is packed serves all channels */
+            const int32_t panels = (end - start + COLUMNS - 1) / COLUMNS * COLUMNS;
+            /* What is packed serves all channels: each block of terms stays where it is. */
+            const int once = (int64_t)((outputs + terms - 1) / terms) * panels <= space.columns;
             for (channel = POETC_BEGIN(c.share, channels, 1); channel < POETC_END(c.share, channels, 1); channel += block) {
                 const int32_t count = poetc_min(block, POETC_END(c.share, channels, 1) - channel);
                 g.rows = count * taps;
@@ -219,14 +274,19 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
                         g.segment = end - start, g.segment_step = 0;
                     }
                     for (first = 0; first < outputs; first += space.depth) {
+                        poetc_gemm_space here = space;
                         g.depth = poetc_min(space.depth, outputs - first);
+                        if (once)
+                            here.panels += (ptrdiff_t)first * panels;
                         if (channel == POETC_BEGIN(c.share, channels, 1) || !once)
-                            poetc_pack_planes(&space, g_gy, c.outputs, pixels, first, g.depth, column, g.columns);
+                            poetc_pack_planes(&here, g_gy, c.outputs, pixels, first, g.depth, column, g.columns);
                         g.a = g_w + (first * (ptrdiff_t)channels + channel) * taps, g.accumulate = first > 0;
-                        poetc_gemm_run(&g, &space);
+                        poetc_gemm_run(&g, &here);
                     }
                 }
-                if (!pointwise)
+                if (!pointwise && is_masked(&c))
+                    spread_masked(&c, workspace, count, row, rows, g_gx + (ptrdiff_t)channel * plane);
+                else if (!pointwise)
                     spread(&c, workspace, count, row, rows, g_gx + (ptrdiff_t)channel * plane);
             }
         }

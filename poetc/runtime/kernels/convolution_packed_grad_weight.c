@@ -179,6 +179,30 @@ static inline void put_windows(const convolution *c, const window_strip *s, int3
     }
 }
 
+#if defined(POETC_MASKED)
+/* All of a window of 3 x 3: `here` taps in one panel, the others in the next. */
+static inline void put_whole_windows(const convolution *c, const window_strip *s, float *to, int32_t here, ptrdiff_t next)
+{
+    const ptrdiff_t down = (ptrdiff_t)c->dilation_h * s->width;
+    const __mmask16 first = (__mmask16)((1u << here) - 1u), rest = (__mmask16)(0x1ffu & ~first);
+    const float *row = s->strip;
+    int32_t ow = s->ow, left = s->pixels;
+    for (; left > 0; row += (ptrdiff_t)c->stride_h * s->width, ow = 0) {
+        const float *from = row + ow * c->stride_w;
+        int32_t count = poetc_min(c->output_width - ow, left);
+        left -= count;
+        for (; count > 0; count--, from += c->stride_w, to += COLUMNS) {
+            __m512 window = _mm512_maskz_loadu_ps(7, from);
+            window = _mm512_mask_loadu_ps(window, 7 << 3, from + down - 3);
+            window = _mm512_mask_loadu_ps(window, 7 << 6, from + 2 * down - 6);
+            _mm512_mask_storeu_ps(to, first, window);
+            if (rest)
+                _mm512_mask_storeu_ps(to + next - here, rest, window);
+        }
+    }
+}
+#endif
+
 static inline int32_t strip_width(const convolution *c)
 {
     return (c->output_width - 1) * c->stride_w + (c->kernel_w - 1) * c->dilation_w + 1;
@@ -207,6 +231,7 @@ POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c
         for (at = 0; at < columns; at += run) { /* the taps of one row of a window inside one panel */
             const int32_t here = (column + at) / taps, tap = column + at - here * taps, kh = tap / c->kernel_w;
             const int32_t kw = tap - kh * c->kernel_w, lane = at % COLUMNS;
+            float *to = poetc_gemm_panel(space, at, depth) + (ptrdiff_t)k * COLUMNS + lane;
             run = poetc_min(poetc_min(c->kernel_w - kw, columns - at), COLUMNS - lane);
             if (here != channel) {
                 const int32_t rows = (s.ow + s.pixels + c->output_width - 1) / c->output_width;
@@ -215,8 +240,15 @@ POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c
                 copy_rows(strip, plane, c, oh * c->stride_h - c->pad_top, (rows - 1) * c->stride_h + reach + 1,
                           -c->pad_left, width);
             }
-            put_windows(c, &s, kh, kw, run, c->dilation_w == 1 && run > 1 && run <= 4 && lane + 4 <= COLUMNS,
-                        poetc_gemm_panel(space, at, depth) + (ptrdiff_t)k * COLUMNS + lane);
+#if defined(POETC_MASKED)
+            if (tap == 0 && taps == 9 && c->kernel_w == 3 && c->dilation_w == 1 && at + taps <= columns) {
+                const int32_t fit = poetc_min(taps, COLUMNS - lane);
+                put_whole_windows(c, &s, to, fit, (ptrdiff_t)depth * COLUMNS - lane);
+                run = taps;
+                continue;
+            }
+#endif
+            put_windows(c, &s, kh, kw, run, c->dilation_w == 1 && run > 1 && run <= 4 && lane + 4 <= COLUMNS, to);
         }
     }
     for (at = columns; at % COLUMNS; at++)

@@ -7,10 +7,23 @@
 
 #define COLUMNS POETC_GEMM_COLUMNS
 
+/* Lanes beside the image are masked: a tap of 16 pixels, of several rows where they are short, is one load. */
+#if POETC_LANES == 16
+#include <immintrin.h>
+#define POETC_MASKED 1
+#define MASKED_MOST 64 /* masks */
+#endif
+
 static inline int is_pointwise(const convolution *c)
 {
     return c->kernel_h * c->kernel_w == 1 && c->stride_h == 1 && c->stride_w == 1 &&
            c->output_height * c->output_width == c->height * c->width;
+}
+
+/* A pixel of the output lies where its tap does, but for a distance that all pixels share. */
+static inline int is_shifted(const convolution *c)
+{
+    return c->stride_h == 1 && c->stride_w == 1 && c->output_width == c->width;
 }
 
 static inline int32_t clip(int32_t x, int32_t low, int32_t high)

@@ -1,5 +1,9 @@
 #include "poetc_gemm.h"
 
+#if POETC_LANES == 16
+#include <immintrin.h>
+#endif
+
 #define LANES POETC_LANES
 #define COLUMNS POETC_GEMM_COLUMNS
 #define HALF (LANES > 1 ? POETC_GEMM_VECTORS / 2 * LANES : 0) /* a narrow block, where there is one */
@@ -25,6 +29,12 @@
 #define MANY_BLOCKS 1
 #else
 #define MANY_BLOCKS 0
+#endif
+
+#if LANES == 16
+#define UNROLL_TERMS POETC_UNROLL_2
+#else
+#define UNROLL_TERMS
 #endif
 
 #define MOST_DEPTH 256 /* rows of a block of a, so long, lie in the innermost cache */
@@ -162,6 +172,7 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
             POETC_UNROLL
             for (i = 0; i < rows; i++)
                 start(sum[i], vectors, row_bias ? row_bias + i : NULL, column_bias_here);
+            UNROLL_TERMS
             for (k = left < terms ? left : terms; k > 0; k--, a += a_k, b += COLUMNS) {
                 POETC_UNROLL
                 for (i = 0; i < rows; i++) {
@@ -341,6 +352,8 @@ static int32_t block_rows(int32_t left, int packed)
 {
     (void)packed;
 #if POETC_GEMM_ROWS >= 12
+    if (LANES == 16 && left == 16) /* two of eight: four rows wait for what they load */
+        return 8;
     return left >= 12 ? 12 : left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 #elif POETC_GEMM_ROWS >= 6
     return left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
@@ -397,6 +410,13 @@ POETC_INLINE void pack_contiguous(float *to, const float *from, ptrdiff_t step, 
     int i;
     for (k = 0; k < depth; k++, from += step, to += rows) {
         PREFETCH(from + rows + 16); /* for the next block: steps of many lines are beyond what caches foresee */
+#if LANES == 16
+        if (rows == 12) {
+            const __mmask16 twelve = 0xfff;
+            _mm512_mask_storeu_ps(to, twelve, _mm512_maskz_loadu_ps(twelve, from));
+            continue;
+        }
+#endif
         POETC_UNROLL
         for (i = 0; i < rows; i += 4) {
 #if LANES == 1
