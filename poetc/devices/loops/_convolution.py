@@ -13,7 +13,7 @@ from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.devices.loops._window import Window, output_range, window
 from poetc.ops import Kernel
 
-_MASKED_MOST = 64  # masks, of poetc_convolution_packed.h
+_MASKED_TAPS, _MASKED_MOST = 32, 64  # of a window, and masks of rows: poetc_convolution_packed.h
 _MANY_OUTPUTS = 96  # of convolution_packed.c
 _MOST_ROWS = 256  # pieces of output rows that are looked at one by one; more are taken from as many
 
@@ -53,7 +53,7 @@ def _is_shifted(w: Window) -> bool:
 
 def _is_masked(w: Window, m: Machine) -> bool:
     """Whether pixels are packed sixteen at a time."""
-    return m.lanes == 16 and _is_shifted(w) and w.taps <= _MASKED_MOST and (w.batch == 1 or w.pixels % 16 == 0)
+    return m.lanes == 16 and _is_shifted(w) and w.taps <= _MASKED_TAPS and (w.batch == 1 or w.pixels % 16 == 0)
 
 
 def _pixels_masked(w: Window, m: Machine, k: int, depth: int, most: int) -> Loops:

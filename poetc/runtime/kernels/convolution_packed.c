@@ -14,11 +14,11 @@ POETC_APART void pack_masked(const poetc_gemm_space *space, const convolution *c
     const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
     const ptrdiff_t plane = (ptrdiff_t)c->height * c->width;
     int32_t at, lane, kh, kw, tap, k;
-    ptrdiff_t offset[MASKED_MOST];
-    __mmask16 mask[MASKED_MOST];
+    int32_t offset[MASKED_TAPS];
+    __mmask16 mask[MASKED_TAPS];
     for (kh = 0, tap = 0; kh < c->kernel_h; kh++)
         for (kw = 0; kw < c->kernel_w; kw++, tap++)
-            offset[tap] = (ptrdiff_t)(kh * c->dilation_h - c->pad_top) * c->width + kw * c->dilation_w - c->pad_left;
+            offset[tap] = (kh * c->dilation_h - c->pad_top) * c->width + kw * c->dilation_w - c->pad_left;
     for (at = 0; at < columns || at % COLUMNS; at += 16) {
         const int32_t image = at < columns ? (column + at) / pixels : 0, pixel = column + at - image * pixels;
         const float *source = x + (image * (ptrdiff_t)c->channels + first / taps) * plane + pixel;
@@ -48,7 +48,7 @@ POETC_APART void pack_masked(const poetc_gemm_space *space, const convolution *c
 /* No sixteen pixels of a block are of two images. */
 static inline int is_masked(const convolution *c)
 {
-    return is_shifted(c) && c->kernel_h * c->kernel_w <= MASKED_MOST &&
+    return is_shifted(c) && c->kernel_h * c->kernel_w <= MASKED_TAPS &&
            (c->batch == 1 || c->output_height * c->output_width % 16 == 0);
 }
 

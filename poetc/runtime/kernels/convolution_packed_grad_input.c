@@ -232,8 +232,9 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
     const int32_t pixels = c.output_height * c.output_width, plane = c.height * c.width;
     const int32_t taps = c.kernel_h * c.kernel_w, channels = c.channels / c.group, outputs = c.outputs / c.group;
     const int32_t all_rows = c.batch * c.output_height;
-    const poetc_gemm_space space = poetc_gemm_carve(workspace + held, size - held, terms, (outputs + terms - 1) / terms,
-                                                    block_rows * c.output_width, 1);
+    poetc_gemm_space space = poetc_gemm_carve(workspace + held, size - held, terms, (outputs + terms - 1) / terms,
+                                              block_rows * c.output_width, 1);
+    float *const packed = space.panels;
     const int pointwise = held == 0;
     int32_t group, channel, row, column, first, n, i;
     POETC_THREADED(poetc_op_conv_grad_input_packed, call, CONVOLUTION_WORK(c), size);
@@ -274,14 +275,12 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
                         g.segment = end - start, g.segment_step = 0;
                     }
                     for (first = 0; first < outputs; first += space.depth) {
-                        poetc_gemm_space here = space;
                         g.depth = poetc_min(space.depth, outputs - first);
-                        if (once)
-                            here.panels += (ptrdiff_t)first * panels;
+                        space.panels = packed + (once ? (ptrdiff_t)first * panels : 0);
                         if (channel == POETC_BEGIN(c.share, channels, 1) || !once)
-                            poetc_pack_planes(&here, g_gy, c.outputs, pixels, first, g.depth, column, g.columns);
+                            poetc_pack_planes(&space, g_gy, c.outputs, pixels, first, g.depth, column, g.columns);
                         g.a = g_w + (first * (ptrdiff_t)channels + channel) * taps, g.accumulate = first > 0;
-                        poetc_gemm_run(&g, &here);
+                        poetc_gemm_run(&g, &space);
                     }
                 }
                 if (!pointwise && is_masked(&c))

@@ -11,7 +11,8 @@
 #if POETC_LANES == 16
 #include <immintrin.h>
 #define POETC_MASKED 1
-#define MASKED_MOST 64 /* masks */
+#define MASKED_TAPS 32 /* of a window */
+#define MASKED_MOST 64 /* masks of rows */
 #endif
 
 static inline int is_pointwise(const convolution *c)
