@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -230,7 +231,9 @@ def _pack_strips(w: Window, m: Machine, inputs: int, depth: int, most: int, stri
     reach = (w.kernel_h - 1) * w.dilation_h
     row = (w.output_width - 1) * w.stride_w + (w.kernel_w - 1) * w.dilation_w + 1
     room = (strip - 4) // row - reach - 1
-    if m.columns == 4 or room < 0:
+    if m.columns == 4:
+        return _pack_by_four(w, m, inputs, depth, most, strip)
+    if room < 0:
         return _pack_windows(w, m, inputs, depth, most)
     width = inputs * w.taps
     calls = -(-width // most) * -(-w.pixels // depth)
@@ -276,6 +279,92 @@ def _pack_strips(w: Window, m: Machine, inputs: int, depth: int, most: int, stri
     return loops
 
 
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """The strip of poetc_op_conv_grad_weight_packed for panels of four columns, where windows reach over the edges."""
+
+    is_padded: bool
+    width: int  # of a row
+    slots: int
+    terms: int
+
+    @classmethod
+    def of(cls, w: Window, inputs: int, terms: int) -> _Slots:
+        reach_h = (w.output_height - 1) * w.stride_h + (w.kernel_h - 1) * w.dilation_h
+        reach_w = (w.output_width - 1) * w.stride_w + (w.kernel_w - 1) * w.dilation_w
+        padded = w.pad_top > 0 or w.pad_left > 0 or reach_h >= w.height or reach_w >= w.width
+        return cls(padded, reach_w + 1 if padded else w.width, min((w.taps + 2) // w.taps + 1, inputs), terms)
+
+    def slot_floats(self, w: Window, rows: int) -> int:
+        return ((rows - 1) * w.stride_h + (w.kernel_h - 1) * w.dilation_h + 1) * self.width
+
+    def strip_floats(self, w: Window, size: int) -> int:
+        rows = min(max(0, self.terms - 2) // w.output_width + 2, w.output_height)
+        floats = self.slots * self.slot_floats(w, rows) + 4 if self.is_padded else 0
+        return floats if 2 * floats <= size else 0
+
+    def rows(self, w: Window, strip: int) -> int:
+        if not self.is_padded:
+            return w.output_height
+        room, rows = (strip - 4) // self.slots, 0
+        while rows < w.output_height and self.slot_floats(w, rows + 1) <= room:
+            rows += 1
+        return rows
+
+
+def _pack_by_four(w: Window, m: Machine, inputs: int, depth: int, most: int, strip: int) -> Loops:
+    """All calls of pack_strips, or pack_windows, for one image and group."""
+    slots = _Slots.of(w, inputs, depth)
+    held = slots.rows(w, strip)
+    if held == 0:
+        return _pack_windows(w, m, inputs, depth, most)
+    width, down = inputs * w.taps, w.dilation_h * slots.width
+    loops: Loops = {"windows.call": -(-width // most) * -(-w.pixels // depth)}
+    pieces: list[list[int]] = []  # pixels of each row, of every strip
+    for first in range(0, w.pixels, depth):
+        at, end = first, min(w.pixels, first + depth)
+        while at < end:
+            ow = at % w.output_width
+            left = min(end - at, held * w.output_width - ow)
+            at += left
+            pieces.append([min(w.output_width - ow, left)])
+            left -= pieces[-1][0]
+            pieces[-1] += [min(w.output_width, left - k) for k in range(0, left, w.output_width)]
+    flat = np.array([count for piece in pieces for count in piece])
+    panels: dict[str, int] = {}
+    for begin in range(0, width, most):
+        columns = min(most, width - begin)
+        for at in range(0, columns, 4):
+            taps = [divmod(min(begin + at + lane, begin + columns - 1), w.taps) for lane in range(4)]
+            offset = [c * 10**9 + t // w.kernel_w * down + t % w.kernel_w * w.dilation_w for c, t in taps]
+            name = _groups(offset) if w.stride_w == 1 and not m.is_soft else "plain"
+            panels[name] = panels.get(name, 0) + 1
+        if slots.is_padded:
+            channels = (begin + columns - 1) // w.taps - begin // w.taps + 1
+            copied = (len(flat) - len(pieces)) * w.stride_h + len(pieces) * ((w.kernel_h - 1) * w.dilation_h + 1)
+            quads, singles = divmod(min(w.width, slots.width), 4)
+            add(loops, {"windows.strip_row": copied, "windows.strip_four": copied * quads}, channels)
+            add(loops, {"windows.strip_single": copied * (singles + slots.width - w.width)}, channels)
+    for name, many in panels.items():
+        fours = int((flat // 4).sum()) if name != "plain" else 0
+        found = {
+            "windows.panel": len(pieces),
+            "windows.row": len(flat),
+            f"windows.{name}_four": fours,
+            "windows.pixel": int(flat.sum()) - 4 * fours,
+        }
+        add(loops, found, many)
+    return loops
+
+
+def _groups(offset: list[int]) -> str:
+    """Whether four taps lie side by side, in two groups, or in more."""
+    split = next((lane for lane in range(1, 4) if offset[lane] != offset[0] + lane), 4)
+    if split == 4:
+        return "one"
+    return "two" if all(offset[lane] == offset[split] + lane - split for lane in range(split, 4)) else "plain"
+
+
 def _windows_by_four(w: Window, inputs: int, pieces: Any, blocks: int) -> Loops:
     """Taps (c, kh, kw) in fours, the last of them again beyond the end."""
     width = inputs * w.taps
@@ -310,9 +399,17 @@ def _windows_by_four(w: Window, inputs: int, pieces: Any, blocks: int) -> Loops:
     return loops
 
 
-def _grad_weight_space(w: Window, m: Machine, kernel: Kernel) -> tuple[int, int]:
+def _strip(w: Window, m: Machine, kernel: Kernel) -> int:
+    """Floats of the workspace for a strip of the image."""
     size, terms, strip = kernel.ints[17:20]
-    size -= strip
+    if m.columns != 4 or strip or w.is_pointwise:
+        return strip
+    return _Slots.of(w, w.channels // w.group, terms).strip_floats(w, size)
+
+
+def _grad_weight_space(w: Window, m: Machine, kernel: Kernel) -> tuple[int, int]:
+    size, terms, _ = kernel.ints[17:20]
+    size -= _strip(w, m, kernel)
     blocks = -(-w.pixels // terms)
     return carve(m, size, terms, blocks if blocks > 1 else w.batch, w.channels // w.group * w.taps, False)
 
@@ -349,7 +446,7 @@ def grad_weight(kernel: Kernel, m: Machine, most: int) -> Loops:
         add(one, dict(run(m, outputs, first, 0, columns, width, "", True, depth)), -many)
         add(one, dict(run(m, outputs, first, 0, columns, width, "", False, depth)), many)
     if not w.is_pointwise:
-        add(one, _pack_strips(w, m, inputs, at_once, most, kernel.ints[19]), w.batch)
+        add(one, _pack_strips(w, m, inputs, at_once, most, _strip(w, m, kernel)), w.batch)
     loops: Loops = {"conv_grad_weight_packed.call": 1, "conv_grad_weight_packed.group": w.group}
     add(loops, one, w.group)
     return loops

@@ -43,13 +43,14 @@ def _clear(m: Machine, floats: int, times: int = 1) -> Loops:
 def _copy_rows(m: Machine, rows: int, width: int) -> Loops:
     quads = -(-width // 4)
     loops: Loops = {"copy.call": 1, "copy.four": width // 4, "copy.single": width % 4}
-    if quads == 2:
+    if quads == 2 or (quads <= 4 and _is_tiled(m)):
         return loops | {"copy.short": rows - 1}
-    eights = quads // 2 if _is_tiled(m) else 0
+    sixteens = quads // 4 if _is_tiled(m) else 0
     return loops | {
         "copy.row": rows - 1,
-        "copy.row_eight": (rows - 1) * eights,
-        "copy.row_four": (rows - 1) * (quads - 2 * eights),
+        "copy.row_sixteen": (rows - 1) * sixteens,
+        "copy.row_eight": (rows - 1) * (quads // 2 % 2) if _is_tiled(m) else 0,
+        "copy.row_four": (rows - 1) * (quads % 2 if _is_tiled(m) else quads),
     }
 
 
@@ -149,8 +150,16 @@ def _tiles(s: _Strip, f: _Filter, stride_h: int) -> Loops:
         return {}
     small = f.kernel_h == f.kernel_w == 3 and f.row_step == f.step == 1
     if small and s.pairs:
-        fours, singles = rows * (width // 4), rows * (width % 4)
-        return {"pairs.call": 1, "pairs.row": rows, "pairs.four": fours, "pairs.single": singles}
+        twos = rows // 2 if stride_h == 2 and f.down == 1 and width % 4 == 0 else 0
+        rows -= 2 * twos
+        return {
+            "pairs.call": 1,
+            "pairs.two": twos,
+            "pairs.two_four": twos * (width // 4),
+            "pairs.row": rows,
+            "pairs.four": rows * (width // 4),
+            "pairs.single": rows * (width % 4),
+        }
     if small and stride_h == 1 and f.down == 1 and (rows >= 4 or (4 - rows) * s.row + 2 <= s.slack):
         return {
             "tiles.call": 1,
@@ -191,6 +200,8 @@ def _gather(m: Machine, s: _Strip, w: Window, top: int, rows: int) -> Loops:
         tiles = -(-(w.width + before) // 8)
         edges = lines * tiles - pairs * blocks
         pixels = rows * w.width - 16 * pairs * blocks
+        if not before and 8 * blocks == w.width and start == top and 2 * pairs == rows:
+            lines = 0
         loops |= {"gather.call": 1, "gather.whole": int(pairs > 0), "gather.pair": pairs, "gather.tile": pairs * blocks}
         return loops | {"gather.line": lines, "gather.edge": edges, "gather.edge_pixel": pixels}
     for down in range(min(w.stride_h, rows)):
@@ -272,7 +283,11 @@ def depthwise_grad_weight(kernel: Kernel, m: Machine) -> Loops:
             name, calls = "taps.small", 3 if m.lanes == 1 else 1
         else:
             name, calls = "taps.tap", w.taps
-        add(plane, {name: calls, f"{name}_row": calls * lines, f"{name}_quad": calls * lines * quads})
+        row = "row_eight" if name == "taps.pairs" and quads == 2 else "row"
+        add(plane, {name: calls, f"{name}_{row}": calls * lines})
+        add(plane, {f"{name}_quad": 0 if row == "row_eight" else calls * lines * quads})
+        if name in ("taps.pairs", "taps.three"):
+            add(plane, {"taps.call": 1 if w.kernel_w == 3 else calls})
         if name in ("taps.pairs", "taps.three") and w.kernel_w != 3:
             add(plane, {"taps.overlap": calls})
     loops: Loops = {

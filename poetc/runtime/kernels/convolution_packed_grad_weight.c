@@ -4,6 +4,29 @@
 #include "poetc_descend.h"
 #include "poetc_direct.h"
 
+/* `count` rows of a channel's plane from row `first` on, with zeros beside the image, as many columns as windows reach over. */
+static void copy_padded(float *to, const float *plane, const convolution *c, int32_t first, int32_t count, int32_t columns)
+{
+    const int32_t begin = clip(c->pad_left, 0, columns), end = clip(c->width + c->pad_left, begin, columns);
+    int32_t row;
+    for (row = first; row < first + count; row++, to += columns) {
+        if (row < 0 || row >= c->height) {
+            poetc_put_piece(to, NULL, 1, columns);
+        } else {
+            const float *from = plane + (ptrdiff_t)row * c->width + begin - c->pad_left;
+            float *at = to + begin;
+            int32_t left = end - begin;
+            poetc_put_piece(to, NULL, 1, begin);
+#if POETC_LANES == 1
+            for (; left >= 4; left -= 4)
+                POETC_COPY_FOUR(at, from);
+#endif
+            poetc_put_piece(at, from, 1, left);
+            poetc_put_piece(to + end, NULL, 1, columns - end);
+        }
+    }
+}
+
 /* ConvGradWeight's b: rows (n, oh, ow) [first, first + depth), columns (c, kh, kw) [column, column + columns). */
 #if POETC_GEMM_COLUMNS == 4
 
@@ -123,27 +146,215 @@ POETC_APART void pack_windows(const poetc_gemm_space *space, const convolution *
     }
 }
 
-#define strip_rows(c, size) ((void)(size), 0)
-#define pack_strips(space, c, x, first, depth, column, columns, strip, held) ((void)(strip))
 
-#else
-
-/* `count` rows of a channel's plane from row `first` on, `columns` columns from `left` on; zeros beside the image. */
-static inline void copy_rows(float *to, const float *plane, const convolution *c, int32_t first, int32_t count, int32_t left,
-                             int32_t columns)
+/* Windows are packed from rows with zeros around them: those of the image itself where nothing is padded, else a strip to which
+ * they are copied. It has as many slots as four taps reach over channels. */
+static int is_padded(const convolution *c)
 {
-    const int32_t begin = clip(-left, 0, columns), end = clip(c->width - left, begin, columns);
-    int32_t row;
-    for (row = first; row < first + count; row++, to += columns) {
-        if (row < 0 || row >= c->height) {
-            poetc_put_piece(to, NULL, 1, columns);
-            continue;
+    return c->pad_top > 0 || c->pad_left > 0 ||
+           (c->output_height - 1) * c->stride_h + (c->kernel_h - 1) * c->dilation_h >= c->height ||
+           (c->output_width - 1) * c->stride_w + (c->kernel_w - 1) * c->dilation_w >= c->width;
+}
+
+static int32_t strip_width(const convolution *c)
+{
+    return is_padded(c) ? (c->output_width - 1) * c->stride_w + (c->kernel_w - 1) * c->dilation_w + 1 : c->width;
+}
+
+static int32_t strip_slots(const convolution *c)
+{
+    const int32_t taps = c->kernel_h * c->kernel_w;
+    return poetc_min((taps + 2) / taps + 1, c->channels / c->group);
+}
+
+/* Of one slot, that holds `rows` rows of the output. */
+static int32_t slot_floats(const convolution *c, int32_t rows)
+{
+    return ((rows - 1) * c->stride_h + (c->kernel_h - 1) * c->dilation_h + 1) * strip_width(c);
+}
+
+/* Floats of a strip for blocks of `terms` pixels, of a workspace of `size`; 0: there is no need or no room for one. */
+static int32_t strip_floats(const convolution *c, int32_t terms, int32_t size)
+{
+    const int32_t rows = poetc_min((terms - 2) / c->output_width + 2, c->output_height);
+    const int32_t floats = is_padded(c) ? strip_slots(c) * slot_floats(c, rows) + 4 : 0;
+    return 2 * floats > size ? 0 : floats;
+}
+
+/* Rows of the output whose windows a strip of `size` floats holds. */
+static int32_t strip_rows(const convolution *c, int32_t size)
+{
+    const int32_t room = (size - 4) / strip_slots(c);
+    int32_t rows = is_padded(c) ? 0 : c->output_height;
+    while (rows < c->output_height && slot_floats(c, rows + 1) <= room)
+        rows++;
+    return rows;
+}
+
+/* Windows of four taps of `pixels` pixels, of which the first is column `ow` of its row. */
+typedef struct {
+    const float *from; /* the first row's first window */
+    const float *end;  /* of what may be read */
+    ptrdiff_t offset[4];
+    int32_t width, ow, pixels; /* width: of a row */
+} four_windows;
+
+#if !defined(POETC_HELIUM)
+static inline float *put_pixels(const float *from, const ptrdiff_t *offset, int32_t step, int32_t count, float *to)
+{
+    const float *p0 = from + offset[0], *p1 = from + offset[1], *p2 = from + offset[2], *p3 = from + offset[3];
+    for (; count > 0; count--, p0 += step, p1 += step, p2 += step, p3 += step) {
+        POETC_QUAD_B(q);
+        q0 = *p0, q1 = *p1, q2 = *p2, q3 = *p3;
+        POETC_STORE_QUAD(to, q);
+    }
+    return to;
+}
+#endif
+
+POETC_APART void put_windows(const convolution *c, const four_windows *s, float *to)
+{
+    const int32_t step = c->stride_w;
+    const float *row = s->from;
+    int32_t ow = s->ow, left = s->pixels, count;
+#if defined(POETC_HELIUM)
+    const uint32x4_t offsets = vshlq_n_u32(vld1q_u32((const uint32_t *)s->offset), 2);
+#elif POETC_FPU_M
+    /* Taps side by side, in one or two groups: seven floats hold those of four pixels. A group that is stored as a whole spills
+     * over lanes that the next one fills, the second one over the next pixel, which is filled next, or put back if it was before. */
+    int32_t split = 1;
+    while (split < 4 && s->offset[split] == s->offset[0] + split)
+        split++;
+    if (step > 1 || (split < 3 && s->offset[3] != s->offset[split] + 3 - split) ||
+        (split == 1 && s->offset[2] != s->offset[1] + 1))
+        split = 0;
+#endif
+    for (; left > 0; row += (ptrdiff_t)c->stride_h * s->width, ow = 0) {
+        const float *from = row + ow * step;
+        count = poetc_min(c->output_width - ow, left), left -= count;
+#if defined(POETC_HELIUM)
+        {
+            uint32x4_t at = vaddq_n_u32(offsets, (uint32_t)(from - step));
+#define PUT_PIXEL(bytes) "vldrw.u32 q0, [%q[at], #" bytes "]!\n\tvstrw.32 q0, [%[to]], #16\n\t"
+#define PUT_LOOP(times, pixels)                                                                                        \
+    __asm__ volatile("dls lr, %[n]\n1:\t" pixels "le lr, 1b"                                                           \
+                     : [at] "+w"(at), [to] "+r"(to)                                                                    \
+                     : [n] "r"(times)                                                                                  \
+                     : "lr", "q0", "memory")
+#define PUT_ALL(pixel)                                                                                                 \
+    do {                                                                                                               \
+        if (count >= 4)                                                                                                \
+            PUT_LOOP(count / 4, pixel pixel pixel pixel);                                                              \
+        if (count % 4)                                                                                                 \
+            PUT_LOOP(count % 4, pixel);                                                                                \
+    } while (0)
+            if (step == 1)
+                PUT_ALL(PUT_PIXEL("4"));
+            else if (step == 2)
+                PUT_ALL(PUT_PIXEL("8"));
+            else
+                for (; count > 0; count--, from += step, to += 4)
+                    vst1q_f32(to, vldrwq_gather_offset_f32(from, offsets));
+#undef PUT_ALL
+#undef PUT_LOOP
+#undef PUT_PIXEL
         }
-        poetc_put_piece(to, NULL, 1, begin);
-        poetc_put_piece(to + begin, plane + (ptrdiff_t)row * c->width + left + begin, 1, end - begin);
-        poetc_put_piece(to + end, NULL, 1, columns - end);
+#else
+        {
+#if POETC_FPU_M
+            const float *first = from + s->offset[0], *second = from + s->offset[split & 3];
+            int32_t blocks = count / 4;
+            if (split && blocks > 0 && first + 4 * blocks + 3 <= s->end && second + 4 * blocks + 3 <= s->end) {
+                float *other = to + split, *const next = to + 16 * blocks;
+                const float next0 = next[0], next1 = next[1], next2 = next[2];
+                count -= 4 * blocks, from += 4 * blocks;
+                if (split == 4) {
+                    for (; blocks > 0; blocks--)
+                        __asm__ volatile("vldmia %[first], {s16-s22}\n\tadd %[first], %[first], #16\n\t"
+                                         "vstmia %[to]!, {s16-s19}\n\tvstmia %[to]!, {s17-s20}\n\t"
+                                         "vstmia %[to]!, {s18-s21}\n\tvstmia %[to]!, {s19-s22}"
+                                         : [first] "+r"(first), [to] "+r"(to)
+                                         :
+                                         : "s16", "s17", "s18", "s19", "s20", "s21", "s22", "memory");
+                } else {
+                    for (; blocks > 0; blocks--)
+                        __asm__ volatile("vldmia %[first], {s16-s22}\n\tvldmia %[second], {s24-s30}\n\t"
+                                         "add %[first], %[first], #16\n\tadd %[second], %[second], #16\n\t"
+                                         "vstmia %[to]!, {s16-s19}\n\tvstmia %[other]!, {s24-s27}\n\t"
+                                         "vstmia %[to]!, {s17-s20}\n\tvstmia %[other]!, {s25-s28}\n\t"
+                                         "vstmia %[to]!, {s18-s21}\n\tvstmia %[other]!, {s26-s29}\n\t"
+                                         "vstmia %[to]!, {s19-s22}\n\tvstmia %[other]!, {s27-s30}"
+                                         : [first] "+r"(first), [second] "+r"(second), [to] "+r"(to), [other] "+r"(other)
+                                         :
+                                         : "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s24", "s25", "s26", "s27",
+                                           "s28", "s29", "s30", "memory");
+                    next[0] = next0, next[1] = next1, next[2] = next2;
+                }
+            }
+#endif
+            if (count > 0)
+                to = put_pixels(from, s->offset, step, count, to);
+        }
+#endif
     }
 }
+
+/* By a strip with room for `held` rows of the output. */
+POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
+                             int32_t depth, int32_t column, int32_t columns, float *strip, int32_t held)
+{
+    const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
+    const int32_t inputs = c->channels / c->group, plane = c->height * c->width, channel = column / taps;
+    const int32_t first_kh = (column - channel * taps) / c->kernel_w;
+    const int32_t first_kw = column - channel * taps - first_kh * c->kernel_w;
+    const int padded = is_padded(c);
+    const int32_t slots = padded ? strip_slots(c) : inputs + 1, slot = padded ? slot_floats(c, held) : plane;
+    four_windows s;
+    const int32_t width = strip_width(c), down = c->dilation_h * width;
+    int32_t k, at, lane;
+    s.width = width;
+    for (k = 0; k < depth; k += s.pixels) {
+        const int32_t image = (first + k) / pixels, pixel = first + k - image * pixels, oh = pixel / c->output_width;
+        const float *planes = x + (image * (ptrdiff_t)c->channels + channel) * plane;
+        int32_t kh = first_kh, kw = first_kw, base = 0, line = kh * down, number = 0, to_copy = padded, rows;
+        s.ow = pixel - oh * c->output_width;
+        s.pixels = poetc_min(poetc_min(depth - k, pixels - pixel), held * c->output_width - s.ow);
+        rows = ((s.ow + s.pixels - 1) / c->output_width) * c->stride_h + (c->kernel_h - 1) * c->dilation_h + 1;
+        s.from = padded ? strip : planes + (ptrdiff_t)oh * c->stride_h * c->width;
+        s.end = padded ? strip + slots * slot + 4 : planes + (ptrdiff_t)(inputs - channel) * plane;
+        for (at = 0; at < columns; at += 4) {
+            float *to = poetc_gemm_panel(space, at, depth) + (ptrdiff_t)k * 4;
+            for (lane = 0; lane < 4; lane++) {
+                if (to_copy) {
+                    copy_padded(strip + base, planes, c, oh * c->stride_h - c->pad_top, rows, s.width);
+                    planes += plane, to_copy = 0;
+                }
+                s.offset[lane] = line + kw * c->dilation_w;
+                if (at + lane + 1 >= columns) /* results that nobody reads: again the last tap */
+                    continue;
+                if (++kw == c->kernel_w) {
+                    kw = 0, line += down;
+                    if (++kh == c->kernel_h) {
+                        kh = 0, base += slot, to_copy = padded;
+                        if (++number == slots)
+                            number = base = 0;
+                        line = base;
+                    }
+                }
+            }
+            put_windows(c, &s, to);
+#if defined(POETC_SOFT_FLOAT) /* zeros take least time */
+            for (lane = columns - at; lane < 4; lane++) {
+                int32_t i;
+                for (i = 0; i < s.pixels; i++)
+                    to[4 * i + lane] = 0.0f;
+            }
+#endif
+        }
+    }
+}
+
+#else
 
 /* Windows of `count` rows of pixels of one channel, from a strip without edges. `to` is the first row's panel row, the first
  * of the pixels that are wanted is column `ow` of the first row, and there are `pixels` of them. */
@@ -237,8 +448,7 @@ POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c
                 const int32_t rows = (s.ow + s.pixels + c->output_width - 1) / c->output_width;
                 const float *plane = x + (image * (ptrdiff_t)c->channels + here) * c->height * c->width;
                 channel = here;
-                copy_rows(strip, plane, c, oh * c->stride_h - c->pad_top, (rows - 1) * c->stride_h + reach + 1,
-                          -c->pad_left, width);
+                copy_padded(strip, plane, c, oh * c->stride_h - c->pad_top, (rows - 1) * c->stride_h + reach + 1, width);
             }
 #if defined(POETC_MASKED)
             if (tap == 0 && taps == 9 && c->kernel_w == 3 && c->dilation_w == 1 && at + taps <= columns) {
@@ -475,17 +685,16 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
 /* What the weight's gradient multiplies gy by: columns from number `column` on, pixels from number `first` of image n on; or
  * whole small images. */
 POETC_APART void pack_taps(const poetc_gemm_space *space, const convolution *c, const float *image, int32_t n, int32_t first,
-                           const poetc_gemm *g, int32_t column, float *strip, int32_t size)
+                           const poetc_gemm *g, int32_t column, float *strip, int32_t held)
 {
     const int32_t pixels = c->output_height * c->output_width;
-    int32_t k, held = 0;
+    int32_t k;
     if (is_pointwise(c)) {
         const float *from = image + ((ptrdiff_t)n * c->channels + column) * pixels + first;
         for (k = 0; k < g->depth; k += pixels, from += (ptrdiff_t)c->channels * pixels)
             poetc_gemm_pack_transposed(space, from, pixels, k, poetc_min(pixels, g->depth - k), g->depth, g->columns);
         return;
     }
-    held = strip_rows(c, size);
     if (held > 0)
         pack_strips(space, c, image, n * pixels + first, g->depth, column, g->columns, strip, held);
     else
@@ -501,7 +710,12 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
     const int32_t pixels = c.output_height * c.output_width, inputs = c.channels / c.group;
     const int32_t outputs = c.outputs / c.group, taps = c.kernel_h * c.kernel_w, width = inputs * taps;
     const int32_t terms = call->ints[18], blocks = (pixels + terms - 1) / terms;
-    const int32_t strip = call->ints[19], size = call->ints[17] - strip;
+#if POETC_GEMM_COLUMNS == 4
+    const int32_t strip = call->ints[19] || is_pointwise(&c) ? call->ints[19] : strip_floats(&c, terms, call->ints[17]);
+#else
+    const int32_t strip = call->ints[19];
+#endif
+    const int32_t size = call->ints[17] - strip, held = is_pointwise(&c) ? 0 : strip_rows(&c, strip);
     poetc_gemm_space space = poetc_gemm_carve(workspace, size, terms, blocks > 1 ? blocks : c.batch, width, 0);
     const int32_t images = blocks > 1 ? 1 : space.depth / terms; /* at once: small ones, one a block */
     int32_t group, column, first, n, o;
@@ -530,7 +744,7 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
                 for (first = 0; first < pixels; first += space.depth) {
                     const int32_t here = poetc_min(images, c.batch - n);
                     g.depth = here > 1 ? here * pixels : poetc_min(space.depth, pixels - first);
-                    pack_taps(&space, &c, image, n, first, &g, column, workspace + size, strip);
+                    pack_taps(&space, &c, image, n, first, &g, column, workspace + size, held);
                     g.a = gy + ((ptrdiff_t)n * c.outputs + (ptrdiff_t)group * outputs) * pixels + first;
                     g.accumulate = n > 0 || first > 0;
                     poetc_gemm_run(&g, &space);

@@ -222,6 +222,8 @@ static void gather_3x3(const convolution *c, const filter *f, float *gx, int32_t
     if (blocks > 0 && pairs > 0)
         gather_tiles(g + (start < top ? row : 0) + 4 * before, row, f->weight, f->bias, gx + (ptrdiff_t)y * f->width + 7 * before,
                      f->width, pairs, blocks);
+    if (!before && 8 * blocks == f->width && start == top && 2 * pairs == rows)
+        return;
     for (at = start; at < end; at += 2, g += row) {
         const int whole = blocks > 0 && at >= top && at + 1 < end;
         if (whole && 7 * before + 8 * blocks == f->width && !before)
@@ -355,13 +357,15 @@ POETC_INLINE void add_taps(const strip *s, const convolution *c, const float *gy
 #endif
 
 #if defined(MOST_TAPS)
-/* Sums of three taps from x on, added to gw: of `rows` rows, `step` floats apart, of every other column; or of one long row. */
-static inline void add_three(const float *x, ptrdiff_t step, const float *gy, int32_t rows, int32_t width, int pairs, float *gw)
+/* Sums of three taps from x on, added to gw: of `rows` rows, `step` floats apart, of every other column; or of one long row. The
+ * same of `lines` rows of the filter, `down` floats apart. */
+static inline void add_three(const float *x, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gy, int32_t rows, int32_t width,
+                             int pairs, float *gw)
 {
     if (pairs)
-        add_three_pairs(x, step, gy, rows, width, gw);
+        add_three_pairs(x, down, lines, step, gy, rows, width, gw);
     else
-        add_three_taps(x, gy, width, gw);
+        add_three_taps(x, down, lines, gy, width, gw);
 }
 
 /* Of more than three taps, three at a time; the last three may overlap those before. */
@@ -372,7 +376,7 @@ static void add_row_of_taps(const float *x, ptrdiff_t step, const float *gy, int
     while (done < taps) {
         const int32_t first = done + 3 > taps ? taps - 3 : done;
         float sums[3] = {0.0f, 0.0f, 0.0f};
-        add_three(x + first, step, gy, rows, width, pairs, sums);
+        add_three(x + first, 0, 1, step, gy, rows, width, pairs, sums);
         for (; done < first + 3; done++)
             gw[done] += sums[done - first];
     }
@@ -417,14 +421,11 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
                 lines = flat ? 1 : rows, width = flat ? (rows * step + 3) / 4 * 4 : step;
 #if defined(MOST_TAPS)
                 if ((flat || s.pairs) && c.kernel_w >= 3 && c.dilation_w == 1) {
-                    const ptrdiff_t next = (ptrdiff_t)c.stride_h * s.row;
-                    for (kh = 0; kh < c.kernel_h; kh++) {
-                        const float *line = s.data + kh * c.dilation_h * s.row;
-                        if (c.kernel_w == 3)
-                            add_three(line, next, lines_of_gy, lines, width, s.pairs, gw + 3 * kh);
-                        else
-                            add_row_of_taps(line, next, lines_of_gy, lines, width, s.pairs, c.kernel_w, gw + c.kernel_w * kh);
-                    }
+                    const ptrdiff_t next = (ptrdiff_t)c.stride_h * s.row, down = (ptrdiff_t)c.dilation_h * s.row;
+                    if (c.kernel_w == 3)
+                        add_three(s.data, down, c.kernel_h, next, lines_of_gy, lines, width, s.pairs, gw);
+                    for (kh = 0; kh < c.kernel_h && c.kernel_w > 3; kh++)
+                        add_row_of_taps(s.data + kh * down, next, lines_of_gy, lines, width, s.pairs, c.kernel_w, gw + c.kernel_w * kh);
                     continue;
                 }
 #endif

@@ -7,12 +7,6 @@
 #include "poetc_f4.h"
 #include "poetc_vector.h"
 
-#if defined(__GNUC__) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FP) && (__ARM_FP & 4)
-#define POETC_FPU_M 1 /* the FPU of Cortex-M: asm may name its registers */
-#else
-#define POETC_FPU_M 0
-#endif
-
 #define LANES (POETC_LANES == 1 ? 4 : POETC_LANES) /* of a block of pixels: on scalars, four registers that load together */
 
 /* A padded strip: row r, padded column q is at data[r * row + (q % phases) * phase + q / phases]. */
@@ -22,15 +16,6 @@ typedef struct {
     int32_t slack; /* zeros beyond the last row */
     int pairs;     /* one phase all the same, for loops that pick every other column */
 } strip;
-
-/* Eight floats in two instructions. */
-#if POETC_FPU_M
-#define COPY_EIGHT(to, from)                                                                                           \
-    __asm__ volatile("vldmia %1!, {s16-s23}\n\tvstmia %0!, {s16-s23}"                                                  \
-                     : "+r"(to), "+r"(from)                                                                            \
-                     :                                                                                                 \
-                     : "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "memory")
-#endif
 
 static void clear(float *to, int32_t count)
 {
@@ -77,28 +62,49 @@ static void copy_rows(float *to, int32_t to_step, const float *from, int32_t fro
 #endif
     for (; width == 1 && rows > 1; rows--, from += from_step, to += to_step) /* four would spill over more than one row */
         *to = *from;
+#if POETC_FPU_M
+#define MOVE(last)                                                                                                     \
+    __asm__ volatile("vldmia %1, {s0-" last "}\n\tvstmia %0, {s0-" last "}" : : "r"(to), "r"(from) : MOVED, "memory")
+#define MOVE_ON(last)                                                                                                  \
+    __asm__ volatile("vldmia %1!, {s0-" last "}\n\tvstmia %0!, {s0-" last "}" : "+r"(to), "+r"(from) : : MOVED, "memory")
+#define MOVED                                                                                                          \
+    "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13", "s14", "s15"
+#define MOVE_LINES(last)                                                                                               \
+    for (; rows > 1; rows--, from += from_step, to += to_step)                                                         \
+    MOVE(last)
+    switch (quads) { /* without a loop: short rows are many */
+    case 1: MOVE_LINES("s3"); break;
+    case 2: MOVE_LINES("s7"); break;
+    case 3: MOVE_LINES("s11"); break;
+    case 4: MOVE_LINES("s15"); break;
+    default: break;
+    }
+    to_step -= 4 * quads, from_step -= 4 * quads;
+    for (; rows > 1; rows--, from += from_step, to += to_step) {
+        for (i = quads / 4; i > 0; i--)
+            MOVE_ON("s15");
+        if (quads & 2)
+            MOVE_ON("s7");
+        if (quads & 1)
+            MOVE_ON("s3");
+    }
+#undef MOVE_LINES
+#undef MOVED
+#undef MOVE_ON
+#undef MOVE
+#else
     to_step -= 4 * quads, from_step -= 4 * quads;
     if (quads == 2) { /* without a loop: short rows are many */
         for (; rows > 1; rows--, from += from_step, to += to_step) {
-#if defined(COPY_EIGHT)
-            COPY_EIGHT(to, from);
-#else
             POETC_COPY_FOUR(to, from);
             POETC_COPY_FOUR(to, from);
-#endif
         }
     }
     for (; rows > 1; rows--, from += from_step, to += to_step) {
-#if defined(COPY_EIGHT)
-        for (i = quads / 2; i > 0; i--)
-            COPY_EIGHT(to, from);
-        if (quads & 1)
-            POETC_COPY_FOUR(to, from);
-#else
         for (i = quads; i > 0; i--)
             POETC_COPY_FOUR(to, from);
-#endif
     }
+#endif
     for (i = width; i >= 4; i -= 4)
         POETC_COPY_FOUR(to, from);
     for (; i > 0; i--)

@@ -47,6 +47,10 @@
     __asm__("vmla.f32 %0, %1, %4\n\tvmla.f32 %0, %2, %5\n\tvmla.f32 %0, %3, %6"                                        \
             : "+t"(s)                                                                                                  \
             : "t"(v0), "t"(v1), "t"(v2), "t"((w)[0]), "t"((w)[1]), "t"((w)[2]))
+#define PUT_FOUR(p, s)                                                                                                 \
+    __asm__("vstmia %1, {%2, %3, %4, %5}"                                                                              \
+            : "=m"(*(float(*)[4])(p))                                                                                  \
+            : "r"(p), "t"(s##0), "t"(s##1), "t"(s##2), "t"(s##3))
 /* The address in a register, so that what is next to it needs no other. */
 #define KEEP(pointer) __asm__("" : "+r"(pointer))
 /* Windows of eight and eleven floats, and the weights of a row of taps. */
@@ -78,6 +82,7 @@
 #define ADD_TO(a, b, c, d, p, q, r, t, w) ((a) += (p) * (w), (b) += (q) * (w), (c) += (r) * (w), (d) += (t) * (w))
 #define ADD_ONE(s, w) (s += v0 * (w)[0], s += v1 * (w)[1], s += v2 * (w)[2])
 #define KEEP(pointer) ((void)0)
+#define PUT_FOUR(p, s) PUT(p, s)
 #define FOUR(v) float v##0, v##1, v##2, v##3
 #define SUMS_A(s) FOUR(s)
 #define SUMS_B(s) FOUR(s)
@@ -103,6 +108,13 @@
      (p)[7] = s##7)
 #endif
 
+/* Three taps of a row, for four pixels that lie two apart. */
+#define ADD_PAIRS(s, w)                                                                                                \
+    do {                                                                                                               \
+        ADD_TO_FOUR(s, v0, v2, v4, v6, (w)[0]);                                                                        \
+        ADD_TO_FOUR(s, v1, v3, v5, v7, (w)[1]);                                                                        \
+        ADD_TO_FOUR(s, v2, v4, v6, v8, (w)[2]);                                                                        \
+    } while (0)
 #define ADD_TO_FOUR(s, p, q, r, t, w) ADD_TO(s##0, s##1, s##2, s##3, p, q, r, t, w)
 
 /* Three taps of a row, for four pixels side by side; for one. */
@@ -148,12 +160,12 @@ POETC_APART void correlate_tiles(const filter *f, const float *from, int32_t row
             LOAD_SIX(v, x);
             ADD_FOUR(b, w + 6);
             x -= row;
-            PUT(put, a);
+            PUT_FOUR(put, a);
             if (rows == 1)
                 break;
             put += width;
             KEEP(put);
-            PUT(put, b);
+            PUT_FOUR(put, b);
         }
     }
     for (; at < width; at++, from++, y++) {
@@ -198,6 +210,36 @@ POETC_APART void correlate_tiles(const filter *f, const float *from, int32_t row
     }
 }
 
+/* Two rows under a 3 x 3 filter with strides of two, of which one row of the image is shared: four pixels at a time. */
+POETC_INLINE void correlate_two(const float *w, float bias, const float *x, ptrdiff_t row, float *y, int32_t width, int32_t blocks)
+{
+    for (; blocks > 0; blocks--, x += 8, y += 4) {
+        const float *line = x;
+        SUMS_A(a);
+        SUMS_B(b);
+        NINE(v);
+        a0 = a1 = a2 = a3 = bias;
+        b0 = b1 = b2 = b3 = bias;
+        LOAD_NINE(v, line);
+        ADD_PAIRS(a, w);
+        line += row;
+        LOAD_NINE(v, line);
+        ADD_PAIRS(a, w + 3);
+        line += row;
+        LOAD_NINE(v, line);
+        ADD_PAIRS(a, w + 6);
+        PUT_FOUR(y, a);
+        ADD_PAIRS(b, w);
+        line += row;
+        LOAD_NINE(v, line);
+        ADD_PAIRS(b, w + 3);
+        line += row;
+        LOAD_NINE(v, line);
+        ADD_PAIRS(b, w + 6);
+        PUT_FOUR(y + width, b);
+    }
+}
+
 /* `rows` rows under a 3 x 3 filter with a stride of two along the row. */
 POETC_APART void correlate_pairs(const filter *f, const float *from, int32_t rows, int32_t stride_h)
 {
@@ -206,6 +248,8 @@ POETC_APART void correlate_pairs(const filter *f, const float *from, int32_t row
     float w[9], *y = f->y;
     int32_t at, i;
     load_weights(f, 3, 3, w);
+    for (; rows >= 2 && stride_h == 2 && f->down == 1 && f->width % 4 == 0; rows -= 2, from += 4 * row, y += 2 * f->width)
+        correlate_two(w, bias, from, row, y, f->width, f->width / 4);
     for (; rows > 0; rows--, from += stride_h * row) {
         const float *x = from;
         for (at = f->width; at >= 4; at -= 4, x += 8, y += 4) {
@@ -216,11 +260,9 @@ POETC_APART void correlate_pairs(const filter *f, const float *from, int32_t row
             POETC_UNROLL_3
             for (i = 0; i < 9; i += 3, line += down) {
                 LOAD_NINE(v, line);
-                ADD_TO_FOUR(a, v0, v2, v4, v6, w[i]);
-                ADD_TO_FOUR(a, v1, v3, v5, v7, w[i + 1]);
-                ADD_TO_FOUR(a, v2, v4, v6, v8, w[i + 2]);
+                ADD_PAIRS(a, w + i);
             }
-            PUT(y, a);
+            PUT_FOUR(y, a);
         }
         for (; at > 0; at--, x += 2) {
             const float *line = x;
@@ -279,7 +321,7 @@ POETC_INLINE void correlate_windows(const filter *f, const float *from, int32_t 
                 }
             }
             if (left >= 4 && f->y_step == 1) {
-                PUT(put, a);
+                PUT_FOUR(put, a);
                 put += 4;
             } else {
                 float *at = put;
@@ -360,19 +402,22 @@ POETC_APART void gather_tiles(const float *g, ptrdiff_t row, const float *weight
     for (i = 0; i < 9; i++)
         w[i] = weight[i];
     for (; pairs > 0; pairs--, g += row, y += 2 * width)
-        for (i = 0; i < blocks; i++)
-            gather_tile(g + 4 * i, row, w, bias, y + 8 * i, y + 8 * i + width);
+    {
+        const float *from = g;
+        float *to = y;
+        for (i = blocks; i > 0; i--, from += 4, to += 8)
+            gather_tile(from, row, w, bias, to, to + width);
+    }
 }
 
-/* Sums of three taps side by side over a strip that is one long row. */
-POETC_APART void add_three_taps(const float *x, const float *gy, int32_t count, float *gw)
+/* Sums of three taps side by side over a strip that is one long row; of `lines` rows of the filter, `down` floats apart in x. */
+POETC_APART void add_three_taps(const float *line, ptrdiff_t down, int32_t lines, const float *gradient, int32_t count, float *gw)
 {
     SUMS_A(a);
     SUMS_B(b);
     SUMS_C(c);
     SIX(v);
     FOUR(g);
-    a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = c0 = c1 = c2 = c3 = 0.0f;
 #define ADD_QUAD                                                                                                       \
     do {                                                                                                               \
         LOAD_SIX(v, x);                                                                                                \
@@ -382,40 +427,65 @@ POETC_APART void add_three_taps(const float *x, const float *gy, int32_t count, 
         ADD_PRODUCTS(b, v1, v2, v3, v4);                                                                               \
         ADD_PRODUCTS(c, v2, v3, v4, v5);                                                                               \
     } while (0)
-    if (count & 4)
-        ADD_QUAD;
-    for (count /= 8; count > 0; count--) {
-        ADD_QUAD;
-        ADD_QUAD;
+    for (; lines > 0; lines--, line += down, gw += 3) {
+        const float *x = line, *gy = gradient;
+        int32_t left = count / 8;
+        a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = c0 = c1 = c2 = c3 = 0.0f;
+        if (count & 4)
+            ADD_QUAD;
+        for (; left > 0; left--) {
+            ADD_QUAD;
+            ADD_QUAD;
+        }
+        gw[0] += (a0 + a1) + (a2 + a3);
+        gw[1] += (b0 + b1) + (b2 + b3);
+        gw[2] += (c0 + c1) + (c2 + c3);
     }
-    gw[0] += (a0 + a1) + (a2 + a3);
-    gw[1] += (b0 + b1) + (b2 + b3);
-    gw[2] += (c0 + c1) + (c2 + c3);
+#undef ADD_QUAD
 }
 
-/* Sums of three taps side by side under a stride of two: `rows` rows of `width` floats of gy, a multiple of four, and of x, `step`
- * floats apart. */
-POETC_APART void add_three_pairs(const float *x, ptrdiff_t step, const float *gy, int32_t rows, int32_t width, float *gw)
+/* The same under a stride of two: `rows` rows of `width` floats of gy, a multiple of four, and of x, `step` floats apart. */
+POETC_APART void add_three_pairs(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient, int32_t rows,
+                                 int32_t width, float *gw)
 {
     SUMS_A(a);
     SUMS_B(b);
     SUMS_C(c);
     NINE(v);
     FOUR(g);
-    a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = c0 = c1 = c2 = c3 = 0.0f;
-    for (; rows > 0; rows--, x += step - 2 * width) {
-        int32_t i;
-        for (i = width; i > 0; i -= 4, x += 8) {
-            LOAD_NINE(v, x);
-            LOAD_FOUR(g, gy);
-            ADD_PRODUCTS(a, v0, v2, v4, v6);
-            ADD_PRODUCTS(b, v1, v3, v5, v7);
-            ADD_PRODUCTS(c, v2, v4, v6, v8);
+#define ADD_QUAD                                                                                                       \
+    do {                                                                                                               \
+        LOAD_NINE(v, x);                                                                                               \
+        LOAD_FOUR(g, gy);                                                                                              \
+        x += 8;                                                                                                        \
+        ADD_PRODUCTS(a, v0, v2, v4, v6);                                                                               \
+        ADD_PRODUCTS(b, v1, v3, v5, v7);                                                                               \
+        ADD_PRODUCTS(c, v2, v4, v6, v8);                                                                               \
+    } while (0)
+    for (; lines > 0; lines--, line += down, gw += 3) {
+        const float *row = line, *gy = gradient;
+        int32_t left = rows;
+        a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = c0 = c1 = c2 = c3 = 0.0f;
+        if (width == 8) { /* without a loop: short rows are many */
+            for (; left > 0; left--, row += step) {
+                const float *x = row;
+                ADD_QUAD;
+                ADD_QUAD;
+            }
         }
+        for (; left > 0; left--, row += step) {
+            const float *x = row;
+            int32_t quads = width;
+            do {
+                ADD_QUAD;
+                quads -= 4;
+            } while (quads > 0);
+        }
+        gw[0] += (a0 + a1) + (a2 + a3);
+        gw[1] += (b0 + b1) + (b2 + b3);
+        gw[2] += (c0 + c1) + (c2 + c3);
     }
-    gw[0] += (a0 + a1) + (a2 + a3);
-    gw[1] += (b0 + b1) + (b2 + b3);
-    gw[2] += (c0 + c1) + (c2 + c3);
+#undef ADD_QUAD
 }
 
 #endif

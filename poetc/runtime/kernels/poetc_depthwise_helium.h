@@ -273,45 +273,52 @@ POETC_APART void gather_tiles(const float *g, ptrdiff_t row, const float *weight
         slide_apart(&s, blocks);
 }
 
-/* Sums of three taps side by side over a strip that is one long row. */
-POETC_APART void add_three_taps(const float *x, const float *gy, int32_t count, float *gw)
+/* Sums of three taps side by side over a strip that is one long row; of `lines` rows of the filter, `down` floats apart in x. */
+POETC_APART void add_three_taps(const float *line, ptrdiff_t down, int32_t lines, const float *gradient, int32_t count, float *gw)
 {
-    poetc_f4 a = POETC_F4_ZERO, b = a, c = a, g, p;
-    int32_t blocks = count / 4;
-    __asm__ volatile("dls lr, %[n]\n"
-                     "1:\tvldrw.u32 %q[g], [%[gy]], #16\n\t"
-                     "vldrw.u32 %q[p], [%[x]], #4\n\tvfma.f32 %q[a], %q[g], %q[p]\n\t"
-                     "vldrw.u32 %q[p], [%[x]], #4\n\tvfma.f32 %q[b], %q[g], %q[p]\n\t"
-                     "vldrw.u32 %q[p], [%[x]], #8\n\tvfma.f32 %q[c], %q[g], %q[p]\n\t"
-                     "le lr, 1b"
-                     : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [g] "=&w"(g), [p] "=&w"(p), [x] "+r"(x), [gy] "+r"(gy)
-                     : [n] "r"(blocks)
-                     : "lr", "memory");
-    gw[0] += poetc_f4_total(a);
-    gw[1] += poetc_f4_total(b);
-    gw[2] += poetc_f4_total(c);
+    for (; lines > 0; lines--, line += down, gw += 3) {
+        poetc_f4 a = POETC_F4_ZERO, b = a, c = a, g, p;
+        const float *x = line, *gy = gradient;
+        __asm__ volatile("dls lr, %[n]\n"
+                         "1:\tvldrw.u32 %q[g], [%[gy]], #16\n\t"
+                         "vldrw.u32 %q[p], [%[x]], #4\n\tvfma.f32 %q[a], %q[g], %q[p]\n\t"
+                         "vldrw.u32 %q[p], [%[x]], #4\n\tvfma.f32 %q[b], %q[g], %q[p]\n\t"
+                         "vldrw.u32 %q[p], [%[x]], #8\n\tvfma.f32 %q[c], %q[g], %q[p]\n\t"
+                         "le lr, 1b"
+                         : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [g] "=&w"(g), [p] "=&w"(p), [x] "+r"(x), [gy] "+r"(gy)
+                         : [n] "r"(count / 4)
+                         : "lr", "memory");
+        gw[0] += poetc_f4_total(a);
+        gw[1] += poetc_f4_total(b);
+        gw[2] += poetc_f4_total(c);
+    }
 }
 
 /* The same under a stride of two: `rows` rows of `width` floats of gy, a multiple of four, and of x, `step` floats apart. */
-POETC_APART void add_three_pairs(const float *x, ptrdiff_t step, const float *gy, int32_t rows, int32_t width, float *gw)
+POETC_APART void add_three_pairs(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient, int32_t rows,
+                                 int32_t width, float *gw)
 {
     static const uint32_t third[4] = {8, 16, 24, 32};
     const uint32x4_t offsets = vld1q_u32(third);
-    poetc_f4 a = POETC_F4_ZERO, b = a, c = a;
-    for (; rows > 0; rows--, x += step - 2 * width) {
-        __asm__ volatile("dls lr, %[n]\n"
-                         "1:\tvldrw.u32 q3, [%[gy]], #16\n\t"
-                         "vldrw.u32 q2, [%[x], %q[offsets]]\n\t"
-                         "vld20.32 {q0, q1}, [%[x]]\n\tvfma.f32 %q[c], q3, q2\n\tvld21.32 {q0, q1}, [%[x]]!\n\t"
-                         "vfma.f32 %q[a], q3, q0\n\tvfma.f32 %q[b], q3, q1\n\t"
-                         "le lr, 1b"
-                         : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [x] "+r"(x), [gy] "+r"(gy)
-                         : [n] "r"(width / 4), [offsets] "w"(offsets)
-                         : "lr", "q0", "q1", "q2", "q3", "memory");
+    for (; lines > 0; lines--, line += down, gw += 3) {
+        poetc_f4 a = POETC_F4_ZERO, b = a, c = a;
+        const float *x = line, *gy = gradient;
+        int32_t left;
+        for (left = rows; left > 0; left--, x += step - 2 * width) {
+            __asm__ volatile("dls lr, %[n]\n"
+                             "1:\tvldrw.u32 q3, [%[gy]], #16\n\t"
+                             "vldrw.u32 q2, [%[x], %q[offsets]]\n\t"
+                             "vld20.32 {q0, q1}, [%[x]]\n\tvfma.f32 %q[c], q3, q2\n\tvld21.32 {q0, q1}, [%[x]]!\n\t"
+                             "vfma.f32 %q[a], q3, q0\n\tvfma.f32 %q[b], q3, q1\n\t"
+                             "le lr, 1b"
+                             : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [x] "+r"(x), [gy] "+r"(gy)
+                             : [n] "r"(width / 4), [offsets] "w"(offsets)
+                             : "lr", "q0", "q1", "q2", "q3", "memory");
+        }
+        gw[0] += poetc_f4_total(a);
+        gw[1] += poetc_f4_total(b);
+        gw[2] += poetc_f4_total(c);
     }
-    gw[0] += poetc_f4_total(a);
-    gw[1] += poetc_f4_total(b);
-    gw[2] += poetc_f4_total(c);
 }
 
 #endif

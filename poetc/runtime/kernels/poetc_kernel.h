@@ -19,6 +19,7 @@
  * products costs as little as with fused multiply-adds and has the bits of every other target. `vldm` and `vstm` move four
  * floats in one instruction; they want registers that follow each other, hence the names. */
 #if defined(__GNUC__) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FP) && (__ARM_FP & 4)
+#define POETC_FPU_M 1
 #define POETC_MULTIPLY_ADD(sum, a, b) __asm__("vmla.f32 %0, %1, %2" : "+t"(sum) : "t"(a), "t"(b))
 #define POETC_MULTIPLY_SUBTRACT(sum, a, b) __asm__("vmls.f32 %0, %1, %2" : "+t"(sum) : "t"(a), "t"(b))
 #define POETC_QUAD_A(v) \
@@ -34,6 +35,7 @@
             : "+r"(p), "=m"(*(float(*)[4])(p))                                                                         \
             : "t"(v##0), "t"(v##1), "t"(v##2), "t"(v##3))
 #else
+#define POETC_FPU_M 0
 #define POETC_MULTIPLY_ADD(sum, a, b) ((sum) += (a) * (b))
 #define POETC_MULTIPLY_SUBTRACT(sum, a, b) ((sum) -= (a) * (b))
 #define POETC_QUAD_A(v) float v##0, v##1, v##2, v##3
