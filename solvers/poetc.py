@@ -14,6 +14,7 @@ from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, 
 from poetc.solvers import capuchin, chen_greedy, dtr, dtr_eq, kusumoto_approx, melon
 from poetc.solvers._cuts import CutModel, Relaxation, tiny_tensors
 from poetc.solvers._exact import search
+from poetc.solvers._flatten import flatten
 from poetc.solvers._ladder import new_cuts, single_cut_positions
 from poetc.solvers._liveness import improve
 from poetc.solvers._minimum import lower_bound_bytes, min_budget
@@ -39,6 +40,7 @@ TINY_OPERATORS, EXHAUSTIVE_OPERATORS, EXHAUSTIVE_STATES = 12, 40, 30_000
 CUT_ROUNDS, CUT_NODES, CUT_NODES_X_ENTRIES = 100, 200, 10_000_000
 CUT_ENTRIES = 1_500_000  # relaxations with more coefficients are not tried
 STAGED_OPERATORS, STAGED_NODES = 100, 200
+FLATTENED_OPERATORS, FLATTENINGS, LATENESS = 2000, 50, (0.05, 0.5)
 SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: where plans need too much RAM shows soon
 # Runs of the heuristic, between two relaxations a quarter of them: about as long as a relaxation takes.
 LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
@@ -150,6 +152,7 @@ class _Solve:
             if refined and self.refine(cuts, runs // 8):
                 self.race.run(runs // 4, self.target)
                 self.say("race")
+        self.flatten()
         self.published()
         if self.model.n_ops <= TINY_OPERATORS:
             self.exhaust()
@@ -218,6 +221,27 @@ class _Solve:
                 return
             capacity = self.race.capacity(any(code >= self.model.n_ops for code in found))
             self.race.offer(improve(self.model, found, capacity), "evictions from a relaxed MIP")
+
+    def flatten(self) -> None:
+        """Keep-all, brought below the capacity from its peak down."""
+        model, incumbent = self.model, self.race.incumbent
+        if self.done or model.n_ops > FLATTENED_OPERATORS:
+            return
+        cutoff = math.inf
+        if incumbent is not None:  # cleaning up takes away a third of what is made again, at most
+            cutoff = model.base_cost + 1.5 * (incumbent.cost - model.base_cost)
+        most = FLATTENINGS + model.n_ops // 4
+        for paging in (False, True):
+            if model.must_page if not paging else not model.can_page:
+                continue
+            capacity = self.race.capacity(paging)
+            for beta in LATENESS:
+                if self.done or self.race.out_of_time:
+                    return
+                found = flatten(model, model.keep_all(), capacity, paging=paging, beta=beta, most=most, cutoff=cutoff)
+                if found is not None:
+                    self.race.offer(improve(model, found, capacity), "keep-all flattened")
+        self.say("flattened")
 
     def published(self) -> None:
         """What published heuristics find, cleaned up."""

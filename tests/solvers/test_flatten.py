@@ -1,0 +1,89 @@
+"""From the highest peak down: sequences that fit, hardly dearer than the optimum, where runs are made again too."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, verify
+from poetc.solvers import Event, solve
+from poetc.solvers._flatten import flatten
+from poetc.solvers._lean import lean_order
+from poetc.solvers._liveness import improve
+from poetc.solvers._model import Model
+from poetc.solvers._orders import Dependences, reordered
+from poetc.solvers._search import Race
+from tests.solvers.test_orders import stacked
+from tests.support.oracle import optimum
+from tests.support.problems import training_problem, with_budget
+
+
+def cost_of(problem: Problem, paging: bool) -> int | None:
+    model = Model(problem)
+    capacity = model.paging_capacity if paging else model.capacity
+    codes = flatten(model, model.keep_all(), capacity, paging=paging, beta=0.05, most=200)
+    if codes is None:
+        return None
+    codes = improve(model, codes, capacity)
+    cost = int(model.cost(codes))
+    proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, schedule_class="")
+    steps = Completer(problem).run(model.actions(codes)).steps
+    trace = verify(problem, Schedule(solver="test", steps=steps, proof=proof))
+    assert trace.peak_bytes <= problem.budget_bytes
+    return cost
+
+
+def test_what_fits_is_a_schedule_and_near_the_optimum() -> None:
+    ratios = []
+    for seed in range(60):
+        random = Random(seed)
+        paging = seed % 2 == 0
+        problem = with_budget(training_problem(random, 1, paging=paging), random.choice((0.3, 0.5, 0.7)))
+        best = optimum(problem, fixed_order=True)
+        if best is None:
+            continue
+        cost = cost_of(problem, paging)
+        if cost is not None:
+            assert cost >= best.cost
+            ratios.append(cost / best.cost)
+    assert len(ratios) >= 10
+    assert sum(ratios) / len(ratios) < 1.02
+
+
+def chain(steps: int, share: int) -> Problem:
+    """A recurrent layer, each step undone and summed up before the one before it."""
+    problem = stacked(steps, 1, 0)
+    dependences = Dependences(model := Model(problem))
+    problem = reordered(problem, lean_order(model, dependences.before, dependences.after))
+    return with_budget(problem, share / 100)
+
+
+def test_runs_of_steps_are_made_again() -> None:
+    problem = chain(16, 60)
+    cost = cost_of(problem, False)
+    assert cost is not None and cost <= 1.15 * problem.compute_once_pj
+    race = Race(problem, 0, float("inf"))
+    race.run(20, 0.0)
+    assert race.incumbent is not None and cost < race.incumbent.cost
+
+
+def test_nothing_fits_in_too_little() -> None:
+    problem = chain(8, 60)
+    model = Model(problem)
+    assert flatten(model, model.keep_all(), 100, paging=False, beta=0.05, most=200) is None
+    assert flatten(model, model.keep_all(), model.capacity, paging=False, beta=0.05, most=1) is None
+    once = model.base_cost
+    assert flatten(model, model.keep_all(), model.capacity, paging=False, beta=0.05, most=200, cutoff=once) is None
+
+
+def test_poetc_tries_it_where_more_than_one_cut_is_needed() -> None:
+    class Reached(Exception):
+        pass
+
+    def stop(event: Event) -> None:
+        if event.stage == "flattened":
+            raise Reached
+
+    with pytest.raises(Reached):
+        solve(chain(16, 10), options=SolveOptions(time_limit_s=60, gap=0.01, fixed_order=True), progress=stop)
