@@ -49,7 +49,7 @@ def solve_text(summary: Mapping[str, Any]) -> str:
     """The totals of a solve."""
     keep_all = summary["keep_all_peak_bytes"]
     limit = summary["deadline_ns"]
-    moves = f"{summary['recomputes']} recomputed, {summary['page_outs']} tensors paged out, {summary['page_ins']} in"
+    moves = f"{summary['recomputes']} recomputed, {summary['page_outs']} paged out, {summary['page_ins']} paged in"
     return fields(
         (
             ("status", f"{summary['status']}  (solver {summary['solver']}, {summary['solve_seconds']:.1f} s)"),

@@ -170,13 +170,14 @@ def compare(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tuple[Fi
     stopped = after.status == "limit"
     # The solver is deterministic: of the same problem, the same code would find the same again.
     unchanged = not changed and locked.versions == now.versions
-    only_time = stopped and unchanged and after.bound <= before.objective * (1 + tolerance)
+    reachable = after.bound <= before.objective * (1 + tolerance)  # what was locked is not proven impossible
+    only_time = stopped and unchanged and reachable
     limit = "; the time limit stopped it" if stopped else ""
 
     def failing(rule: Literal["worse", "proof"], message: str) -> Finding:
         if only_time:
             return Finding("time", f"{message}{limit}, and nothing changed since it was locked", time_may_cure=True)
-        return Finding(rule, message + limit, time_may_cure=True)
+        return Finding(rule, message + limit, time_may_cure=reachable)
 
     ratio = after.objective / before.objective - 1 if before.objective else float(after.objective > 0)
     costs = f"{show(before.objective)} before, {show(after.objective)} now"

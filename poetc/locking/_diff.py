@@ -63,6 +63,8 @@ def diff_artifacts(a: Artifact, b: Artifact) -> Difference:
 
 
 def _problem_changes(a: Problem, b: Problem) -> Iterator[str]:
+    if a.name != b.name:
+        yield f"The model changed from {a.name} to {b.name}."
     if a.device != b.device:
         yield f"The device changed from {a.device or 'none'} to {b.device or 'none'}."
     if a.budget_bytes != b.budget_bytes:

@@ -18,7 +18,8 @@ def text(report: Report) -> str:
         lines.append(f"{'ok  ' if comparison.passed else 'FAIL'}  {comparison.locked.name}")
         lines += [f"      {finding.rule}: {finding.message}" for finding in comparison.findings]
     failed = sum(not c.passed for c in report.comparisons)
-    lines.append(f"{len(report.comparisons)} entries, {failed} failed (tolerance {report.tolerance:.2%})")
+    count = len(report.comparisons)
+    lines.append(f"{count} {'entry' if count == 1 else 'entries'}, {failed} failed (tolerance {report.tolerance:.2%})")
     return "\n".join(lines)
 
 

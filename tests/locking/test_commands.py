@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from poetc import artifact
+from poetc.locking._diff import diff_artifacts
 from tests.cli.conftest import MODEL, Ended, run
 
 OPTIONS = ("--batch", "4", "--device", "stm32f746", "--gap", "0.05", "--time-limit", "30")
@@ -95,4 +98,7 @@ def test_diff_says_what_changed(tmp_path: Path) -> None:
     document = run("diff", b, a, "--json").json
     assert document["totals"]["energy_pj"]["after"] < document["totals"]["energy_pj"]["before"]
     assert run("diff", a, a).out == "The schedules do the same.\n"
+    solved = artifact.read(a)
+    another = replace(solved, problem=replace(solved.problem, name="another.onnx"))
+    assert diff_artifacts(solved, another).sentences == ("The model changed from digits.onnx to another.onnx.",)
     assert run("diff", a, tmp_path).code == 2

@@ -132,13 +132,16 @@ def test_before_an_entry_fails_it_gets_more_time(
     assert (given, report.passed) == expected
 
 
-def test_a_proven_end_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("now", [None, changed(objective=1_100_000, bound=1_050_000)])
+def test_what_is_proven_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: Entry | None) -> None:
     path, given = tmp_path / "poetc.lock", []
     write(path, LockFile(version=1).with_entry(ENTRY))
 
-    def solve(*_: object, patience: float) -> None:
+    def solve(*_: object, patience: float) -> tuple[Entry, None]:
         given.append(patience)
-        raise InfeasibleError("nothing fits")
+        if now is None:
+            raise InfeasibleError("nothing fits")
+        return now, None
 
     monkeypatch.setattr("poetc.locking._check.solve_entry", solve)
     assert not check(path).passed
