@@ -23,6 +23,10 @@ setup-test:
 setup-arm: ## install the compilers and emulators of the boards
 	@scripts/setup-arm
 
+.PHONY: setup-browser
+setup-browser: ## install the browser that tests lay out reports with
+	@scripts/setup-browser
+
 .PHONY: demo
 demo: setup ## train the shipped digits model on a new writer: solve, emit C, compile, train, measure
 	@$(BIN)/python demo/demo.py
@@ -43,7 +47,7 @@ format: setup-test ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 
 .PHONY: test
-test: lint setup-arm ## lint and every test that the project contains
+test: lint setup-arm setup-browser ## lint and every test that the project contains
 	$(BIN)/pytest -n $(JOBS) -m "not conformance" $(PYTEST_ARGS)
 
 .PHONY: conformance

@@ -129,7 +129,7 @@ def plot(comparison: Comparison, *, has_legend: bool = True) -> str:
     legend = _TOP
     if bounds:
         style = 'stroke="#000000" stroke-width="1" stroke-dasharray="1 3"'
-        parts += _line([at(*p) for p in sorted(bounds)], style, "lower bound", right, legend)
+        parts += _line([at(*p) for p in sorted(bounds)], style, "lower bound", right, legend if has_legend else None)
         legend += 17
     for number, (name, points) in enumerate(drawn.items()):
         dash = _DASHES[number // len(_COLOURS) % len(_DASHES)]
@@ -137,9 +137,9 @@ def plot(comparison: Comparison, *, has_legend: bool = True) -> str:
         style += f' stroke-dasharray="{dash}"' if dash else ""
         if name == "poetc":
             style = 'stroke="#000000" stroke-width="3"'
-        parts += _line([at(*p) for p in points], style, name, right, legend)
+        parts += _line([at(*p) for p in points], style, name, right, legend if has_legend else None)
         legend += 17
-    if missing:
+    if missing and has_legend:
         parts.append(f'<text x="{right + 14}" y="{legend + 8}" fill="#777777">no schedule:</text>')
         for name in missing:
             legend += 14
@@ -147,11 +147,16 @@ def plot(comparison: Comparison, *, has_legend: bool = True) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _line(points: Sequence[tuple[float, float]], style: str, name: str, right: float, legend: float) -> list[str]:
+def _line(
+    points: Sequence[tuple[float, float]], style: str, name: str, right: float, legend: float | None
+) -> list[str]:
     path = " ".join(f"{x},{y}" for x, y in points)
     marks = "".join(f'<circle cx="{x}" cy="{y}" r="2.5" fill="none" {style}/>' for x, y in points)
+    drawn = f'<g><title>{escape(name)}</title><polyline points="{path}" fill="none" {style}/>{marks}</g>'
+    if legend is None:
+        return [drawn]
     return [
-        f'<g><title>{escape(name)}</title><polyline points="{path}" fill="none" {style}/>{marks}</g>',
+        drawn,
         f'<line x1="{right + 14}" y1="{legend + 4}" x2="{right + 38}" y2="{legend + 4}" {style}/>',
         f'<text x="{right + 44}" y="{legend + 8}">{escape(name)}</text>',
     ]

@@ -15,8 +15,9 @@ _PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>Sweep</title>
 <style>body{{font-family:sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
 table{{border-collapse:collapse}}
-svg{{max-width:100%;height:auto}} .table{{overflow-x:auto}} h2{{overflow-wrap:anywhere}}
-th,td{{padding:.2rem .8rem;text-align:left;border-bottom:1px solid #ddd}}</style></head>
+.plot,.table{{overflow-x:auto}} h2{{overflow-wrap:anywhere}}
+.plot svg{{display:block;width:100%;min-width:34rem;height:auto}}
+th,td{{padding:.2rem .8rem;text-align:left;border-bottom:1px solid #ddd;white-space:nowrap}}</style></head>
 <body><h1>Energy over RAM budget</h1>
 <p>Time and energy are modelled from the device profile, not measured. The dotted line is a proven lower bound.</p>
 {sections}</body></html>
@@ -34,7 +35,9 @@ def html(results: Sequence[Mapping[str, Any]]) -> str:
 def _section(model: str, device: str, results: Sequence[Mapping[str, Any]]) -> str:
     solved = sorted((r for r in results if "energy_pj" in r), key=lambda r: r["budget_bytes"])
     heading = f"<h2>{escape(model)} on {escape(device)}</h2>"
-    chart = plot(_as_comparison(model, device, solved)) if solved else ""
+    chart = ""
+    if solved:
+        chart = f'<div class="plot">{plot(_as_comparison(model, device, solved), has_legend=False)}</div>'
     rows = [
         (
             str(r["budget"] or "all RAM"),

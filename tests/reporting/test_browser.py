@@ -1,0 +1,90 @@
+"""Pages laid out by a real browser (scripts/setup-browser), as wide as a phone and as a desktop."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import MODEL, run
+
+WIDTHS = (390, 1280)
+# What sticks out to the right of the page though nothing scrolls there, and charts that leave the box drawn for them.
+MEASURE = """
+function measure(frame) {
+  const page = frame.contentDocument, width = frame.clientWidth, found = [];
+  const name = e => e.tagName + "." + (e.className.baseVal ?? e.className);
+  for (const e of page.querySelectorAll("body *")) {
+    const box = e.getBoundingClientRect();
+    let scrolls = false;
+    for (let up = e; up; up = up.parentElement)
+      scrolls ||= ["auto", "scroll"].includes(frame.contentWindow.getComputedStyle(up).overflowX);
+    if (box.width > 0 && box.right > width + 1 && !scrolls) found.push("sticks out: " + name(e));
+  }
+  for (const area of page.querySelectorAll(".area")) {
+    const outer = area.getBoundingClientRect(), inner = area.querySelector("svg").getBoundingClientRect();
+    if (Math.abs(outer.height - inner.height) > 3 || Math.abs(outer.width - inner.width) > 3)
+      found.push("a chart of " + inner.height + " px in a box of " + outer.height);
+  }
+  for (const text of page.querySelectorAll("svg text"))
+    if (text.getBoundingClientRect().height < 9) { found.push("too small to read: " + text.textContent); break; }
+  return {width, found, charts: page.querySelectorAll("svg").length};
+}
+addEventListener("load", () => {
+  const all = [...document.querySelectorAll("iframe")].map(measure);
+  document.getElementById("result").textContent = JSON.stringify(all);
+});
+"""
+
+
+def measured(pages: list[str], folder: Path) -> list[dict[str, object]]:
+    """Each page at each of WIDTHS."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    chromium = next((found for name in names if (found := shutil.which(name))), None)
+    assert chromium is not None, "no Chromium: scripts/setup-browser installs it"
+    frames = "".join(
+        f'<iframe style="width:{width}px;height:800px;border:0" srcdoc="{html.escape(page)}"></iframe>'
+        for page in pages
+        for width in WIDTHS
+    )
+    outer = folder / "outer.html"
+    outer.write_text(f'<!doctype html><meta charset="utf-8"><pre id="result"></pre>{frames}<script>{MEASURE}</script>')
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'chromium'}"]
+    command += ["--dump-dom", outer.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (text,) = re.findall(r'<pre id="result">(.*?)</pre>', done.stdout, re.DOTALL)
+    result: list[dict[str, object]] = json.loads(html.unescape(text))
+    return result
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A report with its budget curve, and a sweep."""
+    folder = tmp_path_factory.mktemp("pages")
+    options = ("--batch", "4", "--gap", "0.5", "--time-limit", "5")
+    assert run("solve", MODEL, *options, "-d", "stm32f746", "--budget", "60%", "-o", folder / "a.poetc").code == 0
+    assert run("report", folder / "a.poetc", "--curve", "--time-limit", "1").code == 0
+    sweep = ("sweep", MODEL, *options, "-d", "stm32f746", "-b", "60%", "-b", "20kB", "-j", "1")
+    assert run(*sweep, "-o", folder / "sweep.jsonl", "--html", folder / "sweep.html").code == 0
+    return [(folder / "a.poetc" / "report.html").read_text(), (folder / "sweep.html").read_text()]
+
+
+def test_pages_fit_a_phone_and_a_desktop(pages: list[str], tmp_path: Path) -> None:
+    result = measured(pages, tmp_path)
+    assert [(r["width"], r["found"]) for r in result] == [(width, []) for _ in pages for width in WIDTHS]
+    assert all(isinstance(r["charts"], int) and r["charts"] >= 1 for r in result)
+
+
+def test_what_is_wrong_is_found(tmp_path: Path) -> None:
+    wide = "<p>a</p><div style='width:600px'>b</div>"
+    chart = "<div class='area' style='height:100px'><svg viewBox='0 0 1 9'></svg></div>"
+    small = "<svg width='100' height='100' viewBox='0 0 800 800'><text y='400' font-size='12'>a</text></svg>"
+    phone, desktop, *others = measured([wide, chart, small], tmp_path)
+    assert (phone["found"], desktop["found"]) == (["sticks out: DIV."], [])
+    assert ["a chart of" in str(r["found"]) for r in others] == [True, True, False, False]
+    assert ["too small to read: a" in str(r["found"]) for r in others] == [False, False, True, True]
