@@ -12,6 +12,7 @@ from poetc.solvers._model import Model
 from poetc.solvers._search import Race
 
 RESOLUTION = 400  # the bisection ends within so small a part of the bound
+STEP_FACTOR = 4  # by which its steps grow as long as nothing is found
 FIRST_RUNS = 3  # of the heuristic for a budget, before the bisection that takes more
 
 
@@ -110,8 +111,8 @@ def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, r
         return MinimumBudget(smallest_bytes=None, lower_bound_bytes=low, schedule=None)
     resolution = max(problem.alignment_bytes, min(high - low, low) // RESOLUTION)
     for count in (FIRST_RUNS, runs):
-        # The bound is often reached: try it first.
-        tight = probe = low
+        # The bound is often reached, or nearly: first it is tried, then more and more above it.
+        tight, probe, step = low, low, resolution
         while high - tight >= resolution and time.monotonic() < stop_at:
             race = Race(dataclasses.replace(problem, budget_bytes=probe), seed, stop_at)
             race.page_alone()
@@ -120,8 +121,8 @@ def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, r
                 best = _completed(problem, model, race.incumbent.codes, probe)
                 high = min(probe, best.peak_bytes)
             else:
-                tight = probe + 1
-            probe = (tight + high) // 2
+                tight, step = probe + 1, step * STEP_FACTOR
+            probe = min((tight + high) // 2, tight + step)
     return _answer(problem, best, low)
 
 
