@@ -29,7 +29,8 @@ Progress = Callable[[str], None]
 State = Literal["auto", "ram", "store"]
 STATES: tuple[str, ...] = get_args(State)
 CHOICE_SHARE = 0.2  # of the time limit, counted in work: the first search for homes, before anything is solved
-MORE_SHARE = 0.05  # each search after that
+LEAN_SAVES = 0.01  # of the cost with all state on the store: a little there is no sign that other homes profit
+MORE_SHARE = 0.1  # each search after that, before other homes are solved
 STOP_SHARE = 0.6  # of the time limit, on the clock: when that search stops on a slow machine
 LOOSER = 4  # how often homes give way that leave packing too little
 SOLVES = 12  # at most, for other homes
@@ -190,7 +191,8 @@ def _chosen(
             break
     order = None
     if not options.fixed_order:
-        order = solvers.best_order(_everything(problem), options, started + STOP_SHARE * limit_s / 2)
+        stored, until = _everything(problem), started + STOP_SHARE * limit_s / 2
+        order = solvers.best_order(stored, options, until, LEAN_SAVES)
     ordered = problem if order is None else solvers.reordered(problem, order)
     search = solvers.HomeSearch(ordered, options, started + STOP_SHARE * limit_s, report)
     search.run(CHOICE_SHARE * limit_s, until_settled=True)
@@ -254,7 +256,7 @@ def _other_homes(
 ) -> tuple[frozenset[int], Placed]:
     """`placed`, with `on` on the store, or what is cheaper: until it is proven that nothing is, or the time is up."""
     for _ in range(SOLVES):
-        other, more = search.untried(), True
+        other, more = None, True
         while other is None and more:
             more = search.run(MORE_SHARE * options.time_limit_s)
             other = search.untried()

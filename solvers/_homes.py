@@ -26,11 +26,12 @@ from poetc.solvers._types import ROUNDING, Event, Progress
 
 # Work, as in poetc.py: HiGHS's rounds and nodes, coefficients of a relaxation, runs of a race.
 ROUNDS, NODES, GAP, CUT_ENTRIES, MOST_EFFORT = 100, 200, 1e-4, 1_500_000, 64
-COARSE_CUTS = 4  # of the positions of single cuts, every so many first
+# Of the positions of single cuts, every so many first, and as LPs; of a small problem all, and as MIPs.
+COARSE_CUTS, SMALL_OPERATORS = 4, 200
 RUNS, RUNS_X_OPERATORS = 12, 12_000
 # What work counts as: an iteration times the root of the coefficients, a run times the operators (one 2.6 GHz core).
 ITERATION_S, RUN_S = 2.5e-6, 6e-5
-LARGEST, NEAR = 16, 1.05  # state that changes places; what races may find beyond the best, of homes worth a solve
+LARGEST, NEAR = 16, 1.01  # state that changes places; what races may find beyond the best, of homes worth a solve
 COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems do without their smallest tensors, so much of the RAM
 
 
@@ -261,10 +262,13 @@ class HomeSearch:
         def best() -> int:
             return max(found, key=lambda k: (found[k], k))
 
-        waiting = list(range(COARSE_CUTS // 2, len(positions), COARSE_CUTS))  # then beside the best, as long as it is
+        small = self.model.n_ops <= SMALL_OPERATORS
+        waiting = list(range(len(positions)))
+        if not small:
+            waiting = waiting[COARSE_CUTS // 2 :: COARSE_CUTS]  # then beside the best, as long as it is
         while waiting:
             k = waiting.pop(0)
-            relaxation = self._relax((positions[k],), lp=True)
+            relaxation = self._relax((positions[k],), lp=not small)
             found[k] = 0.0 if relaxation is None else relaxation.bound
             yield True
             if not waiting:

@@ -169,8 +169,10 @@ def anneal(model: Model, capacity: int, random: np.random.Generator, *, moves: i
     return best, tuple(best_order)
 
 
-def best_order(problem: Problem, options: SolveOptions, stop_at: float) -> Order | None:
-    """The order under which short races find the cheapest schedule; None for the problem's own."""
+def best_order(problem: Problem, options: SolveOptions, stop_at: float, lean_saves: float = 0.0) -> Order | None:
+    """The order under which short races find the cheapest schedule; None for the problem's own. The lean order is taken
+    only where it saves more than this fraction.
+    """
     model = Model(problem)
     if model.n_ops > MOST_OPERATORS or problem.semantics is Semantics.POET:
         return None
@@ -194,7 +196,7 @@ def best_order(problem: Problem, options: SolveOptions, stop_at: float) -> Order
     lean = lean_order(model, dependences.before, dependences.after)
     for order in [*sorted(found, key=lambda o: (found[o], o))[:RACED], lean]:
         cost = _raced(reordered(problem, order), options, stop_at)
-        if cost < best_cost:
+        if cost < best_cost * (1 - lean_saves if order == lean else 1):
             best, best_cost = order, cost
     own_cost = _raced(problem, options, stop_at)
     if best is None or own_cost == math.inf:
