@@ -254,7 +254,6 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
         poetc_gemm g;
         g.a_row = 1, g.a_k = (ptrdiff_t)channels * taps, g.terms = terms, g.a_block = terms * g.a_k;
         g.column_bias = NULL;
-        g.row_bias = pointwise && bias ? bias + (ptrdiff_t)group * channels : NULL;
         POETC_ALL_ROWS(g);
         for (row = 0; row < all_rows; row += block_rows) {
             const int32_t rows = poetc_min(block_rows, all_rows - row);
@@ -265,10 +264,11 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
             for (channel = POETC_BEGIN(c.share, channels, 1); channel < POETC_END(c.share, channels, 1); channel += block) {
                 const int32_t count = poetc_min(block, POETC_END(c.share, channels, 1) - channel);
                 g.rows = count * taps;
+                g.row_bias = pointwise && bias ? bias + (ptrdiff_t)group * channels + channel : NULL;
                 for (column = start; column < end; column += space.columns) {
                     g.columns = poetc_min(space.columns, end - column);
                     if (pointwise) {
-                        g.y = g_gx, g.y_row = plane, g.column = column;
+                        g.y = g_gx + (ptrdiff_t)channel * plane, g.y_row = plane, g.column = column;
                         g.segment = pixels, g.segment_step = (ptrdiff_t)c.channels * plane;
                     } else {
                         g.y = workspace, g.y_row = end - start, g.column = column - start;
