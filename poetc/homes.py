@@ -203,18 +203,18 @@ def _chosen(
     for on in attempts:
         left = replace(options, time_limit_s=max(limit_s - (time.monotonic() - started), 1.0))
         try:
-            if not on:
-                return _placed(problem, solver, left, progress, minimum, least_bytes)
-            fixed = replace(left, fixed_order=True)
+            fixed = replace(left, fixed_order=True, start=search.schedule(on))
             placed = _placed(on_store(ordered, on), solver, fixed, progress, minimum, least_bytes)
         except (InfeasibleError, LimitError) as error:
             errors.append(error)
             progress(f"nothing found with {len(on)} tensors of state on the store")
             continue
+        if not on and placed.schedule.proof.bound >= search.bound:
+            return _in_own_order(problem, on, placed, order)
         known.append(placed.schedule.proof.objective)
         search.stop_at, search.solved[on] = started + limit_s, placed.schedule.proof.objective
         on, placed = _other_homes(search, ordered, solver, options, on, placed, progress)
-        return _in_own_order(problem, on, placed, math.ceil(search.bound), order, options.gap)
+        return _in_own_order(problem, on, _for_any_homes(placed, math.ceil(search.bound), options.gap), order)
     # All on the store leaves the most RAM: where that is proven impossible everything is, unless time, writing or the
     # store is what is short.
     limited = problem.deadline_ns is not None or problem.write_limit_bytes is not None
@@ -283,21 +283,24 @@ def _smallest_known(error: InfeasibleError | LimitError) -> float:
     return float(smallest) if isinstance(smallest, int) else float("inf")
 
 
-def _in_own_order(
-    problem: Problem, on: frozenset[int], placed: Placed, bound: int, order: tuple[int, ...] | None, gap: float
-) -> Placed:
-    """`placed`, solved under `order` and for these homes, as an answer to `problem` for any homes."""
+def _for_any_homes(placed: Placed, bound: int, gap: float) -> Placed:
+    """`placed`, with the bound that holds for any homes."""
     own, remark = placed.schedule.proof, placed.remark
-    schedule, plan = _proven(placed.schedule, bound, gap), placed.plan
+    if own.bound > bound:
+        remark += f"; with these homes the gap is {own.gap():.3%}"
+    return replace(placed, schedule=_proven(placed.schedule, bound, gap), remark=remark)
+
+
+def _in_own_order(problem: Problem, on: frozenset[int], placed: Placed, order: tuple[int, ...] | None) -> Placed:
+    """`placed`, solved under `order` with `on` on the store, as an answer to `problem`."""
+    schedule, plan = placed.schedule, placed.plan
     if order is not None:
         schedule = solvers.restored(schedule, order)
         operators = tuple(
             replace(a, operator=None if a.operator is None else order[a.operator]) for a in plan.allocations
         )
         plan = replace(plan, allocations=operators)
-    if own.bound > bound:
-        remark += f"; with these homes the gap is {own.gap():.3%}"
-    return Placed(problem=on_store(problem, on), schedule=schedule, plan=plan, remark=remark)
+    return replace(placed, problem=on_store(problem, on), schedule=schedule, plan=plan)
 
 
 def _proven(schedule: Schedule, bound: int, gap: float) -> Schedule:

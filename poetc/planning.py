@@ -14,9 +14,15 @@ from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions, Status
 
 Progress = Callable[[str], None]
+OURS = "poetc"
 PACK_ATTEMPTS = 6
 # Of the time limit: the first solve (HiGHS ends up to some seconds late); then packing, with time left to solve again.
 SOLVE_SHARE, PACK_SHARE = 0.88, 0.075
+# Where not even the first schedule found packs well, solving again is to be expected.
+SHORT_SOLVE_SHARE, TRIAL_SHARE, TRIAL_EXCESS = 0.5, 0.02, 0.01
+RETRY_SHARE = (
+    0.05  # with less time than that to solve again, what short races find has to do: that much too late, at most
+)
 SMALLEST_SHARE = 0.1  # at most, the search for the schedule of least RAM
 MINIMUM_SEARCH_S, MINIMUM_PACK_SHARE = 10.0, 0.4
 
@@ -104,8 +110,10 @@ def solve_and_pack(
     limit_s = options.time_limit_s
     stop_at = time.monotonic() + limit_s
     minimum = minimum or Minimum(problem, search_share_s(limit_s))
+    badly = solver == OURS and _packs_badly(problem, options, report)
+    share = SHORT_SOLVE_SHARE if badly else SOLVE_SHARE
     try:
-        solved = first = solvers.solve(problem, solver, replace(options, time_limit_s=SOLVE_SHARE * limit_s), report)
+        solved = first = solvers.solve(problem, solver, replace(options, time_limit_s=share * limit_s), report)
         if options.to_beat is not None and first.proof.objective >= options.to_beat:
             raise LimitError("nothing cheaper was found")
     except (InfeasibleError, LimitError) as error:
@@ -124,21 +132,36 @@ def solve_and_pack(
         if excess <= 0:
             return _relabelled(problem, solved, first), plan
         remaining = (stop_at - time.monotonic()) / 2  # the rest is for packing and the attempts to come
-        if remaining <= 0:
+        in_haste = remaining < RETRY_SHARE * limit_s
+        if in_haste and (solver != OURS or time.monotonic() >= stop_at + RETRY_SHARE * limit_s):
             break
         budget -= excess * (2 + attempt) // 2  # other schedules pack otherwise: more and more is put aside
         progress(f"packing needs {excess} bytes too much: solving for {budget}")
         tighter = solvers.reordered(replace(problem, budget_bytes=budget), order)
-        again = replace(options, time_limit_s=remaining, fixed_order=True)
+        again = replace(options, time_limit_s=max(remaining, 0.0), fixed_order=True, start=None)
         try:
-            solved = solvers.restored(solvers.solve(tighter, solver, again, report), order)
+            found = solvers.at_once(tighter, again) if in_haste else solvers.solve(tighter, solver, again, report)
         except (InfeasibleError, LimitError):
             break
-        solved, plan = _less_ahead(problem, solved, _packed(problem, solved, stop_at), stop_at)
+        if found is None:
+            break
+        solved = solvers.restored(found, order)
+        pack_until = stop_at + RETRY_SHARE * limit_s if in_haste else stop_at
+        solved, plan = _less_ahead(problem, solved, _packed(problem, solved, pack_until), pack_until)
     why = f"a schedule fits the budget of {problem.budget_bytes} bytes, but none was found that can be packed into it"
     if options.to_beat is not None:
         raise LimitError(why)
     return _smallest_instead(problem, solver, first, why, progress, minimum)
+
+
+def _packs_badly(problem: Problem, options: SolveOptions, report: solvers.Progress) -> bool:
+    """Whether the schedule that the first runs find needs far more when packed than is live at once."""
+    first = options.start or solvers.at_once(problem, options)
+    if first is None:
+        return False
+    report(solvers.Event(stage="at once", objective=first.proof.objective, bound=first.proof.bound))
+    plan = _packed(problem, first, time.monotonic() + TRIAL_SHARE * options.time_limit_s)
+    return ram_bytes(problem, plan) > (1 + TRIAL_EXCESS) * problem.budget_bytes
 
 
 def _packed(problem: Problem, schedule: Schedule, stop_at: float) -> MemoryPlan:

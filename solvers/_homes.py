@@ -22,15 +22,13 @@ from poetc.solvers._minimum import lower_bound_bytes
 from poetc.solvers._model import NEVER, Model
 from poetc.solvers._plans import lazy_codes, overfull
 from poetc.solvers._search import Race
-from poetc.solvers._types import ROUNDING, Event, Progress
+from poetc.solvers._types import ITERATION_S, ROUNDING, RUN_S, Event, Progress
 
 # Work, as in poetc.py: HiGHS's rounds and nodes, coefficients of a relaxation, runs of a race.
 ROUNDS, NODES, GAP, CUT_ENTRIES, MOST_EFFORT = 100, 200, 1e-4, 1_500_000, 64
 # Of the positions of single cuts, every so many first, and as LPs; of a small problem all, and as MIPs.
 COARSE_CUTS, SMALL_OPERATORS = 4, 200
 RUNS, RUNS_X_OPERATORS = 12, 12_000
-# What work counts as: an iteration times the root of the coefficients, a run times the operators (one 2.6 GHz core).
-ITERATION_S, RUN_S = 2.5e-6, 6e-5
 LARGEST, NEAR = 16, 1.01  # state that changes places; what races may find beyond the best, of homes worth a solve
 COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems do without their smallest tensors, so much of the RAM
 
@@ -226,7 +224,8 @@ class HomeSearch:
         placed = on_store(self.problem, stored)
         steps = Completer(placed).run(Model(placed).actions(self._codes[stored])).steps
         cost = int(self.raced[stored])
-        proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, schedule_class="", method="race")
+        least = min(cost, math.ceil(self.bound))
+        proof = Proof(status=Status.FEASIBLE, objective=cost, bound=least, schedule_class="", method="race")
         return Schedule(solver="poetc", steps=steps, proof=proof)
 
     def loosen(self, stored: frozenset[int], excess_bytes: int) -> bool:

@@ -22,7 +22,17 @@ from poetc.solvers._orders import best_order, reordered, restored
 from poetc.solvers._plans import codes_of, lazy_codes, overfull
 from poetc.solvers._search import Race, at_once
 from poetc.solvers._staged import StagedModel
-from poetc.solvers._types import ALL_SCHEDULES, CLASS, ROUNDING, BudgetError, Event, Progress, SolverInfo
+from poetc.solvers._types import (
+    ALL_SCHEDULES,
+    CLASS,
+    ITERATION_S,
+    ROUNDING,
+    RUN_S,
+    BudgetError,
+    Event,
+    Progress,
+    SolverInfo,
+)
 from poetc.solvers._unrolled import Unrolled
 
 INFO = SolverInfo(
@@ -44,6 +54,7 @@ FLATTENED_OPERATORS, FLATTENINGS, LATENESS = 2000, 50, (0.05, 0.5)
 SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: where plans need too much RAM shows soon
 # Runs of the heuristic, between two relaxations a quarter of them: about as long as a relaxation takes.
 LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
+RACE_SHARE = 0.5  # of what a relaxation took, at least, for the runs that follow it
 RUNS_X_OPERATORS, RUNS_X_OPERATORS_SQUARED = 60_000, 24_000_000
 # Up to so many, single cuts come first, since they take no longer than some runs.
 QUICK_OPERATORS, QUICK_RUNS, QUICK_GAP = 200, 32, 1e-6
@@ -75,6 +86,7 @@ class _Solve:
         self.bound_by = "every operator once"
         self.log: list[str] = []
         self.cut_short = False
+        self.relaxing_s = 0.0  # what the last relaxation took on a usual machine
         self.exhausted = self.polished = False
         self.staged_bound, self.staged_class = 0.0, ""
         self.free: frozenset[int] = frozenset()  # tensors that relaxations need not decide about
@@ -134,6 +146,8 @@ class _Solve:
         runs = RUNS_OF_SMALL
         if n > STAGED_OPERATORS:
             runs = max(LEAST_RUNS, RUNS_X_OPERATORS // n, min(MOST_RUNS, RUNS_X_OPERATORS_SQUARED // n**2))
+        if self.options.start is not None:
+            self.race.offer(self.model.codes(self.options.start.steps), "the start")
         self.race.run(2, self.target)
         self.say("first schedules")
         relaxation = self.relax_one(self.model.cut, "the cut at the loss")
@@ -167,7 +181,7 @@ class _Solve:
             more = self.refine(cuts, runs // 8)
             if not more:
                 break
-            self.race.run(runs // 4, self.target)
+            self.race.run(max(runs // 4, int(RACE_SHARE * self.relaxing_s / (n * RUN_S))), self.target)
             self.say("race")
         if not self.polished:
             self.polish()
@@ -395,6 +409,7 @@ class _Solve:
             relax=lp,
             plain=self.small,
         )
+        self.relaxing_s = model.mip.iterations * math.sqrt(model.mip.entries) * ITERATION_S
         if not relaxation.exact and time.monotonic() >= self.stop_at:
             self.cut_short = True
         self.raise_bound(relaxation, name)

@@ -88,6 +88,7 @@ class SolveOptions:
     threads: int = 1
     fixed_order: bool = False  # keep the problem's order of first executions
     to_beat: int | None = None  # a cost: dearer schedules are of no use, nor is one found where there is none cheaper
+    start: Schedule | None = None  # one that fits and is in the problem's order: to begin with
 
     def __post_init__(self) -> None:
         for option, value in (("--time-limit", self.time_limit_s), ("--gap", self.gap)):

@@ -320,3 +320,11 @@ def test_a_schedule_is_reported_before_orders_are_searched(monkeypatch: pytest.M
 
 def raise_limit(*_: object) -> None:
     raise LimitError("found nothing")
+
+
+def test_a_start_is_kept_until_something_cheaper_is_found() -> None:
+    problem = with_budget(training_problem(Random(11), 30), 0.4)
+    good = solve(problem, options=OPTIONS)
+    hasty = dataclasses.replace(OPTIONS, time_limit_s=0.0)
+    started = solve(problem, options=dataclasses.replace(hasty, start=good))
+    assert started.proof.objective == good.proof.objective < solve(problem, options=hasty).proof.objective

@@ -48,7 +48,7 @@ def test_more_is_put_aside_with_each_attempt(problem: Problem, monkeypatch: pyte
         )
     assert [less for less, _, _ in solved] == [0, 64, 160, 288, 448, 640, 864]
     limits = [limit for _, limit, _ in solved]
-    assert limits[0] == planning.SOLVE_SHARE * 300, "the rest is for packing"
+    assert limits[0] == planning.SHORT_SOLVE_SHARE * 300, "since nothing packs, solving again is to be expected"
     assert all(0 < limit <= 150 for limit in limits[1:])
     assert [fixed for _, _, fixed in solved] == [False, *[True] * 6], "what was proven is about one order"
 
@@ -63,7 +63,7 @@ class Clock:
         return self.now
 
 
-def test_nothing_is_solved_again_when_the_time_is_up(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_is_tried_again_when_the_time_is_up(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     """The schedule of least RAM, whose search has its own time, is the answer then."""
     clock, limits, until = Clock(), [], []
 
@@ -84,8 +84,9 @@ def test_nothing_is_solved_again_when_the_time_is_up(problem: Problem, monkeypat
     schedule, _ = planning.solve_and_pack(problem, "poetc", SolveOptions(time_limit_s=100), lambda text: None)
     assert schedule.proof.method.startswith("the schedule of least RAM")
     assert len(limits) >= 2, "there was some time left to solve again"
-    assert max(until[:-1]) <= 1100.0
-    assert clock.now <= 1100.0 + 1.5 + planning.search_share_s(100)
+    late = planning.RETRY_SHARE * 100
+    assert max(until[:-1]) <= 1100.0 + late
+    assert clock.now <= 1100.0 + 1.5 + late + planning.search_share_s(100)
 
 
 def test_the_least_ram_is_searched_for_once_and_within_what_is_left(
@@ -106,3 +107,27 @@ def test_the_least_ram_is_searched_for_once_and_within_what_is_left(
     assert planning.Minimum(problem, 2.0, stop_at=1005.0).found.ram_bytes is not None
     assert planning.Minimum(problem, 2.0, stop_at=1100.0).found.ram_bytes is not None
     assert given == [5.0, 2.0, planning.MINIMUM_SEARCH_S]
+
+
+def test_when_the_time_is_up_short_races_find_what_packs(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not the schedule of least RAM, which may cost many times as much."""
+    clock, asked_bytes = Clock(), []
+
+    def solve(asked: Problem, solver: str, options: SolveOptions, progress: object = None) -> Schedule:
+        asked_bytes.append(asked.budget_bytes)
+        clock.now += 120.0  # far too late
+        return keep_all(problem)
+
+    def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float) -> MemoryPlan:
+        plan = pack(asked, schedule)
+        excess = 64 if schedule.steps == keep_all(problem).steps else 0
+        return replace(plan, arena_bytes=plan.arena_bytes + excess)
+
+    monkeypatch.setattr(planning, "time", clock)
+    monkeypatch.setattr(planning.solvers, "solve", solve)
+    monkeypatch.setattr(planning, "pack", packed)
+    monkeypatch.setattr(planning, "RETRY_SHARE", 1.0)
+    schedule, plan = planning.solve_and_pack(problem, "poetc", SolveOptions(time_limit_s=100), lambda text: None)
+    assert asked_bytes == [problem.budget_bytes], "there was no time to solve again"
+    assert not schedule.proof.method.startswith("the schedule of least RAM")
+    assert planning.ram_bytes(problem, plan) <= problem.budget_bytes
