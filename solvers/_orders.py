@@ -20,6 +20,7 @@ from poetc.solvers._ladder import single_cut_positions
 from poetc.solvers._lean import lean_order
 from poetc.solvers._model import Model
 from poetc.solvers._search import Race
+from poetc.solvers._types import OWN_ORDER, PROBLEMS_ORDER
 
 Order = tuple[int, ...]
 
@@ -55,7 +56,7 @@ def reordered(problem: Problem, order: Order) -> Problem:
 def restored(schedule: Schedule, order: Order) -> Schedule:
     """A schedule of the reordered problem as one of the problem itself; its bound is for this order."""
     steps = tuple(replace(s, operator=order[s.operator]) if isinstance(s, Compute) else s for s in schedule.steps)
-    of_class = schedule.proof.schedule_class.replace("the problem's order", "this schedule's order")
+    of_class = schedule.proof.schedule_class.replace(PROBLEMS_ORDER, OWN_ORDER)
     return replace(schedule, steps=steps, proof=replace(schedule.proof, schedule_class=of_class))
 
 

@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from poetc.devices import format_bytes, format_ns, format_pj
 from poetc.errors import CheckFailed, InfeasibleError, LimitError, UnsupportedModelError, UsageError
-from poetc.locking._file import Entry, is_hash_of, line_of, read
+from poetc.locking._file import Entry, Result, is_hash_of, line_of, read
 from poetc.locking._lock import solve_entry
+from poetc.solvers import ALL_SCHEDULES, OWN_ORDER
 
 TOLERANCE = 0.001  # of the objective, and of the gap
 PATIENCE = 4.0  # times an entry's time limit, before it fails
@@ -170,7 +171,8 @@ def compare(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tuple[Fi
     stopped = after.status == "limit"
     # The solver is deterministic: of the same problem, the same code would find the same again.
     unchanged = not changed and locked.versions == now.versions
-    reachable = after.bound <= before.objective * (1 + tolerance)  # what was locked is not proven impossible
+    # Unless the new bound proves what was locked impossible: a bound under another order of operators does not.
+    reachable = after.bound <= before.objective * (1 + tolerance) or not _bounds(after, before)
     only_time = stopped and unchanged and reachable
     limit = "; the time limit stopped it" if stopped else ""
 
@@ -200,6 +202,12 @@ def compare(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tuple[Fi
     elif versions and any(finding.fails for finding in findings):
         findings.append(Finding("changed", f"the problem is the same; changed since: {', '.join(versions)}"))
     return tuple(findings)
+
+
+def _bounds(after: Result, before: Result) -> bool:
+    """Whether the bound of `after` is about the schedule of `before` too. Two schedules' own orders may differ."""
+    everything = after.schedule_class == ALL_SCHEDULES
+    return everything or (after.schedule_class == before.schedule_class and OWN_ORDER not in after.schedule_class)
 
 
 def _version_words(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

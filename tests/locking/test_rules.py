@@ -148,6 +148,33 @@ def test_what_is_proven_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.M
     assert given == [1.0]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "given"),
+    [
+        ("first executions in this schedule's order; x", "first executions in the problem's order; x", [1.0, 4.0]),
+        ("first executions in this schedule's order; x", "first executions in this schedule's order; x", [1.0, 4.0]),
+        ("first executions in the problem's order; x", "first executions in the problem's order; x", [1.0]),
+        ("first executions in this schedule's order; x", "all schedules", [1.0]),
+    ],
+)
+def test_a_bound_under_another_order_proves_nothing_about_what_was_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str, given: list[float]
+) -> None:
+    """On a busy machine the search for an order ends sooner, with another order and its bound: more time cures it."""
+    locked = changed(schedule_class=before)
+    worse = changed(schedule_class=after, objective=1_100_000, bound=1_050_000)
+    path, patiences = tmp_path / "poetc.lock", []
+    write(path, LockFile(version=1).with_entry(locked))
+
+    def solve(*_: object, patience: float) -> tuple[Entry, None]:
+        patiences.append(patience)
+        return (worse if patience == 1.0 else locked), None
+
+    monkeypatch.setattr("poetc.locking._check.solve_entry", solve)
+    assert check(path).passed == (4.0 in given)
+    assert patiences == given
+
+
 def versioned(**versions: str) -> Entry:
     return msgspec.structs.replace(ENTRY, versions={**ENTRY.versions, **versions})
 
