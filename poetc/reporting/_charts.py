@@ -157,7 +157,7 @@ def timeline(solved: Solved, facts: Facts) -> str:
     items = "".join(_timeline_row(problem, t, fates[t], "".join(stays[t]), steps) for t in rows)
     more = len(forward) - len(rows)
     note = (
-        f"<p class='small'>The {more} smallest tensors are not drawn; those recomputed or paged come first.</p>"
+        f"<p class='small'>Not drawn: {more} of the smallest tensors; those recomputed or paged come first.</p>"
         if more
         else ""
     )

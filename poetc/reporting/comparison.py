@@ -18,9 +18,15 @@ _WORDS = {
     "unsupported": "cannot handle the graph",
     "failed": "failed",
 }
-# Told apart by colour and, where the colours come round again, by dashes. Ours is black and thick.
+# Told apart by colour and, where the colours come round again, by dashes and marks. Ours is black and thick.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#7f7f7f")
 _DASHES = ("", "7 3", "2 3", "9 3 2 3")
+_MARKS = (  # around the point
+    "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z",
+    "M-3 -3h6v6h-6z",
+    "M0 -4l4 4l-4 4l-4 -4z",
+    "M0 -4l4 7h-8z",
+)
 _WIDTH, _LEAST_HEIGHT = 860, 460
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 210, 44, 52
 
@@ -105,8 +111,10 @@ def plot(comparison: Comparison, *, has_legend: bool = True) -> str:
     width = _WIDTH if has_legend else _WIDTH - _RIGHT + 24
     what = "energy" if energy else "time"
     title = f"{comparison.problem}: {what} of a training step over the RAM budget"
+    # By itself it keeps its size: on a phone it scrolls and stays legible. In a page the style sheet gives the width.
+    natural = f' width="{width}" height="{height}"' if has_legend else ""
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"{natural} role="img" '
         'font-family="sans-serif" font-size="12">',
         f"<title>{escape(title)}</title>",
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
@@ -128,16 +136,20 @@ def plot(comparison: Comparison, *, has_legend: bool = True) -> str:
     )
     legend = _TOP
     if bounds:
-        style = 'stroke="#000000" stroke-width="1" stroke-dasharray="1 3"'
-        parts += _line([at(*p) for p in sorted(bounds)], style, "lower bound", right, legend if has_legend else None)
+        style = 'stroke="#000000" stroke-width="1"'
+        place = legend if has_legend else None
+        parts += _line([at(*p) for p in sorted(bounds)], style, "1 3", "M-5 0h10", "lower bound", right, place)
         legend += 17
     for number, (name, points) in enumerate(drawn.items()):
-        dash = _DASHES[number // len(_COLOURS) % len(_DASHES)]
-        style = f'stroke="{_COLOURS[number % len(_COLOURS)]}" stroke-width="1.5"'
-        style += f' stroke-dasharray="{dash}"' if dash else ""
+        turn = number // len(_COLOURS) % len(_DASHES)
+        style, dash, mark = (
+            f'stroke="{_COLOURS[number % len(_COLOURS)]}" stroke-width="1.5"',
+            _DASHES[turn],
+            _MARKS[turn],
+        )
         if name == "poetc":
-            style = 'stroke="#000000" stroke-width="3"'
-        parts += _line([at(*p) for p in points], style, name, right, legend if has_legend else None)
+            style, dash, mark = 'stroke="#000000" stroke-width="3"', "", _MARKS[0]
+        parts += _line([at(*p) for p in points], style, dash, mark, name, right, legend if has_legend else None)
         legend += 17
     if missing and has_legend:
         parts.append(f'<text x="{right + 14}" y="{legend + 8}" fill="#777777">no schedule:</text>')
@@ -148,16 +160,29 @@ def plot(comparison: Comparison, *, has_legend: bool = True) -> str:
 
 
 def _line(
-    points: Sequence[tuple[float, float]], style: str, name: str, right: float, legend: float | None
+    points: Sequence[tuple[float, float]],
+    style: str,
+    dash: str,
+    mark: str,
+    name: str,
+    right: float,
+    legend: float | None,
 ) -> list[str]:
+    """A line through points, with a mark at each that is never dashed."""
     path = " ".join(f"{x},{y}" for x, y in points)
-    marks = "".join(f'<circle cx="{x}" cy="{y}" r="2.5" fill="none" {style}/>' for x, y in points)
-    drawn = f'<g><title>{escape(name)}</title><polyline points="{path}" fill="none" {style}/>{marks}</g>'
+    dashed = f'{style} stroke-dasharray="{dash}"' if dash else style
+
+    def marked(x: float, y: float) -> str:
+        return f'<path transform="translate({x} {y})" d="{mark}" fill="none" {style}/>'
+
+    marks = "".join(marked(x, y) for x, y in points)
+    drawn = f'<g><title>{escape(name)}</title><polyline points="{path}" fill="none" {dashed}/>{marks}</g>'
     if legend is None:
         return [drawn]
     return [
         drawn,
-        f'<line x1="{right + 14}" y1="{legend + 4}" x2="{right + 38}" y2="{legend + 4}" {style}/>',
+        f'<line x1="{right + 14}" y1="{legend + 4}" x2="{right + 38}" y2="{legend + 4}" {dashed}/>',
+        marked(right + 26, legend + 4),
         f'<text x="{right + 44}" y="{legend + 8}">{escape(name)}</text>',
     ]
 

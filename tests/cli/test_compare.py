@@ -100,6 +100,18 @@ def test_plot_shows_what_found_nothing() -> None:
     assert len(rows_of(result)) == 6
 
 
+def test_points_of_one_colour_have_other_marks() -> None:
+    """A solver that has a schedule for one budget alone is a mark without a line."""
+    compared = compare(chain(10), [9 * UNIT], ("dtr",), SolveOptions(time_limit_s=5))
+    (row,) = compared.rows
+    names = [f"solver{number:02}" for number in range(16)]
+    svg = plot(replace(compared, rows=tuple(replace(row, solver=name) for name in names)))
+    root = ElementTree.fromstring(svg)
+    marks = [e.attrib for e in root.iter("{http://www.w3.org/2000/svg}path")]
+    assert len({(m["stroke"], m["d"]) for m in marks}) == len(names)
+    assert not any("stroke-dasharray" in m for m in marks)
+
+
 def test_solvers_lists_capabilities_and_citations(poetc: Run) -> None:
     ended = poetc("solvers")
     assert ended.code == 0

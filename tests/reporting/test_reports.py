@@ -227,7 +227,7 @@ def test_the_page_of_a_long_schedule_is_small() -> None:
     source = html(solved)
     Page(source)
     assert len(source.encode()) < 2_000_000
-    assert "smallest tensors are not drawn" in source
+    assert "of the smallest tensors; those recomputed or paged come first" in source
 
 
 def test_an_empty_backward_pass_and_no_summary() -> None:
