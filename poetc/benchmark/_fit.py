@@ -189,11 +189,12 @@ def write_profile(
     fitted: Fit, base: DeviceProfile | str, path: Path, *, title: str, source: str, store_only: bool = False
 ) -> DeviceProfile:
     """A profile that inherits `base` and has the measured loops and store, or with `store_only` just the store. Raises
-    UsageError.
+    UsageError, also where the measurements are of another kind of processor than `base`.
     """
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path}: a profile's file ends in .yaml")
     parent = load_profile(base) if isinstance(base, str) else base
+    _require_kin(fitted, parent)
     loops: dict[str, Any] = {"source": "bench"}
     for name, ns in fitted.loop_ns.items():
         group, loop = name.split(".", 1)
@@ -231,6 +232,21 @@ def write_profile(
     text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     write_text(path, text)
     return load_profile(path)
+
+
+def _require_kin(fitted: Fit, parent: DeviceProfile) -> None:
+    """A computer that measured itself knows its caches and may have any vectors; a board's are those of its profile."""
+    if parent.cpu.core == "native":
+        if fitted.cache_bytes == 0:
+            raise UsageError(
+                f"the measurements are of a board (vectors: {fitted.simd}, no caches), --like {parent.name} is of a"
+                " computer: name the board's profile, such as --like qemu-mps2-an386"
+            )
+    elif fitted.simd != parent.cpu.simd:
+        raise UsageError(
+            f"the measurements are of a processor with other vectors ({fitted.simd}) than --like {parent.name}"
+            f" ({parent.cpu.simd})"
+        )
 
 
 def _reference(base: DeviceProfile | str, path: Path) -> str:

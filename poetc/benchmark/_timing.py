@@ -38,8 +38,11 @@ class OperatorTime:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Of one training step on this machine: processor time, the median of `repeats`. Slowest classes first."""
+    """Of one training step on this machine: processor time, the median of `repeats`. Slowest classes first. `device`:
+    what times were predicted for, if that is not the computer that runs poetc.
+    """
 
+    device: str | None
     predicted_ns: int
     measured_ns: int
     repeats: int
@@ -60,12 +63,13 @@ def compare_times(
     program: Program,
     step: TrainingGraph,
     *,
+    device: str | None = None,
     repeats: int = 9,
     cflags: str = BENCH_CFLAGS,
     objects: Path | None = None,
 ) -> Timing:
-    """Run `program`, the lowered schedule of `problem`, and set its times against the problem's costs. `objects`: as in
-    `codegen.compile_library`.
+    """Run `program`, the lowered schedule of `problem`, and set its times against the problem's costs. `device`: as in
+    `Timing`; `objects`: as in `codegen.compile_library`.
     """
     times = time_program(program, step.values, repeats=repeats, cflags=cflags, objects=objects)
     costs = {op.name: op.time_ns for op in problem.operators}
@@ -83,6 +87,7 @@ def compare_times(
         for name, group in groups.items()
     ]
     return Timing(
+        device=device,
         predicted_ns=sum(o.predicted_ns for o in operators),
         measured_ns=times.step_ns,
         repeats=times.repeats,
@@ -93,12 +98,15 @@ def compare_times(
 
 def timing_text(timing: Timing) -> str:
     """A table of classes and the total, then the operators whose prediction is farthest off."""
-    lines = [f"{'operators':<28}{'times':>7}{'predicted':>13}{'measured':>13}{'error':>9}"]
+    lines = [f"{'operators':<28}{'times':>7}{'predicted':>13}{'measured':>13}{'error':>11}"]
+    if timing.device is not None:
+        note = f"predicted for {timing.device}, measured on this computer: unless that is one, solve with --device host"
+        lines.insert(0, note)
     for c in timing.classes:
         error = f"{c.predicted_ns / c.measured_ns - 1:+.0%}" if c.measured_ns else ""
         times = f"{c.predicted_ns / 1e6:>10.3f} ms{c.measured_ns / 1e6:>10.3f} ms"
-        lines.append(f"{c.cost_class:<28}{c.executions:>7}{times}{error:>9}")
-    total = f"{timing.predicted_ns / 1e6:>10.3f} ms{timing.measured_ns / 1e6:>10.3f} ms{timing.error:>+9.1%}"
+        lines.append(f"{c.cost_class:<28}{c.executions:>7}{times}{error:>11}")
+    total = f"{timing.predicted_ns / 1e6:>10.3f} ms{timing.measured_ns / 1e6:>10.3f} ms{timing.error:>+11.1%}"
     lines.append(f"{'a training step':<28}{len(timing.operators):>7}{total}")
     off = sorted(timing.operators, key=lambda o: (-abs(o.predicted_ns - o.measured_ns), o.name))[:FARTHEST]
     lines += ["", f"{'farthest off':<64}{'predicted':>13}{'measured':>13}"]
@@ -112,4 +120,6 @@ def time_solved(solved: Artifact, *, repeats: int = 9, cflags: str = BENCH_CFLAG
     """The schedule of a solved directory on this machine. Raises UsageError if it was solved without a model."""
     program = outputs.training_program(solved)
     assert solved.graph is not None  # training_program says so
-    return compare_times(solved.problem, program, solved.graph, repeats=repeats, cflags=cflags)
+    profile = solved.profile
+    device = None if profile is None or profile.cpu.core == "native" else str(solved.summary["device"])
+    return compare_times(solved.problem, program, solved.graph, device=device, repeats=repeats, cflags=cflags)

@@ -136,6 +136,22 @@ def test_the_profile_predicts_what_the_fit_predicts(tmp_path: Path) -> None:
     assert child.ram_bytes == profile.ram_bytes
 
 
+@pytest.mark.parametrize(
+    ("like", "message"),
+    [
+        ("host", "the measurements are of a board"),  # the default of `poetc profile fit`
+        ("rpi4", r"other vectors \(dsp\) than --like rpi4 \(neon\)"),
+    ],
+)
+def test_a_board_does_not_become_another_processor(tmp_path: Path, like: str, message: str) -> None:
+    """Counted instructions of a Cortex-M4 once became the profile of a computer without a word."""
+    fitted = fit([replace(row, first_cache_bytes=0, cache_bytes=0) for row in measurements()])
+    with pytest.raises(UsageError, match=message):
+        write_profile(fitted, like, tmp_path / "mine.yaml", title="Mine", source="s")
+    assert not (tmp_path / "mine.yaml").exists()
+    write_profile(fitted, "qemu-mps2-an386", tmp_path / "mine.yaml", title="Mine", source="s")
+
+
 def test_nothing_is_inherited_of_what_was_measured_elsewhere(tmp_path: Path) -> None:
     elsewhere = measurements()
     other = [replace(r, cost_class="Relu", loops={"relu.call": 1, "relu.chunk": i}) for i, r in enumerate(elsewhere)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from poetc import benchmark
-from poetc.benchmark import _measure
+from poetc.benchmark import _measure, _timing
 from poetc.codegen import time_program
 from poetc.devices import load_profile
 from poetc.graph import Graph
@@ -74,6 +74,29 @@ def test_the_table_adds_up(tmp_path: Path, poetc_solved: Callable[[], Path]) -> 
     worst = max(timing.operators, key=lambda o: abs(o.predicted_ns - o.measured_ns))
     assert worst.name[:40] in farthest.splitlines()[1]
     assert len(farthest.splitlines()) == 11
+
+
+@pytest.mark.parametrize(("device", "said"), [("stm32f746", "stm32f746"), ("host", None)])
+def test_times_predicted_for_a_board_and_measured_here_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, said: str | None
+) -> None:
+    """Without a word a table of +40000 % looks like an error of the prediction. Nothing is compiled for this."""
+    from poetc import artifact
+
+    def unmeasured(*_: object, device: str | None, **__: object) -> benchmark.Timing:
+        return benchmark.Timing(device, 2_000_000, 1_000, 1, (), ())
+
+    monkeypatch.setattr(_timing, "compare_times", unmeasured)
+    out = tmp_path / "digits.poetc"
+    solved = run("solve", MODEL, "--batch", "4", "-d", device, "--budget", "100%", "--gap", "0.1", "-o", out)
+    assert solved.code == 0
+    timing = benchmark.time_solved(artifact.read(out))
+    assert timing.device == said
+    first = benchmark.timing_text(timing).splitlines()[0]
+    assert (
+        first.startswith("operators") if said is None else f"predicted for {said}, measured on this computer" in first
+    )
+    assert " +199900.0%" in benchmark.timing_text(timing)
 
 
 @pytest.fixture
