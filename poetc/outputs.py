@@ -138,13 +138,20 @@ def emit(
         memory=memory_of(solved),
         checkpoint=checkpoint,
     )
+    notes = list(solved.notes)  # such as weights that were absent: what is emitted starts from other numbers
+    arena_bytes, budget_bytes = max(program.arena_bytes for program in programs), solved.problem.budget_bytes
+    if arena_bytes > training.arena_bytes and solved.problem.base_bytes + arena_bytes > budget_bytes:
+        notes.append(
+            f"training fits the budget of {budget_bytes:,} bytes with an arena of {training.arena_bytes:,};"
+            f" predictions with the program infer take one of {arena_bytes:,}"
+        )
     return {
         "out": str(out),
         "target": target,
         "board": board or (codegen.TARGETS[target].board or None),
         "makes": codegen.GOALS[codegen.TARGETS[target].build],
         "programs": [program.name for program in programs],
-        "arena_bytes": max(program.arena_bytes for program in programs),
+        "arena_bytes": arena_bytes,
         "train_arena_bytes": training.arena_bytes,
         "state_bytes": training.state_bytes,
         "flash_bytes": max(program.flash_bytes for program in programs),
@@ -152,7 +159,7 @@ def emit(
         "steps": len(training.instructions),
         "firmware_flash_bytes": size.flash_bytes if size else None,
         "firmware_ram_bytes": size.ram_bytes if size else None,
-        "notes": list(solved.notes),  # such as weights that were absent: what is emitted starts from other numbers
+        "notes": notes,
     }
 
 

@@ -226,11 +226,16 @@ def _beside(document: Mapping[str, Any], what: str) -> str:
 def emit_text(document: Mapping[str, Any]) -> str:
     """What was emitted, and what it needs."""
     goal = document["makes"]
+    trained = document["train_arena_bytes"]
+    alone = f"; {trained:,} B for training alone" if trained < document["arena_bytes"] else ""
     return fields(
         (
             ("written to", f"{document['out']}  (make -C {document['out']} builds {goal}; README.md there says more)"),
             ("programs", ", ".join(document["programs"])),
-            ("arena", f"{document['arena_bytes']:,} B  (state {document['state_bytes']:,} B at the bottom of it)"),
+            (
+                "arena",
+                f"{document['arena_bytes']:,} B  (state {document['state_bytes']:,} B at the bottom of it{alone})",
+            ),
             ("constants in flash", size(document["flash_bytes"])),
             ("store", size(document["store_bytes"])),
             ("steps", f"{document['steps']:,}"),

@@ -154,6 +154,9 @@ def _sizes(module: Module) -> Iterator[str]:
     prefix, main = module.prefix, module.programs[0]
     yield from ("## Sizes", "", "| | bytes |", "|---|---|")
     yield f"| arena, state included (`{prefix.upper()}_ARENA_BYTES`) | {module.arena_bytes} |"
+    if main.arena_bytes < module.arena_bytes:
+        name = f"{prefix}_{main.name}".upper()
+        yield f"| enough where `{prefix}_{main.name}` alone runs (`{name}_ARENA_BYTES`) | {main.arena_bytes} |"
     yield f"| of it state (`{prefix.upper()}_STATE_BYTES`) | {main.state_bytes} |"
     yield f"| constants in flash | {module.flash_bytes} |"
     yield f"| initial state in flash | {main.state_bytes} |"
