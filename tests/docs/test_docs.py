@@ -86,3 +86,6 @@ def test_hook_and_workflow() -> None:
     workflow = yaml.safe_load((DOCS / "ci" / "poetc.yml").read_text())
     steps = [step.get("run", "") for step in workflow["jobs"]["schedules"]["steps"]]
     assert any(step.startswith("poetc check") for step in steps)
+    installs = [step for step in steps if step.startswith("pip install")]
+    assert installs == ['pip install "$POETC"']  # it is not on a package index: one line says where it is
+    assert workflow["env"]["POETC"].startswith("git+https://")
