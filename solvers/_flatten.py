@@ -149,8 +149,12 @@ def _with(model: Model, profile: Profile, gap: _Gap, capacity: int) -> list[int]
     n, m, codes = model.n_ops, model.n_tensors, profile.codes
     if gap.page:
         t = gap.tensors[0]
-        out = [] if model.on_store[t] or n + m + t in codes else [n + m + t]
-        return [*codes[: gap.after + 1], *out, *codes[gap.after + 1 : gap.before], n + t, *codes[gap.before :]]
+        before, between, behind = codes[: gap.after + 1], codes[gap.after + 1 : gap.before], codes[gap.before :]
+        out = n + m + t  # once is enough, but not after it is read back
+        if not model.on_store[t] and out not in before:
+            between = [out, *(code for code in between if code != out)]
+            behind = [code for code in behind if code != out]
+        return [*before, *between, n + t, *behind]
     merged = [*codes[: gap.before], *gap.operators, *codes[gap.before :]]
     again = set(gap.operators)
     result = Profile(model, merged)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poetc.scheduling import Action, Compute, PageIn, PageOut, Paging, Problem, Semantics, Step
+from poetc.scheduling import Action, Compute, PageIn, PageOut, Paging, Problem, Semantics, Step, settled
 
 NEVER = 1 << 30  # a position after everything: "no further need"
 
@@ -108,15 +108,15 @@ class Model:
         return [Compute(c) if c < n else PageIn(c - n) if c < n + m else PageOut(c - n - m) for c in codes]
 
     def codes(self, steps: Sequence[Step]) -> list[int]:
-        """The actions among the steps of a schedule."""
+        """The actions among the steps of a schedule, page-ins that were issued ahead right before what reads them."""
         n, m = self.n_ops, self.n_tensors
         codes = []
-        for step in steps:
+        for step in settled(self.problem, steps):
             if isinstance(step, Compute):
                 codes.append(step.operator)
             elif isinstance(step, PageIn):
                 codes.append(n + step.tensor)
-            elif isinstance(step, PageOut):
+            else:
                 codes.append(n + m + step.tensor)
         return codes
 

@@ -19,10 +19,10 @@ from tests.support.oracle import optimum
 from tests.support.problems import training_problem, with_budget
 
 
-def cost_of(problem: Problem, paging: bool) -> int | None:
+def cost_of(problem: Problem, paging: bool, beta: float = 0.05) -> int | None:
     model = Model(problem)
     capacity = model.paging_capacity if paging else model.capacity
-    codes = flatten(model, model.keep_all(), capacity, paging=paging, beta=0.05, most=200)
+    codes = flatten(model, model.keep_all(), capacity, paging=paging, beta=beta, most=200)
     if codes is None:
         return None
     codes = improve(model, codes, capacity)
@@ -49,6 +49,15 @@ def test_what_fits_is_a_schedule_and_near_the_optimum() -> None:
             ratios.append(cost / best.cost)
     assert len(ratios) >= 10
     assert sum(ratios) / len(ratios) < 1.02
+
+
+def test_what_is_read_back_twice_was_written_before_the_first_time() -> None:
+    costs = []
+    for seed in range(12):
+        for share in (0.3, 0.5):
+            problem = with_budget(training_problem(Random(seed), 4, paging=True, scale=4), share)
+            costs += [cost_of(problem, True, beta) for beta in (0.05, 0.5)]
+    assert sum(cost is not None for cost in costs) >= 20
 
 
 def chain(steps: int, share: int) -> Problem:
