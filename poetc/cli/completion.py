@@ -43,7 +43,9 @@ class Bash(BashComplete):
 
     def get_completion_args(self) -> tuple[list[str], str]:
         """The words before the one at the cursor, and that one."""
-        line = os.environ["COMP_LINE"]
+        line = os.environ.get("COMP_LINE")
+        if line is None:  # click's own script, from an earlier version
+            return super().get_completion_args()
         words = split_arg_string(line)[1:]
         begun = words.pop() if words and not line[-1].isspace() else ""
         return words, begun

@@ -101,7 +101,12 @@ def test_the_written_problem_can_be_solved_again(poetc: Run, solved: Solved, tmp
     out, ended = solved
     again = poetc("solve", out / "problem.json", "--gap", "0.05", "-o", tmp_path / "again", "--json")
     assert again.code == 0
-    assert again.json["energy_pj"] == ended.json["energy_pj"]  # and so is the search repeatable
+    # From there without the order in which homes were chosen: not the same schedule, but as near the bound.
+    assert again.json["gap"] <= 0.05
+    for one, other in ((again, ended), (ended, again)):
+        assert one.json["energy_pj"] >= (1 - other.json["gap"]) * other.json["energy_pj"]
+    twice = poetc("solve", out / "problem.json", "--gap", "0.05", "-o", tmp_path / "twice", "--json")
+    assert twice.json["energy_pj"] == again.json["energy_pj"]
     ended = poetc("emit", tmp_path / "again", "-o", tmp_path / "src")
     assert ended.code == 2
     assert "no model" in ended.err
