@@ -31,7 +31,7 @@ def scratch_directory(prefix: str) -> Iterator[Path]:
             raise
         raise _no_room(place.parent) from None
     except PoetcError as error:  # what a compiler says, which does not look for another directory as Python does
-        if os.strerror(errno.ENOSPC) not in str(error):
+        if os.strerror(errno.ENOSPC) not in str(error) or not _is_in(None, place):
             raise
         raise _no_room(Path(os.environ.get("TMPDIR") or place.parent)) from None
     finally:

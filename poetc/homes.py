@@ -208,13 +208,15 @@ def _chosen(
         except (InfeasibleError, LimitError) as error:
             errors.append(error)
             progress(f"nothing found with {len(on)} tensors of state on the store")
+            search.solved[on] = math.inf
             continue
         if not on and placed.schedule.proof.bound >= search.bound:
             return _in_own_order(problem, on, placed, order)
         known.append(placed.schedule.proof.objective)
         search.stop_at, search.solved[on] = started + limit_s, placed.schedule.proof.objective
-        on, placed = _other_homes(search, ordered, solver, options, on, placed, progress)
-        return _in_own_order(problem, on, _for_any_homes(placed, math.ceil(search.bound), options.gap), order)
+        on, placed, is_complete = _other_homes(search, ordered, solver, options, on, placed, progress)
+        placed = _for_any_homes(placed, math.ceil(search.bound), options.gap, is_complete)
+        return _in_own_order(problem, on, placed, order)
     # All on the store leaves the most RAM: where that is proven impossible everything is, unless time, writing or the
     # store is what is short.
     limited = problem.deadline_ns is not None or problem.write_limit_bytes is not None
@@ -253,15 +255,21 @@ def _other_homes(
     on: frozenset[int],
     placed: Placed,
     progress: Progress,
-) -> tuple[frozenset[int], Placed]:
-    """`placed`, with `on` on the store, or what is cheaper: until it is proven that nothing is, or the time is up."""
+) -> tuple[frozenset[int], Placed, bool]:
+    """`placed`, with `on` on the store, or what is cheaper: until it is proven that nothing is, or the time is up.
+    Last, whether the search ended by itself.
+    """
+    is_complete = True
     for _ in range(SOLVES):
         other, more = None, True
         while other is None and more:
             more = search.run(MORE_SHARE * options.time_limit_s)
             other = search.untried()
         left_s = search.stop_at - time.monotonic()
-        if other is None or search.done or left_s < LEAST_SHARE * options.time_limit_s:
+        if other is None or search.done:
+            break
+        if left_s < LEAST_SHARE * options.time_limit_s:
+            is_complete = False
             break
         known = placed.schedule.proof.objective
         better = replace(options, fixed_order=True, time_limit_s=left_s, to_beat=known)
@@ -275,7 +283,7 @@ def _other_homes(
             search.solved[other] = found.schedule.proof.objective
             on, placed = other, found
     search.run()  # what time is left is the bound's
-    return on, placed
+    return on, placed, is_complete and time.monotonic() < search.stop_at
 
 
 def _smallest_known(error: InfeasibleError | LimitError) -> float:
@@ -283,12 +291,12 @@ def _smallest_known(error: InfeasibleError | LimitError) -> float:
     return float(smallest) if isinstance(smallest, int) else float("inf")
 
 
-def _for_any_homes(placed: Placed, bound: int, gap: float) -> Placed:
-    """`placed`, with the bound that holds for any homes."""
-    own, remark = placed.schedule.proof, placed.remark
+def _for_any_homes(placed: Placed, bound: int, gap: float, is_complete: bool) -> Placed:
+    """`placed`, with the bound that holds for any homes; the search for homes and bound ended by itself or did not."""
+    own, remark = placed.schedule.proof, [placed.remark] if placed.remark else []
     if own.bound > bound:
-        remark += f"; with these homes the gap is {own.gap():.3%}"
-    return replace(placed, schedule=_proven(placed.schedule, bound, gap), remark=remark)
+        remark.append(f"with these homes the gap is {own.gap():.3%}")
+    return replace(placed, schedule=_proven(placed.schedule, bound, gap, is_complete), remark="; ".join(remark))
 
 
 def _in_own_order(problem: Problem, on: frozenset[int], placed: Placed, order: tuple[int, ...] | None) -> Placed:
@@ -303,10 +311,10 @@ def _in_own_order(problem: Problem, on: frozenset[int], placed: Placed, order: t
     return replace(placed, problem=on_store(problem, on), schedule=schedule, plan=plan)
 
 
-def _proven(schedule: Schedule, bound: int, gap: float) -> Schedule:
+def _proven(schedule: Schedule, bound: int, gap: float, is_complete: bool) -> Schedule:
     """With the bound that holds for any homes, in place of the one for those of this schedule."""
     proof = schedule.proof
-    status = Status.LIMIT if proof.status is Status.LIMIT else Status.FEASIBLE
+    status = Status.FEASIBLE if is_complete and proof.status is not Status.LIMIT else Status.LIMIT
     least = min(bound, proof.objective)
     proven: Proof = replace(
         proof,

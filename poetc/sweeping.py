@@ -43,6 +43,7 @@ KEPT = (
     *("store_written_bytes", "store_life_steps", "recomputes", "page_outs", "page_ins", "operators"),
     *("schedule_class", "solve_seconds"),
 )
+KEY = b'{"key": '  # how a line begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,8 @@ def read_results(out: Path) -> dict[str, dict[str, Any]]:
             result = json.loads(line)
             results[result["key"]] = result
         except (ValueError, KeyError, TypeError):
-            if number < len(lines) and not line.startswith(b'{"key": '):
+            is_cut = line.startswith(KEY) or KEY.startswith(line)
+            if number < len(lines) and not is_cut:
                 raise UsageError(f"{out}:{number}: not a result of poetc sweep; choose another file with -o") from None
     return results
 
@@ -193,7 +195,7 @@ def _in_processes(points: Sequence[Point], jobs: int) -> Iterator[list[dict[str,
             for reader in ready:
                 process, curve = running.pop(reader)
                 answer: Any = None
-                with contextlib.suppress(EOFError), reader:
+                with contextlib.suppress(EOFError, OSError), reader:
                     answer = reader.recv()
                 process.join()
                 if answer is None:

@@ -5,13 +5,24 @@ from poetc.solvers._minimum import MinimumBudget, lower_bound_bytes, min_budget
 from poetc.solvers._orders import best_order, reordered, restored
 from poetc.solvers._registry import available, solve
 from poetc.solvers._search import at_once
-from poetc.solvers._types import ALL_SCHEDULES, CLASS, OWN_ORDER, ROUNDING, BudgetError, Event, Progress, SolverInfo
+from poetc.solvers._types import (
+    ALL_SCHEDULES,
+    CLASS,
+    OWN_ORDER,
+    ROUNDING,
+    STAGED_CLASS,
+    BudgetError,
+    Event,
+    Progress,
+    SolverInfo,
+)
 
 __all__ = [
     "ALL_SCHEDULES",
     "CLASS",
     "OWN_ORDER",
     "ROUNDING",
+    "STAGED_CLASS",
     "BudgetError",
     "Event",
     "HomeSearch",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,10 +37,18 @@ class _Gap:
 
 
 def flatten(
-    model: Model, codes: Sequence[int], capacity: int, *, paging: bool, beta: float, most: int, cutoff: float = math.inf
+    model: Model,
+    codes: Sequence[int],
+    capacity: int,
+    *,
+    paging: bool,
+    beta: float,
+    most: int,
+    cutoff: float = math.inf,
+    stop_at: float = math.inf,
 ) -> list[int] | None:
     """The sequence with what brings it below `capacity`. `beta`: how much it counts that a tensor is needed late. None
-    if that takes more than `most` steps, costs `cutoff` or more, or cannot go on.
+    if that takes more than `most` steps or longer than `stop_at`, costs `cutoff` or more, or cannot go on.
     """
     found = list(codes)
     for _ in range(most):
@@ -51,7 +60,7 @@ def flatten(
         if gap is None:
             return None
         found = _with(model, profile, gap, capacity)
-        if model.cost(found) >= cutoff:
+        if model.cost(found) >= cutoff or time.monotonic() >= stop_at:
             return None
     return None
 

@@ -38,6 +38,11 @@ ITERATION_S, RUN_S = 2.5e-6, 6e-5
 ALL_SCHEDULES = "all schedules"
 # What poetc's bounds hold for, but for those of the staged MILP.
 CLASS = "first executions in the problem's order; any recomputation, any paging"
+# Of the staged MILP: schedules of poetc need not be in it.
+STAGED_CLASS = (
+    "first executions in the problem's order; between two of them every operator at most once again, in that order, "
+    "and page-ins right before the first that can read them"
+)
 PROBLEMS_ORDER, OWN_ORDER = "the problem's order", "this schedule's order"  # in a class: another order was chosen
 ROUNDING = 1e-8  # a gap below this fraction of the total is what HiGHS's tolerances leave open
 

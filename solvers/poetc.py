@@ -28,6 +28,7 @@ from poetc.solvers._types import (
     ITERATION_S,
     ROUNDING,
     RUN_S,
+    STAGED_CLASS,
     BudgetError,
     Event,
     Progress,
@@ -62,10 +63,6 @@ PROMISING_CUTS = 2  # of the LPs with one cut of a small problem, those with the
 COARSE_CUTS = 4  # of the positions of single cuts, every so many first
 COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems first do without their smallest tensors, so much of the RAM
 REFINEMENTS, POLISH_ROUND = 30, 2  # relaxations with more and more cuts; before which the staged MILP comes
-STAGED_CLASS = (
-    "first executions in the problem's order; between two of them every operator at most once again, in that order, "
-    "and page-ins right before the first that can read them"
-)
 STAGED_FORWARD = "; nothing computed again or read back before the loss"
 ORDER_SHARE = 0.25  # of the time limit, at most, for the search for an order
 
@@ -252,7 +249,16 @@ class _Solve:
             for beta in LATENESS:
                 if self.done or self.race.out_of_time:
                     return
-                found = flatten(model, model.keep_all(), capacity, paging=paging, beta=beta, most=most, cutoff=cutoff)
+                found = flatten(
+                    model,
+                    model.keep_all(),
+                    capacity,
+                    paging=paging,
+                    beta=beta,
+                    most=most,
+                    cutoff=cutoff,
+                    stop_at=self.stop_at,
+                )
                 if found is not None:
                     self.race.offer(improve(model, found, capacity), "keep-all flattened")
         self.say("flattened")

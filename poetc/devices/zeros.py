@@ -7,6 +7,7 @@ the step is computed once in numpy: with the weights that the model has, on inpu
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from math import prod
 
@@ -20,7 +21,7 @@ _DIGITS = 2  # of a share: further ones may depend on the order in which numpy a
 
 
 def zero_shares(graph: Graph) -> dict[str, float]:
-    """By tensor, those without zeros left out. Beyond MOST_MACS nothing is said."""
+    """By tensor, those without zeros left out. Nothing beyond MOST_MACS, nor where made-up indices miss their table."""
     bounds = {op.name: bind(op, graph.tensors) for op in graph.operators}
     if sum(spec(op.kind).work(bounds[op.name]).macs for op in graph.operators) > MOST_MACS:
         return {}
@@ -37,7 +38,7 @@ def zero_shares(graph: Graph) -> dict[str, float]:
     for name, array in _inputs(graph).items():
         keep(name, array)
     left = Counter(t for op in graph.operators for t in op.inputs)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), contextlib.suppress(IndexError):
         for op in graph.operators:
             results = spec(op.kind).evaluate(bounds[op.name], [arrays[t] for t in op.inputs])
             for name, result in zip(op.outputs, results, strict=True):
@@ -46,7 +47,8 @@ def zero_shares(graph: Graph) -> dict[str, float]:
             for name in {*op.inputs, *op.outputs}:
                 if not left[name]:
                     del arrays[name]
-    return {name: share for name, share in shares.items() if share > 0}
+        return {name: share for name, share in shares.items() if share > 0}
+    return {}
 
 
 def zero_factors(op: Operator, shares: dict[str, float]) -> float:

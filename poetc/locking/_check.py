@@ -17,7 +17,7 @@ from poetc.devices import format_bytes, format_ns, format_pj
 from poetc.errors import CheckFailed, InfeasibleError, LimitError, UnsupportedModelError, UsageError
 from poetc.locking._file import Entry, Result, is_hash_of, line_of, read
 from poetc.locking._lock import solve_entry
-from poetc.solvers import ALL_SCHEDULES, OWN_ORDER
+from poetc.solvers import ALL_SCHEDULES, OWN_ORDER, STAGED_CLASS
 
 TOLERANCE = 0.001  # of the objective, and of the gap
 PATIENCE = 4.0  # times an entry's time limit, before it fails
@@ -205,13 +205,17 @@ def compare(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tuple[Fi
 
 
 def _bounds(after: Result, before: Result) -> bool:
-    """Whether the bound of `after` is about the schedule of `before` too. Two schedules' own orders may differ."""
+    """Whether the bound of `after` is about the schedule of `before` too. Two schedules' own orders may differ, and
+    what stages leave out may be what the other one does.
+    """
     everything = after.schedule_class == ALL_SCHEDULES
-    return everything or (after.schedule_class == before.schedule_class and OWN_ORDER not in after.schedule_class)
+    if everything or after.schedule_class != before.schedule_class:
+        return everything
+    return OWN_ORDER not in after.schedule_class and not after.schedule_class.startswith(STAGED_CLASS)
 
 
 def _version_words(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Which of poetc, its code and the library that solves are not what they were."""
+    """Which of poetc, its code and the libraries are not what they were."""
     words = [
         f"{name} {x} → {y}" for name, y in sorted(after.items()) if name != "code" and (x := before.get(name, "?")) != y
     ]

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib.metadata
 import os
+import platform
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -152,7 +153,11 @@ def _entry(name: str, options: Options, solved: Artifact, folder: Path) -> Entry
                 )
             },
         ),
-        versions={"code": _code(), **{package: _version(package) for package in ("highspy", "poetc")}},
+        versions={
+            "code": _code(),
+            "python": platform.python_version(),
+            **{package: _version(package) for package in ("highspy", "numpy", "onnx", "poetc")},
+        },
     )
 
 

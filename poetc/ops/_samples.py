@@ -41,6 +41,9 @@ def _index_limit(uses: Iterable[Use], tensor: str) -> int:
         if use.kind == "Slice" and use.inputs[0] in slices:
             slices.add(use.outputs[0])
         if len(use.inputs) >= 2 and use.inputs[1] in slices:
+            if use.kind.startswith("GatherND"):
+                limits.append(min(use.first.shape))
+                continue
             axis = use.attributes.get("axis", 1 if use.kind.startswith("CrossEntropy") else 0)
             if use.kind.startswith(("CrossEntropy", "Gather")) and isinstance(axis, int) and use.first.shape:
                 limits.append(use.first.shape[axis])

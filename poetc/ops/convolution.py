@@ -15,7 +15,7 @@ import numpy as np
 
 from poetc.graph import Attribute, Operator, TensorType
 from poetc.ops._builder import Builder
-from poetc.ops._packing import COLUMNS, SHAPES, WIDE_SHARE, choose, strip, workspace_floats
+from poetc.ops._packing import COLUMNS, SHAPES, THREAD_FLOATS, WIDE_SHARE, choose, strip, workspace_floats
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
 from poetc.ops._windows import Windows
 
@@ -97,7 +97,7 @@ def _backward_kernel(op: Bound, ints: tuple[int, ...]) -> Kernel:
         held = block * taps * block_rows * ow
         panels = -(-outputs // terms) * -(-block_rows * ow // COLUMNS)
         floats = held + workspace_floats(panels * COLUMNS, terms, panels, True)
-        if 4 * floats * WIDE_SHARE <= _operand_bytes(op):
+        if floats <= THREAD_FLOATS and 4 * floats * WIDE_SHARE <= _operand_bytes(op):
             return Kernel(f"{lean.symbol}_packed", (*ints, floats, terms, held, block_rows, block), (), 4 * floats)
     most = min(5120, _operand_bytes(op) // 16)
     block_rows = min(rows, -(-64 // ow))

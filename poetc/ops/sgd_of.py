@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 from poetc.graph import TensorType
-from poetc.ops._packing import COLUMNS, SHAPES, WIDE_SHARE, panel_columns, workspace_floats
+from poetc.ops._packing import COLUMNS, SHAPES, THREAD_FLOATS, WIDE_SHARE, panel_columns, workspace_floats
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register, spec
 from poetc.ops.gather import gather_layout
 
@@ -126,7 +126,8 @@ class MatMulSgd(SgdOf):
             width = min(panels, -(-n // COLUMNS)) * COLUMNS
             floats = workspace_floats(width, terms, width // COLUMNS, True)
             total = -(-k // terms) * floats + STRIP_ROWS * width
-            if 4 * total * WIDE_SHARE <= sum(t.size_bytes for t in (*op.inputs, *op.outputs)):
+            operand_bytes = sum(t.size_bytes for t in (*op.inputs, *op.outputs))
+            if total <= THREAD_FLOATS and 4 * total * WIDE_SHARE <= operand_bytes:
                 break
         return Kernel("poetc_op_matmul_sgd_packed", (m, n, k, floats, terms, width), (), 4 * total)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from poetc.graph import Attribute
 from poetc.ops import _packing, spec
 from tests.ops.cases import convolution, matmul
 from tests.support.kernels import Case, Library, bind_kind, build_library, check_kernel, evaluate, run_kernel
@@ -135,6 +136,15 @@ def test_workspace_is_a_small_part_of_the_operands(size: int, packs: bool) -> No
     kernel = spec("MatMul").kernel(bind_kind("MatMul", {}, [a, a]))
     assert (kernel.workspace_bytes > 0) == packs
     assert kernel.workspace_bytes * 2 <= 3 * a.nbytes
+
+
+def test_wide_workspaces_are_no_larger_than_what_a_thread_has() -> None:
+    """Or the operator would be done by one thread alone."""
+    image, weight = np.zeros((2, 512, 14, 14), np.float32), np.zeros((512, 512, 3, 3), np.float32)
+    attributes: dict[str, Attribute] = {"pads": (1, 1, 1, 1), "input_size": (14, 14)}
+    kernel = spec("ConvGradInput").kernel(bind_kind("ConvGradInput", attributes, [image, weight]))
+    assert kernel.symbol.endswith("_packed")
+    assert 0 < kernel.workspace_bytes <= 4 * _packing.THREAD_FLOATS
 
 
 @pytest.mark.usefixtures("always")

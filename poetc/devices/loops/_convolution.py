@@ -301,7 +301,7 @@ class _Slots:
     def strip_floats(self, w: Window, size: int) -> int:
         rows = min(max(0, self.terms - 2) // w.output_width + 2, w.output_height)
         floats = self.slots * self.slot_floats(w, rows) + 4 if self.is_padded else 0
-        return floats if 2 * floats <= size else 0
+        return floats if self.terms >= 2 and 2 * floats <= size else 0
 
     def rows(self, w: Window, strip: int) -> int:
         if not self.is_padded:

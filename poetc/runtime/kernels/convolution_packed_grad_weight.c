@@ -173,12 +173,13 @@ static int32_t slot_floats(const convolution *c, int32_t rows)
     return ((rows - 1) * c->stride_h + (c->kernel_h - 1) * c->dilation_h + 1) * strip_width(c);
 }
 
-/* Floats of a strip for blocks of `terms` pixels, of a workspace of `size`; 0: there is no need or no room for one. */
+/* Floats of a strip for blocks of `terms` pixels, of a workspace of `size`; 0: there is no need or no room for one, which is so for a single
+   pixel (there a panel of Helium, with its rows, leaves less than half). */
 static int32_t strip_floats(const convolution *c, int32_t terms, int32_t size)
 {
     const int32_t rows = poetc_min((terms - 2) / c->output_width + 2, c->output_height);
     const int32_t floats = is_padded(c) ? strip_slots(c) * slot_floats(c, rows) + 4 : 0;
-    return 2 * floats > size ? 0 : floats;
+    return terms < 2 || 2 * floats > size ? 0 : floats;
 }
 
 /* Rows of the output whose windows a strip of `size` floats holds. */
