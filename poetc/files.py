@@ -31,9 +31,10 @@ def scratch_directory(prefix: str) -> Iterator[Path]:
             raise
         raise _no_room(place.parent) from None
     except PoetcError as error:  # what a compiler says, which does not look for another directory as Python does
-        if os.strerror(errno.ENOSPC) not in str(error) or not _is_in(None, place):
+        theirs = Path(os.environ.get("TMPDIR") or place.parent)
+        if os.strerror(errno.ENOSPC) not in str(error) or not _is_full(theirs):
             raise
-        raise _no_room(Path(os.environ.get("TMPDIR") or place.parent)) from None
+        raise _no_room(theirs) from None
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -41,7 +42,15 @@ def scratch_directory(prefix: str) -> Iterator[Path]:
 def _is_in(name: object, place: Path) -> bool:
     if isinstance(name, str | os.PathLike):
         return Path(os.fspath(name)).is_relative_to(place)
-    return shutil.disk_usage(place).free < FULL_BYTES
+    return _is_full(place)
+
+
+def _is_full(place: Path) -> bool:
+    """So is what is not there."""
+    try:
+        return shutil.disk_usage(place).free < FULL_BYTES
+    except OSError:
+        return True
 
 
 def _no_room(place: Path | None) -> UsageError:

@@ -38,6 +38,7 @@ def test_a_full_directory_of_temporary_files_is_named(
 
 
 def test_a_compiler_without_room_is_not_a_defect_of_the_code(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(0))
     for place in (str(temporary), "/elsewhere"):  # Python falls back on another directory, compilers do not
         with pytest.raises(UsageError, match=f"no space left in {place}"), scratch_directory("poetc-test-"):
             raise CheckFailed("the emitted C does not build: /tmp/cc.s: No space left on device")
@@ -56,7 +57,9 @@ def test_a_directory_of_temporary_files_that_takes_no_more(temporary: Path, monk
 def test_other_errors_stay_what_they_are(temporary: Path) -> None:
     """Another disk that is full; another error."""
     elsewhere = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/mnt/out/plan.json")
-    for error in (elsewhere, OSError(errno.ENOSPC, "no file named"), CheckFailed("weights differ"), PermissionError()):
+    compilers = CheckFailed("cannot write /mnt/out/a.o: No space left on device")
+    others = (OSError(errno.ENOSPC, "no file named"), CheckFailed("weights differ"), PermissionError())
+    for error in (elsewhere, compilers, *others):
         with pytest.raises(type(error)) as raised, scratch_directory("poetc-test-"):
             raise error
         assert raised.value is error
