@@ -17,6 +17,7 @@ from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions, Status
 
 Progress = Callable[[str], None]
 CURVE_COST = 3.0  # time limit of a whole curve, in those of one solve
+AT_ONCE = 2.0  # a budget may take as long as so many of those that are left, since others need less
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,13 @@ def solve_curve(
     """A Point for each of `budgets`, in the order given. `options.time_limit_s` is that of one solve; `state` as in
     `poetc.homes`.
     """
-    curve = _Curve(problem, solver, options, progress, state)
     order = visiting_order(sorted(set(budgets)))
+    work_share = min(1.0, AT_ONCE * CURVE_COST / max(1, len(order)))
+    curve = _Curve(problem, solver, options, progress, state, work_share * options.work_limit_s)
     stop_at = time.monotonic() + options.time_limit_s * min(CURVE_COST, len(order))
     for left, budget in zip(range(len(order), 0, -1), order, strict=True):
         progress(f"{len(order) - left + 1} of {len(order)} budgets")
-        share = (stop_at - time.monotonic()) / left * min(2.0, left)
+        share = (stop_at - time.monotonic()) / left * min(AT_ONCE, left)
         curve.visit(budget, min(options.time_limit_s, max(share, options.time_limit_s / 50)))
     return [curve.point(budget) for budget in budgets]
 
@@ -84,8 +86,16 @@ def visiting_order(budgets: Sequence[int]) -> list[int]:
 
 
 class _Curve:
-    def __init__(self, problem: Problem, solver: str, options: SolveOptions, progress: Progress, state: str) -> None:
-        self.state = state
+    def __init__(
+        self,
+        problem: Problem,
+        solver: str,
+        options: SolveOptions,
+        progress: Progress,
+        state: str,
+        work_limit_s: float,
+    ) -> None:
+        self.state, self.work_limit_s = state, work_limit_s
         self.problem, self.solver, self.options, self.progress = problem, solver, options, progress
         self.found: list[_Found] = []
         self.errors: dict[int, PoetcError] = {}
@@ -101,7 +111,7 @@ class _Curve:
         started = time.monotonic()
         problem = replace(self.problem, budget_bytes=budget)
         try:
-            options = replace(self.options, time_limit_s=time_limit_s)
+            options = replace(self.options, time_limit_s=time_limit_s, work_limit_s=self.work_limit_s)
             placed = homes.solve_and_pack(problem, self.state, self.solver, options, self.progress)
             self.found.append(_Found(budget, placed))
         except (InfeasibleError, LimitError) as error:

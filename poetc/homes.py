@@ -28,10 +28,11 @@ from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions,
 Progress = Callable[[str], None]
 State = Literal["auto", "ram", "store"]
 STATES: tuple[str, ...] = get_args(State)
-CHOICE_SHARE = 0.2  # of the time limit, counted in work: the first search for homes, before anything is solved
+# Of the time limit, counted in work: for an order; then the first search for homes, before anything is solved.
+ORDER_SHARE, CHOICE_SHARE = 0.15, 0.2
 LEAN_SAVES = 0.01  # of the cost with all state on the store: a little there is no sign that other homes profit
 MORE_SHARE = 0.1  # each search after that, before other homes are solved
-STOP_SHARE = 0.6  # of the time limit, on the clock: when that search stops on a slow machine
+STOP_SHARE = 0.6  # of the time limit, on the clock: when that search stops on a slow machine; that for an order: half
 LOOSER = 4  # how often homes give way that leave packing too little
 SOLVES = 12  # at most, for other homes
 LEAST_SHARE = 0.05  # of the time limit has to be left for one more
@@ -192,10 +193,10 @@ def _chosen(
     order = None
     if not options.fixed_order:
         stored, until = _everything(problem), started + STOP_SHARE * limit_s / 2
-        order = solvers.best_order(stored, options, until, LEAN_SAVES)
+        order = solvers.best_order(stored, options, solvers.Work(ORDER_SHARE * options.work_limit_s, until), LEAN_SAVES)
     ordered = problem if order is None else solvers.reordered(problem, order)
     search = solvers.HomeSearch(ordered, options, started + STOP_SHARE * limit_s, report)
-    search.run(CHOICE_SHARE * limit_s, until_settled=True)
+    search.run(CHOICE_SHARE * options.work_limit_s, until_settled=True)
     _set_aside_too_tight(search, ordered, progress)
     # What nothing was found for may still be possible: with everything on the store, or everything in RAM.
     attempts = dict.fromkeys((search.best(), search.everything, frozenset[int]()))
@@ -263,7 +264,7 @@ def _other_homes(
     for _ in range(SOLVES):
         other, more = None, True
         while other is None and more:
-            more = search.run(MORE_SHARE * options.time_limit_s)
+            more = search.run(MORE_SHARE * options.work_limit_s)
             other = search.untried()
         left_s = search.stop_at - time.monotonic()
         if other is None or search.done:

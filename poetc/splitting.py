@@ -72,7 +72,12 @@ def best_split(
             continue
         alone = len(waiting) - len(hopeless) == 1
         seconds = stop_at - time.monotonic() if alone else (first_stop - time.monotonic()) / left
-        share = replace(options, time_limit_s=max(seconds, options.time_limit_s / 50))
+        work_share = 1.0 if alone else FIRST_ROUND / len(waiting)
+        share = replace(
+            options,
+            time_limit_s=max(seconds, options.time_limit_s / 50),
+            work_limit_s=work_share * options.work_limit_s,
+        )
         progress(f"{count} micro-batches")
         try:
             placed = homes.solve_and_pack(problem, state, solver, share, progress)

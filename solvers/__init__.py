@@ -15,6 +15,7 @@ from poetc.solvers._types import (
     Event,
     Progress,
     SolverInfo,
+    Work,
 )
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "MinimumBudget",
     "Progress",
     "SolverInfo",
+    "Work",
     "at_once",
     "available",
     "best_order",

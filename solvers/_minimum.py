@@ -10,10 +10,12 @@ from poetc.scheduling import Completer, Completion, Problem, Proof, Schedule, St
 from poetc.solvers._cuts import operand_bytes, pinned_interval, working_set_bytes
 from poetc.solvers._model import Model
 from poetc.solvers._search import Race
+from poetc.solvers._types import Work
 
 RESOLUTION = 400  # the bisection ends within so small a part of the bound
 STEP_FACTOR = 4  # by which its steps grow as long as nothing is found
 FIRST_RUNS = 3  # of the heuristic for a budget, before the bisection that takes more
+WORK_S = 4.0  # of a usual machine, at most: three times what DenseNet-121 takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +101,9 @@ def _arrival_bytes(model: Model, v: int, outside: object) -> int:
 
 def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, runs: int = 12) -> MinimumBudget:
     """Bisection over budgets, each tried with a few runs of the heuristic, then again with up to `runs`. The
-    deadline holds, the budget is ignored.
+    deadline holds, the budget is ignored. What ends it is counted work, or the time limit on a slow machine.
     """
-    stop_at = time.monotonic() + time_limit_s
+    work = Work(WORK_S, time.monotonic() + time_limit_s)
     low = lower_bound_bytes(problem)
     model = Model(problem)
     high = keep_all_peak_bytes(problem)
@@ -113,10 +115,11 @@ def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, r
     for count in (FIRST_RUNS, runs):
         # The bound is often reached, or nearly: first it is tried, then more and more above it.
         tight, probe, step = low, low, resolution
-        while high - tight >= resolution and time.monotonic() < stop_at:
-            race = Race(dataclasses.replace(problem, budget_bytes=probe), seed, stop_at)
+        while high - tight >= resolution and not work.over:
+            race = Race(dataclasses.replace(problem, budget_bytes=probe), seed, work.stop_at)
             race.page_alone()
             race.run(count, float("inf"))
+            work.spend_runs(race.runs, model.n_ops)
             if race.incumbent is not None:
                 best = _completed(problem, model, race.incumbent.codes, probe)
                 high = min(probe, best.peak_bytes)

@@ -8,7 +8,6 @@ heuristic and bounds then decide between the problem's own order and what was fo
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -20,12 +19,14 @@ from poetc.solvers._ladder import single_cut_positions
 from poetc.solvers._lean import lean_order
 from poetc.solvers._model import Model
 from poetc.solvers._search import Race
-from poetc.solvers._types import OWN_ORDER, PROBLEMS_ORDER
+from poetc.solvers._types import OWN_ORDER, PROBLEMS_ORDER, RUN_S, Work
 
 Order = tuple[int, ...]
 
 HEATS = (0.2, 0.05, 0.01, 0.2, 0.05)  # of the annealings
 MOVES_PER_OPERATOR, MOVES, MOVES_X_OPERATORS = 150, 8000, 1_000_000  # per annealing: the least of three limits
+MOVE_S, MOVE_OPERATOR_S = 25e-6, 55e-9  # of a usual machine: a move, and as much an operator on top
+ANNEAL_SHARE = 0.5  # of the work, at most
 RACED, RUNS, RUNS_X_OPERATORS = 3, 12, 2000  # orders that are raced, and runs of each
 BOUND_EVERY, TINY_SHARE = 4, 1e-3  # of the single cuts, every so many bound an order, without the smallest tensors
 MOST_OPERATORS = 1500  # larger problems keep their order: a few hundred moves find nothing there
@@ -170,9 +171,11 @@ def anneal(model: Model, capacity: int, random: np.random.Generator, *, moves: i
     return best, tuple(best_order)
 
 
-def best_order(problem: Problem, options: SolveOptions, stop_at: float, lean_saves: float = 0.0) -> Order | None:
+def best_order(problem: Problem, options: SolveOptions, work: Work, lean_saves: float = 0.0) -> Order | None:
     """The order under which short races find the cheapest schedule; None for the problem's own. The lean order is taken
     only where it saves more than this fraction.
+
+    Of `work`, half is for annealing, what is left for races, what is left then for bounds.
     """
     model = Model(problem)
     if model.n_ops > MOST_OPERATORS or problem.semantics is Semantics.POET:
@@ -182,44 +185,54 @@ def best_order(problem: Problem, options: SolveOptions, stop_at: float, lean_sav
     if overflow.of(np.arange(model.n_ops)) == 0.0:
         return None
     random = np.random.Generator(np.random.PCG64(options.seed))
-    moves = min(MOVES_PER_OPERATOR * model.n_ops, MOVES, MOVES_X_OPERATORS // model.n_ops)
+    annealing, move_s = Work(ANNEAL_SHARE * work.left_s, work.stop_at), MOVE_S + MOVE_OPERATOR_S * model.n_ops
+    most = min(MOVES_PER_OPERATOR * model.n_ops, MOVES, MOVES_X_OPERATORS // model.n_ops)
     found: dict[Order, float] = {}
     for heat in HEATS:
-        if time.monotonic() >= stop_at:
+        moves = int(min(most, annealing.left_s / move_s))
+        if moves == 0 or annealing.over:
             break
+        annealing.spent_s += moves * move_s
         least, order = anneal(model, capacity, random, moves=moves, heat=heat)
         if least == 0.0:
             return order  # nothing has to leave RAM
         order = tidied(model, overflow, order)
         found[order] = overflow.of(np.array(order, dtype=np.intp))
+    work.spent_s += annealing.spent_s
     best, best_cost = None, math.inf
     dependences = Dependences(model)
     lean = lean_order(model, dependences.before, dependences.after)
-    for order in [*sorted(found, key=lambda o: (found[o], o))[:RACED], lean]:
-        cost = _raced(reordered(problem, order), options, stop_at)
+    raced = [*sorted(found, key=lambda o: (found[o], o))[:RACED], lean]
+    affordable = work.left_s / (len(raced) + 1) / (model.n_ops * RUN_S)
+    runs = max(1, int(min(affordable, max(3, min(RUNS, RUNS_X_OPERATORS // model.n_ops)))))
+    for order in raced:
+        cost = _raced(reordered(problem, order), options, runs, work)
         if cost < best_cost * (1 - lean_saves if order == lean else 1):
             best, best_cost = order, cost
-    own_cost = _raced(problem, options, stop_at)
+    own_cost = _raced(problem, options, runs, work)
     if best is None or own_cost == math.inf:
         return best
     # Short races are far from the optimum, as are bounds from the other side: the sum decides.
-    bounds = [_bound(p, stop_at) for p in (problem, reordered(problem, best))]
+    half = work.left_s / 2
+    bounds = [_bound(p, Work(half, work.stop_at)) for p in (problem, reordered(problem, best))]
     return best if best_cost + bounds[1] < own_cost + bounds[0] else None
 
 
-def _bound(problem: Problem, stop_at: float) -> float:
+def _bound(problem: Problem, work: Work) -> float:
     """The best bound from LPs with one cut."""
     model = Model(problem)
     bound, free = float(model.base_cost), tiny_tensors(model, TINY_SHARE)
     for cut in single_cut_positions(model)[::BOUND_EVERY]:
-        left_s = stop_at - time.monotonic()
-        if left_s <= 0:
+        if work.over:
             break
-        bound = max(bound, CutModel(model, (cut,), free=free).solve(time_limit_s=left_s, relax=True).bound)
+        relaxed = CutModel(model, (cut,), free=free)
+        bound = max(bound, relaxed.solve(time_limit_s=work.clock_left_s, relax=True).bound)
+        work.spend_iterations(relaxed.mip.iterations, relaxed.mip.entries)
     return bound
 
 
-def _raced(problem: Problem, options: SolveOptions, stop_at: float) -> float:
-    race = Race(problem, options.seed, stop_at)
-    race.run(max(3, min(RUNS, RUNS_X_OPERATORS // len(problem.operators))), 0.0)
+def _raced(problem: Problem, options: SolveOptions, runs: int, work: Work) -> float:
+    race = Race(problem, options.seed, work.stop_at)
+    race.run(runs, 0.0)
+    work.spend_runs(race.runs, len(problem.operators))
     return math.inf if race.incumbent is None else race.incumbent.cost

@@ -33,6 +33,7 @@ from poetc.solvers._types import (
     Event,
     Progress,
     SolverInfo,
+    Work,
 )
 from poetc.solvers._unrolled import Unrolled
 
@@ -64,7 +65,8 @@ COARSE_CUTS = 4  # of the positions of single cuts, every so many first
 COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems first do without their smallest tensors, so much of the RAM
 REFINEMENTS, POLISH_ROUND = 30, 2  # relaxations with more and more cuts; before which the staged MILP comes
 STAGED_FORWARD = "; nothing computed again or read back before the loss"
-ORDER_SHARE = 0.25  # of the time limit, at most, for the search for an order
+# The search for an order: of the time limit, counted in work; on the clock, when it stops on a slow machine.
+ORDER_SHARE, ORDER_STOP_SHARE = 0.2, 0.5
 
 
 class _Solve:
@@ -516,7 +518,8 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
 def _solve_any_order(problem: Problem, options: SolveOptions, progress: Progress | None) -> Schedule:
     """Under the order that short races choose."""
     started = time.monotonic()
-    order = best_order(problem, options, started + ORDER_SHARE * options.time_limit_s)
+    stop_at = started + ORDER_STOP_SHARE * options.time_limit_s
+    order = best_order(problem, options, Work(ORDER_SHARE * options.work_limit_s, stop_at))
     if order is None:
         return _Solve(problem, options, progress).run()
     left_s = max(0.1, options.time_limit_s - (time.monotonic() - started))
@@ -529,6 +532,10 @@ def _solve_any_order(problem: Problem, options: SolveOptions, progress: Progress
     # Short races chose the order: in what time is left, a small problem's own order is solved as well.
     try:
         own = _Solve(problem, replace(options, time_limit_s=left_s), progress, to_beat=proof.objective).run()
+        if own.proof.objective < proof.objective:
+            return own
     except (InfeasibleError, LimitError):
-        return schedule
-    return own if own.proof.objective < proof.objective else schedule
+        pass
+    if time.monotonic() - started >= options.time_limit_s:  # nor would more time have been of no use
+        return replace(schedule, proof=replace(proof, status=Status.LIMIT))
+    return schedule

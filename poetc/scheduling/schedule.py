@@ -80,7 +80,11 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveOptions:
-    """What every solver is given. Work limits make results repeatable; the time limit only stops it."""
+    """What every solver is given. Work limits make results repeatable; the time limit only stops it.
+
+    `work_limit_s`, the time limit unless given, is what shares of counted work are of: what is solved in the time that
+    is left, which differs from run to run, is not solved with other work.
+    """
 
     time_limit_s: float = 60.0
     gap: float = 0.0  # stop when proven within this fraction of the total
@@ -89,8 +93,11 @@ class SolveOptions:
     fixed_order: bool = False  # keep the problem's order of first executions
     to_beat: int | None = None  # a cost: dearer schedules are of no use, nor is one found where there is none cheaper
     start: Schedule | None = None  # one that fits and is in the problem's order: to begin with
+    work_limit_s: float = -1.0  # below 0: not given
 
     def __post_init__(self) -> None:
+        if self.work_limit_s < 0:
+            object.__setattr__(self, "work_limit_s", self.time_limit_s)
         for option, value in (("--time-limit", self.time_limit_s), ("--gap", self.gap)):
             if math.isnan(value) or value < 0:
                 raise UsageError(f"{option} {value!r}: must be a number of at least 0")

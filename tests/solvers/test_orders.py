@@ -19,7 +19,7 @@ from poetc.scheduling import (
     keep_all_peak_bytes,
     verify,
 )
-from poetc.solvers import solve
+from poetc.solvers import Work, solve
 from poetc.solvers._lean import lean_order
 from poetc.solvers._model import Model
 from poetc.solvers._orders import Dependences, Overflow, anneal, best_order, reordered, restored, tidied
@@ -131,9 +131,9 @@ def test_what_makes_no_difference_to_keep_all_comes_early() -> None:
 
 def test_the_same_seed_gives_the_same_order_and_a_schedule_of_it_is_one_of_the_problem() -> None:
     problem = branches(4, 2 * 1600 + 16 * 8)
-    order = best_order(problem, OPTIONS, float("inf"))
+    order = best_order(problem, OPTIONS, Work(math.inf))
     assert order is not None
-    assert order == best_order(problem, OPTIONS, float("inf"))
+    assert order == best_order(problem, OPTIONS, Work(math.inf))
     fixed = dataclasses.replace(OPTIONS, fixed_order=True)
     verify(problem, restored(solve(reordered(problem, order), options=fixed), order))
 
@@ -197,4 +197,4 @@ def test_stacked_layers_go_step_by_step_together_so_that_runs_of_them_can_be_mad
 
     # Where little RAM is left, short races prefer it.
     tight = dataclasses.replace(problem, budget_bytes=keep_all_peak_bytes(problem) * 25 // 100)
-    assert best_order(tight, OPTIONS, math.inf) == order
+    assert best_order(tight, OPTIONS, Work(math.inf)) == order

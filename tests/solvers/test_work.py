@@ -1,0 +1,84 @@
+"""What ends a search is counted work, as long as the time limit is not reached: the clock may run as it likes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from poetc import curve, homes, splitting
+from poetc.scheduling import Problem, SolveOptions, keep_all_peak_bytes
+from poetc.solvers import Work, best_order, min_budget
+from tests.support.problems import training_problem, with_budget
+
+LIMIT_S = 30.0
+OPTIONS = SolveOptions(time_limit_s=LIMIT_S, gap=0.01)
+
+
+class Machine:
+    """A clock of which all time passes in one stretch of its readings, as if what is done there took so long."""
+
+    def __init__(self) -> None:
+        self.readings, self.slow, self.seconds = 0, range(0), 0.0
+
+    def monotonic(self) -> float:
+        self.readings += 1
+        passed = min(len(self.slow), max(0, self.readings - self.slow.start))
+        return 1000.0 + self.seconds * passed / max(1, len(self.slow))
+
+
+def tight(seed: int, layers: int = 4) -> Problem:
+    return with_budget(training_problem(Random(seed), layers, paging=True), 0.6)
+
+
+def solve(state: str) -> Callable[[], object]:
+    def solved() -> object:
+        problem = tight(1)
+        minimum = homes.minimum(problem, state, 0.1 * LIMIT_S, time.monotonic() + LIMIT_S)
+        return homes.solve_and_pack(problem, state, "poetc", OPTIONS, lambda text: None, minimum), minimum.found
+
+    return solved
+
+
+def sweep() -> object:
+    problem = tight(1)
+    budgets = [keep_all_peak_bytes(problem) * percent // 100 for percent in (75, 60)]
+    points = curve.solve_curve(problem, budgets, "poetc", OPTIONS, lambda text: None, "ram")
+    return [replace(point, seconds=0.0) for point in points]
+
+
+def split() -> object:
+    return splitting.best_split([(1, tight(3)), (2, tight(4))], "poetc", OPTIONS, lambda text: None)
+
+
+@pytest.mark.parametrize(
+    ("command", "share"),
+    [(solve("auto"), 0.28), (solve("ram"), 0.45), (sweep, 0.42), (split, 0.08)],
+    ids=["auto", "ram", "sweep", "split"],
+)
+def test_slow_machines_give_the_same_answers(
+    command: Callable[[], object], share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Schedules, plans, proofs, logs and smallest budgets."""
+    machine = Machine()
+    monkeypatch.setattr(time, "monotonic", machine.monotonic)
+    fast = command()
+    count = machine.readings
+    for part in range(2):
+        machine.slow = range(count * part // 4, count * (part + 1) // 4)
+        machine.readings, machine.seconds = 0, share * LIMIT_S
+        assert command() == fast, part
+
+
+def test_work_ends_a_search_though_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = tight(1, 12)
+    found, keep_all = min_budget(problem).smallest_bytes, keep_all_peak_bytes(problem)
+    assert found is not None and found < keep_all
+    monkeypatch.setattr("poetc.solvers._minimum.WORK_S", 0.0)
+    assert min_budget(problem).smallest_bytes == keep_all
+    work = Work(0.2)
+    best_order(problem, OPTIONS, work)
+    assert 0.1 < work.spent_s < 0.4
