@@ -171,8 +171,13 @@ def pack_transposed(m: Machine, depth: int, columns: int) -> Loops:
     if m.lanes == 1:
         loops["transpose.quad"] = fours * depth
     else:
-        loops["transpose.square"] = fours * (depth // 4)
-        loops["transpose.rest"] = fours * (depth % 4)
+        blocks = columns // m.lanes if m.lanes >= 8 else 0
+        whole = depth - depth % m.lanes if blocks else 0
+        loops["transpose.block"] = blocks * (whole // m.lanes)
+        squares, rest = divmod(depth - whole, 4)
+        in_blocks = blocks * m.lanes // 4
+        loops["transpose.square"] = (fours - in_blocks) * (depth // 4) + in_blocks * squares
+        loops["transpose.rest"] = (fours - in_blocks) * (depth % 4) + in_blocks * rest
     loops["transpose.single"] = singles * depth
     add(loops, put_end(m, depth, columns))
     return loops

@@ -254,6 +254,7 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
         poetc_gemm g;
         g.a_row = 1, g.a_k = (ptrdiff_t)channels * taps, g.terms = terms, g.a_block = terms * g.a_k;
         g.column_bias = NULL;
+        POETC_NOTHING_AHEAD(g);
         POETC_ALL_ROWS(g);
         for (row = 0; row < all_rows; row += block_rows) {
             const int32_t rows = poetc_min(block_rows, all_rows - row);

@@ -733,6 +733,7 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
         g.rows = outputs, g.a_row = pixels, g.a_k = 1, g.terms = terms;
         g.a_block = blocks > 1 ? terms : (ptrdiff_t)c.outputs * pixels;
         g.row_bias = g.column_bias = NULL;
+        POETC_NOTHING_AHEAD(g);
         g.y = lr ? workspace + call->ints[17] : part;
         g.y_row = lr ? space.columns : width;
         g.segment = width, g.segment_step = 0;

@@ -15,6 +15,23 @@ static void finish(float *y, ptrdiff_t y_row, int32_t rows, int32_t columns, flo
     }
 }
 
+#if defined(POETC_AHEAD)
+/* The part of b that is packed next: after terms [first, first + g->depth) of columns [g->column, g->column + g->columns). */
+static void set_ahead(poetc_gemm *g, const poetc_gemm_space *space, const float *b, int transposed, int32_t first, int32_t n,
+                      int32_t k)
+{
+    const int more = first + g->depth < k;
+    const int32_t next = more ? first + g->depth : 0, column = more ? g->column : g->column + g->columns;
+    const int32_t depth = poetc_min(space->depth, k - next), columns = column < n ? poetc_min(space->columns, n - column) : 0;
+    if (transposed)
+        POETC_SET_AHEAD(*g, b + (ptrdiff_t)column * k + next, k, columns, depth);
+    else
+        POETC_SET_AHEAD(*g, b + (ptrdiff_t)next * n + column, n, columns > 0 ? depth : 0, columns);
+}
+#else
+#define set_ahead(g, space, b, transposed, first, n, k) ((void)0)
+#endif
+
 /* As poetc_op_matmul; the last ints are the size of the workspace (floats) and the terms of a block. */
 int poetc_op_matmul_packed(const poetc_call *call)
 {
@@ -59,6 +76,7 @@ int poetc_op_matmul_packed(const poetc_call *call)
                 else
                     poetc_gemm_pack(&space, q + (ptrdiff_t)first * n + column, n, g.depth, g.columns);
                 g.a = p + first * g.a_k, g.accumulate = first > 0;
+                set_ahead(&g, &space, q, trans_b, first, n, k);
                 poetc_gemm_run(&g, &space);
             }
             if (call->floats[0] != 1.0f)

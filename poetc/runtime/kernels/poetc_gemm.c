@@ -41,8 +41,33 @@
 
 #if defined(__GNUC__) && LANES > 1
 #define PREFETCH(address) __builtin_prefetch(address)
+#define PREFETCH_OUTER(address) __builtin_prefetch(address, 0, 2)
 #else
 #define PREFETCH(address) ((void)(address))
+#endif
+
+#ifdef POETC_AHEAD
+#define LINE 16 /* floats */
+
+/* What is still to be brought, a few lines before each panel. */
+typedef struct {
+    const float *at;
+    ptrdiff_t jump; /* from the end of a row to the next one */
+    int32_t width, left, rows; /* lines of a row, of this one, rows */
+    int32_t each;
+} lines_ahead;
+
+POETC_INLINE void bring(lines_ahead *l)
+{
+    int32_t i;
+    for (i = l->each; i > 0 && l->rows > 0; i--, l->at += LINE) {
+        PREFETCH_OUTER(l->at);
+        if (--l->left == 0)
+            l->left = l->width, l->at += l->jump, l->rows--;
+    }
+}
+#else
+#define bring(lines) ((void)0)
 #endif
 
 typedef struct {
@@ -56,6 +81,9 @@ typedef struct {
 #if MANY_BLOCKS
     int32_t terms;
     ptrdiff_t a_block;
+#endif
+#ifdef POETC_AHEAD
+    lines_ahead *ahead;
 #endif
     int narrow;            /* half of the columns are enough */
     int accumulate;
@@ -169,6 +197,7 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
         const float *a = first, *row_bias = t->row_bias, *column_bias_here = column_bias;
         int accumulate = t->accumulate;
         for (left = depth; left > 0; left -= terms, a += jump) {
+            bring(t->ahead);
             POETC_UNROLL
             for (i = 0; i < rows; i++)
                 start(sum[i], vectors, row_bias ? row_bias + i : NULL, column_bias_here);
@@ -482,6 +511,14 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
 {
     float tile[TILE_ROWS * COLUMNS], bias[COLUMNS]; /* a block at an edge */
     int32_t row, column, rows, i;
+#ifdef POETC_AHEAD
+    lines_ahead lines = {g->ahead.from, 0, (g->ahead.floats + LINE - 1) / LINE, 0, g->ahead.rows, 0};
+    lines.left = lines.width, lines.jump = g->ahead.step - lines.width * LINE;
+    if (lines.rows > 0) {
+        const int32_t panels = (g->columns + COLUMNS - 1) / COLUMNS * ((g->depth + g->terms - 1) / g->terms);
+        lines.each = lines.width * lines.rows / ((g->rows + POETC_GEMM_ROWS - 1) / POETC_GEMM_ROWS * panels) + 1;
+    }
+#endif
     for (row = POETC_BEGIN(g->share, g->rows, POETC_GEMM_ROWS); row < POETC_END(g->share, g->rows, POETC_GEMM_ROWS);
          row += rows) {
         float *y = g->y + row * g->y_row;
@@ -490,6 +527,9 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
         t.a = g->a + row * g->a_row, t.a_row = g->a_row;
         t.packed = ALWAYS_PACKED || g->a_k != 1;
         t.depth = g->depth, t.accumulate = g->accumulate;
+#ifdef POETC_AHEAD
+        t.ahead = &lines;
+#endif
 #if MANY_BLOCKS
         t.terms = g->terms, t.a_block = t.packed ? g->terms * rows : g->a_block;
 #endif
@@ -600,11 +640,78 @@ POETC_INLINE void transpose_four(float *to, const float *from, ptrdiff_t step, i
 #endif
 }
 
+#if LANES == 16
+#define INSERT(v, from, slot) _mm512_insertf32x4(v, _mm_loadu_ps(from), slot)
+#define FIRST(from) _mm512_castps128_ps512(_mm_loadu_ps(from))
+#define LOW(u, v) (poetc_vector) _mm512_unpacklo_ps(u, v)
+#define HIGH(u, v) (poetc_vector) _mm512_unpackhi_ps(u, v)
+#define LOW_PAIR(u, v) (poetc_vector) _mm512_unpacklo_pd((__m512d)(u), (__m512d)(v))
+#define HIGH_PAIR(u, v) (poetc_vector) _mm512_unpackhi_pd((__m512d)(u), (__m512d)(v))
+#elif LANES == 8
+#define INSERT(v, from, slot) _mm256_insertf128_ps(v, _mm_loadu_ps(from), slot)
+#define FIRST(from) _mm256_castps128_ps256(_mm_loadu_ps(from))
+#define LOW(u, v) (poetc_vector) _mm256_unpacklo_ps(u, v)
+#define HIGH(u, v) (poetc_vector) _mm256_unpackhi_ps(u, v)
+#define LOW_PAIR(u, v) (poetc_vector) _mm256_unpacklo_pd((__m256d)(u), (__m256d)(v))
+#define HIGH_PAIR(u, v) (poetc_vector) _mm256_unpackhi_pd((__m256d)(u), (__m256d)(v))
+#endif
+
+#if LANES >= 8
+#define FOURS (LANES / 4)
+
+/* LANES columns of b, `blocks` times LANES terms, into as many lanes of a panel. Each line of b is read at once: columns a power of two
+ * apart share few places in a cache. */
+POETC_APART void transpose_lanes(float *to, const float *from, ptrdiff_t step, int32_t blocks)
+{
+    poetc_vector v[FOURS][4];
+    int four, i;
+    for (; blocks > 0; blocks--, from += LANES, to += LANES * COLUMNS) {
+        POETC_UNROLL
+        for (i = 0; i < 4; i++) {
+            POETC_UNROLL
+            for (four = 0; four < FOURS; four++)
+                v[four][i] = (poetc_vector)FIRST(from + i * step + 4 * four);
+        }
+#define INSERT_ROWS(slot)                                                                                              \
+    POETC_UNROLL                                                                                                       \
+    for (i = 0; i < 4; i++) {                                                                                          \
+        POETC_UNROLL                                                                                                   \
+        for (four = 0; four < FOURS; four++)                                                                           \
+            v[four][i] = (poetc_vector)INSERT(v[four][i], from + (4 * (slot) + i) * step + 4 * four, slot);            \
+    }
+        INSERT_ROWS(1)
+#if LANES == 16
+        INSERT_ROWS(2)
+        INSERT_ROWS(3)
+#endif
+        POETC_UNROLL
+        for (four = 0; four < FOURS; four++) {
+            const poetc_vector ab = LOW(v[four][0], v[four][1]), cd = LOW(v[four][2], v[four][3]);
+            const poetc_vector ef = HIGH(v[four][0], v[four][1]), gh = HIGH(v[four][2], v[four][3]);
+            poetc_vector_store(to + (4 * four) * COLUMNS, LOW_PAIR(ab, cd));
+            poetc_vector_store(to + (4 * four + 1) * COLUMNS, HIGH_PAIR(ab, cd));
+            poetc_vector_store(to + (4 * four + 2) * COLUMNS, LOW_PAIR(ef, gh));
+            poetc_vector_store(to + (4 * four + 3) * COLUMNS, HIGH_PAIR(ef, gh));
+        }
+    }
+}
+#endif
+
 void poetc_gemm_pack_transposed(const poetc_gemm_space *space, const float *b, ptrdiff_t step, int32_t first,
                                 int32_t count, int32_t depth, int32_t columns)
 {
-    int32_t column, k;
-    for (column = 0; column + 4 <= columns; column += 4)
+    int32_t column = 0, k;
+#if LANES >= 8
+    for (; column + LANES <= columns; column += LANES) {
+        const float *from = b + column * step;
+        float *to = poetc_gemm_panel(space, column, depth) + first * COLUMNS + column % COLUMNS;
+        const int32_t whole = count / LANES * LANES;
+        transpose_lanes(to, from, step, count / LANES);
+        for (k = 0; k < LANES && whole < count; k += 4)
+            transpose_four(to + whole * COLUMNS + k, from + k * step + whole, step, count - whole);
+    }
+#endif
+    for (; column + 4 <= columns; column += 4)
         transpose_four(poetc_gemm_panel(space, column, depth) + first * COLUMNS + column % COLUMNS, b + column * step, step,
                        count);
     for (; column < columns; column++) {

@@ -43,6 +43,22 @@ typedef struct {
 poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t terms, int32_t blocks, int32_t columns,
                                   int pack_rows);
 
+/* What is read after a product: rows of `floats`, `step` apart. It is brought to the outer cache meanwhile, where vectors are so fast
+ * that waiting for it would count. */
+#if POETC_LANES >= 8
+#define POETC_AHEAD 1
+typedef struct {
+    const float *from;
+    ptrdiff_t step;
+    int32_t rows, floats;
+} poetc_ahead;
+#define POETC_SET_AHEAD(g, address, distance, count, length)                                                           \
+    ((g).ahead.from = (address), (g).ahead.step = (distance), (g).ahead.rows = (count), (g).ahead.floats = (length))
+#else
+#define POETC_SET_AHEAD(g, address, distance, count, length) ((void)0)
+#endif
+#define POETC_NOTHING_AHEAD(g) POETC_SET_AHEAD(g, NULL, 0, 0, 0)
+
 /* Blocks of terms, where there are caches, else one (depth <= terms). A sum begins with its bias, if there is one and nothing is accumulated: added last it would meet a sum
  * that has lost the bits which decide on which side of zero it is. Columns of y come in segments (the pixels of an image) of `segment` columns,
  * `segment_step` floats apart; `column` is the first one's number, y the address of row 0 in column 0. */
@@ -58,6 +74,9 @@ typedef struct {
     int accumulate;           /* 0: y is overwritten */
     const float *row_bias;    /* of row 0, or NULL */
     const float *column_bias; /* of column 0, or NULL */
+#ifdef POETC_AHEAD
+    poetc_ahead ahead;
+#endif
 #ifdef POETC_THREADS
     poetc_share share; /* of the rows */
 #endif

@@ -205,6 +205,8 @@ int poetc_op_matmul_sgd_packed(const poetc_call *call)
                 const poetc_gemm_space space = poetc_gemm_carve(workspace + (ptrdiff_t)block * size, size, depth, 1, width, 1);
                 g.depth = poetc_min(depth, k - block * depth);
                 g.a = a + (ptrdiff_t)block * depth * m + row, g.accumulate = block > 0;
+                i = g.rows * block / blocks; /* the weights that the strip moves, a part with every block */
+                POETC_SET_AHEAD(g, w + (ptrdiff_t)(row + i) * n + column, n, g.rows * (block + 1) / blocks - i, g.columns);
                 poetc_gemm_run(&g, &space);
             }
             for (i = 0; i < g.rows; i++)
