@@ -88,6 +88,12 @@ def copy(kernel: Kernel, m: Machine) -> Loops:
     name, size = _name(kernel), 4 if kernel.symbol.endswith("4") else 1
     rows, carries, inner, (step,) = _walk(kernel.ints[1:], 1)
     loops = {f"{name}.call": 1, f"{name}.row": rows, "walk.carry": carries}
+    sizes, strides = (kernel.ints[2 + at * kernel.ints[1] :][: kernel.ints[1]] for at in range(2))
+    turned = next((n for n, along in zip(sizes[-2::-1], strides[-2::-1], strict=True) if along == 1), 0)
+    if size == 4 and m.lanes > 1 and step > 1 and inner >= 4 and turned >= 4:  # squares of rows that are columns of x
+        squares = rows // turned * (turned // 4) * (inner // 4)
+        left = rows * inner - 16 * squares
+        return {f"{name}.call": 1, f"{name}.square": squares, f"{name}.strided": left}
     if step == 1:
         return loops | {
             "memcpy.call": rows,

@@ -165,6 +165,47 @@ static int grad_input(const poetc_call *call, const scales *s)
 /* Columns summed at once over all rows, in blocks of rows. */
 #define COLUMNS 16
 
+#if POETC_LANES > 1 && !defined(POETC_HELIUM)
+#define PARTS (COLUMNS / POETC_LANES)
+
+/* grad_columns of COLUMNS columns. */
+static void grad_sixteen(int32_t rows, int32_t length, const float *x, const float *mean, const float *rstd,
+                         const float *gy, float *gscale, float *gbias)
+{
+    poetc_vector scale_total[PARTS], bias_total[PARTS];
+    int32_t row = 0;
+    int i;
+    POETC_UNROLL
+    for (i = 0; i < PARTS; i++)
+        scale_total[i] = bias_total[i] = (poetc_vector){0};
+    while (row < rows) {
+        const int32_t end = rows - row > BLOCK ? row + BLOCK : rows;
+        poetc_vector scale_part[PARTS], bias_part[PARTS];
+        POETC_UNROLL
+        for (i = 0; i < PARTS; i++)
+            scale_part[i] = bias_part[i] = (poetc_vector){0};
+        for (; row < end; row++, x += length, gy += length) {
+            const float centre = mean ? mean[row] : 0.0f, factor = rstd[row];
+            POETC_UNROLL
+            for (i = 0; i < PARTS; i++) {
+                const poetc_vector g = poetc_vector_load(gy + i * POETC_LANES);
+                scale_part[i] += g * ((poetc_vector_load(x + i * POETC_LANES) - centre) * factor);
+                bias_part[i] += g;
+            }
+        }
+        POETC_UNROLL
+        for (i = 0; i < PARTS; i++)
+            scale_total[i] += scale_part[i], bias_total[i] += bias_part[i];
+    }
+    POETC_UNROLL
+    for (i = 0; i < PARTS; i++) {
+        poetc_vector_store(gscale + i * POETC_LANES, scale_total[i]);
+        if (gbias)
+            poetc_vector_store(gbias + i * POETC_LANES, bias_total[i]);
+    }
+}
+#endif
+
 /* gscale[i] = Σ_rows gy * xhat, gbias[i] = Σ_rows gy (unless NULL); mean may be NULL. */
 static void grad_columns(int32_t rows, int32_t length, const float *x, const float *mean, const float *rstd,
                          const float *gy, float *gscale, float *gbias)
@@ -173,6 +214,12 @@ static void grad_columns(int32_t rows, int32_t length, const float *x, const flo
     for (column = 0; column < length; column += width) {
         float scale_total[COLUMNS] = {0.0f}, bias_total[COLUMNS] = {0.0f};
         width = length - column > COLUMNS ? COLUMNS : length - column;
+#if POETC_LANES > 1 && !defined(POETC_HELIUM)
+        if (width == COLUMNS) {
+            grad_sixteen(rows, length, x + column, mean, rstd, gy + column, gscale + column, gbias ? gbias + column : NULL);
+            continue;
+        }
+#endif
         for (row = 0; row < rows;) {
             int32_t end = rows - row > BLOCK ? row + BLOCK : rows;
             float scale_part[COLUMNS] = {0.0f}, bias_part[COLUMNS] = {0.0f};

@@ -1,10 +1,77 @@
 /* Moving elements (poetc/ops/movement.py). */
 #include <string.h>
 
+#include "poetc_f4.h"
 #include "poetc_walk.h"
 
+#if POETC_LANES > 1 && !defined(POETC_HELIUM)
+
+/* y[i * y_row + j] = x[j * x_row + i], squares of four by four. */
+static void turn(float *y, ptrdiff_t y_row, const float *x, ptrdiff_t x_row, int32_t rows, int32_t columns)
+{
+    int32_t i, j;
+    for (i = 0; i + 4 <= rows; i += 4, x += 4, y += 4 * y_row) {
+        const float *from = x;
+        float *to = y;
+        for (j = 0; j + 4 <= columns; j += 4, from += 4 * x_row, to += 4) {
+            poetc_f4 a = poetc_f4_load(from), b = poetc_f4_load(from + x_row);
+            poetc_f4 c = poetc_f4_load(from + 2 * x_row), d = poetc_f4_load(from + 3 * x_row);
+            poetc_f4_transpose(&a, &b, &c, &d);
+            poetc_f4_store(to, a);
+            poetc_f4_store(to + y_row, b);
+            poetc_f4_store(to + 2 * y_row, c);
+            poetc_f4_store(to + 3 * y_row, d);
+        }
+        for (; j < columns; j++, from += x_row, to++)
+            to[0] = from[0], to[y_row] = from[1], to[2 * y_row] = from[2], to[3 * y_row] = from[3];
+    }
+    for (; i < rows; i++, x++, y += y_row)
+        for (j = 0; j < columns; j++)
+            y[j] = x[j * x_row];
+}
+
+/* copy4 where the rows of y are columns of x, and another dimension the rows; whether it is so. */
+static int turned(const poetc_call *call)
+{
+    poetc_walk walk;
+    int32_t turned_step = 1, size, d, outer, offset = call->ints[0], step;
+    const float *x = poetc_in(call, 0);
+    float *y = poetc_out(call, 1);
+    poetc_walk_init(&walk, call->ints + 1);
+    step = poetc_step_of(&walk, 0);
+    for (outer = walk.rank - 2; outer >= 0 && walk.strides[outer] != 1; outer--)
+        ;
+    if (step < 2 || walk.inner < 4 || outer < 0 || walk.sizes[outer] < 4)
+        return 0;
+    for (d = outer + 1; d < walk.rank; d++)
+        turned_step *= walk.sizes[d];
+    size = walk.sizes[outer];
+    for (;;) {
+        turn(y, turned_step, x + offset, step, size, walk.inner);
+        y += walk.inner;
+        for (d = walk.rank - 2; d >= 0; d--) {
+            if (d == outer) {
+                y += (ptrdiff_t)(size - 1) * turned_step;
+                continue;
+            }
+            offset += walk.strides[d];
+            if (++walk.index[d] < walk.sizes[d])
+                break;
+            offset -= walk.sizes[d] * walk.strides[d];
+            walk.index[d] = 0;
+        }
+        if (d < 0)
+            return 1;
+    }
+}
+
+#else
+#define turned(call) 0
+#endif
+#define never_turned(call) 0
+
 /* ints: start, walk. Elements are copied as bytes of a size that the compiler knows: no conversion, no aliasing trouble. */
-#define POETC_COPY(name, T)                                                                                            \
+#define POETC_COPY(name, T, done)                                                                                      \
     int poetc_op_##name(const poetc_call *call);                                                                       \
     int poetc_op_##name(const poetc_call *call)                                                                        \
     {                                                                                                                  \
@@ -12,6 +79,8 @@
         T *y = poetc_out(call, 1);                                                                                     \
         int32_t offset = call->ints[0], step, i;                                                                       \
         poetc_walk walk;                                                                                               \
+        if (done(call))                                                                                                \
+            return POETC_OK;                                                                                           \
         poetc_walk_init(&walk, call->ints + 1);                                                                        \
         step = poetc_step_of(&walk, 0);                                                                                \
         do {                                                                                                           \
@@ -27,8 +96,9 @@
         return POETC_OK;                                                                                               \
     }
 
-POETC_COPY(copy1, uint8_t)
-POETC_COPY(copy4, int32_t)
+POETC_COPY(copy1, uint8_t, never_turned)
+POETC_COPY(copy4, int32_t, turned)
+
 
 /* ints: elements of y, start, walk over x in y; p = the value elsewhere */
 int poetc_op_scatter(const poetc_call *call);
