@@ -1,6 +1,6 @@
 #include "poetc_gemm.h"
 
-#if POETC_LANES == 16
+#if POETC_LANES >= 8
 #include <immintrin.h>
 #endif
 
