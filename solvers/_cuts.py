@@ -276,8 +276,7 @@ class CutModel:
             columns = [self.load[h][t] for h in stages if t in self.load[h]]
             if columns:
                 load[t] = together(columns)
-                if t in self.store:  # what is read back by halves is still written as a whole
-                    mip.row([load[t], self.store[t]], [1.0, -1.0], upper=0.0)
+                self._link(t, load[t])  # what is read back by halves is still written as a whole
 
         def sources(t: int) -> list[int] | None:
             p = model.producer[t]
@@ -429,14 +428,18 @@ class CutModel:
             else:
                 self._ram_row([*index, self.run[g][v]], [*value, needed], capacity - fixed)
 
+    def _link(self, t: int, column: int) -> None:
+        """What it takes to page `t` in, where `column` is 1."""
+        if t in self.store:
+            self.mip.row([column, self.store[t]], [1.0, -1.0], upper=0.0)
+        if self.pages >= 0:
+            self.mip.row([column, self.pages], [1.0, -1.0], upper=0.0)
+
     def _links(self) -> None:
         mip, model = self.mip, self.model
         for load in self.load:
             for t, column in load.items():
-                if t in self.store:
-                    mip.row([column, self.store[t]], [1.0, -1.0], upper=0.0)
-                if self.pages >= 0:
-                    mip.row([column, self.pages], [1.0, -1.0], upper=0.0)
+                self._link(t, column)
         if model.store_limited and self.store:  # capacity, and what may be written
             scale = float(max(1, model.store_free))
             mip.row(

@@ -73,10 +73,6 @@ class OpenHomes(CutModel):
             chain[0]: mip.column((model.out_cost[chain[-1]] + model.in_cost[chain[-1]]) / unit) for chain in self.chains
         }
         super()._build(between)
-        for load in self.load:
-            for t, column in load.items():
-                if t in self.home:
-                    mip.row([column, self.home[t], self.evicted[t]], [1.0, 1.0, -1.0], upper=1.0)
         # What else is in RAM when a step begins.
         fixed = sum(model.size[t] for t in range(model.n_tensors) if model.in_ram[t])
         self._ram_row(list(self.home.values()), [float(model.size[t]) for t in self.home], model.capacity - fixed)
@@ -92,6 +88,11 @@ class OpenHomes(CutModel):
         credit = self.mip.column(-self.model.in_cost[t] / self.unit, 0.0, 1.0, integer=False)
         self.mip.row([credit, *columns], [1.0, *[-1.0] * len(columns)], upper=0.0)
         self.mip.row([credit, self.home[t]], [1.0, 1.0], upper=1.0)
+
+    def _link(self, t: int, column: int) -> None:
+        super()._link(t, column)
+        if t in self.home:
+            self.mip.row([column, self.home[t], self.evicted[t]], [1.0, 1.0, -1.0], upper=1.0)
 
     def _links(self) -> None:
         """A limit on what is written counts the write of w' only where it lives on the store."""
