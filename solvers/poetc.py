@@ -36,6 +36,7 @@ from poetc.solvers._types import (
     Work,
 )
 from poetc.solvers._unrolled import Unrolled
+from poetc.solvers._windows import Windows
 
 INFO = SolverInfo(
     name="poetc",
@@ -57,6 +58,8 @@ SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: wh
 # Runs of the heuristic, between two relaxations a quarter of them: about as long as a relaxation takes.
 LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
 RACE_SHARE = 0.5  # of what a relaxation took, at least, for the runs that follow it
+# Work on windows of the best schedule: at first, of the time limit; then of what the last relaxation took.
+FIRST_WINDOWS_SHARE, WINDOWS_SHARE = 0.1, 0.5
 RUNS_X_OPERATORS, RUNS_X_OPERATORS_SQUARED = 60_000, 24_000_000
 # Up to so many, single cuts come first, since they take no longer than some runs.
 QUICK_OPERATORS, QUICK_RUNS, QUICK_GAP = 200, 32, 1e-6
@@ -81,6 +84,7 @@ class _Solve:
         self.stop_at = time.monotonic() + options.time_limit_s
         self.race = Race(problem, options.seed, self.stop_at)
         self.model = self.race.model
+        self.windows = Windows(self.race)
         self.bound = float(self.model.base_cost)
         self.bound_by = "every operator once"
         self.log: list[str] = []
@@ -167,6 +171,7 @@ class _Solve:
                 self.say("race")
         self.flatten()
         self.published()
+        self.slide(FIRST_WINDOWS_SHARE * self.options.time_limit_s)
         if self.model.n_ops <= TINY_OPERATORS:
             self.exhaust()
         cuts = cuts or self.single_cuts()
@@ -182,12 +187,14 @@ class _Solve:
                 break
             self.race.run(max(runs // 4, int(RACE_SHARE * self.relaxing_s / (n * RUN_S))), self.target)
             self.say("race")
+            self.slide(WINDOWS_SHARE * self.relaxing_s)
         if not self.polished:
             self.polish()
         self.exhaust()
         if not self.done:
             self.race.run(runs, self.target)
             self.say("race")
+            self.slide(FIRST_WINDOWS_SHARE * self.options.time_limit_s)
         return self.finish()
 
     def refine(self, cuts: set[int], runs: int) -> bool:
@@ -264,6 +271,11 @@ class _Solve:
                 if found is not None:
                     self.race.offer(improve(model, found, capacity), "keep-all flattened")
         self.say("flattened")
+
+    def slide(self, work_s: float) -> None:
+        """Windows of the best schedule decided anew."""
+        if not self.done and self.windows.run(work_s, self.target):
+            self.say("windows")
 
     def published(self) -> None:
         """What published heuristics find, cleaned up."""

@@ -324,7 +324,7 @@ def raise_limit(*_: object) -> None:
 
 def test_a_start_is_kept_until_something_cheaper_is_found() -> None:
     problem = with_budget(training_problem(Random(11), 30), 0.4)
-    good = solve(problem, options=OPTIONS)
+    good = solve(problem, options=dataclasses.replace(OPTIONS, gap=0.01))
     hasty = dataclasses.replace(OPTIONS, time_limit_s=0.0)
     started = solve(problem, options=dataclasses.replace(hasty, start=good))
     assert started.proof.objective == good.proof.objective < solve(problem, options=hasty).proof.objective

@@ -1,0 +1,141 @@
+"""Windows: what they make of a schedule is a schedule, never dearer; over all of a small one, the optimum."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+
+from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, verify
+from poetc.solvers import Event, solve
+from poetc.solvers._liveness import improve
+from poetc.solvers._model import Model
+from poetc.solvers._search import Race
+from poetc.solvers._windows import WindowModel, Windows
+from tests.solvers.cases import case, worn
+from tests.support.problems import training_problem, with_budget
+
+
+def raced(problem: Problem, runs: int = 2) -> Race:
+    race = Race(problem, 0, math.inf)
+    race.run(runs, 0.0)
+    return race
+
+
+def check(race: Race) -> None:
+    assert race.incumbent is not None
+    cost = race.incumbent.cost
+    steps = Completer(race.problem).run(race.model.actions(race.incumbent.codes)).steps
+    proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, schedule_class="")
+    verify(race.problem, Schedule(solver="test", steps=steps, proof=proof))
+
+
+def slid(race: Race) -> int:
+    Windows(race).run(math.inf, 0.0)
+    check(race)
+    assert race.incumbent is not None
+    return race.incumbent.cost
+
+
+def test_small_schedules_become_optimal_and_stay_schedules() -> None:
+    cheaper = optimal = 0
+    for seed in range(150):
+        problem, best = case(seed)
+        race = raced(problem)
+        if best is None or race.incumbent is None:
+            continue
+        before = race.incumbent.cost
+        after = slid(race)
+        assert best.cost <= after <= before
+        cheaper += after < before
+        optimal += after == best.cost
+    assert cheaper >= 3 and optimal >= 60
+
+
+def test_limits_of_the_store_are_kept() -> None:
+    runs = 0
+    for seed in range(120):
+        found = worn(seed)
+        if found is None or found[1] is None:
+            continue
+        race = raced(found[0], 4)
+        if race.incumbent is None:
+            continue
+        before = race.incumbent.cost
+        assert found[1].cost <= slid(race) <= before
+        assert race.model.stored_bytes(race.incumbent.codes) <= race.model.store_free
+        runs += 1
+    assert runs >= 8
+
+
+@pytest.mark.parametrize("paging", [False, True])
+def test_the_mip_costs_what_its_schedule_costs(paging: bool) -> None:
+    """Rows allow the schedule it began with, and an optimum is taken as it is."""
+    improved = 0
+    for seed in range(6):
+        problem = with_budget(training_problem(Random(seed), 8, paging=paging, scale=4), 0.35)
+        race = raced(problem, 3)
+        if race.incumbent is None:
+            continue
+        model, codes, cost = race.model, race.incumbent.codes, race.incumbent.cost
+        paged = any(code >= model.n_ops for code in codes)
+        length = sum(code < model.n_ops for code in codes)
+        for start, stop in ((0, length), (length // 3, 2 * length // 3)):
+            window = WindowModel(model, codes, race.capacity(paged), paged, start, stop, 2)
+            answer = window.mip.solve(time_limit_s=60.0, max_nodes=500, start=window.initial)
+            assert answer.values is not None
+            assert answer.objective <= window.cost_now() + 1e-6
+            found = window.codes_of(answer.values)
+            predicted = cost + (answer.objective - window.cost_now()) * window.unit
+            assert model.cost(found) <= predicted + 1
+            assert race.offer(found, "test")
+            check(race)
+            improved += answer.objective < window.cost_now() - 1e-3
+    assert improved >= 3
+
+
+def test_a_window_leaves_alone_what_is_outside() -> None:
+    problem = with_budget(training_problem(Random(3), 4, paging=True, scale=4), 0.35)
+    race = raced(problem, 3)
+    assert race.incumbent is not None
+    codes, model = race.incumbent.codes, race.model
+    again = [code for code in codes if code < model.n_ops]
+    window = WindowModel(model, codes, race.capacity(True), True, 4, 10, 2)
+    answer = window.mip.solve(time_limit_s=60.0, start=window.initial)
+    assert answer.values is not None
+    found = [code for code in window.codes_of(answer.values) if code < model.n_ops]
+    assert found[:4] == again[:4]
+
+
+def test_the_same_work_finds_the_same() -> None:
+    problem = with_budget(training_problem(Random(5), 6, paging=True, scale=4), 0.3)
+    found = []
+    for _ in range(2):
+        race = raced(problem, 2)
+        Windows(race).run(0.5, 0.0)
+        assert race.incumbent is not None
+        found.append(race.incumbent.codes)
+    assert found[0] == found[1]
+
+
+def test_nothing_is_left_to_find_where_keep_all_costs_least() -> None:
+    problem = with_budget(training_problem(Random(1), 3, paging=False), 1.0)
+    race = raced(problem, 1)
+    assert race.incumbent is not None
+    model = Model(problem)
+    race.offer(improve(model, model.keep_all(), race.capacity(False)), "keep-all")
+    assert slid(race) == race.model.base_cost
+
+
+def test_poetc_slides_them() -> None:
+    class Reached(Exception):
+        pass
+
+    def stop(event: Event) -> None:
+        if event.stage == "windows":
+            raise Reached
+
+    problem = with_budget(training_problem(Random(5), 8, paging=True, scale=4), 0.3)
+    with pytest.raises(Reached):
+        solve(problem, options=SolveOptions(time_limit_s=60, gap=0.0, fixed_order=True), progress=stop)
