@@ -24,15 +24,10 @@ class _Strip:
 def _strip(kernel: Kernel, w: Window, m: Machine) -> _Strip:
     phases, _, row = kernel.ints[17:20]
     slack = ((w.kernel_w - 1) * w.dilation_w + 15) // 4 * 4
-    if _is_tiled(m) and phases == 2 and w.kernel_w in (3, 5) and w.kernel_h <= _MOST_TAPS and w.dilation_w == 1:
+    if m.has_fours and phases == 2 and w.kernel_w in (3, 5) and w.kernel_h <= _MOST_TAPS and w.dilation_w == 1:
         right = 2 * w.output_width - 2 + w.kernel_w - w.pad_left - w.width
         return _Strip(1, w.width + max(w.pad_left, right), slack, True)
     return _Strip(phases, row, slack, False)
-
-
-def _is_tiled(m: Machine) -> bool:
-    """Scalars in hardware: tiles of pixels in registers."""
-    return m.lanes == 1 and not m.is_soft
 
 
 def _clear(m: Machine, floats: int, times: int = 1) -> Loops:
@@ -41,25 +36,35 @@ def _clear(m: Machine, floats: int, times: int = 1) -> Loops:
 
 
 def _copy_rows(m: Machine, rows: int, width: int) -> Loops:
+    if m.has_fours:
+        if width <= 8 or width in (10, 12, 14, 16):
+            return {"copy.call": 1, "copy.short": rows}
+        pieces = {"copy.row_sixteen": rows * (width // 16), "copy.row_piece": rows * (width % 16).bit_count()}
+        return {"copy.call": 1, "copy.row": rows, **pieces}
     quads = -(-width // 4)
     loops: Loops = {"copy.call": 1, "copy.four": width // 4, "copy.single": width % 4}
-    if quads == 2 or (quads <= 4 and _is_tiled(m)):
+    if quads == 2:
         return loops | {"copy.short": rows - 1}
-    sixteens = quads // 4 if _is_tiled(m) else 0
-    return loops | {
-        "copy.row": rows - 1,
-        "copy.row_sixteen": (rows - 1) * sixteens,
-        "copy.row_eight": (rows - 1) * (quads // 2 % 2) if _is_tiled(m) else 0,
-        "copy.row_four": (rows - 1) * (quads % 2 if _is_tiled(m) else quads),
-    }
+    return loops | {"copy.row": rows - 1, "copy.row_four": (rows - 1) * quads}
 
 
 def _clear_gaps(rows: int, gap: int) -> Loops:
     return {"gaps.column": max(0, gap), "gaps.float": max(0, gap) * rows}
 
 
-def _pad(m: Machine, s: _Strip, source: tuple[int, int], above: int, left: int, top: int, rows: int) -> Loops:
-    """pad_strip: rows [top, top + rows) of a padded plane."""
+def _planes(m: Machine, s: _Strip, planes: int, fresh: Loops, again: Loops, is_whole: bool) -> Loops:
+    """Of all planes: where one is one strip, those after the first find its zeros."""
+    loops: Loops = {}
+    later = planes - 1 if m.has_fours and s.phases == 1 and is_whole else 0
+    add(loops, fresh, planes - later)
+    add(loops, again, later)
+    return loops
+
+
+def _pad(
+    m: Machine, s: _Strip, source: tuple[int, int], above: int, left: int, top: int, rows: int, again: bool
+) -> Loops:
+    """pad_strip: rows [top, top + rows) of a padded plane, or only what of them is not zero."""
     height, width = source
     loops: Loops = {"strip.call": 1}
     first = max(0, top - above)
@@ -67,6 +72,9 @@ def _pad(m: Machine, s: _Strip, source: tuple[int, int], above: int, left: int, 
     if s.phases == 1:
         if count <= 0:
             add(loops, _clear(m, rows * s.row + s.slack))
+            return loops
+        if again:
+            add(loops, _copy_rows(m, count, width))
             return loops
         lead = first - (top - above)
         add(loops, _clear(m, lead * s.row + left))
@@ -103,7 +111,7 @@ def _correlate(m: Machine, s: _Strip, f: _Filter, stride_h: int) -> Loops:
     rows, width = f.rows, f.width
     loops: Loops = {"filter.call": 1}
     small = f.kernel_h == f.kernel_w == 3 and f.row_step == f.step == 1
-    if _is_tiled(m) and (fast := _tiles(s, f, stride_h)):
+    if m.has_fours and (fast := _tiles(s, f, stride_h)):
         return loops | fast
     lanes = max(4, m.lanes)
     flat = stride_h == s.phases == f.down == f.across == 1
@@ -193,17 +201,26 @@ def _gather(m: Machine, s: _Strip, w: Window, top: int, rows: int) -> Loops:
     loops: Loops = {}
     strides, taps, dilations = (w.stride_h, w.stride_w), (w.kernel_h, w.kernel_w), (w.dilation_h, w.dilation_w)
     if strides == (2, 2) and taps == (3, 3) and dilations == (1, 1) and not m.is_soft:
-        before, start = 1 - w.pad_left % 2, top - (1 - (top + w.pad_top) % 2)
-        blocks = max(0, (w.width - 7 * before) // 8)
-        lines = -(-(top + rows - start) // 2)
-        pairs = max(0, (top + rows - (start + 2 if start < top else start)) // 2) if blocks else 0
-        tiles = -(-(w.width + before) // 8)
-        edges = lines * tiles - pairs * blocks
-        pixels = rows * w.width - 16 * pairs * blocks
-        if not before and 8 * blocks == w.width and start == top and 2 * pairs == rows:
-            lines = 0
-        loops |= {"gather.call": 1, "gather.whole": int(pairs > 0), "gather.pair": pairs, "gather.tile": pairs * blocks}
-        return loops | {"gather.line": lines, "gather.edge": edges, "gather.edge_pixel": pixels}
+        one = 1 - (top + w.pad_top) % 2
+        of_one, of_two = (rows - one + 1) // 2, (rows + one) // 2
+        eights, rest = divmod(w.width, 8)
+        if m.has_fours:
+            pairs = -(-rest // 2)
+            return {
+                "gather.call": 1,
+                "gather.line": rows,
+                "gather.eight_one": of_one * eights,
+                "gather.eight_two": of_two * eights,
+                "gather.pair_one": of_one * pairs,
+                "gather.pair_two": of_two * pairs,
+            }
+        return {
+            "gather.call": 1,
+            "gather.pair": -(-rows // 2),
+            "gather.tile": (of_one + 2 * of_two) * eights // 3,
+            "gather.edge": -(-rows // 2) * min(1, rest),
+            "gather.edge_pixel": rows * rest,
+        }
     for down in range(min(w.stride_h, rows)):
         high, apart = _taps_of(top + down + w.pad_top, w.kernel_h, w.dilation_h, w.stride_h)
         add(loops, {"gather.phase_row": 1, "gather.tap": w.kernel_h})
@@ -220,15 +237,20 @@ def _gather(m: Machine, s: _Strip, w: Window, top: int, rows: int) -> Loops:
 def depthwise(kernel: Kernel, m: Machine) -> Loops:
     w = window(kernel)
     s, block = _strip(kernel, w, m), kernel.ints[20]
-    plane: Loops = {}
-    for top in range(0, w.output_height, block):
-        rows = min(block, w.output_height - top)
-        taken = (rows - 1) * w.stride_h + (w.kernel_h - 1) * w.dilation_h + 1
-        add(plane, _pad(m, s, (w.height, w.width), w.pad_top, w.pad_left, top * w.stride_h, taken))
-        f = _Filter(w.kernel_h, w.kernel_w, w.dilation_h, w.dilation_w, rows, w.output_width)
-        add(plane, _correlate(m, s, f, w.stride_h))
-    loops: Loops = {"depthwise.call": 1, "depthwise.plane": w.batch * w.channels}
-    add(loops, plane, w.batch * w.channels)
+
+    def plane(again: bool) -> Loops:
+        loops: Loops = {}
+        for top in range(0, w.output_height, block):
+            rows = min(block, w.output_height - top)
+            taken = (rows - 1) * w.stride_h + (w.kernel_h - 1) * w.dilation_h + 1
+            add(loops, _pad(m, s, (w.height, w.width), w.pad_top, w.pad_left, top * w.stride_h, taken, again))
+            f = _Filter(w.kernel_h, w.kernel_w, w.dilation_h, w.dilation_w, rows, w.output_width)
+            add(loops, _correlate(m, s, f, w.stride_h))
+        return loops
+
+    planes = w.batch * w.channels
+    loops: Loops = {"depthwise.call": 1, "depthwise.plane": planes}
+    add(loops, _planes(m, s, planes, plane(False), plane(True), block >= w.output_height))
     return loops
 
 
@@ -242,17 +264,24 @@ def depthwise_grad_input(kernel: Kernel, m: Machine) -> Loops:
     if is_strided:
         right = (w.width - 1 + w.pad_left) // w.stride_w + 1 - w.output_width
         s = replace(s, row=w.output_width + max(left, right))
-    plane: Loops = {}
-    for top in range(0, w.height, block):
-        rows = min(block, w.height - top)
-        first, last = -((reach_h - w.pad_top - top) // w.stride_h), (top + rows - 1 + w.pad_top) // w.stride_h
-        add(plane, _pad(m, s, (w.output_height, w.output_width), -first, left, 0, max(1, last - first + 1)))
-        if is_strided:
-            add(plane, _gather(m, s, w, top, rows))
-        else:
-            add(plane, _correlate(m, s, _Filter(w.kernel_h, w.kernel_w, w.dilation_h, w.dilation_w, rows, w.width), 1))
-    loops: Loops = {"depthwise_grad_input.call": 1, "depthwise_grad_input.plane": w.batch * w.channels}
-    add(loops, plane, w.batch * w.channels)
+
+    def plane(again: bool) -> Loops:
+        loops: Loops = {}
+        for top in range(0, w.height, block):
+            rows = min(block, w.height - top)
+            first, last = -((reach_h - w.pad_top - top) // w.stride_h), (top + rows - 1 + w.pad_top) // w.stride_h
+            source = (w.output_height, w.output_width)
+            add(loops, _pad(m, s, source, -first, left, 0, max(1, last - first + 1), again))
+            if is_strided:
+                add(loops, _gather(m, s, w, top, rows))
+            else:
+                f = _Filter(w.kernel_h, w.kernel_w, w.dilation_h, w.dilation_w, rows, w.width)
+                add(loops, _correlate(m, s, f, 1))
+        return loops
+
+    planes = w.batch * w.channels
+    loops: Loops = {"depthwise_grad_input.call": 1, "depthwise_grad_input.plane": planes}
+    add(loops, _planes(m, s, planes, plane(False), plane(True), block >= w.height))
     return loops
 
 
@@ -264,36 +293,42 @@ def depthwise_grad_weight(kernel: Kernel, m: Machine) -> Loops:
     flat = w.stride_h == w.stride_w == 1
     step = s.row if flat else -(-w.output_width // 4) * 4
     small = w.kernel_h == w.kernel_w == 3
-    plane: Loops = {}
-    for top in range(0, w.output_height, block):
-        rows = min(block, w.output_height - top)
-        taken = (rows - 1) * w.stride_h + reach + 1
-        add(plane, _pad(m, s, (w.height, w.width), w.pad_top, w.pad_left, top * w.stride_h, taken))
-        if step != w.output_width or rows * step % 4:
-            add(plane, _copy_rows(m, rows, w.output_width))
-            add(plane, _clear_gaps(rows, step - w.output_width))
-            add(plane, _clear(m, -(rows * step) % 4))
-        lines, quads = (1, -(-rows * step // 4)) if flat else (rows, step // 4)
-        threes = w.kernel_h * -(-w.kernel_w // 3)  # three taps at a time
-        if s.pairs:
-            name, calls = "taps.pairs", threes
-        elif _is_tiled(m) and flat and w.kernel_w >= 3 and w.dilation_w == 1:
-            name, calls = "taps.three", threes
-        elif small:
-            name, calls = "taps.small", 3 if m.lanes == 1 else 1
-        else:
-            name, calls = "taps.tap", w.taps
-        row = "row_eight" if name == "taps.pairs" and quads == 2 else "row"
-        add(plane, {name: calls, f"{name}_{row}": calls * lines})
-        add(plane, {f"{name}_quad": 0 if row == "row_eight" else calls * lines * quads})
-        if name in ("taps.pairs", "taps.three"):
-            add(plane, {"taps.call": 1 if w.kernel_w == 3 else calls})
-        if name in ("taps.pairs", "taps.three") and w.kernel_w != 3:
-            add(plane, {"taps.overlap": calls})
+
+    def plane(again: bool) -> Loops:
+        loops: Loops = {}
+        for top in range(0, w.output_height, block):
+            rows = min(block, w.output_height - top)
+            taken = (rows - 1) * w.stride_h + reach + 1
+            add(loops, _pad(m, s, (w.height, w.width), w.pad_top, w.pad_left, top * w.stride_h, taken, again))
+            if step != w.output_width or rows * step % 4:
+                add(loops, _copy_rows(m, rows, w.output_width))
+                if not again:
+                    add(loops, _clear_gaps(rows, step - w.output_width))
+                    add(loops, _clear(m, -(rows * step) % 4))
+            lines, quads = (1, -(-rows * step // 4)) if flat else (rows, step // 4)
+            threes = w.kernel_h * -(-w.kernel_w // 3)  # three taps at a time
+            if s.pairs:
+                name, calls = "taps.pairs", threes
+            elif m.has_fours and flat and w.kernel_w >= 3 and w.dilation_w == 1:
+                name, calls = "taps.three", threes
+            elif small:
+                name, calls = "taps.small", 3 if m.lanes == 1 else 1
+            else:
+                name, calls = "taps.tap", w.taps
+            row = "row_eight" if name == "taps.pairs" and quads == 2 else "row"
+            add(loops, {name: calls, f"{name}_{row}": calls * lines})
+            add(loops, {f"{name}_quad": 0 if row == "row_eight" else calls * lines * quads})
+            if name in ("taps.pairs", "taps.three"):
+                add(loops, {"taps.call": 1 if w.kernel_w == 3 else calls})
+            if name in ("taps.pairs", "taps.three") and w.kernel_w != 3:
+                add(loops, {"taps.overlap": calls})
+        return loops
+
     loops: Loops = {
         "depthwise_grad_weight.call": 1,
         "depthwise_grad_weight.channel": w.channels,
         "depthwise_grad_weight.tap": w.channels * w.taps,
     }
-    add(loops, plane, w.batch * w.channels)
+    planes = w.batch * w.channels
+    add(loops, _planes(m, s, planes, plane(False), plane(True), block >= w.output_height))
     return loops

@@ -20,27 +20,27 @@ _BLOCK, _CHUNK = 256, 16
 def batch_norm_activation(kernel: Kernel, m: Machine) -> Loops:
     name, (batch, channels, pixels) = kernel.symbol.removeprefix("poetc_op_"), kernel.ints[:3]
     name += ".sum_" if len(kernel.ints) > 3 and kernel.ints[3] else "."
-    planes = batch * channels
+    planes, lanes = batch * channels, 4 if m.has_fours else m.lanes
     loops = {f"{name}call": 1, f"{name}plane": planes}
-    return loops | {f"{name}wide": planes * (pixels // m.lanes), f"{name}single": planes * (pixels % m.lanes)}
+    return loops | {f"{name}wide": planes * (pixels // lanes), f"{name}single": planes * (pixels % lanes)}
 
 
 @counts(*(f"batch_norm_{name}_grad_params" for name in _ACTIVATIONS))
 def batch_norm_activation_params(kernel: Kernel, m: Machine) -> Loops:
     name, (batch, channels, pixels) = kernel.symbol.removeprefix("poetc_op_"), kernel.ints[:3]
-    together = channels // 4 * 4 if m.lanes > 1 else 0
+    together, lanes = channels // 4 * 4 if m.lanes > 1 else 0, 4 if m.has_fours else m.lanes
     loops: Loops = {f"{name}.call": 1}
     for part, number in (("", channels - together), ("_four", together)):
         planes = batch * number
         rest = pixels % _CHUNK
-        wide = pixels // _CHUNK * (_CHUNK // m.lanes) + rest // m.lanes
+        wide = pixels // _CHUNK * (_CHUNK // lanes) + rest // lanes
         found = {
             "channel": number,
             "plane": planes,
             "block": planes * -(-pixels // _BLOCK),
             "chunk": planes * -(-pixels // _CHUNK),
             "wide": planes * wide,
-            "single": planes * (rest % m.lanes),
+            "single": planes * (rest % lanes),
             "quad": planes * (pixels // 4),
             "tail": planes * (pixels % 4),
         }

@@ -28,6 +28,11 @@ class Machine:
         return self.lanes * self.vectors
 
     @property
+    def has_fours(self) -> bool:
+        """Scalars in the FPU of a Cortex-M, which loads and stores four and more at once."""
+        return self.lanes == 1 and not self.is_soft
+
+    @property
     def half(self) -> int:
         """Columns of a narrow block; 0 where there is none."""
         return self.vectors // 2 * self.lanes if self.lanes > 1 else 0

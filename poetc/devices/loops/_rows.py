@@ -17,6 +17,7 @@ def _name(kernel: Kernel) -> str:
 
 _ACTIVATIONS = """relu leaky_relu elu selu celu sigmoid tanh softplus softsign silu gelu gelu_tanh hard_sigmoid
 hard_swish mish erf exp log sqrt reciprocal abs sin cos clip power"""
+_CHOICES = ("relu", "leaky_relu", "clip")
 _UNARY = "neg sign floor ceil round affine"
 _BINARY = "add sub mul div maximum minimum pow p_relu equal less less_or_equal greater greater_or_equal"
 
@@ -25,6 +26,8 @@ _BINARY = "add sub mul div maximum minimum pow p_relu equal less less_or_equal g
 def elementwise(kernel: Kernel, m: Machine) -> Loops:
     """poetc_elementwise.h: chunks of 16, or vectors, and what is left."""
     name, count = _name(kernel), kernel.ints[0]
+    if m.has_fours and name.removesuffix("_grad") in _CHOICES:
+        return {f"{name}.call": 1, f"{name}.four": count // 4, f"{name}.single": count % 4}
     if m.lanes == 1:
         return {f"{name}.call": 1, f"{name}.single": count}
     return {f"{name}.call": 1, f"{name}.chunk": count // 16, f"{name}.single": count % 16}
@@ -41,7 +44,7 @@ def sgd(kernel: Kernel, m: Machine) -> Loops:
 @counts("batch_norm_apply", "batch_norm_grad_input", "batch_norm_grad_input_frozen")
 def planes(kernel: Kernel, m: Machine) -> Loops:
     name, (batch, channels, pixels) = _name(kernel), kernel.ints[:3]
-    rows, lanes = batch * channels, 1 if m.lanes == 1 else m.lanes
+    rows, lanes = batch * channels, 4 if m.has_fours and not name.endswith("frozen") else m.lanes
     loops = {f"{name}.call": 1, f"{name}.plane": rows, f"{name}.wide": rows * (pixels // lanes)}
     return loops | {f"{name}.single": rows * (pixels % lanes)}
 

@@ -114,7 +114,23 @@ int poetc_op_batch_norm_apply(const poetc_call *call)
             POETC_SKIP(call->share, c, channels, )
             const float centre = mean[c], shift = bias[c];
             const float factor = scale[c] * (1.0f / poetc_sqrtf(var[c] + call->floats[0]));
-            for (i = 0; i < pixels; i++)
+            i = 0;
+#if POETC_FPU_M
+            {
+                const float *from = x;
+                float *to = y;
+                for (; i + 4 <= pixels; i += 4) {
+                    POETC_QUAD_A(v);
+                    POETC_LOAD_QUAD(v, from);
+                    v0 = (v0 - centre) * factor + shift;
+                    v1 = (v1 - centre) * factor + shift;
+                    v2 = (v2 - centre) * factor + shift;
+                    v3 = (v3 - centre) * factor + shift;
+                    POETC_STORE_QUAD(to, v);
+                }
+            }
+#endif
+            for (; i < pixels; i++)
                 y[i] = (x[i] - centre) * factor + shift;
         }
     }
@@ -164,7 +180,28 @@ int poetc_op_batch_norm_grad_input(const poetc_call *call)
             const float rstd = 1.0f / poetc_sqrtf(var[c] + call->floats[0]);
             const float factor = scale[c] * rstd, slope = rstd * gscale[c] / count, shift = gbias[c] / count;
             const float centre = mean[c];
-            for (i = 0; i < pixels; i++)
+            i = 0;
+#if POETC_FPU_M
+            {
+                const float *from = x, *of = gy;
+                float *to = gx;
+                for (; i + 4 <= pixels; i += 4) {
+                    POETC_QUAD_A(g);
+                    POETC_QUAD_B(v);
+                    POETC_LOAD_QUAD(g, of);
+                    POETC_LOAD_QUAD(v, from);
+                    g0 = g0 - shift, g1 = g1 - shift, g2 = g2 - shift, g3 = g3 - shift;
+                    v0 = v0 - centre, v1 = v1 - centre, v2 = v2 - centre, v3 = v3 - centre;
+                    POETC_MULTIPLY_SUBTRACT(g0, v0, slope);
+                    POETC_MULTIPLY_SUBTRACT(g1, v1, slope);
+                    POETC_MULTIPLY_SUBTRACT(g2, v2, slope);
+                    POETC_MULTIPLY_SUBTRACT(g3, v3, slope);
+                    g0 = factor * g0, g1 = factor * g1, g2 = factor * g2, g3 = factor * g3;
+                    POETC_STORE_QUAD(to, g);
+                }
+            }
+#endif
+            for (; i < pixels; i++)
                 gx[i] = factor * ((gy[i] - shift) - (x[i] - centre) * slope);
         }
     }

@@ -31,7 +31,9 @@ static channel channel_of(const poetc_call *call, int32_t c)
 /* A plane, element by element, in vectors and the rest in floats: what to do with `normal`, the element i of the batch norm. */
 #define ROW(result_of_vector, result_of_float)                                                                         \
     do {                                                                                                               \
-        int32_t i = 0;                                                                                                 \
+        int32_t four = 0, i;                                                                                           \
+        FOURS_OF_ROW(result_of_float)                                                                                  \
+        i = four;                                                                                                      \
         WIDE_ROW(result_of_vector)                                                                                     \
         for (; i < pixels; i++) {                                                                                      \
             const float normal = (x[i] - t.centre) * t.factor + t.shift;                                               \
@@ -47,6 +49,20 @@ static channel channel_of(const poetc_call *call, int32_t c)
     }
 #else
 #define WIDE_ROW(result_of_vector)
+#endif
+#if POETC_FPU_M
+#define FOURS_OF_ROW(result_of_float)                                                                                  \
+    for (; four + 4 <= pixels; four += 4) {                                                                            \
+        int32_t lane;                                                                                                  \
+        POETC_UNROLL_4                                                                                                 \
+        for (lane = 0; lane < 4; lane++) {                                                                             \
+            const int32_t i = four + lane;                                                                             \
+            const float normal = (x[i] - t.centre) * t.factor + t.shift;                                               \
+            result_of_float;                                                                                           \
+        }                                                                                                              \
+    }
+#else
+#define FOURS_OF_ROW(result_of_float)
 #endif
 
 /* x, mean, var, scale, bias, [other] -> f(batch norm of x [+ other]). ints of all kernels here: N, C, pixels, and whether there

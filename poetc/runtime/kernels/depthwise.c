@@ -109,7 +109,7 @@ static strip describe_strip(const poetc_call *call, float *workspace)
     s.data = workspace;
     s.phases = call->ints[17], s.phase = call->ints[18], s.row = call->ints[19];
     s.slack = ((call->ints[8] - 1) * call->ints[14] + 15) / 4 * 4;
-    s.pairs = 0;
+    s.pairs = s.has_zeros = 0;
 #if defined(MOST_TAPS)
     if (s.phases == 2 && (call->ints[8] == 3 || call->ints[8] == 5) && call->ints[7] <= MOST_TAPS && call->ints[14] == 1) {
         const int32_t width = call->ints[3], left = call->ints[12];
@@ -128,7 +128,7 @@ int poetc_op_depthwise(const poetc_call *call)
     const convolution c = describe(call);
     const float *x = poetc_in(call, 0), *weight = poetc_in(call, 1), *bias = c.has_bias ? poetc_in(call, 2) : NULL;
     float *y = poetc_out(call, c.has_bias ? 3 : 2);
-    const strip s = describe_strip(call, POETC_WORKSPACE(call, c.has_bias ? 4 : 3));
+    strip s = describe_strip(call, POETC_WORKSPACE(call, c.has_bias ? 4 : 3));
     const int32_t reach = (c.kernel_h - 1) * c.dilation_h, block = call->ints[20];
     filter f = {&s, NULL, c.kernel_w, 1, c.kernel_h, c.kernel_w, c.dilation_h, c.dilation_w, 0.0f, y, c.output_width,
                 c.output_width, 1};
@@ -143,6 +143,7 @@ int poetc_op_depthwise(const poetc_call *call)
                 const int32_t rows = top + block > c.output_height ? c.output_height - top : block;
                 pad_strip(&s, x, c.height, c.width, c.pad_top, c.pad_left, top * c.stride_h,
                           (rows - 1) * c.stride_h + reach + 1);
+                s.has_zeros = EXACT_ROWS && rows == c.output_height && s.phases == 1;
                 correlate_strip(&f, s.data, rows, c.stride_h, s.pairs ? 2 : 1);
                 f.y += (ptrdiff_t)rows * c.output_width;
             }
@@ -199,39 +200,14 @@ POETC_APART void gather_phases(const convolution *c, filter f, const float *weig
 }
 
 #if !defined(POETC_SOFT_FLOAT)
-/* The tile at row y and column x of gx, of which only rows [first, end) and columns [0, width) are pixels. */
-POETC_APART void gather_edge(const float *g, const filter *f, float *gx, int32_t y, int32_t x, int32_t first, int32_t end)
-{
-    const int32_t width = f->width;
-    float tile[16];
-    int32_t r, i;
-    gather_tiles(g, f->s->row, f->weight, f->bias, tile, 8, 1, 1);
-    for (r = 0; r < 2; r++)
-        for (i = x < 0; y + r >= first && y + r < end && i < 8 && x + i < width; i++)
-            gx[(ptrdiff_t)(y + r) * width + x + i] = tile[8 * r + i];
-}
-
-/* The same under a 3 x 3 filter and strides of two: all phases at once, in tiles of two rows and eight columns. The first row
- * (column) of a tile takes one tap, the second two: it may lie before the first pixel. */
+/* The same under a 3 x 3 filter and strides of two. Rows and columns of gx take one tap and two in turn: which do is a matter of the
+ * padding before them. The strip begins with the first row and column of gy that any of them needs. */
 static void gather_3x3(const convolution *c, const filter *f, float *gx, int32_t top, int32_t rows)
 {
-    const int32_t row = f->s->row, end = top + rows, before = !(c->pad_left & 1), blocks = (f->width - 7 * before) / 8;
-    const int32_t start = top - !((top + c->pad_top) & 1), y = start < top ? start + 2 : start, pairs = (end - y) / 2;
-    const float *g = f->s->data;
-    int32_t at, x;
-    if (blocks > 0 && pairs > 0)
-        gather_tiles(g + (start < top ? row : 0) + 4 * before, row, f->weight, f->bias, gx + (ptrdiff_t)y * f->width + 7 * before,
-                     f->width, pairs, blocks);
-    if (!before && 8 * blocks == f->width && start == top && 2 * pairs == rows)
-        return;
-    for (at = start; at < end; at += 2, g += row) {
-        const int whole = blocks > 0 && at >= top && at + 1 < end;
-        if (whole && 7 * before + 8 * blocks == f->width && !before)
-            continue;
-        for (x = -before; x < f->width; x += 8)
-            if (x < 0 || !whole || x + 8 > f->width)
-                gather_edge(g + (x + before) / 2, f, gx, at, x, top, end);
-    }
+    const int32_t width = f->width, one = !((top + c->pad_top) & 1); /* the first row of one tap */
+    const int twice = !(c->pad_left & 1);                            /* the first column takes two */
+    gather_rows(f, f->s->data + one * f->s->row, 1, twice, gx + (ptrdiff_t)(top + one) * width, (rows - one + 1) / 2);
+    gather_rows(f, f->s->data, 2, twice, gx + (ptrdiff_t)(top + 1 - one) * width, (rows + one) / 2);
 }
 #endif
 
@@ -262,6 +238,7 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
                 const int32_t first = -floor_div(reach_h - c.pad_top - top, c.stride_h);
                 const int32_t last = floor_div(top + rows - 1 + c.pad_top, c.stride_h);
                 pad_strip(&s, gy, c.output_height, c.output_width, -first, left, 0, last < first ? 1 : last - first + 1);
+                s.has_zeros = EXACT_ROWS && rows == c.height;
                 f.weight = weight + (ptrdiff_t)channel * taps;
                 f.y = gx + (ptrdiff_t)top * c.width;
 #if !defined(POETC_SOFT_FLOAT)
@@ -389,7 +366,7 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
     const convolution c = describe(call);
     const float *x = poetc_in(call, 0), *gy = poetc_in(call, 1);
     float *gw = poetc_out(call, 2), *workspace = POETC_WORKSPACE(call, 3), *rows_of_gy = workspace + call->ints[21];
-    const strip s = describe_strip(call, workspace);
+    strip s = describe_strip(call, workspace);
     const int32_t reach = (c.kernel_h - 1) * c.dilation_h, block = call->ints[20];
     const int flat = c.stride_h == 1 && c.stride_w == 1;
     const int32_t step = flat ? s.row : (c.output_width + 3) / 4 * 4;
@@ -411,12 +388,15 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
                           (rows - 1) * c.stride_h + reach + 1);
                 if (step != c.output_width || ((rows * step) & 3)) {
                     copy_rows(rows_of_gy, step, from, c.output_width, rows, c.output_width);
-                    clear_gaps(rows_of_gy + c.output_width, step, rows, step - c.output_width);
-                    clear(rows_of_gy + rows * step, -(rows * step) & 3);
+                    if (!s.has_zeros) {
+                        clear_gaps(rows_of_gy + c.output_width, step, rows, step - c.output_width);
+                        clear(rows_of_gy + rows * step, -(rows * step) & 3);
+                    }
                     lines_of_gy = rows_of_gy;
                 } else { /* as they are */
                     lines_of_gy = from;
                 }
+                s.has_zeros = EXACT_ROWS && rows == c.output_height && s.phases == 1;
                 from += (ptrdiff_t)rows * c.output_width;
                 lines = flat ? 1 : rows, width = flat ? (rows * step + 3) / 4 * 4 : step;
 #if defined(MOST_TAPS)

@@ -15,6 +15,7 @@ typedef struct {
     int32_t phases, phase, row;
     int32_t slack; /* zeros beyond the last row */
     int pairs;     /* one phase all the same, for loops that pick every other column */
+    int has_zeros; /* those of a plane of the same size: only its rows are to be copied */
 } strip;
 
 static void clear(float *to, int32_t count)
@@ -32,67 +33,88 @@ static void clear(float *to, int32_t count)
         *to++ = 0.0f;
 }
 
-/* `rows` rows of `width` floats, `from_step` and `to_step` floats apart. A row but the last may spill over the beginning of the
- * next, which is copied after it, or into the gap. */
+#if POETC_FPU_M || defined(POETC_HELIUM)
+#define EXACT_ROWS 1 /* copied rows leave what is between them alone, so that its zeros are needed once for all planes */
+#else
+#define EXACT_ROWS 0
+#endif
+
+/* `rows` rows of `width` floats, `from_step` and `to_step` floats apart. Unless EXACT_ROWS, a row but the last may spill over the
+ * beginning of the next, which is copied after it, or into the gap. */
 static void copy_rows(float *to, int32_t to_step, const float *from, int32_t from_step, int32_t rows, int32_t width)
 {
-    const int32_t quads = (width + 3) / 4;
-    int32_t i;
-#if defined(POETC_HELIUM)
-#define COPY_LINES(line)                                                                                               \
-    __asm__ volatile("dls lr, %[n]\n1:\t" line "\n\tadd %[to], %[to], %[next_to]\n\tadd %[from], %[from], %[next_from]\n\t"    \
-                     "le lr, 1b"                                                                                       \
-                     : [to] "+r"(to), [from] "+r"(from)                                                                \
-                     : [n] "r"(rows - 1), [next_to] "r"(4 * to_step), [next_from] "r"(4 * from_step)                   \
-                     : "lr", "q0", "q1", "q2", "q3", "memory")
-#define MOVE(q, at) "vldrw.u32 " q ", [%[from], #" at "]\n\tvstrw.32 " q ", [%[to], #" at "]"
-    if (quads <= 4 && width > 1 && rows > 1) {
-        switch (quads) {
-        case 1: COPY_LINES(MOVE("q0", "0")); break;
-        case 2: COPY_LINES(MOVE("q0", "0") "\n\t" MOVE("q1", "16")); break;
-        case 3: COPY_LINES(MOVE("q0", "0") "\n\t" MOVE("q1", "16") "\n\t" MOVE("q2", "32")); break;
-        default:
-            COPY_LINES(MOVE("q0", "0") "\n\t" MOVE("q1", "16") "\n\t" MOVE("q2", "32") "\n\t" MOVE("q3", "48"));
-            break;
-        }
-        rows = 1;
-    }
-#undef MOVE
-#undef COPY_LINES
-#endif
-    for (; width == 1 && rows > 1; rows--, from += from_step, to += to_step) /* four would spill over more than one row */
-        *to = *from;
 #if POETC_FPU_M
-#define MOVE(last)                                                                                                     \
-    __asm__ volatile("vldmia %1, {s0-" last "}\n\tvstmia %0, {s0-" last "}" : : "r"(to), "r"(from) : MOVED, "memory")
-#define MOVE_ON(last)                                                                                                  \
-    __asm__ volatile("vldmia %1!, {s0-" last "}\n\tvstmia %0!, {s0-" last "}" : "+r"(to), "+r"(from) : : MOVED, "memory")
 #define MOVED                                                                                                          \
     "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13", "s14", "s15"
-#define MOVE_LINES(last)                                                                                               \
-    for (; rows > 1; rows--, from += from_step, to += to_step)                                                         \
-    MOVE(last)
-    switch (quads) { /* without a loop: short rows are many */
-    case 1: MOVE_LINES("s3"); break;
-    case 2: MOVE_LINES("s7"); break;
-    case 3: MOVE_LINES("s11"); break;
-    case 4: MOVE_LINES("s15"); break;
+#define MOVE(registers)                                                                                                \
+    for (; rows > 0; rows--, from += from_step, to += to_step)                                                         \
+    __asm__ volatile("vldmia %1, {" registers "}\n\tvstmia %0, {" registers "}" : : "r"(to), "r"(from) : MOVED, "memory")
+#define MOVE_ON(registers)                                                                                             \
+    __asm__ volatile("vldmia %1!, {" registers "}\n\tvstmia %0!, {" registers "}" : "+r"(to), "+r"(from) : : MOVED, "memory")
+    int32_t i;
+    switch (width) { /* without a loop: short rows are many */
+    case 1: MOVE("s0"); return;
+    case 2: MOVE("s0-s1"); return;
+    case 3: MOVE("s0-s2"); return;
+    case 4: MOVE("s0-s3"); return;
+    case 5: MOVE("s0-s4"); return;
+    case 6: MOVE("s0-s5"); return;
+    case 7: MOVE("s0-s6"); return;
+    case 8: MOVE("s0-s7"); return;
+    case 10: MOVE("s0-s9"); return;
+    case 12: MOVE("s0-s11"); return;
+    case 14: MOVE("s0-s13"); return;
+    case 16: MOVE("s0-s15"); return;
     default: break;
     }
-    to_step -= 4 * quads, from_step -= 4 * quads;
-    for (; rows > 1; rows--, from += from_step, to += to_step) {
-        for (i = quads / 4; i > 0; i--)
-            MOVE_ON("s15");
-        if (quads & 2)
-            MOVE_ON("s7");
-        if (quads & 1)
-            MOVE_ON("s3");
+    for (to_step -= width, from_step -= width; rows > 0; rows--, from += from_step, to += to_step) {
+        for (i = width / 16; i > 0; i--)
+            MOVE_ON("s0-s15");
+        if (width & 8)
+            MOVE_ON("s0-s7");
+        if (width & 4)
+            MOVE_ON("s0-s3");
+        if (width & 2)
+            MOVE_ON("s0-s1");
+        if (width & 1)
+            MOVE_ON("s0");
     }
-#undef MOVE_LINES
-#undef MOVED
 #undef MOVE_ON
 #undef MOVE
+#undef MOVED
+#elif defined(POETC_HELIUM)
+#define COPY_LINES(lines)                                                                                              \
+    __asm__ volatile("vctp.32 %[last]\n\tdls lr, %[n]\n1:\t" lines                                                    \
+                     "add %[to], %[to], %[next_to]\n\tadd %[from], %[from], %[next_from]\n\tle lr, 1b"                  \
+                     : [to] "+r"(to), [from] "+r"(from)                                                                \
+                     : [n] "r"(rows), [next_to] "r"(4 * to_step), [next_from] "r"(4 * from_step), [last] "r"(last)     \
+                     : "lr", "q0", "memory", "vpr")
+#define MOVE(at) "vldrw.u32 q0, [%[from], #" at "]\n\tvstrw.32 q0, [%[to], #" at "]\n\t"
+#define LAST(at) "vpstt\n\tvldrwt.u32 q0, [%[from], #" at "]\n\tvstrwt.32 q0, [%[to], #" at "]\n\t"
+    const int32_t quads = (width + 3) / 4, last = width - 4 * quads + 4;
+    int32_t i;
+    if (rows <= 0)
+        return;
+    switch (quads) { /* without a loop: short rows are many */
+    case 1: COPY_LINES(LAST("0")); return;
+    case 2: COPY_LINES(MOVE("0") LAST("16")); return;
+    case 3: COPY_LINES(MOVE("0") MOVE("16") LAST("32")); return;
+    case 4: COPY_LINES(MOVE("0") MOVE("16") MOVE("32") LAST("48")); return;
+    default: break;
+    }
+    for (to_step -= width, from_step -= width; rows > 0; rows--, from += from_step + last, to += to_step + last) {
+        for (i = quads; i > 1; i--)
+            POETC_COPY_FOUR(to, from);
+        vstrwq_p_f32(to, vldrwq_z_f32(from, vctp32q((uint32_t)last)), vctp32q((uint32_t)last));
+    }
+#undef LAST
+#undef MOVE
+#undef COPY_LINES
 #else
+    const int32_t quads = (width + 3) / 4;
+    int32_t i;
+    for (; width == 1 && rows > 1; rows--, from += from_step, to += to_step) /* four would spill over more than one row */
+        *to = *from;
     to_step -= 4 * quads, from_step -= 4 * quads;
     if (quads == 2) { /* without a loop: short rows are many */
         for (; rows > 1; rows--, from += from_step, to += to_step) {
@@ -104,11 +126,11 @@ static void copy_rows(float *to, int32_t to_step, const float *from, int32_t fro
         for (i = quads; i > 0; i--)
             POETC_COPY_FOUR(to, from);
     }
-#endif
     for (i = width; i >= 4; i -= 4)
         POETC_COPY_FOUR(to, from);
     for (; i > 0; i--)
         *to++ = *from++;
+#endif
 }
 
 /* The gaps after each of `rows` rows, `step` floats apart. */
@@ -135,6 +157,10 @@ static void pad_strip(const strip *s, const float *from, int32_t height, int32_t
         float *to = s->data;
         first = top > above ? top - above : 0;
         count = (last < height ? last : height) - first, lead = first - (top - above);
+        if (s->has_zeros && count > 0) {
+            copy_rows(to + (ptrdiff_t)lead * s->row + left, s->row, from + (ptrdiff_t)first * width, width, count, width);
+            return;
+        }
         if (count > 0) {
             clear(to, lead * s->row + left);
             to += (ptrdiff_t)lead * s->row + left;

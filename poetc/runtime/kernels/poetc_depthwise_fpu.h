@@ -368,46 +368,82 @@ static int correlate_fast(const filter *f, const float *from, int32_t rows, int3
     return 1;
 }
 
-/* The gradient of the input under a 3 x 3 filter and strides of two: of four columns of two rows of gy, what they give to eight
- * columns of two rows of gx. The first row (column) takes one tap, the second two. */
-POETC_INLINE void gather_tile(const float *g, ptrdiff_t row, const float *w, float bias, float *y0, float *y1)
+/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of `taps` taps, from the row of gy on that
+ * the first of them reads. Columns take one tap and two in turn, the first of them two if `twice`. Eight columns at a time, then
+ * two, then one. All constants but for sizes. */
+#define ADD_COLUMNS(w)                                                                                                 \
+    do {                                                                                                               \
+        if (twice) {                                                                                                   \
+            ADD_TO(s0, s2, s4, s6, v0, v1, v2, v3, (w)[2]);                                                            \
+            ADD_TO(s0, s2, s4, s6, v1, v2, v3, v4, (w)[0]);                                                            \
+            ADD_TO(s1, s3, s5, s7, v1, v2, v3, v4, (w)[1]);                                                            \
+        } else {                                                                                                       \
+            ADD_TO(s0, s2, s4, s6, v0, v1, v2, v3, (w)[1]);                                                            \
+            ADD_TO(s1, s3, s5, s7, v0, v1, v2, v3, (w)[2]);                                                            \
+            ADD_TO(s1, s3, s5, s7, v1, v2, v3, v4, (w)[0]);                                                            \
+        }                                                                                                              \
+    } while (0)
+#define ADD_TWICE(s, v, w) \
+    do {                                                                                                               \
+        POETC_MULTIPLY_ADD(s, (v)[0], (w)[2]);                                                                         \
+        POETC_MULTIPLY_ADD(s, (v)[1], (w)[0]);                                                                         \
+    } while (0)
+POETC_INLINE void gather_lines(const float *w, float bias, const float *g, ptrdiff_t row, const int taps, const int twice, float *y,
+                               int32_t width, int32_t rows)
 {
-    EIGHT_SUMS(s);
-    SIX(v);
-    (void)v5;
-    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = bias;
-    LOAD_SIX(v, g);
-    ADD_TO(s0, s2, s4, s6, v0, v1, v2, v3, w[4]);
-    ADD_TO(s1, s3, s5, s7, v0, v1, v2, v3, w[5]);
-    ADD_TO(s1, s3, s5, s7, v1, v2, v3, v4, w[3]);
-    STORE_EIGHT(y0, s);
-    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = bias;
-    ADD_TO(s0, s2, s4, s6, v0, v1, v2, v3, w[7]);
-    ADD_TO(s1, s3, s5, s7, v0, v1, v2, v3, w[8]);
-    ADD_TO(s1, s3, s5, s7, v1, v2, v3, v4, w[6]);
-    LOAD_SIX(v, g + row);
-    ADD_TO(s0, s2, s4, s6, v0, v1, v2, v3, w[1]);
-    ADD_TO(s1, s3, s5, s7, v0, v1, v2, v3, w[2]);
-    ADD_TO(s1, s3, s5, s7, v1, v2, v3, v4, w[0]);
-    STORE_EIGHT(y1, s);
-}
-
-/* `pairs` rows of `blocks` tiles. */
-POETC_APART void gather_tiles(const float *g, ptrdiff_t row, const float *weight, float bias, float *y, ptrdiff_t width, int32_t pairs,
-                              int32_t blocks)
-{
-    float w[9];
-    int32_t i;
-    POETC_UNROLL_9
-    for (i = 0; i < 9; i++)
-        w[i] = weight[i];
-    for (; pairs > 0; pairs--, g += row, y += 2 * width)
-    {
+    int32_t left;
+    for (; rows > 0; rows--, g += row, y += 2 * width) {
         const float *from = g;
         float *to = y;
-        for (i = blocks; i > 0; i--, from += 4, to += 8)
-            gather_tile(from, row, w, bias, to, to + width);
+        for (left = width; left >= 8; left -= 8, from += 4, to += 8) {
+            EIGHT_SUMS(s);
+            SIX(v);
+            (void)v5;
+            s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = bias;
+            LOAD_SIX(v, from);
+            ADD_COLUMNS(w);
+            if (taps == 2) {
+                LOAD_SIX(v, from + row);
+                ADD_COLUMNS(w + 3);
+            }
+            STORE_EIGHT(to, s);
+        }
+        for (; left > 0; left -= 2, from++, to += 2) {
+            float first = bias, second = bias;
+            int32_t i;
+            POETC_UNROLL_2
+            for (i = 0; i < taps; i++) {
+                const float *v = from + i * row, *u = w + 3 * i;
+                if (twice) {
+                    ADD_TWICE(first, v, u);
+                    POETC_MULTIPLY_ADD(second, v[1], u[1]);
+                } else {
+                    POETC_MULTIPLY_ADD(first, v[0], u[1]);
+                    ADD_TWICE(second, v, u);
+                }
+            }
+            to[0] = first;
+            if (left > 1)
+                to[1] = second;
+        }
     }
+}
+
+POETC_APART void gather_rows(const filter *f, const float *g, int taps, int twice, float *y, int32_t rows)
+{
+    float w[6];
+    int32_t i;
+    POETC_UNROLL_3
+    for (i = 0; i < 3; i++)
+        w[i] = f->weight[(taps == 2 ? 6 : 3) + i], w[3 + i] = f->weight[i];
+    if (taps == 1 && twice)
+        gather_lines(w, f->bias, g, f->s->row, 1, 1, y, f->width, rows);
+    else if (taps == 1)
+        gather_lines(w, f->bias, g, f->s->row, 1, 0, y, f->width, rows);
+    else if (twice)
+        gather_lines(w, f->bias, g, f->s->row, 2, 1, y, f->width, rows);
+    else
+        gather_lines(w, f->bias, g, f->s->row, 2, 0, y, f->width, rows);
 }
 
 /* Sums of three taps side by side over a strip that is one long row; of `lines` rows of the filter, `down` floats apart in x. */

@@ -108,33 +108,6 @@ static inline void slide_column(const slide *s, int32_t blocks)
 #undef ROW
 }
 
-/* The gradient of the input under a 3 x 3 filter and strides of two: of 4 `blocks` columns of two rows of gy (x), what they give to
- * twice as many of two rows of gx (y). The first row (column) takes one tap, the second two. */
-static inline void slide_apart(const slide *s, int32_t blocks)
-{
-    register const slide *at __asm__("r0") = s;
-    register int32_t count __asm__("lr") = blocks;
-    __asm__ volatile("push {r7}\n\t"
-                     "ldr r1, [r0, #52]\n\tvdup.32 q7, r1\n\t"
-                     "ldmia r0, {r0-r12}\n\t"
-                     "add r10, r9, r10\n\tadd r12, r11, r12\n\t"
-                     "1:\n\t"
-                     "vldrw.u32 q0, [r9], #4\n\tvmov q2, q7\n\tvldrw.u32 q1, [r9], #12\n\tvmov q3, q7\n\t"
-                     "vfma.f32 q2, q0, r4\n\tvfma.f32 q3, q0, r5\n\tvfma.f32 q3, q1, r3\n\t"
-                     "vst20.32 {q2, q3}, [r11]\n\tvst21.32 {q2, q3}, [r11]!\n\t"
-                     "vmov q4, q7\n\tvmov q5, q7\n\t"
-                     "vfma.f32 q4, q0, r7\n\tvfma.f32 q5, q0, r8\n\tvldrw.u32 q0, [r10], #4\n\t"
-                     "vfma.f32 q5, q1, r6\n\tvldrw.u32 q1, [r10], #12\n\t"
-                     "vfma.f32 q4, q0, r1\n\tvfma.f32 q5, q0, r2\n\tvfma.f32 q5, q1, r0\n\t"
-                     "vst20.32 {q4, q5}, [r12]\n\tvst21.32 {q4, q5}, [r12]!\n\t"
-                     "le lr, 1b\n\t"
-                     "pop {r7}"
-                     : "+r"(at), "+r"(count)
-                     :
-                     : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r9", "r10", "r11", "r12", "q0", "q1", "q2", "q3", "q4", "q5", "q7",
-                       "memory");
-}
-
 /* A tile of four rows and columns, of which `rows` and `width` are pixels. */
 static void slide_tile(slide *s, float *y, int32_t y_row, int32_t rows, int32_t width)
 {
@@ -260,17 +233,77 @@ static int correlate_fast(const filter *f, const float *from, int32_t rows, int3
     return 1;
 }
 
-/* `pairs` rows of `blocks` tiles. */
-POETC_APART void gather_tiles(const float *g, ptrdiff_t row, const float *weight, float bias, float *y, ptrdiff_t width, int32_t pairs,
-                              int32_t blocks)
+/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of `taps` taps, from the row of gy on that
+ * the first of them reads. Columns take one tap and two in turn, the first of them two if `twice`. Eight columns at a time. */
+POETC_INLINE void gather_lines(const filter *f, const float *g, const int taps, const int twice, float *y, int32_t rows)
 {
-    slide s;
-    int32_t i;
-    for (i = 0; i < 9; i++)
-        s.w[i] = weight[i];
-    s.x = g, s.x_step = 4 * (int32_t)row, s.y = y, s.y_step = 4 * (int32_t)width, s.bias = bias;
-    for (; pairs > 0; pairs--, s.x += row, s.y += 2 * width)
-        slide_apart(&s, blocks);
+    const float32x4_t start = vdupq_n_f32(f->bias);
+    const float *w = f->weight + (taps == 2 ? 6 : 3), *u = f->weight;
+    const int32_t row = f->s->row, blocks = f->width / 8, rest = f->width % 8;
+    const uint32x4_t apart = vmulq_n_u32(vidupq_n_u32(0, 1), 8);
+    for (; rows > 0; rows--, g += row, y += 2 * f->width) {
+        const float *from = g, *below = g + row;
+        float *to = y;
+#define LOADS(from) "vldrw.u32 q0, [" from "], #4\n\tvldrw.u32 q1, [" from "], #12\n\t"
+#define STARTS "vmov q2, %q[start]\n\tvmov q3, %q[start]\n\t"
+#define ONE_FIRST(a, b, c) "vfma.f32 q2, q0, " b "\n\tvfma.f32 q3, q0, " c "\n\tvfma.f32 q3, q1, " a "\n\t"
+#define TWO_FIRST(a, b, c) "vfma.f32 q2, q0, " c "\n\tvfma.f32 q3, q1, " b "\n\tvfma.f32 q2, q1, " a "\n\t"
+#define STORES "vst20.32 {q2, q3}, [%[to]]\n\tvst21.32 {q2, q3}, [%[to]]!\n\tle lr, 1b"
+#define LOOP_OF_ONE(columns)                                                                                           \
+    __asm__ volatile("dls lr, %[n]\n1:\t" LOADS("%[from]") STARTS columns("%[w0]", "%[w1]", "%[w2]") STORES              \
+                     : [from] "+r"(from), [to] "+r"(to)                                                                \
+                     : [n] "r"(blocks), [start] "w"(start), [w0] "r"(w[0]), [w1] "r"(w[1]), [w2] "r"(w[2])             \
+                     : "lr", "q0", "q1", "q2", "q3", "memory")
+#define LOOP_OF_TWO(columns)                                                                                           \
+    __asm__ volatile("dls lr, %[n]\n1:\t" LOADS("%[from]") STARTS columns("%[w0]", "%[w1]", "%[w2]")                     \
+                     LOADS("%[below]") columns("%[u0]", "%[u1]", "%[u2]") STORES                                       \
+                     : [from] "+r"(from), [below] "+r"(below), [to] "+r"(to)                                           \
+                     : [n] "r"(blocks), [start] "w"(start), [w0] "r"(w[0]), [w1] "r"(w[1]), [w2] "r"(w[2]),            \
+                       [u0] "r"(u[0]), [u1] "r"(u[1]), [u2] "r"(u[2])                                                  \
+                     : "lr", "q0", "q1", "q2", "q3", "memory")
+        if (blocks > 0) {
+            if (taps == 1 && twice)
+                LOOP_OF_ONE(TWO_FIRST);
+            else if (taps == 1)
+                LOOP_OF_ONE(ONE_FIRST);
+            else if (twice)
+                LOOP_OF_TWO(TWO_FIRST);
+            else
+                LOOP_OF_TWO(ONE_FIRST);
+        }
+        if (rest > 0) {
+            const mve_pred16_t first = vctp32q((uint32_t)(rest + 1) / 2), second = vctp32q((uint32_t)rest / 2);
+            float32x4_t a = vld1q_f32(from), b = vld1q_f32(from + 1);
+            float32x4_t one = vfmaq_n_f32(start, twice ? b : a, w[1]);
+            float32x4_t two = vfmaq_n_f32(vfmaq_n_f32(start, a, w[2]), b, w[0]);
+            if (taps == 2) {
+                a = vld1q_f32(below), b = vld1q_f32(below + 1);
+                one = vfmaq_n_f32(one, twice ? b : a, u[1]);
+                two = vfmaq_n_f32(vfmaq_n_f32(two, a, u[2]), b, u[0]);
+            }
+            vstrwq_scatter_offset_p_f32(to, apart, twice ? two : one, first);
+            vstrwq_scatter_offset_p_f32(to + 1, apart, twice ? one : two, second);
+        }
+#undef LOOP_OF_TWO
+#undef LOOP_OF_ONE
+#undef STORES
+#undef TWO_FIRST
+#undef ONE_FIRST
+#undef STARTS
+#undef LOADS
+    }
+}
+
+POETC_APART void gather_rows(const filter *f, const float *g, int taps, int twice, float *y, int32_t rows)
+{
+    if (taps == 1 && twice)
+        gather_lines(f, g, 1, 1, y, rows);
+    else if (taps == 1)
+        gather_lines(f, g, 1, 0, y, rows);
+    else if (twice)
+        gather_lines(f, g, 2, 1, y, rows);
+    else
+        gather_lines(f, g, 2, 0, y, rows);
 }
 
 /* Sums of three taps side by side over a strip that is one long row; of `lines` rows of the filter, `down` floats apart in x. */

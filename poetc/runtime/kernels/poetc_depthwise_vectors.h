@@ -83,34 +83,50 @@ static int correlate_fast(const filter *f, float *from, int32_t rows, int32_t st
     return 1;
 }
 
-/* The gradient of the input under a 3 x 3 filter and strides of two: of four columns of two rows of gy, what they give to eight
- * columns of two rows of gx. The first row (column) takes one tap, the second two. */
-POETC_INLINE void gather_tile(const float *g, ptrdiff_t row, const float *w, float bias, float *y0, float *y1)
+/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of `taps` taps, from the row of gy on that
+ * the first of them reads. Columns take one tap and two in turn, the first of them two if `twice`. Eight columns at a time. */
+POETC_INLINE void gather_lines(const filter *f, const float *g, const int taps, const int twice, float *y, int32_t rows)
 {
-    const poetc_f4 a = poetc_f4_load(g), b = poetc_f4_load(g + 1), c = poetc_f4_load(g + row), d = poetc_f4_load(g + row + 1);
-    const poetc_f4 start = poetc_f4_set(bias, bias, bias, bias);
-    poetc_f4 s = poetc_f4_add_scaled(start, a, w[4]), t = poetc_f4_add_scaled(start, a, w[5]);
-    poetc_f4 u = poetc_f4_add_scaled(start, a, w[7]), v = poetc_f4_add_scaled(start, a, w[8]);
-    t = poetc_f4_add_scaled(t, b, w[3]), v = poetc_f4_add_scaled(v, b, w[6]);
-    u = poetc_f4_add_scaled(u, c, w[1]), v = poetc_f4_add_scaled(v, c, w[2]);
-    v = poetc_f4_add_scaled(v, d, w[0]);
-    poetc_f4_interleave(&s, &t), poetc_f4_interleave(&u, &v);
-    poetc_f4_store(y0, s), poetc_f4_store(y0 + 4, t);
-    poetc_f4_store(y1, u), poetc_f4_store(y1 + 4, v);
+    const poetc_f4 start = poetc_f4_set(f->bias, f->bias, f->bias, f->bias);
+    const float *w = f->weight + (taps == 2 ? 6 : 3), *u = f->weight;
+    const ptrdiff_t row = f->s->row;
+    int32_t left, i;
+    for (; rows > 0; rows--, g += row, y += 2 * f->width) {
+        const float *from = g;
+        float *to = y;
+        for (left = f->width; left > 0; left -= 8, from += 4, to += 8) {
+            poetc_f4 a = poetc_f4_load(from), b = poetc_f4_load(from + 1);
+            poetc_f4 one = poetc_f4_add_scaled(start, twice ? b : a, w[1]);
+            poetc_f4 two = poetc_f4_add_scaled(poetc_f4_add_scaled(start, a, w[2]), b, w[0]);
+            float rest[8];
+            if (taps == 2) {
+                a = poetc_f4_load(from + row), b = poetc_f4_load(from + row + 1);
+                one = poetc_f4_add_scaled(one, twice ? b : a, u[1]);
+                two = poetc_f4_add_scaled(poetc_f4_add_scaled(two, a, u[2]), b, u[0]);
+            }
+            a = twice ? two : one, b = twice ? one : two;
+            poetc_f4_interleave(&a, &b);
+            if (left >= 8) {
+                poetc_f4_store(to, a), poetc_f4_store(to + 4, b);
+                continue;
+            }
+            poetc_f4_store(rest, a), poetc_f4_store(rest + 4, b);
+            for (i = 0; i < left; i++)
+                to[i] = rest[i];
+        }
+    }
 }
 
-/* `pairs` rows of `blocks` tiles. */
-POETC_APART void gather_tiles(const float *g, ptrdiff_t row, const float *weight, float bias, float *y, ptrdiff_t width, int32_t pairs,
-                              int32_t blocks)
+POETC_APART void gather_rows(const filter *f, const float *g, int taps, int twice, float *y, int32_t rows)
 {
-    float w[9];
-    int32_t i;
-    POETC_UNROLL_9
-    for (i = 0; i < 9; i++)
-        w[i] = weight[i];
-    for (; pairs > 0; pairs--, g += row, y += 2 * width)
-        for (i = 0; i < blocks; i++)
-            gather_tile(g + 4 * i, row, w, bias, y + 8 * i, y + 8 * i + width);
+    if (taps == 1 && twice)
+        gather_lines(f, g, 1, 1, y, rows);
+    else if (taps == 1)
+        gather_lines(f, g, 1, 0, y, rows);
+    else if (twice)
+        gather_lines(f, g, 2, 1, y, rows);
+    else
+        gather_lines(f, g, 2, 0, y, rows);
 }
 
 #endif

@@ -68,6 +68,21 @@
         return POETC_OK;                                                                                               \
     }
 
+/* Of scalars in Cortex-M's FPU, which loads and stores four at once: what is only chosen takes little more than that. */
+#if POETC_FPU_M
+#define POETC_FOURS(...)                                                                                               \
+    {                                                                                                                  \
+        int32_t fours = (count - i) / 4;                                                                               \
+        float *to = output + i;                                                                                        \
+        __VA_ARGS__                                                                                                    \
+        i = count - (count - i) % 4;                                                                                   \
+    }
+#else
+#define POETC_FOURS(...)
+#endif
+#define POETC_FOURS_FOR_POETC_CHOICE(...) POETC_FOURS(__VA_ARGS__)
+#define POETC_FOURS_FOR_POETC_WIDE(...)
+
 /* The same with whole vectors: `wide` is the expression in vectors, `vectors` where there are any: POETC_WIDE for elementary
  * functions, POETC_CHOICE where a lane is only chosen, which Helium can too. */
 #if POETC_LANES > 1
@@ -99,6 +114,19 @@
             const poetc_vector x = poetc_vector_load(input + i);                                                       \
             result = (wide);                                                                                           \
         })                                                                                                             \
+        POETC_FOURS_FOR_##vectors({                                                                                    \
+            const float *from = input + i;                                                                             \
+            for (; fours > 0; fours--) {                                                                               \
+                POETC_QUAD_A(v);                                                                                       \
+                float x;                                                                                               \
+                POETC_LOAD_QUAD(v, from);                                                                              \
+                x = v0, v0 = (expression);                                                                             \
+                x = v1, v1 = (expression);                                                                             \
+                x = v2, v2 = (expression);                                                                             \
+                x = v3, v3 = (expression);                                                                             \
+                POETC_STORE_QUAD(to, v);                                                                               \
+            }                                                                                                          \
+        })                                                                                                             \
         POETC_SINGLES({                                                                                                \
             const float x = input[at];                                                                                 \
             result = (expression);                                                                                     \
@@ -118,6 +146,21 @@
         vectors({                                                                                                      \
             const poetc_vector s = poetc_vector_load(saved + i), g = poetc_vector_load(gradient + i);                  \
             result = (wide);                                                                                           \
+        })                                                                                                             \
+        POETC_FOURS_FOR_##vectors({                                                                                    \
+            const float *from = gradient + i, *of = saved + i;                                                         \
+            for (; fours > 0; fours--) {                                                                               \
+                POETC_QUAD_A(v);                                                                                       \
+                POETC_QUAD_B(u);                                                                                       \
+                float s, g;                                                                                            \
+                POETC_LOAD_QUAD(v, from);                                                                              \
+                POETC_LOAD_QUAD(u, of);                                                                                \
+                s = u0, g = v0, v0 = (expression);                                                                     \
+                s = u1, g = v1, v1 = (expression);                                                                     \
+                s = u2, g = v2, v2 = (expression);                                                                     \
+                s = u3, g = v3, v3 = (expression);                                                                     \
+                POETC_STORE_QUAD(to, v);                                                                               \
+            }                                                                                                          \
         })                                                                                                             \
         POETC_SINGLES({                                                                                                \
             const float s = saved[at], g = gradient[at];                                                               \

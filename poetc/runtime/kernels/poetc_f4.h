@@ -63,7 +63,13 @@ static inline poetc_f4 poetc_f4_set(float a, float b, float c, float d)
 
 static inline poetc_f4 poetc_f4_load(const float *p)
 {
+#if POETC_FPU_M
+    POETC_QUAD_A(v);
+    POETC_LOAD_QUAD(v, p);
+    return poetc_f4_set(v0, v1, v2, v3);
+#else
     return poetc_f4_set(p[0], p[1], p[2], p[3]);
+#endif
 }
 
 static inline void poetc_f4_store(float *p, poetc_f4 v)
@@ -185,11 +191,52 @@ static inline float poetc_sum_lanes(const float *lanes)
     return poetc_f4_total(sum);
 }
 
+#if POETC_FPU_M
+/* To each lane one of 16 floats, `times` times. */
+static inline void poetc_add_lanes(float *lanes, const float **x, int32_t times)
+{
+#define ADD(s, v) "vadd.f32 " s ", " s ", " v "\n\t"
+    __asm__ volatile("vldmia %[lanes], {s0-s15}\n"
+                     "1:\tvldmia %[x]!, {s16-s31}\n\t"
+                     "subs %[times], #1\n\t"
+                     ADD("s0", "s16") ADD("s1", "s17") ADD("s2", "s18") ADD("s3", "s19")
+                     ADD("s4", "s20") ADD("s5", "s21") ADD("s6", "s22") ADD("s7", "s23")
+                     ADD("s8", "s24") ADD("s9", "s25") ADD("s10", "s26") ADD("s11", "s27")
+                     ADD("s12", "s28") ADD("s13", "s29") ADD("s14", "s30") ADD("s15", "s31")
+                     "bne 1b\n\t"
+                     "vstmia %[lanes], {s0-s15}"
+                     : [x] "+l"(*x), [times] "+l"(times)
+                     : [lanes] "l"(lanes)
+                     : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13",
+                       "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27", "s28",
+                       "s29", "s30", "s31");
+#undef ADD
+}
+#endif
+
 /* x[0] + ... + x[count - 1] */
 static inline float poetc_row_sum(const float *x, int32_t count)
 {
     float total;
+#if POETC_FPU_M /* all lanes in registers */
+    poetc_compensated sum_of_blocks = {0.0f, 0.0f};
+    while (count > 0) {
+        const int32_t most = POETC_SUM_LANES * POETC_SUM_BLOCK, block = count > most ? most : count;
+        int32_t left = block / POETC_SUM_LANES, lane;
+        float lanes[POETC_SUM_LANES];
+        for (lane = 0; lane < POETC_SUM_LANES; lane++)
+            lanes[lane] = 0.0f;
+        if (left > 0)
+            poetc_add_lanes(lanes, &x, left);
+        for (lane = 0; lane < block % POETC_SUM_LANES; lane++)
+            lanes[lane] += *x++;
+        poetc_compensated_add(&sum_of_blocks, poetc_sum_lanes(lanes));
+        count -= block;
+    }
+    total = sum_of_blocks.total;
+#else
     POETC_LANE_SUM(total, count, x[at], poetc_vector_load(x + at));
+#endif
     return total;
 }
 
