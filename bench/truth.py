@@ -81,7 +81,7 @@ def plan(path: Path, setting: str, device: str, time_limit_s: float) -> tuple[An
 def run(path: Path, setting: str, on: str, device: str, time_limit_s: float, objects: Path | None) -> dict[str, Any]:
     """One row."""
     from poetc import benchmark, codegen
-    from poetc.codegen.program import Call
+    from poetc.codegen.program import Call, Move, PageIn, PageOut
     from poetc.running import predicted_ns
 
     problem, program, step, keep_all_bytes = plan(path, setting, device, time_limit_s)
@@ -106,6 +106,9 @@ def run(path: Path, setting: str, on: str, device: str, time_limit_s: float, obj
             if isinstance(instruction, Call):
                 op = costs[instruction.operator]
                 kind, expected = op.kind, op.time_ns
+            elif isinstance(instruction, Move):
+                tensor = next(t for t in problem.tensors if t.name == instruction.operand.tensor)
+                kind, expected = "Move", tensor.move_ns or 0
             else:
                 page = next(t for t in problem.tensors if t.name == program.pages[instruction.page].tensor)
                 kind = type(instruction).__name__
@@ -117,7 +120,7 @@ def run(path: Path, setting: str, on: str, device: str, time_limit_s: float, obj
     return {
         "operators": sum(isinstance(i, Call) for i in program.instructions),
         "percent": round(100 * program.arena_bytes / keep_all_bytes),
-        "pages": sum(not isinstance(i, Call) for i in program.instructions),
+        "pages": sum(isinstance(i, PageIn | PageOut) for i in program.instructions),
         "predicted": predicted,
         "measured": measured,
         "error": round(predicted / measured - 1, 4),

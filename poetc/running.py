@@ -12,7 +12,7 @@ import numpy as np
 from poetc import artifact, codegen, outputs
 from poetc.artifact import Artifact
 from poetc.codegen import BOARDS
-from poetc.codegen.program import TRAILER_BYTES, Call, PageIn, PageOut, Program
+from poetc.codegen.program import TRAILER_BYTES, Call, Move, PageIn, PageOut, Program
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import scratch_directory
 from poetc.graph import Array, Value
@@ -116,16 +116,18 @@ def _predicted_instructions(solved: Artifact, program: Program, request: RunRequ
 def predicted_ns(problem: Problem, program: Program) -> int:
     """What the problem says of one step of the program lowered from it: its operators and transfers, one by one."""
     costs = {op.name: op.time_ns for op in problem.operators}
-    pages = {t.name: t for t in problem.tensors}
+    tensors = {t.name: t for t in problem.tensors}
     total = 0
     for instruction in program.instructions:
         match instruction:
             case Call():
                 total += costs[instruction.operator]
             case PageOut():
-                total += pages[program.pages[instruction.page].tensor].page_out_ns
+                total += tensors[program.pages[instruction.page].tensor].page_out_ns
             case PageIn():
-                total += pages[program.pages[instruction.page].tensor].page_in_ns
+                total += tensors[program.pages[instruction.page].tensor].page_in_ns
+            case Move():
+                total += tensors[instruction.operand.tensor].move_ns or 0
     return total
 
 

@@ -40,7 +40,7 @@ OnResult = Callable[[int, int, dict[str, Any]], None]  # done, of, the result
 KEPT = (
     *("status", "energy_pj", "energy_bound_pj", "compute_once_pj", "gap", "overhead_gap", "time_ns", "budget_bytes"),
     *("peak_bytes", "arena_bytes", "ram_bytes", "keep_all_peak_bytes", "min_budget_bytes"),
-    *("store_written_bytes", "store_life_steps", "recomputes", "page_outs", "page_ins", "operators"),
+    *("store_written_bytes", "store_life_steps", "recomputes", "page_outs", "page_ins", "moves", "operators"),
     *("schedule_class", "solve_seconds"),
 )
 KEY = b'{"key": '  # how a line begins

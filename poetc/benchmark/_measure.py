@@ -30,6 +30,7 @@ from poetc.scheduling import Action, Compute, PageIn, PageOut, complete, keep_al
 from poetc.training import TrainingOptions
 
 PAGE_CLASSES = ("PageOut", "PageIn")
+MOVE_CLASS = "Move"
 CODE_BYTES = 128 << 10  # of a board's flash, for kernels and tables
 BOARD_BYTES = 1 << 20  # of the tensors of a network, where there is room: few networks are built soon
 PAGED = 3  # every so manieth network of a board is run with paging
@@ -221,6 +222,11 @@ def rows_of(
                 operator.source,
             )
             row = Measurement(name, operator.name, f.cost_class, simd, first, second, f.loops, time_ns)
+        elif isinstance(instruction, flat.Move):
+            tensor, part = instruction.operand.tensor, ""
+            size = instruction.operand.type.size_bytes
+            loops = {"Move.call": 1, "Move.unit": -(-size // flat.ALIGNMENT_BYTES)}
+            row = Measurement(name, tensor, MOVE_CLASS, simd, first, second, loops, time_ns)
         else:
             kind = "PageOut" if isinstance(instruction, flat.PageOut) else "PageIn"
             page, part = program.pages[instruction.page], ""

@@ -9,7 +9,7 @@ from typing import Any
 
 from poetc import outputs
 from poetc.artifact import Artifact
-from poetc.benchmark._measure import BENCH_CFLAGS, PAGE_CLASSES, host_profile, rows_of
+from poetc.benchmark._measure import BENCH_CFLAGS, MOVE_CLASS, PAGE_CLASSES, host_profile, rows_of
 from poetc.codegen import time_program
 from poetc.codegen.program import Program
 from poetc.graph import TrainingGraph
@@ -73,10 +73,12 @@ def compare_times(
     """
     times = time_program(program, step.values, repeats=repeats, cflags=cflags, objects=objects)
     costs = {op.name: op.time_ns for op in problem.operators}
-    pages = {t.name: {"PageOut": t.page_out_ns, "PageIn": t.page_in_ns} for t in problem.tensors}
+    pages = {
+        t.name: {"PageOut": t.page_out_ns, "PageIn": t.page_in_ns, MOVE_CLASS: t.move_ns or 0} for t in problem.tensors
+    }
     operators: list[OperatorTime] = []
     for row in rows_of(program.name, step, program, times.instruction_ns, host_profile(cflags)):
-        page = row.cost_class in PAGE_CLASSES
+        page = row.cost_class in (*PAGE_CLASSES, MOVE_CLASS)
         predicted = pages[row.operator][row.cost_class] if page else costs[row.operator]
         operators.append(OperatorTime(row.operator, row.cost_class, predicted, row.time_ns))
     groups: dict[str, list[OperatorTime]] = defaultdict(list)

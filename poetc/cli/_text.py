@@ -64,12 +64,20 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("waiting for the store", duration(summary["stall_ns"] or None)),
             ("time", duration(summary["time_ns"]) + (f"  (deadline {duration(limit)})" if limit is not None else "")),
             ("schedule", f"{summary['operators']} operators; {moves}"),
+            ("moved within RAM", _moved(summary)),
             ("micro-batches", str(summary["micro_batches"]) if summary["micro_batches"] != 1 else ""),
             ("written a step", _written(summary)),
             ("flash", _flash(summary)),
             ("written to", str(summary["out"] or "")),
         )
     )
+
+
+def _moved(summary: Mapping[str, Any]) -> str:
+    if not summary["moves"]:
+        return ""
+    costs = f"{energy(summary['move_pj'])} and {duration(summary['move_ns'])} of the totals"
+    return f"{summary['moves']} times, {size(summary['moved_bytes'])}, {costs}"
 
 
 def _flash(summary: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from poetc.codegen.program import (
     ALIGNMENT_BYTES,
     TRAILER_BYTES,
     Call,
+    Move,
     Operand,
     PageIn,
     PageOut,
@@ -38,6 +39,8 @@ def operands(program: Program) -> Iterator[Operand]:
                 yield instruction.workspace
         else:
             yield instruction.operand
+            if isinstance(instruction, Move):
+                yield instruction.source
     for binding in (*program.inputs, *program.outputs, *program.state, *program.constants):
         yield binding.operand
     if program.target is not None:
@@ -77,6 +80,14 @@ def check_program(program: Program) -> None:
                 if held.get(page) != operand.tensor:
                     found = held.get(page, "nothing")
                     raise ProgramError(f"{where}: page {page} holds {found} of {source.name}, not {operand.tensor}")
+                contents.write(operand)
+            case Move(operand=operand, source=moved):
+                if (operand.type, operand.tensor) != (moved.type, moved.tensor):
+                    raise ProgramError(f"{where}: {moved.tensor} would be moved to where {operand.tensor} is")
+                if {operand.space, moved.space} != {Space.ARENA}:
+                    raise ProgramError(f"{where}: moves {operand.tensor} out of RAM")
+                contents.read(moved, where)
+                contents.clear(moved)
                 contents.write(operand)
     for binding in program.outputs:
         contents.read(binding.operand, f"output {binding.name}")

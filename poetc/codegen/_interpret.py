@@ -12,7 +12,7 @@ import numpy as np
 
 from poetc.codegen._check import ProgramError, check_program
 from poetc.codegen._image import constants_image, initial_pages, state_image
-from poetc.codegen.program import Binding, Call, Operand, PageIn, PageOut, PageSource, Program, Space
+from poetc.codegen.program import Binding, Call, Move, Operand, PageIn, PageOut, PageSource, Program, Space
 from poetc.errors import UsageError
 from poetc.graph import Array, Value
 from poetc.ops import Bound, Use, sample, spec
@@ -85,6 +85,8 @@ class Interpreter:
                         self._page_out(instruction)
                     case PageIn():
                         self._page_in(instruction)
+                    case Move():
+                        self._move(instruction)
         self.run_count += self.program.updates_state
         return float(self._read(self.program.outputs[0].operand).reshape(-1)[0])
 
@@ -162,6 +164,12 @@ class Interpreter:
         self._touch(operand.offset_bytes + operand.type.size_bytes)
         self._use_buffer()
         self.page_ins += 1
+
+    def _move(self, instruction: Move) -> None:
+        data = self._bytes(instruction.source).copy()
+        self._bytes(instruction.source)[...] = POISON
+        self._bytes(instruction.operand)[...] = data
+        self._touch(instruction.operand.offset_bytes + instruction.operand.type.size_bytes)
 
     def _use_buffer(self) -> None:
         offset, size = self.program.page_buffer_offset, self.program.block_bytes

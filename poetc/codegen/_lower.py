@@ -14,6 +14,7 @@ from poetc.codegen.program import (
     Binding,
     Call,
     Instruction,
+    Move,
     Operand,
     Page,
     PageIn,
@@ -27,6 +28,7 @@ from poetc.codegen.program import (
 from poetc.graph import DType, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import bind, spec, view_roots
 from poetc.scheduling import Allocation, Compute, Free, MemoryPlan, Problem, Schedule
+from poetc.scheduling import Move as MoveStep
 from poetc.scheduling import PageIn as PageInStep
 from poetc.scheduling import PageOut as PageOutStep
 
@@ -191,6 +193,11 @@ class _Lowering:
                         # The last run's slot holds the first version even after the new one is written.
                         source = PageSource.LAST_RUN if home.slots == 2 else PageSource.IMAGE
                     yield PageIn(self._operand(tensor, step, written=True), page, source)
+                case MoveStep(tensor=index):
+                    tensor = self.problem.tensors[index].name
+                    source_place, place = self._operand(tensor, step - 1), self._operand(tensor, step, written=True)
+                    if source_place != place:  # else it is there already
+                        yield Move(place, source_place)
                 case Free():
                     pass
 
@@ -392,7 +399,7 @@ def _written(instruction: Instruction) -> list[Operand]:
     match instruction:
         case Call(outputs=outputs, workspace=workspace):
             return [*outputs, *([workspace] if workspace else [])]
-        case PageIn(operand=operand):
+        case PageIn(operand=operand) | Move(operand=operand):
             return [operand]
         case PageOut():
             return []

@@ -13,6 +13,7 @@ from poetc.codegen.program import (
     Binding,
     Call,
     Instruction,
+    Move,
     Operand,
     PageIn,
     PageOut,
@@ -218,6 +219,8 @@ def _operands(instruction: Instruction) -> list[Operand]:
     if isinstance(instruction, Call):
         workspace = [instruction.workspace] if instruction.workspace else []
         return [*instruction.inputs, *instruction.outputs, *workspace]
+    if isinstance(instruction, Move):
+        return [instruction.operand, instruction.source]
     return [instruction.operand]
 
 
@@ -271,6 +274,8 @@ def _steps(program: Program, pools: _Pools) -> list[str]:
             case PageIn(page=page, source=page_source):
                 opcode, what = "POETC_PAGE_IN", instruction.operand.tensor
                 int_row = [str(page), f"POETC_PAGE_{page_source.name}"]
+            case Move(operand=operand):
+                opcode, what, int_row = "POETC_MOVE", operand.tensor, [str(operand.type.size_bytes)]
         parts = [
             kernel,
             row(pools.refs, "refs", [_reference(o) for o in _operands(instruction)]),

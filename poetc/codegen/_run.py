@@ -22,7 +22,7 @@ from poetc.codegen._interpret import all_inputs, fit_input
 from poetc.codegen._lower import store_blocks
 from poetc.codegen._stack import stack_bound
 from poetc.codegen._toolchain import Elf, build_counter, command, compiler_prefix, read_elf, require
-from poetc.codegen.program import Call, Page, PageIn, PageOut, PageSource, Program
+from poetc.codegen.program import Call, Move, Page, PageIn, PageOut, PageSource, Program
 from poetc.errors import CheckFailed
 from poetc.graph import Array, Value
 
@@ -381,6 +381,8 @@ def _counts(program: Program, marks: Sequence[int]) -> tuple[Count, ...]:
                     key = (instruction.operand.tensor, "page out")
                 case PageIn():
                     key = (instruction.operand.tensor, "page in")
+                case Move():
+                    key = (instruction.operand.tensor, "move")
             total = totals.setdefault(key, [0, 0])
             total[0] += 1
             total[1] += marks[start + i + 1] - marks[start + i]

@@ -62,7 +62,15 @@ class PageIn:
     source: PageSource = PageSource.THIS_RUN
 
 
-Instruction = Call | PageOut | PageIn
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Copy a tensor from `source` to `operand`; the two may overlap."""
+
+    operand: Operand
+    source: Operand
+
+
+Instruction = Call | PageOut | PageIn | Move
 
 
 @dataclass(frozen=True, slots=True)

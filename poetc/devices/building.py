@@ -193,8 +193,17 @@ def _tensor(name: str, storages: _Storages, costs: CostModel, store: Store | Non
     initial: Place = "" if name in storages.made else home
     final: Place = home if name in storages.final else ""
     size_bytes = storages.size_bytes(name)
+    moved = costs.move(size_bytes)
     if store is None:
-        return TensorSpec(name=name, size_bytes=size_bytes, initial=initial, final=final, pageable=False)
+        return TensorSpec(
+            name=name,
+            size_bytes=size_bytes,
+            initial=initial,
+            final=final,
+            pageable=False,
+            move_ns=moved.time_ns,
+            move_pj=moved.energy_pj,
+        )
     written, read = (costs.page(store, size_bytes, write=w) for w in (True, False))
     return TensorSpec(
         name=name,
@@ -206,4 +215,6 @@ def _tensor(name: str, storages: _Storages, costs: CostModel, store: Store | Non
         page_in_ns=read.time_ns,
         page_in_pj=read.energy_pj,
         store_bytes=page_bytes(size_bytes, int(store.block_bytes.value)),
+        move_ns=moved.time_ns,
+        move_pj=moved.energy_pj,
     )

@@ -1,4 +1,4 @@
-"""What an operator and a page transfer cost on a device: integers in nanoseconds and picojoules."""
+"""What an operator, a page transfer and a move within RAM cost on a device: integers in nanoseconds and picojoules."""
 
 from __future__ import annotations
 
@@ -79,6 +79,12 @@ class CostModel:
         time_ns = round(time)
         dynamic = f.macs * self._pj_per_mac + f.flops * self._pj_per_flop + f.bytes_moved * self._pj_per_byte
         return Cost(time_ns, round(time_ns * self._active_pj_per_ns + dynamic))
+
+    def move(self, size_bytes: int) -> Cost:
+        """Of moving so many bytes within RAM: read once, written once."""
+        moved = 2 * size_bytes
+        time_ns = round(self._overhead_ns + moved * self._ns_per_byte)
+        return Cost(time_ns, round(time_ns * self._active_pj_per_ns + moved * self._pj_per_byte))
 
     def page(self, store: Store, size_bytes: int, *, write: bool) -> Cost:
         """Of moving a tensor of `size_bytes` and its trailer, in whole blocks, while the processor waits for it."""

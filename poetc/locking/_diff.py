@@ -11,7 +11,7 @@ from typing import Any
 from poetc import artifact
 from poetc.artifact import Artifact
 from poetc.devices import format_bytes, format_ns, format_pj
-from poetc.scheduling import Compute, PageIn, PageOut, Problem, verify
+from poetc.scheduling import Compute, Move, PageIn, PageOut, Problem, verify
 from poetc.scheduling.schedule import Schedule
 
 NAMES = 6  # shown in a sentence
@@ -40,7 +40,7 @@ def diff(before: Path, after: Path) -> Difference:
 def diff_artifacts(a: Artifact, b: Artifact) -> Difference:
     problem = [*_problem_changes(a.problem, b.problem)]
     totals = _totals(a, b)
-    actions = {kind: _counted(a, b, kind) for kind in ("recomputed", "paged out", "paged in")}
+    actions = {kind: _counted(a, b, kind) for kind in ("recomputed", "paged out", "paged in", "moved within RAM")}
     sentences = [*problem, *_total_words(totals), *_action_words(actions), *_proof_words(a.schedule, b.schedule)]
     if not sentences:
         first = _first_difference(a, b)
@@ -145,8 +145,9 @@ def _counts(solved: Artifact, kind: str) -> Counter[str]:
     if kind == "recomputed":
         runs = Counter(problem.operators[s.operator].name for s in schedule.steps if isinstance(s, Compute))
         return Counter({name: n - 1 for name, n in runs.items() if n > 1})
-    wanted = PageOut if kind == "paged out" else PageIn
-    return Counter(problem.tensors[s.tensor].name for s in schedule.steps if isinstance(s, wanted))
+    wanted = {"paged out": PageOut, "paged in": PageIn, "moved within RAM": Move}[kind]
+    moved = (s for s in schedule.steps if isinstance(s, PageOut | PageIn | Move) and isinstance(s, wanted))
+    return Counter(problem.tensors[s.tensor].name for s in moved)
 
 
 def _counted(a: Artifact, b: Artifact, kind: str) -> dict[str, tuple[int, int]]:

@@ -67,6 +67,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     recomputes: int
     page_outs: int
     page_ins: int
+    moves: int = 0
 
     @property
     def gap(self) -> float:

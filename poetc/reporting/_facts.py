@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from poetc.reporting._solved import Solved
 from poetc.scheduling.problem import Problem
-from poetc.scheduling.schedule import Compute, Free, PageIn, PageOut, Schedule
+from poetc.scheduling.schedule import Compute, Free, Move, PageIn, PageOut, Schedule
 
 
 class Category(enum.StrEnum):
@@ -61,13 +61,22 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class Relocated:
+    tensor: int
+    times: int
+    energy_pj: int
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     categories: tuple[Category, ...]  # of each tensor
     memory: tuple[tuple[int, ...], ...]  # of each step: bytes by category, in the order of Category
     stays: tuple[Stay, ...]
     store_spans: tuple[tuple[int, int, int], ...]  # (tensor, page-out step, last page-in step + 1)
     redone: tuple[Redone, ...]  # the most energy first
-    moved: tuple[Moved, ...]  # the most energy first
+    moved: tuple[Moved, ...]  # to the store and back; the most energy first
+    relocated: tuple[Relocated, ...]  # within RAM; the most energy first
     backward_step: int | None  # the first step of the backward pass
 
 
@@ -104,6 +113,10 @@ def gather(solved: Solved) -> Facts:
         t = problem.tensors[i]
         energy_pj = outs[i] * t.page_out_pj + ins[i] * t.page_in_pj
         moved.append(Moved(i, outs[i], ins[i], energy_pj, outs[i] * t.page_out_ns + ins[i] * t.page_in_ns))
+    times = Counter(s.tensor for s in schedule.steps if isinstance(s, Move))
+    relocated = [
+        Relocated(i, n, n * problem.tensors[i].move_pj, n * (problem.tensors[i].move_ns or 0)) for i, n in times.items()
+    ]
     backward = (
         step
         for step, s in enumerate(schedule.steps)
@@ -116,6 +129,7 @@ def gather(solved: Solved) -> Facts:
         store_spans=tuple(spans),
         redone=tuple(sorted(redone, key=lambda r: (-r.extra_pj, r.operator))),
         moved=tuple(sorted(moved, key=lambda m: (-m.energy_pj, m.tensor))),
+        relocated=tuple(sorted(relocated, key=lambda r: (-r.energy_pj, r.tensor))),
         backward_step=next(backward, None),
     )
 
@@ -148,7 +162,7 @@ def _memory(problem: Problem, schedule: Schedule, categories: Sequence[Category]
             case PageIn(t):
                 size[t] = problem.tensors[t].size_bytes
                 now[slots[t]] += size[t]
-            case Free() | PageOut():
+            case Free() | PageOut() | Move():
                 pass
         memory.append(tuple(now))
         now[order[Category.WORKSPACE]] = 0

@@ -50,6 +50,12 @@ def overhead(solved: Solved) -> str:
     return " and ".join(parts) + " than computing everything once" if parts else ""
 
 
+def moved(solved: Solved) -> str:
+    """What moves within RAM take, all together."""
+    trace = solved.trace
+    return f"{format_bytes(trace.moved_bytes)}, {format_pj(trace.move_pj)}, {format_ns(trace.move_ns)}"
+
+
 def wear(solved: Solved) -> str:
     """What limits the writing to the store, and what it leads to; empty if neither is known."""
     limit = solved.problem.write_limit_bytes

@@ -145,6 +145,20 @@ def _changes(solved: Solved, facts: Facts) -> str:
         ]
         heading = f"Paged: {len(facts.moved)} tensors"
         parts.append(_table(heading, ("tensor", "size", "out / in", "energy", "time"), rows, more=len(facts.moved)))
+    if facts.relocated:
+        rows = [
+            (
+                problem.tensors[r.tensor].name,
+                (format_bytes(problem.tensors[r.tensor].size_bytes), problem.tensors[r.tensor].size_bytes),
+                (f"{r.times:,}", r.times),
+                (format_pj(r.energy_pj), r.energy_pj),
+                (format_ns(r.time_ns), r.time_ns),
+            )
+            for r in facts.relocated[:_LIST_ROWS]
+        ]
+        heading = f"Moved within RAM, to make room in one piece: {len(facts.relocated)} tensors"
+        columns = ("tensor", "size", "times", "energy", "time")
+        parts.append(_table(heading, columns, rows, more=len(facts.relocated)))
     return "".join(parts) or "<p>Nothing is recomputed and nothing is paged: the budget does not ask for it.</p>"
 
 
@@ -178,6 +192,7 @@ def _totals(solved: Solved) -> str:
             "page transfers",
             f"{trace.page_outs:,} out, {trace.page_ins:,} in; {format_bytes(trace.store_bytes)} on the store",
         ),
+        ("moved within RAM", f"{trace.moves:,} times; {_words.moved(solved)}"),
         ("written to the store", f"{format_bytes(trace.written_bytes)} a step {_words.wear(solved)}"),
         ("peak RAM", f"{trace.peak_bytes:,} bytes at step {trace.peak_step:,}"),
         ("budget", f"{problem.budget_bytes:,} bytes"),

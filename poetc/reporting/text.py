@@ -23,6 +23,7 @@ def text(solved: Solved) -> str:
         "Proof\n" + _fill(_words.proof(solved)),
         _redone(solved, facts),
         _moved(solved, facts),
+        _relocated(solved, facts),
         _peak(solved, facts),
         _curve(solved, facts),
     ]
@@ -63,6 +64,8 @@ def _cost(solved: Solved) -> str:
     rows.append(
         ("paged", f"{trace.page_outs} out, {trace.page_ins} in", f"{format_bytes(trace.store_bytes)} on the store")
     )
+    if trace.moves:
+        rows.append(("moved within RAM", f"{trace.moves} times", _words.moved(solved)))
     if trace.written_bytes:
         rows.append(("written", format_bytes(trace.written_bytes), _words.wear(solved)))
     return f"One training step ({_words.MODELLED[0].lower()}{_words.MODELLED[1:-1]})\n" + _table(rows, right=(1,))
@@ -99,6 +102,25 @@ def _moved(solved: Solved, facts: Facts) -> str:
     total = format_pj(sum(m.energy_pj for m in facts.moved))
     return f"Paged: {len(facts.moved)} tensors, {total} for the transfers\n" + _table(
         [*rows, *_more(len(facts.moved), 5)], right=(1, 2, 3, 4)
+    )
+
+
+def _relocated(solved: Solved, facts: Facts) -> str:
+    if not facts.relocated:
+        return ""
+    tensors = solved.problem.tensors
+    rows = [
+        (
+            _words.shorten(tensors[r.tensor].name),
+            format_bytes(tensors[r.tensor].size_bytes),
+            f"{r.times} x",
+            format_pj(r.energy_pj),
+            format_ns(r.time_ns),
+        )
+        for r in facts.relocated[:_ROWS]
+    ]
+    return f"Moved within RAM, to make room in one piece: {_words.moved(solved)}\n" + _table(
+        [*rows, *_more(len(facts.relocated), 5)], right=(1, 2, 3, 4)
     )
 
 

@@ -18,6 +18,7 @@ from poetc.scheduling._json import (
 from poetc.scheduling._keep_all import keep_all, keep_all_actions, keep_all_peak_bytes
 from poetc.scheduling._packing import pack
 from poetc.scheduling._plan_checker import PlanError, verify_plan
+from poetc.scheduling._relocation import pack_with_moves, with_steps, without_moves
 from poetc.scheduling._transfers import settled
 from poetc.scheduling._validation import validate_problem
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, Semantics, TensorSpec
@@ -26,6 +27,7 @@ from poetc.scheduling.schedule import (
     Compute,
     Free,
     MemoryPlan,
+    Move,
     PageIn,
     PageOut,
     Proof,
@@ -44,6 +46,7 @@ __all__ = [
     "Free",
     "InPlace",
     "MemoryPlan",
+    "Move",
     "OperatorSpec",
     "PageIn",
     "PageOut",
@@ -70,6 +73,7 @@ __all__ = [
     "movable_state",
     "on_store",
     "pack",
+    "pack_with_moves",
     "plan_from_json",
     "plan_to_json",
     "problem_from_json",
@@ -83,4 +87,6 @@ __all__ = [
     "validate_problem",
     "verify",
     "verify_plan",
+    "with_steps",
+    "without_moves",
 ]

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from poetc.errors import CheckFailed
 from poetc.scheduling.problem import Paging, Problem, Semantics
-from poetc.scheduling.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poetc.scheduling.schedule import Compute, Free, Move, PageIn, PageOut, Schedule, Step
 
 
 class ScheduleError(CheckFailed):
@@ -39,6 +39,10 @@ class Trace:
     recomputes: int  # executions beyond the first, all operators together
     page_ins: int
     page_outs: int
+    moves: int  # of tensors within RAM
+    moved_bytes: int
+    move_pj: int  # of the energy, and of the time, what the moves take
+    move_ns: int
     store_bytes: int  # footprints on the store at the end, which is the most that it ever holds
     written_bytes: int  # footprints of all page-outs
     residencies: tuple[tuple[int, int, int], ...]  # (tensor, first step, end): in RAM during [first step, end)
@@ -78,6 +82,8 @@ class _Replay:
         self.resident = {i: t.size_bytes for i, t in enumerate(self.tensors) if t.initial == "ram"}  # bytes it occupies
         self.resident_bytes = sum(self.resident.values())
         self.since = dict.fromkeys(self.resident, 0)
+        self.state = _state(problem)
+        self.at_home = self.state & set(self.resident)  # a failed run could not bring it back from elsewhere
         self.store = {i for i, t in enumerate(self.tensors) if t.initial == "store"}
         self.store_bytes = sum(self.tensors[t].footprint_bytes for t in self.store)
         self.executions = [0] * len(problem.operators)
@@ -85,6 +91,7 @@ class _Replay:
         self.residencies: list[tuple[int, int, int]] = []
         self.dma = _Dma(problem.dma_full_duplex) if problem.paging is Paging.DMA else None
         self.energy_pj = self.time_ns = self.page_ins = self.page_outs = self.written_bytes = 0
+        self.moves = self.moved_bytes = self.move_pj = self.move_ns = 0
 
     def execute(self, step: Step) -> None:
         match step:
@@ -101,6 +108,8 @@ class _Replay:
                 self.page_out(tensor)
             case PageIn(tensor):
                 self.page_in(tensor)
+            case Move(tensor):
+                self.move(tensor)
 
     def compute(self, index: int, in_place: tuple[tuple[int, int], ...]) -> None:
         if not 0 <= index < len(self.problem.operators):
@@ -123,8 +132,10 @@ class _Replay:
         new_bytes = sum(size[t] for t in op.outputs if t not in taken_over)
         self.ram.append(self.fixed_bytes + self.resident_bytes + new_bytes + op.workspace_bytes)
         self.check_budget(op.name)
+        homes = {o for o, i in taken_over.items() if i in self.at_home} & self.state
         for t in taken_over.values():
             self.leave(t, len(self.ram))
+        self.at_home |= homes
         for t in op.outputs:
             self.enter(t, size[t])
         self.executions[index] += 1
@@ -196,6 +207,27 @@ class _Replay:
         else:
             self.dma.transfer(t, duration, out=False)
 
+    def move(self, t: int) -> None:
+        self.need_resident(t, "moves")
+        tensor = self.tensors[t]
+        if tensor.move_ns is None:
+            self.refuse(f"moves {tensor.name!r}, which may not be moved", tensor.name)
+        if t in self.at_home:
+            self.refuse(f"moves {tensor.name!r}, which is state at its home", tensor.name)
+        if not self.ram:
+            self.refuse(f"moves {tensor.name!r} before anything is done", tensor.name)
+        self.ram.append(self.fixed_bytes + self.resident_bytes)
+        self.check_budget(tensor.name)
+        self.moves += 1
+        self.moved_bytes += tensor.size_bytes
+        self.move_pj += tensor.move_pj
+        self.move_ns += tensor.move_ns
+        self.energy_pj += tensor.move_pj
+        self.time_ns += tensor.move_ns
+        if self.dma is not None:
+            self.dma.wait(t, writing=True)
+            self.dma.processor += tensor.move_ns
+
     def finish(self) -> None:
         for count, op in zip(self.executions, self.problem.operators, strict=True):
             if count == 0:
@@ -228,6 +260,7 @@ class _Replay:
 
     def leave(self, t: int, end: int) -> None:
         self.resident_bytes -= self.resident.pop(t)
+        self.at_home.discard(t)
         self.residencies.append((t, self.since.pop(t), end))
 
     def refuse(self, reason: str, *names: str) -> NoReturn:
@@ -246,10 +279,27 @@ class _Replay:
             recomputes=sum(self.executions) - len(self.executions),
             page_ins=self.page_ins,
             page_outs=self.page_outs,
+            moves=self.moves,
+            moved_bytes=self.moved_bytes,
+            move_pj=self.move_pj,
+            move_ns=self.move_ns,
             store_bytes=self.store_bytes,
             written_bytes=self.written_bytes,
             residencies=tuple(sorted(self.residencies, key=lambda r: (r[1], r[0], r[2]))),
         )
+
+
+def _state(problem: Problem) -> set[int]:
+    """Tensors in RAM when the step begins that are there, or their last versions, when it ends; all versions."""
+    follows = {p.input: p.output for o in problem.operators for p in o.in_place if p.required}
+    state: set[int] = set()
+    for t, tensor in enumerate(problem.tensors):
+        versions = [t]
+        while versions[-1] in follows:
+            versions.append(follows[versions[-1]])
+        if tensor.initial == "ram" and problem.tensors[versions[-1]].final == "ram":
+            state.update(versions)
+    return state
 
 
 class _Dma:

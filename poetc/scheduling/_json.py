@@ -14,7 +14,7 @@ import msgspec
 from poetc.errors import UsageError
 from poetc.scheduling._validation import MAX_BYTES, validate_problem
 from poetc.scheduling.problem import Problem
-from poetc.scheduling.schedule import Compute, Free, MemoryPlan, PageIn, PageOut, Proof, Schedule, Step
+from poetc.scheduling.schedule import Compute, Free, MemoryPlan, Move, PageIn, PageOut, Proof, Schedule, Step
 
 PROBLEM_FORMAT = "poetc-problem-1"
 SCHEDULE_FORMAT = "poetc-schedule-1"
@@ -72,13 +72,14 @@ def problem_schema() -> dict[str, Any]:
 
 
 class _StepDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One of the four kinds, with what it acts on; `in_place` only with `compute`."""
+    """One of the five kinds, with what it acts on; `in_place` only with `compute`."""
 
     compute: int | None = None
     in_place: tuple[tuple[int, int], ...] = ()
     free: int | None = None
     page_out: int | None = None
     page_in: int | None = None
+    move: int | None = None
 
 
 class _ScheduleDocument(msgspec.Struct, forbid_unknown_fields=True):
@@ -98,19 +99,25 @@ def _step_to_json(step: Step) -> _StepDocument:
             return _StepDocument(page_out=tensor)
         case PageIn(tensor):
             return _StepDocument(page_in=tensor)
+        case Move(tensor):
+            return _StepDocument(move=tensor)
 
 
 def _step_from_json(step: _StepDocument, where: str) -> Step:
     match step:
-        case _StepDocument(int(operator), in_place, None, None, None):
+        case _StepDocument(int(operator), in_place, None, None, None, None):
             return Compute(operator, in_place)
-        case _StepDocument(None, (), int(tensor), None, None):
+        case _StepDocument(None, (), int(tensor), None, None, None):
             return Free(tensor)
-        case _StepDocument(None, (), None, int(tensor), None):
+        case _StepDocument(None, (), None, int(tensor), None, None):
             return PageOut(tensor)
-        case _StepDocument(None, (), None, None, int(tensor)):
+        case _StepDocument(None, (), None, None, int(tensor), None):
             return PageIn(tensor)
-    raise UsageError(f"{where}: a step has exactly one of compute (with in_place or not), free, page_out, page_in")
+        case _StepDocument(None, (), None, None, None, int(tensor)):
+            return Move(tensor)
+    raise UsageError(
+        f"{where}: a step has exactly one of compute (with in_place or not), free, page_out, page_in, move"
+    )
 
 
 T = TypeVar("T")

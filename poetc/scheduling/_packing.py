@@ -17,7 +17,7 @@ import numpy.typing as npt
 from poetc.scheduling._bounds import state_chains
 from poetc.scheduling._placement import SEARCH_PLACEMENTS, fit, max_live, place
 from poetc.scheduling.problem import Problem
-from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, PageIn, PageOut, Schedule
+from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, Move, PageIn, PageOut, Schedule
 
 # Placements to find homes in one piece; then, as often as it says, for homes with less and less room between.
 ONE_PIECE_PLACEMENTS, STATE_BISECTIONS, STATE_PLACEMENTS = 40_000, 6, 12_000
@@ -25,7 +25,7 @@ CLOSE = 1.01  # an arena within this factor of max-live is as good as the best, 
 
 
 @dataclass(slots=True)
-class _Lifetime:
+class Lifetime:
     size_bytes: int
     start: int
     end: int
@@ -34,7 +34,7 @@ class _Lifetime:
     offset_bytes: int | None = None
 
 
-_Home = tuple[_Lifetime, _Lifetime]
+Home = tuple[Lifetime, Lifetime]
 Ints = npt.NDArray[np.int64]
 
 
@@ -46,14 +46,20 @@ def pack(problem: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at
     `time.monotonic()` is `stop_at`.
     """
     step_count = len(schedule.steps)
-    lifetimes = _lifetimes(problem, schedule)
-    homes = _homes(problem, lifetimes, step_count)
+    lifetimes = lifetimes_of(problem, schedule)
+    homes = homes_of(problem, lifetimes, step_count)
     buffer_bytes = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.steps) else 0
     enough = min(enough_bytes - buffer_bytes, int(CLOSE * _max_live(lifetimes)))
     _place(problem, lifetimes, homes, step_count, enough, stop_at)
-    if buffer_bytes:
+    return plan_of(problem, schedule, lifetimes, homes)
+
+
+def plan_of(problem: Problem, schedule: Schedule, lifetimes: list[Lifetime], homes: list[Home]) -> MemoryPlan:
+    """The plan of lifetimes that all have their offsets, with the page buffer on top."""
+    if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in schedule.steps):
         top = _aligned(problem, _top(lifetimes))
-        lifetimes.append(_Lifetime(buffer_bytes, 0, step_count, offset_bytes=top))
+        buffer = Lifetime(problem.page_buffer_bytes, 0, len(schedule.steps), offset_bytes=top)
+        lifetimes = [*lifetimes, buffer]
     allocations = sorted(
         (_to_allocation(a) for a in lifetimes),
         key=lambda a: (a.start, a.offset_bytes, a.end, a.tensors, a.operator or 0),
@@ -66,19 +72,19 @@ def pack(problem: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at
     )
 
 
-def _max_live(lifetimes: list[_Lifetime]) -> int:
+def _max_live(lifetimes: list[Lifetime]) -> int:
     starts, ends, sizes = (
         np.array([getattr(a, n) for a in lifetimes], np.int64) for n in ("start", "end", "size_bytes")
     )
     return max_live(starts, ends, sizes)
 
 
-def _top(lifetimes: list[_Lifetime]) -> int:
+def _top(lifetimes: list[Lifetime]) -> int:
     return max(((a.offset_bytes or 0) + a.size_bytes for a in lifetimes), default=0)
 
 
 def _place(
-    problem: Problem, lifetimes: list[_Lifetime], homes: list[_Home], step_count: int, enough: int, stop_at: float
+    problem: Problem, lifetimes: list[Lifetime], homes: list[Home], step_count: int, enough: int, stop_at: float
 ) -> None:
     """Set all offsets. Homes of state that is away for a while, which come back to the same place, lie where they make
     the arena lowest: with room between them that belongs to the state as seen from outside, but not while a step runs.
@@ -93,7 +99,7 @@ def _place(
             lasting_bytes += _aligned(problem, first.size_bytes)
     at_home = {id(a) for home in homes for a in home}
     # State is many small pieces, mostly there all the time: one obstacle does for all of these, and is much faster.
-    items: list[tuple[_Lifetime, _Lifetime | None]] = [(_Lifetime(lasting_bytes, 0, step_count), None), *absent]
+    items: list[tuple[Lifetime, Lifetime | None]] = [(Lifetime(lasting_bytes, 0, step_count), None), *absent]
     items += [(a, None) for a in lifetimes if id(a) not in at_home]
     starts = np.array([a.start for a, _ in items], np.int64)
     ends = np.array([a.end for a, _ in items], np.int64)
@@ -140,14 +146,14 @@ def _place(
         most, placements = (low + high) // 2, STATE_PLACEMENTS
 
 
-def _state_bytes(problem: Problem, homes: list[_Home]) -> int:
+def _state_bytes(problem: Problem, homes: list[Home]) -> int:
     return max(((a.offset_bytes or 0) + _aligned(problem, a.size_bytes) for a, _ in homes), default=0)
 
 
-def _homes(problem: Problem, lifetimes: list[_Lifetime], step_count: int) -> list[tuple[_Lifetime, _Lifetime]]:
+def homes_of(problem: Problem, lifetimes: list[Lifetime], step_count: int) -> list[tuple[Lifetime, Lifetime]]:
     """The first and the last residency of each state (the same if it never leaves RAM); the longest absent last."""
-    starting: dict[int, _Lifetime] = {}
-    ending: dict[int, _Lifetime] = {}
+    starting: dict[int, Lifetime] = {}
+    ending: dict[int, Lifetime] = {}
     for lifetime in lifetimes:
         for t, step in lifetime.tensors:
             if step == 0 and lifetime.start == 0:
@@ -162,13 +168,13 @@ def _aligned(problem: Problem, size_bytes: int) -> int:
     return -(-size_bytes // problem.alignment_bytes) * problem.alignment_bytes
 
 
-def _lifetimes(problem: Problem, schedule: Schedule) -> list[_Lifetime]:
-    lifetimes: list[_Lifetime] = []
-    current: dict[int, _Lifetime] = {}
+def lifetimes_of(problem: Problem, schedule: Schedule) -> list[Lifetime]:
+    lifetimes: list[Lifetime] = []
+    current: dict[int, Lifetime] = {}
 
     def begin(t: int, step: int) -> None:
         size = problem.tensors[t].size_bytes
-        current[t] = _Lifetime(size, step, len(schedule.steps), [(t, step)])
+        current[t] = Lifetime(size, step, len(schedule.steps), [(t, step)])
         lifetimes.append(current[t])
 
     for t, tensor in enumerate(problem.tensors):
@@ -180,6 +186,9 @@ def _lifetimes(problem: Problem, schedule: Schedule) -> list[_Lifetime]:
                 current.pop(t).end = index + 1
             case PageIn(t):
                 begin(t, index)
+            case Move(t):
+                current[t].end = index
+                begin(t, index)
             case Compute(operator, in_place):
                 spec = problem.operators[operator]
                 taken_over = {o: i for i, o in in_place}
@@ -190,11 +199,11 @@ def _lifetimes(problem: Problem, schedule: Schedule) -> list[_Lifetime]:
                     else:
                         begin(t, index)
                 if spec.workspace_bytes:
-                    lifetimes.append(_Lifetime(spec.workspace_bytes, index, index + 1, operator=operator))
+                    lifetimes.append(Lifetime(spec.workspace_bytes, index, index + 1, operator=operator))
     return lifetimes
 
 
-def _to_allocation(lifetime: _Lifetime) -> Allocation:
+def _to_allocation(lifetime: Lifetime) -> Allocation:
     assert lifetime.offset_bytes is not None
     return Allocation(
         offset_bytes=lifetime.offset_bytes,

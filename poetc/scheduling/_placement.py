@@ -53,7 +53,7 @@ def place(
         return offsets
     floor = max(placer.max_live(), placer.fixed_top, enough)
     best, best_top = placer.offsets, int(sizes.sum()) + placer.fixed_top + 1
-    orders = _greedy_orders(starts, placer.lifetimes, sizes, free)
+    orders = greedy_orders(starts, placer.lifetimes, sizes, free)
     for order in orders:
         if placer.first_fit(order, best_top - 1) is None:
             best, best_top = placer.offsets.copy(), placer.top()
@@ -95,13 +95,38 @@ def fit(
     """As `place`: offsets with no end above `capacity`, nor above `highest` of each, if `placements` find them."""
     placer = _Placer(starts, ends, sizes, fixed, again, highest)
     free = np.flatnonzero((fixed < 0) & (sizes > 0))
-    orders = _greedy_orders(starts, placer.lifetimes, sizes, free)
+    orders = greedy_orders(starts, placer.lifetimes, sizes, free)
     work = min(placements, PLACEMENTS_PER_RECTANGLE * len(free), PLACEMENTS_X_RECTANGLES // max(1, len(free)))
     for attempt, order in enumerate(orders):
         order.sort(key=lambda i: highest[i])  # what has to be low first, otherwise as it was
         if _squeaky_wheel(placer, order, capacity, Random(attempt), work // len(orders), stop_at):
             return np.maximum(placer.offsets, 0)
     return None
+
+
+def hints_within(
+    starts: Ints, ends: Ints, sizes: Ints, order: Sequence[int], pairs: Sequence[tuple[int, int]], low: int, limit: int
+) -> Ints:
+    """First fit along `order` between `low` and `limit`; -1 for what does not fit. Of `pairs`, the second has the
+    offset of the first, which stands for it in `order`."""
+    again = np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
+    for first, second in pairs:
+        again[0][first], again[1][first] = starts[second], ends[second]
+    bottom = np.array([0], np.int64), np.array([int(ends.max(initial=0))], np.int64), np.array([low], np.int64)
+    placer = _Placer(
+        np.concatenate((starts, bottom[0])),
+        np.concatenate((ends, bottom[1])),
+        np.concatenate((sizes, bottom[2])),
+        np.concatenate((np.full(len(sizes), -1, np.int64), bottom[0])),
+        (np.concatenate((again[0], bottom[0])), np.concatenate((again[1], bottom[0]))),
+    )
+    placer.offsets[:-1] = -1
+    left_out: list[int] = []
+    placer.first_fit(order, limit, left_out=left_out)
+    hints = placer.offsets[:-1].copy()
+    for first, second in pairs:
+        hints[second] = hints[first]
+    return hints
 
 
 def max_live(starts: Ints, ends: Ints, sizes: Ints) -> int:
@@ -112,7 +137,7 @@ def max_live(starts: Ints, ends: Ints, sizes: Ints) -> int:
     return int(np.cumsum(change).max(initial=0))
 
 
-def _greedy_orders(starts: Ints, lifetime: Ints, sizes: Ints, free: Ints) -> list[list[int]]:
+def greedy_orders(starts: Ints, lifetime: Ints, sizes: Ints, free: Ints) -> list[list[int]]:
     area = lifetime * sizes.astype(float)
     keys = ((-sizes, -lifetime, starts), (-area, starts), (-lifetime, -sizes, starts), (starts, -lifetime, -sizes))
     return [[int(i) for i in free[np.lexsort([k[free] for k in reversed(key)])]] for key in keys]
@@ -179,9 +204,12 @@ class _Placer:
         lives = [(self._starts[i], self._ends[i])]
         return [*lives, (self._starts_again[i], self._ends_again[i])] if self._returns[i] else lives
 
-    def first_fit(self, order: Sequence[int], limit: int, kept: int = 0) -> int | None:
+    def first_fit(
+        self, order: Sequence[int], limit: int, kept: int = 0, left_out: list[int] | None = None
+    ) -> int | None:
         """Place along `order`. None if every rectangle ends at or below `limit`, else the position of the first that
-        does not, where it stops. The first `kept` of the order stay where the last call has them."""
+        does not, where it stops, unless there is a list of what is left out. The first `kept` of the order stay where
+        the last call has them."""
         offsets, columns = self.offsets, self._columns
         head = np.asarray(order[:kept], np.int64)
         present = np.concatenate((self._fixed, head))
@@ -206,7 +234,10 @@ class _Placer:
                 conflicts |= (columns[0, :count] < self._ends_again[i]) & (columns[1, :count] > self._starts_again[i])
             offset = _lowest_gap(columns[2, :count][conflicts], columns[3, :count][conflicts], size)
             if offset + size > (limit if self._highest is None else min(limit, self._highest[i])):
-                return position
+                if left_out is None:
+                    return position
+                left_out.append(i)
+                continue
             offsets[i] = offset
             at = int(np.searchsorted(columns[2, :count], offset))
             lives = self._lives(i)

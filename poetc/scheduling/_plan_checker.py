@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from poetc.errors import CheckFailed
 from poetc.scheduling.problem import Problem
-from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, PageIn, PageOut, Schedule
+from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, Move, PageIn, PageOut, Schedule
 
 
 class PlanError(CheckFailed):
@@ -60,6 +60,9 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
                 leave(t, index + 1)
             case PageIn(t):
                 since[t] = index
+            case Move(t):  # from the old place to the new one, which may overlap it and nothing else
+                leave(t, index)
+                since[t] = index
             case Compute(k, in_place):
                 for i, o in in_place:
                     if of_tensor.get((i, since[i])) is not of_tensor.get((o, index)):
@@ -75,6 +78,8 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
         buffer = next((a for a in plan.allocations if not a.tensors and a.operator is None), None)
         expect("page buffer", buffer, 0, len(steps), problem.page_buffer_bytes)
 
+    if len(of_tensor) < sum(len(a.tensors) for a in plan.allocations):
+        failures.append("a tensor has two places from one step on")
     for a in plan.allocations:
         if a not in served:
             failures.append(f"{name(a)} serves nothing")

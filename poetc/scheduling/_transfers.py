@@ -2,8 +2,9 @@
 
 A transfer is issued where its step stands and runs by itself, one after another on the bus (or one a direction). The
 processor waits only where it has to: an operator for the page-ins that it reads, and for the page-out of what it works
-on in place; a Free for the page-out of what it frees. So RAM counts as it stands in the list of steps, as for
-synchronous transfers: a buffer from the step that issues its page-in, a copy until its page-out is through.
+on in place; a Free for the page-out of what it frees; a Move for both. So RAM counts as it stands in the list of
+steps, as for synchronous transfers: a buffer from the step that issues its page-in, a copy until its page-out is
+through.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poetc.scheduling.problem import Problem, Semantics
-from poetc.scheduling.schedule import Compute, Free, PageIn, PageOut, Step
+from poetc.scheduling.schedule import Compute, Free, Move, PageIn, PageOut, Step
 
 
 class Clock:
@@ -45,6 +46,8 @@ class Clock:
                 self.out_ns[t] = self._transfer(0, self._in_ns.get(t, 0), tensors[t].page_out_ns)
             case PageIn(t):
                 self._in_ns[t] = self._transfer(1, self.out_ns.get(t, 0), tensors[t].page_in_ns)
+            case Move(t):
+                self.now_ns = max(self.now_ns, self._in_ns.get(t, 0), self.out_ns.get(t, 0)) + (tensors[t].move_ns or 0)
 
     @property
     def end_ns(self) -> int:
@@ -113,7 +116,7 @@ def ram_bytes(problem: Problem, steps: Sequence[Step]) -> list[int]:
                 resident[t] = problem.tensors[t].size_bytes
                 live += resident[t]
                 during.append(live)
-            case PageOut():
+            case PageOut() | Move():
                 during.append(live)
     return during
 

@@ -38,6 +38,8 @@ class TensorSpec:
     page_in_ns: int = 0
     page_in_pj: int = 0
     store_bytes: int | None = None  # what it occupies on the store, in whole blocks; None: size_bytes
+    move_ns: int | None = None  # of moving it to another place in RAM; None: it may not be moved
+    move_pj: int = 0
 
     @property
     def footprint_bytes(self) -> int:
@@ -77,7 +79,7 @@ class Problem:
     RAM in use at a step = base_bytes + resident tensors (inputs and outputs of the running operator included) +
     its workspace + page_buffer_bytes if the schedule pages at all. Store in use = footprints of all that is or ever was
     there in the step. Written = the footprint of every page-out, a second one of the same tensor too. Energy of a
-    schedule = sum of operator and page energies. Time likewise (Paging.SYNC), or with transfers overlapping
+    schedule = sum of operator, page and move energies. Time likewise (Paging.SYNC), or with transfers overlapping
     compute (Paging.DMA). Every operator is executed at least once;
     every tensor with `final` is there at the end.
     """

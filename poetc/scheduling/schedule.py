@@ -40,7 +40,14 @@ class PageIn:
     tensor: int
 
 
-Step = Compute | Free | PageOut | PageIn
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Copy a resident tensor to another place in RAM, which may overlap its old one; the old place is free then."""
+
+    tensor: int
+
+
+Step = Compute | Free | PageOut | PageIn | Move
 
 
 class Status(enum.StrEnum):
@@ -107,9 +114,9 @@ class SolveOptions:
 class Allocation:
     """One storage in the arena over a half-open interval of schedule steps [start, end).
 
-    A tensor has one allocation for each time it comes to RAM; an in-place output continues its input's allocation, so
-    `tensors` names every (tensor, first step) that lives in it, in order. Workspace has `tensors == ()` and `operator`
-    set.
+    A tensor has one allocation for each time it comes to RAM, and another from each step that moves it; an in-place
+    output continues its input's allocation, so `tensors` names every (tensor, first step) that lives in it, in order.
+    Workspace has `tensors == ()` and `operator` set.
     """
 
     offset_bytes: int

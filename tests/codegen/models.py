@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from random import Random
 
 import numpy as np
 
@@ -25,10 +26,12 @@ from poetc.scheduling import (
     keep_all,
     pack,
     verify,
+    verify_plan,
 )
 from poetc.scheduling import PageIn as PageInStep
 from poetc.scheduling import PageOut as PageOutStep
 from poetc.training import TrainingOptions, build
+from tests.support.moves import wander
 
 
 def mlp(hidden: int = 20, seed: int = 0) -> Graph:
@@ -73,6 +76,8 @@ def make_problem(graph: Graph, *, on_store: Sequence[str] = (), block_bytes: int
             initial="" if name in made else home,
             final=final,
             store_bytes=page_bytes(size, block_bytes),
+            move_ns=1,
+            move_pj=1,
         )
 
     def operator(op):  # type: ignore[no-untyped-def]
@@ -126,6 +131,13 @@ class Case:
         schedule = self.schedule(actions)
         verify(self.problem, schedule)
         return lower(self.graph, self.problem, schedule, pack(self.problem, schedule))
+
+    def wandering(self, seed: int, actions: Sequence[Action] | None = None) -> Program:
+        """A program whose tensors are moved about."""
+        schedule, plan = wander(Random(seed), self.problem, self.schedule(actions), share=0.9)
+        verify(self.problem, schedule)
+        verify_plan(self.problem, schedule, plan)
+        return lower(self.graph, self.problem, schedule, plan)
 
 
 def training_case(

@@ -9,7 +9,7 @@ import pytest
 
 from poetc.codegen import ProgramError, check_program, interpret, lower, lower_inference, sample_inputs
 from poetc.codegen._lower import store_blocks
-from poetc.codegen.program import Absence, Call, PageIn, PageOut, PageSource, Program
+from poetc.codegen.program import Absence, Call, Move, PageIn, PageOut, PageSource, Program
 from poetc.errors import UsageError
 from poetc.graph import materialize
 from poetc.ops import bind, spec
@@ -87,6 +87,47 @@ def test_every_schedule_gives_the_numbers_of_plain_evaluation(case: Case, schedu
     for name, gradient in gradients.items():
         assert np.array_equal(interpreter.probes[name], gradient), name
     assert interpreter.high_water_bytes == program.high_water_bytes
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_tensors_that_are_moved_about_give_the_same_numbers(case: Case, schedule: str) -> None:
+    program = case.wandering(1, SCHEDULES[schedule](case))
+    moves = [i for i in program.instructions if isinstance(i, Move)]
+    shifts = [m.operand.offset_bytes - m.source.offset_bytes for m in moves]
+    near = [s for s, m in zip(shifts, moves, strict=True) if abs(s) < m.operand.type.size_bytes]
+    assert min(near) < 0 < max(near), "old and new place overlap, in both directions"
+    interpreter, losses = run(program, case)
+    expected, state, gradients = direct(case)
+    assert losses == expected
+    for name in case.graph.updates:
+        assert np.array_equal(interpreter.state(name), state[name]), name
+    for name, gradient in gradients.items():
+        assert np.array_equal(interpreter.probes[name], gradient), name
+    assert interpreter.high_water_bytes == program.high_water_bytes
+
+
+def test_wrong_moves_are_found(case: Case) -> None:
+    program = case.wandering(1)
+    index, move = next((i, m) for i, m in enumerate(program.instructions) if isinstance(m, Move))
+
+    def changed(*instead: Move) -> Program:
+        instructions = (*program.instructions[:index], *instead, *program.instructions[index + 1 :])
+        return replace(program, instructions=instructions)
+
+    check_program(program)
+    further = replace(move.operand, offset_bytes=move.operand.offset_bytes + 4096)
+    state = replace(move.operand, offset_bytes=0)
+    other = replace(move.operand, tensor="other")
+    for wrong in (
+        changed(),
+        changed(replace(move, operand=further)),
+        changed(replace(move, operand=state)),
+        changed(replace(move, operand=other)),
+        changed(replace(move, source=replace(move.source, offset_bytes=move.source.offset_bytes + 16))),
+        changed(move, move),
+    ):
+        with pytest.raises(ProgramError):
+            check_program(wrong)
 
 
 def test_paged_tensor_has_two_residences_and_one_page(case: Case) -> None:

@@ -12,7 +12,7 @@ import pytest
 from poetc.codegen import HostModel, Interpreter, StepError, compile_library, lower_inference, sample_inputs, validate
 from poetc.codegen._image import page_blocks, store_image
 from poetc.codegen._validate import _run_both
-from poetc.codegen.program import Program
+from poetc.codegen.program import Move, Program
 from poetc.errors import CheckFailed, UsageError
 from poetc.runtime import runtime_state_bytes
 from poetc.scheduling import keep_all, pack
@@ -100,6 +100,19 @@ def test_validation_of_a_schedule(case: Case, schedule: str) -> None:
     assert {t.name for t in result.tensors} == set(case.graph.gradients)
     assert 0 < max(t.rel_error for t in result.tensors) < 1e-5 or result.max_grad_rel_error == 0
     assert (result.page_outs > 0) == (schedule == "paged")
+
+
+@pytest.mark.parametrize("schedule", ["plain", *SCHEDULES])
+def test_validation_of_a_schedule_with_moves(case: Case, schedule: str) -> None:
+    program = case.wandering(1, SCHEDULES[schedule](case, "a") if schedule in SCHEDULES else None)
+    moves = [i for i in program.instructions if isinstance(i, Move)]
+    shifts = [m.operand.offset_bytes - m.source.offset_bytes for m in moves]
+    near = [s for s, m in zip(shifts, moves, strict=True) if abs(s) < m.operand.type.size_bytes]
+    assert min(near) < 0 < max(near), "old and new place overlap, in both directions"
+    result = validate(program, case.program(), case.graph.values)
+    assert result.problems() == ()
+    assert result.bit_identical_to_keep_all
+    assert result.peak_measured_bytes == result.peak_predicted_bytes == program.high_water_bytes
 
 
 def test_comparison_finds_another_learning_rate(case: Case, paged: Program, paged_library: Path) -> None:

@@ -15,6 +15,7 @@ from poetc.scheduling import (
     Compute,
     Free,
     InPlace,
+    Move,
     OperatorSpec,
     PageIn,
     PageOut,
@@ -47,11 +48,11 @@ def example(**changes: object) -> Problem:
         name="example",
         tensors=(
             TensorSpec(name="x", size_bytes=16, initial="ram", **paged),
-            TensorSpec(name="w", size_bytes=32, initial="ram", pageable=False),
-            TensorSpec(name="a", size_bytes=64, **paged),
-            TensorSpec(name="b", size_bytes=64, **paged),
+            TensorSpec(name="w", size_bytes=32, initial="ram", pageable=False, move_ns=2, move_pj=4),
+            TensorSpec(name="a", size_bytes=64, move_ns=3, move_pj=9, **paged),
+            TensorSpec(name="b", size_bytes=64, move_ns=3, move_pj=9, **paged),
             TensorSpec(name="g", size_bytes=32),
-            TensorSpec(name="w@1", size_bytes=32, final="ram"),
+            TensorSpec(name="w@1", size_bytes=32, final="ram", move_ns=2, move_pj=4),
         ),
         operators=(
             OperatorSpec(name="matmul", inputs=(X, W), outputs=(A,), time_ns=10, energy_pj=100),
@@ -101,6 +102,8 @@ def schedule(steps: Sequence[Step], cost: int | None = None, *, bound: int = 0) 
                     cost += example().tensors[t].page_out_pj
                 case PageIn(t):
                     cost += example().tensors[t].page_in_pj
+                case Move(t) if t < len(example().tensors):
+                    cost += example().tensors[t].move_pj
     proof = Proof(status=Status.FEASIBLE, objective=cost, bound=bound, schedule_class="test")
     return Schedule(solver="test", steps=tuple(steps), proof=proof)
 
@@ -155,6 +158,36 @@ def test_paging_and_recomputation_are_counted() -> None:
     assert (trace.energy_pj, trace.time_ns) == (250 + 20 + 70 + 50, 23 + 1 + 7 + 5)
     assert trace.ram_bytes[0] == 100 + 16 + 112, "the page buffer counts at every step of a schedule that pages"
     assert verify(example(semantics=Semantics.POET), schedule(steps)).time_ns == 24, "POET's paging takes no time"
+
+
+def test_moves_cost_time_and_energy_and_take_no_ram() -> None:
+    trace = check((Compute(MATMUL), Move(A), *PLAIN[1:3], Move(B), Move(B), *PLAIN[3:]))
+    plain = check(PLAIN)
+    assert (trace.energy_pj, trace.time_ns) == (plain.energy_pj + 3 * 9, plain.time_ns + 3 * 3)
+    assert (trace.moves, trace.moved_bytes, trace.move_pj, trace.move_ns) == (3, 192, 27, 9)
+    assert trace.ram_bytes[1] == trace.ram_bytes[0] == plain.ram_bytes[0]
+    assert trace.peak_bytes == plain.peak_bytes
+    assert [trace.resident_at(i) for i in (1, 4)] == [(X, W, A), (X, W, B)]
+
+
+def test_what_may_not_be_moved() -> None:
+    refused((Compute(MATMUL), Move(B), *PLAIN[1:]), 1, "moves 'b', which is not in RAM")
+    refused((Compute(MATMUL), Move(6), *PLAIN[1:]), 1, "moves '6', which is not in RAM")
+    refused((*PLAIN[:3], Move(A), *PLAIN[3:]), 3, "moves 'a', which is not in RAM")
+    refused((Compute(MATMUL), Move(X), *PLAIN[1:]), 1, "moves 'x', which may not be moved")
+    refused((Compute(MATMUL), Move(W), *PLAIN[1:]), 1, "moves 'w', which is state at its home")
+    refused((*PLAIN, Move(W1)), 8, "moves 'w@1', which is state at its home")
+    refused((Compute(MATMUL), Move(A), *PLAIN[1:]), None, "takes 26 ns, the deadline is 25", deadline_ns=25)
+    given = tuple(replace(t, move_ns=1) for t in example().tensors)
+    refused((Move(X), *PLAIN), 0, "moves 'x' before anything is done", tensors=given)
+
+
+def test_state_that_was_paged_out_may_be_moved_until_it_is_home() -> None:
+    tensors = tuple(replace(t, pageable=True) for t in example().tensors)
+    back = (PageOut(W), Compute(MATMUL), Free(W), *PLAIN[1:6], PageIn(W))
+    assert check((*back, Move(W), *PLAIN[6:]), tensors=tensors).moves == 1
+    assert check((*back, *PLAIN[6:], Move(W1)), tensors=tensors).moves == 1
+    refused((PageOut(W), Compute(MATMUL), Move(W), *PLAIN[1:]), 2, "state at its home", tensors=tensors)
 
 
 def test_input_must_be_resident() -> None:

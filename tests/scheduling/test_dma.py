@@ -12,6 +12,7 @@ from poetc.scheduling import (
     Completer,
     Compute,
     Free,
+    Move,
     OperatorSpec,
     PageIn,
     PageOut,
@@ -146,6 +147,15 @@ def test_both_simulations_agree_and_time_lies_between_its_bounds() -> None:
         faster += trace.time_ns < plain.time_ns
     assert paged > 100
     assert faster > paged // 2
+
+
+def test_a_move_waits_for_the_transfers_of_its_tensor() -> None:
+    problem = line()
+    problem = replace(problem, tensors=(replace(problem.tensors[0], move_ns=7), *problem.tensors[1:]))
+    leaving = (Compute(0), PageOut(0), Move(0), Compute(1), Compute(2))
+    assert checked(problem, leaving).time_ns == 100 + 60 + 7 + 200 == overlapped_ns(problem, leaving)
+    coming = (Compute(0), PageOut(0), Free(0), PageIn(0), Move(0), Compute(1), Compute(2))
+    assert checked(problem, coming).time_ns == 100 + 60 + 40 + 7 + 200 == overlapped_ns(problem, coming)
 
 
 def test_page_ins_are_issued_ahead_and_frees_put_off_as_far_as_ram_allows() -> None:

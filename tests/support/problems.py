@@ -49,6 +49,8 @@ class ProblemBuilder:
                 page_out_pj=out,
                 page_in_ns=into * 2,
                 page_in_pj=into,
+                move_ns=None if len(self.tensors) % 7 == 3 else 2 * units,
+                move_pj=units,
             )
         )
         return len(self.tensors) - 1

@@ -1,0 +1,422 @@
+"""Packing with moves: where no offsets for whole lifetimes fit, tensors are moved aside while a step runs.
+
+Live bytes that fit can always be packed this way, but for what may not be moved: state at its home, workspace. A
+placement of as much as fits within the capacity says where tensors should go (`hints`). Then time runs: what begins
+goes to its hint, or to a hole that as few later hints as possible want; where there is no hole, the cheapest moves make
+one: what lies in a window moves to other holes, or what lies between some holes slides together. What had to be moved
+for is placed earlier the next time; the cheapest of several rounds is taken. Work is counted in placed rectangles.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+
+from poetc.scheduling._packing import Home, Lifetime, homes_of, lifetimes_of, plan_of
+from poetc.scheduling._placement import greedy_orders, hints_within
+from poetc.scheduling.problem import Problem
+from poetc.scheduling.schedule import MemoryPlan, Move, PageIn, PageOut, Schedule, Status, Step
+
+Ints = npt.NDArray[np.int64]
+
+PLACEMENTS, MOST_ROUNDS = 60_000, 40
+RETURN = 5  # every so many rounds back to the best
+NOWHERE = -1
+
+
+def pack_with_moves(
+    problem: Problem, schedule: Schedule, capacity_bytes: int, *, stop_at: float = math.inf
+) -> tuple[Schedule, MemoryPlan] | None:
+    """`schedule` with moves, and a plan whose arena ends at or below `capacity_bytes`; None if none was found.
+
+    `schedule` has no moves. Its proof keeps its bound, which holds for schedules with moves all the more. The search
+    ends after its first round, at the earliest, when `time.monotonic()` is `stop_at`. Deterministic.
+    """
+    pages = any(isinstance(s, PageIn | PageOut) for s in schedule.steps)
+    buffer_bytes = problem.page_buffer_bytes if pages else 0
+    packing = _Packing(problem, schedule, (capacity_bytes - buffer_bytes) // problem.alignment_bytes)
+    if not packing.possible():
+        return None
+    best: _Round | None = None
+    placed = 0
+    orders = packing.orders()
+    order, blamed = orders[0], list[int]()
+    for attempt in range(MOST_ROUNDS):
+        if best is not None and (best.cost == 0 or placed >= PLACEMENTS or time.monotonic() >= stop_at):
+            break
+        if attempt < len(orders):
+            order = orders[attempt]
+        elif best is None:
+            break
+        else:
+            if attempt % RETURN == 0:
+                order, blamed = best.order, best.blamed
+            order = packing.promoted(order, blamed, Random(attempt))
+        found = packing.round(order, best.cost if best is not None else math.inf)
+        placed += 2 * len(packing.lifetimes)
+        blamed = packing.blamed
+        if found is not None and (best is None or found.cost < best.cost):
+            best = found
+    if best is None:
+        return None
+    moved = with_steps(problem, schedule, tuple(best.steps))
+    lifetimes = lifetimes_of(problem, moved)
+    for lifetime in lifetimes:
+        lifetime.offset_bytes = best.offsets[_key(lifetime)] * problem.alignment_bytes
+    return moved, plan_of(problem, moved, lifetimes, homes_of(problem, lifetimes, len(moved.steps)))
+
+
+def with_steps(problem: Problem, schedule: Schedule, steps: tuple[Step, ...]) -> Schedule:
+    """`schedule` with moves added to its steps, or taken away; its proof claims what they cost."""
+    cost = _move_cost(problem, steps) - _move_cost(problem, schedule.steps)
+    proof = replace(schedule.proof, objective=schedule.proof.objective + cost)
+    if proof.status is Status.OPTIMAL and proof.objective > proof.bound:
+        proof = replace(proof, status=Status.FEASIBLE)
+    return replace(schedule, steps=steps, proof=proof)
+
+
+def without_moves(problem: Problem, schedule: Schedule) -> Schedule:
+    """The schedule as a solver made it."""
+    return with_steps(problem, schedule, tuple(s for s in schedule.steps if not isinstance(s, Move)))
+
+
+def _move_cost(problem: Problem, steps: Iterable[Step]) -> int:
+    tensors = problem.tensors
+    costs = (
+        tensors[s.tensor].move_pj if problem.objective == "energy" else tensors[s.tensor].move_ns or 0
+        for s in steps
+        if isinstance(s, Move)
+    )
+    return sum(costs)
+
+
+_Key = tuple[int, int, int]
+
+
+def _key(lifetime: Lifetime) -> _Key:
+    """Of one stay at one place: tensor or else operator, and the step in which it begins."""
+    tensor = lifetime.tensors[0][0] if lifetime.tensors else -1
+    return tensor, -1 if lifetime.operator is None else lifetime.operator, lifetime.start
+
+
+@dataclass(slots=True)
+class _Round:
+    order: list[int]
+    steps: list[Step]
+    offsets: dict[_Key, int]
+    cost: float
+    blamed: list[int]
+
+
+@dataclass(slots=True)
+class _Arena:
+    """What is in RAM, sorted by offset: disjoint [low, top) of the lifetimes `who`."""
+
+    capacity: int
+    lows: list[int] = field(default_factory=list)
+    tops: list[int] = field(default_factory=list)
+    who: list[int] = field(default_factory=list)
+
+    def is_free(self, low: int, top: int) -> bool:
+        at = bisect.bisect_right(self.lows, low)
+        return (
+            low >= 0
+            and top <= self.capacity
+            and (at == 0 or self.tops[at - 1] <= low)
+            and (at == len(self.lows) or self.lows[at] >= top)
+        )
+
+    def add(self, i: int, low: int, top: int) -> None:
+        at = bisect.bisect_left(self.lows, low)
+        self.lows.insert(at, low)
+        self.tops.insert(at, top)
+        self.who.insert(at, i)
+
+    def remove(self, i: int, low: int) -> None:
+        at = bisect.bisect_left(self.lows, low)
+        while self.who[at] != i:
+            at += 1
+        del self.lows[at], self.tops[at], self.who[at]
+
+    def holes(self) -> list[tuple[int, int]]:
+        """[low, top) of every gap between neighbours, the empty ones too: one more than there are lifetimes."""
+        return list(zip([0, *self.tops], [*self.lows, self.capacity], strict=True))
+
+    def inside(self, low: int, top: int) -> range:
+        """Positions of what meets [low, top)."""
+        first = bisect.bisect_right(self.tops, low)
+        return range(first, max(first, bisect.bisect_left(self.lows, top)))
+
+
+class _Packing:
+    """A schedule to be packed into `capacity`, in units of alignment."""
+
+    def __init__(self, problem: Problem, schedule: Schedule, capacity: int) -> None:
+        self.problem, self.steps, self.capacity = problem, schedule.steps, capacity
+        unit = problem.alignment_bytes
+        every = lifetimes_of(problem, schedule)
+        homes = homes_of(problem, every, len(schedule.steps))
+        self.absent: list[Home] = [home for home in homes if home[0] is not home[1]]
+        lasting = [first for first, last in homes if first is last]
+        self.lasting: dict[_Key, int] = {}
+        self.bottom = 0
+        for lifetime in lasting:
+            self.lasting[_key(lifetime)] = self.bottom
+            self.bottom += -(-lifetime.size_bytes // unit)
+        stays = {id(a) for a in lasting}
+        self.lifetimes = [a for a in every if id(a) not in stays and a.size_bytes > 0]
+        self.empty = [_key(a) for a in every if a.size_bytes == 0]
+        index = {id(a): i for i, a in enumerate(self.lifetimes)}
+        self.pairs = [(index[id(a)], index[id(b)]) for a, b in self.absent if id(a) in index]
+        self.at_home = {i for pair in self.pairs for i in pair}
+        self.starts = np.array([a.start for a in self.lifetimes], np.int64)
+        self.ends = np.array([a.end for a in self.lifetimes], np.int64)
+        self.sizes = np.array([-(-a.size_bytes // unit) for a in self.lifetimes], np.int64)
+        self.size = [int(s) for s in self.sizes]
+        self.begins: list[list[int]] = [[] for _ in schedule.steps]
+        self.finish: list[list[int]] = [[] for _ in range(len(schedule.steps) + 1)]
+        for i, a in enumerate(self.lifetimes):
+            self.begins[a.start].append(i)
+            self.finish[a.end].append(i)
+        self.blamed: list[int] = []  # what the last round made moves for
+
+    def possible(self) -> bool:
+        """Whether what is live fits at all."""
+        change = np.zeros(len(self.steps) + 1, np.int64)
+        np.add.at(change, self.starts, self.sizes)
+        np.subtract.at(change, self.ends, self.sizes)
+        return self.bottom + int(np.cumsum(change).max(initial=0)) <= self.capacity
+
+    def orders(self) -> list[list[int]]:
+        second = {a for _, a in self.pairs}  # placed with the first stay, at the same offset
+        free = np.array([i for i in range(len(self.lifetimes)) if i not in second], np.int64)
+        lifetimes = self.ends - self.starts
+        orders = greedy_orders(self.starts, lifetimes, self.sizes, free)
+        first = {a: at for at, (a, _) in enumerate(self.pairs)}
+        for order in orders:
+            order.sort(key=lambda i: first.get(i, len(first)))  # homes lie at the bottom
+        return orders
+
+    def promoted(self, order: Sequence[int], blamed: Sequence[int], random: Random) -> list[int]:
+        """What moves were made for is placed sooner."""
+        homes = len(self.pairs)
+        rest = list(order)
+        for i in blamed:
+            if i in self.at_home or random.random() < 0.3:
+                continue
+            at = rest.index(i)
+            rest.insert(max(homes, int(at * random.random())), rest.pop(at))
+        return rest
+
+    # --- one round ----------------------------------------------------------------------------------------------------
+
+    def round(self, order: list[int], most: float) -> _Round | None:
+        """Along `order`; None where no moves make room, or where they cost `most` or more."""
+        self.hints = hints_within(self.starts, self.ends, self.sizes, order, self.pairs, self.bottom, self.capacity)
+        self.blamed = []
+        if any(self.hints[i] == NOWHERE for i, _ in self.pairs):
+            return None
+        self.hint_tops = self.hints + self.sizes
+        self.arena = _Arena(self.capacity, [0], [self.bottom], [-1]) if self.bottom else _Arena(self.capacity)
+        self.at: dict[int, int] = {}
+        self.new: set[int] = set()
+        self.done: list[Step] = []
+        self.places: dict[_Key, int] = dict(self.lasting) | dict.fromkeys(self.empty, 0)
+        self.cost = 0.0
+        for now, step in enumerate(self.steps):
+            for i in self.finish[now]:
+                self.arena.remove(i, self.at.pop(i))
+            begins = self.begins[now]
+            if begins:
+                self.now = now
+                self.new = set()
+                begins = sorted(
+                    begins, key=lambda i: (i not in self.at_home, self.hints[i] == NOWHERE, -self.size[i], i)
+                )
+                for i in begins:
+                    if not self.put(i):
+                        self.blamed = [i]
+                        return None
+                    if self.cost >= most:
+                        return None
+                    self.new.add(i)
+                for i in begins:
+                    a = self.lifetimes[i]
+                    tensor = a.tensors[0][0] if a.tensors else -1
+                    self.places[tensor, -1 if a.operator is None else a.operator, len(self.done)] = self.at[i]
+            self.done.append(step)
+        return _Round(order, self.done, self.places, self.cost, self.blamed)
+
+    def put(self, i: int) -> bool:
+        size, hint = self.size[i], int(self.hints[i])
+        if hint != NOWHERE and self.arena.is_free(hint, hint + size):
+            self.enter(i, hint)
+            return True
+        if i in self.at_home:
+            return self.clear(i, [hint])
+        low = self.best_hole(i, self.arena.holes())
+        if low is not None:
+            self.enter(i, low)
+            return True
+        return self.clear(i, None)
+
+    def enter(self, i: int, low: int) -> None:
+        self.at[i] = low
+        self.arena.add(i, low, low + self.size[i])
+
+    def best_hole(self, i: int, holes: Iterable[tuple[int, int]]) -> int | None:
+        """Where `i` fits that is wanted the least later on; of these the tightest, the lowest."""
+        size = self.size[i]
+        candidates = [(low, top) for low, top in holes if top - low >= size]
+        if not candidates:
+            return None
+        lows = {low: top - low for low, top in candidates} | {top - size: top - low for low, top in candidates}
+        return min(lows, key=lambda low: (self.wanted(i, low), lows[low], low))
+
+    def wanted(self, i: int, low: int) -> int:
+        """How much of later hints `i` would stand in the way of."""
+        later = (self.starts > self.now) & (self.starts < self.ends[i]) & (self.hints >= 0)
+        later &= (self.hints < low + self.size[i]) & (self.hint_tops > low)
+        return int(np.minimum(self.sizes[later], self.size[i]).sum())
+
+    # --- moves --------------------------------------------------------------------------------------------------------
+
+    def tensor(self, i: int) -> int:
+        """Which of the tensors that share its bytes it holds before the step."""
+        return next(t for t, step in reversed(self.lifetimes[i].tensors) if step < self.now or step == 0)
+
+    def price(self, i: int) -> float:
+        """Of moving it; what begins with this step can still go anywhere."""
+        if i < 0 or i in self.at_home:
+            return math.inf
+        if i in self.new:
+            return 0.0
+        if not self.lifetimes[i].tensors or not self.done:
+            return math.inf
+        tensor = self.problem.tensors[self.tensor(i)]
+        if tensor.move_ns is None:
+            return math.inf
+        return 1 + (tensor.move_pj if self.problem.objective == "energy" else tensor.move_ns)
+
+    def clear(self, i: int, lows: list[int] | None) -> bool:
+        """Make room for `i`, at one of `lows` if they are given, in the cheapest way that is found."""
+        arena, size = self.arena, self.size[i]
+        prices = [self.price(j) for j in arena.who]
+        sums = [0.0, *itertools.accumulate(p if p < math.inf else 0.0 for p in prices)]
+        barriers = [0, *itertools.accumulate(p == math.inf for p in prices)]
+
+        def price(blocks: range) -> float:
+            if barriers[blocks.stop] > barriers[blocks.start]:
+                return math.inf
+            return sums[blocks.stop] - sums[blocks.start]
+
+        slides = [] if lows is not None else self.slides(size, price)
+        most = slides[0][0] if slides else math.inf
+        if lows is None:
+            ends = {*arena.tops, 0, *(low - size for low in arena.lows), self.capacity - size}
+            hint = int(self.hints[i])
+            lows = sorted(low for low in ends | {hint} if 0 <= low <= self.capacity - size)
+        windows = sorted((price(arena.inside(low, low + size)), low) for low in lows)
+        for cost, low in windows:
+            if cost >= math.inf or cost > most:
+                break
+            moves = self.evictions(arena.inside(low, low + size), low, low + size)
+            if moves is not None:
+                self.execute(moves)
+                self.enter(i, low)
+                self.blame(i, cost)
+                return True
+        if not slides:
+            return False
+        choices = [slide for slide in slides if slide[0] == most]
+        _, low, moves = min(choices, key=lambda c: (self.wanted(i, c[1]), c[1]))
+        self.execute(moves)
+        self.enter(i, low)
+        self.blame(i, most)
+        return True
+
+    def blame(self, i: int, cost: float) -> None:
+        if cost > 0:
+            self.blamed.append(i)
+
+    def slides(self, size: int, price: Callable[[range], float]) -> list[tuple[float, int, list[tuple[int, int]]]]:
+        """(price, offset of the room that is made, moves in order): what lies between two holes slides down, or up."""
+        arena = self.arena
+        holes = arena.holes()
+        widths = [0, *itertools.accumulate(top - low for low, top in holes)]
+        found: list[tuple[float, int, list[tuple[int, int]]]] = []
+        cheapest = math.inf
+        last = 0
+        for first in range(len(holes)):
+            last = max(last, first)
+            while last < len(holes) and widths[last + 1] - widths[first] < size:
+                last += 1
+            if last == len(holes):
+                break
+            blocks = range(first, last)
+            cost = price(blocks)
+            if cost < math.inf and cost <= cheapest:
+                cheapest = cost
+                low = holes[first][0]
+                down = []
+                for b in blocks:
+                    down.append((arena.who[b], low))
+                    low += arena.tops[b] - arena.lows[b]
+                top = holes[last][1]
+                up = []
+                for b in reversed(blocks):
+                    top -= arena.tops[b] - arena.lows[b]
+                    up.append((arena.who[b], top))
+                found += [(cost, holes[last][1] - size, down), (cost, holes[first][0], up)]
+        return sorted((f for f in found if f[0] == cheapest), key=lambda f: f[1])
+
+    def evictions(self, blocks: range, low: int, top: int) -> list[tuple[int, int]] | None:
+        """Moves, in order, of what lies in the window [low, top) to holes outside; None if not all find one."""
+        arena = self.arena
+        leaving = [arena.who[b] for b in blocks]
+        rest = _Arena(self.capacity, list(arena.lows), list(arena.tops), list(arena.who))
+        for b in reversed(blocks):
+            del rest.lows[b], rest.tops[b], rest.who[b]
+        rest.add(-2, low, top)
+        target: dict[int, int] = {}
+        for i in sorted(leaving, key=lambda i: (-self.size[i], i)):
+            hole = self.best_hole(i, rest.holes())
+            if hole is None:
+                return None
+            target[i] = hole
+            rest.add(i, hole, hole + self.size[i])
+        moves: list[tuple[int, int]] = []
+        while leaving:
+            ready = [
+                i
+                for i in leaving
+                if all(
+                    target[i] + self.size[i] <= self.at[j] or self.at[j] + self.size[j] <= target[i]
+                    for j in leaving
+                    if j != i and j not in self.new
+                )
+            ]
+            if not ready:
+                return None
+            moves.append((ready[0], target[ready[0]]))
+            leaving.remove(ready[0])
+        return moves
+
+    def execute(self, moves: list[tuple[int, int]]) -> None:
+        for i, _ in moves:
+            self.arena.remove(i, self.at[i])
+        for i, low in moves:
+            if low != self.at[i] and i not in self.new:
+                tensor = self.tensor(i)
+                self.cost += self.price(i)
+                self.places[tensor, -1, len(self.done)] = low
+                self.done.append(Move(tensor))
+            self.enter(i, low)

@@ -1,0 +1,231 @@
+"""Tensors that are moved within RAM: plans of schedules with moves, and packing that makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from poetc.scheduling import (
+    Completer,
+    Compute,
+    Free,
+    MemoryPlan,
+    Move,
+    OperatorSpec,
+    PageIn,
+    PageOut,
+    PlanError,
+    Problem,
+    Proof,
+    Schedule,
+    Status,
+    Step,
+    TensorSpec,
+    keep_all,
+    pack,
+    pack_with_moves,
+    verify,
+    verify_plan,
+    without_moves,
+)
+from tests.support.moves import wander
+from tests.support.problems import random_actions, random_dag, training_problem
+
+
+def scheduled(problem: Problem, steps: tuple[Step, ...]) -> Schedule:
+    cost = 0
+    for step in steps:
+        match step:
+            case Compute(k):
+                cost += problem.operators[k].energy_pj
+            case PageOut(t):
+                cost += problem.tensors[t].page_out_pj
+            case PageIn(t):
+                cost += problem.tensors[t].page_in_pj
+            case Move(t):
+                cost += problem.tensors[t].move_pj
+    proof = Proof(status=Status.OPTIMAL, objective=cost, bound=cost, schedule_class="test")
+    return Schedule(solver="test", steps=steps, proof=proof)
+
+
+def chain(*sizes: int, frees: dict[int, tuple[int, ...]], move_pj: int = 1) -> tuple[Problem, Schedule]:
+    """Operator k makes tensor k, of so many units; `frees`: what is dropped behind an operator."""
+    tensors = tuple(
+        TensorSpec(name=f"t{k}", size_bytes=16 * n, move_ns=n * move_pj, move_pj=n * move_pj)
+        for k, n in enumerate(sizes)
+    )
+    operators = tuple(
+        OperatorSpec(name=f"op{k}", inputs=(), outputs=(k,), time_ns=10, energy_pj=10) for k in range(len(sizes))
+    )
+    problem = Problem(name="chain", tensors=tensors, operators=operators, budget_bytes=1 << 20)
+    steps: list[Step] = []
+    for k in range(len(sizes)):
+        steps += [Compute(k), *map(Free, frees.get(k, ()))]
+    return problem, scheduled(problem, tuple(steps))
+
+
+def tight() -> tuple[Problem, Schedule]:
+    """At most 8 units are live, the best offsets that are known end at 9."""
+    sizes = (4, 1, 1, 1, 3, 2, 1, 4, 1, 4, 1, 2, 4, 1, 2, 4, 1, 2, 2, 1)
+    frees = {3: (0,), 5: (1,), 6: (5, 2, 3), 7: (7,), 8: (4,), 10: (6,), 11: (8, 9), 13: (12,), 14: (11,)}
+    return chain(*sizes, frees=frees | {15: (14,), 16: (10,), 17: (16, 13), 18: (18,)})
+
+
+def moves(schedule: Schedule) -> list[int]:
+    return [s.tensor for s in schedule.steps if isinstance(s, Move)]
+
+
+def test_moves_where_no_offsets_fit() -> None:
+    problem, schedule = tight()
+    live = verify(problem, schedule).peak_bytes
+    assert pack(problem, schedule).arena_bytes == live + 16
+    assert pack_with_moves(problem, schedule, live - 16) is None
+    found = pack_with_moves(problem, schedule, live)
+    assert found is not None
+    moved, plan = found
+    trace = verify(problem, moved)
+    verify_plan(problem, moved, plan)
+    assert plan.arena_bytes == live == trace.peak_bytes
+    assert 0 < trace.moves == len(moves(moved)) <= 3
+    assert without_moves(problem, moved).steps == schedule.steps
+
+
+def test_no_moves_where_there_is_room() -> None:
+    problem, schedule = tight()
+    found = pack_with_moves(problem, schedule, 10 * 16)
+    assert found is not None and found[0] == schedule
+
+
+def test_the_claim_has_the_moves_in_it() -> None:
+    problem, schedule = tight()
+    found = pack_with_moves(problem, schedule, 8 * 16)
+    assert found is not None
+    proof, before = found[0].proof, schedule.proof
+    assert proof.objective == before.objective + verify(problem, found[0]).move_pj > before.objective
+    assert (before.status, proof.status) == (Status.OPTIMAL, Status.FEASIBLE)
+    assert proof.bound == before.bound
+    assert without_moves(problem, found[0]).proof.objective == before.objective
+    timed = replace(problem, objective="time")
+    spent = replace(schedule, proof=replace(before, objective=verify(problem, schedule).time_ns, bound=0))
+    found = pack_with_moves(timed, spent, 8 * 16)
+    assert found is not None
+    verify(timed, found[0])
+
+
+def test_nothing_is_moved_that_may_not_be() -> None:
+    problem, schedule = tight()
+    stuck = replace(problem, tensors=tuple(replace(t, move_ns=None) for t in problem.tensors))
+    assert pack_with_moves(stuck, schedule, 8 * 16) is None
+    assert pack_with_moves(stuck, schedule, 9 * 16) is not None
+    found = pack_with_moves(problem, schedule, 8 * 16)
+    assert found is not None
+    one = moves(found[0])[0]
+    tensors = tuple(replace(t, move_ns=None) if k == one else t for k, t in enumerate(problem.tensors))
+    other = pack_with_moves(replace(problem, tensors=tensors), schedule, 8 * 16)
+    assert other is None or one not in moves(other[0])
+
+
+@given(st.randoms(use_true_random=False), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_what_is_live_is_what_is_needed(random: Random, paging: bool) -> None:
+    make = random.choice((random_dag, training_problem))
+    problem = make(random, random.randint(2, 9), paging=paging)
+    problem = replace(problem, tensors=tuple(replace(t, move_ns=t.move_ns or 3) for t in problem.tensors))
+    completion = Completer(problem).run(random_actions(random, problem, random.randint(0, 8)))
+    schedule = scheduled(problem, completion.steps)
+    live = verify(replace(problem, budget_bytes=1 << 40), schedule).peak_bytes - problem.base_bytes
+    found = pack_with_moves(problem, schedule, live)
+    away = {s.tensor for s in schedule.steps if isinstance(s, PageIn) and problem.tensors[s.tensor].final == "ram"}
+    if found is None:  # only homes of state that leaves and comes back can be in the way, and what begins the step
+        assert away or live == verify(problem, schedule).ram_bytes[0] - problem.base_bytes
+        return
+    moved, plan = found
+    verify(replace(problem, budget_bytes=live + problem.base_bytes), moved)
+    verify_plan(problem, moved, plan)
+    assert plan.arena_bytes <= live
+    assert pack_with_moves(problem, schedule, live) == found
+
+
+@given(st.randoms(use_true_random=False), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_wandering_tensors_are_accepted_and_a_shifted_one_is_not(random: Random, paging: bool) -> None:
+    problem = random.choice((random_dag, training_problem))(random, random.randint(2, 6), paging=paging)
+    schedule = keep_all(problem)
+    problem = replace(problem, budget_bytes=1 << 40)
+    moved, plan = wander(random, problem, schedule)
+    trace = verify(problem, moved)
+    verify_plan(problem, moved, plan)
+    assert trace.moves == len(moves(moved))
+    assert trace.peak_bytes == verify(problem, schedule).peak_bytes
+    if not trace.moves:
+        return
+    # Onto its neighbour, whichever side that is: somebody is in the way, or the top is another one.
+    victim = random.choice([a for a in plan.allocations if a.size_bytes])
+    others = [a for a in plan.allocations if a is not victim and a.start < victim.end and victim.start < a.end]
+    if others and any(a.size_bytes for a in others):
+        target = random.choice([a for a in others if a.size_bytes])
+        tampered = tuple(replace(a, offset_bytes=target.offset_bytes) if a is victim else a for a in plan.allocations)
+        with pytest.raises(PlanError):
+            verify_plan(problem, moved, replace(plan, allocations=tampered))
+
+
+def overlapping() -> tuple[Problem, Schedule, MemoryPlan]:
+    """t1 of three units slides down by one when t0 is gone; t2 takes what is free then."""
+    problem, schedule = chain(1, 3, 2, frees={1: (0,)})
+    steps = (*schedule.steps[:3], Move(1), *schedule.steps[3:])
+    moved = scheduled(problem, steps)
+    found = pack_with_moves(problem, schedule, 80)
+    assert found is not None
+    plan = pack(problem, moved)
+    by = {a.tensors: a for a in plan.allocations}
+    places = {((0, 0),): 0, ((1, 1),): 16, ((1, 3),): 0, ((2, 4),): 48}
+    assert by.keys() == places.keys()
+    allocations = tuple(replace(a, offset_bytes=places[a.tensors]) for a in plan.allocations)
+    return problem, moved, replace(plan, allocations=allocations, arena_bytes=80)
+
+
+def test_the_two_places_of_a_move_may_overlap() -> None:
+    problem, moved, plan = overlapping()
+    verify(problem, moved)
+    verify_plan(problem, moved, plan)
+    times = {a.tensors: (a.start, a.end) for a in plan.allocations}
+    assert (times[((1, 1),)], times[((1, 3),)]) == ((1, 3), (3, 5)), "the old place ends where the new one begins"
+
+
+def change(plan: MemoryPlan, entry: tuple[int, int], **changes: object) -> MemoryPlan:
+    return replace(
+        plan,
+        allocations=tuple(
+            replace(a, **changes) if entry in a.tensors else a  # type: ignore[arg-type]
+            for a in plan.allocations
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "tamper, failure",
+    [
+        (lambda p: change(p, (1, 3), offset_bytes=16), r"t2 \[4, 5\) and t1 \[3, 5\) overlap"),
+        (
+            lambda p: change(p, (1, 1), end=5),
+            r"t1 \[3, 5\) and t1 \[1, 5\) overlap",
+        ),
+        (lambda p: change(p, (1, 3), start=4), r"t1 \[3, 5\) of 48 bytes is not covered by t1 \[4, 5\)"),
+        (lambda p: change(p, (1, 1), end=2), r"t1 \[1, 3\) of 48 bytes is not covered by t1 \[1, 2\)"),
+        (lambda p: change(p, (1, 3), size_bytes=32), r"t1 \[3, 5\) of 48 bytes is not covered"),
+        (lambda p: change(p, (1, 3), tensors=((1, 4),)), "t1 has no place from step 3"),
+        (
+            lambda p: change(p, (1, 1), tensors=((1, 1), (1, 3))),
+            "a tensor has two places from one step on",
+        ),
+    ],
+)
+def test_wrong_plans(tamper: Callable[[MemoryPlan], MemoryPlan], failure: str) -> None:
+    problem, moved, plan = overlapping()
+    with pytest.raises(PlanError, match=failure):
+        verify_plan(problem, moved, tamper(plan))

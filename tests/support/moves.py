@@ -1,0 +1,129 @@
+"""Schedules whose tensors wander through the arena, and their plans: made without anything that packs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from poetc.scheduling import (
+    Allocation,
+    Compute,
+    Free,
+    MemoryPlan,
+    Move,
+    PageIn,
+    PageOut,
+    Problem,
+    Schedule,
+    Step,
+    state_chains,
+)
+
+
+@dataclass(slots=True)
+class _Stay:
+    offset: int
+    size: int
+    start: int
+    tensors: list[tuple[int, int]] = field(default_factory=list)
+
+
+def wander(random: Random, problem: Problem, schedule: Schedule, share: float = 0.5) -> tuple[Schedule, MemoryPlan]:
+    """`schedule` with moves before about `share` of its steps, mostly by less than a tensor's size, up or down. State
+    lies at its home all the time, the rest wherever there is room in four times what it needs."""
+    unit = problem.alignment_bytes
+    home: dict[int, int] = {}
+    state = 0
+    for chain in state_chains(problem):
+        home |= dict.fromkeys(chain, state)
+        state += -(-problem.tensors[chain[0]].size_bytes // unit) * unit
+    sizes = [t.size_bytes for t in problem.tensors]
+    workspace = max(o.workspace_bytes for o in problem.operators)
+    arena = state + 4 * (sum(sizes) + workspace + unit) // unit * unit
+    steps: list[Step] = []
+    done: list[Allocation] = []
+    live: dict[int, _Stay] = {}
+
+    def free(low: int, size: int, but: int | None = None) -> bool:
+        others = (s for t, s in live.items() if t != but)
+        return state <= low <= arena - size and all(low + size <= s.offset or s.offset + s.size <= low for s in others)
+
+    def somewhere(size: int) -> int:
+        while True:
+            low = state + random.randrange((arena - state - size) // unit + 1) * unit
+            if free(low, size):
+                return low
+
+    def enter(t: int) -> None:
+        offset = home[t] if t in home else somewhere(sizes[t])
+        live[t] = _Stay(offset, sizes[t], len(steps), [(t, len(steps))])
+
+    def leave(t: int, end: int) -> None:
+        stay = live.pop(t)
+        done.append(
+            Allocation(
+                offset_bytes=stay.offset,
+                size_bytes=stay.size,
+                start=stay.start,
+                end=end,
+                tensors=tuple(stay.tensors),
+            )
+        )
+
+    def shift(t: int) -> None:
+        stay = live[t]
+        nearest = [stay.offset + sign * by for by in range(unit, stay.size + unit, unit) for sign in (1, -1)]
+        targets = [low for low in nearest if free(low, stay.size, but=t)] or [somewhere(stay.size)]
+        target = random.choice(targets)
+        leave(t, len(steps))
+        live[t] = _Stay(target, stay.size, len(steps), [(t, len(steps))])
+        steps.append(Move(t))
+
+    for t, tensor in enumerate(problem.tensors):
+        if tensor.initial == "ram":
+            enter(t)
+    for step in schedule.steps:
+        movable = [t for t in sorted(live) if t not in home and problem.tensors[t].move_ns is not None]
+        if steps and movable and random.random() < share:
+            shift(random.choice(movable))
+        match step:
+            case Compute(index, in_place):
+                operator, took = problem.operators[index], {o: i for i, o in in_place}
+                for o in operator.outputs:
+                    if o in took:
+                        live[o] = live.pop(took[o])
+                        live[o].tensors.append((o, len(steps)))
+                    else:
+                        enter(o)
+                if operator.workspace_bytes:
+                    size = operator.workspace_bytes
+                    at = len(steps)
+                    done.append(
+                        Allocation(offset_bytes=somewhere(size), size_bytes=size, start=at, end=at + 1, operator=index)
+                    )
+            case PageIn(t):
+                enter(t)
+            case Free(t):
+                leave(t, len(steps) + 1)
+            case _:
+                pass
+        steps.append(step)
+    for t in list(live):
+        leave(t, len(steps))
+    if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in steps):
+        done.append(Allocation(offset_bytes=arena, size_bytes=problem.page_buffer_bytes, start=0, end=len(steps)))
+    most = max(sum(a.size_bytes for a in done if a.start <= at < a.end) for at in range(len(steps)))
+    plan = MemoryPlan(
+        allocations=tuple(done),
+        arena_bytes=max(a.offset_bytes + a.size_bytes for a in done),
+        max_live_bytes=most,
+        state_bytes=state,
+    )
+    tensors = problem.tensors
+    cost = sum(
+        tensors[s.tensor].move_pj if problem.objective == "energy" else tensors[s.tensor].move_ns or 0
+        for s in steps
+        if isinstance(s, Move)
+    )
+    proof = replace(schedule.proof, objective=schedule.proof.objective + cost)
+    return replace(schedule, steps=tuple(steps), proof=proof), plan
