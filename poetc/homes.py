@@ -20,7 +20,6 @@ from poetc.scheduling import (
     keep_all_peak_bytes,
     movable_state,
     on_store,
-    pack,
     stored_state,
 )
 from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions, Status
@@ -240,7 +239,7 @@ def _set_aside_too_tight(search: solvers.HomeSearch, ordered: Problem, progress:
         placed, schedule = on_store(ordered, on), search.schedule(on)
         if schedule is None:
             return
-        plan = pack(placed, schedule, enough_bytes=placed.budget_bytes - placed.base_bytes, stop_at=search.stop_at)
+        _, plan = planning.packed(placed, schedule, search.stop_at, search.stop_at)
         excess = planning.ram_bytes(placed, plan) - placed.budget_bytes
         short = excess - (placed.budget_bytes - solvers.lower_bound_bytes(placed))
         if excess <= 0 or short <= 0 or not search.loosen(on, short):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from poetc import solvers
 from poetc.errors import InfeasibleError, LimitError
-from poetc.scheduling import Completer, Compute, pack, settled
+from poetc.scheduling import Completer, Compute, Move, pack, pack_with_moves, settled, verify
 from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions, Status
 
@@ -18,13 +18,12 @@ OURS = "poetc"
 PACK_ATTEMPTS = 6
 # Of the time limit: the first solve (HiGHS ends up to some seconds late); then packing, with time left to solve again.
 SOLVE_SHARE, PACK_SHARE = 0.88, 0.075
-# Where not even the first schedule found packs well, solving again is to be expected.
-SHORT_SOLVE_SHARE, TRIAL_SHARE, TRIAL_EXCESS = 0.5, 0.02, 0.01
 RETRY_SHARE = (
     0.05  # with less time than that to solve again, what short races find has to do: that much too late, at most
 )
 SMALLEST_SHARE = 0.1  # at most, the search for the schedule of least RAM
 MINIMUM_SEARCH_S, MINIMUM_PACK_SHARE = 10.0, 0.4
+SMALLEST_ATTEMPTS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +71,22 @@ def smallest_ram(problem: Problem, time_limit_s: float = MINIMUM_SEARCH_S) -> Sm
         return SmallestRam(
             ram_bytes=None, bound_bytes=found.lower_bound_bytes, schedule=None, plan=None, tensors=found.tensors
         )
-    plan = pack(problem, found.schedule, stop_at=stop_at)
+    schedule, plan = found.schedule, pack(problem, found.schedule, stop_at=stop_at)
+    low, high = plan.max_live_bytes, plan.arena_bytes
+    for _ in range(SMALLEST_ATTEMPTS):  # what is live, or as little more as what cannot be moved leaves
+        if low >= high:
+            break
+        capacity = low if low == plan.max_live_bytes else (low + high) // 2
+        relocated = _relocated(problem, found.schedule, capacity, stop_at)
+        if relocated is None:
+            low = capacity + problem.alignment_bytes
+        else:
+            schedule, plan = relocated
+            high = plan.arena_bytes
     return SmallestRam(
         ram_bytes=ram_bytes(problem, plan),
         bound_bytes=found.lower_bound_bytes,
-        schedule=found.schedule,
+        schedule=schedule,
         plan=plan,
         tensors=found.tensors,
     )
@@ -96,11 +106,11 @@ def solve_and_pack(
 ) -> tuple[Schedule, MemoryPlan]:
     """The cheapest schedule found whose packed arena fits the budget, within the time limit.
 
-    Packing can need more than the most that is ever live. The problem is then solved again for a budget smaller by the
-    excess; the bound proven for the whole budget still holds for the result. Raises InfeasibleError where it is proven
-    that nothing fits, LimitError where nothing was found; both say the smallest RAM that is known to work, which
-    `minimum` looks for: its time comes on top of the limit. Where there is a cost to beat (`options.to_beat`), that is
-    left out.
+    Where no offsets within the budget are found, tensors are moved while the step runs, which costs little. Where that
+    does not help either, the problem is solved again for a budget smaller by the excess; the bound proven for the whole
+    budget still holds for the result. Raises InfeasibleError where it is proven that nothing fits, LimitError where
+    nothing was found; both say the smallest RAM that is known to work, which `minimum` looks for: its time comes on top
+    of the limit. Where there is a cost to beat (`options.to_beat`), that is left out.
     """
 
     def report(event: solvers.Event) -> None:
@@ -110,10 +120,8 @@ def solve_and_pack(
     limit_s = options.time_limit_s
     stop_at = time.monotonic() + limit_s
     minimum = minimum or Minimum(problem, search_share_s(limit_s))
-    badly = solver == OURS and _packs_badly(problem, options, report)
-    share = SHORT_SOLVE_SHARE if badly else SOLVE_SHARE
     try:
-        solved = first = solvers.solve(problem, solver, replace(options, time_limit_s=share * limit_s), report)
+        solved = first = solvers.solve(problem, solver, replace(options, time_limit_s=SOLVE_SHARE * limit_s), report)
         if options.to_beat is not None and first.proof.objective >= options.to_beat:
             raise LimitError("nothing cheaper was found")
     except (InfeasibleError, LimitError) as error:
@@ -124,12 +132,14 @@ def solve_and_pack(
         raise _with_smallest(problem, error, progress, minimum) from error
     # Where nothing has been found that packs by then, solving again comes next, which needs some of the time.
     pack_until = max(time.monotonic() + PACK_SHARE * limit_s, stop_at - 2 * PACK_SHARE * limit_s)
-    solved, plan = _less_ahead(problem, first, _packed(problem, first, pack_until), pack_until)
-    first = solved
+    solved, plan = packed(problem, first, pack_until, stop_at)
     budget, order = problem.budget_bytes, first_executions(first)  # what was proven is about this order
     for attempt in range(PACK_ATTEMPTS):
         excess = ram_bytes(problem, plan) - problem.budget_bytes
         if excess <= 0:
+            moves = [problem.tensors[s.tensor].size_bytes for s in solved.steps if isinstance(s, Move)]
+            if moves:
+                progress(f"packed with {len(moves)} moves of {sum(moves)} bytes within RAM")
             return _relabelled(problem, solved, first), plan
         remaining = (stop_at - time.monotonic()) / 2  # the rest is for packing and the attempts to come
         in_haste = remaining < RETRY_SHARE * limit_s
@@ -147,26 +157,37 @@ def solve_and_pack(
             break
         solved = solvers.restored(found, order)
         pack_until = stop_at + RETRY_SHARE * limit_s if in_haste else stop_at
-        solved, plan = _less_ahead(problem, solved, _packed(problem, solved, pack_until), pack_until)
+        solved, plan = packed(problem, solved, pack_until, pack_until)
     why = f"a schedule fits the budget of {problem.budget_bytes} bytes, but none was found that can be packed into it"
     if options.to_beat is not None:
         raise LimitError(why)
     return _smallest_instead(problem, solver, first, why, progress, minimum)
 
 
-def _packs_badly(problem: Problem, options: SolveOptions, report: solvers.Progress) -> bool:
-    """Whether the schedule that the first runs find needs far more when packed than is live at once."""
-    first = options.start or solvers.at_once(problem, options)
-    if first is None:
-        return False
-    report(solvers.Event(stage="at once", objective=first.proof.objective, bound=first.proof.bound))
-    plan = _packed(problem, first, time.monotonic() + TRIAL_SHARE * options.time_limit_s)
-    return ram_bytes(problem, plan) > (1 + TRIAL_EXCESS) * problem.budget_bytes
+def packed(problem: Problem, schedule: Schedule, stop_at: float, moves_until: float) -> tuple[Schedule, MemoryPlan]:
+    """The schedule, with moves where it does not fit the budget without, or with less issued ahead; and a plan, which
+    need not fit."""
+    plan = _placed(problem, schedule, stop_at)
+    if ram_bytes(problem, plan) <= problem.budget_bytes:
+        return schedule, plan
+    relocated = _relocated(problem, schedule, problem.budget_bytes - problem.base_bytes, moves_until)
+    return relocated or _less_ahead(problem, schedule, plan, stop_at)
 
 
-def _packed(problem: Problem, schedule: Schedule, stop_at: float) -> MemoryPlan:
+def _placed(problem: Problem, schedule: Schedule, stop_at: float) -> MemoryPlan:
     """A plan that need not be lower than the budget."""
     return pack(problem, schedule, enough_bytes=problem.budget_bytes - problem.base_bytes, stop_at=stop_at)
+
+
+def _relocated(
+    problem: Problem, schedule: Schedule, capacity_bytes: int, stop_at: float
+) -> tuple[Schedule, MemoryPlan] | None:
+    """With moves, if that fits and leaves the deadline time for them."""
+    found = pack_with_moves(problem, schedule, capacity_bytes, stop_at=stop_at)
+    if found is None or problem.deadline_ns is None:
+        return found
+    roomy = replace(problem, deadline_ns=None, budget_bytes=problem.base_bytes + capacity_bytes)
+    return found if verify(roomy, found[0]).time_ns <= problem.deadline_ns else None
 
 
 def _less_ahead(problem: Problem, schedule: Schedule, plan: MemoryPlan, stop_at: float) -> tuple[Schedule, MemoryPlan]:
@@ -182,7 +203,7 @@ def _less_ahead(problem: Problem, schedule: Schedule, plan: MemoryPlan, stop_at:
         if late or completion.peak_bytes > problem.budget_bytes:
             break
         fewer = replace(schedule, steps=completion.steps)
-        packed = _packed(problem, fewer, stop_at)
+        packed = _placed(problem, fewer, stop_at)
         if ram_bytes(problem, packed) <= problem.budget_bytes:
             return fewer, packed
     return schedule, plan

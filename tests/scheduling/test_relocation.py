@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from poetc.scheduling import (
     Completer,
     Compute,
-    Free,
     MemoryPlan,
     Move,
-    OperatorSpec,
     PageIn,
     PageOut,
     PlanError,
@@ -25,7 +23,6 @@ from poetc.scheduling import (
     Schedule,
     Status,
     Step,
-    TensorSpec,
     keep_all,
     pack,
     pack_with_moves,
@@ -33,7 +30,7 @@ from poetc.scheduling import (
     verify_plan,
     without_moves,
 )
-from tests.support.moves import wander
+from tests.support.moves import chain, tight, wander
 from tests.support.problems import random_actions, random_dag, training_problem
 
 
@@ -51,29 +48,6 @@ def scheduled(problem: Problem, steps: tuple[Step, ...]) -> Schedule:
                 cost += problem.tensors[t].move_pj
     proof = Proof(status=Status.OPTIMAL, objective=cost, bound=cost, schedule_class="test")
     return Schedule(solver="test", steps=steps, proof=proof)
-
-
-def chain(*sizes: int, frees: dict[int, tuple[int, ...]], move_pj: int = 1) -> tuple[Problem, Schedule]:
-    """Operator k makes tensor k, of so many units; `frees`: what is dropped behind an operator."""
-    tensors = tuple(
-        TensorSpec(name=f"t{k}", size_bytes=16 * n, move_ns=n * move_pj, move_pj=n * move_pj)
-        for k, n in enumerate(sizes)
-    )
-    operators = tuple(
-        OperatorSpec(name=f"op{k}", inputs=(), outputs=(k,), time_ns=10, energy_pj=10) for k in range(len(sizes))
-    )
-    problem = Problem(name="chain", tensors=tensors, operators=operators, budget_bytes=1 << 20)
-    steps: list[Step] = []
-    for k in range(len(sizes)):
-        steps += [Compute(k), *map(Free, frees.get(k, ()))]
-    return problem, scheduled(problem, tuple(steps))
-
-
-def tight() -> tuple[Problem, Schedule]:
-    """At most 8 units are live, the best offsets that are known end at 9."""
-    sizes = (4, 1, 1, 1, 3, 2, 1, 4, 1, 4, 1, 2, 4, 1, 2, 4, 1, 2, 2, 1)
-    frees = {3: (0,), 5: (1,), 6: (5, 2, 3), 7: (7,), 8: (4,), 10: (6,), 11: (8, 9), 13: (12,), 14: (11,)}
-    return chain(*sizes, frees=frees | {15: (14,), 16: (10,), 17: (16, 13), 18: (18,)})
 
 
 def moves(schedule: Schedule) -> list[int]:

@@ -11,11 +11,14 @@ from poetc.scheduling import (
     Free,
     MemoryPlan,
     Move,
+    OperatorSpec,
     PageIn,
     PageOut,
     Problem,
     Schedule,
     Step,
+    TensorSpec,
+    keep_all,
     state_chains,
 )
 
@@ -127,3 +130,31 @@ def wander(random: Random, problem: Problem, schedule: Schedule, share: float = 
     )
     proof = replace(schedule.proof, objective=schedule.proof.objective + cost)
     return replace(schedule, steps=tuple(steps), proof=proof), plan
+
+
+def chain(*sizes: int, frees: dict[int, tuple[int, ...]]) -> tuple[Problem, Schedule]:
+    """Operator k makes tensor k, of so many units; `frees`: what it is the last to read."""
+    gone = {t for ts in frees.values() for t in ts}
+    tensors = tuple(
+        TensorSpec(name=f"t{k}", size_bytes=16 * n, final="" if k in gone else "ram", move_ns=n, move_pj=n)
+        for k, n in enumerate(sizes)
+    )
+    operators = tuple(
+        OperatorSpec(
+            name=f"op{k}",
+            inputs=tuple(t for t in frees.get(k, ()) if t != k),
+            outputs=(k,),
+            time_ns=10,
+            energy_pj=10,
+        )
+        for k in range(len(sizes))
+    )
+    problem = Problem(name="chain", tensors=tensors, operators=operators, budget_bytes=1 << 20)
+    return problem, keep_all(problem)
+
+
+def tight() -> tuple[Problem, Schedule]:
+    """At most 8 units are live, the best offsets that are known end at 9."""
+    sizes = (4, 1, 1, 1, 3, 2, 1, 4, 1, 4, 1, 2, 4, 1, 2, 4, 1, 2, 2, 1)
+    frees = {3: (0,), 5: (1,), 6: (5, 2, 3), 7: (7,), 8: (4,), 10: (6,), 11: (8, 9), 13: (12,), 14: (11,)}
+    return chain(*sizes, frees=frees | {15: (14,), 16: (10,), 17: (16, 13), 18: (18,)})

@@ -10,7 +10,19 @@ import pytest
 
 from poetc import planning
 from poetc.errors import LimitError
-from poetc.scheduling import MemoryPlan, Problem, Schedule, SolveOptions, keep_all, keep_all_peak_bytes, pack
+from poetc.scheduling import (
+    MemoryPlan,
+    Problem,
+    Schedule,
+    SolveOptions,
+    Status,
+    keep_all,
+    keep_all_peak_bytes,
+    pack,
+    verify,
+    verify_plan,
+)
+from tests.support.moves import tight
 from tests.support.problems import training_problem
 
 
@@ -18,6 +30,10 @@ from tests.support.problems import training_problem
 def problem() -> Problem:
     made = training_problem(Random(1), 4)
     return replace(made, budget_bytes=keep_all_peak_bytes(made))
+
+
+def no_moves(asked: Problem, schedule: Schedule, capacity_bytes: int, *, stop_at: float) -> None:
+    """As if nothing could be moved."""
 
 
 def test_the_arena_that_fits_is_enough(problem: Problem) -> None:
@@ -42,14 +58,15 @@ def test_more_is_put_aside_with_each_attempt(problem: Problem, monkeypatch: pyte
 
     monkeypatch.setattr(planning.solvers, "solve", solve)
     monkeypatch.setattr(planning, "pack", packed)
+    monkeypatch.setattr(planning, "pack_with_moves", no_moves)
     with pytest.raises(LimitError, match="none was found that can be packed into it"):
         planning.solve_and_pack(
             problem, "poetc", SolveOptions(time_limit_s=300), lambda text: None, planning.Minimum(problem, 0.1)
         )
     assert [less for less, _, _ in solved] == [0, 64, 160, 288, 448, 640, 864]
     limits = [limit for _, limit, _ in solved]
-    assert limits[0] == planning.SHORT_SOLVE_SHARE * 300, "since nothing packs, solving again is to be expected"
-    assert all(0 < limit <= 150 for limit in limits[1:])
+    assert limits[0] == planning.SOLVE_SHARE * 300
+    assert all(0 < limit <= 0.5 * 300 for limit in limits[1:])
     assert [fixed for _, _, fixed in solved] == [False, *[True] * 6], "what was proven is about one order"
 
 
@@ -81,9 +98,10 @@ def test_little_is_tried_again_when_the_time_is_up(problem: Problem, monkeypatch
     monkeypatch.setattr(planning, "time", clock)
     monkeypatch.setattr(planning.solvers, "solve", solve)
     monkeypatch.setattr(planning, "pack", packed)
+    monkeypatch.setattr(planning, "pack_with_moves", no_moves)
     schedule, _ = planning.solve_and_pack(problem, "poetc", SolveOptions(time_limit_s=100), lambda text: None)
     assert schedule.proof.method.startswith("the schedule of least RAM")
-    assert len(limits) >= 2, "there was some time left to solve again"
+    assert len(limits) == 1 and len(until) >= 3, "what short races find is packed too"
     late = planning.RETRY_SHARE * 100
     assert max(until[:-1]) <= 1100.0 + late
     assert clock.now <= 1100.0 + 1.5 + late + planning.search_share_s(100)
@@ -126,8 +144,53 @@ def test_when_the_time_is_up_short_races_find_what_packs(problem: Problem, monke
     monkeypatch.setattr(planning, "time", clock)
     monkeypatch.setattr(planning.solvers, "solve", solve)
     monkeypatch.setattr(planning, "pack", packed)
+    monkeypatch.setattr(planning, "pack_with_moves", no_moves)
     monkeypatch.setattr(planning, "RETRY_SHARE", 1.0)
     schedule, plan = planning.solve_and_pack(problem, "poetc", SolveOptions(time_limit_s=100), lambda text: None)
     assert asked_bytes == [problem.budget_bytes], "there was no time to solve again"
     assert not schedule.proof.method.startswith("the schedule of least RAM")
     assert planning.ram_bytes(problem, plan) <= problem.budget_bytes
+
+
+@pytest.fixture
+def tight_problem() -> Problem:
+    problem, _ = tight()
+    return replace(problem, budget_bytes=keep_all_peak_bytes(problem))
+
+
+def test_moves_make_fit_what_does_not_pack(tight_problem: Problem) -> None:
+    problem = tight_problem
+    assert pack(problem, keep_all(problem)).arena_bytes > problem.budget_bytes - problem.base_bytes
+    lines: list[str] = []
+    schedule, plan = planning.solve_and_pack(problem, "keep_all", SolveOptions(), lines.append)
+    trace = verify(problem, schedule)
+    verify_plan(problem, schedule, plan)
+    assert planning.ram_bytes(problem, plan) <= problem.budget_bytes
+    assert trace.moves > 0 and schedule.proof.objective == problem.compute_once_pj + trace.move_pj
+    assert schedule.proof.bound <= problem.compute_once_pj and schedule.proof.status is not Status.OPTIMAL
+    assert lines[-1] == f"packed with {trace.moves} moves of {trace.moved_bytes} bytes within RAM"
+
+
+def test_moves_obey_the_deadline(tight_problem: Problem) -> None:
+    problem = tight_problem
+    schedule, _ = planning.solve_and_pack(problem, "keep_all", SolveOptions(), lambda text: None)
+    time_ns = verify(problem, schedule).time_ns
+    assert time_ns > problem.compute_once_ns
+    exact = replace(problem, deadline_ns=time_ns)
+    assert planning.solve_and_pack(exact, "keep_all", SolveOptions(), lambda text: None)[0] == schedule
+    late = replace(problem, deadline_ns=time_ns - 1)
+    try:
+        other, _ = planning.solve_and_pack(late, "keep_all", SolveOptions(time_limit_s=2), lambda text: None)
+    except LimitError:
+        return
+    assert verify(late, other).time_ns <= time_ns - 1
+
+
+def test_the_smallest_ram_is_what_is_live(tight_problem: Problem) -> None:
+    problem = tight_problem
+    smallest = planning.smallest_ram(problem, 2.0)
+    assert smallest.schedule is not None and smallest.plan is not None and smallest.ram_bytes is not None
+    least = replace(problem, budget_bytes=smallest.ram_bytes)
+    verify(least, smallest.schedule)
+    verify_plan(least, smallest.schedule, smallest.plan)
+    assert smallest.ram_bytes == verify(least, smallest.schedule).peak_bytes
