@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from poetc.codegen._boards import TARGETS, Board
 from poetc.codegen._firmware import Memory, checkpoint_steps, layout, port_sources
 from poetc.codegen._module import Module, tables_bytes
-from poetc.codegen.program import Call, Program, align
+from poetc.codegen.program import Program, align
 from poetc.runtime import runtime_directory
 
 DATA_FILE = runtime_directory() / "code_sizes.tsv"
@@ -204,7 +204,7 @@ def firmware_size(
         if not name.startswith("ports/") or name.partition(":")[0] in ports
     }
     places = {symbol: name for name, s in sections.items() for symbol in s.symbols}
-    kernels = {i.symbol for i in main.instructions if isinstance(i, Call)}
+    kernels = main.kernels
     waiting = sorted(kernels | {name for name in sections if name.endswith((":.vectors", ":.text.start"))})
     kept: set[str] = set()
     while waiting:

@@ -52,7 +52,7 @@ class Module:
     @property
     def symbols(self) -> list[str]:
         """The kernels that the programs call, sorted."""
-        return sorted({i.symbol for p in self.programs for i in p.instructions if isinstance(i, Call)})
+        return sorted({symbol for p in self.programs for symbol in p.kernels})
 
     def constants_program(self) -> Program:
         """The one that has all the constants."""
@@ -220,7 +220,7 @@ def _operands(instruction: Instruction) -> list[Operand]:
         workspace = [instruction.workspace] if instruction.workspace else []
         return [*instruction.inputs, *instruction.outputs, *workspace]
     if isinstance(instruction, Move):
-        return [instruction.operand, instruction.source]
+        return [instruction.source, instruction.operand]
     return [instruction.operand]
 
 
@@ -275,7 +275,7 @@ def _steps(program: Program, pools: _Pools) -> list[str]:
                 opcode, what = "POETC_PAGE_IN", instruction.operand.tensor
                 int_row = [str(page), f"POETC_PAGE_{page_source.name}"]
             case Move(operand=operand):
-                opcode, what, int_row = "POETC_MOVE", operand.tensor, [str(operand.type.size_bytes)]
+                kernel, what, int_row = instruction.symbol, operand.tensor, [str(operand.type.size_bytes)]
         parts = [
             kernel,
             row(pools.refs, "refs", [_reference(o) for o in _operands(instruction)]),

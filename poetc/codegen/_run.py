@@ -185,7 +185,7 @@ def rebuild(
     command(words, f"the emitted C does not build for {board.name}")
     path, prefix = source / ("train" if hosted else "firmware.elf"), compiler_prefix(board)
     elf = read_elf(path, prefix)
-    kernels = {i.symbol for i in program.instructions if isinstance(i, Call)}
+    kernels = program.kernels
     stack = None if hosted else stack_bound(source / "build", path, prefix, kernels, ("poetc_reset", "main"))
     (directory / "run").mkdir(exist_ok=True)
     firmware = Firmware(board, program, directory, elf, stack, checkpoint)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from poetc.graph import Attribute, Role, TensorType
 
@@ -68,6 +69,7 @@ class Move:
 
     operand: Operand
     source: Operand
+    symbol: ClassVar[str] = "poetc_op_move"
 
 
 Instruction = Call | PageOut | PageIn | Move
@@ -142,6 +144,11 @@ class Program:
     probes: Mapping[str, tuple[int, Operand]] = field(default_factory=dict)
     absences: tuple[Absence, ...] = ()
     high_water_bytes: int = 0
+
+    @property
+    def kernels(self) -> set[str]:
+        """The symbols that it calls."""
+        return {i.symbol for i in self.instructions if isinstance(i, Call | Move)}
 
     @property
     def updates_state(self) -> bool:

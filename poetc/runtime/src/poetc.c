@@ -245,37 +245,6 @@ int poetc_recover(poetc_runtime *runtime)
     return result;
 }
 
-/* What moves take at once: as wide as the processor has it, whatever type the tensor is of. */
-typedef struct
-#ifdef __GNUC__
-    __attribute__((may_alias))
-#endif
-    move_unit {
-    uint32_t words[POETC_ALIGN / 4u];
-} move_unit;
-
-/* In whole units of alignment, in the direction in which nothing is overwritten before it is read, then what is left of the last
- * unit. (Small C libraries go byte by byte.) */
-static int move(poetc_runtime *runtime, const poetc_step *step)
-{
-    uint8_t *arena = (uint8_t *)runtime->config->arena;
-    uint8_t *to = arena + (size_t)(step->refs[0] >> 1) * POETC_ALIGN;
-    const uint8_t *from = arena + (size_t)(step->refs[1] >> 1) * POETC_ALIGN;
-    const size_t size = (uint32_t)step->ints[0], whole = size - size % POETC_ALIGN;
-    size_t i;
-
-    if (to < from) {
-        for (i = 0; i < whole; i += POETC_ALIGN)
-            *(move_unit *)(void *)(to + i) = *(const move_unit *)(const void *)(from + i);
-        memmove(to + whole, from + whole, size - whole);
-    } else {
-        memmove(to + whole, from + whole, size - whole);
-        for (i = whole; i > 0; i -= POETC_ALIGN)
-            *(move_unit *)(void *)(to + i - POETC_ALIGN) = *(const move_unit *)(const void *)(from + i - POETC_ALIGN);
-    }
-    return POETC_OK;
-}
-
 static int run_step(poetc_runtime *runtime, const poetc_step *step)
 {
     poetc_call call;
@@ -284,8 +253,6 @@ static int run_step(poetc_runtime *runtime, const poetc_step *step)
         return page_out(runtime, step);
     if (step->opcode == POETC_PAGE_IN)
         return page_in(runtime, step);
-    if (step->opcode == POETC_MOVE)
-        return move(runtime, step);
     call.refs = step->refs;
     call.ints = step->ints;
     call.floats = step->floats;
