@@ -5,6 +5,7 @@
     schedule.json  the schedule and its proof
     plan.json      offsets
     graph.json     the training graph, and inference.json the model itself (absent when solved from a Problem)
+    inference_schedule.json, inference_plan.json   the model's, where keeping all of it would not fit the budget
     values.npz     weights and other initial values
     device.yaml    the device profile, as it was
     report.html    the report, and report.txt
@@ -42,7 +43,9 @@ from poetc.scheduling.schedule import MemoryPlan, Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """A solved problem. `graph` and `inference` are None when it was solved from a Problem alone."""
+    """A solved problem. `graph` and `inference` are None when it was solved from a Problem alone; `inference_schedule`
+    and `inference_plan`, see `poetc.predicting`, where keep-all is the model's.
+    """
 
     summary: Mapping[str, Any]
     problem: Problem
@@ -50,6 +53,8 @@ class Artifact:
     plan: MemoryPlan
     graph: TrainingGraph | None = None
     inference: Graph | None = None
+    inference_schedule: Schedule | None = None
+    inference_plan: MemoryPlan | None = None
     profile: DeviceProfile | None = None
 
     @property
@@ -67,6 +72,9 @@ def write(artifact: Artifact, out: Path, reports: Mapping[str, str]) -> None:
         (staging / "problem.json").write_bytes(problem_to_json(artifact.problem))
         (staging / "schedule.json").write_bytes(schedule_to_json(artifact.schedule))
         (staging / "plan.json").write_bytes(plan_to_json(artifact.plan))
+        if artifact.inference_schedule is not None and artifact.inference_plan is not None:
+            (staging / "inference_schedule.json").write_bytes(schedule_to_json(artifact.inference_schedule))
+            (staging / "inference_plan.json").write_bytes(plan_to_json(artifact.inference_plan))
         arrays: dict[str, Array] = {}
         for name, graph in (("graph.json", artifact.graph), ("inference.json", artifact.inference)):
             if graph is not None:
@@ -93,6 +101,12 @@ def read(directory: Path) -> Artifact:
         graph = _read_graph(directory / "graph.json", arrays)
         if graph is not None and not isinstance(graph, TrainingGraph):
             raise ValueError("graph.json is not a training graph")
+        inference_schedule = inference_plan = None
+        if "inference_schedule.json" in summary.get("files", {}):
+            path = directory / "inference_schedule.json"
+            inference_schedule = schedule_from_json(path.read_bytes(), source=str(path))
+            path = directory / "inference_plan.json"
+            inference_plan = plan_from_json(path.read_bytes(), source=str(path))
         return Artifact(
             summary=summary,
             problem=problem_from_json(
@@ -104,6 +118,8 @@ def read(directory: Path) -> Artifact:
             plan=plan_from_json((directory / "plan.json").read_bytes(), source=str(directory / "plan.json")),
             graph=graph,
             inference=_read_graph(directory / "inference.json", arrays),
+            inference_schedule=inference_schedule,
+            inference_plan=inference_plan,
             profile=load_profile(directory / "device.yaml") if (directory / "device.yaml").exists() else None,
         )
     except FileNotFoundError as error:

@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from poetc import artifact, codegen, reporting
+from poetc import artifact, codegen, predicting, reporting
 from poetc.artifact import Artifact
 from poetc.codegen import Validation
 from poetc.codegen.program import Program
 from poetc.curve import solve_curve
-from poetc.devices import build_problem
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import write_text
-from poetc.graph import Array, Graph, TrainingGraph
-from poetc.scheduling import Problem, all_in_ram, keep_all, pack, stored_state
+from poetc.graph import Array, TrainingGraph
+from poetc.scheduling import all_in_ram, keep_all, pack
 from poetc.scheduling.schedule import SolveOptions
 
 Progress = Callable[[str], None]
@@ -38,24 +37,17 @@ def training_program(solved: Artifact) -> Program:
 
 def keep_all_program(solved: Artifact) -> Program:
     """The same step with every tensor kept until its last use, and all state in RAM."""
-    return _kept(_graph(solved), all_in_ram(solved.problem), None)
+    problem = all_in_ram(solved.problem)
+    schedule = keep_all(problem)
+    return codegen.lower(_graph(solved), problem, schedule, pack(problem, schedule))
 
 
 def inference_program(solved: Artifact, training: Program) -> Program | None:
     """The model itself, on the state and the constants of `training`. None if the model was not recorded."""
     if solved.inference is None or solved.profile is None:
         return None
-    stored = {solved.problem.tensors[chain[0]].name for chain in stored_state(solved.problem)}
-    problem = build_problem(solved.inference, solved.profile, budget_bytes=0, stored=stored)
-    return _kept(solved.inference, problem, training)
-
-
-def _kept(graph: Graph, problem: Problem, training: Program | None) -> Program:
-    schedule = keep_all(problem)
-    plan = pack(problem, schedule)
-    if training is None:
-        return codegen.lower(graph, problem, schedule, plan)
-    return codegen.lower_inference(graph, problem, schedule, plan, training)
+    found = predicting.Prediction(schedule=solved.inference_schedule, plan=solved.inference_plan)
+    return predicting.program(solved.inference, solved.profile, solved.problem, training, found)
 
 
 def _graph(solved: Artifact) -> TrainingGraph:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from poetc import frontend, homes, outputs, passes, planning, reporting, splitting, training
+from poetc import frontend, homes, outputs, passes, planning, predicting, reporting, splitting, training
 from poetc.artifact import Artifact, write
 from poetc.curve import solve_curve as solve_points
 from poetc.devices import (
@@ -145,6 +145,12 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         minimum = homes.minimum(problem, state, search_s, stop_at)
         options = replace(request.options, time_limit_s=left_s - search_s)
         placed = homes.solve_and_pack(problem, state, request.solver, options, progress, minimum)
+    prediction = predicting.Prediction()
+    if graph is not None and step is not None and profile is not None:
+        limit_s = max(search_s, min(predicting.LIMIT_S, stop_at - time.monotonic()))
+        solved = placed.problem, placed.schedule, placed.plan
+        prediction = predicting.within_budget(step, graph, profile, *solved, limit_s, progress)
+        remarks += [prediction.note] if prediction.note else []
     progress("looking for the smallest budget")
     smallest = minimum.found.ram_bytes
     summary = _summary(request, problem, placed, step, profile, smallest, started, remarks)
@@ -155,6 +161,8 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         plan=placed.plan,
         graph=step,
         inference=graph,
+        inference_schedule=prediction.schedule,
+        inference_plan=prediction.plan,
         profile=profile,
     )
     summary |= outputs.predicted_sizes(artifact)

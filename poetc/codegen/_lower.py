@@ -41,24 +41,28 @@ def lower(
     *,
     name: str | None = None,
     layout: Program | None = None,
+    around: bool = False,
 ) -> Program:
     """The program that runs `schedule` in the places that `plan` gives.
 
     `problem` was built from `graph` (same names). `layout` is another program of the same model whose state and
-    constants this one shares: they keep the offsets that they have there, and everything else is moved above its state.
+    constants this one shares: they keep the offsets that they have there, and everything else is moved above its state,
+    unless `plan` was made `around` it (`pack_around`).
     The name defaults to "train" for a TrainingGraph and "infer" for another. Raises ProgramError if they do not fit
     together.
     """
-    program = _Lowering(graph, problem, schedule, plan, layout).program(
+    program = _Lowering(graph, problem, schedule, plan, layout, around).program(
         name or ("train" if isinstance(graph, TrainingGraph) else "infer")
     )
     check_program(program)
     return program
 
 
-def lower_inference(graph: Graph, problem: Problem, schedule: Schedule, plan: MemoryPlan, training: Program) -> Program:
+def lower_inference(
+    graph: Graph, problem: Problem, schedule: Schedule, plan: MemoryPlan, training: Program, *, around: bool = False
+) -> Program:
     """`lower` of the forward-only graph, with the state and the constants where the training program has them."""
-    return lower(graph, problem, schedule, plan, name="infer", layout=training)
+    return lower(graph, problem, schedule, plan, name="infer", layout=training, around=around)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class _Lowering:
     schedule: Schedule
     plan: MemoryPlan
     layout: Program | None
+    around: bool  # the plan's offsets are those of `layout`
     stays: dict[str, list[_Stay]] = field(init=False)
     workspaces: dict[int, list[Allocation]] = field(init=False)
     roots: dict[str, str] = field(init=False)
@@ -125,7 +130,7 @@ class _Lowering:
 
     def _moved(self, tensor: str, offset: int) -> int:
         """An offset of the plan in this program: the same, unless the state at the bottom is laid out by `layout`."""
-        if self.layout is None:
+        if self.layout is None or self.around:
             return offset
         if tensor in self.fixed_state:
             return self.fixed_state[tensor].operand.offset_bytes

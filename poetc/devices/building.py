@@ -29,6 +29,7 @@ def build_problem(
     paging: Paging | None = None,
     store: str | None = None,
     stored: Collection[str] = (),
+    in_ram: Collection[str] = (),
 ) -> Problem:
     """The scheduling problem of `graph` on the device.
 
@@ -36,8 +37,8 @@ def build_problem(
     that operators touch, except constants that the device reads in place from flash. `paging` defaults to synchronous
     transfers if the profile has a store; `store` chooses one by name. State begins and ends a step in RAM
     (`scheduling.on_store` moves it); what is in `stored` is given on the store and read there, such as weights for
-    inference that training keeps there. Raises UsageError where profile and options do
-    not fit.
+    inference that training keeps there; what is in `in_ram`, in RAM and not in flash. Raises UsageError where profile
+    and options do not fit.
     """
     chosen = _choose_store(profile, store)
     if paging is None:
@@ -49,7 +50,7 @@ def build_problem(
 
     costs = CostModel(profile)
     costs.check_kinds(registry(), profile.name)
-    storages = _Storages(graph, profile, frozenset(stored))
+    storages = _Storages(graph, profile, frozenset(stored), frozenset(in_ram))
     fetched = fetched_bytes(graph, profile.memory) if profile.compute.loop_ns else {}
     shares = zero_shares(graph) if costs.machine.is_soft and profile.compute.loop_ns else {}
     operators = tuple(
@@ -103,7 +104,7 @@ class _Aliases:
 class _Storages:
     """Which tensors are storages of their own, which of them are in RAM, and where each begins and ends a step."""
 
-    def __init__(self, graph: Graph, profile: DeviceProfile, stored: frozenset[str]) -> None:
+    def __init__(self, graph: Graph, profile: DeviceProfile, stored: frozenset[str], in_ram: frozenset[str]) -> None:
         self.graph = graph
         self.stored = stored
         self.roots = view_roots(graph)
@@ -113,7 +114,7 @@ class _Storages:
         self.flash = {
             name
             for name, tensor in graph.tensors.items()
-            if name not in self.made and name not in stored and is_flash_resident(tensor, graph, profile)
+            if name not in self.made and name not in stored | in_ram and is_flash_resident(tensor, graph, profile)
         }
         used = {self.roots[t] for op in self.operators for t in (*op.inputs, *op.outputs)}
         results = {self.roots[t] for t in self._results()}

@@ -16,7 +16,7 @@ from poetc.scheduling._json import (
     schedule_to_json,
 )
 from poetc.scheduling._keep_all import keep_all, keep_all_actions, keep_all_peak_bytes
-from poetc.scheduling._packing import pack
+from poetc.scheduling._packing import pack, pack_around
 from poetc.scheduling._plan_checker import PlanError, verify_plan
 from poetc.scheduling._relocation import pack_with_moves, with_steps, without_moves
 from poetc.scheduling._transfers import settled
@@ -73,6 +73,7 @@ __all__ = [
     "movable_state",
     "on_store",
     "pack",
+    "pack_around",
     "pack_with_moves",
     "plan_from_json",
     "plan_to_json",

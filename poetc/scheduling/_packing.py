@@ -9,6 +9,7 @@ predecessor's; in between it may come back anywhere.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,16 +61,69 @@ def plan_of(problem: Problem, schedule: Schedule, lifetimes: list[Lifetime], hom
         top = _aligned(problem, _top(lifetimes))
         buffer = Lifetime(problem.page_buffer_bytes, 0, len(schedule.steps), offset_bytes=top)
         lifetimes = [*lifetimes, buffer]
-    allocations = sorted(
-        (_to_allocation(a) for a in lifetimes),
-        key=lambda a: (a.start, a.offset_bytes, a.end, a.tensors, a.operator or 0),
-    )
     return MemoryPlan(
-        allocations=tuple(allocations),
+        allocations=_sorted(lifetimes),
         arena_bytes=_top(lifetimes),
         max_live_bytes=_max_live(lifetimes),
         state_bytes=_state_bytes(problem, homes),
     )
+
+
+def pack_around(
+    problem: Problem,
+    schedule: Schedule,
+    state: Mapping[int, int],
+    taken: Sequence[tuple[int, int]],
+    *,
+    enough_bytes: int = 0,
+    stop_at: float = math.inf,
+) -> MemoryPlan:
+    """`pack` for an arena that another program lays out: `state` says at which offset each state is when a run begins
+    and ends, by its first version; `taken` lists what else is there all the time (offset, size).
+    """
+    step_count, unit = len(schedule.steps), problem.alignment_bytes
+    lifetimes = lifetimes_of(problem, schedule)
+    items: list[tuple[Lifetime, Lifetime | None]] = []
+    for offset, size in taken:
+        items.append((Lifetime(size, 0, step_count, offset_bytes=offset), None))
+    at_home = set()
+    for first, last in homes_of(problem, lifetimes, step_count):
+        first.offset_bytes = last.offset_bytes = state[first.tensors[0][0]]
+        items.append((first, None if first is last else last))
+        at_home |= {id(first), id(last)}
+    items += [(a, None) for a in lifetimes if id(a) not in at_home]
+    starts = np.array([a.start for a, _ in items], np.int64)
+    ends = np.array([a.end for a, _ in items], np.int64)
+    sizes = np.array([-(-a.size_bytes // unit) for a, _ in items], np.int64)
+    fixed = np.array([-1 if a.offset_bytes is None else a.offset_bytes // unit for a, _ in items], np.int64)
+    again = (
+        np.array([0 if b is None else b.start for _, b in items], np.int64),
+        np.array([0 if b is None else b.end for _, b in items], np.int64),
+    )
+    buffer_bytes = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.steps) else 0
+    enough = max(0, enough_bytes - buffer_bytes) // unit
+    offsets = place(starts, ends, sizes, fixed, SEARCH_PLACEMENTS, enough=enough, again=again, stop_at=stop_at)
+    for (first, _), offset in zip(items, offsets, strict=True):
+        if first.offset_bytes is None:
+            first.offset_bytes = int(offset) * unit
+    state_bytes = max(
+        (_aligned(problem, (a.offset_bytes or 0) + a.size_bytes) for a, _ in items[: len(taken) + len(state)]),
+        default=0,
+    )
+    if buffer_bytes:
+        top = _aligned(problem, max(_top(lifetimes), state_bytes))
+        lifetimes.append(Lifetime(buffer_bytes, 0, step_count, offset_bytes=top))
+    return MemoryPlan(
+        allocations=_sorted(lifetimes),
+        arena_bytes=max(_top(lifetimes), state_bytes),
+        max_live_bytes=_max_live(lifetimes) + sum(size for _, size in taken),
+        state_bytes=state_bytes,
+    )
+
+
+def _sorted(lifetimes: list[Lifetime]) -> tuple[Allocation, ...]:
+    allocations = (_to_allocation(a) for a in lifetimes)
+    return tuple(sorted(allocations, key=lambda a: (a.start, a.offset_bytes, a.end, a.tensors, a.operator or 0)))
 
 
 def _max_live(lifetimes: list[Lifetime]) -> int:

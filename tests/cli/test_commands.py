@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -173,24 +172,6 @@ def test_emit_says_that_weights_were_absent(poetc: Run, model: Path, tmp_path: P
     ended = poetc("emit", out, "--target", "host", "-o", tmp_path / "src")
     assert ended.code == 0, ended.err
     assert "1 weight is external data whose file is absent: seeded numbers instead" in ended.err
-
-
-def test_emit_says_what_predictions_need_beyond_the_budget(poetc: Run, model: Path, tmp_path: Path) -> None:
-    """The model itself is not scheduled: at a tight budget it takes a larger arena than training."""
-    out, source = tmp_path / "solved", tmp_path / "src"
-    options = ("--batch", "4", "-d", "stm32f746", "-b", "45%", "--gap", "0.5", "--time-limit", "5")
-    assert poetc("solve", model, *options, "-o", out).code == 0
-    ended = poetc("emit", out, "--target", "cortex-m", "-o", source)
-    assert ended.code == 0, ended.err
-    header = (source / "model.h").read_text()
-    whole, alone = (int(re.findall(rf"DIGITS_{n}ARENA_BYTES (\d+)u", header)[0]) for n in ("", "TRAIN_"))
-    assert alone < whole
-    assert f"an arena of {alone:,}; predictions with the program infer take one of {whole:,}" in ended.err
-    assert f"{alone:,} B for training alone" in ended.out
-    assert f"(`DIGITS_TRAIN_ARENA_BYTES`) | {alone} |" in (source / "README.md").read_text()
-    firmware = poetc("emit", out, "--target", "cortex-m7", "-o", tmp_path / "firmware", "--json").json
-    assert firmware["programs"] == ["train"]  # it is linked for the budget
-    assert firmware["notes"] == [n for n in firmware["notes"] if "predictions" not in n]
 
 
 def test_report(poetc: Run, solved: Solved, tmp_path: Path) -> None:

@@ -1,0 +1,133 @@
+"""A schedule for the model itself, so that predictions keep to the budget that training was solved for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from poetc import codegen, planning, solvers
+from poetc.codegen.program import Program
+from poetc.devices import DeviceProfile, build_problem
+from poetc.errors import InfeasibleError, LimitError
+from poetc.graph import Graph, TrainingGraph
+from poetc.scheduling import (
+    Paging,
+    Problem,
+    keep_all,
+    keep_all_peak_bytes,
+    pack,
+    pack_around,
+    state_chains,
+    stored_state,
+    verify,
+)
+from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions
+
+Progress = Callable[[str], None]
+GAP, LIMIT_S = 0.02, 10.0
+LOOSE = 1.05  # keep-all that needs so much less than there is packs
+ATTEMPTS = 6  # to pack, each for a schedule that needs less
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """How the model itself is run. `schedule` and `plan`: None where keep-all fits the budget, or nothing does."""
+
+    schedule: Schedule | None = None
+    plan: MemoryPlan | None = None
+    note: str = ""
+
+
+def problem_of(inference: Graph, profile: DeviceProfile, training: Problem) -> Problem:
+    """The scheduling problem of the model, on the state that `training` leaves in RAM or on the store."""
+    stored, kept = (
+        {training.tensors[chain[0]].name for chain in chains(training)} for chains in (stored_state, state_chains)
+    )
+    return build_problem(inference, profile, budget_bytes=0, stored=stored, in_ram=kept)
+
+
+def program(
+    inference: Graph, profile: DeviceProfile, problem: Problem, training: Program, found: Prediction
+) -> Program:
+    """The model's, on the state and the constants of `training`, which `problem` was solved for."""
+    alone = problem_of(inference, profile, problem)
+    if found.schedule is not None and found.plan is not None:
+        return codegen.lower_inference(inference, alone, found.schedule, found.plan, training, around=True)
+    schedule = keep_all(alone)
+    return codegen.lower_inference(inference, alone, schedule, pack(alone, schedule), training)
+
+
+def within_budget(
+    graph: TrainingGraph,
+    inference: Graph,
+    profile: DeviceProfile,
+    problem: Problem,
+    schedule: Schedule,
+    plan: MemoryPlan,
+    limit_s: float,
+    progress: Progress,
+) -> Prediction:
+    """For the arena of the training step that was solved, where what it pages leaves room for predictions too."""
+    alone = problem_of(inference, profile, problem)
+    own_bytes = sum(alone.tensors[chain[0]].size_bytes for chain in state_chains(alone))
+    above_bytes = problem.budget_bytes - problem.base_bytes - plan.state_bytes
+    if LOOSE * (keep_all_peak_bytes(alone) - alone.base_bytes - own_bytes) <= above_bytes:
+        return Prediction()
+    kept = pack(alone, keep_all(alone), enough_bytes=own_bytes + max(0, above_bytes))
+    if kept.arena_bytes - own_bytes <= above_bytes:
+        return Prediction()
+    progress("scheduling the model itself")
+    training = codegen.lower(graph, problem, schedule, plan)
+    found = _scheduled(_limited(alone, training, problem), training, SolveOptions(time_limit_s=limit_s, gap=GAP))
+    needed = problem.base_bytes + kept.arena_bytes - own_bytes + plan.state_bytes
+    if found is None:
+        why = (
+            f"training fits the budget of {problem.budget_bytes:,} bytes, but no schedule of the model itself was"
+            f" found that does: predictions take {needed:,}"
+        )
+        return Prediction(note=why)
+    solved, placed = found
+    trace = verify(replace(alone, budget_bytes=problem.budget_bytes), solved)
+    note = (
+        f"predictions are scheduled too, in {problem.base_bytes + placed.arena_bytes:,} bytes instead of {needed:,}:"
+        f" {trace.recomputes} operators run again, {trace.page_outs + trace.page_ins} transfers"
+    )
+    return Prediction(schedule=solved, plan=placed, note=note)
+
+
+def _scheduled(alone: Problem, training: Program, options: SolveOptions) -> tuple[Schedule, MemoryPlan] | None:
+    """Within the arena of `training`, whose state has its homes there; None if nothing is found."""
+    homes = {b.name: b.operand.offset_bytes for b in training.state}
+    state = {chain[0]: homes[alone.tensors[chain[0]].name] for chain in state_chains(alone)}
+    own = {alone.tensors[t].name for t in state}
+    unit = alone.alignment_bytes
+    taken = [
+        (b.operand.offset_bytes, -(-b.operand.type.size_bytes // unit) * unit)
+        for b in training.state
+        if b.name not in own
+    ]
+    room = training.arena_bytes - sum(size for _, size in taken)
+    for attempt in range(ATTEMPTS):
+        limited = replace(alone, budget_bytes=alone.base_bytes + room)
+        try:
+            solved = solvers.solve(limited, planning.OURS, options)
+        except (InfeasibleError, LimitError):
+            return None
+        plan = pack_around(alone, solved, state, taken, enough_bytes=training.arena_bytes)
+        excess = plan.arena_bytes - training.arena_bytes
+        if excess <= 0:
+            return solved, plan
+        room -= excess * (2 + attempt) // 2
+    return None
+
+
+def _limited(alone: Problem, training: Program, problem: Problem) -> Problem:
+    """Nothing is paged where training pages nothing; its pages keep their blocks."""
+    limited = replace(alone, objective=problem.objective, write_limit_bytes=problem.write_limit_bytes)
+    if not training.pages:
+        return replace(limited, paging=Paging.NONE)
+    if alone.store_capacity_bytes is None:
+        return limited
+    there = sum(t.footprint_bytes for t in alone.tensors if t.initial == "store")  # among training's pages already
+    taken = codegen.store_blocks(training) * training.block_bytes
+    return replace(limited, store_capacity_bytes=max(0, alone.store_capacity_bytes - taken) + there)

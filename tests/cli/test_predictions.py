@@ -1,0 +1,78 @@
+"""Predictions keep to the budget of training: the model itself is scheduled where keeping all of it would not fit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from poetc import artifact, outputs
+from poetc.codegen import HostModel, compile_library, sample_inputs
+from poetc.codegen.program import PageIn, PageOut
+from tests.cli.conftest import Ended, run
+
+BOARD = ("-d", "stm32f746", "--gap", "0.5", "--time-limit", "5")
+
+
+@pytest.fixture(scope="module")
+def tight(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
+    out = tmp_path_factory.mktemp("tight") / "digits.poetc"
+    ended = run("solve", model, *BOARD, "--batch", "4", "-b", "45%", "-o", out)
+    assert ended.code == 0, ended.err
+    return out, ended
+
+
+def test_predictions_take_no_more_than_training_and_give_the_same_bits(
+    tight: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    """On state that training left, which training finds again afterwards."""
+    out, ended = tight
+    assert "note: predictions are scheduled too, in " in ended.err
+    solved = artifact.read(out)
+    training = outputs.training_program(solved)
+    scheduled = outputs.inference_program(solved, training)
+    kept = outputs.inference_program(replace(solved, inference_schedule=None, inference_plan=None), training)
+    assert scheduled is not None and kept is not None and solved.graph is not None and solved.inference is not None
+    assert scheduled.arena_bytes <= training.arena_bytes < kept.arena_bytes
+    assert solved.problem.base_bytes + kept.arena_bytes > solved.problem.budget_bytes
+    assert scheduled.state == kept.state
+    assert any(isinstance(i, PageOut) for i in scheduled.instructions), "weights leave RAM and come back"
+    assert any(isinstance(i, PageIn) for i in scheduled.instructions) and not scheduled.updates_state
+    values = {**solved.inference.values, **solved.graph.values}
+    programs = [training, scheduled, kept]
+    programs[2] = replace(kept, name="kept")
+    library = compile_library(programs, values, tmp_path)
+    inputs = sample_inputs(training, 3)
+    with HostModel(library, programs, values) as host:
+        losses = [host.run(inputs) for _ in range(2)]
+        state = {name: host.state(name) for name in host.state_names()}
+        found = []
+        for program in programs[1:]:
+            host.select(program)
+            host.run(inputs)
+            found.append(host.output(program.outputs[0].name))
+        assert np.array_equal(*found) and np.abs(found[0]).max() > 0
+        host.select(training)
+        assert all(np.array_equal(host.state(name), state[name]) for name in state)
+        assert host.run(inputs) < losses[0]
+
+
+def test_what_does_not_fit_is_said_when_it_is_solved(model: Path, tmp_path: Path) -> None:
+    """Training takes the batch in parts, predictions all of it."""
+    out = tmp_path / "solved"
+    options = ("-b", "120kB", "--batch", "16", "--micro-batches", "8")
+    ended = run("solve", model, *BOARD, *options, "-o", out)
+    assert ended.code == 0, ended.err
+    assert "no schedule of the model itself was found that does: predictions take" in ended.err
+    ended = run("emit", out, "--target", "cortex-m", "-o", tmp_path / "src")
+    header = (tmp_path / "src" / "model.h").read_text()
+    whole, alone = (int(re.findall(rf"DIGITS_{n}ARENA_BYTES (\d+)u", header)[0]) for n in ("", "TRAIN_"))
+    assert alone < whole
+    assert f"an arena of {alone:,}; predictions with the program infer take one of {whole:,}" in ended.err
+    assert f"{alone:,} B for training alone" in ended.out
+    assert f"(`DIGITS_TRAIN_ARENA_BYTES`) | {alone} |" in (tmp_path / "src" / "README.md").read_text()
+    firmware = run("emit", out, "--target", "cortex-m7", "-o", tmp_path / "firmware", "--json").json
+    assert firmware["programs"] == ["train"]  # it is linked for the budget
