@@ -78,7 +78,8 @@ def within_budget(
         return Prediction()
     progress("scheduling the model itself")
     training = codegen.lower(graph, problem, schedule, plan)
-    found = _scheduled(_limited(alone, training, problem), training, SolveOptions(time_limit_s=limit_s, gap=GAP))
+    options = SolveOptions(time_limit_s=limit_s, gap=GAP, work_limit_s=LIMIT_S)
+    found = _scheduled(_limited(alone, training, problem), training, options)
     needed = problem.base_bytes + kept.arena_bytes - own_bytes + plan.state_bytes
     if found is None:
         why = (
