@@ -219,6 +219,61 @@ POETC_APART int direct_grad_input(const convolution *c, const float *gy, const f
 #define direct_grad_input(c, gy, w, bias, gx, workspace, size, depth) 0
 #endif
 
+#if defined(POETC_AHEAD)
+
+/* ConvGradInput for few pixels, where weights are what there is to read: once, where they are. Lanes lie along the channels'
+ * taps, pixels are rows of the register block; sums have the same terms in the same order. Whether it was done. */
+POETC_APART int stream_weights(const convolution *c, const float *gy, const float *w, const float *bias, float *gx,
+                               float *workspace, int32_t size, int32_t terms)
+{
+    const int32_t channels = c->channels / c->group, outputs = c->outputs / c->group, taps = c->kernel_h * c->kernel_w;
+    const int32_t pixels = c->output_height * c->output_width, plane = c->height * c->width;
+    int32_t unit = 1, most, channel, count, group, first, i;
+    poetc_gemm_space none = {NULL, NULL, 0, 0};
+    poetc_gemm g;
+    while (unit * taps % COLUMNS)
+        unit *= 2;
+    most = (size - 1) / (2 * pixels * taps) / unit * unit; /* channels at once: their products, and again turned */
+    if (c->batch != 1 || pixels > 2 * POETC_GEMM_ROWS || pixels % POETC_LANES || channels % unit || most == 0)
+        return 0;
+    POETC_NOTHING_AHEAD(g);
+    POETC_ALL_ROWS(g);
+    g.rows = pixels, g.terms = terms, g.a_row = 1, g.a_k = pixels, g.a_block = (ptrdiff_t)terms * pixels;
+    g.row_bias = g.column_bias = NULL, g.column = 0, g.segment_step = 0;
+    g.b_k = (ptrdiff_t)channels * taps;
+    for (group = 0; group < c->group; group++) {
+        const float *from = gy + (ptrdiff_t)group * outputs * pixels, *filters = w + group * outputs * g.b_k;
+        const int32_t end = POETC_END(c->share, channels, unit);
+        for (channel = POETC_BEGIN(c->share, channels, unit); channel < end; channel += count) {
+            float *to = gx + ((ptrdiff_t)group * channels + channel) * plane, *turned = workspace;
+            count = poetc_min(most, end - channel);
+            for (i = 0; i < count; i++)
+                fill(to + (ptrdiff_t)i * plane, plane, bias ? bias[group * channels + channel + i] : 0.0f);
+            g.columns = g.y_row = g.segment = count * taps;
+            g.y = workspace + pixels * g.columns;
+            for (first = 0; first < outputs; first += terms) {
+                const int more = first + terms < outputs;
+                g.depth = poetc_min(terms, outputs - first), g.accumulate = first > 0;
+                g.a = from + (ptrdiff_t)first * pixels, g.b = filters + first * g.b_k + (ptrdiff_t)channel * taps;
+                g.b_ahead = more ? terms * g.b_k : g.columns - first * g.b_k;
+                poetc_gemm_run(&g, &none);
+            }
+            for (i = 0; i < pixels; i += POETC_LANES)
+                poetc_transpose_lanes(turned + i, pixels, g.y + (ptrdiff_t)i * g.columns, g.columns, g.columns / POETC_LANES);
+            if (is_masked(c))
+                spread_masked(c, turned, count, 0, c->output_height, to);
+            else
+                spread(c, turned, count, 0, c->output_height, to);
+        }
+    }
+    workspace[size - 1] = 0.0f; /* so that the memory that is touched is that of the packing kernel */
+    return 1;
+}
+
+#else
+#define stream_weights(c, gy, w, bias, gx, workspace, size, terms) 0
+#endif
+
 /* As poetc_op_conv_grad_input. Products w' gy of some channels' taps and some rows of the output are made in the workspace
  * and added to the pixels they belong to. The last ints: as above, the part of the workspace that holds products (floats; 0
  * for a pointwise convolution, which needs none), and its rows of the output and channels. */
@@ -238,6 +293,8 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
     const int pointwise = held == 0;
     int32_t group, channel, row, column, first, n, i;
     POETC_THREADED(poetc_op_conv_grad_input_packed, call, CONVOLUTION_WORK(c), size);
+    if (!pointwise && stream_weights(&c, gy, w, bias, gx, workspace, size, terms))
+        return POETC_OK;
     if (!pointwise && direct_grad_input(&c, gy, w, bias, gx, workspace, size, terms))
         return POETC_OK;
     if (!pointwise) {

@@ -719,10 +719,15 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
     const int32_t size = call->ints[17] - strip, held = is_pointwise(&c) ? 0 : strip_rows(&c, strip);
     poetc_gemm_space space = poetc_gemm_carve(workspace, size, terms, blocks > 1 ? blocks : c.batch, width, 0);
     const int32_t images = blocks > 1 ? 1 : space.depth / terms; /* at once: small ones, one a block */
+#ifdef POETC_AHEAD /* sums of one block move the weights at once */
+    float *const strip_at = lr && pixels * c.batch > terms ? workspace + call->ints[17] : NULL;
+#else
+    float *const strip_at = lr ? workspace + call->ints[17] : NULL;
+#endif
     int32_t group, column, first, n, o;
     POETC_SPLIT(split, c.share, 1, outputs, width)
     workspace[call->ints[17] - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
-    if (lr) /* as many as a strip holds */
+    if (strip_at) /* as many as it holds */
         space.columns = poetc_min(space.columns, (call->ints[20] - call->ints[17]) / outputs / COLUMNS * COLUMNS);
     if (!is_pointwise(&c) && direct_grad_weight(&c, x, gy, to, lr, workspace, call->ints[17], terms))
         return;
@@ -734,13 +739,14 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
         g.a_block = blocks > 1 ? terms : (ptrdiff_t)c.outputs * pixels;
         g.row_bias = g.column_bias = NULL;
         POETC_NOTHING_AHEAD(g);
-        g.y = lr ? workspace + call->ints[17] : part;
-        g.y_row = lr ? space.columns : width;
+        POETC_SET_RATE(g, strip_at ? NULL : lr);
+        g.y = strip_at ? strip_at : part;
+        g.y_row = strip_at ? space.columns : width;
         g.segment = width, g.segment_step = 0;
         POETC_SPLIT_ROWS(g, split);
         for (column = POETC_BEGIN(split.columns, width, COLUMNS); column < POETC_END(split.columns, width, COLUMNS);
              column += space.columns) {
-            g.column = lr ? 0 : column;
+            g.column = strip_at ? 0 : column;
             g.columns = poetc_min(space.columns, POETC_END(split.columns, width, COLUMNS) - column);
             for (n = 0; n < c.batch; n += images) {
                 for (first = 0; first < pixels; first += space.depth) {
@@ -753,7 +759,7 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
                 }
             }
             for (o = POETC_BEGIN(split.rows, outputs, POETC_GEMM_ROWS);
-                 lr && o < POETC_END(split.rows, outputs, POETC_GEMM_ROWS); o++)
+                 strip_at && o < POETC_END(split.rows, outputs, POETC_GEMM_ROWS); o++)
                 poetc_descend(part + (ptrdiff_t)o * width + column, g.y + (ptrdiff_t)o * g.y_row, *lr, g.columns);
         }
     }

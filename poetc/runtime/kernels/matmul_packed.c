@@ -63,6 +63,7 @@ int poetc_op_matmul_packed(const poetc_call *call)
         g.terms = terms, g.a_block = terms * g.a_k;
         g.row_bias = NULL, g.column_bias = call->floats[0] == 1.0f ? bias : NULL;
         g.y = y, g.y_row = n, g.segment_step = 0, g.segment = n;
+        POETC_NOTHING_AHEAD(g);
         POETC_SPLIT_ROWS(g, split);
         for (column = POETC_BEGIN(split.columns, n, POETC_GEMM_COLUMNS);
              column < POETC_END(split.columns, n, POETC_GEMM_COLUMNS); column += space.columns) {

@@ -84,6 +84,9 @@ typedef struct {
 #endif
 #ifdef POETC_AHEAD
     lines_ahead *ahead;
+    const float *rate; /* or NULL */
+    int in_place; /* b is no panels but where it was, and so is a, its rows side by side */
+    ptrdiff_t a_k, b_k, b_ahead;
 #endif
     int narrow;            /* half of the columns are enough */
     int accumulate;
@@ -108,10 +111,14 @@ POETC_INLINE void start(poetc_vector *sum, const int vectors, const float *row_b
     }
 }
 
-POETC_INLINE void finish(const poetc_vector *sum, const int vectors, float *y, int accumulate)
+POETC_INLINE void finish(const poetc_vector *sum, const int vectors, float *y, int accumulate, const float *rate)
 {
     int j;
-    if (accumulate) {
+    if (rate) {
+        POETC_UNROLL
+        for (j = 0; j < vectors; j++)
+            poetc_vector_store(y + j * LANES, poetc_vector_load(y + j * LANES) - sum[j] * *rate);
+    } else if (accumulate) {
         POETC_UNROLL
         for (j = 0; j < vectors; j++)
             poetc_vector_store(y + j * LANES, poetc_vector_load(y + j * LANES) + sum[j]);
@@ -176,20 +183,27 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
         }
         POETC_UNROLL
         for (i = 0; i < rows; i++)
-            finish(sum + i, vectors, y + i * y_row, accumulate);
+            finish(sum + i, vectors, y + i * y_row, accumulate, NULL);
     }
 }
 
 #elif LANES > 1
 
 /* `rows` x `vectors` results in registers: both are constants wherever this is inlined. */
-POETC_INLINE void block(const int rows, const int vectors, const block_task *t, const ptrdiff_t a_row,
-                        const ptrdiff_t a_k)
+POETC_INLINE void block_of(const int rows, const int vectors, const block_task *t, const ptrdiff_t a_row,
+                           const ptrdiff_t a_k, const int in_place)
 {
     poetc_vector sum[POETC_GEMM_ROWS][POETC_GEMM_VECTORS];
     const float *const first = t->a, *column_bias = t->column_bias, *b = t->b;
     const int32_t depth = t->depth, terms = t->terms;
     const ptrdiff_t y_row = t->y_row, jump = t->a_block - terms * a_k;
+#ifdef POETC_AHEAD
+    const float *const rate = t->rate;
+    const ptrdiff_t b_k = in_place ? t->b_k : COLUMNS, b_ahead = t->b_ahead;
+#else
+    const float *const rate = NULL;
+    const ptrdiff_t b_k = COLUMNS, b_ahead = 0;
+#endif
     float *y = t->y;
     int32_t k, column, left;
     int i, j;
@@ -197,12 +211,15 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
         const float *a = first, *row_bias = t->row_bias, *column_bias_here = column_bias;
         int accumulate = t->accumulate;
         for (left = depth; left > 0; left -= terms, a += jump) {
-            bring(t->ahead);
+            if (!in_place)
+                bring(t->ahead);
             POETC_UNROLL
             for (i = 0; i < rows; i++)
                 start(sum[i], vectors, row_bias ? row_bias + i : NULL, column_bias_here);
             UNROLL_TERMS
-            for (k = left < terms ? left : terms; k > 0; k--, a += a_k, b += COLUMNS) {
+            for (k = left < terms ? left : terms; k > 0; k--, a += a_k, b += b_k) {
+                if (in_place)
+                    PREFETCH_OUTER(b + b_ahead);
                 POETC_UNROLL
                 for (i = 0; i < rows; i++) {
                     POETC_UNROLL
@@ -212,11 +229,13 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
             }
             POETC_UNROLL
             for (i = 0; i < rows; i++)
-                finish(sum[i], vectors, y + i * y_row, accumulate);
+                finish(sum[i], vectors, y + i * y_row, accumulate, rate);
             row_bias = column_bias_here = NULL, accumulate = 1;
         }
         if (column_bias)
             column_bias += COLUMNS;
+        if (in_place)
+            b += COLUMNS - depth * b_k;
     }
 }
 
@@ -276,15 +295,29 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
 #undef ADD_ROW
         POETC_UNROLL
         for (i = 0; i < rows; i++)
-            finish(sum[i], vectors, y + i * y_row, accumulate);
+            finish(sum[i], vectors, y + i * y_row, accumulate, NULL);
     }
 }
 
 #endif
 
+#if LANES > 1 && !defined(POETC_HELIUM)
+#define block(ROWS, VECTORS, t, a_row, a_k) block_of(ROWS, VECTORS, t, a_row, a_k, 0)
+#endif
+
+#ifdef POETC_AHEAD
+#define IN_PLACE(ROWS)                                                                                                 \
+    if (t->in_place)                                                                                                   \
+        block_of(ROWS, POETC_GEMM_VECTORS, t, 1, t->a_k, 1);                                                           \
+    else
+#else
+#define IN_PLACE(ROWS)
+#endif
+
 #define DEFINE_BLOCK(ROWS)                                                                                             \
     static void block_##ROWS(const block_task *t)                                                                      \
     {                                                                                                                  \
+        IN_PLACE(ROWS)                                                                                                 \
         if (ALWAYS_PACKED)                                                                                             \
             block(ROWS, POETC_GEMM_VECTORS, t, 1, ROWS);                                                               \
         else if (HALF && t->narrow && t->packed)                                                                            \
@@ -498,26 +531,41 @@ POETC_APART void pack_rows(float *to, const poetc_gemm *g, int32_t row, int32_t 
     }
 }
 
-/* Bring the rows of the next block closer while this one is computed; longer ones the hardware foresees. */
-static inline void prefetch_rows(const poetc_gemm *g, int32_t row, int32_t rows)
+#ifdef POETC_AHEAD
+/* In as many parts, at least. */
+static lines_ahead look_ahead(const poetc_ahead *ahead, int32_t parts)
 {
-    int32_t i, k;
-    for (i = row; i < row + rows && i < g->rows; i++)
-        for (k = 0; k < g->depth; k += 16)
-            PREFETCH(g->a + i * g->a_row + k);
+    lines_ahead l = {ahead->from, 0, (ahead->floats + LINE - 1) / LINE, 0, ahead->rows, 0};
+    l.left = l.width, l.jump = ahead->step - l.width * LINE;
+    if (ahead->rows > 0)
+        l.each = (l.width * l.rows + parts - 1) / parts;
+    return l;
 }
+
+/* What the block of rows from number `row` on will read: its weights that descend, or its rows of a if they are short or follow each
+ * other (pieces of long ones cost more than they give). */
+static lines_ahead look_ahead_of_rows(const poetc_gemm *g, int32_t row, int32_t parts)
+{
+    const int32_t rows = poetc_min(POETC_GEMM_ROWS, g->rows - row);
+    poetc_ahead next = {NULL, 0, 0, 0};
+    if (rows > 0 && g->rate)
+        next = (poetc_ahead){g->y + row * g->y_row, g->y_row, rows, g->columns};
+    else if (rows > 0 && g->a_k == 1 && (g->a_row <= g->depth || g->depth <= g->terms))
+        next = (poetc_ahead){g->a + row * g->a_row, g->a_row, rows, g->depth};
+    return look_ahead(&next, parts);
+}
+#endif
 
 void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
 {
     float tile[TILE_ROWS * COLUMNS], bias[COLUMNS]; /* a block at an edge */
     int32_t row, column, rows, i;
 #ifdef POETC_AHEAD
-    lines_ahead lines = {g->ahead.from, 0, (g->ahead.floats + LINE - 1) / LINE, 0, g->ahead.rows, 0};
-    lines.left = lines.width, lines.jump = g->ahead.step - lines.width * LINE;
-    if (lines.rows > 0) {
-        const int32_t panels = (g->columns + COLUMNS - 1) / COLUMNS * ((g->depth + g->terms - 1) / g->terms);
-        lines.each = lines.width * lines.rows / ((g->rows + POETC_GEMM_ROWS - 1) / POETC_GEMM_ROWS * panels) + 1;
-    }
+    const int32_t times = (g->columns + COLUMNS - 1) / COLUMNS * ((g->depth + g->terms - 1) / g->terms);
+    const int in_place = g->b != NULL;
+    lines_ahead lines = look_ahead(&g->ahead, times * ((g->rows + POETC_GEMM_ROWS - 1) / POETC_GEMM_ROWS));
+#else
+    const int in_place = 0;
 #endif
     for (row = POETC_BEGIN(g->share, g->rows, POETC_GEMM_ROWS); row < POETC_END(g->share, g->rows, POETC_GEMM_ROWS);
          row += rows) {
@@ -525,10 +573,14 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
         block_task t;
         rows = block_rows(POETC_END(g->share, g->rows, POETC_GEMM_ROWS) - row, ALWAYS_PACKED || g->a_k != 1);
         t.a = g->a + row * g->a_row, t.a_row = g->a_row;
-        t.packed = ALWAYS_PACKED || g->a_k != 1;
+        t.packed = !in_place && (ALWAYS_PACKED || g->a_k != 1);
         t.depth = g->depth, t.accumulate = g->accumulate;
 #ifdef POETC_AHEAD
-        t.ahead = &lines;
+        if (g->ahead.rows == 0 && !in_place)
+            lines = look_ahead_of_rows(g, row + rows, times);
+        t.ahead = &lines, t.rate = g->rate;
+        t.in_place = in_place, t.a_k = g->a_k, t.b_k = g->b_k;
+        t.b_ahead = g->b_ahead + row / POETC_GEMM_ROWS % 2 * LINE; /* each block of rows one of the lines */
 #endif
 #if MANY_BLOCKS
         t.terms = g->terms, t.a_block = t.packed ? g->terms * rows : g->a_block;
@@ -538,14 +590,12 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
         if (t.packed) {
             pack_rows(space->rows, g, row, rows);
             t.a = space->rows;
-        } else if (LANES >= 8 && g->depth <= g->terms) {
-            prefetch_rows(g, row + rows, rows);
         }
         for (column = 0; column < g->columns; column += t.panels * COLUMNS) {
             const int32_t left = g->columns - column, width = poetc_min(COLUMNS, left), at = g->column + column;
             const int32_t image = at < g->segment ? 0 : at / g->segment, within = at - image * g->segment;
             const int32_t room = poetc_min(left, g->segment - within);
-            t.b = poetc_gemm_panel(space, column, g->depth);
+            t.b = POETC_IN_PLACE(*g) ? POETC_IN_PLACE(*g) + column : poetc_gemm_panel(space, column, g->depth);
             t.narrow = HALF && width <= HALF;
             t.panels = 1;
             if (g->column_bias && !g->accumulate)
@@ -562,7 +612,7 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
                     t.column_bias = bias;
                 }
                 t.y = tile, t.y_row = COLUMNS;
-                if (g->accumulate)
+                if (g->accumulate || POETC_RATE(*g))
                     exchange(g, y, rows, at, width, tile, 0);
                 run_block(rows, &t);
                 exchange(g, y, rows, at, width, tile, 1);
@@ -659,13 +709,13 @@ POETC_INLINE void transpose_four(float *to, const float *from, ptrdiff_t step, i
 #if LANES >= 8
 #define FOURS (LANES / 4)
 
-/* LANES columns of b, `blocks` times LANES terms, into as many lanes of a panel. Each line of b is read at once: columns a power of two
+/* LANES columns of b, `blocks` times LANES terms, into as many lanes of rows `to_step` apart. Each line of b is read at once: columns a power of two
  * apart share few places in a cache. */
-POETC_APART void transpose_lanes(float *to, const float *from, ptrdiff_t step, int32_t blocks)
+void poetc_transpose_lanes(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t step, int32_t blocks)
 {
     poetc_vector v[FOURS][4];
     int four, i;
-    for (; blocks > 0; blocks--, from += LANES, to += LANES * COLUMNS) {
+    for (; blocks > 0; blocks--, from += LANES, to += LANES * to_step) {
         POETC_UNROLL
         for (i = 0; i < 4; i++) {
             POETC_UNROLL
@@ -688,10 +738,10 @@ POETC_APART void transpose_lanes(float *to, const float *from, ptrdiff_t step, i
         for (four = 0; four < FOURS; four++) {
             const poetc_vector ab = LOW(v[four][0], v[four][1]), cd = LOW(v[four][2], v[four][3]);
             const poetc_vector ef = HIGH(v[four][0], v[four][1]), gh = HIGH(v[four][2], v[four][3]);
-            poetc_vector_store(to + (4 * four) * COLUMNS, LOW_PAIR(ab, cd));
-            poetc_vector_store(to + (4 * four + 1) * COLUMNS, HIGH_PAIR(ab, cd));
-            poetc_vector_store(to + (4 * four + 2) * COLUMNS, LOW_PAIR(ef, gh));
-            poetc_vector_store(to + (4 * four + 3) * COLUMNS, HIGH_PAIR(ef, gh));
+            poetc_vector_store(to + (4 * four) * to_step, LOW_PAIR(ab, cd));
+            poetc_vector_store(to + (4 * four + 1) * to_step, HIGH_PAIR(ab, cd));
+            poetc_vector_store(to + (4 * four + 2) * to_step, LOW_PAIR(ef, gh));
+            poetc_vector_store(to + (4 * four + 3) * to_step, HIGH_PAIR(ef, gh));
         }
     }
 }
@@ -706,7 +756,7 @@ void poetc_gemm_pack_transposed(const poetc_gemm_space *space, const float *b, p
         const float *from = b + column * step;
         float *to = poetc_gemm_panel(space, column, depth) + first * COLUMNS + column % COLUMNS;
         const int32_t whole = count / LANES * LANES;
-        transpose_lanes(to, from, step, count / LANES);
+        poetc_transpose_lanes(to, COLUMNS, from, step, count / LANES);
         for (k = 0; k < LANES && whole < count; k += 4)
             transpose_four(to + whole * COLUMNS + k, from + k * step + whole, step, count - whole);
     }

@@ -57,7 +57,17 @@ typedef struct {
 #else
 #define POETC_SET_AHEAD(g, address, distance, count, length) ((void)0)
 #endif
-#define POETC_NOTHING_AHEAD(g) POETC_SET_AHEAD(g, NULL, 0, 0, 0)
+#ifdef POETC_AHEAD
+#define POETC_NOTHING_AHEAD(g) (POETC_SET_AHEAD(g, NULL, 0, 0, 0), (g).rate = (g).b = NULL, (g).b_k = (g).b_ahead = 0)
+#define POETC_SET_RATE(g, address) ((g).rate = (address))
+#define POETC_RATE(g) ((g).rate)
+#define POETC_IN_PLACE(g) ((g).b)
+#else
+#define POETC_NOTHING_AHEAD(g) ((void)0)
+#define POETC_SET_RATE(g, address) ((void)0)
+#define POETC_RATE(g) NULL
+#define POETC_IN_PLACE(g) ((const float *)NULL)
+#endif
 
 /* Blocks of terms, where there are caches, else one (depth <= terms). A sum begins with its bias, if there is one and nothing is accumulated: added last it would meet a sum
  * that has lost the bits which decide on which side of zero it is. Columns of y come in segments (the pixels of an image) of `segment` columns,
@@ -76,6 +86,9 @@ typedef struct {
     const float *column_bias; /* of column 0, or NULL */
 #ifdef POETC_AHEAD
     poetc_ahead ahead;
+    const float *rate; /* y -= rate * sum, of one block of terms; or NULL */
+    const float *b;    /* whole register blocks of columns that are not packed: b[k * b_k + column], and a[row + k * a_k]; or NULL */
+    ptrdiff_t b_k, b_ahead; /* b_ahead: where b is read next */
 #endif
 #ifdef POETC_THREADS
     poetc_share share; /* of the rows */
@@ -90,6 +103,11 @@ void poetc_gemm_pack(const poetc_gemm_space *space, const float *b, ptrdiff_t st
 /* b[column * step + k], contiguous along the depth, likewise: `count` terms, from number `first` of panels of `depth` on. */
 void poetc_gemm_pack_transposed(const poetc_gemm_space *space, const float *b, ptrdiff_t step, int32_t first,
                                 int32_t count, int32_t depth, int32_t columns);
+
+#ifdef POETC_AHEAD
+/* to[k * to_step + lane] = from[lane * step + k]: all lanes of a vector, `blocks` times as many k. */
+void poetc_transpose_lanes(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t step, int32_t blocks);
+#endif
 
 static inline float *poetc_gemm_panel(const poetc_gemm_space *space, int32_t column, int32_t depth)
 {

@@ -187,6 +187,7 @@ int poetc_op_matmul_sgd_packed(const poetc_call *call)
     int32_t column, row, i, block;
     poetc_gemm g;
     POETC_THREADED(poetc_op_matmul_sgd_packed, call, (int64_t)m * n * k, blocks * size + STRIP_ROWS * width);
+    POETC_NOTHING_AHEAD(g);
     POETC_ALL_ROWS(g);
     g.a_row = 1, g.a_k = m, g.row_bias = NULL, g.column_bias = NULL, g.terms = depth, g.a_block = 0;
     g.y = strip, g.y_row = width, g.column = 0, g.segment = width, g.segment_step = 0;
