@@ -64,6 +64,9 @@ LARGE = [
             ((1, 3, 7, 9), (96, 3, 3, 3), {"pads": (3, 0, 0, 2)}),
             ((1, 30, 3, 21), (20, 30, 3, 3), {"pads": (1, 1, 1, 1)}),
             ((1, 130, 6, 6), (14, 130, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
+            # so few pixels that weights are read where they are: all channels at once, or some
+            ((1, 64, 4, 4), (260, 64, 3, 3), {"pads": (1, 1, 1, 1)}),
+            ((1, 128, 8, 8), (70, 64, 1, 1), {"group": 2, "strides": (2, 2)}),
         )
         for case in convolution.three(image, weight, attributes, bias=True, gradient=False)
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -418,6 +419,8 @@ def strip_columns(m: Machine, kernel: Kernel) -> int:
     """Columns of the strip of weights that poetc_op_conv_grad_weight_sgd_packed moves at once."""
     w, size, total = window(kernel), kernel.ints[17], kernel.ints[20]
     most, _ = _grad_weight_space(w, m, kernel)
+    if m.lanes >= 8 and w.batch * w.pixels <= kernel.ints[18]:
+        return most  # moved at once: there is no strip
     return min(most, (total - size) // (w.outputs // w.group) // m.columns * m.columns)
 
 
@@ -474,6 +477,28 @@ def _spread(w: Window, m: Machine, block_rows: int) -> Loops:
     return loops
 
 
+def _stream_weights(w: Window, m: Machine, size: int, depth: int) -> Loops:
+    """stream_weights of convolution_packed_grad_input.c; nothing where it does not apply."""
+    channels, outputs = w.channels // w.group, w.outputs // w.group
+    unit = m.columns // gcd(w.taps, m.columns)
+    most = (size - 1) // (2 * w.pixels * w.taps) // unit * unit
+    if w.batch != 1 or w.pixels > 2 * m.rows or w.pixels % m.lanes or channels % unit or most == 0:
+        return {}
+    one: Loops = {}
+    for count, many in parts(channels, most):
+        columns = count * w.taps
+        for number, (terms, times) in enumerate(parts(outputs, depth)):
+            first = 1 if number == 0 else 0
+            add(one, dict(run(m, w.pixels, terms, 0, columns, columns, "", False)), first * many)
+            add(one, dict(run(m, w.pixels, terms, 0, columns, columns, "", True)), (times - first) * many)
+        add(one, {"transpose.block": columns // m.lanes * (w.pixels // m.lanes), "spread.call": 1}, many)
+    add(one, _spread(w, m, w.output_height), channels)
+    add(one, {"fill.plane": channels, "fill.float": channels * w.height * w.width})
+    loops: Loops = {}
+    add(loops, one, w.group)
+    return loops
+
+
 @counts("conv_grad_input_packed")
 def conv_grad_input_packed(kernel: Kernel, m: Machine) -> Loops:
     w = window(kernel)
@@ -481,6 +506,8 @@ def conv_grad_input_packed(kernel: Kernel, m: Machine) -> Loops:
     channels, outputs, all_rows = w.channels // w.group, w.outputs // w.group, w.batch * w.output_height
     most, _ = carve(m, size - held, depth, 1, block_rows * w.output_width, True)
     pointwise = held == 0
+    if m.lanes >= 8 and not pointwise and (done := _stream_weights(w, m, size, depth)):
+        return {"conv_grad_input_packed.call": 1, **done}
     if m.lanes == 16 and not pointwise and (done := _direct.grad_input(w, size, depth)):
         return {"conv_grad_input_packed.call": 1, **done}
     one: Loops = {}

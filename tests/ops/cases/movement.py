@@ -15,6 +15,11 @@ def types(kind: str, of: tuple[int, ...], /, **attributes: Attribute) -> list[Ca
 CASES = [
     *types("Transpose", S, perm=(2, 0, 1)),
     *(Case("Transpose", (S,), {"perm": p}) for p in ((0, 1, 2), (0, 2, 1), (1, 0, 2), (2, 1, 0))),
+    # squares of rows that are columns of x, and what is left beside them
+    *(
+        Case("Transpose", ((3, 9, 6, 10),), {"perm": p})
+        for p in ((0, 1, 3, 2), (0, 2, 3, 1), (3, 0, 1, 2), (2, 3, 1, 0))
+    ),
     Case("Transpose", ((),), {"perm": ()}),
     *types("Slice", (5, 6), starts=(1, 5), sizes=(2, 3), steps=(3, -2)),
     Case("Slice", ((5, 6),), {"starts": (1, 0), "sizes": (3, 6)}),
