@@ -506,8 +506,8 @@ def conv_grad_input_packed(kernel: Kernel, m: Machine) -> Loops:
     channels, outputs, all_rows = w.channels // w.group, w.outputs // w.group, w.batch * w.output_height
     most, _ = carve(m, size - held, depth, 1, block_rows * w.output_width, True)
     pointwise = held == 0
-    if m.lanes >= 8 and not pointwise and (done := _stream_weights(w, m, size, depth)):
-        return {"conv_grad_input_packed.call": 1, **done}
+    if m.lanes >= 8 and not pointwise and (streamed := _stream_weights(w, m, size, depth)):
+        return {"conv_grad_input_packed.call": 1, **streamed}
     if m.lanes == 16 and not pointwise and (done := _direct.grad_input(w, size, depth)):
         return {"conv_grad_input_packed.call": 1, **done}
     one: Loops = {}
