@@ -78,6 +78,11 @@ class Race:
     def out_of_time(self) -> bool:
         return time.monotonic() >= self.stop_at
 
+    @property
+    def left_s(self) -> float:
+        """What is left of the time, as a limit for HiGHS."""
+        return max(0.1, self.stop_at - time.monotonic())
+
     def capacity(self, paging: bool) -> int:
         return self.model.paging_capacity if paging else self.model.capacity
 

@@ -1,5 +1,5 @@
-"""A schedule made cheaper window by window: within a stretch of its sequence, a MIP decides anew what is kept, paged
-and made again; everything else stays as it is.
+"""A schedule made cheaper piece by piece: a MIP decides anew what is kept, paged and made again, within a stretch of
+its sequence or wherever the LP over all of it disagrees; everything else stays as it is.
 
 The sequence of executions gets more of them, as candidates: before what reads a tensor in the window, what makes it
 again and, where that needs something that is not there, that too. For every tensor, between two of the executions that
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import bisect
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -31,12 +30,22 @@ from poetc.solvers._search import Race
 from poetc.solvers._types import ITERATION_S
 
 SCALE = 1000.0  # what every operator once costs in the MIP's units
-LEVELS = ((30, 2), (60, 2), (120, 2), (240, 2))  # how many executions a window has, how deep candidates go
+# What is decided anew at a time: so many executions (0: all of them, where an LP disagrees; -1: all of what tensors do
+# about which it does), and how deep candidates go.
+WHOLE, WIDE = 0, -1
+LEVELS = ((WHOLE, 1), (WHOLE, 2), (WIDE, 1), (30, 2), (WHOLE, 3), (WIDE, 2), (60, 2), (120, 2))
 NODES, ROUNDS, GAP = 60, 300, 1e-3
+AGREED = 1e-6
+FEW = 8  # kept at once: so many stand in every RAM row
+MOST_IN_LP, MOST_DECISIONS = 12_000, 1500  # larger LPs, and MIPs behind them, are not tried
+LP_S = ITERATION_S / 3
 ENTRY_S = 2.5e-6  # work a coefficient, beside HiGHS's iterations
 ZERO, ONE = -1, -2  # columns that are constants
 
 Terms = list[tuple[int, float]]
+Decision = tuple[
+    int, int
+]  # of a tensor and the index of its touch, whether it stays; of -1 and a position, whether it runs
 
 
 @dataclass(slots=True)
@@ -163,7 +172,7 @@ def candidates_in(sequence: Executions, start: int, stop: int, depth: int, pagin
 
 @dataclass
 class WindowModel:
-    """The MIP for one window of a schedule."""
+    """The MIP for one window of a schedule, without what is `decided` to stay as it is."""
 
     model: Model
     codes: Sequence[int]
@@ -171,7 +180,9 @@ class WindowModel:
     paging: bool
     start: int  # of the window, in executions
     stop: int
-    depth: int = 3
+    depth: int = 2
+    dense: bool = True  # RAM rows with all that is kept, which cuts need and LPs take long for
+    decided: frozenset[Decision] = frozenset()
     mip: Mip = field(init=False)
     sequence: Executions = field(init=False)
     initial: dict[int, float] = field(init=False)
@@ -227,6 +238,8 @@ class WindowModel:
         for k, v in enumerate(sequence.operators):
             if sequence.first[k]:
                 self.execute.append(ONE)
+            elif (-1, k) in self.decided:
+                self.execute.append(ONE if sequence.taken[k] else ZERO)
             elif begin <= k < end or k in free_at or not sequence.taken[k]:
                 self.execute.append(self._column(sequence.taken[k], model.op_cost[v]))
             else:
@@ -238,7 +251,7 @@ class WindowModel:
             for j, touch in enumerate(touches):
                 if j + 1 == len(touches):
                     keep.append(ZERO)
-                elif free[t][j]:
+                elif free[t][j] and (t, j) not in self.decided:
                     keep.append(self._column(touch.kept))
                 else:
                     keep.append(ONE if touch.kept else ZERO)
@@ -341,43 +354,26 @@ class WindowModel:
                     self._row([(behind, 1.0), (there, -1.0)], 0.0)
                     terms.append((there, float(sizes[t])))
             self._in_place(k, v, at[k], terms)
-        active: dict[int, int] = {}
-        used = 0
-        group, highest = None, 0  # positions in a row with the same free columns count once
-
-        def flush() -> None:
-            if group is not None:
-                self._row(
-                    [(c, float(s)) for c, s in group], float(self.capacity - highest), float(max(1, self.capacity))
-                )
-
+        occupancy = _Occupancy(self)
+        used, highest = 0, -1  # positions in a row with the same free columns count once: the highest of them
         for k in range(length):
             used += base[k]
-            changed = bool(starts[k] or stops[k])
-            for column in stops[k]:
-                active.pop(column, None)
-            for column, size in starts[k]:
-                active[column] = size
             fixed, terms = used, []
             for column, value in local[k]:
                 if column == ONE:
                     fixed += int(value)
                 elif column != ZERO and value:
                     terms.append((column, value))
+            if (starts[k] or stops[k] or terms) and highest >= 0:
+                occupancy.row([], highest)
+                highest = -1
+            occupancy.change(starts[k], stops[k])
             if terms:
-                flush()
-                group = None
-                self._row(
-                    [*((c, float(s)) for c, s in active.items()), *terms],
-                    float(self.capacity - fixed),
-                    float(max(1, self.capacity)),
-                )
-            elif group is None or changed:
-                flush()
-                group, highest = list(active.items()), fixed
+                occupancy.row(terms, fixed)
             else:
                 highest = max(highest, fixed)
-        flush()
+        if highest >= 0:
+            occupancy.row([], highest)
 
     def _in_place(self, k: int, v: int, at: dict[int, int], terms: Terms) -> None:
         model, x = self.model, self.execute[k]
@@ -389,7 +385,7 @@ class WindowModel:
                 self._row([(behind, 1.0), (x, 1.0)], 1.0)
                 terms.append((x, -float(model.size[o])))
                 continue
-            if i in taken or o in taken or behind == ONE:
+            if i in taken or o in taken or behind == ONE or x == ZERO:
                 continue
             credit = self._column(False, integer=False)
             self._row([(credit, 1.0), (x, -1.0)], 0.0)
@@ -442,6 +438,25 @@ class WindowModel:
                 codes += [n + m + t for t in model.outputs[v] if t in out]
         return codes + [n + t for t in loads[length]]
 
+    def agreed(self, plan: npt.NDArray[np.float64], *, wide: bool) -> frozenset[Decision]:
+        """What the LP's `plan` and the schedule so far agree about; `wide`: nothing about a tensor that they disagree
+        about anywhere, nor whether it is made.
+        """
+        found: set[Decision] = set()
+
+        def agree(column: int) -> bool:
+            return column < 0 or abs(plan[column] - self.values[column]) <= AGREED
+
+        makers: set[int] = set()
+        for t, keep in enumerate(self.keep):
+            made_at = [k.position for k in self.sequence.touches[t] if k.makes and k.position >= 0]
+            if wide and not all(agree(column) for column in (*keep, *(self.execute[k] for k in made_at))):
+                makers.update(made_at)
+                continue
+            found.update((t, j) for j, column in enumerate(keep) if agree(column))
+        found.update((-1, k) for k, column in enumerate(self.execute) if agree(column) and k not in makers)
+        return frozenset(found)
+
     def key(self) -> int:
         """The same for the same MIP."""
         mip = self.mip
@@ -452,9 +467,50 @@ class WindowModel:
         return sum(c * x for c, x in zip(self.mip.cost, self.values, strict=True))
 
 
+class _Occupancy:
+    """What free columns keep in RAM at a position: their sum or, of many, a column that differs from the one before by
+    what has come and gone since.
+    """
+
+    def __init__(self, window: WindowModel) -> None:
+        self.window, self.scale = window, float(max(1, window.capacity))
+        self.active: dict[int, int] = {}
+        self.total = 0
+        self.since: dict[int, float] = {}
+        self.column = ZERO
+
+    def change(self, starts: list[tuple[int, int]], stops: list[int]) -> None:
+        for column in stops:
+            size = self.active.pop(column)
+            self.total -= size
+            self.since[column] = self.since.get(column, 0.0) - size
+        for column, size in starts:
+            self.active[column] = size
+            self.total += size
+            self.since[column] = float(size)
+
+    def row(self, terms: Terms, fixed: int) -> None:
+        """That and `terms` fit beside `fixed` bytes."""
+        window = self.window
+        room = float(window.capacity - fixed)
+        if self.total + sum(max(0.0, value) for _, value in terms) <= room:
+            return
+        if window.dense or len(self.active) <= FEW:
+            window._row([*((c, float(s)) for c, s in self.active.items()), *terms], room, self.scale)
+            return
+        changed = [(c, x / self.scale) for c, x in self.since.items() if x]
+        if changed:
+            column = window._column(False, integer=False)
+            before = [] if self.column == ZERO else [(self.column, 1.0)]
+            entries = [(column, -1.0), *before, *changed]
+            window.mip.row([c for c, _ in entries], [x for _, x in entries], lower=0.0, upper=0.0)
+            self.column, self.since = column, {}
+        window._row([(self.column, self.scale), *terms], room, self.scale)
+
+
 @dataclass
 class Windows:
-    """Slides windows over the incumbent of a race; what it finds is offered there. Goes on where it stopped."""
+    """Solves such MIPs about the incumbent of a race; what it finds is offered there. Goes on where it stopped."""
 
     race: Race
     level: int = 0
@@ -475,30 +531,48 @@ class Windows:
                 break
             length = sum(code < race.model.n_ops for code in race.incumbent.codes)
             size, depth = LEVELS[self.level]
-            if self.at >= length or (self.at > 0 and self.at + size // 3 >= length):
-                if not self.found:
-                    self.level += 1
-                self.at, self.found = 0, False
+            if size <= 0:
+                done_s += self._one(0, length, depth, size)
+                self.at = length
+            elif self.at < max(1, length - size // 3):
+                done_s += self._one(self.at, min(self.at + size, length), depth, size)
+                self.at += size // 2
                 continue
-            done_s += self._one(self.at, min(self.at + size, length), depth)
-            self.at += size // 2
+            # After something cheaper, what takes the least time comes again.
+            self.level = 0 if self.found and self.level else self.level + 1
+            self.at, self.found = 0, False
         self.last = None if race.incumbent is None else race.incumbent.codes
         return done_s
 
-    def _one(self, start: int, stop: int, depth: int) -> float:
+    def _one(self, start: int, stop: int, depth: int, size: int) -> float:
         race = self.race
         assert race.incumbent is not None
         model, codes = race.model, race.incumbent.codes
         paging = any(code >= model.n_ops for code in codes)
-        window = WindowModel(model, codes, race.capacity(paging), paging, start, stop, depth)
-        mip, now = window.mip, window.cost_now()
-        key = window.key()
-        building_s = mip.entries * ENTRY_S
+        capacity = race.capacity(paging)
+        window = WindowModel(model, codes, capacity, paging, start, stop, depth, dense=size > 0)
+        now = window.cost_now()
+        work_s = window.mip.entries * ENTRY_S
+        key = hash((size, window.key()))
         if now <= 0.0 or key in self.seen:
-            return building_s / 4
+            return work_s / 2
         self.seen.add(key)
+        if size <= 0:
+            mip = window.mip
+            if len(window.initial) > MOST_IN_LP:
+                return work_s
+            plan = mip.solve(time_limit_s=race.left_s, relax=True, seed=race.seed)
+            work_s += mip.iterations * math.sqrt(mip.entries) * LP_S
+            if plan.values is None or plan.objective > now - GAP:
+                return work_s
+            decided = window.agreed(plan.values, wide=size == WIDE)
+            window = WindowModel(model, codes, capacity, paging, start, stop, depth, decided=decided)
+            now = window.cost_now()
+            if len(window.initial) > MOST_DECISIONS:
+                return work_s
+        mip = window.mip
         answer = mip.solve(
-            time_limit_s=max(0.1, race.stop_at - time.monotonic()),
+            time_limit_s=race.left_s,
             gap=GAP,
             max_nodes=NODES,
             max_rounds=ROUNDS,
@@ -506,9 +580,7 @@ class Windows:
             seed=race.seed,
         )
         if answer.values is not None and answer.objective < now - GAP:
-            capacity = race.capacity(paging)
-            before = race.incumbent.cost
-            cheaper = improve(model, window.codes_of(answer.values), capacity)
-            race.offer(cheaper, "windows")
-            self.found |= race.incumbent.cost < before
-        return building_s + mip.iterations * math.sqrt(mip.entries) * ITERATION_S
+            cost = race.incumbent.cost
+            race.offer(improve(model, window.codes_of(answer.values), capacity), "windows")
+            self.found |= race.incumbent.cost < cost
+        return work_s + mip.entries * ENTRY_S + mip.iterations * math.sqrt(mip.entries) * ITERATION_S

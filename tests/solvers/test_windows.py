@@ -108,6 +108,34 @@ def test_a_window_leaves_alone_what_is_outside() -> None:
     assert found[:4] == again[:4]
 
 
+def test_what_an_lp_and_the_schedule_agree_about_stays() -> None:
+    improved = 0
+    for seed in range(4):
+        problem = with_budget(training_problem(Random(seed), 10, paging=True, scale=4), 0.3)
+        race = raced(problem, 3)
+        assert race.incumbent is not None
+        model, codes = race.model, race.incumbent.codes
+        length = sum(code < model.n_ops for code in codes)
+        whole = WindowModel(model, codes, race.capacity(True), True, 0, length, 2)
+        sparse = WindowModel(model, codes, race.capacity(True), True, 0, length, 2, dense=False)
+        plan = whole.mip.solve(time_limit_s=60.0, relax=True)
+        other = sparse.mip.solve(time_limit_s=60.0, relax=True)
+        assert plan.values is not None and math.isclose(plan.objective, other.objective, rel_tol=1e-6)
+        sizes = []
+        for wide in (False, True):
+            decided = whole.agreed(plan.values, wide=wide)
+            rest = WindowModel(model, codes, race.capacity(True), True, 0, length, 2, decided=decided)
+            assert len(rest.initial) <= len(whole.initial) - len(decided) // 2
+            answer = rest.mip.solve(time_limit_s=60.0, max_nodes=100, start=rest.initial)
+            assert answer.values is not None and answer.objective <= rest.cost_now() + 1e-6
+            assert race.offer(rest.codes_of(answer.values), "test")
+            check(race)
+            improved += answer.objective < rest.cost_now() - 1e-3
+            sizes.append(len(rest.initial))
+        assert sizes[0] < sizes[1] < len(whole.initial)
+    assert improved >= 3
+
+
 def test_the_same_work_finds_the_same() -> None:
     problem = with_budget(training_problem(Random(5), 6, paging=True, scale=4), 0.3)
     found = []
