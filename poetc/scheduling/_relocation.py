@@ -28,7 +28,8 @@ from poetc.scheduling.schedule import MemoryPlan, Move, PageIn, PageOut, Schedul
 Ints = npt.NDArray[np.int64]
 
 PLACEMENTS, MOST_ROUNDS = 60_000, 40
-RETURN = 5  # every so many rounds back to the best
+PROMOTED = 8  # at most, from one round to the next
+FULL = 0.95
 NOWHERE = -1
 
 
@@ -48,21 +49,17 @@ def pack_with_moves(
     best: _Round | None = None
     placed = 0
     orders = packing.orders()
-    order, blamed = orders[0], list[int]()
     for attempt in range(MOST_ROUNDS):
         if best is not None and (best.cost == 0 or placed >= PLACEMENTS or time.monotonic() >= stop_at):
             break
         if attempt < len(orders):
             order = orders[attempt]
-        elif best is None:
-            break
+        elif best is not None:
+            order = packing.promoted(best.order, best.blamed, Random(attempt))
         else:
-            if attempt % RETURN == 0:
-                order, blamed = best.order, best.blamed
-            order = packing.promoted(order, blamed, Random(attempt))
+            break
         found = packing.round(order, best.cost if best is not None else math.inf)
         placed += 2 * len(packing.lifetimes)
-        blamed = packing.blamed
         if found is not None and (best is None or found.cost < best.cost):
             best = found
     if best is None:
@@ -181,6 +178,7 @@ class _Packing:
         self.ends = np.array([a.end for a in self.lifetimes], np.int64)
         self.sizes = np.array([-(-a.size_bytes // unit) for a in self.lifetimes], np.int64)
         self.size = [int(s) for s in self.sizes]
+        self.first = [int(f) for f in np.searchsorted(self.starts, np.arange(len(schedule.steps) + 2))]
         self.begins: list[list[int]] = [[] for _ in schedule.steps]
         self.finish: list[list[int]] = [[] for _ in range(len(schedule.steps) + 1)]
         for i, a in enumerate(self.lifetimes):
@@ -190,16 +188,28 @@ class _Packing:
 
     def possible(self) -> bool:
         """Whether what is live fits at all."""
+        return self.bottom + int(self.live().max(initial=0)) <= self.capacity
+
+    def live(self) -> Ints:
+        """At every step, without what stays."""
         change = np.zeros(len(self.steps) + 1, np.int64)
         np.add.at(change, self.starts, self.sizes)
         np.subtract.at(change, self.ends, self.sizes)
-        return self.bottom + int(np.cumsum(change).max(initial=0)) <= self.capacity
+        return np.cumsum(change)
+
+    def tight(self) -> Ints:
+        """In how many of its steps each of the lifetimes finds RAM nearly full."""
+        full = np.concatenate(([0], np.cumsum(self.bottom + self.live() > FULL * self.capacity)))
+        return np.asarray(full[self.ends] - full[self.starts], np.int64)
 
     def orders(self) -> list[list[int]]:
         second = {a for _, a in self.pairs}  # placed with the first stay, at the same offset
         free = np.array([i for i in range(len(self.lifetimes)) if i not in second], np.int64)
         lifetimes = self.ends - self.starts
         orders = greedy_orders(self.starts, lifetimes, self.sizes, free)
+        tight = self.tight()  # where RAM is full hints are worth the most
+        for key in ((-lifetimes, -tight), (-self.sizes, -lifetimes, -tight * self.sizes)):
+            orders.insert(0, [int(i) for i in free[np.lexsort([k[free] for k in key])]])
         first = {a: at for at, (a, _) in enumerate(self.pairs)}
         for order in orders:
             order.sort(key=lambda i: first.get(i, len(first)))  # homes lie at the bottom
@@ -207,13 +217,10 @@ class _Packing:
 
     def promoted(self, order: Sequence[int], blamed: Sequence[int], random: Random) -> list[int]:
         """What moves were made for is placed sooner."""
-        homes = len(self.pairs)
-        rest = list(order)
-        for i in blamed:
-            if i in self.at_home or random.random() < 0.3:
-                continue
+        rest, movable = list(order), [i for i in blamed if i not in self.at_home]
+        for i in random.sample(movable, min(PROMOTED, len(movable))):
             at = rest.index(i)
-            rest.insert(max(homes, int(at * random.random())), rest.pop(at))
+            rest.insert(max(len(self.pairs), int(at * random.random())), rest.pop(at))
         return rest
 
     # --- one round ----------------------------------------------------------------------------------------------------
@@ -224,7 +231,7 @@ class _Packing:
         self.blamed = []
         if any(self.hints[i] == NOWHERE for i, _ in self.pairs):
             return None
-        self.hint_tops = self.hints + self.sizes
+        self.hint_tops = np.where(self.hints >= 0, self.hints + self.sizes, NOWHERE)
         self.arena = _Arena(self.capacity, [0], [self.bottom], [-1]) if self.bottom else _Arena(self.capacity)
         self.at: dict[int, int] = {}
         self.new: set[int] = set()
@@ -242,10 +249,7 @@ class _Packing:
                     begins, key=lambda i: (i not in self.at_home, self.hints[i] == NOWHERE, -self.size[i], i)
                 )
                 for i in begins:
-                    if not self.put(i):
-                        self.blamed = [i]
-                        return None
-                    if self.cost >= most:
+                    if not self.put(i) or self.cost >= most:
                         return None
                     self.new.add(i)
                 for i in begins:
@@ -283,9 +287,10 @@ class _Packing:
 
     def wanted(self, i: int, low: int) -> int:
         """How much of later hints `i` would stand in the way of."""
-        later = (self.starts > self.now) & (self.starts < self.ends[i]) & (self.hints >= 0)
-        later &= (self.hints < low + self.size[i]) & (self.hint_tops > low)
-        return int(np.minimum(self.sizes[later], self.size[i]).sum())
+        later = slice(self.first[self.now + 1], self.first[self.lifetimes[i].end])
+        size = self.size[i]
+        met = (self.hints[later] < low + size) & (self.hint_tops[later] > max(low, 0))
+        return int(np.minimum(self.sizes[later], size)[met].sum())
 
     # --- moves --------------------------------------------------------------------------------------------------------
 
@@ -386,6 +391,10 @@ class _Packing:
         for b in reversed(blocks):
             del rest.lows[b], rest.tops[b], rest.who[b]
         rest.add(-2, low, top)
+        widths = [high - start for start, high in rest.holes()]
+        sizes = [self.size[i] for i in leaving]
+        if max(sizes, default=0) > max(widths) or sum(sizes) > sum(widths):
+            return None
         target: dict[int, int] = {}
         for i in sorted(leaving, key=lambda i: (-self.size[i], i)):
             hole = self.best_hole(i, rest.holes())
