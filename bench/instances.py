@@ -34,6 +34,7 @@ class Network:
             int(size_bytes / STORE_BYTES_PER_S * 1e9),
             int(size_bytes / STORE_BYTES_PER_S * STORE_WATTS * 1e12),
         )
+        moved_s = 2 * size_bytes / BYTES_PER_S
         self.tensors.append(
             TensorSpec(
                 name=f"{name}.{len(self.tensors)}",
@@ -45,6 +46,8 @@ class Network:
                 page_in_pj=page_pj,
                 page_out_ns=2 * page_ns,
                 page_out_pj=2 * page_pj,
+                move_ns=int(moved_s * 1e9),
+                move_pj=int(moved_s * WATTS * 1e12),
             )
         )
         return len(self.tensors) - 1
