@@ -28,7 +28,7 @@ Progress = Callable[[str], None]
 State = Literal["auto", "ram", "store"]
 STATES: tuple[str, ...] = get_args(State)
 # Of the time limit, counted in work: for an order; then the first search for homes, before anything is solved.
-ORDER_SHARE, CHOICE_SHARE = 0.15, 0.2
+ORDER_SHARE, CHOICE_SHARE = 0.1, 0.2
 LEAN_SAVES = 0.01  # of the cost with all state on the store: a little there is no sign that other homes profit
 MORE_SHARE = 0.1  # each search after that, before other homes are solved
 STOP_SHARE = 0.6  # of the time limit, on the clock: when that search stops on a slow machine; that for an order: half
@@ -191,8 +191,7 @@ def _chosen(
             break
     order = None
     if not options.fixed_order:
-        stored, until = _everything(problem), started + STOP_SHARE * limit_s / 2
-        order = solvers.best_order(stored, options, solvers.Work(ORDER_SHARE * options.work_limit_s, until), LEAN_SAVES)
+        order = _order(problem, options, started + STOP_SHARE * limit_s / 2)
     ordered = problem if order is None else solvers.reordered(problem, order)
     search = solvers.HomeSearch(ordered, options, started + STOP_SHARE * limit_s, report)
     search.run(CHOICE_SHARE * options.work_limit_s, until_settled=True)
@@ -230,6 +229,22 @@ def _chosen(
         why = f"found no schedule for {problem.budget_bytes} bytes, nor a proof that no homes of state allow one"
         text = "; ".join((why, *text.split("; ")[1:]))
     raise LimitError(text, details=nearest.details) from nearest
+
+
+def _order(problem: Problem, options: SolveOptions, stop_at: float) -> tuple[int, ...] | None:
+    """For the homes that are to be chosen: what is good for all state on the store need not be for all of it in RAM."""
+    work = solvers.Work(ORDER_SHARE * options.work_limit_s, stop_at)
+    stored = _everything(problem)
+    order = solvers.best_order(stored, options, work, LEAN_SAVES)
+    if solvers.lower_bound_bytes(problem) > problem.budget_bytes:
+        return order
+    in_ram = solvers.best_order(problem, options, solvers.Work(work.limit_s, stop_at), LEAN_SAVES)
+    orders = list(dict.fromkeys((order, in_ram, None)))
+    return (
+        order
+        if len(orders) == 1
+        else solvers.cheapest_order((stored, problem), orders, options, solvers.Work(work.limit_s, stop_at))
+    )
 
 
 def _set_aside_too_tight(search: solvers.HomeSearch, ordered: Problem, progress: Progress) -> None:

@@ -2,7 +2,7 @@
 
 from poetc.solvers._homes import HomeSearch
 from poetc.solvers._minimum import MinimumBudget, lower_bound_bytes, min_budget
-from poetc.solvers._orders import best_order, reordered, restored
+from poetc.solvers._orders import best_order, cheapest_order, reordered, restored
 from poetc.solvers._registry import available, solve
 from poetc.solvers._search import at_once
 from poetc.solvers._types import (
@@ -34,6 +34,7 @@ __all__ = [
     "at_once",
     "available",
     "best_order",
+    "cheapest_order",
     "lower_bound_bytes",
     "min_budget",
     "reordered",

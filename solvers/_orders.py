@@ -8,6 +8,7 @@ heuristic and bounds then decide between the problem's own order and what was fo
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -216,6 +217,21 @@ def best_order(problem: Problem, options: SolveOptions, work: Work, lean_saves: 
     half = work.left_s / 2
     bounds = [_bound(p, Work(half, work.stop_at)) for p in (problem, reordered(problem, best))]
     return best if best_cost + bounds[1] < own_cost + bounds[0] else None
+
+
+def cheapest_order(
+    problems: Sequence[Problem], orders: Sequence[Order | None], options: SolveOptions, work: Work
+) -> Order | None:
+    """Of `orders` (None: as it is) the one under which short races find the cheapest schedule of any of `problems`,
+    which differ in the homes of their state; the first of several.
+    """
+    n = len(problems[0].operators)
+    runs = max(3, min(RUNS, RUNS_X_OPERATORS // n))
+    costs = {
+        order: min(_raced(p if order is None else reordered(p, order), options, runs, work) for p in problems)
+        for order in orders
+    }
+    return min(costs, key=lambda order: costs[order])
 
 
 def _bound(problem: Problem, work: Work) -> float:

@@ -22,7 +22,7 @@ from poetc.scheduling import (
 from poetc.solvers import Work, solve
 from poetc.solvers._lean import lean_order
 from poetc.solvers._model import Model
-from poetc.solvers._orders import Dependences, Overflow, anneal, best_order, reordered, restored, tidied
+from poetc.solvers._orders import Dependences, Overflow, anneal, best_order, cheapest_order, reordered, restored, tidied
 from tests.support.oracle import optimum
 from tests.support.problems import random_dag, training_problem, with_budget
 
@@ -136,6 +136,20 @@ def test_the_same_seed_gives_the_same_order_and_a_schedule_of_it_is_one_of_the_p
     assert order == best_order(problem, OPTIONS, Work(math.inf))
     fixed = dataclasses.replace(OPTIONS, fixed_order=True)
     verify(problem, restored(solve(reordered(problem, order), options=fixed), order))
+
+
+def test_the_cheapest_order_for_one_of_several_homes() -> None:
+    """Under the problem's own order nothing fits but with more RAM; what a second problem adds is its own best."""
+    problem = branches(4, 2 * 1600 + 16 * 8)
+    order = best_order(problem, OPTIONS, Work(math.inf))
+    assert order is not None
+    back = tuple(order.index(v) for v in range(len(order)))
+    good = reordered(problem, order)
+    roomy = dataclasses.replace(problem, budget_bytes=keep_all_peak_bytes(problem))
+    for orders in ((None, order), (order, None)):
+        assert cheapest_order([problem], orders, OPTIONS, Work(math.inf)) == order
+        assert cheapest_order([good], [back if o else None for o in orders], OPTIONS, Work(math.inf)) is None
+        assert cheapest_order([problem, roomy], orders, OPTIONS, Work(math.inf)) == orders[0]
 
 
 def stacked(steps: int, layers: int, budget_bytes: int) -> Problem:
