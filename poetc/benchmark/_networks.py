@@ -393,6 +393,8 @@ HOST_SWEEPS: tuple[tuple[str, Sequence[Any], Callable[[Any, _Network], str]], ..
             *((1, 64, 64, 16, 16, (2, 2), 2, 1, False, True), (1, 32, 128, 24, 24, (2, 2), 2, 1, False, True)),
             *((1, 3, 64, 96, 96, (7, 7), 2, 1, True, False), (1, 64, 256, 28, 28, (3, 3), 1, 1, True, True)),
             *((1, 96, 0, 56, 56, (3, 3), 2, 1, True, False), (1, 144, 0, 40, 40, (5, 5), 1, 1, True, False)),
+            *((8, 64, 64, 32, 32, (3, 3), 1, 1, True, False), (4, 256, 256, 8, 8, (3, 3), 1, 1, True, False)),
+            *((2, 96, 192, 14, 14, (3, 3), 1, 1, True, False), (8, 512, 512, 4, 4, (3, 3), 1, 1, True, False)),
         ),
         window,
     ),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Attribute, Operator, TensorType
+from poetc.ops import _winograd
 from poetc.ops._builder import Builder
 from poetc.ops._packing import COLUMNS, SHAPES, THREAD_FLOATS, WIDE_SHARE, choose, strip, workspace_floats
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
@@ -110,6 +111,11 @@ def _backward_kernel(op: Bound, ints: tuple[int, ...]) -> Kernel:
     return choose(lean, block_rows * ow, outputs, _operand_bytes(op), pack_rows=True, held=held, extra=extra)
 
 
+def _adjoint_kernel(op: Bound, ints: tuple[int, ...]) -> Kernel:
+    lean = Kernel("poetc_op_conv_grad_input", ints)
+    return _winograd.choose(lean, _backward_kernel(op, ints), _operand_bytes(op))
+
+
 def _columns(windows: Windows, x: Any, output: tuple[int, int], group: int) -> Any:
     """x[N, C, H, W] → [N, group, C / group · taps, positions]."""
     view = windows.view(x, output)
@@ -183,7 +189,8 @@ class Conv(OpSpec):
         w, y = op.inputs[1], op.outputs[0]
         if w.shape[0] // _group(op) < 4:
             return lean
-        return choose(lean, y.elements // y.shape[1], w.elements // w.shape[0], _operand_bytes(op))
+        packed = choose(lean, y.elements // y.shape[1], w.elements // w.shape[0], _operand_bytes(op))
+        return _winograd.choose(lean, packed, _operand_bytes(op))
 
 
 @register
@@ -212,7 +219,8 @@ class ConvGradInput(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.inputs[1].shape[2:])
-        return _backward_kernel(op, _ints(windows, _group(op), op.outputs[0], op.inputs[0], False))
+        ints = _ints(windows, _group(op), op.outputs[0], op.inputs[0], False)
+        return _adjoint_kernel(op, ints)
 
 
 @register
@@ -253,7 +261,8 @@ class ConvGradWeight(OpSpec):
         if w.shape[0] // _group(op) < 4:
             return lean
         pixels = gy.shape[2] * gy.shape[3]
-        return choose(lean, w.elements // w.shape[0], pixels, _operand_bytes(op), sums=gy.shape[0], strip=True)
+        packed = choose(lean, w.elements // w.shape[0], pixels, _operand_bytes(op), sums=gy.shape[0], strip=True)
+        return _winograd.choose(lean, packed, _operand_bytes(op))
 
 
 @register
@@ -329,4 +338,4 @@ class ConvTranspose(OpSpec):
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.inputs[1].shape[2:])
         ints = _ints(windows, _group(op), op.outputs[0], op.inputs[0], len(op.inputs) > 2)
-        return _backward_kernel(op, ints)
+        return _adjoint_kernel(op, ints)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from poetc.graph import TensorType
@@ -139,7 +140,7 @@ class ConvGradWeightSgd(SgdOf):
     cost_like: ClassVar[str] = "ConvGradWeight"
 
     def fits(self, op: Bound) -> bool:
-        return spec("ConvGradWeight").kernel(op).symbol == "poetc_op_conv_grad_weight_packed"
+        return spec("ConvGradWeight").kernel(op).symbol.endswith(("weight_packed", "weight_winograd"))
 
     def work(self, op: Bound) -> Work:
         work = spec("ConvGradWeight").work(self.part(op))
@@ -148,6 +149,8 @@ class ConvGradWeightSgd(SgdOf):
     def kernel(self, op: Bound) -> Kernel:
         part = self.part(op)
         packed = spec("ConvGradWeight").kernel(part)
+        if packed.symbol.endswith("_winograd"):
+            return replace(packed, symbol="poetc_op_conv_grad_weight_sgd_winograd")
         *_, floats, terms, strip = packed.ints
         w, (batch, _, *size) = part.outputs[0], op.inputs[2].shape
         blocks = batch if math.prod(size) <= terms else -(-math.prod(size) // terms)

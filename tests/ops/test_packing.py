@@ -144,7 +144,7 @@ def test_workspace_is_a_small_part_of_the_operands(size: int, packs: bool) -> No
 def test_wide_workspaces_are_no_larger_than_what_a_thread_has() -> None:
     """Or the operator would be done by one thread alone."""
     image, weight = np.zeros((2, 512, 14, 14), np.float32), np.zeros((512, 512, 3, 3), np.float32)
-    attributes: dict[str, Attribute] = {"pads": (1, 1, 1, 1), "input_size": (14, 14)}
+    attributes: dict[str, Attribute] = {"pads": (1, 1, 1, 1), "strides": (2, 2), "input_size": (28, 28)}
     kernel = spec("ConvGradInput").kernel(bind_kind("ConvGradInput", attributes, [image, weight]))
     assert kernel.symbol.endswith("_packed")
     assert 0 < kernel.workspace_bytes <= 4 * _packing.THREAD_FLOATS

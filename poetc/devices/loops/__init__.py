@@ -7,7 +7,16 @@ are measured together.
 
 from __future__ import annotations
 
-from poetc.devices.loops import _convolution, _depthwise, _fused, _gemm, _lean, _matmul, _rows  # noqa: F401
+from poetc.devices.loops import (  # noqa: F401
+    _convolution,
+    _depthwise,
+    _fused,
+    _gemm,
+    _lean,
+    _matmul,
+    _rows,
+    _winograd,
+)
 from poetc.devices.loops._machine import COUNTS, SHARED, Loops, Machine, machine_of
 from poetc.devices.loops._window import share_inside
 from poetc.ops import Kernel

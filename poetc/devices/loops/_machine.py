@@ -59,7 +59,7 @@ Count = Callable[[Kernel, Machine], Loops]
 COUNTS: dict[str, Count] = {}
 _SHARED = """gemm put transpose planes pixels windows spread fill strip clear copy gaps tiles pairs slide gather filter
 taps correlate segment outer inner
-rank_one walk memcpy descend direct"""
+rank_one walk memcpy descend direct winograd"""
 SHARED = frozenset(_SHARED.split())
 
 

@@ -1,0 +1,128 @@
+"""Which convolutions are made by Winograd's minimal filters (runtime/kernels/convolution_winograd.c), and with how
+large a workspace.
+
+Chosen by shape alone, so that all targets compute the same bits: where the tensors are larger than what a
+microcontroller holds, and where 16 instead of 36 multiplications for four results outweigh what the transforms take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poetc.ops._registry import Kernel
+
+# As in the kernel: keep them in step.
+STRIP_FLOATS = 8448
+SCRATCH_FLOATS = STRIP_FLOATS + 3072
+MOST_TILES = 62  # of a row at once
+WIDTH, GAP, TERMS, KEEPS_FROM = 16, 16, 64, 24
+PIECE = 128  # channels whose transformed weights, or sums of gradients, are there at once
+MOST_SUMS = 256  # tiles whose products are added at once
+FIXED = SCRATCH_FLOATS + 3 * 16 * GAP + 16
+OUTPUTS = 32  # at a time: a register block's columns
+
+LEAST_BYTES = 512 << 10  # of the operands: no microcontroller trains what is larger
+SHARE = 1  # of the operands' bytes, at most, is workspace
+
+# What transforms take, in the time of a multiply-add (AVX-512): of a tile's channel, in or out; of a weight, from
+# memory or once more; of its gradient; and a multiply-add of the direct kernels.
+TILE, WEIGHT, AGAIN, SUM, DIRECT = 215, 400, 100, 280, 1.15
+
+
+def round_up(n: int, unit: int) -> int:
+    return -(-n // unit) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`depth` channels are read, `outputs` made, in `tiles`; of the gradient of the weights: both are read."""
+
+    tiles: int
+    depth: int
+    outputs: int
+
+
+def shape_of(ints: tuple[int, ...], kind: str) -> Shape:
+    """From the descriptor of a convolution; `kind` is conv, conv_grad_input or conv_grad_weight."""
+    batch, channels, height, width, outputs, oh, ow = ints[:7]
+    if kind == "conv_grad_input":
+        return Shape(batch * ((height + 1) // 2) * ((width + 1) // 2), outputs, channels)
+    return Shape(batch * ((oh + 1) // 2) * ((ow + 1) // 2), channels, outputs)
+
+
+def plan_products(size: int, shape: Shape, block: int) -> tuple[int, bool]:
+    """Tiles at a time, and whether the transformed weights are kept for further ones, with `size` floats."""
+    depth = round_up(shape.depth, WIDTH)
+    each, weights = 16 * (depth + block), 16 * (block * min(depth, PIECE) + GAP)
+    size -= FIXED
+    tiles, keeps = (size - weights) // each, False
+    if tiles < shape.tiles:
+        kept = -(-shape.outputs // block) * 16 * (block * depth + GAP)
+        if size - kept >= KEEPS_FROM * each:
+            tiles, keeps = (size - kept) // each, True
+    if tiles >= 12:
+        tiles -= tiles % 12
+    return min(tiles, shape.tiles), keeps
+
+
+def sum_columns(shape: Shape) -> int:
+    """Channels at a time of the gradient of the weights."""
+    return min(round_up(shape.depth, 2 * WIDTH), PIECE)
+
+
+def plan_sums(size: int, shape: Shape, block: int, most: int = MOST_SUMS) -> int:
+    """Tiles at a time of the gradient of the weights; At `most`, of the target."""
+    columns = sum_columns(shape)
+    fit = min((size - FIXED - 16 * (block * columns + GAP)) // (16 * (columns + block)), most)
+    return shape.tiles if fit >= shape.tiles else fit // TERMS * TERMS
+
+
+def _product_plans(shape: Shape) -> list[tuple[int, int, int]]:
+    """(cost, floats, block) of the ways to make a convolution."""
+    depth = round_up(shape.depth, WIDTH)
+    each, weights = 16 * (depth + OUTPUTS), 16 * (OUTPUTS * min(depth, PIECE) + GAP)
+    of_tiles = shape.tiles * (16 * shape.depth * shape.outputs + TILE * (shape.depth + shape.outputs))
+    of_weights, again = (n * shape.depth * shape.outputs for n in (WEIGHT, AGAIN))
+    found = []
+    for parts in range(1, 9):  # weights are transformed again for each part of the tiles
+        tiles = round_up(-(-shape.tiles // parts), 12) if parts > 1 else shape.tiles
+        found.append((of_tiles + of_weights + (parts - 1) * again, FIXED + weights + tiles * each, OUTPUTS))
+    kept = -(-shape.outputs // OUTPUTS) * 16 * (OUTPUTS * depth + GAP)
+    if shape.tiles > 48:
+        found.append((of_tiles + of_weights, FIXED + kept + 48 * each, OUTPUTS))
+    return found
+
+
+def _sum_plans(shape: Shape) -> list[tuple[int, int, int]]:
+    """The same for the gradient of the weights."""
+    columns, found = sum_columns(shape), []
+    pieces = -(-shape.depth // columns)
+    of_weights = SUM * shape.depth * shape.outputs
+    for block in (16, 32, 64, 128):
+        for most in (64, 128, 256):
+            tiles = min(shape.tiles, most)
+            again = 1 if tiles == shape.tiles else -(-shape.outputs // block)
+            in_tiles = 16 * shape.depth * shape.outputs + TILE * (again * shape.depth + pieces * shape.outputs)
+            floats = FIXED + 16 * (block * columns + GAP) + 16 * tiles * (columns + block)
+            if block - 16 < shape.outputs:
+                found.append((shape.tiles * in_tiles + of_weights, floats, block))
+    return found
+
+
+def choose(lean: Kernel, other: Kernel, operand_bytes: int) -> Kernel:
+    """A kernel in place of `other`, for the convolution of `lean`, or `other` itself."""
+    batch, channels, _, _, outputs, oh, ow = lean.ints[:7]
+    if lean.ints[7:11] != (3, 3, 1, 1) or lean.ints[13:16] != (1, 1, 1) or max(lean.ints[11:13]) > 2:
+        return other
+    if operand_bytes < LEAST_BYTES:
+        return other
+    kind = lean.symbol.removeprefix("poetc_op_")
+    shape = shape_of(lean.ints, kind)
+    plans = _sum_plans(shape) if kind == "conv_grad_weight" else _product_plans(shape)
+    allowed = [p for p in plans if 4 * p[1] <= SHARE * operand_bytes]
+    direct = DIRECT * 9 * batch * oh * ow * channels * outputs
+    if not allowed or min(allowed)[0] >= direct:
+        return other
+    best = min(allowed)[0]
+    _, floats, block = min((p for p in allowed if p[0] <= 1.05 * best), key=lambda p: p[1])
+    return Kernel(f"{lean.symbol}_winograd", (*lean.ints, floats, block), (), 4 * floats)
