@@ -214,8 +214,15 @@ class CutModel:
         columns = [load[t] for load in self.load if t in load]
         if first <= self.cuts[0] or not columns:
             return
+        self._credit(t, columns)
+
+    def _credit(self, t: int, columns: list[int]) -> int:
+        """A column that takes back the price of the first read, if it is one of `columns`."""
         credit = self.mip.column(-self.model.in_cost[t] / self.unit, 0.0, 1.0, integer=False)
         self.mip.row([credit, *columns], [1.0, *[-1.0] * len(columns)], upper=0.0)
+        if t in self.hold[0]:  # what is there at the first cut was read before
+            self.mip.row([credit, self.hold[0][t]], [1.0, 1.0], upper=1.0)
+        return credit
 
     def _sources(self, g: int, t: int, end: int) -> list[int] | None:
         """Columns whose sum makes `t` available in stage g; None if it is there anyway."""

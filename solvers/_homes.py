@@ -85,9 +85,7 @@ class OpenHomes(CutModel):
         columns = [load[t] for load in self.load if t in load]
         if first <= self.cuts[0] or not columns:
             return
-        credit = self.mip.column(-self.model.in_cost[t] / self.unit, 0.0, 1.0, integer=False)
-        self.mip.row([credit, *columns], [1.0, *[-1.0] * len(columns)], upper=0.0)
-        self.mip.row([credit, self.home[t]], [1.0, 1.0], upper=1.0)
+        self.mip.row([self._credit(t, columns), self.home[t]], [1.0, 1.0], upper=1.0)
 
     def _link(self, t: int, column: int) -> None:
         super()._link(t, column)
