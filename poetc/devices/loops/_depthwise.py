@@ -201,23 +201,23 @@ def _gather(m: Machine, s: _Strip, w: Window, top: int, rows: int) -> Loops:
     loops: Loops = {}
     strides, taps, dilations = (w.stride_h, w.stride_w), (w.kernel_h, w.kernel_w), (w.dilation_h, w.dilation_w)
     if strides == (2, 2) and taps == (3, 3) and dilations == (1, 1) and not m.is_soft:
-        one = 1 - (top + w.pad_top) % 2
-        of_one, of_two = (rows - one + 1) // 2, (rows + one) // 2
+        lone = 1 - (top + w.pad_top) % 2
+        lines, last = (rows - lone) // 2, (rows - lone) % 2
         eights, rest = divmod(w.width, 8)
         if m.has_fours:
-            pairs = -(-rest // 2)
+            twos = -(-rest // 2)
             return {
-                "gather.call": 1,
-                "gather.line": rows,
-                "gather.eight_one": of_one * eights,
-                "gather.eight_two": of_two * eights,
-                "gather.pair_one": of_one * pairs,
-                "gather.pair_two": of_two * pairs,
+                "gather.call": lone + last + min(1, lines),
+                "gather.line": lone + last + lines,
+                "gather.eight": (lone + last) * eights,
+                "gather.eight_pair": lines * eights,
+                "gather.two": (lone + last) * twos,
+                "gather.two_pair": lines * twos,
             }
         return {
             "gather.call": 1,
             "gather.pair": -(-rows // 2),
-            "gather.tile": (of_one + 2 * of_two) * eights // 3,
+            "gather.tile": -(-rows // 2) * eights,
             "gather.edge": -(-rows // 2) * min(1, rest),
             "gather.edge_pixel": rows * rest,
         }

@@ -29,9 +29,13 @@ def row_blocks(m: Machine, rows: int, packed: bool) -> tuple[tuple[int, int], ..
 
 
 @lru_cache(maxsize=65536)
-def _columns(m: Machine, column: int, columns: int, segment: int) -> tuple[int, int, int, int, int, int]:
-    """Of one block of rows: calls, whole panels, narrow panels, calls with a tile, floats and pieces of tiles."""
-    calls = panels = narrow = tiles = floats = pieces = 0
+def _columns(
+    m: Machine, column: int, columns: int, segment: int, has_singles: bool
+) -> tuple[int, int, int, int, int, int, int]:
+    """Of one block of rows: calls, whole panels, narrow panels, calls with a tile, floats and pieces of tiles, panels
+    of one column where there are loops for them.
+    """
+    calls = panels = narrow = tiles = floats = pieces = singles = 0
     at = 0
     while at < columns:
         left, place = columns - at, column + at
@@ -39,6 +43,9 @@ def _columns(m: Machine, column: int, columns: int, segment: int) -> tuple[int, 
         room = min(left, segment - within)
         is_narrow = bool(m.half) and width <= m.half
         calls += 1
+        if has_singles and width == 1:
+            singles += 1
+            break
         step = 1
         if room >= m.columns:
             step = room // m.columns
@@ -51,7 +58,7 @@ def _columns(m: Machine, column: int, columns: int, segment: int) -> tuple[int, 
         else:
             panels += step
         at += step * m.columns
-    return calls, panels, narrow, tiles, floats, pieces
+    return calls, panels, narrow, tiles, floats, pieces, singles
 
 
 @lru_cache(maxsize=65536)
@@ -71,8 +78,9 @@ def run(
     """
     blocks = -(-depth // terms) if terms else 1
     loops: Loops = {"gemm.run": 1}
-    calls, panels, narrow, tiles, floats, pieces = _columns(m, column, columns, segment)
     for size, many in row_blocks(m, rows, bool(packed)):
+        found = _columns(m, column, columns, segment, m.has_fours and size == 4)
+        calls, panels, narrow, tiles, floats, pieces, singles = found
         kind = "packed" if packed else "terms"
         block: Loops = {
             "gemm.rows": 1,
@@ -80,6 +88,8 @@ def run(
             f"gemm.{kind}_{size}": panels * depth,
             f"gemm.narrow_{kind}_{size}": narrow * depth,
             f"gemm.block_{size}": (panels + narrow) * blocks,
+            "gemm.single": singles * blocks,
+            f"gemm.single_{kind}": singles * depth,
             "gemm.accumulate": (panels + narrow) * size * (blocks if accumulate else blocks - 1),
             "gemm.tile": tiles * (2 if accumulate else 1),
             "gemm.tile_row": pieces * size * (2 if accumulate else 1),

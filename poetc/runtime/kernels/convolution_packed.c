@@ -46,7 +46,7 @@ POETC_APART void pack_masked(const poetc_gemm_space *space, const convolution *c
 #define MANY_OUTPUTS 96 /* share what is packed with masks: that costs less than unaligned loads */
 
 /* No sixteen pixels of a block are of two images. */
-static inline int is_masked(const convolution *c)
+static inline int packs_masked(const convolution *c)
 {
     return is_shifted(c) && c->kernel_h * c->kernel_w <= MASKED_TAPS &&
            (c->batch == 1 || c->output_height * c->output_width % 16 == 0);
@@ -54,7 +54,7 @@ static inline int is_masked(const convolution *c)
 
 #else
 #define MANY_OUTPUTS 0
-#define is_masked(c) 0
+#define packs_masked(c) 0
 #define pack_masked(space, c, x, first, depth, column, columns) ((void)0)
 #endif
 
@@ -374,7 +374,7 @@ int poetc_op_conv_packed(const poetc_call *call)
     int32_t group, column, first;
     POETC_SPLIT(split, c.share, 1, outputs, total)
     POETC_THREADED(poetc_op_conv_packed, call, CONVOLUTION_WORK(c), call->ints[17]);
-    if (!pointwise && !(outputs >= MANY_OUTPUTS && is_masked(&c)) &&
+    if (!pointwise && !(outputs >= MANY_OUTPUTS && packs_masked(&c)) &&
         direct_conv(&c, x, w, bias, y, workspace, call->ints[17], terms))
         return POETC_OK;
     for (group = 0; group < c.group; group++) {
@@ -393,7 +393,7 @@ int poetc_op_conv_packed(const poetc_call *call)
                 g.depth = poetc_min(space.depth, k - first);
                 if (pointwise)
                     poetc_pack_planes(&space, image, c.channels, pixels, first, g.depth, column, g.columns);
-                else if (is_masked(&c))
+                else if (packs_masked(&c))
                     pack_masked(&space, &c, image, first, g.depth, column, g.columns);
                 else
                     pack_pixels(&space, &c, image, first, g.depth, column, g.columns);

@@ -83,13 +83,13 @@ POETC_APART void spread_masked(const convolution *c, const float *products, int3
     }
 }
 
-static inline int is_masked(const convolution *c)
+static inline int spreads_masked(const convolution *c)
 {
     return is_shifted(c) && c->kernel_w * c->width <= MASKED_MOST;
 }
 
 #else
-#define is_masked(c) 0
+#define spreads_masked(c) 0
 #define spread_masked(c, products, channels, row, rows, gx) ((void)0)
 #endif
 
@@ -260,7 +260,7 @@ POETC_APART int stream_weights(const convolution *c, const float *gy, const floa
             }
             for (i = 0; i < pixels; i += POETC_LANES)
                 poetc_transpose_lanes(turned + i, pixels, g.y + (ptrdiff_t)i * g.columns, g.columns, g.columns / POETC_LANES);
-            if (is_masked(c))
+            if (spreads_masked(c))
                 spread_masked(c, turned, count, 0, c->output_height, to);
             else
                 spread(c, turned, count, 0, c->output_height, to);
@@ -341,7 +341,7 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
                         poetc_gemm_run(&g, &space);
                     }
                 }
-                if (!pointwise && is_masked(&c))
+                if (!pointwise && spreads_masked(&c))
                     spread_masked(&c, workspace, count, row, rows, g_gx + (ptrdiff_t)channel * plane);
                 else if (!pointwise)
                     spread(&c, workspace, count, row, rows, g_gx + (ptrdiff_t)channel * plane);

@@ -222,7 +222,9 @@ POETC_APART void put_windows(const convolution *c, const four_windows *s, float 
     const uint32x4_t offsets = vshlq_n_u32(vld1q_u32((const uint32_t *)s->offset), 2);
 #elif POETC_FPU_M
     /* Taps side by side, in one or two groups: seven floats hold those of four pixels. A group that is stored as a whole spills
-     * over lanes that the next one fills, the second one over the next pixel, which is filled next, or put back if it was before. */
+     * over lanes that the next one fills, the second one over the next pixel, which is filled next, or put back if it was before.
+     * Behind the last panel of a workspace are four floats at least for that (poetc_gemm_carve: operands begin at multiples of 16
+     * bytes, so that at most 12 of the 16 floats that it sets aside come before the panels). */
     int32_t split = 1;
     while (split < 4 && s->offset[split] == s->offset[0] + split)
         split++;
@@ -584,8 +586,8 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
     const int32_t row = padded ? right + c->pad_left : c->width;
     /* rows of gy that a block of terms may touch, and the rows of x that they reach */
     const int32_t touched = poetc_min(c->output_height, (depth + c->output_width - 2) / c->output_width + 1);
-    const int32_t strip_rows = (touched - 1) * c->stride_h + reach + 1;
-    const int32_t plane = padded ? strip_rows * row : c->height * c->width;
+    const int32_t touched_rows = (touched - 1) * c->stride_h + reach + 1;
+    const int32_t plane = padded ? touched_rows * row : c->height * c->width;
     const int32_t fixed = 1 + depth * DIRECT_LANES + (padded ? DIRECT_LANES : 0);
     /* channels at a time: their strip, sums and offsets */
     const int32_t each = (padded ? plane : 0) + taps * (DIRECT_LANES + 1);
@@ -636,7 +638,7 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
                             for (i = 0; i < DIRECT_LANES; i++)
                                 turned[k * DIRECT_LANES + i] = i < count ? g[(ptrdiff_t)i * pixels + first + k] : 0.0f;
                         if (padded) {
-                            copy_strip(strip, image, here, c->height, c->width, oh * c->stride_h - c->pad_top, strip_rows,
+                            copy_strip(strip, image, here, c->height, c->width, oh * c->stride_h - c->pad_top, touched_rows,
                                        -c->pad_left, row);
                             from = strip;
                         }

@@ -204,10 +204,20 @@ POETC_APART void gather_phases(const convolution *c, filter f, const float *weig
  * padding before them. The strip begins with the first row and column of gy that any of them needs. */
 static void gather_3x3(const convolution *c, const filter *f, float *gx, int32_t top, int32_t rows)
 {
-    const int32_t width = f->width, one = !((top + c->pad_top) & 1); /* the first row of one tap */
-    const int twice = !(c->pad_left & 1);                            /* the first column takes two */
-    gather_rows(f, f->s->data + one * f->s->row, 1, twice, gx + (ptrdiff_t)(top + one) * width, (rows - one + 1) / 2);
-    gather_rows(f, f->s->data, 2, twice, gx + (ptrdiff_t)(top + 1 - one) * width, (rows + one) / 2);
+    const int32_t width = f->width, row = f->s->row, lone = !((top + c->pad_top) & 1); /* a first row of two taps */
+    const int twice = !(c->pad_left & 1);                                              /* the first column takes two */
+#if POETC_LANES == 1 /* two rows share what they load of gy */
+    const int32_t pairs = (rows - lone) / 2, done = lone + 2 * pairs;
+    if (lone)
+        gather_rows(f, f->s->data, 2, twice, gx + (ptrdiff_t)top * width, 1);
+    if (pairs > 0)
+        gather_rows(f, f->s->data + lone * row, 3, twice, gx + (ptrdiff_t)(top + lone) * width, pairs);
+    if (done < rows)
+        gather_rows(f, f->s->data + (lone + pairs) * row, 1, twice, gx + (ptrdiff_t)(top + done) * width, 1);
+#else
+    gather_rows(f, f->s->data + lone * row, 1, twice, gx + (ptrdiff_t)(top + lone) * width, (rows - lone + 1) / 2);
+    gather_rows(f, f->s->data, 2, twice, gx + (ptrdiff_t)(top + 1 - lone) * width, (rows + lone) / 2);
+#endif
 }
 #endif
 

@@ -368,9 +368,6 @@ static int correlate_fast(const filter *f, const float *from, int32_t rows, int3
     return 1;
 }
 
-/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of `taps` taps, from the row of gy on that
- * the first of them reads. Columns take one tap and two in turn, the first of them two if `twice`. Eight columns at a time, then
- * two, then one. All constants but for sizes. */
 #define ADD_COLUMNS(w)                                                                                                 \
     do {                                                                                                               \
         if (twice) {                                                                                                   \
@@ -388,6 +385,31 @@ static int correlate_fast(const filter *f, const float *from, int32_t rows, int3
         POETC_MULTIPLY_ADD(s, (v)[0], (w)[2]);                                                                         \
         POETC_MULTIPLY_ADD(s, (v)[1], (w)[0]);                                                                         \
     } while (0)
+/* Two pixels of a row, or the first of them. */
+POETC_INLINE void gather_two(const float *w, float bias, const float *from, ptrdiff_t row, const int taps, const int twice, float *to,
+                             int32_t left)
+{
+    float first = bias, second = bias;
+    int32_t i;
+    POETC_UNROLL_2
+    for (i = 0; i < taps; i++) {
+        const float *v = from + i * row, *u = w + (taps == 1 ? 3 : i == 0 ? 6 : 0);
+        if (twice) {
+            ADD_TWICE(first, v, u);
+            POETC_MULTIPLY_ADD(second, v[1], u[1]);
+        } else {
+            POETC_MULTIPLY_ADD(first, v[0], u[1]);
+            ADD_TWICE(second, v, u);
+        }
+    }
+    to[0] = first;
+    if (left > 1)
+        to[1] = second;
+}
+
+/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of one tap or two, from the row of gy on
+ * that the first of them reads; or, if `taps` is 3, every row, in pairs of one of one tap and one of two. Columns take one tap and two in turn, the first of them two if `twice`. Eight columns at a time, then
+ * two, then one. All constants but for sizes. */
 POETC_INLINE void gather_lines(const float *w, float bias, const float *g, ptrdiff_t row, const int taps, const int twice, float *y,
                                int32_t width, int32_t rows)
 {
@@ -401,49 +423,49 @@ POETC_INLINE void gather_lines(const float *w, float bias, const float *g, ptrdi
             (void)v5;
             s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = bias;
             LOAD_SIX(v, from);
-            ADD_COLUMNS(w);
-            if (taps == 2) {
-                LOAD_SIX(v, from + row);
+            if (taps != 2)
                 ADD_COLUMNS(w + 3);
+            if (taps == 3) {
+                STORE_EIGHT(to, s);
+                s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = bias;
             }
-            STORE_EIGHT(to, s);
+            if (taps > 1) {
+                ADD_COLUMNS(w + 6);
+                LOAD_SIX(v, from + row);
+                ADD_COLUMNS(w);
+            }
+            STORE_EIGHT(taps == 3 ? to + width : to, s);
         }
         for (; left > 0; left -= 2, from++, to += 2) {
-            float first = bias, second = bias;
-            int32_t i;
-            POETC_UNROLL_2
-            for (i = 0; i < taps; i++) {
-                const float *v = from + i * row, *u = w + 3 * i;
-                if (twice) {
-                    ADD_TWICE(first, v, u);
-                    POETC_MULTIPLY_ADD(second, v[1], u[1]);
-                } else {
-                    POETC_MULTIPLY_ADD(first, v[0], u[1]);
-                    ADD_TWICE(second, v, u);
-                }
-            }
-            to[0] = first;
-            if (left > 1)
-                to[1] = second;
+            if (taps != 2)
+                gather_two(w, bias, from, row, 1, twice, to, left);
+            if (taps > 1)
+                gather_two(w, bias, from, row, 2, twice, taps == 3 ? to + width : to, left);
         }
     }
 }
 
 POETC_APART void gather_rows(const filter *f, const float *g, int taps, int twice, float *y, int32_t rows)
 {
-    float w[6];
+    const ptrdiff_t row = f->s->row;
+    const float bias = f->bias;
+    float w[9];
     int32_t i;
-    POETC_UNROLL_3
-    for (i = 0; i < 3; i++)
-        w[i] = f->weight[(taps == 2 ? 6 : 3) + i], w[3 + i] = f->weight[i];
+    POETC_UNROLL_9
+    for (i = 0; i < 9; i++)
+        w[i] = f->weight[i];
     if (taps == 1 && twice)
-        gather_lines(w, f->bias, g, f->s->row, 1, 1, y, f->width, rows);
+        gather_lines(w, bias, g, row, 1, 1, y, f->width, rows);
     else if (taps == 1)
-        gather_lines(w, f->bias, g, f->s->row, 1, 0, y, f->width, rows);
+        gather_lines(w, bias, g, row, 1, 0, y, f->width, rows);
+    else if (taps == 2 && twice)
+        gather_lines(w, bias, g, row, 2, 1, y, f->width, rows);
+    else if (taps == 2)
+        gather_lines(w, bias, g, row, 2, 0, y, f->width, rows);
     else if (twice)
-        gather_lines(w, f->bias, g, f->s->row, 2, 1, y, f->width, rows);
+        gather_lines(w, bias, g, row, 3, 1, y, f->width, rows);
     else
-        gather_lines(w, f->bias, g, f->s->row, 2, 0, y, f->width, rows);
+        gather_lines(w, bias, g, row, 3, 0, y, f->width, rows);
 }
 
 /* Sums of three taps side by side over a strip that is one long row; of `lines` rows of the filter, `down` floats apart in x. */

@@ -233,8 +233,8 @@ static int correlate_fast(const filter *f, const float *from, int32_t rows, int3
     return 1;
 }
 
-/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of `taps` taps, from the row of gy on that
- * the first of them reads. Columns take one tap and two in turn, the first of them two if `twice`. Eight columns at a time. */
+/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of one tap or two, from the row of gy on
+ * that the first of them reads. Columns take one tap and two in turn, the first of them two if `twice`. Eight columns at a time. */
 POETC_INLINE void gather_lines(const filter *f, const float *g, const int taps, const int twice, float *y, int32_t rows)
 {
     const float32x4_t start = vdupq_n_f32(f->bias);

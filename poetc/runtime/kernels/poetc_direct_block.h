@@ -8,8 +8,6 @@
 
 #if defined(POETC_DIRECT)
 
-#define DIRECT_MOST 24 /* vectors of sums */
-
 typedef struct {
     const float *a; /* a[row * a_row + k * a_k] */
     ptrdiff_t a_row, a_k;

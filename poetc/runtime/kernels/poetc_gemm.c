@@ -409,6 +409,59 @@ static void block_6(const block_task *t)
 }
 #endif
 
+#if SIX_ROWS
+/* Four rows by the only column of a panel, which are wanted where planes have nine pixels. */
+static void single_column(const block_task *t)
+{
+    const float *a = t->a, *c = a + t->a_row, *d = c + t->a_row, *e = d + t->a_row, *b = t->b;
+    const float first = t->column_bias ? *t->column_bias : 0.0f;
+    float sum[4], *y = t->y;
+    int32_t k = t->depth, i;
+    POETC_UNROLL_4
+    for (i = 0; i < 4; i++)
+        sum[i] = t->row_bias ? t->row_bias[i] : first;
+    if (t->packed) {
+        POETC_UNROLL_4
+        for (; k > 0; k--, b += COLUMNS) {
+            const float factor = *b;
+            POETC_QUAD_A(p);
+            POETC_LOAD_QUAD(p, a);
+            POETC_MULTIPLY_ADD(sum[0], p0, factor);
+            POETC_MULTIPLY_ADD(sum[1], p1, factor);
+            POETC_MULTIPLY_ADD(sum[2], p2, factor);
+            POETC_MULTIPLY_ADD(sum[3], p3, factor);
+        }
+    } else {
+#define ADD_TERM(b, p, q, r, s)                                                                                        \
+    "vmla.f32 %[u], " p ", " b "\n\tvmla.f32 %[v], " q ", " b "\n\tvmla.f32 %[w], " r ", " b "\n\tvmla.f32 %[x], " s ", " b "\n\t"
+        for (; k >= 4; k -= 4)
+            __asm__ volatile("vldmia %[a]!, {s16-s19}\n\tvldmia %[c]!, {s20-s23}\n\t"
+                             "vldmia %[d]!, {s24-s27}\n\tvldmia %[e]!, {s28-s31}\n\t"
+                             "vldr s12, [%[b]]\n\tvldr s13, [%[b], #16]\n\tvldr s14, [%[b], #32]\n\tvldr s15, [%[b], #48]\n\t"
+                             ADD_TERM("s12", "s16", "s20", "s24", "s28") ADD_TERM("s13", "s17", "s21", "s25", "s29")
+                             ADD_TERM("s14", "s18", "s22", "s26", "s30") ADD_TERM("s15", "s19", "s23", "s27", "s31")
+                             "add %[b], %[b], #64"
+                             : [a] "+r"(a), [c] "+r"(c), [d] "+r"(d), [e] "+r"(e), [b] "+r"(b), [u] "+t"(sum[0]),
+                               [v] "+t"(sum[1]), [w] "+t"(sum[2]), [x] "+t"(sum[3])
+                             :
+                             : "memory", "s12", "s13", "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23",
+                               "s24", "s25", "s26", "s27", "s28", "s29", "s30", "s31");
+#undef ADD_TERM
+        for (; k > 0; k--, b += COLUMNS) {
+            POETC_MULTIPLY_ADD(sum[0], *a++, *b);
+            POETC_MULTIPLY_ADD(sum[1], *c++, *b);
+            POETC_MULTIPLY_ADD(sum[2], *d++, *b);
+            POETC_MULTIPLY_ADD(sum[3], *e++, *b);
+        }
+    }
+    POETC_UNROLL_4
+    for (i = 0; i < 4; i++, y += t->y_row)
+        *y = t->accumulate ? *y + sum[i] : sum[i];
+}
+#else
+#define single_column(t) ((void)0)
+#endif
+
 /* The largest block that fits. */
 static int32_t block_rows(int32_t left, int packed)
 {
@@ -605,6 +658,9 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
                     t.panels = room / COLUMNS;
                 t.y = y + image * g->segment_step + within, t.y_row = g->y_row;
                 run_block(rows, &t);
+            } else if (SIX_ROWS && width == 1 && rows == 4) {
+                t.y = y + image * g->segment_step + within, t.y_row = g->y_row;
+                single_column(&t);
             } else {
                 if (t.column_bias) {
                     for (i = 0; i < COLUMNS; i++)
