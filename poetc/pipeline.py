@@ -27,7 +27,7 @@ from poetc.errors import PoetcError, UsageError
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
 from poetc.saved import lean, saved_bytes
-from poetc.scheduling import keep_all_peak_bytes, problem_from_json, stored_state, verify
+from poetc.scheduling import keep_all_peak_bytes, problem_from_json, stored_state, validate_problem, verify
 from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import PageOut, Schedule, SolveOptions
 from poetc.training import TrainingOptions
@@ -348,11 +348,16 @@ def _paging(request: SolveRequest) -> Paging | None:
     """None: as the device's store does it, each transfer for itself."""
     if request.dma and not request.paging:
         raise UsageError("--dma and --no-paging exclude each other")
+    if request.dma and request.objective == "time":
+        raise UsageError("--objective time and --dma exclude each other; set a --deadline")
     return Paging.DMA if request.dma else None
 
 
 def _limits(request: SolveRequest, problem: Problem) -> Problem:
-    """Budget and deadline as numbers. A Problem brings its own; options override."""
+    """Budget and deadline as numbers. A Problem brings its own; options override.
+
+    Raises UsageError for what cannot be read, and where a Problem and the options together are no Problem.
+    """
     budget = problem.budget_bytes
     if request.budget is not None:
         budget = parse_size(request.budget, of=keep_all_peak_bytes(problem), option="--budget")
@@ -368,7 +373,9 @@ def _limits(request: SolveRequest, problem: Problem) -> Problem:
         changes["objective"] = request.objective
     if not request.paging:
         changes["paging"] = type(problem.paging).NONE
-    return replace(problem, **changes)
+    changed = replace(problem, **changes)
+    validate_problem(changed, f"{request.model.source} with these options")
+    return changed
 
 
 def out_directory(source: Path) -> Path:

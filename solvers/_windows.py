@@ -403,7 +403,7 @@ class WindowModel:
             terms = [(c, float(model.footprint[t])) for t, c in enumerate(self.store) if not model.on_store[t]]
             self._row(terms, float(model.store_free), float(max(1, model.store_free)))
         limit = model.problem.deadline_ns
-        if limit is not None:
+        if limit is not None:  # transfers that overlap compute count as none here: the race checks what they delay
             terms = [(x, float(model.op_ns[v])) for x, v in zip(self.execute, self.sequence.operators, strict=True)]
             for t, columns in enumerate(self.load):
                 terms += [(c, float(model.in_ns[t])) for c in columns]

@@ -58,7 +58,7 @@ SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: wh
 # Runs of the heuristic, between two relaxations a quarter of them: about as long as a relaxation takes.
 LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
 RACE_SHARE = 0.5  # of what a relaxation took, at least, for the runs that follow it
-# Work on windows of the best schedule: at first, of the time limit; then of what the last relaxation took.
+# Work on windows of the best schedule: at first, of the work limit; then of what the last relaxation took.
 FIRST_WINDOWS_SHARE, WINDOWS_SHARE = 0.15, 0.5
 RUNS_X_OPERATORS, RUNS_X_OPERATORS_SQUARED = 60_000, 24_000_000
 # Up to so many, single cuts come first, since they take no longer than some runs.
@@ -171,7 +171,7 @@ class _Solve:
                 self.say("race")
         self.flatten()
         self.published()
-        self.slide(FIRST_WINDOWS_SHARE * self.options.time_limit_s)
+        self.slide(FIRST_WINDOWS_SHARE * self.options.work_limit_s)
         if self.model.n_ops <= TINY_OPERATORS:
             self.exhaust()
         cuts = cuts or self.single_cuts()
@@ -194,7 +194,7 @@ class _Solve:
         if not self.done:
             self.race.run(runs, self.target)
             self.say("race")
-            self.slide(FIRST_WINDOWS_SHARE * self.options.time_limit_s)
+            self.slide(FIRST_WINDOWS_SHARE * self.options.work_limit_s)
         return self.finish()
 
     def refine(self, cuts: set[int], runs: int) -> bool:

@@ -167,3 +167,23 @@ def test_poetc_slides_them() -> None:
     problem = with_budget(training_problem(Random(5), 8, paging=True, scale=4), 0.3)
     with pytest.raises(Reached):
         solve(problem, options=SolveOptions(time_limit_s=60, gap=0.0, fixed_order=True), progress=stop)
+
+
+def test_the_clock_does_not_choose_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of a time limit differs from run to run; the work limit does not."""
+    problem = with_budget(training_problem(Random(5), 8, paging=True, scale=4), 0.3)
+    shares: list[float] = []
+    run = Windows.run
+
+    def recorded(windows: Windows, work_s: float, target: float) -> float:
+        shares.append(work_s)
+        return run(windows, work_s, target)
+
+    monkeypatch.setattr(Windows, "run", recorded)
+    found = []
+    for time_limit_s in (200.0, 300.0):
+        shares.clear()
+        options = SolveOptions(time_limit_s=time_limit_s, work_limit_s=0.2, gap=0.0, fixed_order=True)
+        found.append((solve(problem, options=options), tuple(shares)))
+    assert found[0] == found[1]
+    assert found[0][1][0] < 0.2
