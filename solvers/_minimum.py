@@ -6,7 +6,17 @@ import dataclasses
 import time
 from dataclasses import dataclass
 
-from poetc.scheduling import Completer, Completion, Problem, Proof, Schedule, Status, keep_all_peak_bytes, verify
+from poetc.scheduling import (
+    Completer,
+    Completion,
+    Compute,
+    Problem,
+    Proof,
+    Schedule,
+    Status,
+    keep_all_peak_bytes,
+    verify,
+)
 from poetc.solvers._cuts import operand_bytes, pinned_interval, working_set_bytes
 from poetc.solvers._model import Model
 from poetc.solvers._search import Race
@@ -21,7 +31,7 @@ WORK_S = 4.0  # of a usual machine, at most: three times what DenseNet-121 takes
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinimumBudget:
     """`smallest_bytes`: a schedule for it was verified (None: not even keep-all is one); `tensors` (name, bytes): RAM
-    at its peak.
+    at its peak, workspace included, what is made in place not.
     """
 
     smallest_bytes: int | None
@@ -141,11 +151,18 @@ def _answer(problem: Problem, completion: Completion, low: int) -> MinimumBudget
     )
     schedule = Schedule(solver="poetc", steps=completion.steps, proof=proof)
     trace = verify(dataclasses.replace(problem, budget_bytes=completion.peak_bytes), schedule)
-    present = trace.resident_at(trace.peak_step)
-    largest = sorted(present, key=lambda t: (-problem.tensors[t].size_bytes, t))[:8]
+    present = {problem.tensors[t].name: problem.tensors[t].size_bytes for t in trace.resident_at(trace.peak_step)}
+    step = schedule.steps[trace.peak_step]
+    if isinstance(step, Compute):
+        for _, made in step.in_place:  # its bytes are those of what it overwrites
+            present.pop(problem.tensors[made].name)
+        operator = problem.operators[step.operator]
+        if operator.workspace_bytes:
+            present[f"workspace of {operator.name}"] = operator.workspace_bytes
+    largest = sorted(present.items(), key=lambda part: -part[1])[:8]
     return MinimumBudget(
         smallest_bytes=completion.peak_bytes,
         lower_bound_bytes=min(low, completion.peak_bytes),
         schedule=schedule,
-        tensors=tuple((problem.tensors[t].name, problem.tensors[t].size_bytes) for t in largest),
+        tensors=tuple(largest),
     )

@@ -90,6 +90,9 @@ def test_a_budget_that_cannot_work_says_what_does(poetc: Run, model: Path, out: 
     smallest = answer["min_budget_bytes"]
     assert f"{smallest}" in ended.err.replace(",", "")
     assert smallest > 20_000
+    parts = dict(answer["tensors_at_peak"])
+    assert sum(parts.values()) <= smallest
+    assert any(name.startswith("workspace of ") for name in parts)
     assert not out.exists()
 
 
