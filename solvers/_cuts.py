@@ -256,6 +256,9 @@ class CutModel:
         following = self.hold[g + 1] if g + 1 < len(self.cuts) else {}
         for t, column in following.items():
             sources = self._sources(g, t, end)
+            # What an update in this stage takes over is there at its end only if it has been read back.
+            if sources and self.rules.cuts_expiry and cut < model.expiry[t] < end and t in self.hold[g]:
+                sources.remove(self.hold[g][t])
             if sources is not None:
                 mip.row([column, *sources], [1.0, *[-1.0] * len(sources)], upper=0.0)
         if g + 1 == len(self.cuts):

@@ -59,7 +59,7 @@ SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: wh
 LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
 RACE_SHARE = 0.5  # of what a relaxation took, at least, for the runs that follow it
 # Work on windows of the best schedule: at first, of the work limit; then of what the last relaxation took.
-FIRST_WINDOWS_SHARE, WINDOWS_SHARE = 0.15, 0.5
+FIRST_WINDOWS_SHARE, WINDOWS_SHARE = 0.08, 0.5
 RUNS_X_OPERATORS, RUNS_X_OPERATORS_SQUARED = 60_000, 24_000_000
 # Up to so many, single cuts come first, since they take no longer than some runs.
 QUICK_OPERATORS, QUICK_RUNS, QUICK_GAP = 200, 32, 1e-6

@@ -5,11 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from random import Random
+from typing import Literal
 
 import pytest
 
 from poetc.errors import InfeasibleError
-from poetc.scheduling import SolveOptions, keep_all_peak_bytes, movable_state, on_store
+from poetc.scheduling import (
+    InPlace,
+    OperatorSpec,
+    Paging,
+    Problem,
+    SolveOptions,
+    TensorSpec,
+    keep_all_peak_bytes,
+    movable_state,
+    on_store,
+)
 from poetc.scheduling import lower_bound_bytes as order_free_bound
 from poetc.solvers import solve
 from poetc.solvers._cuts import CutModel, tiny_tensors
@@ -184,3 +195,55 @@ def test_leaving_tiny_tensors_out_is_a_relaxation() -> None:
             assert relaxation.bound <= every.bound <= optimum.cost, seed
             weaker += relaxation.bound < every.bound
     assert weaker > 5
+
+
+def test_what_an_update_took_over_is_not_held_beyond_it() -> None:
+    """Making `a` again after the update of `w` takes a `w` that was paged out before: the cuts on both sides say so."""
+
+    def tensor(name: str, size_bytes: int, home: Literal["", "ram"] = "", *, pageable: bool = False) -> TensorSpec:
+        return TensorSpec(
+            name=name,
+            size_bytes=size_bytes,
+            initial=home,
+            pageable=pageable,
+            page_out_pj=100,
+            page_in_pj=100,
+        )
+
+    def operator(inputs: tuple[int, ...], output: int, *pairs: InPlace) -> OperatorSpec:
+        return OperatorSpec(
+            name=f"makes {output}",
+            inputs=inputs,
+            outputs=(output,),
+            time_ns=1,
+            energy_pj=10,
+            in_place=pairs,
+            recomputable=not pairs,
+        )
+
+    w, a, gradient, updated, large, end = range(6)
+    problem = Problem(
+        name="taken over",
+        tensors=(
+            tensor("w", 16, "ram", pageable=True),
+            tensor("a", 64),
+            tensor("gradient", 16),
+            replace(tensor("w@1", 16), final="ram"),
+            tensor("large", 64),
+            replace(tensor("end", 16), final="ram"),
+        ),
+        operators=(
+            operator((w,), a),
+            operator((a,), gradient),
+            operator((w, gradient), updated, InPlace(input=w, output=updated, required=True)),
+            replace(operator((updated,), large), workspace_bytes=64),
+            operator((a, large), end),
+        ),
+        budget_bytes=64 + 64 + 3 * 16,
+        paging=Paging.SYNC,
+    )
+    model = Model(problem)
+    optimum = search(model, max_states=10_000, stop_at=math.inf)
+    assert optimum.codes is not None
+    assert model.cost(optimum.codes) == model.base_cost + 10 + 100 + 100
+    assert CutModel(model, [1, 3], between=True).solve(time_limit_s=10).bound == model.cost(optimum.codes)
