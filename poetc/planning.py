@@ -128,7 +128,7 @@ def solve_and_pack(
         if options.to_beat is not None:
             raise
         if isinstance(error, LimitError):
-            return _smallest_instead(problem, solver, None, str(error), progress, minimum)
+            return _other_instead(problem, solver, None, str(error), progress, minimum, options.start)
         raise _with_smallest(problem, error, progress, minimum) from error
     # Where nothing has been found that packs by then, solving again comes next, which needs some of the time.
     pack_until = max(time.monotonic() + PACK_SHARE * limit_s, stop_at - 2 * PACK_SHARE * limit_s)
@@ -161,7 +161,7 @@ def solve_and_pack(
     why = f"a schedule fits the budget of {problem.budget_bytes} bytes, but none was found that can be packed into it"
     if options.to_beat is not None:
         raise LimitError(why)
-    return _smallest_instead(problem, solver, first, why, progress, minimum)
+    return _other_instead(problem, solver, first, why, progress, minimum, options.start)
 
 
 def packed(problem: Problem, schedule: Schedule, stop_at: float, moves_until: float) -> tuple[Schedule, MemoryPlan]:
@@ -240,22 +240,37 @@ def first_executions(schedule: Schedule) -> tuple[int, ...]:
     return tuple(dict.fromkeys(step.operator for step in schedule.steps if isinstance(step, Compute)))
 
 
-def _smallest_instead(
-    problem: Problem, solver: str, first: Schedule | None, why: str, progress: Progress, minimum: Minimum
+def _other_instead(
+    problem: Problem,
+    solver: str,
+    first: Schedule | None,
+    why: str,
+    progress: Progress,
+    minimum: Minimum,
+    start: Schedule | None,
 ) -> tuple[Schedule, MemoryPlan]:
-    """The schedule of least RAM, if it fits: not a cheap one, but one that runs."""
+    """The schedule of least RAM, if it fits, or the one that the search began with, if that is cheaper and packs: not
+    the cheapest there is, but one that runs.
+    """
     progress("looking for the schedule of least RAM")
     smallest = minimum.found
-    schedule, plan = smallest.schedule, smallest.plan
-    if schedule is None or plan is None or ram_bytes(problem, plan) > problem.budget_bytes:
+    others: list[tuple[str, Schedule, MemoryPlan]] = []
+    if smallest.schedule is not None and smallest.plan is not None:
+        others.append(("the schedule of least RAM", smallest.schedule, smallest.plan))
+    if start is not None:
+        pack_until = time.monotonic() + MINIMUM_PACK_SHARE * minimum.least_s
+        others.append(("what the search began with", *packed(problem, start, pack_until, pack_until)))
+    fitting = [other for other in others if ram_bytes(problem, other[2]) <= problem.budget_bytes]
+    if not fitting:
         raise LimitError(f"{why}; {_advice(smallest)}", details=_details(problem, smallest))
+    name, schedule, plan = min(fitting, key=lambda other: other[1].proof.objective)
     bound, of_class = _claim(problem, first, schedule)
     proof = Proof(
         status=Status.LIMIT,
         objective=schedule.proof.objective,
         bound=bound,
         schedule_class=of_class,
-        method="the schedule of least RAM, since no cheaper one was found that fits when packed",
+        method=f"{name}, since no cheaper one was found that fits when packed",
     )
     return replace(schedule, solver=solver, proof=proof), plan
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -73,13 +74,13 @@ def within_budget(
     above_bytes = problem.budget_bytes - problem.base_bytes - plan.state_bytes
     if LOOSE * (keep_all_peak_bytes(alone) - alone.base_bytes - own_bytes) <= above_bytes:
         return Prediction()
-    kept = pack(alone, keep_all(alone), enough_bytes=own_bytes + max(0, above_bytes))
+    stop_at = time.monotonic() + limit_s
+    kept = pack(alone, keep_all(alone), enough_bytes=own_bytes + max(0, above_bytes), stop_at=stop_at)
     if kept.arena_bytes - own_bytes <= above_bytes:
         return Prediction()
     progress("scheduling the model itself")
     training = codegen.lower(graph, problem, schedule, plan)
-    options = SolveOptions(time_limit_s=limit_s, gap=GAP, work_limit_s=LIMIT_S)
-    found = _scheduled(_limited(alone, training, problem), training, options)
+    found = _scheduled(_limited(alone, training, problem), training, stop_at)
     needed = problem.base_bytes + kept.arena_bytes - own_bytes + plan.state_bytes
     if found is None:
         why = (
@@ -96,7 +97,7 @@ def within_budget(
     return Prediction(schedule=solved, plan=placed, note=note)
 
 
-def _scheduled(alone: Problem, training: Program, options: SolveOptions) -> tuple[Schedule, MemoryPlan] | None:
+def _scheduled(alone: Problem, training: Program, stop_at: float) -> tuple[Schedule, MemoryPlan] | None:
     """Within the arena of `training`, whose state has its homes there; None if nothing is found."""
     homes = {b.name: b.operand.offset_bytes for b in training.state}
     state = {chain[0]: homes[alone.tensors[chain[0]].name] for chain in state_chains(alone)}
@@ -110,11 +111,15 @@ def _scheduled(alone: Problem, training: Program, options: SolveOptions) -> tupl
     room = training.arena_bytes - sum(size for _, size in taken)
     for attempt in range(ATTEMPTS):
         limited = replace(alone, budget_bytes=alone.base_bytes + room)
+        left_s = stop_at - time.monotonic()
+        if left_s <= 0:
+            return None
+        options = SolveOptions(time_limit_s=left_s, gap=GAP, work_limit_s=LIMIT_S)
         try:
             solved = solvers.solve(limited, planning.OURS, options)
         except (InfeasibleError, LimitError):
             return None
-        plan = pack_around(alone, solved, state, taken, enough_bytes=training.arena_bytes)
+        plan = pack_around(alone, solved, state, taken, enough_bytes=training.arena_bytes, stop_at=stop_at)
         excess = plan.arena_bytes - training.arena_bytes
         if excess <= 0:
             return solved, plan

@@ -107,6 +107,38 @@ def test_little_is_tried_again_when_the_time_is_up(problem: Problem, monkeypatch
     assert clock.now <= 1100.0 + 1.5 + late + planning.search_share_s(100)
 
 
+def test_what_the_search_began_with_is_the_answer_where_it_is_cheaper(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It packs, and the schedule that was found does not."""
+    start = keep_all(problem)
+    dear = replace(start, proof=replace(start.proof, objective=2 * start.proof.objective))
+    smallest = planning.SmallestRam(ram_bytes=64, bound_bytes=64, schedule=dear, plan=pack(problem, dear), tensors=())
+
+    def solve(asked: Problem, solver: str, options: SolveOptions, progress: object = None) -> Schedule:
+        if asked is not problem:
+            raise LimitError("nothing found")
+        return replace(start, solver="what does not pack")
+
+    def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float) -> MemoryPlan:
+        plan = pack(asked, schedule)
+        return replace(plan, arena_bytes=plan.arena_bytes + (64 if schedule.solver == "what does not pack" else 0))
+
+    monkeypatch.setattr(planning.solvers, "solve", solve)
+    monkeypatch.setattr(planning, "pack", packed)
+    monkeypatch.setattr(planning, "pack_with_moves", no_moves)
+    monkeypatch.setattr(planning, "smallest_ram", lambda asked, time_limit_s: smallest)
+    for began, says, objective in (
+        (None, "the schedule of least RAM", dear.proof.objective),
+        (start, "what the search began with", start.proof.objective),
+    ):
+        schedule, plan = planning.solve_and_pack(problem, "poetc", SolveOptions(start=began), lambda text: None)
+        assert schedule.proof.method.startswith(says)
+        assert schedule.proof.objective == objective
+        assert schedule.proof.status is Status.LIMIT
+        assert planning.ram_bytes(problem, plan) <= problem.budget_bytes
+
+
 def test_the_least_ram_is_searched_for_once_and_within_what_is_left(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
