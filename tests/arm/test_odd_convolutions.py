@@ -12,8 +12,8 @@ from poetc import codegen, passes, training
 from poetc.codegen import Interpreter, _run, build_firmware, execute, sample_inputs
 from poetc.codegen.program import Call
 from poetc.devices import build_problem, load_profile
-from poetc.graph import Attribute, Graph, Role, TensorType
-from poetc.ops import Builder, _packing
+from poetc.graph import Attribute, Graph, Role, TensorType, TrainingGraph
+from poetc.ops import Builder, _packing, _winograd
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions
 
@@ -80,6 +80,36 @@ def network(shapes: Sequence[Shape]) -> Graph:
     return Graph("odd", b.tensors, tuple(b.operators), ("input",), (y,), b.values)
 
 
+def compiled(graph: Graph, rate: float) -> tuple[TrainingGraph, codegen.Program]:
+    options = TrainingOptions(loss="mse", learning_rate=rate, fusion=False)
+    step = passes.run_standard(training.build(graph, options))
+    problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
+    schedule = keep_all(problem)
+    return step, codegen.lower(step, problem, schedule, pack(problem, schedule))
+
+
+def symbols_of(program: codegen.Program) -> list[str]:
+    return [i.symbol for i in program.instructions if isinstance(i, Call)]
+
+
+def check(shapes: Sequence[Shape], board: str, numerics: codegen.Numerics, directory: Path) -> list[str]:
+    """Gradients of all parameters against numpy's; the kernels."""
+    graph = network(shapes)
+    rate = graph.tensors[graph.outputs[0]].type.elements / 2  # of a mean of squares: gradients are not small
+    step, program = compiled(graph, rate)
+    batch = sample_inputs(program, 0)
+    interpreter = Interpreter(program, step.values)
+    interpreter.run(batch)
+    run = execute(build_firmware(program, step.values, board, directory, numerics=numerics), [batch])
+    for number, shape in enumerate(shapes):
+        for name in (f"image{number}", f"weight{number}", f"bias{number}"):
+            if name in graph.values:
+                gradient = np.asarray(graph.values[name]) - interpreter.state(name)
+                off = np.abs(run.state[name] - interpreter.state(name)).max()
+                assert off < 4e-6 * np.abs(gradient).max() + 2e-6, f"the gradient of {name}: {shape}"
+    return symbols_of(program)
+
+
 @pytest.mark.parametrize(("board", "numerics"), [("mps2-an386", "portable"), ("mps3-an547", "fast")])
 def test_odd_convolutions_are_those_of_numpy(
     board: str, numerics: codegen.Numerics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -87,24 +117,46 @@ def test_odd_convolutions_are_those_of_numpy(
     monkeypatch.setattr(_run, "TIMEOUT_S", TIMEOUT_S)
     monkeypatch.setattr(_packing, "SHARE", 0.25)  # workspaces for small operands too
     shapes = [*KNOWN, *random_shapes(SHAPES)]
-    graph = network(shapes)
-    rate = graph.tensors[graph.outputs[0]].type.elements / 2  # of a mean of squares: gradients are not small
-    options = TrainingOptions(loss="mse", learning_rate=rate, fusion=False)
-    step = passes.run_standard(training.build(graph, options))
-    problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
-    schedule = keep_all(problem)
-    program = codegen.lower(step, problem, schedule, pack(problem, schedule))
-    symbols = [i.symbol for i in program.instructions if isinstance(i, Call)]
+    symbols = check(shapes, board, numerics, tmp_path)
     assert sum(symbol.endswith("_packed") for symbol in symbols) >= len(shapes)
     assert sum(symbol.startswith("poetc_op_depthwise") for symbol in symbols) >= len(shapes) // 2
 
-    batch = sample_inputs(program, 0)
-    interpreter = Interpreter(program, step.values)
-    interpreter.run(batch)
-    run = execute(build_firmware(program, step.values, board, tmp_path, numerics=numerics), [batch])
-    for number, shape in enumerate(shapes):
-        for name in (f"image{number}", f"weight{number}", f"bias{number}"):
-            if name in graph.values:
-                gradient = np.asarray(graph.values[name]) - interpreter.state(name)
-                off = np.abs(run.state[name] - interpreter.state(name)).max()
-                assert off < 4e-6 * np.abs(gradient).max() + 2e-6, f"the gradient of {name}: {shape}"
+
+def test_winograds_filters_are_those_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With vectors of four, in 64-bit code."""
+    monkeypatch.setattr(_run, "TIMEOUT_S", TIMEOUT_S)
+    for name, value in (("LEAST_BYTES", 0), ("SHARE", 1e9), ("DIRECT", 1e9)):
+        monkeypatch.setattr(_winograd, name, value)
+    shapes: tuple[Shape, ...] = (
+        ((2, 20, 7, 9), (35, 20, 3, 3), {"pads": (1, 1, 1, 1)}),
+        ((1, 5, 6, 8), (7, 5, 3, 3), {"pads": (0, 1, 2, 1)}),
+    )
+    symbols = check(shapes, "virt-a72", "portable", tmp_path)
+    assert sum(symbol.endswith("_winograd") for symbol in symbols) == 3 * len(shapes)
+
+
+def test_sums_of_zeros_have_one_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planes of nine pixels, the last of which has a loop of its own: a bias of -0, and products that are -0, are added
+    to 0. What is observed of the sign is its reciprocal's.
+    """
+    monkeypatch.setattr(_packing, "SHARE", 0.25)  # a workspace for small operands too
+    # 36 terms, one block: what a second block adds begins with +0 and hides the sign.
+    b = Builder()
+    x = b.add_tensor("x", TensorType((1, 4, 3, 3)), Role.INPUT)
+    values = {
+        "w": np.full((64, 4, 3, 3), -1, np.float32),
+        "bias": np.full(64, -0.0, np.float32),
+        "p": np.zeros((1, 64, 3, 3), np.float32),
+    }
+    for name, value in values.items():
+        b.add_tensor(name, TensorType(value.shape), Role.PARAMETER if name == "p" else Role.CONSTANT, value)
+    y = b.emit1("Conv", [x, "w", "bias"], {"pads": (1, 1, 1, 1)})
+    sign = b.emit1("Clip", [b.emit1("Reciprocal", [y])], {"min": -1.0, "max": 1.0})
+    y = b.emit1("Reshape", [b.emit1("Mul", [sign, "p"])], {"shape": (1, 576)})
+    graph = Graph("zeros", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+    step, program = compiled(graph, 1.0)
+    assert "poetc_op_conv_packed" in symbols_of(program)
+    batch = {name: np.full_like(value, name != "x") for name, value in sample_inputs(program, 0).items()}
+    assert {value.any() for value in batch.values()} == {False, True}  # the image; the target
+    run = execute(build_firmware(program, step.values, "mps2-an386", tmp_path), [batch])
+    np.testing.assert_array_equal(np.sign(run.state["p"]), np.ones((1, 64, 3, 3)))  # towards the target

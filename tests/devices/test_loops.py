@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -15,9 +16,10 @@ from poetc.devices.loops import GROUPS, Machine, loops_of, machine_of
 from poetc.devices.profile import Quantity
 from poetc.devices.reuse import distances, fetched_bytes
 from poetc.devices.zeros import zero_factors, zero_shares
-from poetc.graph import Fill, TrainingGraph
-from poetc.ops import Bound, Kernel, bind, spec, view_roots
+from poetc.graph import Attribute, Fill, Graph, Role, TensorType, TrainingGraph
+from poetc.ops import Bound, Builder, Kernel, bind, spec, view_roots
 from tests.support.graphs import small_cnn
+from tests.support.kernels import bind_kind
 
 MACHINES = (Machine(1, 4, 4), Machine(1, 4, 4, True), Machine(4, 12, 2), Machine(8, 6, 2), Machine(16, 12, 2))
 
@@ -81,6 +83,48 @@ def test_register_blocks_hold_every_product(machine: Machine, steps: list[Traini
                 assert products == macs, kernel  # no column is padded
             seen += 1
     assert seen > 50
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: f"{m.lanes}x{m.rows}{'s' if m.is_soft else ''}")
+def test_sums_of_one_block_move_weights_at_once(machine: Machine) -> None:
+    """On x86, where the register block adds them to the weights; elsewhere a strip of them descends."""
+    kind = "ConvGradWeightSgd"
+    attributes: dict[str, Attribute] = {"kernel": (3, 3), "pads": (1, 1, 1, 1)}
+    for size, is_one_block in ((4, True), (12, False)):
+        shapes = ((64, 64, 3, 3), (1, 64, size, size), (1, 64, size, size), (1,))
+        kernel = spec(kind).kernel(bind_kind(kind, attributes, [np.zeros(s, np.float32) for s in shapes]))
+        assert kernel.symbol == "poetc_op_conv_grad_weight_sgd_packed"
+        assert (size * size <= kernel.ints[18]) == is_one_block
+        loops = loops_of(kernel, machine)
+        assert loops is not None
+        at_once = is_one_block and machine.lanes >= 8
+        assert any(name.startswith("descend.") for name in loops) != at_once
+        if at_once:  # every block of results is added
+            rows = (name.rpartition("_")[2] for name in loops if name.startswith("gemm.block_"))
+            assert loops["gemm.accumulate"] == sum(loops[f"gemm.block_{size}"] * int(size) for size in rows)
+
+
+@pytest.mark.parametrize("profile", ["stm32h743", "qemu-mps2-an386"])
+def test_large_convolutions_cost_time_on_small_processors_too(profile: str) -> None:
+    """Winograd's filters, chosen by shape: by the roofline, where no loops of theirs were measured."""
+    b = Builder()
+    x = b.add_tensor("x", TensorType((1, 64, 32, 32)), Role.INPUT)
+    for number in range(2):
+        weight = np.full((64, 64, 3, 3), 0.01, np.float32)
+        w = b.add_tensor(f"w{number}", TensorType(weight.shape), Role.PARAMETER, weight)
+        x = b.emit1("Conv", [x, w], {"pads": (1, 1, 1, 1)})
+    y = b.emit1("Reshape", [x], {"shape": (1, 64 << 10)})
+    step = step_of(Graph("large", b.tensors, tuple(b.operators), ("x",), (y,), b.values), "sgd")
+    found = [
+        (op.name, spec(op.kind).kernel(bind(op, step.tensors))) for op in step.operators if not spec(op.kind).is_view
+    ]
+    winograd = {name for name, kernel in found if kernel.symbol.endswith("_winograd")}
+    assert len(winograd) == 5  # of the input there is no gradient
+    problem = build_problem(step, load_profile(profile), budget_bytes=1)
+    macs = 9 * 64 * 64 * 32 * 32
+    times = {op.name: op.time_ns for op in problem.operators if op.name in winograd}
+    assert len(times) == 5
+    assert all(time_ns > macs // 16 for time_ns in times.values())  # no such processor makes 16 in a nanosecond
 
 
 def test_an_operator_whose_kernel_was_not_measured_costs_the_roofline() -> None:

@@ -19,7 +19,7 @@ from poetc.scheduling import Action
 from tests.codegen.models import Case, mlp, paged_actions, recomputed_actions, training_case
 from tests.ops.test_cases import KERNEL_CASES
 from tests.support.kernels import Case as Row
-from tests.support.kernels import KernelError, Library, build_library, library, run_kernel
+from tests.support.kernels import RUNTIME, KernelError, Library, build_library, compiler, library, run_kernel
 
 LARGE = [  # what the tables' operands are too small for: every thread has something to do
     Row(kind, inputs, attributes)
@@ -115,6 +115,18 @@ def test_two_callers_at_once_and_a_fork(tmp_path: Path, threaded: Library, monke
     if child == 0:  # its pool starts anew
         os._exit(0 if run(0) == expected and run(0) == expected else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_every_buffer_begins_on_a_line_of_a_cache(tmp_path: Path) -> None:
+    """Kernels look for the first one: floats before it would be missing at the end."""
+    source, built = RUNTIME / "src" / "poetc_threads.c", tmp_path / "threads.o"
+    include = [f"-I{RUNTIME / folder}" for folder in ("include", "kernels")]
+    for floats, held in ((16, 16), (20001, 20016)):
+        options = ["-DPOETC_THREADS=5", f"-DPOETC_THREADS_FLOATS={floats}", "-pthread", "-c", "-o", str(built)]
+        subprocess.run([*compiler(), *include, *options, str(source)], check=True)
+        symbols = subprocess.run(["nm", "-S", str(built)], capture_output=True, text=True, check=True).stdout
+        (size,) = (line.split()[1] for line in symbols.splitlines() if line.endswith(" buffers"))
+        assert int(size, 16) == 4 * 4 * held  # four workers'
 
 
 def test_threads_are_only_in_a_build_that_asks_for_them(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,16 @@ from poetc.ops._winograd import FIXED, GAP, Shape, round_up
 from tests.host_c.test_threads import with_threads
 from tests.ops.cases import convolution
 from tests.ops.test_packing import scalar_library, wide_library
-from tests.support.kernels import Case, bind_kind, build_library, check_kernel, evaluate, run_kernel
+from tests.support.kernels import (
+    RUNTIME,
+    Case,
+    KernelError,
+    bind_kind,
+    build_library,
+    check_kernel,
+    evaluate,
+    run_kernel,
+)
 
 PADS = ((1, 1, 1, 1), (0, 0, 0, 0), (1, 0, 1, 2), (2, 2, 2, 2), (0, 1, 2, 1))
 SHAPES = (  # parts of vectors, panels and pieces; tiles at edges; rows longer than a strip; tiny planes
@@ -104,6 +114,33 @@ def test_bits_do_not_depend_on_threads(tmp_path: Path, threads: int, monkeypatch
         (alone,) = run_kernel(case.kind, case.attributes, arrays)
         (together,) = run_kernel(case.kind, case.attributes, arrays, lib=lib)
         assert together.tobytes() == alone.tobytes(), str(case)
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[2], CASES[-1]], ids=str)
+def test_a_workspace_without_room_for_tiles_is_an_error(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    for plans in ("_product_plans", "_sum_plans"):
+        monkeypatch.setattr(_winograd, plans, lambda _: [(0, FIXED + 16, 16)])
+    assert symbol(case).endswith("_winograd")
+    with pytest.raises(KernelError) as error:
+        run_kernel(case.kind, case.attributes, [a.astype(np.float32) for a in case.arrays()])
+    assert error.value.code == -22
+
+
+def test_constants_are_those_of_the_kernel() -> None:
+    text = (RUNTIME / "kernels" / "convolution_winograd.c").read_text()
+    found: dict[str, list[str]] = {}
+    for name, value in re.findall(r"^#define ([A-Z_]+) ([^/\n]+?) *(?:/\*.*)?$", text, re.MULTILINE):
+        found.setdefault(name, []).append(value)
+    for name in ("STRIP_FLOATS", "MOST_TILES", "WIDTH", "GAP", "TERMS", "KEEPS_FROM"):
+        assert found[name] == [str(getattr(_winograd, name))], name
+    assert found["PIECE"] == [str(_winograd.PIECE), "TERMS"]  # with vectors, without
+    assert found["MOST_SUMS"] == [str(_winograd.MOST_SUMS), "TERMS"]
+    assert found["MOST_PIECE"] == [str(_winograd.PIECE)]
+    assert found["SCRATCH_FLOATS"] == ["(STRIP_FLOATS + ROWS_FLOATS)"]
+    assert int(*found["ROWS_FLOATS"]) == _winograd.SCRATCH_FLOATS - _winograd.STRIP_FLOATS
+    assert found["FIXED"] == ["(SCRATCH_FLOATS + 3 * 16 * GAP + 16)"]
+    assert FIXED == _winograd.SCRATCH_FLOATS + 3 * 16 * GAP + 16
 
 
 def conv(image: tuple[int, ...], outputs: int, **attributes: Attribute) -> Kernel:

@@ -415,12 +415,18 @@ def _grad_weight_space(w: Window, m: Machine, kernel: Kernel) -> tuple[int, int]
     return carve(m, size, terms, blocks if blocks > 1 else w.batch, w.channels // w.group * w.taps, False)
 
 
+def moves_at_once(m: Machine, kernel: Kernel) -> bool:
+    """Whether poetc_op_conv_grad_weight_sgd_packed has one block of terms, whose sums move the weights."""
+    w = window(kernel)
+    return m.lanes >= 8 and w.batch * w.pixels <= kernel.ints[18]
+
+
 def strip_columns(m: Machine, kernel: Kernel) -> int:
     """Columns of the strip of weights that poetc_op_conv_grad_weight_sgd_packed moves at once."""
     w, size, total = window(kernel), kernel.ints[17], kernel.ints[20]
     most, _ = _grad_weight_space(w, m, kernel)
-    if m.lanes >= 8 and w.batch * w.pixels <= kernel.ints[18]:
-        return most  # moved at once: there is no strip
+    if moves_at_once(m, kernel):
+        return most  # there is no strip
     return min(most, (total - size) // (w.outputs // w.group) // m.columns * m.columns)
 
 
@@ -429,8 +435,8 @@ def conv_grad_weight_packed(kernel: Kernel, m: Machine) -> Loops:
     return grad_weight(kernel, m, kernel.ints[17])
 
 
-def grad_weight(kernel: Kernel, m: Machine, most: int) -> Loops:
-    """Of at most so many columns at once."""
+def grad_weight(kernel: Kernel, m: Machine, most: int, moves: bool = False) -> Loops:
+    """Of at most so many columns at once; `moves`: the first block of sums is added to what is there too."""
     w, size, depth = window(kernel), kernel.ints[17], kernel.ints[18]
     inputs, outputs = w.channels // w.group, w.outputs // w.group
     if m.lanes == 16 and not w.is_pointwise and (done := _direct.grad_weight(w, size, depth)):
@@ -445,9 +451,10 @@ def grad_weight(kernel: Kernel, m: Machine, most: int) -> Loops:
                 add(one, dict(run(m, outputs, terms, 0, columns, width, "", True, depth)), many * times * turns)
                 if w.is_pointwise:
                     add(one, pack_transposed(m, terms // taken, columns), many * times * turns * taken)
-        first = min(at_once, w.pixels * images)  # the first block of a column is not added to what is there
-        add(one, dict(run(m, outputs, first, 0, columns, width, "", True, depth)), -many)
-        add(one, dict(run(m, outputs, first, 0, columns, width, "", False, depth)), many)
+        if not moves:
+            first = min(at_once, w.pixels * images)  # the first block of a column is not added to what is there
+            add(one, dict(run(m, outputs, first, 0, columns, width, "", True, depth)), -many)
+            add(one, dict(run(m, outputs, first, 0, columns, width, "", False, depth)), many)
     if not w.is_pointwise:
         add(one, _pack_strips(w, m, inputs, at_once, most, _strip(w, m, kernel)), w.batch)
     loops: Loops = {"conv_grad_weight_packed.call": 1, "conv_grad_weight_packed.group": w.group}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poetc.devices.loops._convolution import grad_weight, strip_columns
+from poetc.devices.loops._convolution import grad_weight, moves_at_once, strip_columns
 from poetc.devices.loops._gemm import carve, parts, put, put_end, run
 from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.devices.loops._window import window
@@ -95,9 +95,11 @@ def matmul_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
 
 @counts("conv_grad_weight_sgd_packed")
 def conv_grad_weight_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
-    w = window(kernel)
-    plain = grad_weight(kernel, m, strip_columns(m, kernel))
+    w, moves = window(kernel), moves_at_once(m, kernel)
+    plain = grad_weight(kernel, m, strip_columns(m, kernel), moves)
     loops = {name.replace("conv_grad_weight_packed", "conv_grad_weight_sgd_packed"): n for name, n in plain.items()}
+    if moves:
+        return loops
     width = w.channels // w.group * w.taps
     for columns, many in parts(width, strip_columns(m, kernel)):
         add(loops, _descend(m, w.outputs, columns), many)

@@ -461,7 +461,7 @@ typedef int (*part)(const poetc_call *call);
 static int run_part(part step, const poetc_call *call, int64_t work)
 {
     (void)work;
-    POETC_THREADED(step, call, work, SCRATCH_FLOATS);
+    POETC_THREADED(step, call, work, SCRATCH_FLOATS + 16); /* up to 15 floats before the first line of a cache */
     return step(call);
 }
 
@@ -551,6 +551,8 @@ static int convolve(const poetc_call *call, const convolution *d, const tiled *i
     const plan p = plan_products(size, tiles, depth, outputs, block);
     poetc_call inner = *call;
     products j;
+    if (p.tiles <= 0)
+        return POETC_EINVAL;
     workspace[size - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
     j.c.image = *image, j.c.outputs = outputs;
     j.c.height = turned ? d->height : d->output_height, j.c.width = turned ? d->width : d->output_width;
@@ -729,6 +731,8 @@ static int grad_weight(const poetc_call *call, const float *x, const float *gy, 
     const int32_t tiles = d.batch * image.rows * image.columns, at_once = plan_tiles(size, tiles, columns, block);
     poetc_call inner = *call;
     sums j;
+    if (at_once <= 0)
+        return POETC_EINVAL;
     workspace[size - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
     j.image = image, j.gy = output, j.columns = columns, j.block = block, j.to = to, j.lr = lr;
     j.v_plane = (ptrdiff_t)at_once * columns + GAP, j.y_plane = (ptrdiff_t)at_once * block + GAP;

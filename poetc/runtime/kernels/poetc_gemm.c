@@ -419,7 +419,7 @@ static void single_column(const block_task *t)
     int32_t k = t->depth, i;
     POETC_UNROLL_4
     for (i = 0; i < 4; i++)
-        sum[i] = t->row_bias ? t->row_bias[i] : first;
+        sum[i] = t->row_bias ? 0.0f + t->row_bias[i] : first; /* as in start: -0 becomes 0 */
     if (t->packed) {
         POETC_UNROLL_4
         for (; k > 0; k--, b += COLUMNS) {
@@ -590,7 +590,7 @@ static lines_ahead look_ahead(const poetc_ahead *ahead, int32_t parts)
 {
     lines_ahead l = {ahead->from, 0, (ahead->floats + LINE - 1) / LINE, 0, ahead->rows, 0};
     l.left = l.width, l.jump = ahead->step - l.width * LINE;
-    if (ahead->rows > 0)
+    if (ahead->rows > 0 && parts > 0)
         l.each = (l.width * l.rows + parts - 1) / parts;
     return l;
 }

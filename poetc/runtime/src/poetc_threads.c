@@ -14,7 +14,7 @@
 #error "POETC_THREADS: 1 to 64 threads"
 #endif
 
-/* Where a worker packs, instead of the arena's workspace. */
+/* Where a worker packs, instead of the arena's workspace: each on a line of a cache. */
 #ifndef POETC_THREADS_FLOATS
 #define POETC_THREADS_FLOATS 131072
 #endif
@@ -33,7 +33,7 @@ static struct {
     const poetc_call *call;
 } job;
 
-static float buffers[WORKERS][POETC_THREADS_FLOATS] __attribute__((aligned(64)));
+static float buffers[WORKERS][(POETC_THREADS_FLOATS + 15) / 16 * 16] __attribute__((aligned(64)));
 static int results[WORKERS];
 static pthread_t workers[WORKERS];
 static int count; /* of workers that run */
