@@ -18,8 +18,8 @@ from poetc.codegen import HostModel, Interpreter, compile_library, emit, sample_
 from poetc.scheduling import Action
 from tests.codegen.models import Case, mlp, paged_actions, recomputed_actions, training_case
 from tests.ops.test_cases import KERNEL_CASES
-from tests.support.kernels import Case as Row
 from tests.support.kernels import RUNTIME, KernelError, Library, build_library, compiler, library, run_kernel
+from tests.support.kernels import Case as Row
 
 LARGE = [  # what the tables' operands are too small for: every thread has something to do
     Row(kind, inputs, attributes)
