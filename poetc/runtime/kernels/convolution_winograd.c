@@ -338,9 +338,9 @@ static void transform_products(const float *from, ptrdiff_t step, ptrdiff_t plan
 typedef struct {
     tiled image;
     int32_t outputs, height, width; /* of the output */
+    int32_t turned; /* taps are read backwards */
     const float *w, *w_end, *bias;
     ptrdiff_t lane, depth; /* weights: from output to output, from channel to channel */
-    int turned;
     float *y;
 } convolved;
 
@@ -474,7 +474,7 @@ typedef struct {
     float *scratch, *v, *m, *u;
 } products;
 
-static int make_tiles(const poetc_call *call)
+POETC_APART int make_tiles(const poetc_call *call)
 {
     const products *j = JOB(products, call);
     const int32_t channels = j->c.image.channels, first = POETC_BEGIN(call->share, channels, WIDTH);
@@ -483,7 +483,7 @@ static int make_tiles(const poetc_call *call)
     return POETC_OK;
 }
 
-static int make_weights(const poetc_call *call)
+POETC_APART int make_weights(const poetc_call *call)
 {
     const products *j = JOB(products, call);
     transform_weights(&j->c, j->piece, j->terms, j->out, j->here, POETC_BEGIN(call->share, j->here, WIDTH),
@@ -511,7 +511,7 @@ static int multiply(const poetc_call *call)
     return POETC_OK;
 }
 
-static int make_output(const poetc_call *call)
+POETC_APART int make_output(const poetc_call *call)
 {
     const products *j = JOB(products, call);
     const convolved *c = &j->c;
@@ -542,38 +542,52 @@ static int make_output(const poetc_call *call)
 }
 
 /* ints: those of all convolutions, the floats of the workspace, the outputs at a time. */
-static int convolve(const poetc_call *call, const convolution *d, const tiled *image, int turned)
+/* Of the forward pass or, turned, of the gradient of the input. Apart, so that what is read once leaves the stack. */
+POETC_APART plan prepare(const poetc_call *call, int turned, products *j)
 {
-    const int32_t size = call->ints[17], block = call->ints[18], tiles = image->batch * image->rows * image->columns;
-    const int32_t channels = image->channels, depth = round_up(channels, WIDTH), taps = d->channels * 9;
-    const int32_t outputs = turned ? d->channels : d->outputs;
-    float *workspace = poetc_out(call, d->has_bias ? 4 : 3), *u;
-    const plan p = plan_products(size, tiles, depth, outputs, block);
-    poetc_call inner = *call;
+    const convolution d = describe(call);
+    const int32_t size = call->ints[17], block = call->ints[18], taps = d.channels * 9;
+    tiled *image = &j->c.image;
+    float *workspace = poetc_out(call, d.has_bias ? 4 : 3);
+    plan p;
+    image->from = poetc_in(call, 0), image->batch = d.batch, image->channels = turned ? d.outputs : d.channels;
+    image->height = turned ? d.output_height : d.height, image->width = turned ? d.output_width : d.width;
+    image->top = turned ? 2 - d.pad_top : d.pad_top, image->left = turned ? 2 - d.pad_left : d.pad_left;
+    j->c.outputs = turned ? d.channels : d.outputs;
+    j->c.height = turned ? d.height : d.output_height, j->c.width = turned ? d.width : d.output_width;
+    image->rows = (j->c.height + 1) / 2, image->columns = (j->c.width + 1) / 2;
+    j->depth = round_up(image->channels, WIDTH), j->block = block;
+    p = plan_products(size, image->batch * image->rows * image->columns, j->depth, j->c.outputs, block);
+    j->c.w = poetc_in(call, 1), j->c.w_end = j->c.w + (ptrdiff_t)d.outputs * taps, j->c.turned = turned;
+    j->c.lane = turned ? 9 : taps, j->c.depth = turned ? taps : 9;
+    j->c.bias = d.has_bias ? poetc_in(call, 2) : NULL, j->c.y = poetc_out(call, d.has_bias ? 3 : 2);
+    j->v_plane = (ptrdiff_t)p.tiles * j->depth + GAP, j->m_plane = (ptrdiff_t)p.tiles * block + GAP;
+    j->u_plane = (ptrdiff_t)block * (p.keeps ? j->depth : poetc_min(j->depth, PIECE)) + GAP;
+    j->scratch = aligned(workspace), j->v = j->scratch + SCRATCH_FLOATS, j->m = j->v + 16 * j->v_plane;
+    j->u = j->m + 16 * j->m_plane;
+    if (p.tiles > 0)
+        workspace[size - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
+    return p;
+}
+
+static int convolve(const poetc_call *call, int turned)
+{
     products j;
+    const plan p = prepare(call, turned, &j);
+    const int32_t tiles = j.c.image.batch * j.c.image.rows * j.c.image.columns;
+    poetc_call inner = *call;
     if (p.tiles <= 0)
         return POETC_EINVAL;
-    workspace[size - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
-    j.c.image = *image, j.c.outputs = outputs;
-    j.c.height = turned ? d->height : d->output_height, j.c.width = turned ? d->width : d->output_width;
-    j.c.w = poetc_in(call, 1), j.c.w_end = j.c.w + (ptrdiff_t)d->outputs * taps, j.c.turned = turned;
-    j.c.lane = turned ? 9 : taps, j.c.depth = turned ? taps : 9;
-    j.c.bias = d->has_bias ? poetc_in(call, 2) : NULL, j.c.y = poetc_out(call, d->has_bias ? 3 : 2);
-    j.depth = depth, j.block = block;
-    j.v_plane = (ptrdiff_t)p.tiles * depth + GAP, j.m_plane = (ptrdiff_t)p.tiles * block + GAP;
-    j.u_plane = (ptrdiff_t)block * (p.keeps ? depth : poetc_min(depth, PIECE)) + GAP;
-    j.scratch = aligned(workspace), j.v = j.scratch + SCRATCH_FLOATS, j.m = j.v + 16 * j.v_plane;
-    j.u = u = j.m + 16 * j.m_plane;
     inner.floats = (const float *)(const void *)&j;
     for (j.at = 0; j.at < tiles; j.at += p.tiles) {
         j.count = poetc_min(p.tiles, tiles - j.at);
-        run_part(make_tiles, &inner, (int64_t)64 * j.count * channels);
-        for (j.out = 0; j.out < outputs; j.out += block) {
-            j.here = poetc_min(block, outputs - j.out);
-            for (j.piece = 0; j.piece < channels; j.piece += PIECE) {
-                j.terms = poetc_min(PIECE, channels - j.piece);
+        run_part(make_tiles, &inner, (int64_t)64 * j.count * j.c.image.channels);
+        for (j.out = 0; j.out < j.c.outputs; j.out += j.block) {
+            j.here = poetc_min(j.block, j.c.outputs - j.out);
+            for (j.piece = 0; j.piece < j.c.image.channels; j.piece += PIECE) {
+                j.terms = poetc_min(PIECE, j.c.image.channels - j.piece);
                 if (p.keeps)
-                    j.u = u + (ptrdiff_t)(j.out / block) * 16 * j.u_plane + (ptrdiff_t)j.piece * block;
+                    j.u = j.m + 16 * j.m_plane + (ptrdiff_t)(j.out / j.block) * 16 * j.u_plane + (ptrdiff_t)j.piece * j.block;
                 if (!p.keeps || j.at == 0)
                     run_part(make_weights, &inner, (int64_t)64 * j.here * j.terms);
                 run_part(multiply, &inner, (int64_t)16 * j.count * j.here * j.terms);
@@ -587,19 +601,13 @@ static int convolve(const poetc_call *call, const convolution *d, const tiled *i
 /* x, w, [b] -> y */
 int poetc_op_conv_winograd(const poetc_call *call)
 {
-    const convolution d = describe(call);
-    const tiled image = {poetc_in(call, 0), d.batch, d.channels, d.height, d.width, d.pad_top, d.pad_left,
-                         (d.output_height + 1) / 2, (d.output_width + 1) / 2};
-    return convolve(call, &d, &image, 0);
+    return convolve(call, 0);
 }
 
 /* gy, w, [b] -> gx (and the transposed convolution) */
 int poetc_op_conv_grad_input_winograd(const poetc_call *call)
 {
-    const convolution d = describe(call);
-    const tiled gy = {poetc_in(call, 0), d.batch, d.outputs, d.output_height, d.output_width, 2 - d.pad_top, 2 - d.pad_left,
-                      (d.height + 1) / 2, (d.width + 1) / 2};
-    return convolve(call, &d, &gy, 1);
+    return convolve(call, 1);
 }
 
 /* Tiles at a time of the gradient of the weights: whole blocks of terms. */
@@ -674,7 +682,7 @@ typedef struct {
     const float *lr;
 } sums;
 
-static int make_both_tiles(const poetc_call *call)
+POETC_APART int make_both_tiles(const poetc_call *call)
 {
     const sums *j = JOB(sums, call);
     const int32_t first = POETC_BEGIN(call->share, j->terms, 2 * WIDTH), last = POETC_END(call->share, j->terms, 2 * WIDTH);
@@ -708,7 +716,7 @@ static int multiply_and_add(const poetc_call *call)
     return POETC_OK;
 }
 
-static int make_gradient(const poetc_call *call)
+POETC_APART int make_gradient(const poetc_call *call)
 {
     const sums *j = JOB(sums, call);
     const ptrdiff_t row = (ptrdiff_t)j->image.channels * 9;
