@@ -8,7 +8,7 @@ so that the weights have the bits that separate kernels give them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
@@ -36,6 +36,18 @@ class SgdOf(OpSpec):
         """The operator that makes the gradient."""
         inputs = op.inputs[1:-1]
         return Bound(op.attributes, inputs, spec(self.cost_like).infer(Bound(op.attributes, inputs)))
+
+    def needs_more(self, op: Bound, workspace_bytes: int) -> bool:
+        """Whether more RAM than for the gradient's own kind and the step after it, if the weights come for the step."""
+        part = self.part(op)
+        operand_bytes, gradient_bytes = sum(t.size_bytes for t in part.inputs), part.outputs[0].size_bytes
+        apart_bytes = operand_bytes + spec(self.cost_like).kernel(part).workspace_bytes
+        return operand_bytes + workspace_bytes > max(apart_bytes, gradient_bytes)
+
+    def leaner(self, op: Bound, columns: int, floats: Callable[[int], int]) -> int:
+        """At most so many columns at once: fewer where that is what it takes to need no more; `floats` of workspace."""
+        fewer = range(columns, 0, -COLUMNS)
+        return next((n for n in fewer if not self.needs_more(op, 4 * floats(n))), columns)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         if len(op.inputs) < 4 or op.inputs[-1].elements != 1:
@@ -123,13 +135,22 @@ class MatMulSgd(SgdOf):
         terms = self._packed(self.part(op))
         if terms is None:
             return Kernel("poetc_op_matmul_sgd", (m, n, k))
-        for panels in (16, 8, SHAPES[0][0]):  # more than few only where that is next to nothing beside the operands
-            width = min(panels, -(-n // COLUMNS)) * COLUMNS
+
+        def sizes(width: int) -> tuple[int, int]:
+            """Floats of a block of terms, and of all the workspace, for so many columns at once."""
             floats = workspace_floats(width, terms, width // COLUMNS, True)
-            total = -(-k // terms) * floats + STRIP_ROWS * width
-            operand_bytes = sum(t.size_bytes for t in (*op.inputs, *op.outputs))
+            return floats, -(-k // terms) * floats + STRIP_ROWS * width
+
+        operand_bytes = sum(t.size_bytes for t in (*op.inputs, *op.outputs))
+        for panels in (16, 8):  # only where that is next to nothing beside the operands
+            width = min(panels, -(-n // COLUMNS)) * COLUMNS
+            total = sizes(width)[1]
             if total <= THREAD_FLOATS and 4 * total * WIDE_SHARE <= operand_bytes:
                 break
+        else:
+            width = min(SHAPES[0][0], -(-n // COLUMNS)) * COLUMNS
+            width = self.leaner(op, width, lambda columns: sizes(columns)[1])
+        floats, total = sizes(width)
         return Kernel("poetc_op_matmul_sgd_packed", (m, n, k, floats, terms, width), (), 4 * total)
 
 
@@ -151,9 +172,12 @@ class ConvGradWeightSgd(SgdOf):
         packed = spec("ConvGradWeight").kernel(part)
         if packed.symbol.endswith("_winograd"):
             return replace(packed, symbol="poetc_op_conv_grad_weight_sgd_winograd")
-        *_, floats, terms, strip = packed.ints
+        *_, floats, terms, strip = packed.ints  # a strip: where workspace is next to nothing beside the operands
         w, (batch, _, *size) = part.outputs[0], op.inputs[2].shape
         blocks = batch if math.prod(size) <= terms else -(-math.prod(size) // terms)
         columns = panel_columns(w.elements // w.shape[0], blocks, floats - strip, terms)
-        total = floats + w.shape[0] // max(1, part.get_int("group", 1)) * columns
+        outputs = w.shape[0] // max(1, part.get_int("group", 1))
+        if not strip:
+            columns = self.leaner(op, columns, lambda columns: floats + outputs * columns)
+        total = floats + outputs * columns
         return Kernel("poetc_op_conv_grad_weight_sgd_packed", (*packed.ints, total), (), 4 * total)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -99,6 +100,21 @@ class _Fusion:
         self.operators = {
             (name if op is place else key): (new if op is place else op) for key, op in self.operators.items()
         }
+
+    @cached_property
+    def most_bytes(self) -> int:
+        """What some operator of the graph needs that is not fused."""
+        return max(self._bytes(op) for op in self.graph.operators)
+
+    def _bytes(self, op: Operator) -> int:
+        """At least, of RAM: what it reads and makes, as far as that is no constant, and its workspace."""
+        kind, bound = spec(op.kind), bind(op, self.tensors)
+        if kind.is_view:
+            return 0
+        read = {self.roots[t] for t in op.inputs if self.tensors[self.roots[t]].role is not Role.CONSTANT}
+        in_place = {o for _, o in (*kind.must_alias, *kind.may_alias(bound))}
+        made = sum(t.size_bytes for o, t in enumerate(bound.outputs) if o not in in_place)
+        return sum(self.tensors[t].size_bytes for t in read) + made + kind.kernel(bound).workspace_bytes
 
     # --- batch norm ---------------------------------------------------------------------------------------------------
 
@@ -200,6 +216,9 @@ class _Fusion:
         workspace_bytes = kind.kernel(bind(whole, self.tensors)).workspace_bytes
         # What the gradient is made of stays until the weights may move: no longer than the gradient would have stayed.
         if max(workspace_bytes, *(t.size_bytes for t in bound.inputs)) > gradient.size_bytes:
+            return
+        # Where weights come from the store, they need not be there while the gradient is made, but for the whole.
+        if kind.needs_more(bind(whole, self.tensors), workspace_bytes) and self._bytes(whole) > self.most_bytes:
             return
         for other in between:
             del self.operators[other.name]
