@@ -1,10 +1,11 @@
 """Packing with moves: where no offsets for whole lifetimes fit, tensors are moved aside while a step runs.
 
-Live bytes that fit can always be packed this way, but for what may not be moved: state at its home, workspace. A
-placement of as much as fits within the capacity says where tensors should go (`hints`). Then time runs: what begins
-goes to its hint, or to a hole that as few later hints as possible want; where there is no hole, the cheapest moves make
-one: what lies in a window moves to other holes, or what lies between some holes slides together. What had to be moved
-for is placed earlier the next time; the cheapest of several rounds is taken. Work is counted in placed rectangles.
+Live bytes that fit can always be packed this way, but for what may not be moved: workspace, and state that has not
+left its home since the step began. State that was away may come back anywhere, and moves home at the end. A placement
+of as much as fits within the capacity says where tensors should go (`hints`). Then time runs: what begins goes to its
+hint, or to a hole that as few later hints as possible want; where there is no hole, the cheapest moves make one: what
+lies in a window moves to other holes, or what lies between some holes slides together. What had to be moved for is
+placed earlier the next time; the cheapest of several rounds is taken. Work is counted in placed rectangles.
 """
 
 from __future__ import annotations
@@ -173,7 +174,9 @@ class _Packing:
         self.empty = [_key(a) for a in every if a.size_bytes == 0]
         index = {id(a): i for i, a in enumerate(self.lifetimes)}
         self.pairs = [(index[id(a)], index[id(b)]) for a, b in self.absent if id(a) in index]
-        self.at_home = {i for pair in self.pairs for i in pair}
+        self.not_yet_away = {a for a, _ in self.pairs}
+        self.returns = {b for _, b in self.pairs}
+        self.stuck = self.not_yet_away | {b for b in self.returns if self._lacks_leave(b)}
         self.starts = np.array([a.start for a in self.lifetimes], np.int64)
         self.ends = np.array([a.end for a in self.lifetimes], np.int64)
         self.sizes = np.array([-(-a.size_bytes // unit) for a in self.lifetimes], np.int64)
@@ -185,6 +188,9 @@ class _Packing:
             self.begins[a.start].append(i)
             self.finish[a.end].append(i)
         self.blamed: list[int] = []  # what the last round made moves for
+
+    def _lacks_leave(self, i: int) -> bool:
+        return any(self.problem.tensors[t].move_ns is None for t, _ in self.lifetimes[i].tensors)
 
     def possible(self) -> bool:
         """Whether what is live fits at all."""
@@ -210,14 +216,17 @@ class _Packing:
         tight = self.tight()  # where RAM is full hints are worth the most
         for key in ((-lifetimes, -tight), (-self.sizes, -lifetimes, -tight * self.sizes)):
             orders.insert(0, [int(i) for i in free[np.lexsort([k[free] for k in key])]])
-        first = {a: at for at, (a, _) in enumerate(self.pairs)}
-        for order in orders:
-            order.sort(key=lambda i: first.get(i, len(first)))  # homes lie at the bottom
-        return orders
+        # Homes lie at the bottom: what leaves last the lowest, so that what is left there leaves the rest in one piece,
+        # or what is away for the shortest time.
+        leaving = sorted((a for a, _ in self.pairs), key=lambda a: (-int(self.ends[a]), a))
+        below = [{a: at for at, a in enumerate(order)} for order in (leaving, [a for a, _ in self.pairs])]
+        if below[0] == below[1]:
+            del below[1]
+        return [sorted(order, key=lambda i: first.get(i, len(first))) for order in orders for first in below]
 
     def promoted(self, order: Sequence[int], blamed: Sequence[int], random: Random) -> list[int]:
         """What moves were made for is placed sooner."""
-        rest, movable = list(order), [i for i in blamed if i not in self.at_home]
+        rest, movable = list(order), [i for i in blamed if i not in self.not_yet_away and i not in self.returns]
         for i in random.sample(movable, min(PROMOTED, len(movable))):
             at = rest.index(i)
             rest.insert(max(len(self.pairs), int(at * random.random())), rest.pop(at))
@@ -246,7 +255,14 @@ class _Packing:
                 self.now = now
                 self.new = set()
                 begins = sorted(
-                    begins, key=lambda i: (i not in self.at_home, self.hints[i] == NOWHERE, -self.size[i], i)
+                    begins,
+                    key=lambda i: (
+                        i not in self.not_yet_away,
+                        i not in self.returns,
+                        self.hints[i] == NOWHERE,
+                        -self.size[i],
+                        i,
+                    ),
                 )
                 for i in begins:
                     if not self.put(i) or self.cost >= most:
@@ -257,6 +273,8 @@ class _Packing:
                     tensor = a.tensors[0][0] if a.tensors else -1
                     self.places[tensor, -1 if a.operator is None else a.operator, len(self.done)] = self.at[i]
             self.done.append(step)
+        if not self.go_home() or self.cost >= most:
+            return None
         return _Round(order, self.done, self.places, self.cost, self.blamed)
 
     def put(self, i: int) -> bool:
@@ -264,7 +282,7 @@ class _Packing:
         if hint != NOWHERE and self.arena.is_free(hint, hint + size):
             self.enter(i, hint)
             return True
-        if i in self.at_home:
+        if i in self.stuck:
             return self.clear(i, [hint])
         low = self.best_hole(i, self.arena.holes())
         if low is not None:
@@ -300,7 +318,7 @@ class _Packing:
 
     def price(self, i: int) -> float:
         """Of moving it; what begins with this step can still go anywhere."""
-        if i < 0 or i in self.at_home:
+        if i < 0 or i in self.stuck:
             return math.inf
         if i in self.new:
             return 0.0
@@ -309,7 +327,9 @@ class _Packing:
         tensor = self.problem.tensors[self.tensor(i)]
         if tensor.move_ns is None:
             return math.inf
-        return 1 + (tensor.move_pj if self.problem.objective == "energy" else tensor.move_ns)
+        cost = 1 + (tensor.move_pj if self.problem.objective == "energy" else tensor.move_ns)
+        # What is at home has to come back again.
+        return 2 * cost if i in self.returns and self.at[i] == self.hints[i] else cost
 
     def clear(self, i: int, lows: list[int] | None) -> bool:
         """Make room for `i`, at one of `lows` if they are given, in the cheapest way that is found."""
@@ -418,6 +438,31 @@ class _Packing:
             moves.append((ready[0], target[ready[0]]))
             leaving.remove(ready[0])
         return moves
+
+    def go_home(self) -> bool:
+        """At the end, state that came back elsewhere; False where what is in its way has nowhere to go."""
+        self.now, self.new = len(self.steps), set()
+        away = [i for i in sorted(self.returns) if self.at[i] != self.hints[i]]
+        while away:
+            i = next((i for i in away if not self.in_the_way(i)), away[0])
+            away.remove(i)
+            low = int(self.hints[i])
+            top = low + self.size[i]
+            for j in self.in_the_way(i):
+                holes: list[tuple[int, int]] = []
+                for start, end in self.arena.holes():
+                    holes += [(start, min(end, low)), (max(start, top), end)]
+                hole = self.best_hole(j, holes)
+                if hole is None or self.price(j) == math.inf:
+                    return False
+                self.execute([(j, hole)])
+            self.execute([(i, low)])
+        return True
+
+    def in_the_way(self, i: int) -> list[int]:
+        """Of the home of `i`."""
+        low = int(self.hints[i])
+        return [j for j in (self.arena.who[b] for b in self.arena.inside(low, low + self.size[i])) if j != i]
 
     def execute(self, moves: list[tuple[int, int]]) -> None:
         for i, _ in moves:

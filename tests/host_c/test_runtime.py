@@ -295,12 +295,13 @@ class FailingStore(MemoryStore):
         return super().page_in(first, count, address)
 
 
+@pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("absent", ABSENT)
-def test_state_moved_to_the_store_survives_an_error_at_any_transfer(tmp_path: Path, absent: str) -> None:
+def test_state_moved_to_the_store_survives_an_error_at_any_transfer(tmp_path: Path, absent: str, moved: bool) -> None:
     """State leaves RAM and its place is used; then each transfer fails in turn, and after it one of the recovery."""
     optimizer, hidden, actions = ABSENT[absent]
     case = training_case(mlp(hidden=hidden), optimizer)
-    program = case.program(actions(case))
+    program = case.wandering(1, actions(case)) if moved else case.program(actions(case))
     store = FailingStore(program.block_bytes)
     library = compile_library([program], case.graph.values, tmp_path)
     first, second = sample_inputs(program, 0), sample_inputs(program, 1)

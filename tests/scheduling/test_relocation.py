@@ -13,16 +13,20 @@ from hypothesis import strategies as st
 from poetc.scheduling import (
     Completer,
     Compute,
+    Free,
     MemoryPlan,
     Move,
+    OperatorSpec,
     PageIn,
     PageOut,
+    Paging,
     PlanError,
     Problem,
     Proof,
     Schedule,
     Status,
     Step,
+    TensorSpec,
     keep_all,
     pack,
     pack_with_moves,
@@ -203,3 +207,54 @@ def test_wrong_plans(tamper: Callable[[MemoryPlan], MemoryPlan], failure: str) -
     problem, moved, plan = overlapping()
     with pytest.raises(PlanError, match=failure):
         verify_plan(problem, moved, tamper(plan))
+
+
+def homes_in_the_way(move_ns: int | None = 4) -> tuple[Problem, Schedule]:
+    """8 units of RAM: `a` (4) leaves first and is away for a shorter time than `b` (1), between which `t` (6) lives
+    beside `b`; `a` comes back while `u` (4) is there, so that it fits at one end of RAM only, where its home is not."""
+    a, b, s, t, v, u = range(6)
+    sizes = {"a": 4, "b": 1, "s": 1, "t": 6, "v": 1, "u": 4}
+    tensors = tuple(
+        TensorSpec(
+            name=name,
+            size_bytes=16 * n,
+            initial="ram" if name in "ab" else "",
+            final="ram" if name in "ab" else "",
+            page_out_pj=100,
+            page_in_pj=100,
+            move_ns=move_ns if name == "a" else n,
+            move_pj=n,
+        )
+        for name, n in sizes.items()
+    )
+    reads = (((a, b), (s,)), ((s,), (t,)), ((t,), (v,)), ((v,), (u,)))
+    operators = tuple(
+        OperatorSpec(name=f"op{k}", inputs=inputs, outputs=outputs, time_ns=10, energy_pj=10)
+        for k, (inputs, outputs) in enumerate(reads)
+    )
+    problem = Problem(
+        name="homes", tensors=tensors, operators=operators, budget_bytes=8 * 16, paging=Paging.SYNC, page_buffer_bytes=0
+    )
+    steps: tuple[Step, ...] = (Compute(0), PageOut(a), Free(a), Compute(1), Free(s), Compute(2), Free(t))
+    steps += (PageOut(b), Free(b), Compute(3), Free(v), PageIn(a), Free(u), PageIn(b))
+    return problem, scheduled(problem, steps)
+
+
+def test_state_that_comes_back_elsewhere_moves_home() -> None:
+    problem, schedule = homes_in_the_way()
+    assert verify(problem, schedule).peak_bytes == problem.budget_bytes
+    found = pack_with_moves(problem, schedule, problem.budget_bytes)
+    assert found is not None
+    moved, plan = found
+    verify(problem, moved)
+    verify_plan(problem, moved, plan)
+    assert moved.steps[-1] == Move(0) and moves(moved).count(0) == 1
+    assert (plan.arena_bytes, plan.state_bytes) == (8 * 16, 5 * 16)
+
+
+def test_state_that_may_not_be_moved_comes_back_to_its_home() -> None:
+    problem, schedule = homes_in_the_way(move_ns=None)
+    assert pack_with_moves(problem, schedule, problem.budget_bytes) is None
+    found = pack_with_moves(problem, schedule, 12 * 16)
+    assert found is not None and 0 not in moves(found[0])
+    verify_plan(problem, *found)

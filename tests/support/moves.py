@@ -33,9 +33,11 @@ class _Stay:
 
 def wander(random: Random, problem: Problem, schedule: Schedule, share: float = 0.5) -> tuple[Schedule, MemoryPlan]:
     """`schedule` with moves before about `share` of its steps, mostly by less than a tensor's size, up or down. State
-    lies at its home all the time, the rest wherever there is room in four times what it needs."""
+    that comes back from the store does so elsewhere, and moves home at the end; other state lies at its home all the
+    time, the rest wherever there is room in four times what it needs."""
     unit = problem.alignment_bytes
     home: dict[int, int] = {}
+    abroad: set[int] = set()
     state = 0
     for chain in state_chains(problem):
         home |= dict.fromkeys(chain, state)
@@ -58,7 +60,7 @@ def wander(random: Random, problem: Problem, schedule: Schedule, share: float = 
                 return low
 
     def enter(t: int) -> None:
-        offset = home[t] if t in home else somewhere(sizes[t])
+        offset = home[t] if t in home and t not in abroad else somewhere(sizes[t])
         live[t] = _Stay(offset, sizes[t], len(steps), [(t, len(steps))])
 
     def leave(t: int, end: int) -> None:
@@ -77,7 +79,10 @@ def wander(random: Random, problem: Problem, schedule: Schedule, share: float = 
         stay = live[t]
         nearest = [stay.offset + sign * by for by in range(unit, stay.size + unit, unit) for sign in (1, -1)]
         targets = [low for low in nearest if free(low, stay.size, but=t)] or [somewhere(stay.size)]
-        target = random.choice(targets)
+        move(t, random.choice(targets))
+
+    def move(t: int, target: int) -> None:
+        stay = live[t]
         leave(t, len(steps))
         live[t] = _Stay(target, stay.size, len(steps), [(t, len(steps))])
         steps.append(Move(t))
@@ -86,7 +91,8 @@ def wander(random: Random, problem: Problem, schedule: Schedule, share: float = 
         if tensor.initial == "ram":
             enter(t)
     for step in schedule.steps:
-        movable = [t for t in sorted(live) if t not in home and problem.tensors[t].move_ns is not None]
+        settled = home.keys() - abroad
+        movable = [t for t in sorted(live) if t not in settled and problem.tensors[t].move_ns is not None]
         if steps and movable and random.random() < share:
             shift(random.choice(movable))
         match step:
@@ -96,6 +102,8 @@ def wander(random: Random, problem: Problem, schedule: Schedule, share: float = 
                     if o in took:
                         live[o] = live.pop(took[o])
                         live[o].tensors.append((o, len(steps)))
+                        if took[o] in abroad:
+                            abroad.add(o)
                     else:
                         enter(o)
                 if operator.workspace_bytes:
@@ -105,12 +113,17 @@ def wander(random: Random, problem: Problem, schedule: Schedule, share: float = 
                         Allocation(offset_bytes=somewhere(size), size_bytes=size, start=at, end=at + 1, operator=index)
                     )
             case PageIn(t):
+                if t in home and problem.tensors[t].move_ns is not None:
+                    abroad.add(t)
                 enter(t)
             case Free(t):
                 leave(t, len(steps) + 1)
             case _:
                 pass
         steps.append(step)
+    for t in sorted(live):
+        if t in home and live[t].offset != home[t]:
+            move(t, home[t])
     for t in list(live):
         leave(t, len(steps))
     if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in steps):
