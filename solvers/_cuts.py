@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -551,6 +552,7 @@ class CutModel:
         threads: int = 1,
         seed: int = 0,
         plain: bool = False,
+        stop: threading.Event | None = None,
     ) -> Relaxation:
         """Solve it; `start` as `start_of` gives it; a bound of `cutoff` is as good as any above it."""
         nothing: frozenset[int] = frozenset()
@@ -567,6 +569,7 @@ class CutModel:
             threads=threads,
             seed=seed,
             plain=plain,
+            stop=stop,
         )
         if answer.infeasible and math.isfinite(cutoff):
             return Relaxation(self.cuts, cutoff, False, True, (), nothing)

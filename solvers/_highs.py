@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,11 +82,13 @@ class Mip:
         threads: int = 1,
         seed: int = 0,
         plain: bool = False,
+        stop: threading.Event | None = None,
     ) -> Answer:
         """Solve (`relax`: as an LP). `gap` is relative, on the total with the offset; `cutoff`: no need of anything
         dearer; `max_rounds`: how often HiGHS may look at its limits before it has finished the root node, which like
         `max_nodes` counts work and not time, so that the answer is the same every time; `plain`: without the two of
-        HiGHS's heuristics that take longer than all the rest where that takes milliseconds.
+        HiGHS's heuristics that take longer than all the rest where that takes milliseconds; `stop`: ends a MIP when
+        another thread sets it.
         """
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(self.cost), len(self.row_lower)
@@ -118,8 +121,8 @@ class Mip:
             if plain:
                 solver.setOptionValue("mip_heuristic_run_feasibility_jump", False)
                 solver.setOptionValue("mip_heuristic_run_root_reduced_cost", False)
-            if max_rounds is not None:
-                _stop_after(solver, max_rounds)
+            if max_rounds is not None or stop is not None:
+                _stop_after(solver, max_rounds, stop)
         solver.passModel(lp)
         if start and is_mip:
             # Integer columns alone: HiGHS completes the rest.
@@ -142,15 +145,15 @@ class Mip:
         return Answer(bound, objective, values, optimal, infeasible, nodes)
 
 
-def _stop_after(solver: highspy.Highs, max_rounds: int) -> None:
-    """Interrupt the root node after so many rounds of separation and heuristics."""
+def _stop_after(solver: highspy.Highs, max_rounds: int | None, stop: threading.Event | None) -> None:
+    """Interrupt the root node after so many rounds of separation and heuristics, and all of it once `stop` is set."""
     rounds = 0
 
     def check(kind: object, message: str, out: Any, answer: Any, data: object) -> None:
         nonlocal rounds
-        if out.mip_node_count == 0:
-            rounds += 1
-            answer.user_interrupt = rounds > max_rounds
+        rounds += out.mip_node_count == 0
+        too_many = max_rounds is not None and out.mip_node_count == 0 and rounds > max_rounds
+        answer.user_interrupt = too_many or (stop is not None and stop.is_set())
 
     solver.setCallback(check, None)
     solver.startCallback(highspy.cb.HighsCallbackType.kCallbackMipInterrupt)

@@ -1,17 +1,21 @@
 """poetc's own solver: schedules from a race of clairvoyant evictions, lower bounds from relaxed MIPs at a few cuts.
 
-Anytime and deterministic: work is counted in runs and nodes; the time limit only stops it.
+Anytime and deterministic: work is counted in runs and nodes; the time limit only stops it. HiGHS solves relaxations in
+a thread beside the search for schedules; either sees what the other found only where they are joined.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, keep_all
 from poetc.solvers import capuchin, chen_greedy, dtr, dtr_eq, kusumoto_approx, melon
+from poetc.solvers._beside import Beside
 from poetc.solvers._cuts import CutModel, Relaxation, tiny_tensors
 from poetc.solvers._exact import search
 from poetc.solvers._flatten import flatten
@@ -72,6 +76,15 @@ STAGED_FORWARD = "; nothing computed again or read back before the loss"
 ORDER_SHARE, ORDER_STOP_SHARE = 0.2, 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    """What came of solving a relaxation; None if it is too large."""
+
+    relaxation: Relaxation | None
+    work_s: float = 0.0  # of a usual machine
+    cut_short: bool = False  # by the clock
+
+
 class _Solve:
     def __init__(
         self, problem: Problem, options: SolveOptions, progress: Progress | None, to_beat: float = math.inf
@@ -97,6 +110,7 @@ class _Solve:
             self.free = tiny_tensors(self.model, FREE_SHARE)
         self.effort = 1  # times CUT_ROUNDS and CUT_NODES, for relaxations with several cuts
         self.slack = SLACK
+        self.beside: Beside[_Solved] | Beside[list[_Solved]] | None = None  # what is being solved in the background
 
     # --- state ---
 
@@ -145,6 +159,14 @@ class _Solve:
         trivial = self.trivial()
         if trivial is not None:
             return trivial
+        try:
+            self.search()
+        finally:
+            if self.beside is not None:
+                self.beside.cancel()
+        return self.finish()
+
+    def search(self) -> None:
         n = self.model.n_ops
         runs = RUNS_OF_SMALL
         if n > STAGED_OPERATORS:
@@ -156,7 +178,12 @@ class _Solve:
         relaxation = self.relax_one(self.model.cut, "the cut at the loss")
         self.say("cut at the loss")
         self.guide(relaxation, "held at the loss")
-        cuts = self.single_cuts() if self.small else set()
+        cuts: set[int] = set()
+        single: Beside[list[_Solved]] | None = None
+        if self.small:
+            cuts = self.single_cuts(self.single_cutting()())
+        else:
+            single = self.beside = Beside(self.single_cutting())
         self.race.run(QUICK_RUNS // 4 if self.small else runs // 4, self.target)
         self.say("race")
         quick, self.gap = self.gap, self.options.gap
@@ -174,20 +201,22 @@ class _Solve:
         self.slide(FIRST_WINDOWS_SHARE * self.options.work_limit_s)
         if self.model.n_ops <= TINY_OPERATORS:
             self.exhaust()
-        cuts = cuts or self.single_cuts()
-        self.race.run(runs // 2, self.target)
-        self.say("race")
+        if single is not None and not self.done:
+            cuts = self.single_cuts(single.result())
+        now, windows_s = runs // 2, 0.0  # what is done beside a relaxation, of the length that the last one had
         for round_ in range(REFINEMENTS):
-            if self.done or self.race.out_of_time:
-                break
             if round_ == POLISH_ROUND:
                 self.polish()
-            more = self.refine(cuts, runs // 8)
-            if not more:
+            if self.done or self.race.out_of_time:
                 break
-            self.race.run(max(runs // 4, int(RACE_SHARE * self.relaxing_s / (n * RUN_S))), self.target)
+            relaxing = self.beside = Beside(self.relaxing(tuple(sorted(cuts)), between=True))
+            self.race.run(now, self.target)
             self.say("race")
-            self.slide(WINDOWS_SHARE * self.relaxing_s)
+            self.slide(windows_s)
+            if self.done or not self.follow(cuts, relaxing.result(), runs // 8):
+                break
+            now = max(runs // 4, int(RACE_SHARE * self.relaxing_s / (n * RUN_S)))
+            windows_s = WINDOWS_SHARE * self.relaxing_s
         if not self.polished:
             self.polish()
         self.exhaust()
@@ -195,15 +224,16 @@ class _Solve:
             self.race.run(runs, self.target)
             self.say("race")
             self.slide(FIRST_WINDOWS_SHARE * self.options.work_limit_s)
-        return self.finish()
 
     def refine(self, cuts: set[int], runs: int) -> bool:
-        """Solve the relaxation with these cuts, follow its plan, and add as cuts the operators at which the plan needs
-        too much RAM. False where this leads no further.
+        """Solve the relaxation with these cuts, and `follow` it."""
+        return not self.done and self.follow(cuts, self.relaxing(tuple(sorted(cuts)), between=True)(), runs)
+
+    def follow(self, cuts: set[int], solved: _Solved, runs: int) -> bool:
+        """Follow the plan of the relaxation with these cuts, and add as cuts the operators at which it needs too much
+        RAM. False where this leads no further.
         """
-        if self.done:
-            return False
-        relaxation = self.relax(tuple(sorted(cuts)), f"{len(cuts)} cuts", between=True)
+        relaxation = self.take(solved, f"{len(cuts)} cuts")
         if relaxation is None:
             return False
         self.spell_out(relaxation)
@@ -348,28 +378,56 @@ class _Solve:
         self.take_bound(bound, "exhaustive search")
         self.say("exhaustive search")
 
-    def single_cuts(self) -> set[int]:
-        """The cut at the loss and the best single cut along the backward pass, where RAM is scarce."""
-        positions = single_cut_positions(self.model)
-        found: dict[int, Relaxation] = {}  # by index into positions; of a small problem first LPs
+    def single_cutting(self) -> Callable[..., list[_Solved]]:
+        """A task: relaxations with one cut, along the backward pass, where RAM is scarce."""
+        positions, small = single_cut_positions(self.model), self.small
+        known, gap, cost = self.bound, self.gap, self.known_cost
 
-        def best() -> int:
-            return max(found, key=lambda k: (found[k].bound, k))
+        def task(stop: threading.Event | None = None) -> list[_Solved]:
+            found: dict[int, _Solved] = {}  # by index into positions; of a small problem first LPs
+            solved: list[_Solved] = []
 
-        waiting = list(range(COARSE_CUTS // 2, len(positions), COARSE_CUTS))  # then beside the best, as long as it is
-        while waiting and not (self.done or self.race.out_of_time):
-            k = waiting.pop(0)
-            found[k] = self.relax_one(positions[k], "one cut", lp=self.small)
-            if not waiting:
-                waiting = [j for j in (best() - 1, best() + 1) if 0 <= j < len(positions) and j not in found]
-        if not found:
+            def bound(k: int) -> float:
+                relaxation = found[k].relaxation
+                assert relaxation is not None
+                return relaxation.bound
+
+            def solve(k: int, lp: bool) -> None:
+                least = max([known, *map(bound, found)])
+                found[k] = self.relaxing((positions[k],), lp=lp, bound=least, cost=cost)(stop)
+                solved.append(found[k])
+
+            def best() -> int:
+                return max(found, key=lambda k: (bound(k), k))
+
+            def over() -> bool:
+                stopped = self.race.out_of_time or (stop is not None and stop.is_set())
+                return stopped or (bool(found) and bound(best()) >= cost * (1 - gap))
+
+            waiting = list(range(COARSE_CUTS // 2, len(positions), COARSE_CUTS))  # then beside the best
+            while waiting and not over():
+                solve(waiting.pop(0), small)
+                if not waiting:
+                    waiting = [j for j in (best() - 1, best() + 1) if 0 <= j < len(positions) and j not in found]
+            if small and found:
+                promising = sorted(found, key=lambda k: (-bound(k), -k))[:PROMISING_CUTS]
+                found.clear()
+                for k in promising:
+                    solve(k, False)
+            # The best comes last.
+            return [*(s for s in solved if s is not found[best()]), found[best()]] if found else []
+
+        return task
+
+    def single_cuts(self, solved: list[_Solved]) -> set[int]:
+        """The cut at the loss and the best of these."""
+        for one in solved:
+            relaxation = self.take(one, "one cut")
+        if not solved or relaxation is None:
             return {self.model.cut}
-        if self.small:
-            promising = sorted(found, key=lambda k: (-found[k].bound, -k))[:PROMISING_CUTS]
-            found = {k: self.relax_one(positions[k], "one cut") for k in promising}
-        self.guide(found[best()], "held at the best single cut")
+        self.guide(relaxation, "held at the best single cut")
         self.say("single cuts")
-        return {self.model.cut, positions[best()]}
+        return {self.model.cut, *relaxation.cuts}
 
     def trivial(self) -> Schedule | None:
         problem, model = self.problem, self.model
@@ -407,36 +465,60 @@ class _Solve:
             raise self.infeasible("an operator's operands alone need more")
         return None
 
-    def relax(self, cuts: tuple[int, ...], name: str, *, between: bool = False, lp: bool = False) -> Relaxation | None:
-        """Solve the relaxation with these cuts, or its LP: so much work, or until the time is up. None if it is too
-        large.
+    @property
+    def known_cost(self) -> float:
+        return math.inf if self.race.incumbent is None else self.race.incumbent.cost
+
+    def relaxing(
+        self,
+        cuts: tuple[int, ...],
+        *,
+        between: bool = False,
+        lp: bool = False,
+        bound: float | None = None,
+        cost: float | None = None,
+    ) -> Callable[..., _Solved]:
+        """A task: solve the relaxation with these cuts, or its LP, with so much work, or until the time is up. `bound`
+        and `cost`: what is known, if that is not what is known now.
         """
-        model = CutModel(self.model, cuts, between=between, free=self.free)
-        if len(cuts) > 1 and model.mip.entries > CUT_ENTRIES:
-            return None
-        effort = self.effort if between else 1
-        incumbent = self.race.incumbent
-        slack = self.slack * (1 - self.bound / incumbent.cost) if incumbent is not None else 0.0
-        nodes = max(CUT_NODES // 10, min(CUT_NODES, CUT_NODES_X_ENTRIES // max(1, model.mip.entries)))
-        relaxation = model.solve(
-            time_limit_s=max(0.1, self.stop_at - time.monotonic()),
-            max_nodes=effort * nodes,
-            max_rounds=effort * CUT_ROUNDS,
-            gap=max(self.gap / 4, slack),
-            cutoff=math.inf if incumbent is None else incumbent.cost,
-            threads=self.options.threads,
-            seed=self.options.seed,
-            relax=lp,
-            plain=self.small,
-        )
-        self.relaxing_s = model.mip.iterations * math.sqrt(model.mip.entries) * ITERATION_S
-        if not relaxation.exact and time.monotonic() >= self.stop_at:
-            self.cut_short = True
-        self.raise_bound(relaxation, name)
+        bound = self.bound if bound is None else bound
+        cost = self.known_cost if cost is None else cost
+        effort, free = self.effort if between else 1, self.free
+        gap = max(self.gap / 4, self.slack * (1 - bound / cost) if cost < math.inf else 0.0)
+
+        def task(stop: threading.Event | None = None) -> _Solved:
+            model = CutModel(self.model, cuts, between=between, free=free)
+            if len(cuts) > 1 and model.mip.entries > CUT_ENTRIES:
+                return _Solved(None)
+            nodes = max(CUT_NODES // 10, min(CUT_NODES, CUT_NODES_X_ENTRIES // max(1, model.mip.entries)))
+            relaxation = model.solve(
+                time_limit_s=max(0.1, self.stop_at - time.monotonic()),
+                max_nodes=effort * nodes,
+                max_rounds=effort * CUT_ROUNDS,
+                gap=gap,
+                cutoff=cost,
+                threads=self.options.threads,
+                seed=self.options.seed,
+                relax=lp,
+                plain=self.small,
+                stop=stop,
+            )
+            work_s = model.mip.iterations * math.sqrt(model.mip.entries) * ITERATION_S
+            return _Solved(relaxation, work_s, not relaxation.exact and time.monotonic() >= self.stop_at)
+
+        return task
+
+    def take(self, solved: _Solved, name: str) -> Relaxation | None:
+        """Its bound."""
+        relaxation = solved.relaxation
+        if relaxation is not None:
+            self.relaxing_s = solved.work_s
+            self.cut_short |= solved.cut_short
+            self.raise_bound(relaxation, name)
         return relaxation
 
-    def relax_one(self, cut: int, name: str, *, lp: bool = False) -> Relaxation:
-        relaxation = self.relax((cut,), name, lp=lp)
+    def relax_one(self, cut: int, name: str) -> Relaxation:
+        relaxation = self.take(self.relaxing((cut,))(), name)
         assert relaxation is not None
         return relaxation
 
