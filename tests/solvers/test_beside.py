@@ -1,0 +1,82 @@
+"""What runs beside the search for schedules: its result, its errors, its end; and who is faster changes nothing."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from poetc.scheduling import SolveOptions
+from poetc.solvers import poetc as ours
+from poetc.solvers import solve
+from poetc.solvers._beside import Beside
+from poetc.solvers._highs import Mip
+from tests.support.problems import training_problem, with_budget
+
+
+def test_a_result_and_an_error_arrive_where_they_are_waited_for() -> None:
+    usual_s = sys.getswitchinterval()
+    assert Beside(lambda stop: 7).result() == 7
+
+    def fail(stop: threading.Event) -> int:
+        raise ValueError("why")
+
+    with pytest.raises(ValueError, match="why"):
+        Beside(fail).result()
+    assert sys.getswitchinterval() == usual_s
+
+
+def test_cancel_ends_a_mip() -> None:
+    """One that takes HiGHS minutes: a knapsack in 40 equal rows of many sizes."""
+    random, mip = Random(1), Mip()
+    columns = [mip.column(-random.uniform(1, 2)) for _ in range(300)]
+    for _ in range(40):
+        mip.row(columns, [random.uniform(0, 1) for _ in columns], upper=75.0)
+    began = threading.Event()
+
+    def task(stop: threading.Event) -> bool:
+        began.set()
+        return mip.solve(time_limit_s=600.0, stop=stop).optimal
+
+    beside = Beside(task)
+    assert began.wait(60.0)
+    beside.cancel()
+    assert beside.result() is False
+
+
+class Waiting(Beside[object]):
+    """Does the task when its result is asked for."""
+
+    def __init__(self, task: Callable[[threading.Event], object]) -> None:
+        self.task = task
+
+    def result(self) -> object:
+        return self.task(threading.Event())
+
+    def cancel(self) -> None:
+        pass
+
+
+class AtOnce(Waiting):
+    """Does the task before anything else."""
+
+    def __init__(self, task: Callable[[threading.Event], object]) -> None:
+        self.value = task(threading.Event())
+
+    def result(self) -> object:
+        return self.value
+
+
+@pytest.mark.parametrize("layers", [6, 40], ids=["small", "large"])
+def test_who_is_faster_changes_nothing(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = with_budget(training_problem(Random(5), layers, paging=True), 0.6)
+    assert (len(problem.operators) > ours.QUICK_OPERATORS) == (layers == 40)
+    monkeypatch.setattr(ours, "REFINEMENTS", 2)
+    options = SolveOptions(time_limit_s=600.0, work_limit_s=5.0, gap=1e-4, fixed_order=True)
+    expected = solve(problem, "poetc", options)
+    for other in (Waiting, AtOnce):
+        monkeypatch.setattr(ours, "Beside", other)
+        assert solve(problem, "poetc", options) == expected
