@@ -17,9 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from poetc import codegen, frontend, passes, solvers, training
+from poetc import codegen, frontend, passes, planning, solvers, training
 from poetc.codegen.program import Call, Program
 from poetc.devices import build_problem, load_profile
 from poetc.graph import TrainingGraph
@@ -86,17 +87,23 @@ def cflags(contract: bool) -> str:
     return f"{CFLAGS} -ffp-contract=fast" if contract else CFLAGS
 
 
-def lower(source: Path, budget_percent: int) -> tuple[TrainingGraph, Program]:
+def lower(source: Path, budget: str) -> tuple[TrainingGraph, Program]:
+    """`budget`: percent of the keep-all peak, or how many times keep-all's predicted time a step may take ("1.04x")."""
     step = passes.run_standard(training.build(frontend.load(source), TrainingOptions(learning_rate=1e-4)))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
     schedule = keep_all(problem)
-    if budget_percent < 100:
-        budget = keep_all_peak_bytes(problem) * budget_percent // 100
-        problem = build_problem(step, load_profile("host"), budget_bytes=budget)
+    if budget.endswith("x"):
+        deadline_ns = round(float(budget[:-1]) * problem.compute_once_ns)
+        found = planning.smallest_ram(replace(problem, deadline_ns=deadline_ns))
+        assert found.schedule is not None and found.plan is not None, "keep-all takes no longer than itself"
+        return step, codegen.lower(step, problem, found.schedule, found.plan)
+    if int(budget) < 100:
+        budget_bytes = keep_all_peak_bytes(problem) * int(budget) // 100
+        problem = build_problem(step, load_profile("host"), budget_bytes=budget_bytes)
         try:
             schedule = solvers.solve(problem, "poetc", SolveOptions(time_limit_s=20))
         except solvers.BudgetError as error:  # parameters alone may need more: the least that works
-            print(f"  {budget_percent} % of the keep-all peak: {str(error).partition(';')[0]}")
+            print(f"  {budget} % of the keep-all peak: {str(error).partition(';')[0]}")
             assert error.smallest_bytes is not None
             problem = build_problem(step, load_profile("host"), budget_bytes=error.smallest_bytes)
             schedule = solvers.solve(problem, "poetc", SolveOptions(time_limit_s=20))
@@ -171,7 +178,7 @@ def operators(name: str, batch: int, rounds: int, torch: str, contract: bool) ->
         export = [torch, str(HERE / "peer_torch.py"), "export", name, str(batch), str(source)]
         subprocess.run(export, check=True, capture_output=True)
         peak = peak_macs(folder)
-        step, program = lower(source, 100)
+        step, program = lower(source, "100")
         times = codegen.time_program(program, step.values, repeats=10 * rounds, cflags=cflags(contract))
     kinds = {op.name: op for op in step.operators}
     rows: dict[tuple[str, str], list[int]] = {}
@@ -191,7 +198,7 @@ def operators(name: str, batch: int, rounds: int, torch: str, contract: bool) ->
     print(f"  {total / 1e6:9.3f} ms in all, {macs / 1e6:.1f} M MAC, {share:.1f} % of the peak", flush=True)
 
 
-def compare(name: str, batch: int, rounds: int, torch: str, ort: str, mnn: str, budgets: list[int]) -> None:
+def compare(name: str, batch: int, rounds: int, torch: str, ort: str, mnn: str, budgets: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="poetc-bench-") as scratch:
         folder = Path(scratch)
         source = folder / "model.onnx"
@@ -199,13 +206,14 @@ def compare(name: str, batch: int, rounds: int, torch: str, ort: str, mnn: str, 
         subprocess.run([*peer, "export", name, str(batch), str(source)], check=True, capture_output=True)
         (folder / "ort").mkdir()
         commands = {}
-        for percent in budgets:
-            lowered = folder / f"{percent}.pickle"
+        for budget in budgets:
+            lowered = folder / f"{budget}.pickle"
             # In a process of its own: a child's peak of memory begins with its parent's.
-            subprocess.run([sys.executable, __file__, "--lower", str(source), str(percent), str(lowered)], check=True)
+            subprocess.run([sys.executable, __file__, "--lower", str(source), budget, str(lowered)], check=True)
             worker = [sys.executable, __file__, "--worker", str(lowered)]
-            commands[f"portable {percent} %"] = worker
-            commands[f"fast {percent} %"] = [*worker, "--contract"]
+            label = budget if budget.endswith("x") else f"{budget} %"
+            commands[f"portable {label}"] = worker
+            commands[f"fast {label}"] = [*worker, "--contract"]
         commands["torch"] = [*peer, "run", name, str(batch)]
         ort_peer = [ort, str(HERE / "peer_ort.py")]
         subprocess.run([*ort_peer, "prepare", str(source), str(folder / "ort")], check=True, capture_output=True)
@@ -219,7 +227,7 @@ def compare(name: str, batch: int, rounds: int, torch: str, ort: str, mnn: str, 
         medians = {w.name: statistics.median(w.times) for w in workers}
         best = min(medians["torch"], medians["onnxruntime"])
         for w in workers:
-            ours = w.name.endswith("%")
+            ours = w.name.startswith(("portable", "fast"))
             ratio = f"{best / medians[w.name]:6.2f} x the faster peer" if ours else ""
             print(f"{name:12} b{batch:<3} {w.name:12} {medians[w.name]:9.3f} ms {w.memory_bytes / 1e6:8.1f} MB {ratio}")
             w.close()
@@ -233,7 +241,12 @@ def main() -> None:
     parser.add_argument("--mnn", help="a Python that has MNN, or none")
     parser.add_argument("--models", nargs="*", default=sorted(CLASSES))
     parser.add_argument("--batches", nargs="*", type=int, default=[1, 8])
-    parser.add_argument("--budgets", nargs="*", type=int, default=[100, 50], help="percent of the keep-all peak")
+    parser.add_argument(
+        "--budgets",
+        nargs="*",
+        default=["100", "1.04x", "50"],
+        help="percent of the keep-all peak, or the least for a step of so many times keep-all's predicted time",
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--operators", action="store_true", help="time every operator of poetc's step, no peers")
     parser.add_argument(
@@ -246,8 +259,8 @@ def main() -> None:
         run_poetc(Path(options.worker), options.contract)
         return
     if options.lower:
-        source, percent, lowered = options.lower
-        Path(lowered).write_bytes(pickle.dumps(lower(Path(source), int(percent))))
+        source, budget, lowered = options.lower
+        Path(lowered).write_bytes(pickle.dumps(lower(Path(source), budget)))
         return
     for name in options.models:
         for batch in options.batches:

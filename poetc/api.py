@@ -81,11 +81,11 @@ class _Solvable:
         fixed_order: bool = False,
         progress: Progress = _silent,
     ) -> Solution:
-        """The schedule of least energy (or time) in `budget`: bytes, "256kB" or "60%" (of the keep-all peak); by
-        default the device's RAM. `max_written`: the most that a step may write to the store. `state`: where weights and
-        optimizer state live between steps. `objective` is by default a problem file's own, and energy for a model.
-        `fixed_order` keeps the model's order of operators. Raises InfeasibleError, which says the smallest budget that
-        works, and LimitError.
+        """The schedule of least energy (or time) in `budget`: bytes, "256kB", "60%" (of the keep-all peak) or "least"
+        (what is found to work, within `deadline`); by default the device's RAM. `max_written`: the most that a step may
+        write to the store. `state`: where weights and optimizer state live between steps. `objective` is by default a
+        problem file's own, and energy for a model. `fixed_order` keeps the model's order of operators. Raises
+        InfeasibleError, which says the smallest budget that works, and LimitError.
         """
         request = SolveRequest(
             model=self._model(device),

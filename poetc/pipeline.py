@@ -23,7 +23,7 @@ from poetc.devices import (
     parse_duration,
     parse_size,
 )
-from poetc.errors import PoetcError, UsageError
+from poetc.errors import InfeasibleError, PoetcError, UsageError
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
 from poetc.saved import lean, saved_bytes
@@ -35,6 +35,7 @@ from poetc.training import TrainingOptions
 Progress = Callable[[str], None]
 MOST_OPERATORS = 20_000  # of a training step that --micro-batches auto still considers
 LEAST_SHARE = 0.5  # of the time limit, at least, is left for solving when the model has been read
+LEAST = "least"  # as a budget
 YEAR_NS = 365 * 24 * 3600 * 10**9
 
 
@@ -55,6 +56,7 @@ class ModelRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveRequest:
     """A model or a Problem (`.json`), and what to solve it for. `budget` and `deadline` as typed by the user.
+    The budget LEAST is the least RAM that is found to work, within the deadline if there is one.
 
     `objective`: "energy" or "time"; None: a Problem's own, and energy for a model.
     """
@@ -359,9 +361,9 @@ def _limits(request: SolveRequest, problem: Problem) -> Problem:
     Raises UsageError for what cannot be read, and where a Problem and the options together are no Problem.
     """
     budget = problem.budget_bytes
-    if request.budget is not None:
+    if request.budget is not None and request.budget != LEAST:
         budget = parse_size(request.budget, of=keep_all_peak_bytes(problem), option="--budget")
-    if budget <= 0:
+    if budget <= 0 and request.budget != LEAST:
         raise UsageError("no RAM budget: pass --budget, for example 256MB, or 60% (of the keep-all peak)")
     deadline = problem.deadline_ns
     if request.deadline is not None:
@@ -373,9 +375,20 @@ def _limits(request: SolveRequest, problem: Problem) -> Problem:
         changes["objective"] = request.objective
     if not request.paging:
         changes["paging"] = type(problem.paging).NONE
+    if request.budget == LEAST:
+        changes["budget_bytes"] = _least(request, replace(problem, **changes))
     changed = replace(problem, **changes)
     validate_problem(changed, f"{request.model.source} with these options")
     return changed
+
+
+def _least(request: SolveRequest, problem: Problem) -> int:
+    """The least RAM that is found to work in time. Raises InfeasibleError where not even keep-all does."""
+    search_s = planning.search_share_s(request.options.time_limit_s)
+    found = homes.smallest_ram(problem, _state(request), search_s).ram_bytes
+    if found is None:
+        raise InfeasibleError(f"--budget {LEAST}: not even keep-all obeys the deadline of {problem.deadline_ns} ns")
+    return found
 
 
 def out_directory(source: Path) -> Path:

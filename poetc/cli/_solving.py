@@ -62,7 +62,8 @@ solve_options = _options.stacked(
         "-b",
         "--budget",
         metavar="SIZE",
-        help="All RAM that training may use: 256MB (10^6), 256MiB, or 60% of the keep-all peak. Default: the device's.",
+        help="All RAM that training may use: 256MB (10^6), 256MiB, 60% of the keep-all peak, or `least`: as little as"
+        " is found to work; with a deadline of 1.04x it costs hardly any time. Default: the device's.",
     ),
     problem_options,
 )

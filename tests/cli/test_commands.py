@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import onnx
@@ -46,6 +47,25 @@ def test_analyze(poetc: Run, model: Path) -> None:
     text = poetc("analyze", model, "--batch", "4", "--parameters").out
     assert "20,090" in text
     assert "0.weight" in text
+
+
+def test_the_least_ram_that_a_deadline_leaves(poetc: Run, tmp_path: Path) -> None:
+    problem = tmp_path / "p.json"
+    problem.write_bytes(problem_to_json(training_problem(Random(1), 4)))
+
+    def least(*deadline: str) -> dict[str, Any]:
+        ended = poetc("solve", problem, "--budget", "least", *deadline, "-o", tmp_path / "out", "--json")
+        assert ended.code == 0, ended.err
+        assert ended.json["ram_bytes"] <= ended.json["budget_bytes"] == ended.json["min_budget_bytes"]
+        return ended.json
+
+    at_once, soon, ever = least("--deadline", "1x"), least("--deadline", "1.2x"), least()
+    assert at_once["recomputes"] == 0
+    assert soon["time_ns"] <= soon["deadline_ns"] < ever["time_ns"]
+    assert ever["budget_bytes"] < soon["budget_bytes"] < at_once["budget_bytes"]
+    late = poetc("solve", problem, "--budget", "least", "--deadline", "0.9x", "-o", tmp_path / "late")
+    assert late.code == 4
+    assert late.err.count("\n") == 1 and "not even keep-all obeys the deadline" in late.err
 
 
 def test_solve_answers_with_every_key(solved: Solved) -> None:
