@@ -21,7 +21,7 @@ from poetc.scheduling import (
     keep_all_peak_bytes,
     verify,
 )
-from poetc.solvers import BudgetError, Event, min_budget, solve
+from poetc.solvers import BudgetError, Event, at_once, min_budget, solve
 from poetc.solvers._eviction import Policy, Simulation, Stuck
 from poetc.solvers._liveness import Profile, early_page_outs, improve
 from poetc.solvers._model import NEVER, Model
@@ -266,6 +266,10 @@ def test_the_least_ram_is_found_where_recomputing_what_is_cheap_takes_too_much()
     found = min_budget(problem)
     assert found.smallest_bytes == minimum_budget(problem) == found.lower_bound_bytes
     assert found.schedule is not None and any(isinstance(step, PageIn) for step in found.schedule.steps)
+    tight = dataclasses.replace(problem, budget_bytes=found.smallest_bytes)
+    first = at_once(tight, OPTIONS)
+    assert first is not None
+    verify(tight, first)
 
 
 def test_neither_a_schedule_nor_a_proof() -> None:
