@@ -20,12 +20,14 @@ from poetc.solvers._liveness import Profile, Residency, early_page_outs
 from poetc.solvers._model import Model
 
 LONGEST = 60  # operators made again for one tensor
+PATIENCE = 40  # steps without a lower peak or less above the capacity
 
 
 @dataclass(slots=True)
 class _Gap:
     """`tensors`, made by one operator, are away from behind position `after` until right before `before`, where they
-    are read from the store (`page`, one tensor) or made again by `operators`.
+    are read from the store (`page`, one tensor) or made again by `operators`. `later`: the page-in at `after` is only
+    put off.
     """
 
     tensors: list[int]
@@ -34,6 +36,12 @@ class _Gap:
     operators: list[int]
     page: bool
     cost: float
+    later: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether it only adds a page-in, and a page-out."""
+        return self.page and not self.later
 
 
 def flatten(
@@ -48,33 +56,62 @@ def flatten(
     stop_at: float = math.inf,
 ) -> list[int] | None:
     """The sequence with what brings it below `capacity`. `beta`: how much it counts that a tensor is needed late. None
-    if that takes more than `most` steps or longer than `stop_at`, costs `cutoff` or more, or cannot go on.
+    if that takes more than `most` steps or longer than `stop_at`, costs `cutoff` or more, or leads nowhere.
     """
-    found = list(codes)
-    for _ in range(most):
-        profile = Profile(model, early_page_outs(model, found) if paging else found)
-        peak = int(np.argmax(profile.ram))
-        if profile.ram[peak] <= capacity:
-            return profile.remaining()
-        gap = _Search(model, profile, capacity, peak, paging).best(beta)
-        if gap is None:
-            return None
-        found = _with(model, profile, gap, capacity)
-        if model.cost(found) >= cutoff or time.monotonic() >= stop_at:
-            return None
-    return None
+    found, steps, unmoved, lowest = list(codes), 0, 0, (math.inf, math.inf)
+    while True:
+        search = _Search(model, Profile(model, early_page_outs(model, found) if paging else found), capacity, paging)
+        ram, taken, cost = search.profile.ram, list[_Gap](), model.cost(found)
+        while cost < cutoff and steps < most and unmoved < PATIENCE and time.monotonic() < stop_at:
+            highest = int(ram.max(initial=0))
+            if highest <= capacity:
+                break
+            state = highest, int(np.maximum(ram - capacity, 0).sum())
+            unmoved = 0 if state[0] < lowest[0] or state[1] < lowest[1] else unmoved + 1
+            lowest = min(lowest[0], state[0]), min(lowest[1], state[1])
+            gap = search.best(int(np.argmax(ram)), beta)
+            if gap is None or (taken and not gap.plain):
+                break
+            steps += 1
+            taken.append(gap)
+            cost += gap.cost
+            if not gap.plain:
+                break
+            search.take(gap)
+        if not taken:
+            fits = cost < cutoff and ram.max(initial=0) <= capacity
+            return search.profile.remaining() if fits else None
+        found = _with(model, search.profile, taken[0], capacity) if not taken[0].plain else _paged(search, taken)
 
 
 class _Search:
     """For the gap to make next, in a sequence and its highest peak."""
 
-    def __init__(self, model: Model, profile: Profile, capacity: int, peak: int, paging: bool) -> None:
-        self.model, self.profile, self.capacity, self.peak, self.paging = model, profile, capacity, peak, paging
+    def __init__(self, model: Model, profile: Profile, capacity: int, paging: bool) -> None:
+        self.model, self.profile, self.capacity, self.paging = model, profile, capacity, paging
+        self.peak = 0
         self.positions: dict[int, list[int]] = {}
         for j, code in enumerate(profile.codes):
             self.positions.setdefault(code, []).append(j)
+        self.next_operator = [len(profile.codes)] * (len(profile.codes) + 1)  # behind a position; the last: behind -1
+        for j in range(len(profile.codes) - 1, -1, -1):
+            code = profile.codes[j]
+            self.next_operator[j - 1] = j if code < model.n_ops else self.next_operator[j]
 
-    def best(self, beta: float) -> _Gap | None:
+    def take(self, gap: _Gap) -> None:
+        """RAM and stays with a plain gap, but for what can now be made in place where the gap begins."""
+        model, t = self.model, gap.tensors[0]
+        self.profile.ram[gap.after + 1 : gap.before] -= model.size[t]
+        stays = self.profile.stays[t]
+        at = next(k for k, stay in enumerate(stays) if stay.birth < self.peak < stay.end)
+        uses = stays[at].uses
+        split = bisect.bisect_left(uses, gap.before)
+        stays.insert(at + 1, Residency(t, gap.before - 1, uses[split:]))
+        del uses[split:]
+        self.positions.setdefault(model.n_ops + model.n_tensors + t, []).append(gap.after)
+
+    def best(self, peak: int, beta: float) -> _Gap | None:
+        self.peak = peak
         sizes, need = self.model.size, int(self.profile.ram[self.peak]) - self.capacity
         found, least = None, math.inf
         for after, before, tensors in self._unread():
@@ -101,6 +138,8 @@ class _Search:
                 after, before = stay.uses[at - 1] if at else stay.birth, stay.uses[at]
                 if before == self.peak or before >= len(profile.codes):
                     continue
+                if self.next_operator[after] == before:  # between are page-ins of what is read there too
+                    continue
                 maker = model.producer[t] if model.producer[t] >= 0 else -1 - t
                 last, first, tensors = found.get(maker, (after, before, []))
                 found[maker] = (max(last, after), min(first, before), [*tensors, t])
@@ -109,6 +148,8 @@ class _Search:
     def _gap(self, after: int, before: int, tensors: list[int]) -> _Gap | None:
         model = self.model
         largest = max(tensors, key=lambda t: model.size[t])
+        if after >= 0 and self.profile.codes[after] == model.n_ops + largest:
+            return _Gap([largest], after, before, [], True, 0.0, True)
         page_cost = math.inf
         if self.paging and model.pageable[largest]:
             page_cost = model.in_cost[largest]
@@ -154,16 +195,32 @@ class _Search:
         return bool(profile.ram[position:later].max(initial=0) <= room)
 
 
+def _paged(search: _Search, gaps: Sequence[_Gap]) -> list[int]:
+    """The sequence with all of `gaps`, none of which makes anything again."""
+    model, codes = search.model, search.profile.codes
+    n, m = model.n_ops, model.n_tensors
+    page_in: dict[int, list[int]] = {}  # before a position
+    page_out: dict[int, list[int]] = {}  # behind one, -1 the start
+    for gap in gaps:
+        page_in.setdefault(gap.before, []).append(n + gap.tensors[0])
+    for t in sorted({gap.tensors[0] for gap in gaps}):
+        if not model.on_store[t]:  # once is enough, but not after it is read back
+            page_out.setdefault(min(search.positions[n + m + t]), []).append(n + m + t)
+    again = {code for written in page_out.values() for code in written}
+    found = page_out.get(-1, [])
+    for j, code in enumerate(codes):
+        found += page_in.get(j, [])
+        if code not in again:
+            found.append(code)
+        found += page_out.get(j, [])
+    return found
+
+
 def _with(model: Model, profile: Profile, gap: _Gap, capacity: int) -> list[int]:
-    n, m, codes = model.n_ops, model.n_tensors, profile.codes
-    if gap.page:
-        t = gap.tensors[0]
-        before, between, behind = codes[: gap.after + 1], codes[gap.after + 1 : gap.before], codes[gap.before :]
-        out = n + m + t  # once is enough, but not after it is read back
-        if not model.on_store[t] and out not in before:
-            between = [out, *(code for code in between if code != out)]
-            behind = [code for code in behind if code != out]
-        return [*before, *between, n + t, *behind]
+    """With one gap that is not plain."""
+    codes = profile.codes
+    if gap.later:
+        return [*codes[: gap.after], *codes[gap.after + 1 : gap.before], codes[gap.after], *codes[gap.before :]]
     merged = [*codes[: gap.before], *gap.operators, *codes[gap.before :]]
     again = set(gap.operators)
     result = Profile(model, merged)

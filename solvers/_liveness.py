@@ -44,48 +44,51 @@ class Profile:
     def _build(self) -> None:
         model, n, m = self.model, self.model.n_ops, self.model.n_tensors
         current: list[Residency | None] = [None] * m
+        stays, born, read = self.stays, self.born, self.read
         for t in range(m):
             if model.in_ram[t]:
-                current[t] = Residency(t, -1)
-                self.stays[t].append(current[t])  # type: ignore[arg-type]
+                current[t] = stay = Residency(t, -1, [])
+                stays[t].append(stay)
         length = len(self.codes)
-        delta = np.zeros(length + 2, dtype=np.int64)
-        extra = np.zeros(length, dtype=np.int64)
+        extra = [0] * length
         for j, code in enumerate(self.codes):
+            reads: Sequence[int] = ()
+            makes: Sequence[int] = ()
             if code < n:
                 reads, makes = model.inputs[code], model.outputs[code]
                 extra[j] = model.workspace[code]
             elif code < n + m:
-                reads, makes = (), (code - n,)
+                makes = (code - n,)
             else:
-                reads, makes = (code - n - m,), ()
-            used: list[Residency] = []
+                reads = (code - n - m,)
+            used = []
             for t in reads:
-                stay = current[t]
-                if stay is None:
+                there = current[t]
+                if there is None:
                     raise ValueError(f"action {j} reads a tensor that was never made")
-                stay.uses.append(j)
-                used.append(stay)
+                there.uses.append(j)
+                used.append(there)
             made = []
             for t in makes:
-                stay = Residency(t, j)
-                current[t] = stay
-                self.stays[t].append(stay)
+                current[t] = stay = Residency(t, j, [])
+                stays[t].append(stay)
                 made.append(stay)
-            self.read.append(used)
-            self.born.append(made)
-            self.pairs.append([])
+            read.append(used)
+            born.append(made)
+        self.pairs = [[] for _ in range(length)]
         for t in range(m):
-            stay = current[t]
             if model.ends_in_ram[t]:
-                if stay is None:
+                there = current[t]
+                if there is None:
                     raise ValueError("a tensor that must end in RAM was never made")
-                stay.uses.append(length)
-        for stays in self.stays:
-            for stay in stays:
-                delta[max(stay.birth, 0)] += model.size[stay.tensor]
-                delta[stay.end + 1] -= model.size[stay.tensor]
-        self.ram = np.cumsum(delta[:length]) + extra
+                there.uses.append(length)
+        delta = [0] * (length + 2)
+        for of_tensor, size in zip(stays, model.size, strict=True):
+            for stay in of_tensor:
+                birth, uses = stay.birth, stay.uses
+                delta[birth if birth > 0 else 0] += size
+                delta[(uses[-1] if uses else birth) + 1] -= size
+        self.ram = np.cumsum(np.array(delta[:length], dtype=np.int64)) + np.array(extra, dtype=np.int64)
         for j, code in enumerate(self.codes):
             if code < n and model.pairs[code]:
                 self._choose_pairs(j)
@@ -94,7 +97,7 @@ class Profile:
         """Greedy matching, required pairs first; complete() may do better, never worse."""
         made = {s.tensor: s for s in self.born[j]}
         read = {s.tensor: s for s in self.read[j]}
-        for i, o, required in sorted(self.model.pairs[self.codes[j]], key=lambda p: (not p[2], -self.model.size[p[1]])):
+        for i, o, required in self.model.ordered_pairs[self.codes[j]]:
             if i in read and o in made and (required or read[i].end == j):
                 self.pairs[j].append((read.pop(i), made.pop(o)))
                 self.ram[j] -= self.model.size[o]

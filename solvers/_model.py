@@ -48,6 +48,8 @@ class Model:
             )
             for o in ops
         ]
+        # Required ones first, then the largest.
+        self.ordered_pairs = [sorted(pairs, key=lambda p: (not p[2], -self.size[p[1]])) for pairs in self.pairs]
         # A tensor that a required pair consumes does not exist after that operator (unless a page is read back).
         self.expiry = [NEVER] * self.n_tensors
         for v, pairs in enumerate(self.pairs):

@@ -57,7 +57,7 @@ TINY_OPERATORS, EXHAUSTIVE_OPERATORS, EXHAUSTIVE_STATES = 12, 40, 30_000
 CUT_ROUNDS, CUT_NODES, CUT_NODES_X_ENTRIES = 100, 200, 10_000_000
 CUT_ENTRIES = 1_500_000  # relaxations with more coefficients are not tried
 STAGED_OPERATORS, STAGED_NODES = 100, 200
-FLATTENED_OPERATORS, FLATTENINGS, LATENESS = 2000, 50, (0.05, 0.5)
+FLATTENED_OPERATORS, FLATTENED_TWICE, LATENESS = 3000, 500, (0.05, 0.5)
 SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: where plans need too much RAM shows soon
 # Runs of the heuristic, between two relaxations a quarter of them: about as long as a relaxation takes.
 LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
@@ -280,9 +280,10 @@ class _Solve:
         cutoff = math.inf
         if incumbent is not None:  # cleaning up takes away a third of what is made again, at most
             cutoff = model.base_cost + 1.5 * (incumbent.cost - model.base_cost)
-        most = FLATTENINGS + model.n_ops // 4
         for paging in (False, True):
             if model.must_page if not paging else not model.can_page:
+                continue
+            if not paging and model.can_page and model.n_ops > FLATTENED_TWICE:
                 continue
             capacity = self.race.capacity(paging)
             for beta in LATENESS:
@@ -294,7 +295,7 @@ class _Solve:
                     capacity,
                     paging=paging,
                     beta=beta,
-                    most=most,
+                    most=2 * model.n_ops,
                     cutoff=cutoff,
                     stop_at=self.stop_at,
                 )

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from random import Random
 
 import pytest
 
-from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, verify
-from poetc.solvers import Event, solve
+from poetc.devices import build_problem, load_profile
+from poetc.frontend import load
+from poetc.passes import run_standard
+from poetc.scheduling import (
+    Completer,
+    Problem,
+    Proof,
+    Schedule,
+    SolveOptions,
+    Status,
+    movable_state,
+    on_store,
+    verify,
+)
+from poetc.solvers import Event, min_budget, solve
 from poetc.solvers._flatten import flatten
 from poetc.solvers._lean import lean_order
 from poetc.solvers._liveness import improve
 from poetc.solvers._model import Model
 from poetc.solvers._orders import Dependences, reordered
 from poetc.solvers._search import Race
+from poetc.training import TrainingOptions, build
 from tests.solvers.test_orders import stacked
 from tests.support.oracle import optimum
 from tests.support.problems import training_problem, with_budget
+
+DIGITS = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
 
 
 def cost_of(problem: Problem, paging: bool, beta: float = 0.05) -> int | None:
@@ -96,3 +114,18 @@ def test_poetc_tries_it_where_more_than_one_cut_is_needed() -> None:
 
     with pytest.raises(Reached):
         solve(chain(16, 10), options=SolveOptions(time_limit_s=60, gap=0.01, fixed_order=True), progress=stop)
+
+
+def test_what_comes_back_for_one_operator_does_not_leave_again_and_again() -> None:
+    """Near the smallest budget, where all that an operator reads is read from the store right before it."""
+    step = run_standard(build(load(DIGITS, batch=16), TrainingOptions()))
+    problem = build_problem(step, load_profile("rpi4"), budget_bytes=0)
+    problem = on_store(problem, {chain[0] for chain in movable_state(problem)})
+    smallest = min_budget(problem).smallest_bytes
+    assert smallest is not None
+    problem = dataclasses.replace(problem, budget_bytes=int(1.05 * smallest))
+    race = Race(problem, 0, float("inf"))
+    race.run(20, 0.0)
+    assert race.incumbent is not None
+    cost = cost_of(problem, True)
+    assert cost is not None and cost < race.incumbent.cost
