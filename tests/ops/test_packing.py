@@ -64,6 +64,11 @@ LARGE = [
             ((1, 3, 7, 9), (96, 3, 3, 3), {"pads": (3, 0, 0, 2)}),
             ((1, 30, 3, 21), (20, 30, 3, 3), {"pads": (1, 1, 1, 1)}),
             ((1, 130, 6, 6), (14, 130, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
+            # pixels that lie apart: gathered over images, results put back every second, third or fourth column
+            ((3, 9, 13, 11), (17, 9, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
+            ((2, 6, 10, 71), (10, 3, 3, 4), {"group": 2, "strides": (3, 3), "dilations": (2, 1), "pads": (2, 1, 0, 3)}),
+            ((2, 5, 9, 70), (7, 5, 2, 3), {"strides": (1, 4), "pads": (1, 2, 0, 5)}),
+            ((5, 12, 7, 9), (11, 12, 3, 3), {}),
             # so few pixels that weights are read where they are: all channels at once, or some
             ((1, 64, 4, 4), (260, 64, 3, 3), {"pads": (1, 1, 1, 1)}),
             ((1, 128, 8, 8), (70, 64, 1, 1), {"group": 2, "strides": (2, 2)}),

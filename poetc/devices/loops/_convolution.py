@@ -15,7 +15,8 @@ from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.devices.loops._window import Window, output_range, window
 from poetc.ops import Kernel
 
-_MASKED_TAPS, _MASKED_MOST = 32, 64  # of a window, and masks of rows: poetc_convolution_packed.h
+_MASKED_TAPS, _MASKED_MOST = 64, 64  # of a window, and masks of rows: poetc_convolution_packed.h
+_MOST_APART = 4  # strides of results that are put back by masks: convolution_packed_grad_input.c
 _MANY_OUTPUTS = 96  # of convolution_packed.c
 _MOST_ROWS = 256  # pieces of output rows that are looked at one by one; more are taken from as many
 
@@ -46,7 +47,9 @@ def _pack_pixels(w: Window, m: Machine, inputs: int, k: int, depth: int, most: i
     """All calls of pack_pixels of one group of channels."""
     if m.columns == 4:
         return _pixels_by_four(w, inputs, k, depth)
-    return _pixels_masked(w, m, k, depth, most) if _is_masked(w, m) else _pixels_by_tap(w, m, inputs, k, depth, most)
+    if _is_masked(w, m) or _is_gathered(w, m):
+        return _pixels_by_sixteen(w, m, k, depth, most)
+    return _pixels_by_tap(w, m, inputs, k, depth, most)
 
 
 def _is_shifted(w: Window) -> bool:
@@ -58,13 +61,19 @@ def _is_masked(w: Window, m: Machine) -> bool:
     return m.lanes == 16 and _is_shifted(w) and w.taps <= _MASKED_TAPS and (w.batch == 1 or w.pixels % 16 == 0)
 
 
-def _pixels_masked(w: Window, m: Machine, k: int, depth: int, most: int) -> Loops:
+def _is_gathered(w: Window, m: Machine) -> bool:
+    """Whether they are gathered then."""
+    return m.lanes == 16 and (w.stride_w > 1 or w.output_width < 16) and w.taps <= _MASKED_TAPS
+
+
+def _pixels_by_sixteen(w: Window, m: Machine, k: int, depth: int, most: int) -> Loops:
+    kind = "masked" if _is_masked(w, m) else "gathered"
     loops: Loops = {}
     for columns, many in parts(w.batch * w.pixels, most):
         chunks = -(-columns // m.columns) * m.columns // 16
         calls = many * -(-k // depth)
         add(loops, {"pixels.masked_call": calls, "pixels.masked_tap": calls * chunks * w.taps})
-        add(loops, {"pixels.masked_chunk": calls * chunks, "pixels.masked": many * chunks * k})
+        add(loops, {"pixels.masked_chunk": calls * chunks, f"pixels.{kind}": many * chunks * k})
     return loops
 
 
@@ -468,6 +477,8 @@ def _spread(w: Window, m: Machine, block_rows: int) -> Loops:
         blocks = w.batch * max(1, -(-w.output_height // block_rows))
         vectors = blocks * -(-min(block_rows, w.output_height) * w.width // 16)
         return {"spread.masked_tap": blocks * w.taps, "spread.masked": vectors * w.taps}
+    if m.lanes == 16 and 1 < w.stride_w <= _MOST_APART:
+        return _spread_apart(w, block_rows)
     loops: Loops = {"spread.channel": 1}
     oh = np.arange(w.output_height)
     for kh in range(w.kernel_h):
@@ -482,6 +493,18 @@ def _spread(w: Window, m: Machine, block_rows: int) -> Loops:
             else:
                 add(loops, {"spread.strided": rows * count})
     return loops
+
+
+def _spread_apart(w: Window, block_rows: int) -> Loops:
+    blocks, most = -(-w.batch * w.output_height // block_rows), (15 + w.stride_w) // w.stride_w
+    rows = vectors = 0
+    for kh in range(w.kernel_h):
+        top, bottom = output_range(kh * w.dilation_h - w.pad_top, w.stride_h, w.height, w.output_height)
+        for kw in range(w.kernel_w):
+            left, right = output_range(kw * w.dilation_w - w.pad_left, w.stride_w, w.width, w.output_width)
+            rows += w.batch * max(0, int(bottom - top))
+            vectors += w.batch * max(0, int(bottom - top)) * max(0, -(-int(right - left) // most))
+    return {"spread.masked_tap": max(blocks, w.batch) * w.taps, "spread.apart_row": rows, "spread.apart": vectors}
 
 
 def _stream_weights(w: Window, m: Machine, size: int, depth: int) -> Loops:

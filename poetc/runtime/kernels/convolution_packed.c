@@ -7,12 +7,13 @@
 
 #if defined(POETC_MASKED)
 
-/* Sixteen pixels at a time of images whose rows the output shares. */
-POETC_APART void pack_masked(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
-                             int32_t depth, int32_t column, int32_t columns)
+/* Sixteen pixels at a time: which taps lie on the image is found out once for all channels. If the output shares the image's rows
+ * they are one load, else they are gathered. */
+POETC_INLINE void pack_sixteen(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first, int32_t depth,
+                               int32_t column, int32_t columns, const int gathers)
 {
     const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
-    const ptrdiff_t plane = (ptrdiff_t)c->height * c->width;
+    const ptrdiff_t plane = (ptrdiff_t)c->height * c->width, image_floats = c->channels * plane;
     int32_t at, lane, kh, kw, tap, k;
     int32_t offset[MASKED_TAPS];
     __mmask16 mask[MASKED_TAPS];
@@ -20,14 +21,23 @@ POETC_APART void pack_masked(const poetc_gemm_space *space, const convolution *c
         for (kw = 0; kw < c->kernel_w; kw++, tap++)
             offset[tap] = (kh * c->dilation_h - c->pad_top) * c->width + kw * c->dilation_w - c->pad_left;
     for (at = 0; at < columns || at % COLUMNS; at += 16) {
-        const int32_t image = at < columns ? (column + at) / pixels : 0, pixel = column + at - image * pixels;
-        const float *source = x + (image * (ptrdiff_t)c->channels + first / taps) * plane + pixel;
+        const int32_t begin = at < columns ? column + at : 0;
+        const float *source = x + first / taps * plane;
         float *to = poetc_gemm_panel(space, at, depth) + at % COLUMNS;
-        int32_t row[16], across[16], oh = pixel / c->output_width, ow = pixel - oh * c->output_width;
+        int32_t row[16], across[16], window[16]; /* window: where it lies, of the images, without its padding */
+        int32_t image = begin / pixels, oh = (begin - image * pixels) / c->output_width;
+        int32_t ow = begin - image * pixels - oh * c->output_width;
+        if (!gathers)
+            source += image * image_floats + begin - image * pixels;
         for (lane = 0; lane < 16; lane++) {
-            row[lane] = at + lane < columns ? oh - c->pad_top : INT32_MIN / 2, across[lane] = ow - c->pad_left;
-            if (++ow == c->output_width)
-                ow = 0, oh++;
+            row[lane] = at + lane < columns ? oh * c->stride_h - c->pad_top : INT32_MIN / 2;
+            across[lane] = ow * c->stride_w - c->pad_left;
+            window[lane] = (int32_t)(image * image_floats) + oh * c->stride_h * c->width + ow * c->stride_w;
+            if (++ow == c->output_width) {
+                ow = 0;
+                if (++oh == c->output_height)
+                    oh = 0, image++;
+            }
         }
         for (kh = 0, tap = 0; kh < c->kernel_h; kh++) {
             const __m512i down = _mm512_add_epi32(_mm512_loadu_si512(row), _mm512_set1_epi32(kh * c->dilation_h));
@@ -37,10 +47,27 @@ POETC_APART void pack_masked(const poetc_gemm_space *space, const convolution *c
                 mask[tap] = _mm512_mask_cmplt_epu32_mask(inside, right, _mm512_set1_epi32(c->width));
             }
         }
-        for (k = depth, tap = first % taps; k > 0; tap = 0, source += plane)
-            for (; tap < taps && k > 0; tap++, k--, to += COLUMNS)
-                _mm512_storeu_ps(to, _mm512_maskz_loadu_ps(mask[tap], source + offset[tap]));
+        for (k = depth, tap = first % taps; k > 0; tap = 0, source += plane) {
+            for (; tap < taps && k > 0; tap++, k--, to += COLUMNS) {
+                const float *from = source + offset[tap];
+                _mm512_storeu_ps(to, gathers ? _mm512_mask_i32gather_ps(_mm512_setzero_ps(), mask[tap],
+                                                                        _mm512_loadu_si512(window), from, 4)
+                                             : _mm512_maskz_loadu_ps(mask[tap], from));
+            }
+        }
     }
+}
+
+POETC_APART void pack_masked(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
+                             int32_t depth, int32_t column, int32_t columns)
+{
+    pack_sixteen(space, c, x, first, depth, column, columns, 0);
+}
+
+POETC_APART void pack_gathered(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
+                               int32_t depth, int32_t column, int32_t columns)
+{
+    pack_sixteen(space, c, x, first, depth, column, columns, 1);
 }
 
 #define MANY_OUTPUTS 96 /* share what is packed with masks: that costs less than unaligned loads */
@@ -52,10 +79,19 @@ static inline int packs_masked(const convolution *c)
            (c->batch == 1 || c->output_height * c->output_width % 16 == 0);
 }
 
+/* Rows of the output are no runs of the image, or short ones. */
+static inline int packs_gathered(const convolution *c)
+{
+    const int64_t floats = (int64_t)c->batch * c->channels * c->height * c->width;
+    return (c->stride_w > 1 || c->output_width < 16) && c->kernel_h * c->kernel_w <= MASKED_TAPS && floats < INT32_MAX;
+}
+
 #else
 #define MANY_OUTPUTS 0
 #define packs_masked(c) 0
 #define pack_masked(space, c, x, first, depth, column, columns) ((void)0)
+#define packs_gathered(c) 0
+#define pack_gathered(space, c, x, first, depth, column, columns) ((void)0)
 #endif
 
 /* Conv's b: rows (c, kh, kw) [first, first + depth), columns (n, oh, ow) [column, column + columns). `x` is the image of the
@@ -395,6 +431,8 @@ int poetc_op_conv_packed(const poetc_call *call)
                     poetc_pack_planes(&space, image, c.channels, pixels, first, g.depth, column, g.columns);
                 else if (packs_masked(&c))
                     pack_masked(&space, &c, image, first, g.depth, column, g.columns);
+                else if (packs_gathered(&c))
+                    pack_gathered(&space, &c, image, first, g.depth, column, g.columns);
                 else
                     pack_pixels(&space, &c, image, first, g.depth, column, g.columns);
                 g.a = w + (ptrdiff_t)group * outputs * k + first, g.accumulate = first > 0;

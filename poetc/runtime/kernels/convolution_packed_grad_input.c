@@ -88,9 +88,56 @@ static inline int spreads_masked(const convolution *c)
     return is_shifted(c) && c->kernel_w * c->width <= MASKED_MOST;
 }
 
+/* The same where columns are a stride apart: every so many lanes. */
+POETC_APART void spread_apart(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows, float *gx)
+{
+    const int32_t taps = c->kernel_h * c->kernel_w, step = c->stride_w, most = (15 + step) / step;
+    const ptrdiff_t plane = (ptrdiff_t)c->height * c->width, width = (ptrdiff_t)rows * c->output_width;
+    const int32_t first_image = row / c->output_height, first_row = row - first_image * c->output_height;
+    int32_t channel, kh, kw, oh, ow, i;
+    __mmask16 all = 0;
+    for (i = 0; i < 16; i += step)
+        all = (__mmask16)(all | 1u << i);
+    for (channel = 0; channel < channels; channel++, products += taps * width) {
+        for (kh = c->kernel_h - 1; kh >= 0; kh--) {
+            const int32_t down = kh * c->dilation_h - c->pad_top;
+            int32_t top, bottom;
+            output_range(down, c->stride_h, c->height, c->output_height, &top, &bottom);
+            for (kw = 0; kw < c->kernel_w; kw++) {
+                const int32_t across = kw * c->dilation_w - c->pad_left;
+                const float *from = products + (kh * c->kernel_w + kw) * width;
+                float *to = gx + ((ptrdiff_t)first_image * c->channels + channel) * plane;
+                int32_t begin = first_row, rest = rows, left, right;
+                output_range(across, step, c->width, c->output_width, &left, &right);
+                for (; rest > 0; begin = 0, to += c->channels * plane) { /* an image after the other: what was stored last is not read next */
+                    const int32_t here = poetc_min(rest, c->output_height - begin), high = poetc_min(bottom, begin + here);
+                    for (oh = top > begin ? top : begin; oh < high; oh++) {
+                        const float *products_here = from + (ptrdiff_t)(oh - begin) * c->output_width;
+                        float *at = to + (ptrdiff_t)(oh * c->stride_h + down) * c->width + across + left * step;
+                        for (ow = left; ow < right; ow += most, at += most * step) {
+                            const int32_t beyond = right - ow < most ? 16 - (right - ow) * step : 0;
+                            const __mmask16 m = (__mmask16)(all & 0xffffu >> (beyond > 0 ? beyond : 0));
+                            const __m512 product = _mm512_maskz_expandloadu_ps(m, products_here + ow);
+                            _mm512_mask_storeu_ps(at, m, _mm512_add_ps(_mm512_maskz_loadu_ps(m, at), product));
+                        }
+                    }
+                    rest -= here, from += (ptrdiff_t)here * c->output_width;
+                }
+            }
+        }
+    }
+}
+
+static inline int spreads_apart(const convolution *c)
+{
+    return c->stride_w > 1 && c->stride_w <= 4;
+}
+
 #else
 #define spreads_masked(c) 0
 #define spread_masked(c, products, channels, row, rows, gx) ((void)0)
+#define spreads_apart(c) 0
+#define spread_apart(c, products, channels, row, rows, gx) ((void)0)
 #endif
 
 /* Add rows (c, kh, kw) of products, columns (n, oh, ow), to the pixels that they belong to: rows of the output in ascending
@@ -126,6 +173,16 @@ POETC_APART void spread(const convolution *c, const float *products, int32_t cha
             }
         }
     }
+}
+
+static void spread_somehow(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows, float *gx)
+{
+    if (spreads_masked(c))
+        spread_masked(c, products, channels, row, rows, gx);
+    else if (spreads_apart(c))
+        spread_apart(c, products, channels, row, rows, gx);
+    else
+        spread(c, products, channels, row, rows, gx);
 }
 
 #if defined(POETC_DIRECT)
@@ -260,10 +317,7 @@ POETC_APART int stream_weights(const convolution *c, const float *gy, const floa
             }
             for (i = 0; i < pixels; i += POETC_LANES)
                 poetc_transpose_lanes(turned + i, pixels, g.y + (ptrdiff_t)i * g.columns, g.columns, g.columns / POETC_LANES);
-            if (spreads_masked(c))
-                spread_masked(c, turned, count, 0, c->output_height, to);
-            else
-                spread(c, turned, count, 0, c->output_height, to);
+            spread_somehow(c, turned, count, 0, c->output_height, to);
         }
     }
     workspace[size - 1] = 0.0f; /* so that the memory that is touched is that of the packing kernel */
@@ -341,10 +395,8 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
                         poetc_gemm_run(&g, &space);
                     }
                 }
-                if (!pointwise && spreads_masked(&c))
-                    spread_masked(&c, workspace, count, row, rows, g_gx + (ptrdiff_t)channel * plane);
-                else if (!pointwise)
-                    spread(&c, workspace, count, row, rows, g_gx + (ptrdiff_t)channel * plane);
+                if (!pointwise)
+                    spread_somehow(&c, workspace, count, row, rows, g_gx + (ptrdiff_t)channel * plane);
             }
         }
     }

@@ -11,7 +11,7 @@
 #if POETC_LANES == 16
 #include <immintrin.h>
 #define POETC_MASKED 1
-#define MASKED_TAPS 32 /* of a window */
+#define MASKED_TAPS 64 /* of a window */
 #define MASKED_MOST 64 /* masks of rows */
 #endif
 
