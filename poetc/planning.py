@@ -148,7 +148,9 @@ def solve_and_pack(
         budget -= excess * (2 + attempt) // 2  # other schedules pack otherwise: more and more is put aside
         progress(f"packing needs {excess} bytes too much: solving for {budget}")
         tighter = solvers.reordered(replace(problem, budget_bytes=budget), order)
-        again = replace(options, time_limit_s=max(remaining, 0.0), fixed_order=True, start=None)
+        again = replace(
+            options, time_limit_s=max(remaining, 0.0), fixed_order=True, start=None, bound=first.proof.bound
+        )
         try:
             found = solvers.at_once(tighter, again) if in_haste else solvers.solve(tighter, solver, again, report)
         except (InfeasibleError, LimitError):

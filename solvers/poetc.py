@@ -117,8 +117,14 @@ class _Solve:
     @property
     def target(self) -> float:
         """An incumbent this cheap ends the search."""
-        gap = max(self.gap, ROUNDING)
-        return self.bound / (1 - gap) if gap < 1 else math.inf
+        if self.gap >= 1:
+            return math.inf
+        optimal = self.bound / (1 - ROUNDING)
+        return max(optimal, self.asked_from(self.bound) / (1 - self.gap))
+
+    def asked_from(self, bound: float) -> float:
+        """What a gap is from that was asked for, where so much is proven for this budget."""
+        return bound if self.options.bound is None else min(bound, self.options.bound)
 
     @property
     def done(self) -> bool:
@@ -131,7 +137,7 @@ class _Solve:
             return True
         # A gap that was asked for may be proven for a smaller class, which the answer then names.
         gap = self.gap
-        return gap > 0 and self.staged_bound > 0 and incumbent.cost * (1 - gap) <= self.staged_bound
+        return gap > 0 and self.staged_bound > 0 and incumbent.cost * (1 - gap) <= self.asked_from(self.staged_bound)
 
     def say(self, stage: str) -> None:
         incumbent = self.race.incumbent

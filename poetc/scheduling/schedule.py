@@ -101,6 +101,7 @@ class SolveOptions:
     to_beat: int | None = None  # a cost: dearer schedules are of no use, nor is one found where there is none cheaper
     start: Schedule | None = None  # one that fits and is in the problem's order: to begin with
     work_limit_s: float = -1.0  # below 0: not given
+    bound: int | None = None  # of a larger budget, under the same order: `gap` is from it where it is the lower
 
     def __post_init__(self) -> None:
         if self.work_limit_s < 0:

@@ -287,6 +287,17 @@ def test_larger_gap_is_honest() -> None:
     assert "first executions in the problem's order" in schedule.proof.schedule_class
 
 
+def test_a_gap_from_a_lower_bound_that_is_known_takes_more() -> None:
+    """That of a larger budget, say: here it cannot be reached, and the search goes on to the optimum."""
+    problem = with_budget(training_problem(Random(9), 6), 0.6)
+    options = SolveOptions(time_limit_s=60, gap=0.05, fixed_order=True)
+    near = solve(problem, options=options).proof
+    assert near.bound < near.objective
+    best = solve(problem, options=dataclasses.replace(options, bound=int(0.93 * near.objective))).proof
+    assert best.status is Status.OPTIMAL and best.bound == best.objective
+    assert solve(problem, options=dataclasses.replace(options, bound=near.objective)).proof == near
+
+
 def test_a_bound_for_stages_alone_is_labelled() -> None:
     """Where the staged MILP bounds better than what holds for every schedule, the class says what it leaves out."""
     labelled = 0

@@ -44,9 +44,11 @@ def test_the_arena_that_fits_is_enough(problem: Problem) -> None:
 
 def test_more_is_put_aside_with_each_attempt(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     solved: list[tuple[int, float, bool]] = []
+    bounds: list[int | None] = []
 
     def solve(asked: Problem, solver: str, options: SolveOptions, progress: object = None) -> Schedule:
         del solver, progress
+        bounds.append(options.bound)
         solved.append((problem.budget_bytes - asked.budget_bytes, options.time_limit_s, options.fixed_order))
         return keep_all(problem)
 
@@ -68,6 +70,7 @@ def test_more_is_put_aside_with_each_attempt(problem: Problem, monkeypatch: pyte
     assert limits[0] == planning.SOLVE_SHARE * 300
     assert all(0 < limit <= 0.5 * 300 for limit in limits[1:])
     assert [fixed for _, _, fixed in solved] == [False, *[True] * 6], "what was proven is about one order"
+    assert bounds == [None, *[keep_all(problem).proof.bound] * 6], "a gap is from what is proven for the whole budget"
 
 
 class Clock:
