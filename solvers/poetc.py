@@ -187,8 +187,8 @@ class _Solve:
         cuts: set[int] = set()
         single: Beside[list[_Solved]] | None = None
         if self.small:
-            cuts = self.single_cuts(self.single_cutting()())
-        else:
+            cuts = self.single_cuts([] if self.done else self.single_cutting()())
+        elif not self.done:
             single = self.beside = Beside(self.single_cutting())
         self.race.run(QUICK_RUNS // 4 if self.small else runs // 4, self.target)
         self.say("race")

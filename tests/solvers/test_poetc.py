@@ -343,3 +343,16 @@ def test_a_start_is_kept_until_something_cheaper_is_found() -> None:
     hasty = dataclasses.replace(OPTIONS, time_limit_s=0.0)
     started = solve(problem, options=dataclasses.replace(hasty, start=good))
     assert started.proof.objective == good.proof.objective < solve(problem, options=hasty).proof.objective
+
+
+def test_no_further_cut_is_tried_once_the_optimum_is_proven() -> None:
+    proven = 0
+    for seed in range(10):
+        problem = with_budget(training_problem(Random(seed), 12), 0.9)
+        events: list[Event] = []
+        solve(problem, options=dataclasses.replace(OPTIONS, fixed_order=True), progress=events.append)
+        at_the_loss = next((e for e in events if e.stage == "cut at the loss"), None)
+        if at_the_loss is not None and at_the_loss.objective == at_the_loss.bound:
+            proven += 1
+            assert "single cuts" not in [e.stage for e in events]
+    assert proven >= 2
