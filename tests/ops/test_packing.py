@@ -69,13 +69,15 @@ LARGE = [
             ((2, 6, 10, 71), (10, 3, 3, 4), {"group": 2, "strides": (3, 3), "dilations": (2, 1), "pads": (2, 1, 0, 3)}),
             ((2, 5, 9, 70), (7, 5, 2, 3), {"strides": (1, 4), "pads": (1, 2, 0, 5)}),
             ((5, 12, 7, 9), (11, 12, 3, 3), {}),
-            # so few pixels that weights are read where they are: all channels at once, or some
             ((1, 64, 4, 4), (260, 64, 3, 3), {"pads": (1, 1, 1, 1)}),
             ((1, 128, 8, 8), (70, 64, 1, 1), {"group": 2, "strides": (2, 2)}),
         )
         for case in convolution.three(image, weight, attributes, bias=True, gradient=False)
     ),
 ]
+
+# So few pixels that weights are read once, in pieces of rows; sums so long that only their bits are compared.
+LONG = convolution.three((1, 64, 4, 4), (770, 64, 3, 3), {"pads": (1, 1, 1, 1)}, bias=True, gradient=False)
 
 # Few rows, or few terms: products without workspace.
 LEAN = [
@@ -112,7 +114,7 @@ def test_packed(case: Case) -> None:
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("case", [*LARGE, *LEAN], ids=str)
+@pytest.mark.parametrize("case", [*LARGE, *LONG, *LEAN], ids=str)
 def test_bits_do_not_depend_on_vectors_or_workspace(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = case.arrays()
     (first,) = run_kernel(case.kind, case.attributes, arrays)

@@ -17,6 +17,7 @@ from poetc.ops import Kernel
 
 _MASKED_TAPS, _MASKED_MOST = 64, 64  # of a window, and masks of rows: poetc_convolution_packed.h
 _MOST_APART = 4  # strides of results that are put back by masks: convolution_packed_grad_input.c
+_MOST_PIECE = 256  # columns of weights that are read where they are: convolution_packed_grad_input.c
 _MANY_OUTPUTS = 96  # of convolution_packed.c
 _MOST_ROWS = 256  # pieces of output rows that are looked at one by one; more are taken from as many
 
@@ -510,17 +511,22 @@ def _spread_apart(w: Window, block_rows: int) -> Loops:
 def _stream_weights(w: Window, m: Machine, size: int, depth: int) -> Loops:
     """stream_weights of convolution_packed_grad_input.c; nothing where it does not apply."""
     channels, outputs = w.channels // w.group, w.outputs // w.group
-    unit = m.columns // gcd(w.taps, m.columns)
-    most = (size - 1) // (2 * w.pixels * w.taps) // unit * unit
-    if w.batch != 1 or w.pixels > 2 * m.rows or w.pixels % m.lanes or channels % unit or most == 0:
+    unit, at_once = m.columns // gcd(w.taps, m.columns), _MOST_PIECE
+    while at_once > m.columns and 2 * (16 + depth * (at_once + m.rows)) > size:
+        at_once //= 2
+    most = (size - 1 - 16 - depth * (at_once + m.rows)) // (2 * w.pixels * w.taps) // unit * unit
+    if w.batch != 1 or w.pixels > 2 * m.rows or w.pixels % m.lanes or channels % unit or most <= 0:
         return {}
     one: Loops = {}
     for count, many in parts(channels, most):
         columns = count * w.taps
-        for number, (terms, times) in enumerate(parts(outputs, depth)):
-            first = 1 if number == 0 else 0
-            add(one, dict(run(m, w.pixels, terms, 0, columns, columns, "", False)), first * many)
-            add(one, dict(run(m, w.pixels, terms, 0, columns, columns, "", True)), (times - first) * many)
+        for piece, pieces in parts(columns, at_once):
+            for number, (terms, times) in enumerate(parts(outputs, depth)):
+                first = many * pieces if number == 0 else 0
+                again = many * pieces * times - first
+                add(one, dict(run(m, w.pixels, terms, 0, piece, columns, "contiguous", False)), first)
+                add(one, dict(run(m, w.pixels, terms, 0, piece, columns, "contiguous", True)), again)
+                add(one, put(m, 0, piece, 1), terms * (first + again))
         add(one, {"transpose.block": columns // m.lanes * (w.pixels // m.lanes), "spread.call": 1}, many)
     add(one, _spread(w, m, w.output_height), channels)
     add(one, {"fill.plane": channels, "fill.float": channels * w.height * w.width})

@@ -278,49 +278,66 @@ POETC_APART int direct_grad_input(const convolution *c, const float *gy, const f
 
 #if defined(POETC_AHEAD)
 
-/* ConvGradInput for few pixels, where weights are what there is to read: once, where they are. Lanes lie along the channels'
+#define MOST_PIECE 256 /* columns of a row of weights, at once: a kilobyte, so that the processor sees it coming */
+
+/* ConvGradInput for few pixels, where weights are what there is to read: once, in pieces of rows. Lanes lie along the channels'
  * taps, pixels are rows of the register block; sums have the same terms in the same order. Whether it was done. */
 POETC_APART int stream_weights(const convolution *c, const float *gy, const float *w, const float *bias, float *gx,
                                float *workspace, int32_t size, int32_t terms)
 {
     const int32_t channels = c->channels / c->group, outputs = c->outputs / c->group, taps = c->kernel_h * c->kernel_w;
     const int32_t pixels = c->output_height * c->output_width, plane = c->height * c->width;
-    int32_t unit = 1, most, channel, count, group, first, i;
-    poetc_gemm_space none = {NULL, NULL, 0, 0};
+    const ptrdiff_t row = (ptrdiff_t)channels * taps;
+    int32_t unit = 1, at_once = MOST_PIECE, packed, most, channel, count, group, first, column, i;
+    poetc_gemm_space space;
     poetc_gemm g;
     while (unit * taps % COLUMNS)
         unit *= 2;
-    most = (size - 1) / (2 * pixels * taps) / unit * unit; /* channels at once: their products, and again turned */
-    if (c->batch != 1 || pixels > 2 * POETC_GEMM_ROWS || pixels % POETC_LANES || channels % unit || most == 0)
+    while (at_once > COLUMNS && 2 * (16 + terms * (at_once + POETC_GEMM_ROWS)) > size)
+        at_once /= 2;
+    packed = 16 + terms * (at_once + POETC_GEMM_ROWS);
+    most = (size - 1 - packed) / (2 * pixels * taps) / unit * unit; /* channels at once: their products, and again turned */
+    if (c->batch != 1 || pixels > 2 * POETC_GEMM_ROWS || pixels % POETC_LANES || channels % unit || most <= 0)
         return 0;
+    space = poetc_gemm_carve(workspace, packed, terms, 1, at_once, 1);
+    workspace += packed;
     POETC_NOTHING_AHEAD(g);
     POETC_ALL_ROWS(g);
     g.rows = pixels, g.terms = terms, g.a_row = 1, g.a_k = pixels, g.a_block = (ptrdiff_t)terms * pixels;
     g.row_bias = g.column_bias = NULL, g.column = 0, g.segment_step = 0;
-    g.b_k = (ptrdiff_t)channels * taps;
     for (group = 0; group < c->group; group++) {
-        const float *from = gy + (ptrdiff_t)group * outputs * pixels, *filters = w + group * outputs * g.b_k;
+        const float *from = gy + (ptrdiff_t)group * outputs * pixels, *filters = w + group * outputs * row;
         const int32_t end = POETC_END(c->share, channels, unit);
         for (channel = POETC_BEGIN(c->share, channels, unit); channel < end; channel += count) {
             float *to = gx + ((ptrdiff_t)group * channels + channel) * plane, *turned = workspace;
-            count = poetc_min(most, end - channel);
+            int32_t columns;
+            count = poetc_min(most, end - channel), columns = count * taps;
             for (i = 0; i < count; i++)
                 fill(to + (ptrdiff_t)i * plane, plane, bias ? bias[group * channels + channel + i] : 0.0f);
-            g.columns = g.y_row = g.segment = count * taps;
-            g.y = workspace + pixels * g.columns;
+            g.y_row = g.segment = columns;
             for (first = 0; first < outputs; first += terms) {
-                const int more = first + terms < outputs;
                 g.depth = poetc_min(terms, outputs - first), g.accumulate = first > 0;
-                g.a = from + (ptrdiff_t)first * pixels, g.b = filters + first * g.b_k + (ptrdiff_t)channel * taps;
-                g.b_ahead = more ? terms * g.b_k : g.columns - first * g.b_k;
-                poetc_gemm_run(&g, &none);
+                g.a = from + (ptrdiff_t)first * pixels;
+                for (column = 0; column < columns; column += at_once) {
+                    const float *piece = filters + first * row + (ptrdiff_t)channel * taps + column;
+                    const int more = column + at_once < columns;
+                    g.columns = poetc_min(at_once, columns - column);
+                    poetc_gemm_pack(&space, piece, row, g.depth, g.columns);
+                    if (more)
+                        POETC_SET_AHEAD(g, piece + at_once, row, g.depth, poetc_min(at_once, columns - column - at_once));
+                    else
+                        POETC_SET_AHEAD(g, piece - column + g.depth * row, row, poetc_min(terms, outputs - first - g.depth),
+                                        poetc_min(at_once, columns));
+                    g.y = workspace + pixels * columns + column;
+                    poetc_gemm_run(&g, &space);
+                }
             }
             for (i = 0; i < pixels; i += POETC_LANES)
-                poetc_transpose_lanes(turned + i, pixels, g.y + (ptrdiff_t)i * g.columns, g.columns, g.columns / POETC_LANES);
+                poetc_transpose_lanes(turned + i, pixels, workspace + (pixels + i) * columns, columns, columns / POETC_LANES);
             spread_somehow(c, turned, count, 0, c->output_height, to);
         }
     }
-    workspace[size - 1] = 0.0f; /* so that the memory that is touched is that of the packing kernel */
+    workspace[size - packed - 1] = 0.0f; /* so that the memory that is touched is that of the packing kernel */
     return 1;
 }
 

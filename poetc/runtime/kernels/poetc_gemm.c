@@ -85,8 +85,6 @@ typedef struct {
 #ifdef POETC_AHEAD
     lines_ahead *ahead;
     const float *rate; /* or NULL */
-    int in_place; /* b is no panels but where it was, and so is a, its rows side by side */
-    ptrdiff_t a_k, b_k, b_ahead;
 #endif
     int narrow;            /* half of the columns are enough */
     int accumulate;
@@ -190,8 +188,8 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
 #elif LANES > 1
 
 /* `rows` x `vectors` results in registers: both are constants wherever this is inlined. */
-POETC_INLINE void block_of(const int rows, const int vectors, const block_task *t, const ptrdiff_t a_row,
-                           const ptrdiff_t a_k, const int in_place)
+POETC_INLINE void block(const int rows, const int vectors, const block_task *t, const ptrdiff_t a_row,
+                           const ptrdiff_t a_k)
 {
     poetc_vector sum[POETC_GEMM_ROWS][POETC_GEMM_VECTORS];
     const float *const first = t->a, *column_bias = t->column_bias, *b = t->b;
@@ -199,10 +197,8 @@ POETC_INLINE void block_of(const int rows, const int vectors, const block_task *
     const ptrdiff_t y_row = t->y_row, jump = t->a_block - terms * a_k;
 #ifdef POETC_AHEAD
     const float *const rate = t->rate;
-    const ptrdiff_t b_k = in_place ? t->b_k : COLUMNS, b_ahead = t->b_ahead;
 #else
     const float *const rate = NULL;
-    const ptrdiff_t b_k = COLUMNS, b_ahead = 0;
 #endif
     float *y = t->y;
     int32_t k, column, left;
@@ -211,15 +207,12 @@ POETC_INLINE void block_of(const int rows, const int vectors, const block_task *
         const float *a = first, *row_bias = t->row_bias, *column_bias_here = column_bias;
         int accumulate = t->accumulate;
         for (left = depth; left > 0; left -= terms, a += jump) {
-            if (!in_place)
-                bring(t->ahead);
+            bring(t->ahead);
             POETC_UNROLL
             for (i = 0; i < rows; i++)
                 start(sum[i], vectors, row_bias ? row_bias + i : NULL, column_bias_here);
             UNROLL_TERMS
-            for (k = left < terms ? left : terms; k > 0; k--, a += a_k, b += b_k) {
-                if (in_place)
-                    PREFETCH_OUTER(b + b_ahead);
+            for (k = left < terms ? left : terms; k > 0; k--, a += a_k, b += COLUMNS) {
                 POETC_UNROLL
                 for (i = 0; i < rows; i++) {
                     POETC_UNROLL
@@ -234,8 +227,6 @@ POETC_INLINE void block_of(const int rows, const int vectors, const block_task *
         }
         if (column_bias)
             column_bias += COLUMNS;
-        if (in_place)
-            b += COLUMNS - depth * b_k;
     }
 }
 
@@ -301,23 +292,9 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
 
 #endif
 
-#if LANES > 1 && !defined(POETC_HELIUM)
-#define block(ROWS, VECTORS, t, a_row, a_k) block_of(ROWS, VECTORS, t, a_row, a_k, 0)
-#endif
-
-#ifdef POETC_AHEAD
-#define IN_PLACE(ROWS)                                                                                                 \
-    if (t->in_place)                                                                                                   \
-        block_of(ROWS, POETC_GEMM_VECTORS, t, 1, t->a_k, 1);                                                           \
-    else
-#else
-#define IN_PLACE(ROWS)
-#endif
-
 #define DEFINE_BLOCK(ROWS)                                                                                             \
     static void block_##ROWS(const block_task *t)                                                                      \
     {                                                                                                                  \
-        IN_PLACE(ROWS)                                                                                                 \
         if (ALWAYS_PACKED)                                                                                             \
             block(ROWS, POETC_GEMM_VECTORS, t, 1, ROWS);                                                               \
         else if (HALF && t->narrow && t->packed)                                                                            \
@@ -615,10 +592,7 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
     int32_t row, column, rows, i;
 #ifdef POETC_AHEAD
     const int32_t times = (g->columns + COLUMNS - 1) / COLUMNS * ((g->depth + g->terms - 1) / g->terms);
-    const int in_place = g->b != NULL;
     lines_ahead lines = look_ahead(&g->ahead, times * ((g->rows + POETC_GEMM_ROWS - 1) / POETC_GEMM_ROWS));
-#else
-    const int in_place = 0;
 #endif
     for (row = POETC_BEGIN(g->share, g->rows, POETC_GEMM_ROWS); row < POETC_END(g->share, g->rows, POETC_GEMM_ROWS);
          row += rows) {
@@ -626,14 +600,12 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
         block_task t;
         rows = block_rows(POETC_END(g->share, g->rows, POETC_GEMM_ROWS) - row, ALWAYS_PACKED || g->a_k != 1);
         t.a = g->a + row * g->a_row, t.a_row = g->a_row;
-        t.packed = !in_place && (ALWAYS_PACKED || g->a_k != 1);
+        t.packed = ALWAYS_PACKED || g->a_k != 1;
         t.depth = g->depth, t.accumulate = g->accumulate;
 #ifdef POETC_AHEAD
-        if (g->ahead.rows == 0 && !in_place)
+        if (g->ahead.rows == 0)
             lines = look_ahead_of_rows(g, row + rows, times);
         t.ahead = &lines, t.rate = g->rate;
-        t.in_place = in_place, t.a_k = g->a_k, t.b_k = g->b_k;
-        t.b_ahead = g->b_ahead + row / POETC_GEMM_ROWS % 2 * LINE; /* each block of rows one of the lines */
 #endif
 #if MANY_BLOCKS
         t.terms = g->terms, t.a_block = t.packed ? g->terms * rows : g->a_block;
@@ -648,7 +620,7 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
             const int32_t left = g->columns - column, width = poetc_min(COLUMNS, left), at = g->column + column;
             const int32_t image = at < g->segment ? 0 : at / g->segment, within = at - image * g->segment;
             const int32_t room = poetc_min(left, g->segment - within);
-            t.b = POETC_IN_PLACE(*g) ? POETC_IN_PLACE(*g) + column : poetc_gemm_panel(space, column, g->depth);
+            t.b = poetc_gemm_panel(space, column, g->depth);
             t.narrow = HALF && width <= HALF;
             t.panels = 1;
             if (g->column_bias && !g->accumulate)

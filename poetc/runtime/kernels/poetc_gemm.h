@@ -58,15 +58,13 @@ typedef struct {
 #define POETC_SET_AHEAD(g, address, distance, count, length) ((void)0)
 #endif
 #ifdef POETC_AHEAD
-#define POETC_NOTHING_AHEAD(g) (POETC_SET_AHEAD(g, NULL, 0, 0, 0), (g).rate = (g).b = NULL, (g).b_k = (g).b_ahead = 0)
+#define POETC_NOTHING_AHEAD(g) (POETC_SET_AHEAD(g, NULL, 0, 0, 0), (g).rate = NULL)
 #define POETC_SET_RATE(g, address) ((g).rate = (address))
 #define POETC_RATE(g) ((g).rate)
-#define POETC_IN_PLACE(g) ((g).b)
 #else
 #define POETC_NOTHING_AHEAD(g) ((void)0)
 #define POETC_SET_RATE(g, address) ((void)0)
 #define POETC_RATE(g) NULL
-#define POETC_IN_PLACE(g) ((const float *)NULL)
 #endif
 
 /* Blocks of terms, where there are caches, else one (depth <= terms). A sum begins with its bias, if there is one and nothing is accumulated: added last it would meet a sum
@@ -87,8 +85,6 @@ typedef struct {
 #ifdef POETC_AHEAD
     poetc_ahead ahead;
     const float *rate; /* y -= rate * sum, of one block of terms; or NULL */
-    const float *b;    /* whole register blocks of columns that are not packed: b[k * b_k + column], and a[row + k * a_k]; or NULL */
-    ptrdiff_t b_k, b_ahead; /* b_ahead: where b is read next */
 #endif
 #ifdef POETC_THREADS
     poetc_share share; /* of the rows */
