@@ -20,6 +20,7 @@ from poetc.solvers._highs import Answer
 from poetc.solvers._ladder import new_cuts, single_cut_positions
 from poetc.solvers._minimum import lower_bound_bytes
 from poetc.solvers._model import NEVER, Model
+from poetc.solvers._nested import nest
 from poetc.solvers._plans import lazy_codes, overfull
 from poetc.solvers._search import Race
 from poetc.solvers._types import ITERATION_S, ROUNDING, RUN_S, Event, Progress
@@ -30,6 +31,7 @@ ROUNDS, NODES, GAP, CUT_ENTRIES, MOST_EFFORT = 100, 200, 1e-4, 1_500_000, 64
 COARSE_CUTS, SMALL_OPERATORS = 4, 200
 RUNS, RUNS_X_OPERATORS = 12, 12_000
 LARGEST, NEAR = 16, 1.01  # state that changes places; what races may find beyond the best, of homes worth a solve
+NESTED_FROM = 0.9  # of the cheapest schedule known: what every operator once costs where nested checkpoints are tried
 COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems do without their smallest tensors, so much of the RAM
 
 
@@ -253,8 +255,8 @@ class HomeSearch:
         return time.monotonic() >= self.stop_at or self.bound >= self.least * (1 - max(self.options.gap, ROUNDING))
 
     def _all_stages(self) -> Iterator[bool]:
-        self._race(self.everything, None)
         self._race(frozenset(), None)
+        self._race(self.everything, None)
         positions, found = single_cut_positions(self.model), dict[int, float]()
 
         def best() -> int:
@@ -345,6 +347,8 @@ class HomeSearch:
             race.add_arms(relaxation, "homes")
         least = len(race.arms)
         race.run(max(least, min(RUNS, RUNS_X_OPERATORS // self.model.n_ops)), 0.0)
+        if stored in (frozenset(), self.everything) and race.model.base_cost < NESTED_FROM * self.least:
+            self.spent += nest(race, 0.0, quick=True)
         cost = math.inf
         if race.incumbent is not None:
             cost = float(race.incumbent.cost)

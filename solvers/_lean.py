@@ -59,7 +59,30 @@ class _Order:
             ends = [v for v in operators if not (self.after[v] & inside)]
             for v in sorted(ends, key=lambda v: (-self.depth[v], v)):
                 self._pull(v)
-        return tuple(self.order)
+        return tuple(self._sunk())
+
+    def _sunk(self) -> list[int]:
+        """The order with every operator right before what first needs it, where less is between operators then: the
+        product with the state of a recurrent layer, four times as large, waits for the inputs' product.
+        """
+        model, order = self.model, self.order
+        at = {v: k for k, v in enumerate(order)}
+        for v in reversed(list(order)):
+            here = at[v]
+            to = min((at[u] for u in self.after[v]), default=len(order)) - 1
+            if to <= here or any(self.phase[u] != self.phase[v] for u in order[here : to + 1]):
+                continue
+            read = [t for t in model.outputs[v] if any(self.phase[u] == self.phase[v] for u in model.consumers[t])]
+            less = sum(model.size[t] for t in read) * (to - here)
+            for t in self._own(v):
+                others = (at[u] for u in model.consumers[t] if u != v and self.phase[u] == self.phase[v])
+                until = max((k - (here < k <= to) for k in others), default=here)
+                less -= model.size[t] * max(0, to - max(here, until))
+            if less > 0:
+                order[here : to + 1] = [*order[here + 1 : to + 1], v]
+                for k in range(here, to + 1):
+                    at[order[k]] = k
+        return order
 
     def _pull(self, last: int) -> None:
         stack = [last]

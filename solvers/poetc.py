@@ -22,6 +22,7 @@ from poetc.solvers._flatten import flatten
 from poetc.solvers._ladder import new_cuts, single_cut_positions
 from poetc.solvers._liveness import improve
 from poetc.solvers._minimum import lower_bound_bytes, min_budget
+from poetc.solvers._nested import nest
 from poetc.solvers._orders import best_order, reordered, restored
 from poetc.solvers._plans import codes_of, lazy_codes, overfull
 from poetc.solvers._search import Race, at_once
@@ -202,6 +203,7 @@ class _Solve:
             if refined and self.refine(cuts, runs // 8):
                 self.race.run(runs // 4, self.target)
                 self.say("race")
+        self.nest()
         self.flatten()
         self.published()
         self.slide(FIRST_WINDOWS_SHARE * self.options.work_limit_s)
@@ -277,6 +279,11 @@ class _Solve:
                 return
             capacity = self.race.capacity(any(code >= self.model.n_ops for code in found))
             self.race.offer(improve(self.model, found, capacity), "evictions from a relaxed MIP")
+
+    def nest(self) -> None:
+        """Nested checkpoints, where much is made again."""
+        if not self.done and nest(self.race, self.target):
+            self.say("nested checkpoints")
 
     def flatten(self) -> None:
         """Keep-all, brought below the capacity from its peak down."""
