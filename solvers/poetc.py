@@ -58,7 +58,8 @@ TINY_OPERATORS, EXHAUSTIVE_OPERATORS, EXHAUSTIVE_STATES = 12, 40, 30_000
 CUT_ROUNDS, CUT_NODES, CUT_NODES_X_ENTRIES = 100, 200, 10_000_000
 CUT_ENTRIES = 1_500_000  # relaxations with more coefficients are not tried
 STAGED_OPERATORS, STAGED_NODES = 100, 200
-FLATTENED_OPERATORS, FLATTENED_TWICE, LATENESS = 3000, 500, (0.05, 0.5)
+FLATTENED_OPERATORS, LATENESS = 3000, (0.05, 0.5)
+FLATTENED_TWICE, FLATTENED_LATE = 500, 1500  # up to so many also without paging; with the other lateness
 SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: where plans need too much RAM shows soon
 # Runs of the heuristic, between two relaxations a quarter of them: about as long as a relaxation takes.
 LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
@@ -299,7 +300,7 @@ class _Solve:
             if not paging and model.can_page and model.n_ops > FLATTENED_TWICE:
                 continue
             capacity = self.race.capacity(paging)
-            for beta in LATENESS:
+            for beta in LATENESS if model.n_ops <= FLATTENED_LATE else LATENESS[:1]:
                 if self.done or self.race.out_of_time:
                     return
                 found = flatten(
