@@ -9,6 +9,7 @@ from poetc.devices.loops._window import Window, window
 from poetc.ops import Kernel
 
 _MOST_TAPS = 5
+_MOST_PIXELS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def _correlate(m: Machine, s: _Strip, f: _Filter, stride_h: int) -> Loops:
     loops: Loops = {"filter.call": 1}
     small = f.kernel_h == f.kernel_w == 3 and f.row_step == f.step == 1
     if m.has_fours and (fast := _tiles(s, f, stride_h)):
-        return loops | fast
+        return loops | fast | {"filter.plan": 1}
     lanes = max(4, m.lanes)
     flat = stride_h == s.phases == f.down == f.across == 1
     if m.lanes > 1 and small and flat and width % lanes and width < 3 * lanes:  # rows that do not fill vectors
@@ -151,43 +152,48 @@ def _correlate(m: Machine, s: _Strip, f: _Filter, stride_h: int) -> Loops:
     }
 
 
+def _blocks(total: int) -> tuple[int, int]:
+    """set_blocks: how many, and of how many pixels (or pairs) each."""
+    blocks = -(-total // _MOST_PIXELS)
+    return blocks, -(-total // blocks)
+
+
 def _tiles(s: _Strip, f: _Filter, stride_h: int) -> Loops:
-    """correlate_fast of poetc_depthwise_fpu.h; nothing if it has no tiles for the filter."""
-    rows, width = f.rows, f.width
-    if f.across != 1 or s.phases != 1:
+    """correlate_fast of poetc_depthwise_fpu.h, without what is done once; nothing if it has no tiles for the filter."""
+    if f.across != 1 or s.phases != 1 or f.step != 1 or f.kernel_h > _MOST_TAPS or f.kernel_w not in (3, 5):
         return {}
-    small = f.kernel_h == f.kernel_w == 3 and f.row_step == f.step == 1
-    if small and s.pairs:
-        twos = rows // 2 if stride_h == 2 and f.down == 1 and width % 4 == 0 else 0
-        rows -= 2 * twos
-        return {
-            "pairs.call": 1,
-            "pairs.two": twos,
-            "pairs.two_four": twos * (width // 4),
-            "pairs.row": rows,
-            "pairs.four": rows * (width // 4),
-            "pairs.single": rows * (width % 4),
-        }
-    if small and stride_h == 1 and f.down == 1 and (rows >= 4 or (4 - rows) * s.row + 2 <= s.slack):
-        return {
-            "tiles.call": 1,
-            "tiles.column": width // 4,
-            "tiles.pair": width // 4 * -(-rows // 2),
-            "tiles.narrow": width % 4,
-            "tiles.narrow_four": width % 4 * -(-rows // 4),
-        }
-    if f.kernel_h > _MOST_TAPS or f.kernel_w not in (1, 2, 3, 5):
+    nine = f.kernel_h == 3 and f.kernel_w == 3 and stride_h == 1
+    if not s.pairs and f.kernel_w == 3 and not nine:
         return {}
-    blocks = rows * -(-width // 4)
-    whole = rows * (width // 4) if f.step == 1 else 0
+    blocks, pixels = _blocks(f.width)
+    rows = blocks * f.rows
+    if not s.pairs and nine:
+        return {"tiles.block": blocks, "tiles.row": rows, "tiles.pixel": rows * pixels}
+    lines = rows * f.kernel_h
     return {
-        "slide.call": 1,
-        "slide.weight": f.kernel_h * f.kernel_w,
-        "slide.row": rows,
         "slide.block": blocks,
-        "slide.apart": blocks - whole,
-        f"slide.line_{f.kernel_w}{'_pairs' if s.pairs else ''}": blocks * f.kernel_h,
+        "slide.row": rows,
+        "slide.line": lines,
+        f"slide.pixel_{f.kernel_w}": lines * pixels,
     }
+
+
+def _pairs_of_rows(w: Window, top: int, rows: int) -> Loops:
+    """gather_rows of poetc_depthwise_fpu.h, of even and of odd taps."""
+    even = 1 - (top + w.pad_top) % 2
+    blocks, pairs = _blocks(-(-w.width // 2))
+    loops: Loops = {}
+    for lines, count in ((w.kernel_h // 2, (rows - even + 1) // 2), (w.kernel_h // 2 + 1, (rows + even) // 2)):
+        if count:
+            add(loops, {"gather.block": blocks, "gather.row": blocks * count, "gather.line": blocks * count * lines})
+            add(loops, {f"gather.pair_{w.kernel_w}": blocks * count * lines * pairs})
+    return loops
+
+
+def _is_gathered(m: Machine, w: Window) -> bool:
+    most = (3, 5) if m.has_fours else (3,)
+    taps = w.kernel_h in most and w.kernel_w in most
+    return taps and w.stride_h == w.stride_w == 2 and w.dilation_h == w.dilation_w == 1 and not m.is_soft
 
 
 def _taps_of(at: int, kernel: int, dilation: int, stride: int) -> tuple[int, int]:
@@ -197,23 +203,12 @@ def _taps_of(at: int, kernel: int, dilation: int, stride: int) -> tuple[int, int
 
 
 def _gather(m: Machine, s: _Strip, w: Window, top: int, rows: int) -> Loops:
-    """gather_3x3 and gather_phases."""
+    """gather_pairs_of_rows and gather_phases."""
     loops: Loops = {}
-    strides, taps, dilations = (w.stride_h, w.stride_w), (w.kernel_h, w.kernel_w), (w.dilation_h, w.dilation_w)
-    if strides == (2, 2) and taps == (3, 3) and dilations == (1, 1) and not m.is_soft:
-        lone = 1 - (top + w.pad_top) % 2
-        lines, last = (rows - lone) // 2, (rows - lone) % 2
-        eights, rest = divmod(w.width, 8)
+    if _is_gathered(m, w):
         if m.has_fours:
-            twos = -(-rest // 2)
-            return {
-                "gather.call": lone + last + min(1, lines),
-                "gather.line": lone + last + lines,
-                "gather.eight": (lone + last) * eights,
-                "gather.eight_pair": lines * eights,
-                "gather.two": (lone + last) * twos,
-                "gather.two_pair": lines * twos,
-            }
+            return _pairs_of_rows(w, top, rows) | {"filter.plan": 2}
+        eights, rest = divmod(w.width, 8)
         return {
             "gather.call": 1,
             "gather.pair": -(-rows // 2),
@@ -233,12 +228,39 @@ def _gather(m: Machine, s: _Strip, w: Window, top: int, rows: int) -> Loops:
     return loops
 
 
+def _again(m: Machine, rows: int, width: int) -> Loops:
+    """run_plane and its like: a plane of the size of the one before."""
+    return {"strip.again": 1, **_copy_rows(m, rows, width)}
+
+
+def _starts(m: Machine, w: Window) -> Loops:
+    """start_with."""
+    return {"filter.start": w.batch * w.channels} if m.has_fours and w.has_bias else {}
+
+
+def _sums(w: Window, flat: bool, rows: int, step: int) -> Loops:
+    """add_taps_of_row and add_taps_apart of poetc_depthwise_fpu.h."""
+    lines, quads = w.kernel_h, -(-rows * step // 4)
+    name = f"taps.{'three' if w.kernel_w == 3 else 'five'}"
+    loops: Loops = {"taps.call": 1}
+    if not flat:
+        return loops | {f"{name}_pairs": lines, "taps.row": lines * rows, f"{name}_pairs_quad": lines * quads}
+    if w.kernel_w == 3:
+        return loops | {name: lines, f"{name}_eight": lines * (quads // 2), f"{name}_quad": lines * (quads % 2)}
+    return loops | {name: lines, f"{name}_quad": lines * quads}
+
+
 @counts("depthwise")
 def depthwise(kernel: Kernel, m: Machine) -> Loops:
     w = window(kernel)
     s, block = _strip(kernel, w, m), kernel.ints[20]
+    whole = _Filter(w.kernel_h, w.kernel_w, w.dilation_h, w.dilation_w, w.output_height, w.output_width)
+    tiles = _tiles(s, whole, w.stride_h) if m.has_fours else {}
 
     def plane(again: bool) -> Loops:
+        if again and tiles:
+            reach = (w.output_height - 1) * w.stride_h + (w.kernel_h - 1) * w.dilation_h + 1
+            return _again(m, min(w.height, reach - w.pad_top), w.width) | tiles
         loops: Loops = {}
         for top in range(0, w.output_height, block):
             rows = min(block, w.output_height - top)
@@ -249,7 +271,7 @@ def depthwise(kernel: Kernel, m: Machine) -> Loops:
         return loops
 
     planes = w.batch * w.channels
-    loops: Loops = {"depthwise.call": 1, "depthwise.plane": planes}
+    loops: Loops = {"depthwise.call": 1, "depthwise.plane": planes, **_starts(m, w)}
     add(loops, _planes(m, s, planes, plane(False), plane(True), block >= w.output_height))
     return loops
 
@@ -265,8 +287,19 @@ def depthwise_grad_input(kernel: Kernel, m: Machine) -> Loops:
         right = (w.width - 1 + w.pad_left) // w.stride_w + 1 - w.output_width
         s = replace(s, row=w.output_width + max(left, right))
 
+    whole = _Filter(w.kernel_h, w.kernel_w, w.dilation_h, w.dilation_w, w.height, w.width)
+    tiles: Loops = {}
+    turned: Loops = {}
+    if m.has_fours and is_strided and _is_gathered(m, w) and w.height > 1:
+        tiles = _pairs_of_rows(w, 0, w.height)
+    elif m.has_fours and not is_strided and (tiles := _tiles(s, whole, 1)):
+        turned = {"filter.turned": w.taps}
+
     def plane(again: bool) -> Loops:
-        loops: Loops = {}
+        if again and tiles:
+            last = (w.height - 1 + w.pad_top) // w.stride_h + 1
+            return _again(m, min(w.output_height, last), w.output_width) | tiles | turned
+        loops: Loops = dict(turned)
         for top in range(0, w.height, block):
             rows = min(block, w.height - top)
             first, last = -((reach_h - w.pad_top - top) // w.stride_h), (top + rows - 1 + w.pad_top) // w.stride_h
@@ -280,7 +313,7 @@ def depthwise_grad_input(kernel: Kernel, m: Machine) -> Loops:
         return loops
 
     planes = w.batch * w.channels
-    loops: Loops = {"depthwise_grad_input.call": 1, "depthwise_grad_input.plane": planes}
+    loops: Loops = {"depthwise_grad_input.call": 1, "depthwise_grad_input.plane": planes, **_starts(m, w)}
     add(loops, _planes(m, s, planes, plane(False), plane(True), block >= w.height))
     return loops
 
@@ -293,9 +326,18 @@ def depthwise_grad_weight(kernel: Kernel, m: Machine) -> Loops:
     flat = w.stride_h == w.stride_w == 1
     step = s.row if flat else -(-w.output_width // 4) * 4
     small = w.kernel_h == w.kernel_w == 3
+    is_fast = m.has_fours and (flat or s.pairs) and w.kernel_w in (3, 5) and w.dilation_w == 1
+    is_copied = step != w.output_width or w.output_height * step % 4
 
     def plane(again: bool) -> Loops:
         loops: Loops = {}
+        if again and is_fast:
+            reach_of_all = (w.output_height - 1) * w.stride_h + reach + 1
+            add(loops, _again(m, min(w.height, reach_of_all - w.pad_top), w.width))
+            if is_copied:
+                add(loops, _copy_rows(m, w.output_height, w.output_width))
+            add(loops, _sums(w, flat, w.output_height, step))
+            return loops
         for top in range(0, w.output_height, block):
             rows = min(block, w.output_height - top)
             taken = (rows - 1) * w.stride_h + reach + 1
@@ -306,22 +348,11 @@ def depthwise_grad_weight(kernel: Kernel, m: Machine) -> Loops:
                     add(loops, _clear_gaps(rows, step - w.output_width))
                     add(loops, _clear(m, -(rows * step) % 4))
             lines, quads = (1, -(-rows * step // 4)) if flat else (rows, step // 4)
-            threes = w.kernel_h * -(-w.kernel_w // 3)  # three taps at a time
-            if s.pairs:
-                name, calls = "taps.pairs", threes
-            elif m.has_fours and flat and w.kernel_w >= 3 and w.dilation_w == 1:
-                name, calls = "taps.three", threes
-            elif small:
-                name, calls = "taps.small", 3 if m.lanes == 1 else 1
-            else:
-                name, calls = "taps.tap", w.taps
-            row = "row_eight" if name == "taps.pairs" and quads == 2 else "row"
-            add(loops, {name: calls, f"{name}_{row}": calls * lines})
-            add(loops, {f"{name}_quad": 0 if row == "row_eight" else calls * lines * quads})
-            if name in ("taps.pairs", "taps.three"):
-                add(loops, {"taps.call": 1 if w.kernel_w == 3 else calls})
-            if name in ("taps.pairs", "taps.three") and w.kernel_w != 3:
-                add(loops, {"taps.overlap": calls})
+            if is_fast:
+                add(loops, _sums(w, flat, rows, step))
+                continue
+            name, calls = ("taps.small", 3 if m.lanes == 1 else 1) if small else ("taps.tap", w.taps)
+            add(loops, {name: calls, f"{name}_row": calls * lines, f"{name}_quad": calls * lines * quads})
         return loops
 
     loops: Loops = {

@@ -68,7 +68,12 @@ def matmul_sgd(kernel: Kernel, m: Machine) -> Loops:
     lanes = max(4, m.lanes)
     wide, single = rows * (columns // lanes), rows * (columns % lanes)
     prefix = "matmul_sgd.one_" if depth == 1 else "matmul_sgd."
-    loops = {"matmul_sgd.call": 1, f"{prefix}row": rows, f"{prefix}wide": wide, f"{prefix}single": single}
+    if depth == 1 and m.has_fours:
+        loops = {"matmul_sgd.one_twelve": rows * (columns // 12)}
+        wide = rows * (columns % 12 // 4)
+    else:
+        loops = {}
+    loops |= {"matmul_sgd.call": 1, f"{prefix}row": rows, f"{prefix}wide": wide, f"{prefix}single": single}
     if depth > 1:
         loops |= {"matmul_sgd.wide_term": wide * depth, "matmul_sgd.single_term": single * depth}
     return loops

@@ -130,11 +130,16 @@ def pool(kernel: Kernel, m: Machine) -> Loops:
     name = _name(kernel)
     number, h, w, oh, ow, kh, kw, sh, sw, top, left, dh, dw = kernel.ints[:13]
     loops: Loops = {f"{name}.call": 1, f"{name}.plane": number, f"{name}.row": number * oh}
+    plain = (kernel.ints[13], kh, kw, sw, dh, dw, left) == (0, 2, 2, 2, 1, 1, 0) and 2 * ow <= w
     if name == "max_pool_grad":
-        return loops | {f"{name}.output": number * oh * ow, f"{name}.input": number * h * w}
+        quick = number * oh * ow if plain and top == 0 and sh == 2 and 2 * oh <= h else 0
+        return loops | {
+            f"{name}.quick": quick,
+            f"{name}.output": number * oh * ow - quick,
+            f"{name}.input": number * h * w,
+        }
     rows, columns = _inside(oh, sh, top, kh, dh, h), _inside(ow, sw, left, kw, dw, w)
-    plain = (name, kernel.ints[13], kh, kw, sw, dh, dw, left) == ("max_pool", 0, 2, 2, 2, 1, 1, 0) and 2 * ow <= w
-    quick = int((rows == 2).sum()) if plain else 0
+    quick = int((rows == 2).sum()) if plain and name == "max_pool" else 0
     taken = int(rows.sum()) - 2 * quick
     return loops | {
         f"{name}.quick": number * quick * ow,

@@ -18,6 +18,29 @@
 #include "poetc_depthwise_vectors.h"
 #endif
 
+#if POETC_LANES > 1
+/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of `lines` taps, from the row of gy on that
+ * the first of them reads. */
+POETC_APART void gather_rows(const filter *f, const float *g, int32_t lines, int32_t tap, int more_first, float *y, int32_t rows)
+{
+#if defined(POETC_HELIUM)
+    if (f->kernel_w == 5) {
+        gather_fives(f, g, lines, tap, more_first, y, rows);
+        return;
+    }
+#endif
+    (void)tap;
+    if (lines == 1 && more_first)
+        gather_lines(f, g, 1, 1, y, rows);
+    else if (lines == 1)
+        gather_lines(f, g, 1, 0, y, rows);
+    else if (more_first)
+        gather_lines(f, g, 2, 1, y, rows);
+    else
+        gather_lines(f, g, 2, 0, y, rows);
+}
+#endif
+
 /* `width` pixels of one row of the result under any filter. */
 static void correlate(const filter *f, const float *from, int32_t width)
 {
@@ -71,16 +94,10 @@ static void correlate_four(const filter *f, const float *from, int32_t p)
 }
 #endif
 
-/* `rows` rows of the result from the strip, each as far as there are pixels. `stride_w`: of the strip's columns, 1 but for pairs. */
-static void correlate_strip(const filter *of, float *from, int32_t rows, int32_t stride_h, int32_t stride_w)
+/* `rows` rows of the result under any filter, each as far as there are pixels. */
+POETC_APART void correlate_any(const filter *of, float *from, int32_t rows, int32_t stride_h)
 {
     filter f = *of;
-#if !defined(POETC_SOFT_FLOAT)
-    if (correlate_fast(&f, from, rows, stride_h, stride_w))
-        return;
-#else
-    (void)stride_w;
-#endif
     for (; rows > 0; rows--, f.y += f.y_row, from += (ptrdiff_t)stride_h * f.s->row) {
         int32_t p = 0;
 #if defined(POETC_SOFT_FLOAT) /* no blocks that overlap: every operation counts */
@@ -99,6 +116,17 @@ static void correlate_strip(const filter *of, float *from, int32_t rows, int32_t
         for (; p < f.width; p++)
             f.y[p * f.y_step] = correlate_pixel(&f, from, p);
     }
+}
+
+/* `rows` rows of the result from the strip. `stride_w`: of the strip's columns, 1 but for pairs. */
+static void correlate_strip(const filter *of, float *from, int32_t rows, int32_t stride_h, int32_t stride_w)
+{
+#if !defined(POETC_SOFT_FLOAT)
+    if (!correlate_fast(of, from, rows, stride_h, stride_w))
+#else
+    (void)stride_w;
+#endif
+        correlate_any(of, from, rows, stride_h);
 }
 
 /* ints: those of convolution.c, then phases, floats of a phase, floats of a row, rows of the result in a strip, and floats of a
@@ -122,6 +150,23 @@ static strip describe_strip(const poetc_call *call, float *workspace)
     return s;
 }
 
+#if defined(PLANS)
+/* What is made of planes that are one strip, when the zeros around them are there: their rows, from row `above` of the strip on. */
+typedef struct {
+    column_plan plans[2];
+    int32_t count; /* of plans, or 0 */
+    int32_t above, left, rows;
+} plane_plan;
+
+static void run_plane(plane_plan *p, const filter *f, const float *from, int32_t width, const float *w)
+{
+    int32_t i;
+    copy_rows(f->s->data + p->above * f->s->row + p->left, f->s->row, from, width, p->rows, width);
+    for (i = 0; i < p->count; i++)
+        run_plan(&p->plans[i], f->y, w);
+}
+#endif
+
 /* x[N,C,H,W], w[C,1,kh,kw], b[C]? -> y[N,C,OH,OW] */
 int poetc_op_depthwise(const poetc_call *call)
 {
@@ -131,14 +176,30 @@ int poetc_op_depthwise(const poetc_call *call)
     strip s = describe_strip(call, POETC_WORKSPACE(call, c.has_bias ? 4 : 3));
     const int32_t reach = (c.kernel_h - 1) * c.dilation_h, block = call->ints[20];
     filter f = {&s, NULL, c.kernel_w, 1, c.kernel_h, c.kernel_w, c.dilation_h, c.dilation_w, 0.0f, y, c.output_width,
-                c.output_width, 1};
+                c.output_width, 1, NULL};
+    float start[MOST_STARTS];
     int32_t n, channel, top;
+#if defined(PLANS)
+    plane_plan p;
+    p.above = c.pad_top, p.left = c.pad_left, p.rows = (c.output_height - 1) * c.stride_h + reach + 1 - c.pad_top;
+    p.rows = p.rows < c.height ? p.rows : c.height;
+    f.start = start;
+    p.count = p.rows > 0 && plan_correlation(p.plans, &f, s.data, c.output_height, c.stride_h, s.pairs ? 2 : 1);
+    f.start = NULL;
+#endif
     POETC_THREADED(poetc_op_depthwise, call, 4 * CONVOLUTION_WORK(c), call->ints[21]);
     for (n = 0; n < c.batch; n++) {
         for (channel = 0; channel < c.channels; channel++, x += (ptrdiff_t)c.height * c.width) {
             POETC_SKIP(c.share, channel, c.channels, f.y += (ptrdiff_t)c.output_height * c.output_width)
             f.weight = weight + (ptrdiff_t)channel * c.kernel_h * c.kernel_w;
-            f.bias = bias ? bias[channel] : 0.0f;
+            start_with(&f, start, bias, channel);
+#if defined(PLANS)
+            if (s.has_zeros && p.count) {
+                run_plane(&p, &f, x, c.width, f.weight);
+                f.y += (ptrdiff_t)c.output_height * c.output_width;
+                continue;
+            }
+#endif
             for (top = 0; top < c.output_height; top += block) {
                 const int32_t rows = top + block > c.output_height ? c.output_height - top : block;
                 pad_strip(&s, x, c.height, c.width, c.pad_top, c.pad_left, top * c.stride_h,
@@ -200,24 +261,34 @@ POETC_APART void gather_phases(const convolution *c, filter f, const float *weig
 }
 
 #if !defined(POETC_SOFT_FLOAT)
-/* The same under a 3 x 3 filter and strides of two. Rows and columns of gx take one tap and two in turn: which do is a matter of the
- * padding before them. The strip begins with the first row and column of gy that any of them needs. */
-static void gather_3x3(const convolution *c, const filter *f, float *gx, int32_t top, int32_t rows)
+/* The same under strides of two and a filter with an odd number of rows and columns. Rows and columns of gx take the filter's even and
+ * its odd taps in turn: which do is a matter of the padding before them. The strip begins with the first row and column of gy that any of
+ * them needs. */
+static void gather_pairs_of_rows(const convolution *c, const filter *f, float *gx, int32_t top, int32_t rows)
 {
-    const int32_t width = f->width, row = f->s->row, lone = !((top + c->pad_top) & 1); /* a first row of two taps */
-    const int twice = !(c->pad_left & 1);                                              /* the first column takes two */
-#if POETC_LANES == 1 /* two rows share what they load of gy */
-    const int32_t pairs = (rows - lone) / 2, done = lone + 2 * pairs;
-    if (lone)
-        gather_rows(f, f->s->data, 2, twice, gx + (ptrdiff_t)top * width, 1);
-    if (pairs > 0)
-        gather_rows(f, f->s->data + lone * row, 3, twice, gx + (ptrdiff_t)(top + lone) * width, pairs);
-    if (done < rows)
-        gather_rows(f, f->s->data + (lone + pairs) * row, 1, twice, gx + (ptrdiff_t)(top + done) * width, 1);
-#else
-    gather_rows(f, f->s->data + lone * row, 1, twice, gx + (ptrdiff_t)(top + lone) * width, (rows - lone + 1) / 2);
-    gather_rows(f, f->s->data, 2, twice, gx + (ptrdiff_t)(top + 1 - lone) * width, (rows + lone) / 2);
+    const int32_t even = !((top + c->pad_top) & 1); /* the first row takes the even taps */
+    const int more_first = !(c->pad_left & 1);      /* the first column does */
+    const int32_t lines = c->kernel_h / 2;
+    gather_rows(f, f->s->data + even * f->s->row, lines, 2 * lines - 1, more_first, gx + (ptrdiff_t)(top + even) * f->width,
+                (rows - even + 1) / 2);
+    gather_rows(f, f->s->data, lines + 1, 2 * lines, more_first, gx + (ptrdiff_t)(top + 1 - even) * f->width, (rows + even) / 2);
+}
+
+static int is_gathered(const convolution *c)
+{
+    return c->stride_h == 2 && c->stride_w == 2 && GATHERS(c->kernel_h, c->kernel_w) && c->dilation_h == 1 && c->dilation_w == 1;
+}
 #endif
+
+#if defined(PLANS)
+/* How a whole plane is gathered. */
+static int32_t plan_pairs_of_rows(column_plan *plans, const convolution *c, const filter *f)
+{
+    const int32_t even = !(c->pad_top & 1), more_first = !(c->pad_left & 1), lines = c->kernel_h / 2;
+    plan_gather(plans, f, f->s->data, lines + 1, 2 * lines, more_first, (1 - even) * f->width, (c->height + even) / 2);
+    plan_gather(plans + 1, f, f->s->data + even * f->s->row, lines, 2 * lines - 1, more_first, even * f->width,
+                (c->height - even + 1) / 2);
+    return c->height > 1 ? 2 : 0;
 }
 #endif
 
@@ -232,17 +303,43 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
     const int32_t taps = c.kernel_h * c.kernel_w, block = call->ints[20];
     const int32_t left = (reach_w - c.pad_left) / c.stride_w, right = (c.width - 1 + c.pad_left) / c.stride_w + 1 - c.output_width;
     const int strided = c.stride_h > 1 || c.stride_w > 1;
-    filter f = {&s, NULL, -c.kernel_w, -1, c.kernel_h, c.kernel_w, c.dilation_h, c.dilation_w, 0.0f, gx, c.width, c.width, 1};
+    filter f = {&s, NULL, -c.kernel_w, -1, c.kernel_h, c.kernel_w, c.dilation_h, c.dilation_w, 0.0f, gx, c.width, c.width, 1, NULL};
+    float start[MOST_STARTS];
     int32_t n, channel, top;
+#if defined(PLANS)
+    plane_plan p;
+    p.count = 0;
+#endif
     POETC_THREADED(poetc_op_depthwise_grad_input, call, 4 * CONVOLUTION_WORK(c), call->ints[21]);
     if (strided) { /* the workspace would hold gy spread by the strides */
         s.row = s.phase = c.output_width + (left > right ? left : right);
         workspace[call->ints[21] - 1] = 0.0f;
     }
+#if defined(PLANS)
+    p.above = floor_div(reach_h - c.pad_top, c.stride_h), p.left = left;
+    p.rows = floor_div(c.height - 1 + c.pad_top, c.stride_h) + 1;
+    p.rows = p.rows < c.output_height ? p.rows : c.output_height;
+    f.start = start;
+    if (p.rows > 0 && p.above >= 0)
+        p.count = strided ? is_gathered(&c) ? plan_pairs_of_rows(p.plans, &c, &f) : 0
+                          : plan_correlation(p.plans, &f, s.data, c.height, 1, 1);
+    f.start = NULL;
+#endif
     for (n = 0; n < c.batch; n++) {
         for (channel = 0; channel < c.channels; channel++, gy += (ptrdiff_t)c.output_height * c.output_width) {
             POETC_SKIP(c.share, channel, c.channels, gx += (ptrdiff_t)c.height * c.width)
-            f.bias = bias ? bias[channel] : 0.0f;
+            start_with(&f, start, bias, channel);
+#if defined(PLANS)
+            if (s.has_zeros && p.count) {
+                float w[MOST_TAPS * MOST_TAPS];
+                f.weight = weight + (ptrdiff_t)channel * taps, f.y = gx;
+                if (!strided)
+                    f.weight += taps - 1;
+                run_plane(&p, &f, gy, c.output_width, strided ? f.weight : weights_of(&f, w));
+                gx += (ptrdiff_t)c.height * c.width;
+                continue;
+            }
+#endif
             for (top = 0; top < c.height; top += block) {
                 const int32_t rows = top + block > c.height ? c.height - top : block;
                 const int32_t first = -floor_div(reach_h - c.pad_top - top, c.stride_h);
@@ -252,8 +349,8 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
                 f.weight = weight + (ptrdiff_t)channel * taps;
                 f.y = gx + (ptrdiff_t)top * c.width;
 #if !defined(POETC_SOFT_FLOAT)
-                if (c.stride_h == 2 && c.stride_w == 2 && c.kernel_h == 3 && c.kernel_w == 3 && reach_h == 2 && reach_w == 2) {
-                    gather_3x3(&c, &f, gx, top, rows);
+                if (is_gathered(&c)) {
+                    gather_pairs_of_rows(&c, &f, gx, top, rows);
                     continue;
                 }
 #endif
@@ -343,33 +440,6 @@ POETC_INLINE void add_taps(const strip *s, const convolution *c, const float *gy
 }
 #endif
 
-#if defined(MOST_TAPS)
-/* Sums of three taps from x on, added to gw: of `rows` rows, `step` floats apart, of every other column; or of one long row. The
- * same of `lines` rows of the filter, `down` floats apart. */
-static inline void add_three(const float *x, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gy, int32_t rows, int32_t width,
-                             int pairs, float *gw)
-{
-    if (pairs)
-        add_three_pairs(x, down, lines, step, gy, rows, width, gw);
-    else
-        add_three_taps(x, down, lines, gy, width, gw);
-}
-
-/* Of more than three taps, three at a time; the last three may overlap those before. */
-static void add_row_of_taps(const float *x, ptrdiff_t step, const float *gy, int32_t rows, int32_t width, int pairs, int32_t taps,
-                            float *gw)
-{
-    int32_t done = 0;
-    while (done < taps) {
-        const int32_t first = done + 3 > taps ? taps - 3 : done;
-        float sums[3] = {0.0f, 0.0f, 0.0f};
-        add_three(x + first, 0, 1, step, gy, rows, width, pairs, sums);
-        for (; done < first + 3; done++)
-            gw[done] += sums[done - first];
-    }
-}
-#endif
-
 /* x[N,C,H,W], gy[N,C,OH,OW] -> gw[C,1,kh,kw]. The last int is where rows of gy go in the workspace (floats). */
 int poetc_op_depthwise_grad_weight(const poetc_call *call)
 {
@@ -380,16 +450,34 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
     const int32_t reach = (c.kernel_h - 1) * c.dilation_h, block = call->ints[20];
     const int flat = c.stride_h == 1 && c.stride_w == 1;
     const int32_t step = flat ? s.row : (c.output_width + 3) / 4 * 4;
-    int32_t n, channel, top, i, kh, kw;
+    int32_t n, channel, top, kh, kw;
+#if defined(MOST_TAPS)
+    const int is_copied = step != c.output_width || ((c.output_height * step) & 3); /* gy of a whole plane */
+    const int fast = (flat || s.pairs) && (c.kernel_w == 3 || c.kernel_w == 5) && c.dilation_w == 1;
+    const ptrdiff_t next = (ptrdiff_t)c.stride_h * s.row, down = (ptrdiff_t)c.dilation_h * s.row;
+    const int32_t most = (c.output_height - 1) * c.stride_h + reach + 1 - c.pad_top, held = most < c.height ? most : c.height;
+#endif
     rows_of_gy[(block * step + 3) / 4 * 4 - 1] = 0.0f; /* so that the memory that is touched does not depend on the width */
     POETC_THREADED(poetc_op_depthwise_grad_weight, call, 4 * CONVOLUTION_WORK(c), call->ints[21] + (block * step + 3) / 4 * 4);
     for (channel = 0; channel < c.channels; channel++, gw += c.kernel_h * c.kernel_w) {
         POETC_SKIP(c.share, channel, c.channels, )
-        for (i = 0; i < c.kernel_h * c.kernel_w; i++)
-            gw[i] = 0.0f;
+        clear(gw, c.kernel_h * c.kernel_w);
         for (n = 0; n < c.batch; n++) {
             const float *plane = x + ((ptrdiff_t)n * c.channels + channel) * c.height * c.width;
             const float *from = gy + ((ptrdiff_t)n * c.channels + channel) * c.output_height * c.output_width;
+#if defined(MOST_TAPS) && EXACT_ROWS
+            if (s.has_zeros && fast && held > 0) { /* a plane like the one before */
+                const float *lines_of_gy = is_copied ? rows_of_gy : from;
+                copy_rows(s.data + c.pad_top * s.row + c.pad_left, s.row, plane, c.width, held, c.width);
+                if (is_copied)
+                    copy_rows(rows_of_gy, step, from, c.output_width, c.output_height, c.output_width);
+                if (flat)
+                    add_taps_of_row(s.data, down, c.kernel_h, lines_of_gy, (c.output_height * step + 3) / 4 * 4, gw, c.kernel_w);
+                else
+                    add_taps_apart(s.data, down, c.kernel_h, next, lines_of_gy, c.output_height, step, gw, c.kernel_w);
+                continue;
+            }
+#endif
             for (top = 0; top < c.output_height; top += block) {
                 const int32_t rows = top + block > c.output_height ? c.output_height - top : block;
                 const float *lines_of_gy;
@@ -410,12 +498,11 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
                 from += (ptrdiff_t)rows * c.output_width;
                 lines = flat ? 1 : rows, width = flat ? (rows * step + 3) / 4 * 4 : step;
 #if defined(MOST_TAPS)
-                if ((flat || s.pairs) && c.kernel_w >= 3 && c.dilation_w == 1) {
-                    const ptrdiff_t next = (ptrdiff_t)c.stride_h * s.row, down = (ptrdiff_t)c.dilation_h * s.row;
-                    if (c.kernel_w == 3)
-                        add_three(s.data, down, c.kernel_h, next, lines_of_gy, lines, width, s.pairs, gw);
-                    for (kh = 0; kh < c.kernel_h && c.kernel_w > 3; kh++)
-                        add_row_of_taps(s.data + kh * down, next, lines_of_gy, lines, width, s.pairs, c.kernel_w, gw + c.kernel_w * kh);
+                if (fast) {
+                    if (flat)
+                        add_taps_of_row(s.data, down, c.kernel_h, lines_of_gy, width, gw, c.kernel_w);
+                    else
+                        add_taps_apart(s.data, down, c.kernel_h, next, lines_of_gy, lines, width, gw, c.kernel_w);
                     continue;
                 }
 #endif

@@ -206,7 +206,22 @@ typedef struct {
     float bias;
     float *y;
     int32_t width, y_row, y_step; /* of the result; floats from row to row, from pixel to pixel */
+    const float *start; /* the bias, for each of a block of pixels */
 } filter;
+
+#define MOST_STARTS 16
+
+/* The bias of the next channel, or none. */
+static inline void start_with(filter *f, float *start, const float *bias, int32_t channel)
+{
+    int32_t i;
+    if (!bias && f->start)
+        return;
+    f->bias = bias ? bias[channel] : 0.0f, f->start = start;
+    POETC_UNROLL
+    for (i = 0; i < MOST_STARTS; i++)
+        start[i] = f->bias;
+}
 
 /* The weights of `kernel_h` x `kernel_w` taps (constants wherever this is inlined, or the filter's) in sequence. */
 POETC_INLINE void load_weights(const filter *f, const int kernel_h, const int kernel_w, float *w)

@@ -6,6 +6,7 @@
 #include "poetc_depthwise.h"
 
 #define MOST_TAPS 5 /* of a filter's side */
+#define GATHERS(kernel_h, kernel_w) (((kernel_h) == 3 && (kernel_w) == 3) || ((kernel_h) == 5 && (kernel_w) == 5))
 
 /* What the loops below load into core registers at once: r0 to r12; r7, which GCC may need for its frame, is put aside. */
 typedef struct {
@@ -218,6 +219,55 @@ POETC_APART void correlate_windows(const filter *f, const float *from, int32_t r
     }
 }
 
+#define FIVE_WEIGHTS "r4", "r5", "r6", "r8", "r9"
+#define LOAD_FIVE_WEIGHTS(from) "ldmia %[" from "]!, {r4, r5, r6, r8, r9}\n\t"
+
+/* `rows` rows under a filter of five columns and at most MOST_TAPS rows, eight pixels at a time, or what there is of them: the second four
+ * overlap the first where a row ends. */
+POETC_APART void correlate_fives(const filter *f, const float *from, int32_t rows, int32_t stride_h, int32_t stride_w)
+{
+    const int32_t row = f->s->row, down = 4 * f->down * row, width = f->width;
+    const uint32x4_t apart = vmulq_n_u32(vidupq_n_u32(0, 1), 4u * (uint32_t)stride_w);
+    float w[MOST_TAPS * MOST_TAPS], *y = f->y;
+    load_weights(f, f->kernel_h, 5, w);
+    for (; rows > 0; rows--, from += stride_h * row, y += f->y_row) {
+        int32_t at;
+        for (at = 0; at < width; at += 8) {
+            const int32_t first = at + 8 > width && width >= 8 ? width - 8 : at;
+            const int32_t more = width - first < 8 ? width - first - 4 : 4; /* pixels between the first four and the second */
+            const float *x = from + first * stride_w, *next = x + (more > 0 ? more * stride_w : 0), *weight = w;
+            float32x4_t low = vdupq_n_f32(f->bias), high = low;
+#define TAPS_AT(x, y, offset, w)                                                                                       \
+    "vldrw.u32 q0, [%" x "], #" offset "]\n\tvldrw.u32 q1, [%" y "], #" offset "]\n\t"                                  \
+    "vfma.f32 %q[low], q0, " w "\n\tvfma.f32 %q[high], q1, " w "\n\t"
+#define TAPS_OF(x, y, offset, w) TAPS_AT("q[" x, "q[" y, offset, w)
+            if (stride_w == 1)
+                __asm__ volatile("dls lr, %[lines]\n1:\t" LOAD_FIVE_WEIGHTS("weight")
+                                 TAPS_AT("[x", "[next", "0", "r4") TAPS_AT("[x", "[next", "4", "r5") TAPS_AT("[x", "[next", "8", "r6")
+                                 TAPS_AT("[x", "[next", "12", "r8") TAPS_AT("[x", "[next", "16", "r9")
+                                 "add %[x], %[x], %[down]\n\tadd %[next], %[next], %[down]\n\tle lr, 1b"
+                                 : [low] "+w"(low), [high] "+w"(high), [x] "+r"(x), [next] "+r"(next), [weight] "+r"(weight)
+                                 : [lines] "r"(f->kernel_h), [down] "r"(down)
+                                 : FIVE_WEIGHTS, "lr", "q0", "q1", "memory");
+            else {
+                uint32x4_t here = vaddq_n_u32(apart, (uint32_t)x), there = vaddq_n_u32(apart, (uint32_t)next);
+                __asm__ volatile("dls lr, %[lines]\n1:\t" LOAD_FIVE_WEIGHTS("weight")
+                                 TAPS_OF("x", "next", "0", "r4") TAPS_OF("x", "next", "4", "r5") TAPS_OF("x", "next", "8", "r6")
+                                 TAPS_OF("x", "next", "12", "r8") TAPS_OF("x", "next", "16", "r9")
+                                 "vadd.i32 %q[x], %q[x], %[down]\n\tvadd.i32 %q[next], %q[next], %[down]\n\tle lr, 1b"
+                                 : [low] "+w"(low), [high] "+w"(high), [x] "+w"(here), [next] "+w"(there), [weight] "+r"(weight)
+                                 : [lines] "r"(f->kernel_h), [down] "r"(down)
+                                 : FIVE_WEIGHTS, "lr", "q0", "q1", "memory");
+            }
+#undef TAPS_OF
+#undef TAPS_AT
+            vstrwq_p_f32(y + first, low, vctp32q((uint32_t)(width - first)));
+            if (more > 0)
+                vst1q_f32(y + first + more, high);
+        }
+    }
+}
+
 /* `rows` rows of a result, if there are loops for the filter; returns whether there are. `stride_w`: of the strip's columns. */
 static int correlate_fast(const filter *f, const float *from, int32_t rows, int32_t stride_h, int32_t stride_w)
 {
@@ -228,6 +278,8 @@ static int correlate_fast(const filter *f, const float *from, int32_t rows, int3
         correlate_pairs(f, from, rows, stride_h);
     else if (is_3x3 && stride_w == 1 && stride_h == 1 && f->down == 1 && (rows >= 4 || (4 - rows) * f->s->row + 6 <= f->s->slack))
         correlate_columns(f, from, rows);
+    else if (f->kernel_w == 5 && f->y_step == 1)
+        correlate_fives(f, from, rows, stride_h, stride_w);
     else
         correlate_windows(f, from, rows, stride_h, stride_w);
     return 1;
@@ -294,33 +346,73 @@ POETC_INLINE void gather_lines(const filter *f, const float *g, const int taps, 
     }
 }
 
-POETC_APART void gather_rows(const filter *f, const float *g, int taps, int twice, float *y, int32_t rows)
+/* The same under a 5 x 5 filter: every other row of gx, of `lines` taps, the first of them on row `tap` of the filter. */
+POETC_APART void gather_fives(const filter *f, const float *g, int32_t lines, int32_t tap, int more_first, float *y, int32_t rows)
 {
-    if (taps == 1 && twice)
-        gather_lines(f, g, 1, 1, y, rows);
-    else if (taps == 1)
-        gather_lines(f, g, 1, 0, y, rows);
-    else if (twice)
-        gather_lines(f, g, 2, 1, y, rows);
-    else
-        gather_lines(f, g, 2, 0, y, rows);
+    const float32x4_t start = vdupq_n_f32(f->bias);
+    const uint32x4_t apart = vmulq_n_u32(vidupq_n_u32(0, 1), 8);
+    const int32_t width = f->width, pairs = (width + 1) / 2, down = 4 * f->s->row;
+    for (; rows > 0; rows--, g += f->s->row, y += 2 * width) {
+        int32_t at;
+        for (at = 0; at < pairs; at += 4) {
+            const int32_t p = at + 4 > pairs && pairs >= 4 ? pairs - 4 : at;
+            const float *from = g + p, *w = f->weight + 5 * tap;
+            float *to = y + 2 * p;
+            float32x4x2_t sum;
+            float32x4_t more = start, less = start;
+#define LOOP_OF_LINES(third, fourth)                                                                                   \
+    __asm__ volatile("dls lr, %[n]\n1:\t" LOAD_FIVE_WEIGHTS("w")                                                       \
+                     "vldrw.u32 q0, [%[from]]\n\tvldrw.u32 q1, [%[from], #4]\n\tvldrw.u32 q2, [%[from], #8]\n\t"         \
+                     "sub %[w], #60\n\tadd %[from], %[from], %[down]\n\t"                                              \
+                     "vfma.f32 %q[more], q0, r9\n\tvfma.f32 %q[less], " third ", r8\n\tvfma.f32 %q[more], q1, r6\n\t"     \
+                     "vfma.f32 %q[less], " fourth ", r5\n\tvfma.f32 %q[more], q2, r4\n\tle lr, 1b"                      \
+                     : [from] "+r"(from), [w] "+r"(w), [more] "+w"(more), [less] "+w"(less)                            \
+                     : [n] "r"(lines), [down] "r"(down)                                                                \
+                     : FIVE_WEIGHTS, "lr", "q0", "q1", "q2", "memory")
+            if (more_first)
+                LOOP_OF_LINES("q1", "q2");
+            else
+                LOOP_OF_LINES("q0", "q1");
+#undef LOOP_OF_LINES
+            sum.val[0] = more_first ? more : less, sum.val[1] = more_first ? less : more;
+            if (2 * p + 8 <= width) {
+                vst2q_f32(to, sum);
+            } else {
+                vstrwq_scatter_offset_p_f32(to, apart, sum.val[0], vctp32q((uint32_t)(width - 2 * p + 1) / 2));
+                vstrwq_scatter_offset_p_f32(to + 1, apart, sum.val[1], vctp32q((uint32_t)(width - 2 * p) / 2));
+            }
+        }
+    }
 }
 
-/* Sums of three taps side by side over a strip that is one long row; of `lines` rows of the filter, `down` floats apart in x. */
-POETC_APART void add_three_taps(const float *line, ptrdiff_t down, int32_t lines, const float *gradient, int32_t count, float *gw)
+/* Sums of `taps` (three or five) taps side by side over a strip that is one long row, added to gw; of `lines` rows of the filter, `down`
+ * floats apart in x. */
+POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t lines, const float *gradient, int32_t count, float *gw,
+                                 int taps)
 {
-    for (; lines > 0; lines--, line += down, gw += 3) {
-        poetc_f4 a = POETC_F4_ZERO, b = a, c = a, g, p;
+    for (; lines > 0; lines--, line += down, gw += taps) {
+        poetc_f4 a = POETC_F4_ZERO, b = a, c = a, d = a, e = a, g, p;
         const float *x = line, *gy = gradient;
-        __asm__ volatile("dls lr, %[n]\n"
-                         "1:\tvldrw.u32 %q[g], [%[gy]], #16\n\t"
-                         "vldrw.u32 %q[p], [%[x]], #4\n\tvfma.f32 %q[a], %q[g], %q[p]\n\t"
-                         "vldrw.u32 %q[p], [%[x]], #4\n\tvfma.f32 %q[b], %q[g], %q[p]\n\t"
-                         "vldrw.u32 %q[p], [%[x]], #8\n\tvfma.f32 %q[c], %q[g], %q[p]\n\t"
-                         "le lr, 1b"
-                         : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [g] "=&w"(g), [p] "=&w"(p), [x] "+r"(x), [gy] "+r"(gy)
-                         : [n] "r"(count / 4)
-                         : "lr", "memory");
+#define NEXT_TAP(sum, step) "vldrw.u32 %q[p], [%[x]], #" step "\n\tvfma.f32 %q[" sum "], %q[g], %q[p]\n\t"
+        if (taps == 3) {
+            __asm__ volatile("dls lr, %[n]\n"
+                             "1:\tvldrw.u32 %q[g], [%[gy]], #16\n\t" NEXT_TAP("a", "4") NEXT_TAP("b", "4") NEXT_TAP("c", "8") "le lr, 1b"
+                             : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [g] "=&w"(g), [p] "=&w"(p), [x] "+r"(x), [gy] "+r"(gy)
+                             : [n] "r"(count / 4)
+                             : "lr", "memory");
+        } else {
+            __asm__ volatile("dls lr, %[n]\n"
+                             "1:\tvldrw.u32 %q[g], [%[gy]], #16\n\t" NEXT_TAP("a", "4") NEXT_TAP("b", "4") NEXT_TAP("c", "4") NEXT_TAP("d", "4")
+                             "vldrw.u32 %q[p], [%[x]]\n\tvfma.f32 %q[e], %q[g], %q[p]\n\t"
+                             "le lr, 1b"
+                             : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [d] "+w"(d), [e] "+w"(e), [g] "=&w"(g), [p] "=&w"(p),
+                               [x] "+r"(x), [gy] "+r"(gy)
+                             : [n] "r"(count / 4)
+                             : "lr", "memory");
+            gw[3] += poetc_f4_total(d);
+            gw[4] += poetc_f4_total(e);
+        }
+#undef NEXT_TAP
         gw[0] += poetc_f4_total(a);
         gw[1] += poetc_f4_total(b);
         gw[2] += poetc_f4_total(c);
@@ -328,29 +420,44 @@ POETC_APART void add_three_taps(const float *line, ptrdiff_t down, int32_t lines
 }
 
 /* The same under a stride of two: `rows` rows of `width` floats of gy, a multiple of four, and of x, `step` floats apart. */
-POETC_APART void add_three_pairs(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient, int32_t rows,
-                                 int32_t width, float *gw)
+POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient, int32_t rows,
+                                int32_t width, float *gw, int taps)
 {
     static const uint32_t third[4] = {8, 16, 24, 32};
     const uint32x4_t offsets = vld1q_u32(third);
-    for (; lines > 0; lines--, line += down, gw += 3) {
-        poetc_f4 a = POETC_F4_ZERO, b = a, c = a;
+    for (; lines > 0; lines--, line += down, gw += taps) {
+        poetc_f4 a = POETC_F4_ZERO, b = a, c = a, d = a, e = a;
         const float *x = line, *gy = gradient;
         int32_t left;
-        for (left = rows; left > 0; left--, x += step - 2 * width) {
+#define TWO_TAPS(x, a, b) "vld20.32 {q0, q1}, [%[" x "]]\n\tvld21.32 {q0, q1}, [%[" x "]]!\n\tvfma.f32 %q[" a "], q2, q0\n\tvfma.f32 %q[" b "], q2, q1\n\t"
+        for (left = rows; left > 0 && taps == 3; left--, x += step - 2 * width) {
             __asm__ volatile("dls lr, %[n]\n"
-                             "1:\tvldrw.u32 q3, [%[gy]], #16\n\t"
-                             "vldrw.u32 q2, [%[x], %q[offsets]]\n\t"
-                             "vld20.32 {q0, q1}, [%[x]]\n\tvfma.f32 %q[c], q3, q2\n\tvld21.32 {q0, q1}, [%[x]]!\n\t"
-                             "vfma.f32 %q[a], q3, q0\n\tvfma.f32 %q[b], q3, q1\n\t"
+                             "1:\tvldrw.u32 q2, [%[gy]], #16\n\t"
+                             "vldrw.u32 q0, [%[x], %q[offsets]]\n\tvfma.f32 %q[c], q2, q0\n\t" TWO_TAPS("x", "a", "b")
                              "le lr, 1b"
                              : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [x] "+r"(x), [gy] "+r"(gy)
                              : [n] "r"(width / 4), [offsets] "w"(offsets)
-                             : "lr", "q0", "q1", "q2", "q3", "memory");
+                             : "lr", "q0", "q1", "q2", "memory");
         }
+        for (; left > 0; left--, x += step - 2 * width) {
+            const float *next = x + 2, *last = x + 4;
+            __asm__ volatile("dls lr, %[n]\n"
+                             "1:\tvldrw.u32 q2, [%[gy]], #16\n\t" TWO_TAPS("x", "a", "b") TWO_TAPS("next", "c", "d")
+                             "vld20.32 {q0, q1}, [%[last]]\n\tvld21.32 {q0, q1}, [%[last]]!\n\tvfma.f32 %q[e], q2, q0\n\t"
+                             "le lr, 1b"
+                             : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [d] "+w"(d), [e] "+w"(e), [x] "+r"(x), [next] "+r"(next),
+                               [last] "+r"(last), [gy] "+r"(gy)
+                             : [n] "r"(width / 4)
+                             : "lr", "q0", "q1", "q2", "memory");
+        }
+#undef TWO_TAPS
         gw[0] += poetc_f4_total(a);
         gw[1] += poetc_f4_total(b);
         gw[2] += poetc_f4_total(c);
+        if (taps == 5) {
+            gw[3] += poetc_f4_total(d);
+            gw[4] += poetc_f4_total(e);
+        }
     }
 }
 

@@ -4,6 +4,8 @@
 
 #include "poetc_depthwise.h"
 
+#define GATHERS(kernel_h, kernel_w) ((kernel_h) == 3 && (kernel_w) == 3)
+
 /* One or two (a constant) rows of the result under a 3 x 3 filter. Two rows, whose windows lie one row apart, share what
  * they load. The last block of a row may overlap the one before, with the same values. */
 POETC_INLINE void correlate_3x3(const filter *f, const float *from, const int rows)
@@ -115,18 +117,6 @@ POETC_INLINE void gather_lines(const filter *f, const float *g, const int taps, 
                 to[i] = rest[i];
         }
     }
-}
-
-POETC_APART void gather_rows(const filter *f, const float *g, int taps, int twice, float *y, int32_t rows)
-{
-    if (taps == 1 && twice)
-        gather_lines(f, g, 1, 1, y, rows);
-    else if (taps == 1)
-        gather_lines(f, g, 1, 0, y, rows);
-    else if (twice)
-        gather_lines(f, g, 2, 1, y, rows);
-    else
-        gather_lines(f, g, 2, 0, y, rows);
 }
 
 #endif

@@ -34,6 +34,23 @@ static void inside(int32_t start, int32_t kernel, int32_t dilation, int32_t size
 
 #define SELECT(mask_, yes, no) ((poetc_f4)(((mask_) & (mask)(yes)) | (~(mask_) & (mask)(no))))
 
+/* Windows of 2 x 2, two columns apart, between the left and the right edge. */
+static int is_plain(const pooling *p)
+{
+    return p->kernel_h == 2 && p->kernel_w == 2 && p->stride_w == 2 && p->dilation_h == 1 && p->dilation_w == 1 && p->pad_left == 0 &&
+           2 * p->output_width <= p->width;
+}
+
+/* One window of 2 x 2. */
+static void max_of_window(const float *upper, const float *lower, float *y, uint8_t *where)
+{
+    const int second = TAKES(upper[1], upper[0]), fourth = TAKES(lower[1], lower[0]);
+    const float up = second ? upper[1] : upper[0], low = fourth ? lower[1] : lower[0];
+    const int below = TAKES(low, up);
+    *y = below ? low : up;
+    *where = (uint8_t)(below ? 2 + fourth : second);
+}
+
 /* Windows of 2 x 2, two apart, all on the image: without branches, which no processor foresees here. Two rows of x make `count`
  * results. */
 static void max_of_four(const float *upper, const float *lower, int32_t count, float *y, uint8_t *where)
@@ -43,9 +60,9 @@ static void max_of_four(const float *upper, const float *lower, int32_t count, f
     typedef int32_t mask __attribute__((vector_size(16)));
     typedef uint8_t bytes __attribute__((vector_size(4)));
     const mask even = {0, 2, 4, 6}, odd = {1, 3, 5, 7};
-    for (; i + 4 <= count; i += 4, upper += 8, lower += 8) {
-        const poetc_f4 u0 = poetc_f4_load(upper), u1 = poetc_f4_load(upper + 4);
-        const poetc_f4 l0 = poetc_f4_load(lower), l1 = poetc_f4_load(lower + 4);
+    for (; i + 4 <= count; i += 4) {
+        const poetc_f4 u0 = poetc_f4_load(upper + 2 * i), u1 = poetc_f4_load(upper + 2 * i + 4);
+        const poetc_f4 l0 = poetc_f4_load(lower + 2 * i), l1 = poetc_f4_load(lower + 2 * i + 4);
         const poetc_f4 a = __builtin_shuffle(u0, u1, even), b = __builtin_shuffle(u0, u1, odd);
         const poetc_f4 c = __builtin_shuffle(l0, l1, even), d = __builtin_shuffle(l0, l1, odd);
         const mask second = TAKES(b, a), fourth = TAKES(d, c);
@@ -56,14 +73,44 @@ static void max_of_four(const float *upper, const float *lower, int32_t count, f
         poetc_f4_store(y + i, SELECT(below, low, up));
         __builtin_memcpy(where + i, &narrow, 4);
     }
-#endif
-    for (; i < count; i++, upper += 2, lower += 2) {
-        const int second = TAKES(upper[1], upper[0]), fourth = TAKES(lower[1], lower[0]);
-        const float up = second ? upper[1] : upper[0], low = fourth ? lower[1] : lower[0];
-        const int below = TAKES(low, up);
-        y[i] = below ? low : up;
-        where[i] = (uint8_t)(below ? 2 + fourth : second);
+#elif defined(POETC_HELIUM)
+    /* As if nothing were a NaN; where a row's sum is one, once more. */
+    float32x4_t sum = vdupq_n_f32(0.0f);
+    const uint32x4_t ones = vdupq_n_u32(1), zeros = vdupq_n_u32(0);
+    for (; count >= 4 && i < count; i += 4) {
+        const int32_t o = i + 4 > count ? count - 4 : i; /* the last four overlap those before */
+        const float32x4x2_t u = vld2q_f32(upper + 2 * o), l = vld2q_f32(lower + 2 * o);
+        const mve_pred16_t second = vcmpgtq_f32(u.val[1], u.val[0]), fourth = vcmpgtq_f32(l.val[1], l.val[0]);
+        const float32x4_t up = vpselq_f32(u.val[1], u.val[0], second), low = vpselq_f32(l.val[1], l.val[0], fourth);
+        const uint32x4_t first_tap = vpselq_u32(ones, zeros, second), last_tap = vaddq_n_u32(vpselq_u32(ones, zeros, fourth), 2);
+        const mve_pred16_t below = vcmpgtq_f32(low, up);
+        vst1q_f32(y + o, vpselq_f32(low, up, below));
+        vstrbq_u32(where + o, vpselq_u32(last_tap, first_tap, below));
+        sum = vaddq_f32(sum, vaddq_f32(vaddq_f32(u.val[0], u.val[1]), vaddq_f32(l.val[0], l.val[1])));
     }
+    if (vcmpneq_f32(sum, sum))
+        i = 0;
+#elif POETC_FPU_M
+    float sum = 0.0f;
+    for (; i < count; i++) {
+        uint32_t tap, other;
+        __asm__("vldmia %[upper]!, {s0-s1}\n\tvldmia %[lower]!, {s2-s3}\n\t"
+                "vcmp.f32 s1, s0\n\tvadd.f32 s4, s0, s1\n\tvadd.f32 s5, s2, s3\n\tvmrs APSR_nzcv, fpscr\n\t"
+                "ite gt\n\tmovgt %[tap], #1\n\tmovle %[tap], #0\n\tit gt\n\tvmovgt.f32 s0, s1\n\t"
+                "vcmp.f32 s3, s2\n\tvadd.f32 s4, s4, s5\n\tvmrs APSR_nzcv, fpscr\n\t"
+                "ite gt\n\tmovgt %[other], #3\n\tmovle %[other], #2\n\tit gt\n\tvmovgt.f32 s2, s3\n\t"
+                "vcmp.f32 s2, s0\n\tvadd.f32 %[sum], %[sum], s4\n\tvmrs APSR_nzcv, fpscr\n\t"
+                "itt gt\n\tvmovgt.f32 s0, s2\n\tmovgt %[tap], %[other]\n\t"
+                "vstr s0, [%[y]]\n\tstrb %[tap], [%[where]]"
+                : [upper] "+r"(upper), [lower] "+r"(lower), [sum] "+t"(sum), [tap] "=&r"(tap), [other] "=&r"(other)
+                : [y] "r"(y + i), [where] "r"(where + i)
+                : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5");
+    }
+    if (sum != sum)
+        upper -= 2 * count, lower -= 2 * count, i = 0;
+#endif
+    for (; i < count; i++)
+        max_of_window(upper + 2 * i, lower + 2 * i, y + i, where + i);
 }
 
 /* x -> y, where (u8 or, with the last int set, i32): the tap of the first maximum; a NaN counts as the maximum. */
@@ -77,8 +124,7 @@ int poetc_op_max_pool(const poetc_call *call)
     int32_t *where32 = poetc_out(call, 2);
     size_t at = 0;
     const int32_t reach = (p.kernel_w - 1) * p.dilation_w + 1;
-    const int plain = !wide && p.kernel_h == 2 && p.kernel_w == 2 && p.stride_w == 2 && p.dilation_h == 1 &&
-                      p.dilation_w == 1 && p.pad_left == 0 && 2 * p.output_width <= p.width;
+    const int plain = !wide && is_plain(&p);
     int32_t plane, oh, ow, i, j;
     for (plane = 0; plane < p.planes; plane++, x += (ptrdiff_t)p.height * p.width) {
         for (oh = 0; oh < p.output_height; oh++) {
@@ -116,6 +162,22 @@ int poetc_op_max_pool(const poetc_call *call)
     return POETC_OK;
 }
 
+/* to = 0 */
+static void clear(float *to, ptrdiff_t count)
+{
+#if POETC_LANES > 1
+    for (; count >= POETC_LANES; count -= POETC_LANES, to += POETC_LANES)
+        poetc_vector_store(to, (poetc_vector){0});
+#else
+    POETC_QUAD_B(zero);
+    zero0 = zero1 = zero2 = zero3 = 0.0f;
+    for (; count >= 4; count -= 4)
+        POETC_STORE_QUAD(to, zero);
+#endif
+    for (; count > 0; count--)
+        *to++ = 0.0f;
+}
+
 /* where, gy -> gx: each gy goes to its maximum; several that meet are added in the order of the outputs. */
 int poetc_op_max_pool_grad(const poetc_call *call)
 {
@@ -126,13 +188,21 @@ int poetc_op_max_pool_grad(const poetc_call *call)
     const float *gy = poetc_in(call, 1);
     float *gx = poetc_out(call, 2);
     const ptrdiff_t size = (ptrdiff_t)p.height * p.width;
+    const int plain = !wide && is_plain(&p) && p.pad_top == 0 && p.stride_h == 2 && 2 * p.output_height <= p.height;
     size_t at = 0;
-    ptrdiff_t i;
     int32_t plane, oh, ow;
     for (plane = 0; plane < p.planes; plane++, gx += size) {
-        for (i = 0; i < size; i++)
-            gx[i] = 0.0f;
-        for (oh = 0; oh < p.output_height; oh++) {
+        clear(gx, size);
+        for (oh = 0; oh < p.output_height && plain; oh++) {
+            float *to = gx + (ptrdiff_t)2 * oh * p.width;
+            for (ow = p.output_width; ow > 0; ow--, at++, to += 2) {
+                const uint32_t tap = where8[at];
+                if (tap > 3)
+                    return POETC_ERANGE;
+                to[(tap & 1) + (tap & 2 ? p.width : 0)] += gy[at];
+            }
+        }
+        for (; oh < p.output_height; oh++) {
             for (ow = 0; ow < p.output_width; ow++, at++) {
                 int32_t tap = wide ? where32[at] : where8[at];
                 int32_t row = oh * p.stride_h - p.pad_top + tap / p.kernel_w * p.dilation_h;

@@ -99,10 +99,30 @@ static void descend_row(float *w, const float *a, ptrdiff_t m, const float *b, i
 }
 
 /* The same for one term, which is no sum: nothing is added to zero, as in matmul.c. */
+#if !defined(POETC_HELIUM)
 static void descend_row_by_one(float *w, float factor, const float *b, int32_t n, float lr)
 {
 #if POETC_LANES == 1
     int32_t j;
+#if POETC_FPU_M
+    if (n >= 12) { /* twelve at once */
+        int32_t left = n / 12;
+#define PRODUCT(v) "vmul.f32 s" #v ", s" #v ", %[factor]\n\t"
+#define MOVE(w, v) "vmls.f32 s" #w ", s" #v ", %[lr]\n\t"
+        n -= 12 * left;
+        __asm__ volatile("1:\tvldmia %[b]!, {s12-s23}\n\tvldmia %[w], {s0-s11}\n\t"
+                         PRODUCT(12) PRODUCT(13) PRODUCT(14) PRODUCT(15) PRODUCT(16) PRODUCT(17) PRODUCT(18) PRODUCT(19)
+                         PRODUCT(20) PRODUCT(21) PRODUCT(22) PRODUCT(23) MOVE(0, 12) MOVE(1, 13) MOVE(2, 14) MOVE(3, 15)
+                         MOVE(4, 16) MOVE(5, 17) MOVE(6, 18) MOVE(7, 19) MOVE(8, 20) MOVE(9, 21) MOVE(10, 22) MOVE(11, 23)
+                         "subs %[left], #1\n\tvstmia %[w]!, {s0-s11}\n\tbne 1b"
+                         : [w] "+r"(w), [b] "+r"(b), [left] "+r"(left)
+                         : [factor] "t"(factor), [lr] "t"(lr)
+                         : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12",
+                           "s13", "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23");
+#undef MOVE
+#undef PRODUCT
+    }
+#endif
     POETC_UNROLL_4
     for (j = n / 4; j > 0; j--) {
         const float *old = w;
@@ -129,20 +149,30 @@ static void descend_row_by_one(float *w, float factor, const float *b, int32_t n
         POETC_MULTIPLY_SUBTRACT(*w, product, lr);
     }
 }
-
-#if defined(POETC_HELIUM)
-/* Two rows at once, which share what they load of b. */
-static void descend_two_by_one(float *w, const float *factors, const float *b, int32_t n, float lr)
+#else
+/* Rows of w, `rates` (-lr times the factor) of a row b: a load, a multiply-add and a store each. Four at once share what they load of b. */
+static void descend_by_one(float *w, const float *rates, const float *b, int32_t n, int32_t rows)
 {
-    float *other = w + n;
+    float *second = w + n, *third = second + n, *fourth = third + n;
+    if (rows < 4) {
+        __asm__ volatile("dlstp.32 lr, %[n]\n"
+                         "1:\tvldrw.u32 q0, [%[b]], #16\n\tvldrw.u32 q1, [%[w]]\n\tvfma.f32 q1, q0, %[f]\n\t"
+                         "vstrw.32 q1, [%[w]], #16\n\tletp lr, 1b"
+                         : [w] "+r"(w), [b] "+r"(b)
+                         : [n] "r"(n), [f] "r"(rates[0])
+                         : "lr", "q0", "q1", "memory");
+        return;
+    }
     __asm__ volatile("dlstp.32 lr, %[n]\n"
                      "1:\tvldrw.u32 q0, [%[b]], #16\n\t"
-                     "vldrw.u32 q1, [%[w]]\n\tvmul.f32 q2, q0, %[f]\n\tvldrw.u32 q3, [%[v]]\n\tvmul.f32 q0, q0, %[g]\n\t"
-                     "vfma.f32 q1, q2, %[lr]\n\tvfma.f32 q3, q0, %[lr]\n\t"
-                     "vstrw.32 q1, [%[w]], #16\n\tvstrw.32 q3, [%[v]], #16\n\t"
+                     "vldrw.u32 q1, [%[w]]\n\tvldrw.u32 q2, [%[x]]\n\tvldrw.u32 q3, [%[y]]\n\t"
+                     "vfma.f32 q1, q0, %[f]\n\tvstrw.32 q1, [%[w]], #16\n\tvldrw.u32 q1, [%[z]]\n\t"
+                     "vfma.f32 q2, q0, %[g]\n\tvstrw.32 q2, [%[x]], #16\n\t"
+                     "vfma.f32 q3, q0, %[h]\n\tvstrw.32 q3, [%[y]], #16\n\t"
+                     "vfma.f32 q1, q0, %[i]\n\tvstrw.32 q1, [%[z]], #16\n\t"
                      "letp lr, 1b"
-                     : [w] "+r"(w), [v] "+r"(other), [b] "+r"(b)
-                     : [n] "r"(n), [f] "r"(factors[0]), [g] "r"(factors[1]), [lr] "r"(-lr)
+                     : [w] "+r"(w), [x] "+r"(second), [y] "+r"(third), [z] "+r"(fourth), [b] "+r"(b)
+                     : [n] "r"(n), [f] "r"(rates[0]), [g] "r"(rates[1]), [h] "r"(rates[2]), [i] "r"(rates[3])
                      : "lr", "q0", "q1", "q2", "q3", "memory");
 }
 #endif
@@ -159,15 +189,22 @@ int poetc_op_matmul_sgd(const poetc_call *call)
     for (row = 0; row < m; row++, w += n) {
         POETC_SKIP(call->share, row, m, )
 #if defined(POETC_HELIUM)
-        if (call->ints[2] == 1 && row + 1 < m && n > 0) {
-            descend_two_by_one(w, a + row, b, n, lr);
-            row++, w += n;
+        if (call->ints[2] == 1 && n > 0) {
+            const int32_t rows = row + 4 <= m ? 4 : 1;
+            float rates[4];
+            int32_t i;
+            for (i = 0; i < rows; i++)
+                rates[i] = -lr * a[row + i];
+            descend_by_one(w, rates, b, n, rows);
+            row += rows - 1, w += (ptrdiff_t)(rows - 1) * n;
             continue;
         }
 #endif
+#if !defined(POETC_HELIUM)
         if (call->ints[2] == 1)
             descend_row_by_one(w, a[row], b, n, lr);
         else
+#endif
             descend_row(w, a + row, m, b, n, call->ints[2], lr);
     }
     return POETC_OK;
