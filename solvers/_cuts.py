@@ -31,7 +31,9 @@ from poetc.solvers._model import NEVER, Model
 from poetc.solvers._rules import ALL, Rules
 
 SCALE = 1000.0  # what every operator once costs in the MIP's units
-RECOMPUTATION_ROWS, RECOMPUTATION_TOTAL = 8, 400  # per stage and in all, for operators with the largest working sets
+RECOMPUTATION_ROWS, RECOMPUTATION_TOTAL = 8, 60  # per stage and in all, for operators with the largest working sets
+CHAIN_ROWS, CHAIN_TOTAL = 3, 30  # of these, those that count what else a chain of recomputation needs
+LARGE_SHARE = 0.03  # of the capacity: smaller tensors do not count there
 BETWEEN_ROWS, BETWEEN_TOTAL = 8, 160  # per stage and in all, for what is first executed inside a stage
 MARGIN = 1e-6  # subtracted from HiGHS's bound before rounding: its tolerances
 
@@ -115,6 +117,7 @@ class CutModel:
         self.run: list[dict[int, int]] = []  # R, only what is optional
         self.load: list[dict[int, int]] = []  # I
         self.store: dict[int, int] = {}  # O
+        self.twice: dict[tuple[int, int], int] = {}  # an operator is executed again more than once in a stage
         self.pinned = [pinned_interval(model, t) if rules.cuts_pinned else None for t in range(model.n_tensors)]
         self.counted = list(model.size)  # bytes of what is pinned
         for t in free:
@@ -200,8 +203,10 @@ class CutModel:
         for g in range(stages):
             self._stage(g, edges[g + 1])
         if self.rules.cuts_suffixes:
+            rows = len(mip.row_lower)
             for g in range(stages - 1):
                 self._suffix(g)
+            mip.implied.append(range(rows, len(mip.row_lower)))
         for g in range(stages):
             self._ram(g, capacity)
         if between:
@@ -415,9 +420,11 @@ class CutModel:
     def _during_recomputation(self, g: int, end: int, capacity: int, stays: dict[int, int]) -> None:
         """The same for what is executed again: its operands are in RAM beside what stays, if it is executed."""
         model, cut = self.model, self.cuts[g]
+        again: int | None = None
         if end == cut + 1:
             # Everything else in this stage comes after a_g: its outputs stay as well, unless a_g is executed once more.
-            again = self.mip.column(model.op_cost[cut] / self.unit) if model.recomputable[cut] else None
+            if model.recomputable[cut]:
+                again = self.mip.column(model.op_cost[cut] / self.unit)
             following = self.hold[g + 1] if g + 1 < len(self.cuts) else {}
             stays = dict(stays)
             for t in model.outputs[cut]:
@@ -428,7 +435,8 @@ class CutModel:
             t for t in range(model.n_tensors) if self._is_pinned(t, end) and (self._is_pinned(t, cut) or end == cut + 1)
         ]
         candidates = sorted(self.run[g], key=lambda v: (-working_set_bytes(model, v), v))
-        for v in candidates[: max(RECOMPUTATION_ROWS, RECOMPUTATION_TOTAL // len(self.cuts))]:
+        most = max(RECOMPUTATION_ROWS, RECOMPUTATION_TOTAL // len(self.cuts))
+        for k, v in enumerate(candidates):
             operands = set(model.inputs[v]) | set(model.outputs[v])
             fixed = sum(self.counted[t] for t in pinned if t not in operands)
             kept = [t for t in stays if t not in operands]
@@ -436,8 +444,106 @@ class CutModel:
             needed = float(working_set_bytes(model, v))
             if fixed + needed > capacity:
                 self.mip.upper[self.run[g][v]] = 0.0
-            else:
+            elif k < most:
                 self._ram_row([*index, self.run[g][v]], [*value, needed], capacity - fixed)
+        if self.rules.cuts_chain_rows and g + 1 < len(self.cuts):
+            for v in candidates[: max(CHAIN_ROWS, CHAIN_TOTAL // len(self.cuts))]:
+                self._in_midst(g, v, end, capacity, stays, pinned, again)
+
+    def _in_midst(
+        self,
+        g: int,
+        v: int,
+        end: int,
+        capacity: int,
+        stays: dict[int, int],
+        pinned: list[int],
+        again: int | None,
+    ) -> None:
+        """RAM when `v` is executed again in stage g: what is in RAM at the next cut is there already (P), or is made or
+        paged in after that, of what is there then: D <= P + I + R, D <= P + I + D of each operand. Only large tensors
+        count.
+        """
+        model, mip, cut = self.model, self.mip, self.cuts[g]
+        following = self.hold[g + 1]
+        operands = set(model.inputs[v]) | set(model.outputs[v])
+        large = LARGE_SHARE * capacity
+        present: dict[int, int] = {}
+        derived: dict[int, int] = {}
+
+        def there(t: int) -> int:
+            if t not in present:
+                present[t] = mip.column(integer=False)
+                if t in stays:
+                    mip.row([present[t], stays[t]], [1.0, -1.0], lower=0.0)
+            return present[t]
+
+        def is_free(t: int) -> bool:
+            p = model.producer[t]
+            if t in operands or model.size[t] < large or self._is_pinned(t, cut):
+                return True
+            return cut <= p < end and (p > cut or end > cut + 1)
+
+        def derive(t: int) -> int:
+            """A column that is at most 1 if `t` is there or can be made of what is there."""
+            if t in derived:
+                return derived[t]
+            derived[t] = column = mip.column(integer=False)
+            p = model.producer[t]
+            sources = [there(t)]
+            if t in self.load[g]:
+                sources.append(self.load[g][t])
+            maker = again if p == cut else self.run[g].get(p)
+            mip.row(
+                [column, *sources, *([] if maker is None else [maker])],
+                [1.0] + [-1.0] * (len(sources) + (maker is not None)),
+                upper=0.0,
+            )
+            if maker is not None:
+                for u in model.inputs[p]:
+                    if not is_free(u):
+                        mip.row([column, *sources, derive(u)], [1.0, *[-1.0] * (len(sources) + 1)], upper=0.0)
+            return column
+
+        run = self.run[g][v]
+        for t in following:
+            if not is_free(t):
+                mip.row([following[t], run, derive(t)], [1.0, 1.0, -1.0], upper=1.0)
+        for t, reasons in self._made_before(g, v).items():
+            if not is_free(t):
+                for terms in reasons:
+                    mip.row([there(t), *terms], [1.0, *(-x for x in terms.values())], lower=-1.0)
+        fixed = sum(self.counted[t] for t in pinned if t not in operands)
+        index, value = [run], [float(working_set_bytes(model, v))]
+        for t in sorted(present.keys() | stays.keys()):
+            if t not in operands:
+                index.append(present.get(t, stays.get(t, -1)))
+                value.append(float(model.size[t]))
+        self._ram_row(index, value, capacity - fixed)
+
+    def _made_before(self, g: int, v: int) -> dict[int, list[dict[int, float]]]:
+        """What is in RAM at the next cut and was made in this stage before `v`, for what `v` reads, unless it is made
+        twice: by tensor, columns whose sum less 1 is a lower bound of its presence when `v` is executed again.
+        """
+        model, found = self.model, dict[int, list[dict[int, float]]]()
+        following = self.hold[g + 1] if g + 1 < len(self.cuts) else {}
+
+        def before(t: int) -> dict[int, float]:
+            """Columns all of which are 0 if `t`, when it is read, was made in this stage."""
+            return {group[t]: -1.0 for group in (self.hold[g], self.load[g]) if t in group}
+
+        for u in model.inputs[v]:
+            x = model.producer[u]
+            if x not in self.run[g] or self._is_pinned(u, self.cuts[g]):
+                continue
+            for t in model.inputs[x]:
+                p = model.producer[t]
+                if t in following and p in self.run[g] and not self._is_pinned(t, self.cuts[g]):
+                    if (g, p) not in self.twice:
+                        self.twice[g, p] = self.mip.column(model.op_cost[p] / self.unit, integer=False)
+                    terms = {following[t]: 1.0, self.run[g][v]: 1.0, self.twice[g, p]: -1.0}
+                    found.setdefault(t, []).append(terms | before(u) | before(t))
+        return found
 
     def _link(self, t: int, column: int) -> None:
         """What it takes to page `t` in, where `column` is 1."""
@@ -554,7 +660,9 @@ class CutModel:
         plain: bool = False,
         stop: threading.Event | None = None,
     ) -> Relaxation:
-        """Solve it; `start` as `start_of` gives it; a bound of `cutoff` is as good as any above it."""
+        """Solve it; `start` as `start_of` gives it; a bound of `cutoff` is as good as any above it, and a dearer plan
+        no plan.
+        """
         nothing: frozenset[int] = frozenset()
         if self.proven_infeasible:
             return Relaxation(self.cuts, math.inf, True, True, (), nothing)
@@ -575,7 +683,7 @@ class CutModel:
             return Relaxation(self.cuts, cutoff, False, True, (), nothing)
         if answer.infeasible:
             return Relaxation(self.cuts, math.inf, True, True, (), nothing)
-        if answer.values is None:
+        if answer.values is None or answer.objective > cutoff / self.unit:
             return Relaxation(self.cuts, self.bound_of(answer), False, answer.optimal, (), nothing)
         return self.relaxation_of(answer, answer.values)
 

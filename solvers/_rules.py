@@ -21,6 +21,7 @@ class Rules:
     cuts_needed_rows: bool = True  # RAM inside a stage counts what the stage still needs, unless it is made again
     cuts_suffixes: bool = True  # from each cut on, all stages together read what is there at the cut or made since
     cuts_recomputation_rows: bool = True  # RAM while an operator is repeated; what then never fits is not repeated
+    cuts_chain_rows: bool = True  # RAM while an operator is repeated counts what others, before and after it, need then
     cuts_slack_rows: bool = True  # a RAM row that no choice can violate is left out
 
 

@@ -60,6 +60,9 @@ CUT_ENTRIES = 1_500_000  # relaxations with more coefficients are not tried
 STAGED_OPERATORS, STAGED_NODES = 100, 200
 FLATTENED_OPERATORS, LATENESS = 3000, (0.05, 0.5)
 FLATTENED_TWICE, FLATTENED_LATE = 500, 1500  # up to so many also without paging; with the other lateness
+# Of the gap left, what a relaxation with several cuts is asked to close: less where it could not tell in time. What is
+# dearer is not looked at, which fixes many columns; a plan that is cheaper shows that other cuts are needed.
+REACH, LEAST_REACH, SMALL_GAP = 0.35, 0.05, 2e-3  # a small gap is closed at once
 SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: where plans need too much RAM shows soon
 # Runs of the heuristic, between two relaxations a quarter of them: about as long as a relaxation takes.
 LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
@@ -85,6 +88,7 @@ class _Solved:
     relaxation: Relaxation | None
     work_s: float = 0.0  # of a usual machine
     cut_short: bool = False  # by the clock
+    aim: float = math.inf  # a bound this good was all that was asked for
 
 
 class _Solve:
@@ -112,6 +116,7 @@ class _Solve:
             self.free = tiny_tensors(self.model, FREE_SHARE)
         self.effort = 1  # times CUT_ROUNDS and CUT_NODES, for relaxations with several cuts
         self.slack = SLACK
+        self.reach = REACH
         self.beside: Beside[_Solved] | Beside[list[_Solved]] | None = None  # what is being solved in the background
 
     # --- state ---
@@ -256,6 +261,11 @@ class _Solve:
                 self.repair(codes, runs)
         self.guide(relaxation, f"held at {len(cuts)} cuts")
         self.say(f"{len(cuts)} cuts")
+        if relaxation.bound >= solved.aim * (1 - ROUNDING):
+            return True
+        if not relaxation.held and self.reach > LEAST_REACH:
+            self.reach /= 2
+            return True
         new = new_cuts(cuts, [v for _, v in excess], self.model.n_ops)
         cuts.update(new)
         fine = not excess or excess[0][0] <= 2 * FREE_SHARE * self.model.capacity
@@ -499,7 +509,13 @@ class _Solve:
         bound = self.bound if bound is None else bound
         cost = self.known_cost if cost is None else cost
         effort, free = self.effort if between else 1, self.free
-        gap = max(self.gap / 4, self.slack * (1 - bound / cost) if cost < math.inf else 0.0)
+        aim = cost
+        if between and bound < cost * (1 - SMALL_GAP) < math.inf:
+            aim, enough = bound + self.reach * (cost - bound), cost * (1 - self.gap) + 1
+            if bound < enough < aim:
+                aim = enough
+        # No closer than a quarter of what was asked for, or of what is aimed at.
+        gap = max(min(self.gap, 1 - bound / aim) / 4, self.slack * (1 - bound / cost) if cost < math.inf else 0.0)
 
         def task(stop: threading.Event | None = None) -> _Solved:
             model = CutModel(self.model, cuts, between=between, free=free)
@@ -511,15 +527,17 @@ class _Solve:
                 max_nodes=effort * nodes,
                 max_rounds=effort * CUT_ROUNDS,
                 gap=gap,
-                cutoff=cost,
+                cutoff=aim if aim == cost else aim * (1 + ROUNDING),  # HiGHS's tolerances
                 threads=self.options.threads,
                 seed=self.options.seed,
                 relax=lp,
                 plain=self.small,
                 stop=stop,
             )
+            if aim < cost and not relaxation.infeasible:
+                relaxation = replace(relaxation, bound=min(relaxation.bound, aim))
             work_s = model.mip.iterations * math.sqrt(model.mip.entries) * ITERATION_S
-            return _Solved(relaxation, work_s, not relaxation.exact and time.monotonic() >= self.stop_at)
+            return _Solved(relaxation, work_s, not relaxation.exact and time.monotonic() >= self.stop_at, aim)
 
         return task
 

@@ -7,10 +7,14 @@ from dataclasses import replace
 from random import Random
 from typing import Literal
 
+import highspy
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from poetc.errors import InfeasibleError
 from poetc.scheduling import (
+    Completer,
     InPlace,
     OperatorSpec,
     Paging,
@@ -22,9 +26,10 @@ from poetc.scheduling import (
     on_store,
 )
 from poetc.scheduling import lower_bound_bytes as order_free_bound
-from poetc.solvers import solve
+from poetc.solvers import _highs, solve
 from poetc.solvers._cuts import CutModel, tiny_tensors
 from poetc.solvers._exact import search
+from poetc.solvers._highs import Mip
 from poetc.solvers._homes import OpenHomes, open_model
 from poetc.solvers._minimum import lower_bound_bytes
 from poetc.solvers._model import Model
@@ -247,3 +252,70 @@ def test_what_an_update_took_over_is_not_held_beyond_it() -> None:
     assert optimum.codes is not None
     assert model.cost(optimum.codes) == model.base_cost + 10 + 100 + 100
     assert CutModel(model, [1, 3], between=True).solve(time_limit_s=10).bound == model.cost(optimum.codes)
+
+
+def test_schedules_are_solutions_of_relaxations() -> None:
+    """What a schedule says about the integer columns obeys every row, at no more than its cost, even if RAM is just
+    what it needs: with operators made again several times in a stage, in chains, for use and for nothing.
+    """
+    compared = chains = 0
+    for seed in range(120):
+        random = Random(seed)
+        problem = training_problem(random, random.choice((2, 3, 4)))
+        model = Model(problem)
+        codes: list[int] = []
+        often = random.choice((0.2, 1.0, 3.0))
+        for v in range(model.n_ops):
+            while random.random() < often / (1 + often):
+                again = random.randrange(max(0, v - random.choice((4, 99))), v) if v else 0
+                there = all(model.producer[t] < v <= model.expiry[t] for t in model.inputs[again])
+                if v and model.recomputable[again] and there:
+                    codes.append(again)
+            codes.append(v)
+        completion = Completer(problem).run(model.actions(codes))
+        model = Model(replace(problem, budget_bytes=completion.peak_bytes))
+        every = range(model.n_ops)
+        for cuts in (every, every[::2], every[::5], every[model.cut :: 3], sorted(random.sample(every, 3))):
+            relaxation = CutModel(model, cuts, between=True)
+            mip, start = relaxation.mip, relaxation.start_of(codes)
+            for column, value in start.items():
+                assert mip.lower[column] <= value <= mip.upper[column], (seed, cuts)
+                mip.lower[column] = mip.upper[column] = value
+            answer = mip.solve(time_limit_s=10, relax=True)
+            assert not relaxation.proven_infeasible and answer.optimal, (seed, cuts)
+            assert relaxation.bound_of(answer) <= model.cost(codes), (seed, cuts)
+            compared += 1
+            chains += len(relaxation.twice)
+    assert compared > 500 and chains > 500
+
+
+def test_what_others_imply_is_left_out_of_mips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The optimum is the same without rows that only help LPs, of which the LP at the root does not need many."""
+    infeasible = compared = 0
+    left_out: list[int] = []
+    lp = Mip._lp
+
+    def counted(mip: Mip, out: npt.NDArray[np.bool_] | None = None) -> highspy.HighsLp:
+        left_out.append(0 if out is None else int(out.sum()))
+        return lp(mip, out)
+
+    for seed in SEEDS:
+        problem, _ = case(seed)
+        model = Model(problem)
+        relaxation = CutModel(model, range(model.n_ops), between=True)
+        if relaxation.proven_infeasible:
+            continue
+        whole = relaxation.mip.solve(time_limit_s=10)
+        with monkeypatch.context() as patched:
+            patched.setattr(_highs, "MANY_ENTRIES", 0)
+            patched.setattr(Mip, "_lp", counted)
+            fewer = relaxation.mip.solve(time_limit_s=10)
+            beaten = relaxation.mip.solve(time_limit_s=10, cutoff=whole.objective - 1e-3)
+        assert fewer.infeasible == whole.infeasible, seed
+        infeasible += whole.infeasible
+        if whole.optimal and fewer.optimal:
+            compared += 1
+            assert fewer.objective == pytest.approx(whole.objective, abs=1e-5), seed
+            assert fewer.bound <= whole.objective + 1e-5, seed
+            assert beaten.infeasible or beaten.objective >= whole.objective - 1e-3, seed
+    assert compared > 100 and infeasible and sum(left_out) > 1000
