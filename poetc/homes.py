@@ -226,8 +226,12 @@ def _chosen(
         raise nearest
     text = str(nearest)
     if isinstance(nearest, InfeasibleError):  # which was about some homes
-        why = f"found no schedule for {problem.budget_bytes} bytes, nor a proof that no homes of state allow one"
+        within = ""
+        if problem.deadline_ns is not None:
+            within = f" within the deadline of {problem.deadline_ns / 1e6:.6g} ms"
+        why = f"found no schedule for {problem.budget_bytes} bytes{within}, nor a proof that there is none"
         text = "; ".join((why, *text.split("; ")[1:]))
+        text += "" if problem.deadline_ns is None else "; allow a longer deadline or more RAM"
     raise LimitError(text, details=nearest.details) from nearest
 
 

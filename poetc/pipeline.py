@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from poetc import frontend, homes, outputs, passes, planning, predicting, reporting, splitting, training
-from poetc.artifact import Artifact, write
+from poetc.artifact import MARKER, Artifact, write
 from poetc.curve import solve_curve as solve_points
 from poetc.devices import (
     DeviceProfile,
@@ -24,6 +24,7 @@ from poetc.devices import (
     parse_size,
 )
 from poetc.errors import InfeasibleError, PoetcError, UsageError
+from poetc.files import check_replaceable
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
 from poetc.saved import lean, saved_bytes
@@ -125,6 +126,8 @@ def analyze(request: ModelRequest, search_s: float = planning.MINIMUM_SEARCH_S) 
 def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
     """Solve and, if `request.out` is given, write the directory. Raises the errors of `poetc.errors`."""
     started, stop_at = time.perf_counter(), time.monotonic() + request.options.time_limit_s
+    if request.out is not None:
+        check_replaceable(request.out, MARKER)
     progress("reading the model")
     remarks: list[str] = []
     graph: Graph | None
@@ -189,7 +192,7 @@ def _summary(
     """
     problem, schedule, plan = placed.problem, placed.schedule, placed.plan
     trace = verify(problem, schedule)
-    proof = schedule.proof
+    proof, ram_bytes = schedule.proof, planning.ram_bytes(problem, plan)
     remarks = [*remarks, *([placed.remark] if placed.remark else [])]
     return {
         "status": proof.status.value,
@@ -208,9 +211,9 @@ def _summary(
         "budget_bytes": problem.budget_bytes,
         "peak_bytes": trace.peak_bytes,
         "arena_bytes": plan.arena_bytes,
-        "ram_bytes": problem.base_bytes + plan.arena_bytes,
+        "ram_bytes": ram_bytes,
         "keep_all_peak_bytes": keep_all_peak_bytes(asked),
-        "min_budget_bytes": min_budget_bytes,
+        "min_budget_bytes": ram_bytes if min_budget_bytes is None else min(min_budget_bytes, ram_bytes),
         "recomputes": trace.recomputes,
         "page_outs": trace.page_outs,
         "page_ins": trace.page_ins,
@@ -384,10 +387,11 @@ def _limits(request: SolveRequest, problem: Problem) -> Problem:
 
 def _least(request: SolveRequest, problem: Problem) -> int:
     """The least RAM that is found to work in time. Raises InfeasibleError where not even keep-all does."""
-    search_s = planning.search_share_s(request.options.time_limit_s)
+    search_s = min(planning.MINIMUM_SEARCH_S, LEAST_SHARE * request.options.time_limit_s)
     found = homes.smallest_ram(problem, _state(request), search_s).ram_bytes
     if found is None:
-        raise InfeasibleError(f"--budget {LEAST}: not even keep-all obeys the deadline of {problem.deadline_ns} ns")
+        deadline = format_ns(problem.deadline_ns or 0)
+        raise InfeasibleError(f"--budget {LEAST}: not even keep-all obeys the deadline of {deadline}; allow more time")
     return found
 
 

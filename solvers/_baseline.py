@@ -65,7 +65,8 @@ class Baseline:
                 self.least_peak_bytes = completion.peak_bytes
             return False
         if problem.deadline_ns is not None and completion.time_ns > problem.deadline_ns:
-            self.refusal = f"its schedule takes {completion.time_ns} ns, the deadline is {problem.deadline_ns}"
+            taken_ms, allowed_ms = completion.time_ns / 1e6, problem.deadline_ns / 1e6
+            self.refusal = f"its schedule takes {taken_ms:.6g} ms, the deadline is {allowed_ms:.6g}"
             return False
         cost = completion.energy_pj if problem.objective == "energy" else completion.time_ns
         if self.best is not None and cost >= self.best_cost:

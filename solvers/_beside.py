@@ -17,30 +17,45 @@ SWITCH_S = 1e-4
 
 
 class Beside(Generic[T]):
-    """Runs `task(stop)` from now on. `stop` is set by `cancel`; the task should then end soon."""
+    """Runs `task(stop)` from `start` on. `stop` is set by `cancel`; the task should then end soon."""
+
+    _running, _usual_s, _lock = 0, 0.0, threading.Lock()  # of all of them: how many there are, and Python's interval
 
     def __init__(self, task: Callable[[threading.Event], T]) -> None:
         self._task, self._stop = task, threading.Event()
         self._value: list[T] = []
         self._error: BaseException | None = None
-        self._usual_s = sys.getswitchinterval()
-        sys.setswitchinterval(min(SWITCH_S, self._usual_s))
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._ended: threading.Event | None = None
+
+    def start(self) -> Beside[T]:
+        # Not `join`, which takes the thread for ended when a signal interrupts it (Python 3.11).
+        self._ended = threading.Event()
+        threading.Thread(target=self._run).start()
+        return self
 
     def _run(self) -> None:
+        self._count(1)
         try:
             self._value.append(self._task(self._stop))
         except BaseException as error:  # raised again where it is waited for
             self._error = error
+        finally:
+            self._count(-1)
+            assert self._ended is not None
+            self._ended.set()
 
-    def _join(self) -> None:
-        self._thread.join()
-        sys.setswitchinterval(self._usual_s)
+    @classmethod
+    def _count(cls, more: int) -> None:
+        with cls._lock:
+            if Beside._running == 0:
+                Beside._usual_s = sys.getswitchinterval()
+            Beside._running += more
+            sys.setswitchinterval(min(SWITCH_S, cls._usual_s) if Beside._running else cls._usual_s)
 
     def result(self) -> T:
-        """What the task returned, or raised."""
-        self._join()
+        """What the task returned, or raised, once it was started."""
+        assert self._ended is not None
+        self._ended.wait()
         if self._error is not None:
             raise self._error
         return self._value[0]
@@ -48,4 +63,5 @@ class Beside(Generic[T]):
     def cancel(self) -> None:
         """Ends the task, whose result nobody wants."""
         self._stop.set()
-        self._join()
+        if self._ended is not None:
+            self._ended.wait()

@@ -29,7 +29,8 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None) ->
         )
     if problem.deadline_ns is not None and cost.time_ns > problem.deadline_ns:
         raise InfeasibleError(
-            f"keep-all takes {cost.time_ns} ns, the deadline is {problem.deadline_ns}; no schedule is faster"
+            f"keep-all takes {cost.time_ns / 1e6:.6g} ms, the deadline is {problem.deadline_ns / 1e6:.6g}; "
+            "no schedule is faster"
         )
     schedule = keep_all(problem)
     if progress is not None:

@@ -197,6 +197,7 @@ class _Solve:
             cuts = self.single_cuts([] if self.done else self.single_cutting()())
         elif not self.done:
             single = self.beside = Beside(self.single_cutting())
+            single.start()
         self.race.run(QUICK_RUNS // 4 if self.small else runs // 4, self.target)
         self.say("race")
         quick, self.gap = self.gap, self.options.gap
@@ -224,6 +225,7 @@ class _Solve:
             if self.done or self.race.out_of_time:
                 break
             relaxing = self.beside = Beside(self.relaxing(tuple(sorted(cuts)), between=True))
+            relaxing.start()
             self.race.run(now, self.target)
             self.say("race")
             self.slide(windows_s)
@@ -461,8 +463,8 @@ class _Solve:
         least_ns = model.time(model.keep_all())
         if problem.deadline_ns is not None and least_ns > problem.deadline_ns:
             raise InfeasibleError(
-                f"the deadline of {problem.deadline_ns} ns cannot be met: every operator once takes {least_ns} ns; "
-                "allow at least that"
+                f"the deadline of {problem.deadline_ns / 1e6:.6g} ms cannot be met: every operator once takes "
+                f"{least_ns / 1e6:.6g} ms; allow at least that"
             )
         stored = sum(model.footprint[t] for t in model.page_outs_needed)
         if stored > model.store_free:

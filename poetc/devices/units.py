@@ -54,7 +54,8 @@ def parse_size(text: str, *, of: int | None = None, option: str = "--budget") ->
             )
         size = number * factor
     if size < 1:
-        raise UsageError(f"{option} {text!r} is less than one byte")
+        hint = f"; write {number * 100:g}% for that part of keep-all's peak" if of is not None and not unit else ""
+        raise UsageError(f"{option} {text!r} is less than one byte{hint if number > 0 else ''}")
     return int(size)
 
 

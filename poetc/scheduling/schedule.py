@@ -109,6 +109,8 @@ class SolveOptions:
         for option, value in (("--time-limit", self.time_limit_s), ("--gap", self.gap)):
             if math.isnan(value) or value < 0:
                 raise UsageError(f"{option} {value!r}: must be a number of at least 0")
+        if self.gap > 1:
+            raise UsageError(f"--gap {self.gap!r}: must be at most 1, a fraction of the total")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ BOARD = ("-d", "stm32f746", "--gap", "0.5", "--time-limit", "5")
 @pytest.fixture(scope="module")
 def tight(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
     out = tmp_path_factory.mktemp("tight") / "digits.poetc"
-    ended = run("solve", model, *BOARD, "--batch", "4", "-b", "45%", "-o", out)
+    ended = run("solve", model, *BOARD, "--batch", "4", "-b", "45%", "--state", "ram", "-o", out)
     assert ended.code == 0, ended.err
     return out, ended
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from random import Random
 
@@ -19,13 +21,13 @@ from tests.support.problems import training_problem, with_budget
 
 def test_a_result_and_an_error_arrive_where_they_are_waited_for() -> None:
     usual_s = sys.getswitchinterval()
-    assert Beside(lambda stop: 7).result() == 7
+    assert Beside(lambda stop: 7).start().result() == 7
 
     def fail(stop: threading.Event) -> int:
         raise ValueError("why")
 
     with pytest.raises(ValueError, match="why"):
-        Beside(fail).result()
+        Beside(fail).start().result()
     assert sys.getswitchinterval() == usual_s
 
 
@@ -41,10 +43,31 @@ def test_cancel_ends_a_mip() -> None:
         began.set()
         return mip.solve(time_limit_s=600.0, stop=stop).optimal
 
-    beside = Beside(task)
+    beside = Beside(task).start()
     assert began.wait(60.0)
     beside.cancel()
     assert beside.result() is False
+
+
+def test_cancel_waits_for_the_end_after_a_signal() -> None:
+    """A thread left inside HiGHS when Python ends aborts the process."""
+    ended = threading.Event()
+
+    def task(stop: threading.Event) -> None:
+        stop.wait(60.0)
+        time.sleep(0.2)
+        ended.set()
+
+    usual = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    beside = Beside(task).start()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            beside.result()
+    finally:
+        signal.signal(signal.SIGALRM, usual)
+        beside.cancel()
+    assert ended.is_set()
 
 
 class Waiting(Beside[object]):
@@ -52,6 +75,9 @@ class Waiting(Beside[object]):
 
     def __init__(self, task: Callable[[threading.Event], object]) -> None:
         self.task = task
+
+    def start(self) -> Beside[object]:
+        return self
 
     def result(self) -> object:
         return self.task(threading.Event())
