@@ -202,7 +202,9 @@ def _chosen(
     for on in attempts:
         left = replace(options, time_limit_s=max(limit_s - (time.monotonic() - started), 1.0))
         try:
-            fixed = replace(left, fixed_order=True, start=search.schedule(on))
+            fixed = replace(
+                left, fixed_order=True, start=search.schedule(on), bound=math.ceil(search.bound), cuts=search.cuts
+            )
             placed = _placed(on_store(ordered, on), solver, fixed, progress, minimum, least_bytes)
         except (InfeasibleError, LimitError) as error:
             errors.append(error)
@@ -291,7 +293,8 @@ def _other_homes(
             is_complete = False
             break
         known = placed.schedule.proof.objective
-        better = replace(options, fixed_order=True, time_limit_s=left_s, to_beat=known)
+        proven = replace(options, bound=math.ceil(search.bound), cuts=search.cuts)
+        better = replace(proven, fixed_order=True, time_limit_s=left_s, to_beat=known)
         search.solved[other] = math.inf
         progress(f"trying {len(other)} tensors of state on the store")
         try:

@@ -6,15 +6,18 @@ in RAM costs nothing as long as it stays there, and occupies RAM from the end of
 
 from __future__ import annotations
 
+import functools
 import math
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, movable_state, on_store
+from poetc.solvers._beside import Beside
 from poetc.solvers._cuts import MARGIN, CutModel, Relaxation, chosen, operand_bytes, tiny_tensors
 from poetc.solvers._highs import Answer
 from poetc.solvers._ladder import new_cuts, single_cut_positions
@@ -24,12 +27,15 @@ from poetc.solvers._nested import nest
 from poetc.solvers._plans import lazy_codes, overfull
 from poetc.solvers._search import Race
 from poetc.solvers._types import ITERATION_S, ROUNDING, RUN_S, Event, Progress
+from poetc.solvers._windows import Windows
 
 # Work, as in poetc.py: HiGHS's rounds and nodes, coefficients of a relaxation, runs of a race.
 ROUNDS, NODES, GAP, CUT_ENTRIES, MOST_EFFORT = 100, 200, 1e-4, 1_500_000, 64
 # Of the positions of single cuts, every so many first, and as LPs; of a small problem all, and as MIPs.
 COARSE_CUTS, SMALL_OPERATORS = 4, 200
 RUNS, RUNS_X_OPERATORS = 12, 12_000
+# Beside a relaxation: as much work on schedules as the last one took, and at least so much of the work limit.
+LEAST_BESIDE, MOST_RUNS = 0.08, 240
 LARGEST, NEAR = 16, 1.01  # state that changes places; what races may find beyond the best, of homes worth a solve
 NESTED_FROM = 0.9  # of the cheapest schedule known: what every operator once costs where nested checkpoints are tried
 COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems do without their smallest tensors, so much of the RAM
@@ -190,7 +196,10 @@ class HomeSearch:
         self.suggested: frozenset[int] | None = None  # by the last relaxation
         self.settled = False  # twice the same
         self.spent = 0.0
+        self.cuts: tuple[int, ...] = ()  # of the next relaxation
         self._codes: dict[frozenset[int], list[int]] = {}
+        self._relaxing_s = 0.0  # what the last relaxation with several cuts took on a usual machine
+        self._longer: tuple[frozenset[int], Race, Windows] | None = None  # a search for schedules with these homes
         self._stages = self._all_stages()
 
     def best(self) -> frozenset[int]:
@@ -223,8 +232,10 @@ class HomeSearch:
         if stored not in self._codes:
             return None
         placed = on_store(self.problem, stored)
-        steps = Completer(placed).run(Model(placed).actions(self._codes[stored])).steps
-        cost = int(self.raced[stored])
+        codes, cost = self._codes[stored], int(self.raced[stored])
+        if self._longer is not None and self._longer[0] == stored and self._longer[1].incumbent is not None:
+            codes, cost = self._longer[1].incumbent.codes, self._longer[1].incumbent.cost
+        steps = Completer(placed).run(Model(placed).actions(codes)).steps
         least = min(cost, math.ceil(self.bound))
         proof = Proof(status=Status.FEASIBLE, objective=cost, bound=least, schedule_class="", method="race")
         return Schedule(solver="poetc", steps=steps, proof=proof)
@@ -248,7 +259,9 @@ class HomeSearch:
     @property
     def least(self) -> float:
         """The cost of the cheapest schedule known."""
-        return min((*self.raced.values(), *self.solved.values()), default=math.inf)
+        longer = self._longer[1].incumbent if self._longer is not None else None
+        found = [] if longer is None else [longer.cost]
+        return min((*self.raced.values(), *self.solved.values(), *found), default=math.inf)
 
     @property
     def done(self) -> bool:
@@ -275,13 +288,16 @@ class HomeSearch:
                 waiting = [j for j in (best() - 1, best() + 1) if 0 <= j < len(positions) and j not in found]
         cuts = {self.model.cut, *([positions[best()]] if found else [])}
         while True:
-            relaxation = self._relax(tuple(sorted(cuts)))
+            self.cuts = tuple(sorted(cuts))
+            relaxation = self._relax(self.cuts)
             if relaxation is None or relaxation.infeasible:
+                self.cuts = ()
                 break
             excess = self._follow(relaxation) if relaxation.held else []
-            yield True
             new = new_cuts(cuts, [v for _, v in excess], self.model.n_ops)
             cuts.update(new)
+            self.cuts = tuple(sorted(cuts))
+            yield True
             if new:
                 continue
             if self.free:
@@ -296,7 +312,8 @@ class HomeSearch:
         self.relaxed = OpenHomes(self.model, cuts, self.chains, between=len(cuts) > 1, free=self.free)
         if len(cuts) > 1 and self.relaxed.mip.entries > CUT_ENTRIES:
             return None
-        relaxation = self.relaxed.solve(
+        solve = functools.partial(
+            self.relaxed.solve,
             time_limit_s=max(0.1, self.stop_at - time.monotonic()),
             relax=lp,
             max_nodes=self.effort * NODES,
@@ -306,10 +323,48 @@ class HomeSearch:
             threads=self.options.threads,
             seed=self.options.seed,
         )
-        self.spent += self.relaxed.mip.iterations * math.sqrt(self.relaxed.mip.entries) * ITERATION_S
+        relaxation = solve() if len(cuts) == 1 else self._beside(lambda stop: solve(stop=stop))
+        if relaxation is None:
+            return None
+        work_s = self.relaxed.mip.iterations * math.sqrt(self.relaxed.mip.entries) * ITERATION_S
+        self.spent += work_s
+        if len(cuts) > 1:
+            self._relaxing_s = work_s
         if not relaxation.infeasible:
             self.bound = max(self.bound, relaxation.bound)
         return relaxation
+
+    def _beside(self, task: Callable[[threading.Event], Relaxation]) -> Relaxation | None:
+        """What it returns, while schedules are searched for with the best homes so far; None if that ends the search.
+        The first relaxation, which is soon solved, is waited for.
+        """
+        if self._relaxing_s == 0.0:
+            return task(threading.Event())
+        relaxing = Beside(task)
+        try:
+            relaxing.start()
+            self._search_longer(max(self._relaxing_s, LEAST_BESIDE * self.options.work_limit_s))
+            if not self.done:
+                return relaxing.result()
+        finally:
+            relaxing.cancel()
+        return None
+
+    def _search_longer(self, work_s: float) -> None:
+        """With the best homes: half runs of a race, half windows."""
+        stored = self.best()
+        if stored not in self._codes:
+            return
+        if self._longer is None or self._longer[0] != stored:
+            race = Race(on_store(self.problem, stored), self.options.seed, self.stop_at)
+            race.offer(self._codes[stored], "homes")
+            self._longer = stored, race, Windows(race)
+        _, race, windows = self._longer
+        target = self.bound / (1 - max(self.options.gap, ROUNDING)) if self.options.gap < 1 else math.inf
+        race.run(min(MOST_RUNS, int(work_s / 2 / (self.model.n_ops * RUN_S))), target)
+        windows.run(work_s / 2, target)
+        if self.progress is not None:
+            self.progress(Event(stage="best homes so far", objective=int(self.least), bound=math.ceil(self.bound)))
 
     def _follow(self, relaxation: Relaxation) -> list[tuple[int, int]]:
         """Race the homes of a plan; operators at which it needs too much RAM, and by how much."""

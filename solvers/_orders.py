@@ -21,6 +21,7 @@ from poetc.solvers._lean import lean_order
 from poetc.solvers._model import Model
 from poetc.solvers._search import Race
 from poetc.solvers._types import OWN_ORDER, PROBLEMS_ORDER, RUN_S, Work
+from poetc.solvers._windows import Windows
 
 Order = tuple[int, ...]
 
@@ -30,6 +31,9 @@ MOVE_S, MOVE_OPERATOR_S = 25e-6, 55e-9  # of a usual machine: a move, and as muc
 ANNEAL_SHARE = 0.5  # of the work, at most
 RACED, RUNS, RUNS_X_OPERATORS = 3, 12, 2000  # orders that are raced, and runs of each
 BOUND_EVERY, TINY_SHARE = 4, 1e-3  # of the single cuts, every so many bound an order, without the smallest tensors
+# What the sum of cost and bound says about two orders counts for little within this fraction of the cost: windows of
+# the schedules that were found, for such a share of the work limit each, say more.
+NEAR, WINDOWS_SHARE = 0.01, 0.05
 MOST_OPERATORS = 1500  # larger problems keep their order: a few hundred moves find nothing there
 
 
@@ -215,8 +219,13 @@ def best_order(problem: Problem, options: SolveOptions, work: Work, lean_saves: 
         return best
     # Short races are far from the optimum, as are bounds from the other side: the sum decides.
     half = work.left_s / 2
-    bounds = [_bound(p, Work(half, work.stop_at)) for p in (problem, reordered(problem, best))]
-    return best if best_cost + bounds[1] < own_cost + bounds[0] else None
+    problems = problem, reordered(problem, best)
+    bounds = [_bound(p, Work(half, work.stop_at)) for p in problems]
+    costs = [own_cost, best_cost]
+    if abs(own_cost + bounds[0] - best_cost - bounds[1]) < NEAR * own_cost:
+        windows_s = min(WINDOWS_SHARE * options.work_limit_s, work.left_s / 2)
+        costs = [_raced(p, options, runs, work, windows_s) for p in problems]
+    return best if costs[1] + bounds[1] < costs[0] + bounds[0] else None
 
 
 def cheapest_order(
@@ -247,8 +256,10 @@ def _bound(problem: Problem, work: Work) -> float:
     return bound
 
 
-def _raced(problem: Problem, options: SolveOptions, runs: int, work: Work) -> float:
+def _raced(problem: Problem, options: SolveOptions, runs: int, work: Work, windows_s: float = 0.0) -> float:
     race = Race(problem, options.seed, work.stop_at)
     race.run(runs, 0.0)
     work.spend_runs(race.runs, len(problem.operators))
+    if windows_s > 0:
+        work.spent_s += Windows(race).run(windows_s, 0.0)
     return math.inf if race.incumbent is None else race.incumbent.cost

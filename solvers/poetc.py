@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, keep_all
@@ -81,6 +82,9 @@ STAGED_FORWARD = "; nothing computed again or read back before the loss"
 ORDER_SHARE, ORDER_STOP_SHARE = 0.2, 0.5
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True)
 class _Solved:
     """What came of solving a relaxation; None if it is too large."""
@@ -106,6 +110,8 @@ class _Solve:
         self.windows = Windows(self.race)
         self.bound = float(self.model.base_cost)
         self.bound_by = "every operator once"
+        if options.bound > self.bound:
+            self.bound, self.bound_by = float(options.bound), "what was proven before"
         self.log: list[str] = []
         self.cut_short = False
         self.relaxing_s = 0.0  # what the last relaxation took on a usual machine
@@ -117,7 +123,7 @@ class _Solve:
         self.effort = 1  # times CUT_ROUNDS and CUT_NODES, for relaxations with several cuts
         self.slack = SLACK
         self.reach = REACH
-        self.beside: Beside[_Solved] | Beside[list[_Solved]] | None = None  # what is being solved in the background
+        self.beside: Beside[Any] | None = None  # what is being solved in the background
 
     # --- state ---
 
@@ -179,6 +185,10 @@ class _Solve:
                 self.beside.cancel()
         return self.finish()
 
+    def start_beside(self, task: Callable[..., T]) -> Beside[T]:
+        self.beside = beside = Beside(task)  # known before it starts, so that it ends whatever happens
+        return beside.start()
+
     def search(self) -> None:
         n = self.model.n_ops
         runs = RUNS_OF_SMALL
@@ -191,17 +201,21 @@ class _Solve:
         relaxation = self.relax_one(self.model.cut, "the cut at the loss")
         self.say("cut at the loss")
         self.guide(relaxation, "held at the loss")
-        cuts: set[int] = set()
+        cuts = set(self.options.cuts)
         single: Beside[list[_Solved]] | None = None
-        if self.small:
+        relaxing: Beside[_Solved] | None = None
+        if cuts:
+            pass
+        elif self.small:
             cuts = self.single_cuts([] if self.done else self.single_cutting()())
         elif not self.done:
-            single = self.beside = Beside(self.single_cutting())
-            single.start()
+            single = self.start_beside(self.single_cutting())
         self.race.run(QUICK_RUNS // 4 if self.small else runs // 4, self.target)
         self.say("race")
         quick, self.gap = self.gap, self.options.gap
-        if self.small:
+        if self.options.cuts and not self.done:
+            relaxing = self.start_beside(self.relaxing(tuple(sorted(cuts)), between=True))
+        elif self.small:
             refined = self.refine(cuts, runs // 8)
             self.gap = quick
             self.race.run(QUICK_RUNS * 3 // 4, self.target)
@@ -224,13 +238,14 @@ class _Solve:
                 self.polish()
             if self.done or self.race.out_of_time:
                 break
-            relaxing = self.beside = Beside(self.relaxing(tuple(sorted(cuts)), between=True))
-            relaxing.start()
+            if relaxing is None:
+                relaxing = self.start_beside(self.relaxing(tuple(sorted(cuts)), between=True))
             self.race.run(now, self.target)
             self.say("race")
             self.slide(windows_s)
             if self.done or not self.follow(cuts, relaxing.result(), runs // 8):
                 break
+            relaxing = None
             now = max(runs // 4, int(RACE_SHARE * self.relaxing_s / (n * RUN_S)))
             windows_s = WINDOWS_SHARE * self.relaxing_s
         if not self.polished:

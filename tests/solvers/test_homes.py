@@ -285,3 +285,21 @@ def test_smallest_ram_is_known_where_only_ram_meets_the_deadline() -> None:
             assert found.bound_bytes <= least_bytes
             known += 1
     assert known > 0
+
+
+def test_what_is_found_beside_a_relaxation_is_begun_with() -> None:
+    longer = 0
+    for seed in SEEDS[:30]:
+        problem, found = case(seed)
+        search = HomeSearch(problem, OPTIONS, math.inf, None)
+        search.run()
+        on = search.best()
+        schedule, optimum = search.schedule(on), found[on]
+        if schedule is None:
+            continue
+        verify(on_store(problem, on), schedule)
+        assert optimum is not None and optimum.cost <= schedule.proof.objective <= search.raced[on], seed
+        assert search.least <= schedule.proof.objective, seed
+        assert search.cuts == tuple(sorted(set(search.cuts))), seed
+        longer += schedule.proof.objective < search.raced[on]
+    assert longer > 0

@@ -356,3 +356,12 @@ def test_no_further_cut_is_tried_once_the_optimum_is_proven() -> None:
             proven += 1
             assert "single cuts" not in [e.stage for e in events]
     assert proven >= 2
+
+
+def test_it_goes_on_from_a_bound() -> None:
+    problem = with_budget(training_problem(Random(11), 30), 0.4)
+    near = dataclasses.replace(OPTIONS, gap=0.02, fixed_order=True)
+    bound = solve(problem, options=near).proof.bound
+    told = solve(problem, options=dataclasses.replace(near, time_limit_s=0.0, bound=bound, cuts=(14, 17, 20, 24)))
+    assert told.proof.bound == bound
+    verify(problem, told)
