@@ -203,7 +203,7 @@ def _chosen(
         left = replace(options, time_limit_s=max(limit_s - (time.monotonic() - started), 1.0))
         try:
             fixed = replace(
-                left, fixed_order=True, start=search.schedule(on), bound=math.ceil(search.bound), cuts=search.cuts
+                left, fixed_order=True, start=search.schedule(on), proven=math.ceil(search.bound), cuts=search.cuts
             )
             placed = _placed(on_store(ordered, on), solver, fixed, progress, minimum, least_bytes)
         except (InfeasibleError, LimitError) as error:
@@ -293,7 +293,7 @@ def _other_homes(
             is_complete = False
             break
         known = placed.schedule.proof.objective
-        proven = replace(options, bound=math.ceil(search.bound), cuts=search.cuts)
+        proven = replace(options, proven=math.ceil(search.bound), cuts=search.cuts)
         better = replace(proven, fixed_order=True, time_limit_s=left_s, to_beat=known)
         search.solved[other] = math.inf
         progress(f"trying {len(other)} tensors of state on the store")

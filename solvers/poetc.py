@@ -110,8 +110,8 @@ class _Solve:
         self.windows = Windows(self.race)
         self.bound = float(self.model.base_cost)
         self.bound_by = "every operator once"
-        if options.bound > self.bound:
-            self.bound, self.bound_by = float(options.bound), "what was proven before"
+        if options.proven > self.bound:
+            self.bound, self.bound_by = float(options.proven), "what was proven before"
         self.log: list[str] = []
         self.cut_short = False
         self.relaxing_s = 0.0  # what the last relaxation took on a usual machine

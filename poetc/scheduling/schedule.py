@@ -100,7 +100,7 @@ class SolveOptions:
     fixed_order: bool = False  # keep the problem's order of first executions
     to_beat: int | None = None  # a cost: dearer schedules are of no use, nor is one found where there is none cheaper
     start: Schedule | None = None  # one that fits and is in the problem's order: to begin with
-    bound: int = 0  # what has been proven for schedules in the problem's order
+    proven: int = 0  # a bound for schedules in the problem's order
     cuts: tuple[int, ...] = ()  # operators at which a relaxation in that order enforced RAM last: to go on from
     work_limit_s: float = -1.0  # below 0: not given
     bound: int | None = None  # of a larger budget, under the same order: `gap` is from it where it is the lower

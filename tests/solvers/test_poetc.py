@@ -362,6 +362,6 @@ def test_it_goes_on_from_a_bound() -> None:
     problem = with_budget(training_problem(Random(11), 30), 0.4)
     near = dataclasses.replace(OPTIONS, gap=0.02, fixed_order=True)
     bound = solve(problem, options=near).proof.bound
-    told = solve(problem, options=dataclasses.replace(near, time_limit_s=0.0, bound=bound, cuts=(14, 17, 20, 24)))
+    told = solve(problem, options=dataclasses.replace(near, time_limit_s=0.0, proven=bound, cuts=(14, 17, 20, 24)))
     assert told.proof.bound == bound
     verify(problem, told)
