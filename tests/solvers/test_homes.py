@@ -287,9 +287,10 @@ def test_smallest_ram_is_known_where_only_ram_meets_the_deadline() -> None:
     assert known > 0
 
 
-def test_what_is_found_beside_a_relaxation_is_begun_with() -> None:
+def test_what_is_found_beside_a_relaxation_is_begun_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poetc.solvers._homes.RUNS", 1)  # short races alone find the optimum of problems as small
     longer = 0
-    for seed in SEEDS[:30]:
+    for seed in SEEDS:
         problem, found = case(seed)
         search = HomeSearch(problem, OPTIONS, math.inf, None)
         search.run()
