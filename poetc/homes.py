@@ -35,6 +35,7 @@ STOP_SHARE = 0.6  # of the time limit, on the clock: when that search stops on a
 LOOSER = 4  # how often homes give way that leave packing too little
 SOLVES = 12  # at most, for other homes
 LEAST_SHARE = 0.05  # of the time limit has to be left for one more
+PACKED_INSTEAD = 6  # schedules for other homes, where the best does not pack
 WORTH_A_CHOICE = 0.1  # of the budget: less state than that stays in RAM if it can
 ANY_HOMES = "; any homes of state"
 
@@ -144,12 +145,13 @@ def _placed(
     progress: Progress,
     minimum: planning.Minimum | None,
     least_bytes: int | None = None,
+    solve_share: float = planning.SOLVE_SHARE,
 ) -> Placed:
     """`least_bytes`: below it nothing works with other homes either, which an error then says."""
     own = minimum if minimum is not None and minimum.problem == problem else None
     if own is None and least_bytes is not None:
         own = planning.Minimum(problem, planning.search_share_s(options.time_limit_s), least_bytes=least_bytes)
-    schedule, plan = planning.solve_and_pack(problem, solver, options, progress, own)
+    schedule, plan = planning.solve_and_pack(problem, solver, options, progress, own, solve_share)
     return Placed(problem=problem, schedule=schedule, plan=plan, remark=_remark(problem))
 
 
@@ -195,7 +197,7 @@ def _chosen(
     ordered = problem if order is None else solvers.reordered(problem, order)
     search = solvers.HomeSearch(ordered, options, started + STOP_SHARE * limit_s, report)
     search.run(CHOICE_SHARE * options.work_limit_s, until_settled=True)
-    _set_aside_too_tight(search, ordered, progress)
+    packs = _set_aside_too_tight(search, ordered, progress)
     # What nothing was found for may still be possible: with everything on the store, or everything in RAM.
     attempts = dict.fromkeys((search.best(), search.everything, frozenset[int]()))
     errors: list[InfeasibleError | LimitError] = []
@@ -205,12 +207,14 @@ def _chosen(
             fixed = replace(
                 left, fixed_order=True, start=search.schedule(on), proven=math.ceil(search.bound), cuts=search.cuts
             )
-            placed = _placed(on_store(ordered, on), solver, fixed, progress, minimum, least_bytes)
+            share = planning.SOLVE_SHARE if packs else planning.TIGHT_SHARE
+            placed = _placed(on_store(ordered, on), solver, fixed, progress, minimum, least_bytes, share)
         except (InfeasibleError, LimitError) as error:
             errors.append(error)
             progress(f"nothing found with {len(on)} tensors of state on the store")
             search.solved[on] = math.inf
             continue
+        on, placed = _cheaper_that_packs(search, ordered, on, placed, started + limit_s)
         if not on and placed.schedule.proof.bound >= search.bound:
             return _in_own_order(problem, on, placed, order)
         known.append(placed.schedule.proof.objective)
@@ -253,19 +257,42 @@ def _order(problem: Problem, options: SolveOptions, stop_at: float) -> tuple[int
     )
 
 
-def _set_aside_too_tight(search: solvers.HomeSearch, ordered: Problem, progress: Progress) -> None:
-    """Homes that fill RAM between steps leave no room for what packing needs: others then come first."""
+def _set_aside_too_tight(search: solvers.HomeSearch, ordered: Problem, progress: Progress) -> bool:
+    """Homes that fill RAM between steps leave no room for what packing needs: others then come first. Whether the best
+    schedule found packs, as far as is known.
+    """
+    excess = 0
     for _ in range(LOOSER):
         on = search.best()
         placed, schedule = on_store(ordered, on), search.schedule(on)
         if schedule is None:
-            return
+            return True
         _, plan = planning.packed(placed, schedule, search.stop_at, search.stop_at)
         excess = planning.ram_bytes(placed, plan) - placed.budget_bytes
         short = excess - (placed.budget_bytes - solvers.lower_bound_bytes(placed))
         if excess <= 0 or short <= 0 or not search.loosen(on, short):
-            return
+            break
         progress(f"packing needs {excess} bytes more than the homes of state leave: others come first")
+    return excess <= 0
+
+
+def _cheaper_that_packs(
+    search: solvers.HomeSearch, ordered: Problem, on: frozenset[int], placed: Placed, stop_at: float
+) -> tuple[frozenset[int], Placed]:
+    """`placed`, or where the best schedule for `on` did not pack and something dear had to do, what races found with
+    other homes, if that is cheaper and packs.
+    """
+    cheaper = [s for s in search.raced if s != on and search.raced[s] < placed.schedule.proof.objective]
+    for other in sorted(cheaper, key=lambda s: (search.raced[s], len(s), sorted(s)))[:PACKED_INSTEAD]:
+        schedule, problem = search.schedule(other), on_store(ordered, other)
+        if schedule is None:
+            continue
+        pack_until = max(stop_at, time.monotonic() + LEAST_SHARE * search.options.time_limit_s)
+        schedule, plan = planning.packed(problem, schedule, pack_until, pack_until)
+        fits = planning.ram_bytes(problem, plan) <= problem.budget_bytes
+        if fits and schedule.proof.objective < placed.schedule.proof.objective:  # moves cost something
+            return other, Placed(problem=problem, schedule=schedule, plan=plan, remark=_remark(problem))
+    return on, placed
 
 
 def _other_homes(

@@ -18,6 +18,7 @@ OURS = "poetc"
 PACK_ATTEMPTS = 6
 # Of the time limit: the first solve (HiGHS ends up to some seconds late); then packing, with time left to solve again.
 SOLVE_SHARE, PACK_SHARE = 0.88, 0.075
+TIGHT_SHARE = 0.5  # of the first solve where what it begins with does not pack
 RETRY_SHARE = (
     0.05  # with less time than that to solve again, what short races find has to do: that much too late, at most
 )
@@ -103,6 +104,7 @@ def solve_and_pack(
     options: SolveOptions,
     progress: Progress,
     minimum: Minimum | None = None,
+    solve_share: float = SOLVE_SHARE,
 ) -> tuple[Schedule, MemoryPlan]:
     """The cheapest schedule found whose packed arena fits the budget, within the time limit.
 
@@ -110,7 +112,8 @@ def solve_and_pack(
     does not help either, the problem is solved again for a budget smaller by the excess; the bound proven for the whole
     budget still holds for the result. Raises InfeasibleError where it is proven that nothing fits, LimitError where
     nothing was found; both say the smallest RAM that is known to work, which `minimum` looks for: its time comes on top
-    of the limit. Where there is a cost to beat (`options.to_beat`), that is left out.
+    of the limit. Where there is a cost to beat (`options.to_beat`), that is left out. `solve_share`: of the time limit,
+    for the first solve.
     """
 
     def report(event: solvers.Event) -> None:
@@ -121,7 +124,7 @@ def solve_and_pack(
     stop_at = time.monotonic() + limit_s
     minimum = minimum or Minimum(problem, search_share_s(limit_s))
     try:
-        solved = first = solvers.solve(problem, solver, replace(options, time_limit_s=SOLVE_SHARE * limit_s), report)
+        solved = first = solvers.solve(problem, solver, replace(options, time_limit_s=solve_share * limit_s), report)
         if options.to_beat is not None and first.proof.objective >= options.to_beat:
             raise LimitError("nothing cheaper was found")
     except (InfeasibleError, LimitError) as error:
@@ -131,7 +134,9 @@ def solve_and_pack(
             return _other_instead(problem, solver, None, str(error), progress, minimum, options.start)
         raise _with_smallest(problem, error, progress, minimum) from error
     # Where nothing has been found that packs by then, solving again comes next, which needs some of the time.
-    pack_until = max(time.monotonic() + PACK_SHARE * limit_s, stop_at - 2 * PACK_SHARE * limit_s)
+    pack_until = time.monotonic() + PACK_SHARE * limit_s
+    if solve_share == SOLVE_SHARE:
+        pack_until = max(pack_until, stop_at - 2 * PACK_SHARE * limit_s)
     solved, plan = packed(problem, first, pack_until, stop_at)
     budget, order = problem.budget_bytes, first_executions(first)  # what was proven is about this order
     for attempt in range(PACK_ATTEMPTS):

@@ -67,9 +67,9 @@ REACH, LEAST_REACH, SMALL_GAP = 0.35, 0.05, 2e-3  # a small gap is closed at onc
 SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: where plans need too much RAM shows soon
 # Runs of the heuristic, between two relaxations a quarter of them: about as long as a relaxation takes.
 LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
-RACE_SHARE = 0.5  # of what a relaxation took, at least, for the runs that follow it
+RACE_SHARE = 0.3  # of what a relaxation took, at least, for the runs beside the next one
 # Work on windows of the best schedule: at first, of the work limit; then of what the last relaxation took.
-FIRST_WINDOWS_SHARE, WINDOWS_SHARE = 0.08, 0.5
+FIRST_WINDOWS_SHARE, WINDOWS_SHARE = 0.08, 0.3
 RUNS_X_OPERATORS, RUNS_X_OPERATORS_SQUARED = 60_000, 24_000_000
 # Up to so many, single cuts come first, since they take no longer than some runs.
 QUICK_OPERATORS, QUICK_RUNS, QUICK_GAP = 200, 32, 1e-6
