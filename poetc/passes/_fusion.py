@@ -192,6 +192,7 @@ class _Fusion:
             return
         if self.tensors[total].type == self.tensors[add.outputs[0]].type:
             self.tensors[self.minus_one] = Tensor(self.minus_one, TensorType((1,)), Role.CONSTANT)
+            self.roots[self.minus_one] = self.minus_one
             self._take_in(add, "Sum", total, gradient, self.minus_one)
 
     def _take_in(self, op: Operator, suffix: str, target: str, tensor: str, rate: str) -> None:

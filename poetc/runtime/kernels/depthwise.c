@@ -451,11 +451,13 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
     const int flat = c.stride_h == 1 && c.stride_w == 1;
     const int32_t step = flat ? s.row : (c.output_width + 3) / 4 * 4;
     int32_t n, channel, top, kh, kw;
-#if defined(MOST_TAPS)
+#if defined(MOST_TAPS) && EXACT_ROWS
     const int is_copied = step != c.output_width || ((c.output_height * step) & 3); /* gy of a whole plane */
+    const int32_t most = (c.output_height - 1) * c.stride_h + reach + 1 - c.pad_top, held = most < c.height ? most : c.height;
+#endif
+#if defined(MOST_TAPS)
     const int fast = (flat || s.pairs) && (c.kernel_w == 3 || c.kernel_w == 5) && c.dilation_w == 1;
     const ptrdiff_t next = (ptrdiff_t)c.stride_h * s.row, down = (ptrdiff_t)c.dilation_h * s.row;
-    const int32_t most = (c.output_height - 1) * c.stride_h + reach + 1 - c.pad_top, held = most < c.height ? most : c.height;
 #endif
     rows_of_gy[(block * step + 3) / 4 * 4 - 1] = 0.0f; /* so that the memory that is touched does not depend on the width */
     POETC_THREADED(poetc_op_depthwise_grad_weight, call, 4 * CONVOLUTION_WORK(c), call->ints[21] + (block * step + 3) / 4 * 4);
