@@ -162,7 +162,9 @@ def _tiles(s: _Strip, f: _Filter, stride_h: int) -> Loops:
     """correlate_fast of poetc_depthwise_fpu.h, without what is done once; nothing if it has no tiles for the filter."""
     if f.across != 1 or s.phases != 1 or f.step != 1 or f.kernel_h > _MOST_TAPS or f.kernel_w not in (3, 5):
         return {}
-    nine = f.kernel_h == 3 and f.kernel_w == 3 and stride_h == 1
+    if f.kernel_h < 1:
+        return {}
+    nine = f.kernel_h == 3 and f.kernel_w == 3 and stride_h == 1 and f.down == 1
     if not s.pairs and f.kernel_w == 3 and not nine:
         return {}
     blocks, pixels = _blocks(f.width)

@@ -306,7 +306,9 @@ POETC_APART const float *weights_of(const filter *f, float *w)
 static int plan_correlation(column_plan *p, const filter *f, const float *from, int32_t rows, int32_t stride_h, int32_t stride_w)
 {
     const int32_t taps = f->kernel_w, lines = f->kernel_h, row = 4 * f->s->row;
-    const int nine = lines == 3 && taps == 3 && stride_h == 1;
+    const int nine = lines == 3 && taps == 3 && stride_h == 1 && f->down == 1; /* whose rows of taps follow one another */
+    if (lines < 1) /* the loops go round at least once */
+        return 0;
     if (f->across != 1 || f->s->phases != 1 || f->y_step != 1 || lines > MOST_TAPS || (taps != 3 && taps != 5))
         return 0;
     if (stride_w == 1 && taps == 3 && !nine)

@@ -278,7 +278,7 @@ static int correlate_fast(const filter *f, const float *from, int32_t rows, int3
         correlate_pairs(f, from, rows, stride_h);
     else if (is_3x3 && stride_w == 1 && stride_h == 1 && f->down == 1 && (rows >= 4 || (4 - rows) * f->s->row + 6 <= f->s->slack))
         correlate_columns(f, from, rows);
-    else if (f->kernel_w == 5 && f->y_step == 1)
+    else if (f->kernel_w == 5 && f->kernel_h > 0 && f->y_step == 1) /* its loop goes round at least once */
         correlate_fives(f, from, rows, stride_h, stride_w);
     else
         correlate_windows(f, from, rows, stride_h, stride_w);

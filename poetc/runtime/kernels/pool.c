@@ -74,7 +74,8 @@ static void max_of_four(const float *upper, const float *lower, int32_t count, f
         __builtin_memcpy(where + i, &narrow, 4);
     }
 #elif defined(POETC_HELIUM)
-    /* As if nothing were a NaN; where a row's sum is one, once more. */
+    /* As if nothing were a NaN; where a row's sum is one, once more. Vectors take subnormal numbers for zeros, so that of several
+     * the first is the largest. */
     float32x4_t sum = vdupq_n_f32(0.0f);
     const uint32x4_t ones = vdupq_n_u32(1), zeros = vdupq_n_u32(0);
     for (; count >= 4 && i < count; i += 4) {
