@@ -64,7 +64,7 @@ def check_replaceable(out: Path, marker: str) -> None:
         raise UsageError(f"{out}: exists and is not a directory; choose another with -o")
     if out.is_dir() and any(out.iterdir()) and not (out / marker).exists():
         raise UsageError(f"{out}: holds files that poetc did not write; choose another directory with -o")
-    there = next((place for place in (out, *out.parents) if place.exists()), Path())
+    there = next((place for place in out.absolute().parents if place.exists()), Path())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise UsageError(f"{out}: cannot be made in {there}; choose another directory with -o")
 

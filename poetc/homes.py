@@ -214,8 +214,9 @@ def _chosen(
             progress(f"nothing found with {len(on)} tensors of state on the store")
             search.solved[on] = math.inf
             continue
+        solved = placed
         on, placed = _cheaper_that_packs(search, ordered, on, placed, started + limit_s)
-        if not on and placed.schedule.proof.bound >= search.bound:
+        if placed is solved and not on and placed.schedule.proof.bound >= search.bound:
             return _in_own_order(problem, on, placed, order)
         known.append(placed.schedule.proof.objective)
         search.stop_at, search.solved[on] = started + limit_s, placed.schedule.proof.objective
@@ -279,15 +280,15 @@ def _set_aside_too_tight(search: solvers.HomeSearch, ordered: Problem, progress:
 def _cheaper_that_packs(
     search: solvers.HomeSearch, ordered: Problem, on: frozenset[int], placed: Placed, stop_at: float
 ) -> tuple[frozenset[int], Placed]:
-    """`placed`, or where the best schedule for `on` did not pack and something dear had to do, what races found with
-    other homes, if that is cheaper and packs.
+    """`placed`, or what the search found with other homes, if that is cheaper and packs: where the best schedule for
+    `on` did not, something dear had to do.
     """
-    cheaper = [s for s in search.raced if s != on and search.raced[s] < placed.schedule.proof.objective]
-    for other in sorted(cheaper, key=lambda s: (search.raced[s], len(s), sorted(s)))[:PACKED_INSTEAD]:
+    known, pack_until = search.known, max(stop_at, time.monotonic() + LEAST_SHARE * search.options.time_limit_s)
+    cheaper = [s for s in known if s != on and known[s] < placed.schedule.proof.objective]
+    for other in sorted(cheaper, key=lambda s: (known[s], len(s), sorted(s)))[:PACKED_INSTEAD]:
         schedule, problem = search.schedule(other), on_store(ordered, other)
         if schedule is None:
             continue
-        pack_until = max(stop_at, time.monotonic() + LEAST_SHARE * search.options.time_limit_s)
         schedule, plan = planning.packed(problem, schedule, pack_until, pack_until)
         fits = planning.ram_bytes(problem, plan) <= problem.budget_bytes
         if fits and schedule.proof.objective < placed.schedule.proof.objective:  # moves cost something

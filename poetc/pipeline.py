@@ -292,9 +292,10 @@ def _split(
         problem = build_problem(step, profile, budget_bytes=profile.ram_bytes, paging=_paging(request))
         if problems and len(problem.operators) > MOST_OPERATORS:
             break
-        limited = _limits(request, problem)
-        if problems:
-            first = problems[0][1]
+        first = problems[0][1] if problems else None
+        budget = request.budget if first is None else f"{first.budget_bytes}B"
+        limited = _limits(replace(request, budget=budget), problem)
+        if first is not None:
             limited = replace(limited, budget_bytes=first.budget_bytes, deadline_ns=first.deadline_ns)
         graphs[count] = step
         problems.append((count, limited))

@@ -29,8 +29,12 @@ class Beside(Generic[T]):
 
     def start(self) -> Beside[T]:
         # Not `join`, which takes the thread for ended when a signal interrupts it (Python 3.11).
-        self._ended = threading.Event()
-        threading.Thread(target=self._run).start()
+        self._ended, thread = threading.Event(), threading.Thread(target=self._run)
+        try:
+            thread.start()
+        finally:
+            if thread.ident is None:  # there are too many
+                self._ended = None
         return self
 
     def _run(self) -> None:

@@ -206,7 +206,8 @@ class CutModel:
             rows = len(mip.row_lower)
             for g in range(stages - 1):
                 self._suffix(g)
-            mip.implied.append(range(rows, len(mip.row_lower)))
+            if len(mip.row_lower) > rows:
+                mip.implied.append(range(rows, len(mip.row_lower)))
         for g in range(stages):
             self._ram(g, capacity)
         if between:

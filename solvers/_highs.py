@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 INFINITY = math.inf
+TOLERANCE = 1e-6  # of HiGHS's objectives
 MANY_ENTRIES = 20_000  # coefficients, from which on a first look at the LP pays
 NO_DUAL = 1e-9
 
@@ -97,9 +99,13 @@ class Mip:
         left_out: npt.NDArray[np.bool_] | None = None
         if is_mip and self.implied and self.entries >= MANY_ENTRIES:
             # What the LP at the root does not need slows down every node: half of the rows, two thirds of the time.
+            started = time.monotonic()
             root, duals = self._root(time_limit_s, threads, seed)
-            if root.infeasible or (cutoff is not None and root.bound >= cutoff):
+            if root.infeasible or (cutoff is not None and root.bound - TOLERANCE >= cutoff):
                 return replace(root, values=None, infeasible=True)
+            if stop is not None and stop.is_set():
+                return replace(root, optimal=False)
+            time_limit_s -= time.monotonic() - started
             if duals is not None:
                 left_out = np.zeros(len(self.row_lower), dtype=np.bool_)
                 for rows in self.implied:

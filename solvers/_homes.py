@@ -197,6 +197,7 @@ class HomeSearch:
         self.settled = False  # twice the same
         self.spent = 0.0
         self.cuts: tuple[int, ...] = ()  # of the next relaxation
+        self.known: dict[frozenset[int], float] = {}  # the cheapest schedules, longer searches too
         self._codes: dict[frozenset[int], list[int]] = {}
         self._relaxing_s = 0.0  # what the last relaxation with several cuts took on a usual machine
         self._longer: tuple[frozenset[int], Race, Windows] | None = None  # a search for schedules with these homes
@@ -228,13 +229,11 @@ class HomeSearch:
         return True
 
     def schedule(self, stored: frozenset[int]) -> Schedule | None:
-        """What races found with these homes."""
+        """The cheapest that was found with these homes."""
         if stored not in self._codes:
             return None
         placed = on_store(self.problem, stored)
-        codes, cost = self._codes[stored], int(self.raced[stored])
-        if self._longer is not None and self._longer[0] == stored and self._longer[1].incumbent is not None:
-            codes, cost = self._longer[1].incumbent.codes, self._longer[1].incumbent.cost
+        codes, cost = self._codes[stored], int(self.known[stored])
         steps = Completer(placed).run(Model(placed).actions(codes)).steps
         least = min(cost, math.ceil(self.bound))
         proof = Proof(status=Status.FEASIBLE, objective=cost, bound=least, schedule_class="", method="race")
@@ -259,13 +258,15 @@ class HomeSearch:
     @property
     def least(self) -> float:
         """The cost of the cheapest schedule known."""
-        longer = self._longer[1].incumbent if self._longer is not None else None
-        found = [] if longer is None else [longer.cost]
-        return min((*self.raced.values(), *self.solved.values(), *found), default=math.inf)
+        return min((*self.known.values(), *self.solved.values()), default=math.inf)
 
     @property
     def done(self) -> bool:
-        return time.monotonic() >= self.stop_at or self.bound >= self.least * (1 - max(self.options.gap, ROUNDING))
+        return time.monotonic() >= self.stop_at or self.proven
+
+    @property
+    def proven(self) -> bool:
+        return self.bound >= self.least * (1 - max(self.options.gap, ROUNDING))
 
     def _all_stages(self) -> Iterator[bool]:
         self._race(frozenset(), None)
@@ -344,7 +345,7 @@ class HomeSearch:
         try:
             relaxing.start()
             self._search_longer(max(self._relaxing_s, LEAST_BESIDE * self.options.work_limit_s))
-            if not self.done:
+            if not self.proven:
                 return relaxing.result()
         finally:
             relaxing.cancel()
@@ -360,11 +361,18 @@ class HomeSearch:
             race.offer(self._codes[stored], "homes")
             self._longer = stored, race, Windows(race)
         _, race, windows = self._longer
+        race.stop_at = self.stop_at
         target = self.bound / (1 - max(self.options.gap, ROUNDING)) if self.options.gap < 1 else math.inf
         race.run(min(MOST_RUNS, int(work_s / 2 / (self.model.n_ops * RUN_S))), target)
         windows.run(work_s / 2, target)
+        self._keep(stored, race)
         if self.progress is not None:
             self.progress(Event(stage="best homes so far", objective=int(self.least), bound=math.ceil(self.bound)))
+
+    def _keep(self, stored: frozenset[int], race: Race) -> None:
+        found = race.incumbent
+        if found is not None and found.cost < self.known.get(stored, math.inf):
+            self.known[stored], self._codes[stored] = found.cost, found.codes
 
     def _follow(self, relaxation: Relaxation) -> list[tuple[int, int]]:
         """Race the homes of a plan; operators at which it needs too much RAM, and by how much."""
@@ -407,8 +415,7 @@ class HomeSearch:
         cost = math.inf
         if race.incumbent is not None:
             cost = float(race.incumbent.cost)
-            if cost < self.raced.get(stored, math.inf):
-                self._codes[stored] = race.incumbent.codes
+            self._keep(stored, race)
         self.spent += race.runs * self.model.n_ops * RUN_S
         self.raced[stored] = min(cost, self.raced.get(stored, math.inf))
         if self.progress is not None:

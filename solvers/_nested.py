@@ -79,9 +79,9 @@ def nest(race: Race, target: float, *, quick: bool = False) -> float:
             if race.out_of_time or (race.incumbent is not None and race.incumbent.cost <= target):
                 return work_s
             codes = program.codes(slots)
+            work_s += TRY_S * len(codes)
             if race.incumbent is not None and model.cost(codes) >= race.incumbent.cost:
                 continue
-            work_s += TRY_S * len(codes)
             fits = _fitted(race, codes, paging)
             failures, fitted = 0 if fits else failures + 1, fitted + fits
     return work_s
@@ -289,7 +289,7 @@ def _needed(model: Model, wanted: Collection[int], first: int, end: int, there: 
     stack = [t for t in wanted if t not in there]
     while stack:
         v = model.producer[stack.pop()]
-        if v not in found and first <= v < end:
+        if v not in found and first <= v < end and model.recomputable[v]:  # what else it made stays
             found.add(v)
             stack += [t for t in model.inputs[v] if t not in there]
     return sorted(found)

@@ -89,6 +89,9 @@ class Race:
     def offer(self, codes: list[int], origin: str) -> bool:
         """Take a sequence if it fits in RAM, meets the deadline and is better. True if it fits and is in time."""
         model = self.model
+        once = [code for code in codes if code < model.n_ops and not model.recomputable[code]]
+        if len(once) > len(set(once)):
+            return False
         completion = self.completer.run(model.actions(codes))
         if completion.peak_bytes > self.problem.budget_bytes:
             return False

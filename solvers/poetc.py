@@ -85,6 +85,11 @@ ORDER_SHARE, ORDER_STOP_SHARE = 0.2, 0.5
 T = TypeVar("T")
 
 
+def _left(bound: float, cost: float) -> float:
+    """Of the cost, above the bound."""
+    return 1 - bound / cost if cost > 0 else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class _Solved:
     """What came of solving a relaxation; None if it is too large."""
@@ -400,7 +405,7 @@ class _Solve:
         codes = codes_of(model, result) if result.held else None
         if codes is not None:
             self.race.offer(codes, "staged MILP")
-        self.staged_bound = result.bound
+        self.staged_bound = 0.0 if result.infeasible else result.bound
         self.staged_class = STAGED_CLASS + ("" if staged.cuts[0] == 0 else STAGED_FORWARD)
         self.say("staged MILP")
 
@@ -532,7 +537,9 @@ class _Solve:
             if bound < enough < aim:
                 aim = enough
         # No closer than a quarter of what was asked for, or of what is aimed at.
-        gap = max(min(self.gap, 1 - bound / aim) / 4, self.slack * (1 - bound / cost) if cost < math.inf else 0.0)
+        gap = min(self.gap, _left(bound, aim)) / 4
+        if cost < math.inf:
+            gap = max(gap, self.slack * _left(bound, cost))
 
         def task(stop: threading.Event | None = None) -> _Solved:
             model = CutModel(self.model, cuts, between=between, free=free)

@@ -106,3 +106,14 @@ def test_who_is_faster_changes_nothing(layers: int, monkeypatch: pytest.MonkeyPa
     for other in (Waiting, AtOnce):
         monkeypatch.setattr(ours, "Beside", other)
         assert solve(problem, "poetc", options) == expected
+
+
+def test_a_thread_that_cannot_be_had_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    beside = Beside(lambda stop: 7)
+    with pytest.raises(RuntimeError):
+        beside.start()
+    beside.cancel()

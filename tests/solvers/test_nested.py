@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -103,3 +104,18 @@ def test_poetc_tries_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Race, "run", lambda self, count, target: None)  # which takes long here
     with pytest.raises(Reached):
         solve(recurrent(36, 2, 0.05), options=SolveOptions(time_limit_s=60, fixed_order=True), progress=stop)
+
+
+@pytest.mark.parametrize("cell", [10, 31])
+def test_what_may_be_executed_once_only_is_not_repeated(cell: int) -> None:
+    problem = recurrent(32, 2, 0.05)
+    operators = list(problem.operators)
+    operators[cell] = replace(operators[cell], recomputable=False)
+    problem = replace(problem, operators=tuple(operators))
+    race = Race(problem, 0, math.inf)
+    nest(race, 0.0)
+    codes = program_of(race.model, 1.5).codes(SLOTS)
+    assert codes.count(cell) == 1
+    if race.incumbent is not None:
+        assert race.incumbent.codes.count(cell) == 1
+    assert not race.offer([*codes, cell], "twice")
