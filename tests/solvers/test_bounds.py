@@ -254,16 +254,20 @@ def test_what_an_update_took_over_is_not_held_beyond_it() -> None:
     assert CutModel(model, [1, 3], between=True).solve(time_limit_s=10).bound == model.cost(optimum.codes)
 
 
-def test_schedules_are_solutions_of_relaxations() -> None:
+@pytest.mark.parametrize("paging", [False, True], ids=["recomputed", "paged"])
+def test_schedules_are_solutions_of_relaxations(paging: bool) -> None:
     """What a schedule says about the integer columns obeys every row, at no more than its cost, even if RAM is just
-    what it needs: with operators made again several times in a stage, in chains, for use and for nothing.
+    what it needs: with operators made again several times in a stage, in chains, for use and for nothing, and what is
+    paged likewise.
     """
-    compared = chains = 0
+    compared = chains = read = 0
     for seed in range(120):
         random = Random(seed)
-        problem = training_problem(random, random.choice((2, 3, 4)))
+        problem = training_problem(random, random.choice((2, 3, 4)), paging=paging)
         model = Model(problem)
         codes: list[int] = []
+        written: list[int] = []
+        n, m = model.n_ops, model.n_tensors
         often = random.choice((0.2, 1.0, 3.0))
         for v in range(model.n_ops):
             while random.random() < often / (1 + often):
@@ -271,7 +275,16 @@ def test_schedules_are_solutions_of_relaxations() -> None:
                 there = all(model.producer[t] < v <= model.expiry[t] for t in model.inputs[again])
                 if v and model.recomputable[again] and there:
                     codes.append(again)
+            for t in written:
+                if random.random() < 0.1 and model.expiry[t] >= v:
+                    codes.append(n + t)
+                    read += 1
             codes.append(v)
+            made = [t for t in range(m) if model.producer[t] <= v < model.expiry[t] and model.pageable[t]]
+            made = [t for t in made if t not in written and (model.producer[t] >= 0 or model.in_ram[t])]
+            if made and random.random() < 0.3:
+                written.append(random.choice(made))
+                codes.append(n + m + written[-1])
         completion = Completer(problem).run(model.actions(codes))
         model = Model(replace(problem, budget_bytes=completion.peak_bytes))
         every = range(model.n_ops)
@@ -286,7 +299,7 @@ def test_schedules_are_solutions_of_relaxations() -> None:
             assert relaxation.bound_of(answer) <= model.cost(codes), (seed, cuts)
             compared += 1
             chains += len(relaxation.twice)
-    assert compared > 500 and chains > 500
+    assert compared > 500 and chains > 500 and (read > 500) == paging
 
 
 def test_what_others_imply_is_left_out_of_mips(monkeypatch: pytest.MonkeyPatch) -> None:
