@@ -214,12 +214,12 @@ def _chosen(
             progress(f"nothing found with {len(on)} tensors of state on the store")
             search.solved[on] = math.inf
             continue
+        search.stop_at, search.solved[on] = started + limit_s, placed.schedule.proof.objective
         solved = placed
-        on, placed = _cheaper_that_packs(search, ordered, on, placed, started + limit_s)
+        on, placed = _cheaper_that_packs(search, ordered, on, placed, search.stop_at)
         if placed is solved and not on and placed.schedule.proof.bound >= search.bound:
             return _in_own_order(problem, on, placed, order)
         known.append(placed.schedule.proof.objective)
-        search.stop_at, search.solved[on] = started + limit_s, placed.schedule.proof.objective
         on, placed, is_complete = _other_homes(search, ordered, solver, options, on, placed, progress)
         placed = _for_any_homes(placed, math.ceil(search.bound), options.gap, is_complete)
         return _in_own_order(problem, on, placed, order)
