@@ -17,7 +17,9 @@ FULL_BYTES = 1 << 20  # where less is free, a write that names no file failed th
 
 @contextmanager
 def scratch_directory(prefix: str) -> Iterator[Path]:
-    """A directory among the machine's temporary files, gone after the block. Raises UsageError where they lack room."""
+    """A directory among the machine's temporary files, gone after the block. Raises UsageError where they lack room;
+    errors name no file in it.
+    """
     try:
         place = Path(tempfile.mkdtemp(prefix=prefix))
     except OSError as error:
@@ -27,14 +29,16 @@ def scratch_directory(prefix: str) -> Iterator[Path]:
     try:
         yield place
     except OSError as error:
-        if error.errno != errno.ENOSPC or not _is_in(error.filename, place):
-            raise
-        raise _no_room(place.parent) from None
+        if error.errno == errno.ENOSPC and _is_in(error.filename, place):
+            raise _no_room(place.parent) from None
+        _rename(error, place, place.parent)
+        raise
     except PoetcError as error:  # what a compiler says, which does not look for another directory as Python does
         theirs = Path(os.environ.get("TMPDIR") or place.parent)
-        if os.strerror(errno.ENOSPC) not in str(error) or not _is_full(theirs):
-            raise
-        raise _no_room(theirs) from None
+        if os.strerror(errno.ENOSPC) in str(error) and _is_full(theirs):
+            raise _no_room(theirs) from None
+        error.args = (str(error).replace(f"{place}{os.sep}", ""), *error.args[1:])
+        raise
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -43,6 +47,13 @@ def _is_in(name: object, place: Path) -> bool:
     if isinstance(name, str | os.PathLike):
         return Path(os.fspath(name)).is_relative_to(place)
     return _is_full(place)
+
+
+def _rename(error: OSError, temporary: Path, shown: Path) -> None:
+    """Blame `shown`, which the user knows, instead of what lies in `temporary`."""
+    names = (error.filename, error.filename2)
+    if any(isinstance(n, str | os.PathLike) and Path(os.fspath(n)).is_relative_to(temporary) for n in names):
+        error.filename, error.filename2 = str(shown), None
 
 
 def _is_full(place: Path) -> bool:
@@ -76,13 +87,20 @@ def replacing_directory(out: Path, marker: str) -> Iterator[Path]:
     """
     check_replaceable(out, marker)
     out.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    except OSError as error:
+        error.filename = str(out)
+        raise
     try:
         yield staging
         staging.chmod(0o777 & ~_umask())
         if out.exists():
             shutil.rmtree(out)
         staging.replace(out)
+    except OSError as error:
+        _rename(error, staging, out)
+        raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -94,16 +112,20 @@ def write_text(path: Path, text: str) -> None:
     """
     path = path.resolve()
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    name = None
     try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, mode)
         os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
+    except BaseException as error:
+        if name is not None:
+            Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None
         raise
 
 

@@ -79,19 +79,21 @@ def predicted_sizes(solved: Artifact) -> dict[str, Any]:
     return {"firmware_board": board.name, **dict(zip(SIZE_KEYS, values, strict=True))}
 
 
-def _require_room(program: Program, board: codegen.Board, size: codegen.FirmwareSize) -> None:
+def require_room(program: Program, board: codegen.Board, size: codegen.FirmwareSize) -> None:
     """UsageError where a board has less RAM or flash than the firmware will take: before the linker has to say it."""
     assert board.ram is not None and board.code is not None
-    stack = size.ram_bytes - size.arena_bytes
-    if size.ram_bytes > board.ram.size_bytes:
+    stack, excess = size.ram_bytes - size.arena_bytes, size.ram_bytes - board.ram.size_bytes
+    if excess > 0:
         raise UsageError(
             f"{board.name} has {board.ram.size_bytes} bytes of RAM; the arena of {program.arena_bytes} with {stack} for"
-            f" stack and variables needs {size.ram_bytes}: solve for --budget {board.ram.size_bytes} or less"
+            f" stack and variables needs {size.ram_bytes}, {excess} too many: solve for --budget"
+            f" {board.ram.size_bytes} or less"
         )
-    if size.flash_bytes > board.code.size_bytes:
+    excess = size.flash_bytes - board.code.size_bytes
+    if excess > 0:
         raise UsageError(
             f"{board.name} has {board.code.size_bytes} bytes of flash; code, tables and initial state need about"
-            f" {size.flash_bytes}"
+            f" {size.flash_bytes}, {excess} too many: train a smaller model, or emit for a board with more"
         )
 
 
@@ -170,7 +172,7 @@ def _firmware_size(
     if chosen is None or chosen.target != target:
         return None  # codegen.emit says what is wrong
     size = codegen.firmware_size(program, chosen, numerics=numerics, memory=memory, checkpoint=checkpoint)
-    _require_room(program, chosen, size)
+    require_room(program, chosen, size)
     return size
 
 

@@ -60,6 +60,9 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep) -> dict[str, A
     with scratch_directory("poetc-run-") as scratch:
         if board is None:
             return _on_host(solved, program, values, batches, on_step, gradients=request.gradients)
+        size = _predicted_size(solved, program, request, BOARDS[board])
+        if size is not None:
+            outputs.require_room(program, BOARDS[board], size)
         directory = request.keep or scratch
         directory.mkdir(parents=True, exist_ok=True)
         progress(f"compiling for {board}")
@@ -76,7 +79,8 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep) -> dict[str, A
         _require_stack(firmware, request.on)
         progress(f"running on {board}")
         document = _document(solved, program, firmware, codegen.execute(firmware, batches, on_step))
-        document |= _predicted(solved, firmware, request.numerics)
+        document["flash_predicted_bytes"] = size.flash_bytes if size else None
+        document["ram_predicted_bytes"] = size.ram_bytes if size else None
         document["instructions_predicted"] = _predicted_instructions(solved, program, request, len(document["losses"]))
         return {**document, "on": request.on, "numerics": request.numerics}
 
@@ -90,18 +94,16 @@ def _board(on: str) -> str | None:
     return name
 
 
-def _predicted(solved: Artifact, firmware: codegen.Firmware, numerics: codegen.Numerics) -> dict[str, Any]:
-    """Sizes as they are known before anything is compiled, to stand beside those of the program."""
-    if firmware.board.code is None:
-        return {"flash_predicted_bytes": None, "ram_predicted_bytes": None}
-    size = codegen.firmware_size(
-        firmware.program,
-        firmware.board,
-        numerics=numerics,
-        memory=outputs.memory_of(solved),
-        checkpoint=firmware.checkpoint_steps,
+def _predicted_size(
+    solved: Artifact, program: Program, request: RunRequest, board: codegen.Board
+) -> codegen.FirmwareSize | None:
+    """As it is known before anything is compiled, to stand beside that of the program. None: it is no firmware."""
+    if board.code is None:
+        return None
+    memory = outputs.memory_of(solved)
+    return codegen.firmware_size(
+        program, board, numerics=request.numerics, memory=memory, checkpoint=request.checkpoint
     )
-    return {"flash_predicted_bytes": size.flash_bytes, "ram_predicted_bytes": size.ram_bytes}
 
 
 def _predicted_instructions(solved: Artifact, program: Program, request: RunRequest, steps: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Temporary files on a full disk."""
+"""Temporary files on a full disk, and in messages: they name what the user knows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from poetc.errors import CheckFailed, UsageError
-from poetc.files import scratch_directory
+from poetc.files import replacing_directory, scratch_directory, write_text
 
 
 class _Usage(NamedTuple):
@@ -64,3 +64,31 @@ def test_other_errors_stay_what_they_are(temporary: Path) -> None:
             raise error
         assert raised.value is error
     assert list(temporary.iterdir()) == []
+
+
+def test_what_cannot_be_written_is_named_as_the_user_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FileNotFoundError) as raised:
+        write_text(tmp_path / "nowhere" / "mine.yaml", "")
+    assert (raised.value.filename, raised.value.filename2) == (str(tmp_path / "nowhere" / "mine.yaml"), None)
+    out = tmp_path / "net.poetc"
+    with pytest.raises(PermissionError) as refused, replacing_directory(out, "marker") as staging:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(staging / "plan.json"))
+    assert refused.value.filename == str(out)
+    assert list(tmp_path.iterdir()) == []
+
+    def denied(**options: object) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), f"{options['dir']}/{options['prefix']}x")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", denied)
+    with pytest.raises(PermissionError) as refused, replacing_directory(out, "marker"):
+        raise AssertionError
+    assert refused.value.filename == str(out)
+
+
+def test_no_message_names_temporary_files(temporary: Path) -> None:
+    with pytest.raises(PermissionError) as denied, scratch_directory("poetc-test-") as place:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place / "src" / "train"))
+    assert denied.value.filename == str(temporary)
+    with pytest.raises(CheckFailed) as failed, scratch_directory("poetc-test-") as place:
+        raise CheckFailed(f"nm: {place}/src/firmware.elf: no symbols", details={"steps": 1})
+    assert str(failed.value) == "nm: src/firmware.elf: no symbols" and failed.value.details == {"steps": 1}

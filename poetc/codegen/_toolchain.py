@@ -50,14 +50,16 @@ def command(words: Sequence[str | Path], what: str, cwd: Path | None = None) -> 
     done = subprocess.run([str(w) for w in words], capture_output=True, text=True, cwd=cwd, env=inherited, check=False)
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
-        raise CheckFailed(f"{what}: {' | '.join(_telling(lines))}")
+        raise CheckFailed(f"{what}: {' | '.join(telling(lines))}")
     return done.stdout
 
 
-def _telling(lines: Sequence[str]) -> list[str]:
-    """The lines that say what is wrong, in the linker's and the compiler's words."""
+def telling(lines: Sequence[str]) -> list[str]:
+    """The lines that say what is wrong, in the linker's and the compiler's words, without who says it and where."""
     telling = [
-        re.sub(r"^\S*/", "", line) for line in lines if re.search(r"error|overflow|does not fit|undefined", line)
+        re.sub(r"^(\S*/)?\S*ld: |^\S*/", "", line)
+        for line in lines
+        if re.search(r"error|overflow|does not fit|undefined", line) and not re.match(r"collect2|make", line)
     ]
     return (telling or list(lines))[:4]
 

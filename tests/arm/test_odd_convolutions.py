@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,20 @@ def test_odd_convolutions_are_those_of_numpy(
     symbols = check(shapes, board, numerics, tmp_path)
     assert sum(symbol.endswith("_packed") for symbol in symbols) >= len(shapes)
     assert sum(symbol.startswith("poetc_op_depthwise") for symbol in symbols) >= len(shapes) // 2
+
+
+@pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547"])
+def test_what_is_compiled_for_a_debugger_computes_the_same(
+    board: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Assembly asks for more registers than -O0 leaves."""
+    monkeypatch.setattr(_run, "TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr(_packing, "SHARE", 0.25)
+    target = codegen.TARGETS[codegen.BOARDS[board].target]
+    flags = target.flags.replace("-O2", "-O0")
+    assert flags != target.flags
+    monkeypatch.setitem(codegen.TARGETS, target.name, replace(target, flags=flags))
+    check(KNOWN, board, "fast", tmp_path)
 
 
 def test_winograds_filters_are_those_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

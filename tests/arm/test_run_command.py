@@ -17,7 +17,7 @@ import pytest
 from poetc import artifact, codegen, outputs, running
 from poetc.cli.emit import TARGETS
 from poetc.cli.run import run as run_command
-from poetc.codegen import BOARDS
+from poetc.codegen import BOARDS, _toolchain
 from poetc.codegen._stack import CallGraph, library_frames
 from poetc.errors import CheckFailed, UsageError
 from tests.arm.conftest import Solve
@@ -102,6 +102,30 @@ def test_unknown_board_and_target(directory: Path, tmp_path: Path) -> None:
     assert done.returncode == 2 and "mps2-an386" in done.stderr
     done = poetc("emit", directory, "--target", "cortex-m3", "--board", "microbit", "-o", tmp_path / "x")
     assert done.returncode == 2 and "cortex-m0" in done.stderr
+
+
+def test_what_a_board_has_no_room_for_is_not_built(solve: Solve, tmp_path: Path) -> None:
+    artifact.write(solve("ds-cnn", 2, "qemu-mps2-an386", "60%").artifact, tmp_path / "large", {})
+    done = poetc("run", tmp_path / "large", "--on", "qemu:microbit", "--steps", "1")
+    said = re.fullmatch(
+        r"poetc: error: microbit has 16384 bytes of RAM; the arena of (\d+) with (\d+) for stack and variables needs"
+        r" (\d+), (\d+) too many: solve for --budget 16384 or less\n",
+        done.stderr.splitlines(keepends=True)[-1],
+    )
+    assert said is not None, done.stderr
+    arena, rest, needed, excess = map(int, said.groups())
+    assert (done.returncode, needed, excess) == (2, arena + rest, needed - 16384)
+
+
+def test_linkers_words_come_without_the_linker() -> None:
+    lines = [
+        "/usr/lib/gcc/bin/arm-none-eabi-ld: the arena of 9 bytes does not fit",
+        "src/kernels/pool.c:3:1: error: expected",
+        "collect2: error: ld returned 1 exit status",
+        "make: *** [Makefile:9: firmware.elf] Error 1",
+    ]
+    assert _toolchain.telling(lines) == ["the arena of 9 bytes does not fit", "pool.c:3:1: error: expected"]
+    assert _toolchain.telling(["killed"]) == ["killed"]
 
 
 def test_names_in_the_help_are_those_of_the_tables() -> None:

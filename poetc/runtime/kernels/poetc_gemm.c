@@ -9,7 +9,7 @@
 #define HALF (LANES > 1 ? POETC_GEMM_VECTORS / 2 * LANES : 0) /* a narrow block, where there is one */
 
 /* Six rows at once, where they are read in place: all 32 registers of the FPU of Cortex-M. */
-#if LANES == 1 && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FP) && (__ARM_FP & 4)
+#if LANES == 1 && POETC_FPU_M
 #define SIX_ROWS 1
 #define TILE_ROWS 6
 #else

@@ -17,8 +17,10 @@
 
 /* The FPU of Cortex-M, which GCC's C reaches only in part. `vmla` is sum += a * b with two roundings, as everywhere: a sum of
  * products costs as little as with fused multiply-adds and has the bits of every other target. `vldm` and `vstm` move four
- * floats in one instruction; they want registers that follow each other, hence the names. */
-#if defined(__GNUC__) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FP) && (__ARM_FP & 4)
+ * floats in one instruction; they want registers that follow each other, hence the names. Without optimisation (-O0) GCC runs out
+ * of registers for assembly: then all is C. */
+#if defined(__GNUC__) && defined(__OPTIMIZE__) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' &&                    \
+    defined(__ARM_FP) && (__ARM_FP & 4)
 #define POETC_FPU_M 1
 #define POETC_MULTIPLY_ADD(sum, a, b) __asm__("vmla.f32 %0, %1, %2" : "+t"(sum) : "t"(a), "t"(b))
 #define POETC_MULTIPLY_SUBTRACT(sum, a, b) __asm__("vmls.f32 %0, %1, %2" : "+t"(sum) : "t"(a), "t"(b))

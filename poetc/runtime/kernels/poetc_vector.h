@@ -1,5 +1,6 @@
 /* The widest vectors of the target that are IEEE: POETC_LANES floats; 1 where there are none. Helium (MVE) flushes
- * subnormals: it is switched off, by the processor's flags, where all targets are to compute the same bits. */
+ * subnormals: it is switched off, by the processor's flags, where all targets are to compute the same bits, and where the compiler
+ * does not optimise, for it has no registers left then. */
 #ifndef POETC_VECTOR_H
 #define POETC_VECTOR_H
 
@@ -11,7 +12,7 @@
 #define POETC_LANES 8
 #elif defined(__GNUC__) && (defined(__SSE2__) || defined(__aarch64__))
 #define POETC_LANES 4
-#elif defined(__GNUC__) && defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
+#elif defined(__GNUC__) && defined(__OPTIMIZE__) && defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
 #include <arm_mve.h>
 #define POETC_LANES 4
 #define POETC_HELIUM 1
