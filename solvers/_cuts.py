@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -485,10 +485,8 @@ class CutModel:
                 return True
             return cut <= p < end and (p > cut or end > cut + 1)
 
-        def derive(t: int) -> int:
-            """A column that is at most 1 if `t` is there or can be made of what is there."""
-            if t in derived:
-                return derived[t]
+        def explore(t: int) -> Iterator[int]:
+            """Make the column of `t`; yields the operands whose columns it needs next."""
             derived[t] = column = mip.column(integer=False)
             p = model.producer[t]
             sources = [there(t)]
@@ -503,8 +501,21 @@ class CutModel:
             if maker is not None:
                 for u in model.inputs[p]:
                     if not is_free(u):
-                        mip.row([column, *sources, derive(u)], [1.0, *[-1.0] * (len(sources) + 1)], upper=0.0)
-            return column
+                        yield u
+                        mip.row([column, *sources, derived[u]], [1.0, *[-1.0] * (len(sources) + 1)], upper=0.0)
+
+        def derive(t: int) -> int:
+            """A column that is at most 1 if `t` is there or can be made of what is there. Chains are longer than calls
+            may be nested.
+            """
+            waiting = [] if t in derived else [explore(t)]
+            while waiting:
+                operand = next(waiting[-1], None)
+                if operand is None:
+                    waiting.pop()
+                elif operand not in derived:
+                    waiting.append(explore(operand))
+            return derived[t]
 
         run = self.run[g][v]
         for t in following:

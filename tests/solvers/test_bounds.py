@@ -34,6 +34,8 @@ from poetc.solvers._homes import OpenHomes, open_model
 from poetc.solvers._minimum import lower_bound_bytes
 from poetc.solvers._model import Model
 from tests.solvers.cases import case, worn
+from tests.solvers.chains import UNIT as CHAIN_UNIT
+from tests.solvers.chains import chain
 from tests.support.problems import training_problem
 
 SEEDS = range(240)
@@ -300,6 +302,21 @@ def test_schedules_are_solutions_of_relaxations(paging: bool) -> None:
             compared += 1
             chains += len(relaxation.twice)
     assert compared > 500 and chains > 500 and (read > 500) == paging
+
+
+def test_chains_may_be_longer_than_calls_are_nested() -> None:
+    """Whichever way a problem lists its tensors: the last of a chain first, its operands are looked at one in another."""
+    problem = replace(chain(1100), budget_bytes=30 * CHAIN_UNIT)
+    last = len(problem.tensors) - 1
+    mirrored = [
+        replace(op, inputs=tuple(last - t for t in op.inputs), outputs=tuple(last - t for t in op.outputs))
+        for op in problem.operators
+    ]
+    mirror = replace(problem, tensors=problem.tensors[::-1], operators=tuple(mirrored))
+    cuts = [1100, 1650]
+    models = [CutModel(Model(p), cuts, between=True).mip for p in (problem, mirror)]
+    assert models[0].columns == models[1].columns > 30 * 1100
+    assert sorted(models[0].row_upper) == sorted(models[1].row_upper)
 
 
 def test_what_others_imply_is_left_out_of_mips(monkeypatch: pytest.MonkeyPatch) -> None:
