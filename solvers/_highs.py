@@ -182,7 +182,13 @@ class Mip:
         return answer, np.array(solver.getSolution().row_dual) if optimal else None
 
 
+_workers = threading.local()  # of HiGHS, for every thread that calls it: once there are some it refuses another number
+
+
 def _solver(time_limit_s: float, threads: int, seed: int) -> highspy.Highs:
+    if getattr(_workers, "number", threads) != threads:
+        highspy.Highs.resetGlobalScheduler(True)
+    _workers.number = threads
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", threads)

@@ -1,0 +1,39 @@
+"""HiGHS under the number of threads that is asked for."""
+
+from __future__ import annotations
+
+from random import Random
+
+from poetc.scheduling import SolveOptions, verify
+from poetc.solvers import solve
+from poetc.solvers._beside import Beside
+from poetc.solvers._highs import Mip
+from tests.support.problems import training_problem, with_budget
+
+
+def knapsack() -> Mip:
+    random, mip = Random(1), Mip()
+    items = [mip.column(-random.randint(5, 40)) for _ in range(30)]
+    for _ in range(10):
+        mip.row(items, [random.randint(1, 30) for _ in items], upper=120)
+    return mip
+
+
+def test_the_number_of_threads_may_change() -> None:
+    """In one thread of ours, and beside another one that solves."""
+
+    def optima(numbers: tuple[int, ...]) -> list[float]:
+        answers = [knapsack().solve(time_limit_s=20, threads=number) for number in numbers]
+        assert all(answer.optimal for answer in answers)
+        return [answer.objective for answer in answers]
+
+    beside = Beside(lambda stop: optima((2, 1, 3))).start()
+    assert {*optima((1, 2, 1, 3)), *beside.result()} == {knapsack().solve(time_limit_s=20).objective}
+
+
+def test_a_solve_takes_more_threads() -> None:
+    problem = with_budget(training_problem(Random(1), 3, paging=True, scale=4), 0.5)
+    # Windows take one thread all the same, between relaxations that take two.
+    one, two = (solve(problem, "poetc", SolveOptions(time_limit_s=20, threads=n)) for n in (1, 2))
+    assert verify(problem, two).energy_pj == two.proof.objective == one.proof.objective
+    assert two.proof == one.proof
