@@ -102,6 +102,14 @@ def smallest_ram(problem: Problem, state: str, time_limit_s: float = planning.MI
     return minimum(problem, state, time_limit_s).found
 
 
+def leanest(minimum: planning.Minimum, solver: str) -> Placed:
+    """The schedule of least RAM as an answer to the budget that it needs: where nothing else is found."""
+    found, problem = minimum.found, minimum.problem
+    assert found.schedule is not None and found.plan is not None
+    schedule = planning.leanest(problem, solver, found.schedule)
+    return Placed(problem=problem, schedule=schedule, plan=found.plan, remark=_remark(problem))
+
+
 def bound_holds(proven: Placed, placed: Placed) -> bool:
     """Whether the bound that comes with `proven` is about the schedule of `placed` too."""
     same = stored_state(proven.problem) == stored_state(placed.problem)

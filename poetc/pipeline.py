@@ -23,7 +23,7 @@ from poetc.devices import (
     parse_duration,
     parse_size,
 )
-from poetc.errors import InfeasibleError, PoetcError, UsageError
+from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.files import check_replaceable
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
@@ -142,14 +142,19 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         remarks.append(_tried(split, problem))
     else:
         graph, step, profile, problem = _problem(request)
-        problem = _limits(request, problem)
+        problem, least = _limited(request, problem)
         progress("solving")
         # All of it within the limit, but for a model so large that hardly any time is left when it is read.
         left_s = max(stop_at - time.monotonic(), LEAST_SHARE * request.options.time_limit_s)
         search_s, state = planning.search_share_s(left_s), _state(request)
-        minimum = homes.minimum(problem, state, search_s, stop_at)
-        options = replace(request.options, time_limit_s=left_s - search_s)
-        placed = homes.solve_and_pack(problem, state, request.solver, options, progress, minimum)
+        minimum = least or homes.minimum(problem, state, search_s, stop_at)
+        options = replace(request.options, time_limit_s=left_s - (0.0 if least else search_s))
+        try:
+            placed = homes.solve_and_pack(problem, state, request.solver, options, progress, minimum)
+        except (InfeasibleError, LimitError):
+            if least is None or request.solver != planning.OURS:
+                raise
+            placed = homes.leanest(least, request.solver)
     prediction = predicting.Prediction()
     if graph is not None and step is not None and profile is not None:
         limit_s = max(search_s, min(predicting.LIMIT_S, stop_at - time.monotonic()))
@@ -364,6 +369,11 @@ def _limits(request: SolveRequest, problem: Problem) -> Problem:
 
     Raises UsageError for what cannot be read, and where a Problem and the options together are no Problem.
     """
+    return _limited(request, problem)[0]
+
+
+def _limited(request: SolveRequest, problem: Problem) -> tuple[Problem, planning.Minimum | None]:
+    """The same, and where the budget is LEAST the schedule that it was found with."""
     budget = problem.budget_bytes
     if request.budget is not None and request.budget != LEAST:
         budget = parse_size(request.budget, of=keep_all_peak_bytes(problem), option="--budget")
@@ -379,21 +389,23 @@ def _limits(request: SolveRequest, problem: Problem) -> Problem:
         changes["objective"] = request.objective
     if not request.paging:
         changes["paging"] = type(problem.paging).NONE
+    minimum = None
     if request.budget == LEAST:
-        changes["budget_bytes"] = _least(request, replace(problem, **changes))
+        minimum = _least(request, replace(problem, **changes))
+        changes["budget_bytes"] = minimum.problem.budget_bytes
     changed = replace(problem, **changes)
     validate_problem(changed, f"{request.model.source} with these options")
-    return changed
+    return changed, minimum
 
 
-def _least(request: SolveRequest, problem: Problem) -> int:
-    """The least RAM that is found to work in time. Raises InfeasibleError where not even keep-all does."""
+def _least(request: SolveRequest, problem: Problem) -> planning.Minimum:
+    """The least RAM that works in time, as the budget. Raises InfeasibleError where not even keep-all does."""
     search_s = min(planning.MINIMUM_SEARCH_S, LEAST_SHARE * request.options.time_limit_s)
-    found = homes.smallest_ram(problem, _state(request), search_s).ram_bytes
-    if found is None:
+    minimum = homes.minimum(problem, _state(request), search_s)
+    if minimum.found.ram_bytes is None:
         deadline = format_ns(problem.deadline_ns or 0)
         raise InfeasibleError(f"--budget {LEAST}: not even keep-all obeys the deadline of {deadline}; allow more time")
-    return found
+    return minimum.as_budget()
 
 
 def out_directory(source: Path) -> Path:

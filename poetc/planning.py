@@ -25,6 +25,7 @@ RETRY_SHARE = (
 SMALLEST_SHARE = 0.1  # at most, the search for the schedule of least RAM
 MINIMUM_SEARCH_S, MINIMUM_PACK_SHARE = 10.0, 0.4
 SMALLEST_ATTEMPTS = 6
+LEANEST = "the schedule of least RAM"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,16 @@ class Minimum:
         if self.least_bytes is None:
             return found
         return replace(found, bound_bytes=min(found.bound_bytes, self.least_bytes))
+
+    def as_budget(self) -> Minimum:
+        """The same, found already, of the problem with this budget. Only where something was found."""
+        found = self.found
+        assert found.ram_bytes is not None
+        same = Minimum(
+            replace(self.problem, budget_bytes=found.ram_bytes), self.least_s, self.stop_at, self.least_bytes
+        )
+        same.found = found
+        return same
 
 
 def search_share_s(time_limit_s: float) -> float:
@@ -263,7 +274,7 @@ def _other_instead(
     smallest = minimum.found
     others: list[tuple[str, Schedule, MemoryPlan]] = []
     if smallest.schedule is not None and smallest.plan is not None:
-        others.append(("the schedule of least RAM", smallest.schedule, smallest.plan))
+        others.append((LEANEST, smallest.schedule, smallest.plan))
     if start is not None:
         pack_until = time.monotonic() + MINIMUM_PACK_SHARE * minimum.least_s
         others.append(("what the search began with", *packed(problem, start, pack_until, pack_until)))
@@ -271,7 +282,17 @@ def _other_instead(
     if not fitting:
         raise LimitError(f"{why}; {_advice(smallest)}", details=_details(problem, smallest))
     name, schedule, plan = min(fitting, key=lambda other: other[1].proof.objective)
-    bound, of_class = _claim(problem, first, schedule)
+    return _instead(problem, solver, name, schedule, first), plan
+
+
+def leanest(problem: Problem, solver: str, schedule: Schedule) -> Schedule:
+    """The schedule of least RAM, as the answer of `solver`."""
+    return _instead(problem, solver, LEANEST, schedule, None)
+
+
+def _instead(problem: Problem, solver: str, name: str, schedule: Schedule, proven: Schedule | None) -> Schedule:
+    """`schedule`, with what `proven` proved."""
+    bound, of_class = _claim(problem, proven, schedule)
     proof = Proof(
         status=Status.LIMIT,
         objective=schedule.proof.objective,
@@ -279,7 +300,7 @@ def _other_instead(
         schedule_class=of_class,
         method=f"{name}, since no cheaper one was found that fits when packed",
     )
-    return replace(schedule, solver=solver, proof=proof), plan
+    return replace(schedule, solver=solver, proof=proof)
 
 
 def _with_smallest(problem: Problem, error: InfeasibleError, progress: Progress, minimum: Minimum) -> InfeasibleError:

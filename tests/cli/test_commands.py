@@ -12,8 +12,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 
-from poetc.scheduling import problem_to_json
+from poetc import homes, pipeline, planning
+from poetc.errors import LimitError
+from poetc.scheduling import Problem, Schedule, SolveOptions, problem_to_json
 from tests.cli.conftest import Ended
 from tests.support.problems import training_problem
 
@@ -66,6 +69,36 @@ def test_the_least_ram_that_a_deadline_leaves(poetc: Run, tmp_path: Path) -> Non
     late = poetc("solve", problem, "--budget", "least", "--deadline", "0.9x", "-o", tmp_path / "late")
     assert late.code == 4
     assert late.err.count("\n") == 1 and "not even keep-all obeys the deadline" in late.err
+
+
+def test_the_least_ram_is_searched_once_and_always_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it was found with is the answer where a solve for it finds nothing."""
+    path, searches = tmp_path / "p.json", list[planning.SmallestRam]()
+    path.write_bytes(problem_to_json(training_problem(Random(1), 4)))
+    smallest_ram = planning.smallest_ram
+
+    def counted(problem: Problem, time_limit_s: float) -> planning.SmallestRam:
+        searches.append(smallest_ram(problem, time_limit_s))
+        return searches[-1]
+
+    def nothing(*arguments: object) -> Schedule:
+        raise LimitError("found no schedule")
+
+    monkeypatch.setattr(planning, "smallest_ram", counted)
+    monkeypatch.setattr(planning.solvers, "solve", nothing)
+    request = pipeline.SolveRequest(
+        model=pipeline.ModelRequest(source=path), budget=pipeline.LEAST, options=SolveOptions(time_limit_s=2)
+    )
+    found = pipeline.solve(request)
+    assert len(searches) == 1 and found.plan == searches[0].plan
+    assert found.summary["status"] == "limit"
+    assert found.summary["ram_bytes"] == found.summary["budget_bytes"] == searches[0].ram_bytes
+    assert found.summary["energy_pj"] >= found.summary["energy_bound_pj"] == found.problem.compute_once_pj
+    # With homes chosen, or none found to pack, too; but others' methods answer for themselves.
+    monkeypatch.setattr(homes, "solve_and_pack", nothing)
+    assert pipeline.solve(request).plan == searches[0].plan
+    with pytest.raises(LimitError, match="found no schedule"):
+        pipeline.solve(replace(request, solver="dtr"))
 
 
 def test_solve_answers_with_every_key(solved: Solved) -> None:
