@@ -61,12 +61,10 @@ class Minimum:
 
     def as_budget(self) -> Minimum:
         """The same, found already, of the problem with this budget. Only where something was found."""
-        found = self.found
-        assert found.ram_bytes is not None
-        same = Minimum(
-            replace(self.problem, budget_bytes=found.ram_bytes), self.least_s, self.stop_at, self.least_bytes
-        )
-        same.found = found
+        assert self.found.ram_bytes is not None
+        problem = replace(self.problem, budget_bytes=self.found.ram_bytes)
+        same = Minimum(problem, self.least_s, self.stop_at, self.least_bytes)
+        same.found = self.found
         return same
 
 

@@ -305,7 +305,7 @@ def test_schedules_are_solutions_of_relaxations(paging: bool) -> None:
 
 
 def test_chains_may_be_longer_than_calls_are_nested() -> None:
-    """Whichever way a problem lists its tensors: the last of a chain first, its operands are looked at one in another."""
+    """Where a problem lists the last tensor of a chain first, operands are looked at one within the other."""
     problem = replace(chain(1100), budget_bytes=30 * CHAIN_UNIT)
     last = len(problem.tensors) - 1
     mirrored = [
