@@ -33,6 +33,7 @@ LEAN_SAVES = 0.01  # of the cost with all state on the store: a little there is 
 MORE_SHARE = 0.1  # each search after that, before other homes are solved
 STOP_SHARE = 0.6  # of the time limit, on the clock: when that search stops on a slow machine; that for an order: half
 LOOSER = 4  # how often homes give way that leave packing too little
+FLOOR_S, FLOOR_SHARE = 1.0, 0.1  # at least, for a schedule once there are homes: that much, or of the time limit
 SOLVES = 12  # at most, for other homes
 LEAST_SHARE = 0.05  # of the time limit has to be left for one more
 PACKED_INSTEAD = 6  # schedules for other homes, where the best does not pack
@@ -69,7 +70,7 @@ def solve_and_pack(
             if solvers.lower_bound_bytes(_everything(problem)) > problem.budget_bytes or not movable_state(problem):
                 raise
         progress("nothing fits with all state in RAM")
-    left_s = max(options.time_limit_s - (time.monotonic() - started), 1.0)
+    left_s = _left_s(options, started)
     return _chosen(problem, solver, replace(options, time_limit_s=left_s), progress, minimum)
 
 
@@ -210,7 +211,7 @@ def _chosen(
     attempts = dict.fromkeys((search.best(), search.everything, frozenset[int]()))
     errors: list[InfeasibleError | LimitError] = []
     for on in attempts:
-        left = replace(options, time_limit_s=max(limit_s - (time.monotonic() - started), 1.0))
+        left = replace(options, time_limit_s=_left_s(options, started))
         try:
             fixed = replace(
                 left, fixed_order=True, start=search.schedule(on), proven=math.ceil(search.bound), cuts=search.cuts
@@ -248,6 +249,12 @@ def _chosen(
         text = "; ".join((why, *text.split("; ")[1:]))
         text += "" if problem.deadline_ns is None else "; allow a longer deadline or more RAM"
     raise LimitError(text, details=nearest.details) from nearest
+
+
+def _left_s(options: SolveOptions, started: float) -> float:
+    """Of the time limit, whose whole the work limit was, or a little more."""
+    left_s = options.time_limit_s - (time.monotonic() - started)
+    return max(left_s, min(FLOOR_S, FLOOR_SHARE * options.work_limit_s))
 
 
 def _order(problem: Problem, options: SolveOptions, stop_at: float) -> tuple[int, ...] | None:

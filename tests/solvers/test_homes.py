@@ -304,3 +304,22 @@ def test_what_is_found_beside_a_relaxation_is_begun_with(monkeypatch: pytest.Mon
         assert search.cuts == tuple(sorted(set(search.cuts))), seed
         longer += schedule.proof.objective < search.raced[on]
     assert longer > 0
+
+
+def test_what_is_left_for_a_schedule_is_of_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the search for homes took all of it: a little more, of a short limit less."""
+    limits: list[float] = []
+
+    def impossible(problem: Problem, solver: str, options: SolveOptions, *others: object) -> homes.Placed:
+        limits.append(options.time_limit_s)
+        raise LimitError("found nothing")
+
+    monkeypatch.setattr(homes, "_placed", impossible)
+    monkeypatch.setattr(homes, "_is_open", lambda problem: True)
+    for limit_s in (1e-6, 60.0):
+        clock = iter(range(0, 100_000, 100))  # no call comes in time
+        monkeypatch.setattr(time, "monotonic", lambda clock=clock: float(next(clock)))
+        limits.clear()
+        with pytest.raises(LimitError):
+            homes.solve_and_pack(case(0)[0], "auto", "poetc", SolveOptions(time_limit_s=limit_s), lambda text: None)
+        assert set(limits) == {min(0.1 * limit_s, 1.0)}
