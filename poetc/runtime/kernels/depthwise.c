@@ -463,7 +463,7 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
     POETC_THREADED(poetc_op_depthwise_grad_weight, call, 4 * CONVOLUTION_WORK(c), call->ints[21] + (block * step + 3) / 4 * 4);
     for (channel = 0; channel < c.channels; channel++, gw += c.kernel_h * c.kernel_w) {
         POETC_SKIP(c.share, channel, c.channels, )
-        clear(gw, c.kernel_h * c.kernel_w);
+        poetc_clear(gw, c.kernel_h * c.kernel_w);
         for (n = 0; n < c.batch; n++) {
             const float *plane = x + ((ptrdiff_t)n * c.channels + channel) * c.height * c.width;
             const float *from = gy + ((ptrdiff_t)n * c.channels + channel) * c.output_height * c.output_width;
@@ -490,7 +490,7 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
                     copy_rows(rows_of_gy, step, from, c.output_width, rows, c.output_width);
                     if (!s.has_zeros) {
                         clear_gaps(rows_of_gy + c.output_width, step, rows, step - c.output_width);
-                        clear(rows_of_gy + rows * step, -(rows * step) & 3);
+                        poetc_clear(rows_of_gy + rows * step, -(rows * step) & 3);
                     }
                     lines_of_gy = rows_of_gy;
                 } else { /* as they are */

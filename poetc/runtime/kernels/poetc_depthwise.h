@@ -3,6 +3,7 @@
 #ifndef POETC_DEPTHWISE_H
 #define POETC_DEPTHWISE_H
 
+#include "poetc_clear.h"
 #include "poetc_convolution.h"
 #include "poetc_f4.h"
 #include "poetc_vector.h"
@@ -18,22 +19,7 @@ typedef struct {
     int has_zeros; /* those of a plane of the same size: only its rows are to be copied */
 } strip;
 
-static void clear(float *to, int32_t count)
-{
-#if POETC_LANES > 1
-    for (; count >= LANES; count -= LANES, to += LANES)
-        poetc_vector_store(to, (poetc_vector){0});
-#else
-    POETC_QUAD_B(zero);
-    zero0 = zero1 = zero2 = zero3 = 0.0f;
-    for (; count >= 4; count -= 4)
-        POETC_STORE_QUAD(to, zero);
-#endif
-    for (; count > 0; count--)
-        *to++ = 0.0f;
-}
-
-#if POETC_FPU_M || defined(POETC_HELIUM)
+#if POETC_FPU_M
 #define EXACT_ROWS 1 /* copied rows leave what is between them alone, so that its zeros are needed once for all planes */
 #else
 #define EXACT_ROWS 0
@@ -82,34 +68,6 @@ static void copy_rows(float *to, int32_t to_step, const float *from, int32_t fro
 #undef MOVE_ON
 #undef MOVE
 #undef MOVED
-#elif defined(POETC_HELIUM)
-#define COPY_LINES(lines)                                                                                              \
-    __asm__ volatile("vctp.32 %[last]\n\tdls lr, %[n]\n1:\t" lines                                                    \
-                     "add %[to], %[to], %[next_to]\n\tadd %[from], %[from], %[next_from]\n\tle lr, 1b"                  \
-                     : [to] "+r"(to), [from] "+r"(from)                                                                \
-                     : [n] "r"(rows), [next_to] "r"(4 * to_step), [next_from] "r"(4 * from_step), [last] "r"(last)     \
-                     : "lr", "q0", "memory", "vpr")
-#define MOVE(at) "vldrw.u32 q0, [%[from], #" at "]\n\tvstrw.32 q0, [%[to], #" at "]\n\t"
-#define LAST(at) "vpstt\n\tvldrwt.u32 q0, [%[from], #" at "]\n\tvstrwt.32 q0, [%[to], #" at "]\n\t"
-    const int32_t quads = (width + 3) / 4, last = width - 4 * quads + 4;
-    int32_t i;
-    if (rows <= 0)
-        return;
-    switch (quads) { /* without a loop: short rows are many */
-    case 1: COPY_LINES(LAST("0")); return;
-    case 2: COPY_LINES(MOVE("0") LAST("16")); return;
-    case 3: COPY_LINES(MOVE("0") MOVE("16") LAST("32")); return;
-    case 4: COPY_LINES(MOVE("0") MOVE("16") MOVE("32") LAST("48")); return;
-    default: break;
-    }
-    for (to_step -= width, from_step -= width; rows > 0; rows--, from += from_step + last, to += to_step + last) {
-        for (i = quads; i > 1; i--)
-            POETC_COPY_FOUR(to, from);
-        vstrwq_p_f32(to, vldrwq_z_f32(from, vctp32q((uint32_t)last)), vctp32q((uint32_t)last));
-    }
-#undef LAST
-#undef MOVE
-#undef COPY_LINES
 #else
     const int32_t quads = (width + 3) / 4;
     int32_t i;
@@ -162,16 +120,16 @@ static void pad_strip(const strip *s, const float *from, int32_t height, int32_t
             return;
         }
         if (count > 0) {
-            clear(to, lead * s->row + left);
+            poetc_clear(to, lead * s->row + left);
             to += (ptrdiff_t)lead * s->row + left;
             copy_rows(to, s->row, from + (ptrdiff_t)first * width, width, count, width);
             clear_gaps(to + width, s->row, count, s->row - width);
             to += (ptrdiff_t)count * s->row;
         }
-        clear(to, (int32_t)(s->data + (ptrdiff_t)rows * s->row + s->slack - to));
+        poetc_clear(to, (int32_t)(s->data + (ptrdiff_t)rows * s->row + s->slack - to));
         return;
     }
-    clear(s->data, rows * s->row + s->slack);
+    poetc_clear(s->data, rows * s->row + s->slack);
     first = (left & 1) * s->phase + left / 2, second = ((left + 1) & 1) * s->phase + (left + 1) / 2;
     for (r = 0; r < rows; r++) {
         const int32_t at = top + r - above;

@@ -1,4 +1,5 @@
 /* Max and average pooling over planes of [N, C, H, W], forward and backward. */
+#include "poetc_clear.h"
 #include "poetc_f4.h"
 #include "poetc_kernel.h"
 
@@ -163,22 +164,6 @@ int poetc_op_max_pool(const poetc_call *call)
     return POETC_OK;
 }
 
-/* to = 0 */
-static void clear(float *to, ptrdiff_t count)
-{
-#if POETC_LANES > 1
-    for (; count >= POETC_LANES; count -= POETC_LANES, to += POETC_LANES)
-        poetc_vector_store(to, (poetc_vector){0});
-#else
-    POETC_QUAD_B(zero);
-    zero0 = zero1 = zero2 = zero3 = 0.0f;
-    for (; count >= 4; count -= 4)
-        POETC_STORE_QUAD(to, zero);
-#endif
-    for (; count > 0; count--)
-        *to++ = 0.0f;
-}
-
 /* where, gy -> gx: each gy goes to its maximum; several that meet are added in the order of the outputs. */
 int poetc_op_max_pool_grad(const poetc_call *call)
 {
@@ -193,7 +178,7 @@ int poetc_op_max_pool_grad(const poetc_call *call)
     size_t at = 0;
     int32_t plane, oh, ow;
     for (plane = 0; plane < p.planes; plane++, gx += size) {
-        clear(gx, size);
+        poetc_clear(gx, size);
         for (oh = 0; oh < p.output_height && plain; oh++) {
             float *to = gx + (ptrdiff_t)2 * oh * p.width;
             for (ow = p.output_width; ow > 0; ow--, at++, to += 2) {
