@@ -6,7 +6,7 @@ start) to its last use before the next birth.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -163,16 +163,20 @@ class Profile:
                 if position < len(self.codes):
                     self.read[position] = [before if s is stay else s for s in self.read[position]]
                     self.pairs[position] = [(before if a is stay else a, b) for a, b in self.pairs[position]]
-        merged = {id(stay) for _, stay in merges}
+        self._unmake(j, {id(stay) for _, stay in merges})
+        return True
+
+    def _unmake(self, j: int, merged: Set[int] = frozenset()) -> None:
+        """Delete action `j` with what it brings to RAM, but for stays that others have become part of."""
+        size = self.model.size
         for stay in self.born[j]:
             if id(stay) not in merged:
-                self.ram[j] -= model.size[stay.tensor]
+                self.ram[j] -= size[stay.tensor]
                 self.stays[stay.tensor].remove(stay)
         for _, b in self.pairs[j]:
-            self.ram[j] += model.size[b.tensor]
+            self.ram[j] += size[b.tensor]
         self.pairs[j] = []
         self._delete(j)
-        return True
 
     def _delete(self, j: int) -> None:
         """Take action `j` away; what only it read is shortened, and what nobody reads any more is removed as well."""
@@ -206,13 +210,7 @@ class Profile:
             self.stays[code - model.n_ops][0] is self.born[j][0] and model.ends_in_ram[code - model.n_ops]
         ):
             return
-        for stay in self.born[j]:
-            self.ram[j] -= model.size[stay.tensor]
-            self.stays[stay.tensor].remove(stay)
-        for _, b in self.pairs[j]:
-            self.ram[j] += model.size[b.tensor]
-        self.pairs[j] = []
-        self._delete(j)
+        self._unmake(j)
 
     def drop_useless(self) -> None:
         for j in range(len(self.codes) - 1, -1, -1):
