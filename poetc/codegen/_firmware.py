@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,9 +85,16 @@ def port_sources(target: Target, board: Board | None, program: str = "train.c") 
         # Drivers of the folder `device` are chosen by the board; what every board has is its program.
         paths |= {p for p in files if folder != "device" or p.suffix == ".h" or p.name == program}
     for name in named:
-        paths |= {p for p in ((root / name), (root / name).with_suffix(".h")) if p.exists()}
+        paths |= {root / name, *_headers_of(root / name)}
     kinds = (".c", ".h", ".S")
     return {"main.c" if p.name == "main.c" else f"port/{p.name}": p for p in sorted(paths) if p.suffix in kinds}
+
+
+def _headers_of(path: Path) -> Iterator[Path]:
+    """Those beside it that it includes."""
+    for name in re.findall(r'^#include "(\w+\.h)"', path.read_text(encoding="utf-8"), re.MULTILINE):
+        if (path.parent / name).exists():
+            yield path.parent / name
 
 
 def layout(board: Board, memory: Memory | None, arena_bytes: int, image_bytes: int) -> Layout:

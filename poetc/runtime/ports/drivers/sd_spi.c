@@ -1,13 +1,10 @@
-/* A store on an SD card in SPI mode (SD Physical Layer Simplified Specification, chapter 7). A block of the store is one or more
- * blocks of the card; every wait is bounded. */
+/* A store on an SD card in SPI mode (SD Physical Layer Simplified Specification, chapter 7). Every wait is bounded. */
 #include "sd_spi.h"
 
-#include "poetc_board.h"
+#include "sd_card.h"
 
 enum {
-    CARD_BLOCK_BYTES = 512,
     POLLS = 100000,       /* bytes to wait for a card that is busy */
-    FIRST_BLOCK = 0,      /* of the card that the store begins at */
     TOKEN_DATA = 0xfe,    /* begins a block of data */
     RESPONSE_IDLE = 0x01,
     DATA_ACCEPTED = 0x05
@@ -17,12 +14,6 @@ enum {
     GO_IDLE = 0, SEND_IF_COND = 8, SET_BLOCKLEN = 16, READ_BLOCK = 17, WRITE_BLOCK = 24, APP_SEND_OP_COND = 41, APP_COMMAND = 55,
     READ_OCR = 58
 };
-
-static struct {
-    uint16_t scale;      /* bytes (9) or blocks (0) are what the card addresses, as a shift */
-    uint16_t per_block;  /* blocks of the card in one of the store */
-    uint32_t blocks;     /* of the store */
-} card;
 
 static uint8_t receive(void)
 {
@@ -59,6 +50,7 @@ static int open_card(void)
 {
     unsigned i;
 
+    poetc_spi_open();
     for (i = 0; i < 10; i++) /* at least 74 clocks, not selected */
         receive();
     poetc_spi_select(1);
@@ -131,42 +123,4 @@ static int write_block(uint32_t block, const uint8_t *data)
     if ((response & 0x1fu) != DATA_ACCEPTED)
         return finish(POETC_EIO);
     return finish(wait_for(0xff)); /* busy: the line is held low */
-}
-
-static int page_out(void *context, uint32_t first_block, uint32_t block_count, const void *data)
-{
-    uint32_t i, first = FIRST_BLOCK + first_block * card.per_block, count = block_count * card.per_block;
-    int err = POETC_OK;
-
-    (void)context;
-    if (first_block > card.blocks || block_count > card.blocks - first_block)
-        return POETC_EINVAL;
-    for (i = 0; i < count && !err; i++)
-        err = write_block(first + i, (const uint8_t *)data + (uint32_t)CARD_BLOCK_BYTES * i);
-    return err;
-}
-
-static int page_in(void *context, uint32_t first_block, uint32_t block_count, void *data)
-{
-    uint32_t i, first = FIRST_BLOCK + first_block * card.per_block, count = block_count * card.per_block;
-    int err = POETC_OK;
-
-    (void)context;
-    if (first_block > card.blocks || block_count > card.blocks - first_block)
-        return POETC_EINVAL;
-    for (i = 0; i < count && !err; i++)
-        err = read_block(first + i, (uint8_t *)data + (uint32_t)CARD_BLOCK_BYTES * i);
-    return err;
-}
-
-int poetc_board_store(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks)
-{
-    if (block_bytes % CARD_BLOCK_BYTES != 0)
-        return POETC_EINVAL;
-    card.per_block = (uint16_t)(block_bytes / CARD_BLOCK_BYTES);
-    card.blocks = store_blocks;
-    store->page_out = page_out;
-    store->page_in = page_in;
-    poetc_spi_open();
-    return open_card();
 }

@@ -1,8 +1,6 @@
 /* A store on an SD card behind a standard host controller (SD Host Controller Simplified Specification), polled, one block at a
  * time. Every wait is bounded. The base address is the Raspberry Pi 3's. */
-#include <stdint.h>
-
-#include "poetc_board.h"
+#include "sd_card.h"
 
 #ifndef SDHCI_BASE
 #define SDHCI_BASE 0x3f300000u
@@ -20,19 +18,13 @@
 #define INTERRUPT_ENABLE REGISTER(0x34u)
 #define INTERRUPT_SIGNAL REGISTER(0x38u)
 
-enum { CARD_BLOCK_BYTES = 512, POLLS = 1000000 };
+enum { POLLS = 1000000 };
 enum { COMMAND_DONE = 1u << 0, TRANSFER_DONE = 1u << 1, CAN_WRITE = 1u << 4, CAN_READ = 1u << 5, FAILED = 1u << 15 };
 enum { NO_RESPONSE = 0u << 16, LONG = 1u << 16, SHORT = 2u << 16, SHORT_BUSY = 3u << 16, DATA = 1u << 21, FROM_CARD = 1u << 4 };
 enum {
     GO_IDLE = 0, ALL_SEND_CID = 2, SEND_ADDRESS = 3, SELECT = 7, SEND_IF_COND = 8, SET_BLOCKLEN = 16, READ_BLOCK = 17,
     WRITE_BLOCK = 24, APP_SEND_OP_COND = 41, APP_COMMAND = 55
 };
-
-static struct {
-    uint16_t scale;      /* bytes (9) or blocks (0) are what the card addresses, as a shift */
-    uint16_t per_block;  /* blocks of the card in one of the store */
-    uint32_t blocks;     /* of the store */
-} card;
 
 static int wait_for(uint32_t flag)
 {
@@ -114,41 +106,4 @@ static int write_block(uint32_t block, const uint8_t *data)
     for (i = 0; i < CARD_BLOCK_BYTES; i += 4)
         BUFFER = (uint32_t)data[i] | (uint32_t)data[i + 1] << 8 | (uint32_t)data[i + 2] << 16 | (uint32_t)data[i + 3] << 24;
     return wait_for(TRANSFER_DONE);
-}
-
-static int page_out(void *context, uint32_t first_block, uint32_t block_count, const void *data)
-{
-    uint32_t i, first = first_block * card.per_block, count = block_count * card.per_block;
-    int err = POETC_OK;
-
-    (void)context;
-    if (first_block > card.blocks || block_count > card.blocks - first_block)
-        return POETC_EINVAL;
-    for (i = 0; i < count && !err; i++)
-        err = write_block(first + i, (const uint8_t *)data + (uint32_t)CARD_BLOCK_BYTES * i);
-    return err;
-}
-
-static int page_in(void *context, uint32_t first_block, uint32_t block_count, void *data)
-{
-    uint32_t i, first = first_block * card.per_block, count = block_count * card.per_block;
-    int err = POETC_OK;
-
-    (void)context;
-    if (first_block > card.blocks || block_count > card.blocks - first_block)
-        return POETC_EINVAL;
-    for (i = 0; i < count && !err; i++)
-        err = read_block(first + i, (uint8_t *)data + (uint32_t)CARD_BLOCK_BYTES * i);
-    return err;
-}
-
-int poetc_board_store(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks)
-{
-    if (block_bytes % CARD_BLOCK_BYTES != 0)
-        return POETC_EINVAL;
-    card.per_block = (uint16_t)(block_bytes / CARD_BLOCK_BYTES);
-    card.blocks = store_blocks;
-    store->page_out = page_out;
-    store->page_in = page_in;
-    return open_card();
 }
