@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,10 @@ RECOMPUTATION_ROWS, RECOMPUTATION_TOTAL = 8, 60  # per stage and in all, for ope
 CHAIN_ROWS, CHAIN_TOTAL = 3, 30  # of these, those that count what else a chain of recomputation needs
 LARGE_SHARE = 0.03  # of the capacity: smaller tensors do not count there
 BETWEEN_ROWS, BETWEEN_TOTAL = 8, 160  # per stage and in all, for what is first executed inside a stage
+# Where so many operators are alike, and such a share of the forward pass (cells of recurrent layers), those that come
+# first are so much cheaper to execute again, at most: else HiGHS chooses between them for long, and what it chooses is
+# scattered. It costs as much of the overhead that is proven.
+ALIKE, ALIKE_SHARE, TIE = 32, 0.3, 1e-3
 MARGIN = 1e-6  # subtracted from HiGHS's bound before rounding: its tolerances
 
 
@@ -84,6 +89,21 @@ def tiny_tensors(model: Model, share: float) -> frozenset[int]:
     return frozenset(tiny)
 
 
+def has_many_alike(model: Model) -> bool:
+    """Whether many operators of the forward pass that can be executed again cost and take the same."""
+    kinds = Counter(
+        (
+            model.op_cost[v],
+            model.workspace[v],
+            tuple(sorted(model.size[t] for t in model.inputs[v])),
+            tuple(sorted(model.size[t] for t in model.outputs[v])),
+        )
+        for v in range(model.cut)
+        if model.recomputable[v]
+    )
+    return max(kinds.values(), default=0) >= max(ALIKE, ALIKE_SHARE * model.cut)
+
+
 def pinned_interval(model: Model, t: int) -> tuple[int, int] | None:
     """First executions [a, b] at which `t` is in RAM in every schedule: it cannot be made again nor paged."""
     p = model.producer[t]
@@ -106,13 +126,17 @@ class CutModel:
         between: bool = False,
         deadline: bool = True,
         free: frozenset[int] = frozenset(),
+        ties: bool = False,
         rules: Rules = ALL,
     ) -> None:
-        """`free`: tensors too small to decide about; they stay once they are made and count nothing, a relaxation."""
+        """`free`: tensors too small to decide about; they stay once they are made and count nothing, a relaxation.
+        `ties`: operators are a little cheaper to execute again the earlier they come, another relaxation.
+        """
         self.model, self.rules = model, rules
         self.cuts = tuple(cuts)
         self.mip = Mip(offset=SCALE)
         self.unit = max(1.0, float(model.base_cost)) / SCALE
+        self.tie = TIE if ties else 0.0
         self.hold: list[dict[int, int]] = []  # S
         self.run: list[dict[int, int]] = []  # R, only what is optional
         self.load: list[dict[int, int]] = []  # I
@@ -185,7 +209,7 @@ class CutModel:
             run, load = {}, {}
             for v in range(cut):
                 if model.recomputable[v] and any(t in useful[g] for t in model.outputs[v]):
-                    run[v] = mip.column(model.op_cost[v] / self.unit)
+                    run[v] = mip.column(model.op_cost[v] / self.unit * (1 - self.tie * (1 - v / n)))
             for t in sorted(useful[g] | {o for v in range(cut, end) for o in model.outputs[v]} - self.free):
                 if model.on_store[t] or model.pageable[t]:
                     if model.producer[t] < end:

@@ -11,18 +11,26 @@ NEW_CUTS, OVERFULL_A_CUT, APART = 4, 12, 2  # cuts added at a time: at least, an
 
 def single_cut_positions(model: Model) -> list[int]:
     """Positions spread over the backward pass: in each stretch, the operator with the largest working set."""
+    return [max(stretch, key=lambda v: (working_set_bytes(model, v), -v)) for stretch in _stretches(model)]
+
+
+def _stretches(model: Model) -> list[range]:
     first, n = model.cut, model.n_ops
     count = min(SINGLE_CUTS, n - first)
-    positions = []
-    for k in range(count):
-        stretch = range(first + (n - first) * k // count, first + (n - first) * (k + 1) // count)
-        positions.append(max(stretch, key=lambda v: (working_set_bytes(model, v), -v)))
-    return positions
+    return [range(first + (n - first) * k // count, first + (n - first) * (k + 1) // count) for k in range(count)]
 
 
-def new_cuts(cuts: set[int], overfull: list[int], n_ops: int) -> list[int]:
+def around(model: Model, k: int) -> list[int]:
+    """Operators of the k-th of these stretches, the largest working sets first. What is cheap to make again but read
+    there can count for more than what is large.
+    """
+    return sorted(_stretches(model)[k], key=lambda v: (-working_set_bytes(model, v), v))
+
+
+def new_cuts(cuts: set[int], overfull: list[int], n_ops: int, most: int | None = None) -> list[int]:
     """Of operators at which a plan needs too much RAM, the worst first, those that become cuts too: not next to one
     another. Where one is a cut already, what comes before it is the culprit, and the operator beside it becomes one.
+    `most`: how many.
     """
     new: list[int] = []
     for v in overfull:
@@ -30,6 +38,6 @@ def new_cuts(cuts: set[int], overfull: list[int], n_ops: int) -> list[int]:
         if at is None or not 0 <= at < n_ops or any(abs(at - u) <= APART for u in new):
             continue
         new.append(at)
-        if len(new) >= max(NEW_CUTS, len(overfull) // OVERFULL_A_CUT):
+        if len(new) >= (max(NEW_CUTS, len(overfull) // OVERFULL_A_CUT) if most is None else most):
             break
     return new

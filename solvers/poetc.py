@@ -17,12 +17,13 @@ from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, keep_all
 from poetc.solvers import capuchin, chen_greedy, dtr, dtr_eq, kusumoto_approx, melon
 from poetc.solvers._beside import Beside
-from poetc.solvers._cuts import CutModel, Relaxation, tiny_tensors
+from poetc.solvers._cuts import TIE, CutModel, Relaxation, has_many_alike, tiny_tensors
 from poetc.solvers._exact import search
 from poetc.solvers._flatten import flatten
-from poetc.solvers._ladder import new_cuts, single_cut_positions
+from poetc.solvers._ladder import around, new_cuts, single_cut_positions
 from poetc.solvers._liveness import improve
 from poetc.solvers._minimum import lower_bound_bytes, min_budget
+from poetc.solvers._model import Model
 from poetc.solvers._nested import nest
 from poetc.solvers._orders import best_order, reordered, restored
 from poetc.solvers._plans import codes_of, lazy_codes, overfull
@@ -65,6 +66,8 @@ FLATTENED_TWICE, FLATTENED_LATE = 500, 1500  # up to so many also without paging
 # dearer is not looked at, which fixes many columns; a plan that is cheaper shows that other cuts are needed.
 REACH, LEAST_REACH, SMALL_GAP = 0.35, 0.05, 2e-3  # a small gap is closed at once
 SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: where plans need too much RAM shows soon
+TIGHTENED, TIGHTER = 3, 0.01  # plans for less RAM, less by how much of it at most
+TIES_SHARE = 4  # relaxations that decide between what is alike cost at most the inverse of it of the gap
 # Runs of the heuristic, between two relaxations a quarter of them: about as long as a relaxation takes.
 LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
 RACE_SHARE = 0.3  # of what a relaxation took, at least, for the runs beside the next one
@@ -125,6 +128,7 @@ class _Solve:
         self.free: frozenset[int] = frozenset()  # tensors that relaxations need not decide about
         if self.model.n_tensors > COARSE_TENSORS:
             self.free = tiny_tensors(self.model, FREE_SHARE)
+        self.ties = not self.small and has_many_alike(self.model)
         self.effort = 1  # times CUT_ROUNDS and CUT_NODES, for relaxations with several cuts
         self.slack = SLACK
         self.reach = REACH
@@ -281,6 +285,9 @@ class _Solve:
             self.race.offer(improve(self.model, codes, capacity), f"relaxed MIP with {len(cuts)} cuts")
             if excess and not self.done:
                 self.repair(codes, runs)
+            if excess and self.ties:
+                self.flatten_plan(codes, len(cuts))
+                self.tighten(relaxation, excess[0][0])
         self.guide(relaxation, f"held at {len(cuts)} cuts")
         self.say(f"{len(cuts)} cuts")
         if relaxation.bound >= solved.aim * (1 - ROUNDING):
@@ -288,7 +295,7 @@ class _Solve:
         if not relaxation.held and self.reach > LEAST_REACH:
             self.reach /= 2
             return True
-        new = new_cuts(cuts, [v for _, v in excess], self.model.n_ops)
+        new = new_cuts(cuts, [v for _, v in excess], self.model.n_ops, 1 if self.ties else None)
         cuts.update(new)
         fine = not excess or excess[0][0] <= 2 * FREE_SHARE * self.model.capacity
         if self.free and fine and (codes is not None or relaxation.exact):
@@ -312,6 +319,57 @@ class _Solve:
                 return
             capacity = self.race.capacity(any(code >= self.model.n_ops for code in found))
             self.race.offer(improve(self.model, found, capacity), "evictions from a relaxed MIP")
+
+    def tighten(self, relaxation: Relaxation, excess_bytes: int) -> None:
+        """Plans of the same cuts for a little less RAM, as much as the last one needs too much."""
+        model, cuts, less = self.model, relaxation.cuts, 0
+        for _ in range(TIGHTENED):
+            less += excess_bytes
+            if self.done or self.race.out_of_time or less > TIGHTER * model.capacity:
+                return
+            problem = replace(self.problem, budget_bytes=self.problem.budget_bytes - less)
+            relaxed = CutModel(Model(problem), cuts, between=True, free=self.free, ties=True)
+            plan = relaxed.solve(
+                time_limit_s=max(0.1, self.stop_at - time.monotonic()),
+                max_nodes=CUT_NODES,
+                max_rounds=CUT_ROUNDS,
+                gap=TIE,
+                cutoff=self.known_cost,
+                threads=self.options.threads,
+                seed=self.options.seed,
+            )
+            codes = lazy_codes(model, plan) if plan.held else None
+            if codes is None:
+                return
+            capacity = self.race.capacity(any(code >= model.n_ops for code in codes))
+            excess = overfull(model, codes, capacity)
+            if not excess:
+                self.race.offer(improve(model, codes, capacity), f"relaxed MIP with {len(cuts)} cuts and less RAM")
+                return
+            self.flatten_plan(codes, len(cuts))
+            excess_bytes = excess[0][0]
+
+    def flatten_plan(self, codes: list[int], cuts: int) -> None:
+        """A plan that is not scattered over what is alike, brought below the capacity from its peak down."""
+        model, incumbent = self.model, self.race.incumbent
+        paging = any(code >= model.n_ops for code in codes)
+        capacity = self.race.capacity(paging)
+        cutoff = math.inf if incumbent is None else model.base_cost + 1.5 * (incumbent.cost - model.base_cost)
+        for beta in LATENESS:
+            if self.done or self.race.out_of_time:
+                return
+            found = flatten(
+                model,
+                codes,
+                capacity,
+                paging=paging,
+                beta=beta,
+                most=2 * model.n_ops,
+                cutoff=cutoff,
+                stop_at=self.stop_at,
+            )
+            if found is not None:
+                self.race.offer(improve(model, found, capacity), f"relaxed MIP with {cuts} cuts, flattened")
 
     def nest(self) -> None:
         """Nested checkpoints, where much is made again."""
@@ -461,10 +519,28 @@ class _Solve:
                 found.clear()
                 for k in promising:
                     solve(k, False)
+            if self.ties and found and not over():  # which of those around the best it is can matter more than where
+                k = best()
+                positions[k] = self.best_cut(k, cost, stop)
+                if positions[k] != single_cut_positions(self.model)[k]:
+                    solve(k, False)
             # The best comes last.
             return [*(s for s in solved if s is not found[best()]), found[best()]] if found else []
 
         return task
+
+    def best_cut(self, k: int, cost: float, stop: threading.Event | None) -> int:
+        """The operator of the k-th stretch whose LP proves the most."""
+        bounds: dict[int, float] = {}
+        left_s = FIRST_WINDOWS_SHARE * self.options.work_limit_s
+        for v in around(self.model, k):
+            if bounds and (left_s <= 0 or self.race.out_of_time or (stop is not None and stop.is_set())):
+                break
+            solved = self.relaxing((v,), lp=True, cost=cost)(stop)
+            assert solved.relaxation is not None
+            bounds[v] = solved.relaxation.bound
+            left_s -= solved.work_s
+        return max(bounds, key=lambda v: (bounds[v], -v))
 
     def single_cuts(self, solved: list[_Solved]) -> set[int]:
         """The cut at the loss and the best of these."""
@@ -474,7 +550,7 @@ class _Solve:
             return {self.model.cut}
         self.guide(relaxation, "held at the best single cut")
         self.say("single cuts")
-        return {self.model.cut, *relaxation.cuts}
+        return {*relaxation.cuts} if self.ties else {self.model.cut, *relaxation.cuts}
 
     def trivial(self) -> Schedule | None:
         problem, model = self.problem, self.model
@@ -531,6 +607,8 @@ class _Solve:
         bound = self.bound if bound is None else bound
         cost = self.known_cost if cost is None else cost
         effort, free = self.effort if between else 1, self.free
+        # As long as that costs little of the gap.
+        ties = self.ties and cost - bound > TIES_SHARE * TIE * (cost - self.model.base_cost)
         aim = cost
         if between and bound < cost * (1 - SMALL_GAP) < math.inf:
             aim, enough = bound + self.reach * (cost - bound), cost * (1 - self.gap) + 1
@@ -542,7 +620,7 @@ class _Solve:
             gap = max(gap, self.slack * _left(bound, cost))
 
         def task(stop: threading.Event | None = None) -> _Solved:
-            model = CutModel(self.model, cuts, between=between, free=free)
+            model = CutModel(self.model, cuts, between=between, free=free, ties=ties)
             if len(cuts) > 1 and model.mip.entries > CUT_ENTRIES:
                 return _Solved(None)
             nodes = max(CUT_NODES // 10, min(CUT_NODES, CUT_NODES_X_ENTRIES // max(1, model.mip.entries)))

@@ -27,7 +27,7 @@ from poetc.scheduling import (
 )
 from poetc.scheduling import lower_bound_bytes as order_free_bound
 from poetc.solvers import _highs, solve
-from poetc.solvers._cuts import CutModel, tiny_tensors
+from poetc.solvers._cuts import SCALE, TIE, CutModel, has_many_alike, tiny_tensors
 from poetc.solvers._exact import search
 from poetc.solvers._highs import Mip
 from poetc.solvers._homes import OpenHomes, open_model
@@ -202,6 +202,33 @@ def test_leaving_tiny_tensors_out_is_a_relaxation() -> None:
             assert relaxation.bound <= every.bound <= optimum.cost, seed
             weaker += relaxation.bound < every.bound
     assert weaker > 5
+
+
+def test_making_early_operators_a_little_cheaper_is_a_relaxation() -> None:
+    weaker = 0
+    for seed in SEEDS:
+        problem, optimum = case(seed)
+        if optimum is None:
+            continue
+        model = Model(problem)
+        for cuts in ([model.cut], range(0, model.n_ops, 2)):
+            relaxations = [CutModel(model, cuts, between=True, ties=ties) for ties in (False, True)]
+            assert relaxations[1].solve(time_limit_s=10).bound <= optimum.cost, seed
+            plain, tied = (relaxed.mip.solve(time_limit_s=10).bound for relaxed in relaxations)  # not rounded
+            least = SCALE + (1 - TIE) * (plain - SCALE)
+            assert least - 1e-5 <= tied <= plain + 1e-5, seed
+            weaker += tied < plain - 1e-5
+    assert weaker > 5
+
+
+def test_of_what_is_alike_the_first_is_executed_again() -> None:
+    """A chain of 40 equal steps with room for 30: which ones leave RAM makes no difference to what it costs."""
+    model = Model(chain(40, budget_units=32))
+    assert has_many_alike(model) and not has_many_alike(Model(chain(20)))
+    relaxation = CutModel(model, (model.cut,), ties=True).solve(time_limit_s=10)
+    again = sorted(relaxation.run[0])
+    assert again and again == list(range(again[0], again[0] + len(again))) and again[0] <= 1
+    assert model.base_cost + len(again) == relaxation.bound
 
 
 def test_what_an_update_took_over_is_not_held_beyond_it() -> None:

@@ -21,12 +21,16 @@ from poetc.scheduling import (
     keep_all_peak_bytes,
     verify,
 )
-from poetc.solvers import BudgetError, Event, at_once, min_budget, solve
+from poetc.solvers import BudgetError, Event, at_once, min_budget, poetc, solve
+from poetc.solvers._cuts import CutModel
 from poetc.solvers._eviction import Policy, Simulation, Stuck
+from poetc.solvers._ladder import single_cut_positions
 from poetc.solvers._liveness import Profile, early_page_outs, improve
 from poetc.solvers._model import NEVER, Model
+from poetc.solvers._plans import lazy_codes, overfull
 from poetc.solvers._search import Race
 from tests.solvers.cases import case
+from tests.solvers.chains import chain
 from tests.support.oracle import minimum_budget
 from tests.support.problems import ProblemBuilder, random_actions, random_dag, training_problem, with_budget
 
@@ -365,3 +369,30 @@ def test_it_goes_on_from_a_bound() -> None:
     told = solve(problem, options=dataclasses.replace(near, time_limit_s=0.0, proven=bound, cuts=(14, 17, 20, 24)))
     assert told.proof.bound == bound
     verify(problem, told)
+
+
+def test_a_plan_that_needs_a_little_too_much_is_made_again_for_less() -> None:
+    """A long chain whose tensors differ little: what the plan of one cut lacks is less than a hundredth of the RAM."""
+    problem = chain(160, sizes=[20 + k % 3 for k in range(160)], costs=[10] * 160, budget_units=2400)
+    solving = poetc._Solve(problem, SolveOptions(time_limit_s=60, fixed_order=True), None)
+    model = solving.model
+    relaxation = CutModel(model, (model.cut,), between=True, ties=True).solve(time_limit_s=10)
+    codes = lazy_codes(model, relaxation)
+    assert codes is not None
+    excess_bytes = overfull(model, codes, model.capacity)[0][0]
+    solving.ties = True
+    solving.tighten(relaxation, excess_bytes)
+    incumbent = solving.race.incumbent
+    assert incumbent is not None and incumbent.origin == "relaxed MIP with 1 cuts and less RAM"
+    assert relaxation.bound <= incumbent.cost <= relaxation.bound + 2 * 10
+
+
+def test_the_operator_of_a_cut_is_the_one_whose_lp_proves_the_most() -> None:
+    """Not the one with the largest working set of its stretch."""
+    problem = chain(160, sizes=[180 - k for k in range(160)], costs=[10] * 160, budget_units=8000)
+    solving = poetc._Solve(problem, SolveOptions(time_limit_s=60, fixed_order=True), None)
+    first = single_cut_positions(solving.model)[0]
+    best = solving.best_cut(0, math.inf, None)
+    stretch = range(solving.model.cut, solving.model.cut + 6)
+    bounds = {v: CutModel(solving.model, (v,)).solve(time_limit_s=10, relax=True).bound for v in stretch}
+    assert bounds[best] == max(bounds.values()) > bounds[first]
