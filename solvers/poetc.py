@@ -129,6 +129,7 @@ class _Solve:
         if self.model.n_tensors > COARSE_TENSORS:
             self.free = tiny_tensors(self.model, FREE_SHARE)
         self.ties = not self.small and has_many_alike(self.model)
+        self.tightened: set[tuple[tuple[int, ...], int]] = set()  # cuts and bytes of what `tighten` has solved
         self.effort = 1  # times CUT_ROUNDS and CUT_NODES, for relaxations with several cuts
         self.slack = SLACK
         self.reach = REACH
@@ -210,7 +211,8 @@ class _Solve:
         relaxation = self.relax_one(self.model.cut, "the cut at the loss")
         self.say("cut at the loss")
         self.guide(relaxation, "held at the loss")
-        cuts = set(self.options.cuts)
+        known = () if self.ties else self.options.cuts  # where much is alike, one good one comes first
+        cuts = set(known)
         single: Beside[list[_Solved]] | None = None
         relaxing: Beside[_Solved] | None = None
         if cuts:
@@ -222,7 +224,7 @@ class _Solve:
         self.race.run(QUICK_RUNS // 4 if self.small else runs // 4, self.target)
         self.say("race")
         quick, self.gap = self.gap, self.options.gap
-        if self.options.cuts and not self.done:
+        if known and not self.done:
             relaxing = self.start_beside(self.relaxing(tuple(sorted(cuts)), between=True))
         elif self.small:
             refined = self.refine(cuts, runs // 8)
@@ -325,8 +327,9 @@ class _Solve:
         model, cuts, less = self.model, relaxation.cuts, 0
         for _ in range(TIGHTENED):
             less += excess_bytes
-            if self.done or self.race.out_of_time or less > TIGHTER * model.capacity:
+            if self.done or self.race.out_of_time or less > TIGHTER * model.capacity or (cuts, less) in self.tightened:
                 return
+            self.tightened.add((cuts, less))
             problem = replace(self.problem, budget_bytes=self.problem.budget_bytes - less)
             relaxed = CutModel(Model(problem), cuts, between=True, free=self.free, ties=True)
             plan = relaxed.solve(
