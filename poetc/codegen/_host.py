@@ -20,6 +20,7 @@ from poetc.codegen._emit import emit
 from poetc.codegen._image import initial_pages
 from poetc.codegen._interpret import all_inputs, find_binding, fit_input
 from poetc.codegen._module import Module
+from poetc.codegen._toolchain import telling
 from poetc.codegen.program import Operand, Program
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import scratch_directory
@@ -100,8 +101,8 @@ def compile_library(
     except FileNotFoundError:
         raise UsageError("make not found: install make and gcc to build on this machine") from None
     if done.returncode != 0:
-        message = " | ".join((done.stderr or done.stdout).strip().splitlines()[:12])
-        raise CheckFailed(f"the emitted C does not build: {message}")
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise CheckFailed(f"the emitted C does not build: {' | '.join(telling(lines))}")
     if objects is not None:
         shutil.copytree(built, objects, copy_function=shutil.copyfile, dirs_exist_ok=True)
     return sources / "libmodel.so"

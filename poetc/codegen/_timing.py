@@ -14,6 +14,7 @@ import numpy as np
 
 from poetc.codegen._host import HostModel, compile_library
 from poetc.codegen._interpret import sample_inputs
+from poetc.codegen._toolchain import telling
 from poetc.codegen.program import Program
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import scratch_directory
@@ -87,7 +88,7 @@ def compile_observer(directory: Path, cc: str | None = None) -> Path:
     except FileNotFoundError:
         raise UsageError(f"{words[0]} not found: install a C compiler to measure on this machine") from None
     if done.returncode:
-        raise CheckFailed(f"the timer does not build: {' | '.join(done.stderr.strip().splitlines()[:5])}")
+        raise CheckFailed(f"the timer does not build: {' | '.join(telling(done.stderr.strip().splitlines()))}")
     return library
 
 

@@ -76,6 +76,23 @@ def measurements(noise: float = 0.0) -> list[Measurement]:
     return rows
 
 
+@pytest.mark.parametrize(("single", "unseen"), [(7.0, 0), (0.5, 0), (0.5, 150)])
+def test_a_single_element_does_not_stand_for_what_has_no_loop(single: float, unseen: int) -> None:
+    """Every measurement has about as many."""
+    random = np.random.default_rng(3)
+    rows = []
+    for i in range(40):
+        wide, rest = int(random.integers(10, 400)), int(random.integers(2, 4))
+        loops = {"clear.wide": wide, "clear.single": rest}
+        time = 5.0 * wide + single * rest + unseen
+        rows.append(Measurement(f"net{i % 5}", f"p{i}", "Pool", "dsp", 1 << 15, 1 << 20, loops, round(1e6 * time)))
+    found = {name: ns / 1e6 for name, ns in fit(rows).loop_ns.items()}
+    if unseen:
+        assert found["clear.single"] <= 2 * found["clear.wide"] < 15
+    else:
+        assert found == {"clear.wide": pytest.approx(5.0, rel=1e-6), "clear.single": pytest.approx(single, rel=1e-6)}
+
+
 def test_a_fit_finds_what_made_the_measurements() -> None:
     fitted = fit(measurements())
     found = {name: fitted.loop_ns[name] for name in ("conv_packed.call", "gemm.terms_4", "gemm.terms_1")}
