@@ -21,9 +21,7 @@ from poetc.graph import Array
 
 FOLDS = 5
 NOTHING_BYTES_PER_S = 1e12
-MOST_OF_WIDE = (
-    2.0  # an element alone takes at most as many passes of its loop's vectors: elementary functions are near it
-)
+MOST_OF_WIDE = 2.0  # passes of a loop's vectors that an element alone takes, at most: elementary functions are near it
 SHORTEST_NS = 200  # what the clock resolves: shorter times weigh as much as this one
 
 
@@ -151,8 +149,8 @@ def _solve(rows: Sequence[Measurement]) -> dict[str, float]:
     for i, row in enumerate(rows):
         for name, n in row.loops.items():
             a[i, index[name]] = n * weights[i]
-    # Few elements are single, about as many in every row, so that they stood for whatever has no loop of its own. Of what a
-    # pass of the vectors takes, a part is what the single one does, and the rest is not negative.
+    # Few elements are single, about as many in every row, so that they stood for whatever has no loop of its own. Of
+    # what a pass of the vectors takes, a part is what the single one does, and the rest is not negative.
     tails = [(i, index[wide]) for i, name in enumerate(names) if (wide := _vectors_of(name)) in index]
     for single, wide in tails:
         a[:, single] += a[:, wide] / MOST_OF_WIDE

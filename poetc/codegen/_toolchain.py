@@ -56,12 +56,12 @@ def command(words: Sequence[str | Path], what: str, cwd: Path | None = None) -> 
 
 def telling(lines: Sequence[str]) -> list[str]:
     """The lines that say what is wrong, in the linker's and the compiler's words, without who says it and where."""
-    telling = [
+    found = [
         re.sub(r"^(\S*/)?\S*ld: |^\S*/", "", line)
         for line in lines
         if re.search(r"error|overflow|does not fit|undefined", line) and not re.match(r"collect2|make", line)
     ]
-    return (telling or list(lines))[:4]
+    return list(dict.fromkeys(found or lines))[:4]
 
 
 @dataclass(frozen=True, slots=True)
