@@ -150,8 +150,11 @@ def _solve(rows: Sequence[Measurement]) -> dict[str, float]:
         for name, n in row.loops.items():
             a[i, index[name]] = n * weights[i]
     # Few elements are single, about as many in every row, so that they stood for whatever has no loop of its own. Of
-    # what a pass of the vectors takes, a part is what the single one does, and the rest is not negative.
+    # what a pass of the vectors takes, a part is what the single one does, and the rest is not negative. Not where a
+    # library computes with floats: passes take what their operands are.
     tails = [(i, index[wide]) for i, name in enumerate(names) if (wide := _vectors_of(name)) in index]
+    if rows[0].simd == "none":
+        tails = []
     for single, wide in tails:
         a[:, single] += a[:, wide] / MOST_OF_WIDE
     found = nnls(a, times * weights)
