@@ -152,7 +152,7 @@ def _solve(rows: Sequence[Measurement]) -> dict[str, float]:
     # Few elements are single, about as many in every row, so that they stood for whatever has no loop of its own. Of
     # what a pass of the vectors takes, a part is what the single one does, and the rest is not negative. Not where a
     # library computes with floats: passes take what their operands are.
-    tails = [(i, index[wide]) for i, name in enumerate(names) if (wide := _vectors_of(name)) in index]
+    tails = [(i, index[other]) for i, name in enumerate(names) if (other := _vectors_of(name)) in index]
     if rows[0].simd == "none":
         tails = []
     for single, wide in tails:
