@@ -22,6 +22,30 @@ TIMEOUT_S = 40  # for the emulator, which takes one: a loop that never ends must
 SHAPES = 36
 Shape = tuple[tuple[int, int, int, int], tuple[int, int, int, int], dict[str, Attribute]]  # image, weight, attributes
 
+# Four channels at once: every width of the last block of columns, zeros on either, both or no sides.
+SMALL_PLANES: tuple[Shape, ...] = (
+    ((2, 6, 7, 7), (6, 1, 3, 3), {"pads": (1, 1, 1, 1), "group": 6}),
+    ((1, 5, 1, 8), (5, 1, 3, 3), {"pads": (1, 1, 1, 1), "group": 5}),
+    ((1, 8, 6, 6), (8, 1, 3, 3), {"pads": (1, 1, 1, 1), "group": 8}),
+    ((2, 5, 7, 7), (5, 1, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1), "group": 5}),
+    ((1, 4, 6, 6), (4, 1, 3, 3), {"strides": (2, 2), "pads": (1, 1, 0, 0), "group": 4}),
+    ((1, 7, 6, 6), (7, 1, 3, 3), {"strides": (2, 2), "pads": (0, 0, 1, 1), "group": 7}),
+    ((1, 4, 8, 7), (4, 1, 3, 3), {"strides": (2, 2), "group": 4}),
+    ((1, 6, 8, 8), (6, 1, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1), "group": 6}),
+    ((2, 4, 9, 9), (4, 1, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1), "group": 4}),
+    ((1, 5, 10, 10), (5, 1, 3, 3), {"strides": (2, 2), "pads": (0, 0, 1, 1), "group": 5}),
+    ((1, 4, 10, 9), (4, 1, 3, 3), {"strides": (2, 2), "group": 4}),
+    ((1, 4, 12, 11), (4, 1, 3, 3), {"strides": (2, 2), "group": 4}),
+)
+
+# Read where they are or from a strip, several blocks of it, instead of being packed: on Helium.
+UNPACKED: tuple[Shape, ...] = (
+    ((2, 3, 11, 15), (13, 3, 5, 5), {"pads": (2, 2, 2, 2)}),
+    ((1, 9, 14, 10), (9, 9, 3, 3), {"pads": (1, 0, 0, 2)}),
+    ((2, 2, 9, 16), (6, 2, 5, 5), {}),
+    ((1, 4, 17, 12), (14, 2, 3, 5), {"strides": (2, 1), "dilations": (2, 1), "pads": (2, 2, 2, 2), "group": 2}),
+)
+
 # Strips of one pixel, which once took Helium's gradient of the weight for ever; zeros on one side only, as TensorFlow's
 # SAME has them, on planes that are cut, whole and odd; planes of 3 x 3.
 KNOWN: tuple[Shape, ...] = (
@@ -41,6 +65,8 @@ KNOWN: tuple[Shape, ...] = (
     ((1, 2, 9, 9), (2, 1, 2, 5), {"strides": (3, 1), "pads": (0, 2, 0, 2), "group": 2}),
     ((1, 3, 7, 7), (3, 1, 5, 3), {"strides": (2, 2), "pads": (2, 1, 2, 1), "group": 3}),
     ((1, 3, 24, 24), (8, 3, 3, 3), {"strides": (2, 2), "pads": (0, 0, 1, 1)}),
+    *SMALL_PLANES,
+    *UNPACKED,
 )
 
 

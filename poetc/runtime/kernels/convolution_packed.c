@@ -3,7 +3,11 @@
  *
  * Columns are numbered over the batch, image after image, so that small images share a register block. */
 #include "poetc_convolution_packed.h"
+#if defined(POETC_HELIUM)
+#include "poetc_direct_helium.h"
+#else
 #include "poetc_direct_block.h"
+#endif
 
 #if defined(POETC_MASKED)
 
@@ -391,7 +395,7 @@ POETC_APART int direct_conv(const convolution *c, const float *x, const float *w
     return 1;
 }
 
-#else
+#elif !defined(POETC_HELIUM)
 #define direct_conv(c, x, w, bias, y, workspace, size, depth) 0
 #endif
 

@@ -13,16 +13,7 @@ static void fill(float *to, int32_t count, float value)
 /* to += from */
 static inline void add_to(float *to, const float *from, int32_t count)
 {
-#if defined(POETC_HELIUM)
-    if (count > 0) /* the hardware leaves out the lanes beyond the last */
-        __asm__ volatile("dlstp.32 lr, %2\n"
-                         "1:\tvldrw.u32 q0, [%1], #16\n\tvldrw.u32 q1, [%0]\n\tvadd.f32 q0, q1, q0\n\t"
-                         "vstrw.32 q0, [%0], #16\n\tletp lr, 1b"
-                         : "+r"(to), "+r"(from)
-                         : "r"(count)
-                         : "lr", "q0", "q1", "memory");
-    count = 0;
-#elif POETC_LANES == 1
+#if POETC_LANES == 1
     for (; count >= 4; count -= 4) {
         const float *old = to;
         POETC_QUAD_A(p);
@@ -140,6 +131,46 @@ static inline int spreads_apart(const convolution *c)
 #define spread_apart(c, products, channels, row, rows, gx) ((void)0)
 #endif
 
+#if defined(POETC_HELIUM)
+/* As spread, of columns that follow each other: all rows that a tap reads at once. A pixel's sum has the same order. */
+POETC_APART void spread_rows(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows, float *gx)
+{
+    const ptrdiff_t plane = (ptrdiff_t)c->height * c->width, width = (ptrdiff_t)rows * c->output_width;
+    int32_t channel, r, end, kh, kw;
+    for (channel = 0; channel < channels; channel++, products += c->kernel_h * c->kernel_w * width) {
+        for (r = 0; r < rows; r = end) { /* rows of one image */
+            const int32_t image = (row + r) / c->output_height, oh = row + r - image * c->output_height;
+            float *const pixels = gx + ((ptrdiff_t)image * c->channels + channel) * plane;
+            end = poetc_min(rows, r + c->output_height - oh);
+            for (kh = c->kernel_h - 1; kh >= 0; kh--) {
+                const int32_t down = kh * c->dilation_h - c->pad_top;
+                int32_t top, bottom, offset = -c->pad_left;
+                output_range(down, c->stride_h, c->height, c->output_height, &top, &bottom);
+                top = top < oh ? oh : top, bottom = poetc_min(bottom, oh + end - r);
+                for (kw = 0; kw < c->kernel_w && bottom > top; kw++, offset += c->dilation_w) {
+                    const int32_t low = offset < 0 ? -offset : 0;
+                    const int32_t count = poetc_min(c->output_width, c->width - offset) - low;
+                    const int32_t taken = (count + 3) / 4 * 4;
+                    const float *from = products + (kh * c->kernel_w + kw) * width + (r + top - oh) * c->output_width + low;
+                    float *to = pixels + (top * c->stride_h + down) * c->width + low + offset;
+                    int32_t left = bottom - top;
+                    if (count > 0) /* the hardware leaves out the lanes beyond the last */
+                        __asm__ volatile("1:\tdlstp.32 lr, %[count]\n"
+                                         "2:\tvldrw.u32 q0, [%[from]], #16\n\tvldrw.u32 q1, [%[to]]\n\tvadd.f32 q0, q1, q0\n\t"
+                                         "vstrw.32 q0, [%[to]], #16\n\tletp lr, 2b\n\t"
+                                         "add %[from], %[from], %[next_from]\n\tadd %[to], %[to], %[next_to]\n\t"
+                                         "subs %[left], #1\n\tbne 1b"
+                                         : [to] "+r"(to), [from] "+r"(from), [left] "+r"(left)
+                                         : [count] "r"(count), [next_from] "r"(4 * (c->output_width - taken)),
+                                           [next_to] "r"(4 * (c->stride_h * c->width - taken))
+                                         : "lr", "cc", "q0", "q1", "memory");
+                }
+            }
+        }
+    }
+}
+#endif
+
 /* Add rows (c, kh, kw) of products, columns (n, oh, ow), to the pixels that they belong to: rows of the output in ascending
  * order, taps in ascending order, so that the order of a pixel's sum does not depend on the size of the block. */
 POETC_APART void spread(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows, float *gx)
@@ -177,6 +208,12 @@ POETC_APART void spread(const convolution *c, const float *products, int32_t cha
 
 static void spread_somehow(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows, float *gx)
 {
+#if defined(POETC_HELIUM)
+    if (c->stride_w == 1) {
+        spread_rows(c, products, channels, row, rows, gx);
+        return;
+    }
+#endif
     if (spreads_masked(c))
         spread_masked(c, products, channels, row, rows, gx);
     else if (spreads_apart(c))

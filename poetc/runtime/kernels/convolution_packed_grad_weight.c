@@ -156,6 +156,153 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
     return 1;
 }
 
+#elif defined(POETC_HELIUM)
+
+/* Four taps of a window, anywhere, for some outputs. */
+typedef struct {
+    uint32x4_t x;               /* addresses of what the first pixel's window holds of them */
+    const float *gy;            /* pixel by pixel, the outputs side by side */
+    int32_t lines, width, skip; /* rows of pixels; floats from the end of one to the next in x */
+    float *to;
+    ptrdiff_t to_row;
+    int accumulate;
+    mve_pred16_t lanes; /* the last taps may be fewer */
+} tap_task;
+
+POETC_INLINE void direct_taps(const int rows, const tap_task *t)
+{
+    uint32x4_t x = vsubq_n_u32(t->x, 4);
+    const float *gy = t->gy;
+    float *to = t->to;
+    float32x4_t sum[6], v;
+    int32_t lines = t->lines;
+    int i;
+    POETC_UNROLL
+    for (i = 0; i < rows; i++)
+        sum[i] = vdupq_n_f32(0.0f);
+#define X "vldrw.u32 %q[v], [%q[x], #4]!\n\t"
+#define TWO "vfma.f32 %q[s0], %q[v], r4\n\tvfma.f32 %q[s1], %q[v], r5\n\t"
+#define FOUR TWO "vfma.f32 %q[s2], %q[v], r6\n\tvfma.f32 %q[s3], %q[v], r8\n\t"
+#define PIXEL_1 X "ldr r4, [%[gy]], #4\n\tvfma.f32 %q[s0], %q[v], r4\n\t"
+#define PIXEL_2 X "ldmia %[gy]!, {r4, r5}\n\t" TWO
+#define PIXEL_4 X "ldmia %[gy]!, {r4, r5, r6, r8}\n\t" FOUR
+#define PIXEL_6 X "ldmia %[gy]!, {r4, r5, r6, r8, r9, r10}\n\t" FOUR "vfma.f32 %q[s4], %q[v], r9\n\tvfma.f32 %q[s5], %q[v], r10\n\t"
+#define S_1 [s0] "+w"(sum[0])
+#define S_2 S_1, [s1] "+w"(sum[1])
+#define S_4 S_2, [s2] "+w"(sum[2]), [s3] "+w"(sum[3])
+#define S_6 S_4, [s4] "+w"(sum[4]), [s5] "+w"(sum[5])
+#define LINES(n, text, count)                                                                                          \
+    __asm__ volatile("1:\tdls lr, %[pixels]\n2:\t" text "le lr, 2b\n\t"                                                \
+                     "vadd.i32 %q[x], %q[x], %[skip]\n\tsubs %[lines], #1\n\tbne 1b"                                    \
+                     : S_##n, [v] "=&w"(v), [x] "+w"(x), [gy] "+r"(gy), [lines] "+r"(lines)                            \
+                     : [pixels] "r"(count), [skip] "r"(4 * t->skip)                                                    \
+                     : "r4", "r5", "r6", "r8", "r9", "r10", "lr", "cc", "memory")
+#define LINES_OF(n)                                                                                                    \
+    do {                                                                                                               \
+        if (t->width % 2)                                                                                              \
+            LINES(n, PIXEL_##n, t->width);                                                                             \
+        else                                                                                                           \
+            LINES(n, PIXEL_##n PIXEL_##n, t->width / 2);                                                               \
+    } while (0)
+    if (rows == 6)
+        LINES_OF(6);
+    else if (rows == 4)
+        LINES_OF(4);
+    else if (rows == 2)
+        LINES_OF(2);
+    else
+        LINES_OF(1);
+#undef LINES_OF
+#undef LINES
+#undef S_6
+#undef S_4
+#undef S_2
+#undef S_1
+#undef PIXEL_6
+#undef PIXEL_4
+#undef PIXEL_2
+#undef PIXEL_1
+#undef FOUR
+#undef TWO
+#undef X
+    POETC_UNROLL
+    for (i = 0; i < rows; i++, to += t->to_row) {
+        if (t->accumulate)
+            sum[i] = vaddq_f32(sum[i], vldrwq_z_f32(to, t->lanes));
+        vstrwq_p_f32(to, sum[i], t->lanes);
+    }
+}
+
+#define DEFINE_TAPS(ROWS)                                                                                              \
+    POETC_APART void direct_taps_##ROWS(const tap_task *t)                                                             \
+    {                                                                                                                  \
+        direct_taps(ROWS, t);                                                                                          \
+    }
+DEFINE_TAPS(6)
+DEFINE_TAPS(4)
+DEFINE_TAPS(2)
+DEFINE_TAPS(1)
+#undef DEFINE_TAPS
+
+/* ConvGradWeight with a stride of one along rows: windows are gathered, four taps a vector, where they are or from a strip, instead of
+ * being packed. Returns whether it was done: there must be room for the strip of at least one row of gy. */
+POETC_APART int direct_grad_weight(const convolution *c, const float *x, const float *gy, float *gw, const float *lr,
+                                   float *workspace, int32_t size, int32_t depth)
+{
+    const int32_t inputs = c->channels / c->group, outputs = c->outputs / c->group, taps = c->kernel_h * c->kernel_w;
+    const int32_t columns = inputs * taps, pixels = c->output_height * c->output_width, reach = (c->kernel_h - 1) * c->dilation_h;
+    const int padded = is_padded(c);
+    const int32_t row = strip_width(c), offsets = (columns + 3) / 4 * 4;
+    const int32_t each = 6 * c->output_width + (padded ? inputs * c->stride_h * row : 0); /* floats a row of gy */
+    const int32_t room = size - 1 - offsets - (padded ? inputs * (reach + 1 - c->stride_h) * row : 0);
+    const int32_t most = poetc_min(c->output_height, (depth + c->output_width - 1) / c->output_width);
+    const int32_t held = room < each ? 0 : poetc_min(most, room / each); /* rows of gy at a time: about a block of terms */
+    const int32_t rows_of_x = (held - 1) * c->stride_h + reach + 1, plane = padded ? rows_of_x * row : c->height * c->width;
+    uint32_t *offset = (uint32_t *)workspace; /* bytes */
+    float *packed = workspace + offsets, *strip = packed + held * 6 * c->output_width;
+    int32_t group, n, top, o, rows, channel, kh, kw, k = 0;
+    if (lr || c->stride_w != 1 || held < 1 || 2 * held < most)
+        return 0;
+    for (channel = 0; channel < inputs; channel++)
+        for (kh = 0; kh < c->kernel_h; kh++)
+            for (kw = 0; kw < c->kernel_w; kw++)
+                offset[k++] = 4u * (uint32_t)(channel * plane + kh * c->dilation_h * row + kw * c->dilation_w);
+    for (; k < offsets; k++) /* sums that nobody reads */
+        offset[k] = 0;
+    for (group = 0; group < c->group; group++) {
+        float *part = gw + (ptrdiff_t)group * outputs * columns;
+        for (n = 0; n < c->batch; n++) {
+            const float *image = x + ((ptrdiff_t)n * c->channels + group * inputs) * c->height * c->width;
+            for (top = 0; top < c->output_height; top += held) {
+                const float *from = padded ? strip : image + (ptrdiff_t)top * c->stride_h * row;
+                tap_task t;
+                t.lines = poetc_min(held, c->output_height - top), t.width = c->output_width;
+                t.skip = c->stride_h * row - c->output_width, t.accumulate = n > 0 || top > 0;
+                for (channel = 0; padded && channel < inputs; channel++)
+                    copy_padded(strip + (ptrdiff_t)channel * plane, image + (ptrdiff_t)channel * c->height * c->width, c,
+                                top * c->stride_h - c->pad_top, rows_of_x, row);
+                for (o = 0; o < outputs; o += rows) {
+                    rows = outputs - o >= 6 ? 6 : outputs - o >= 4 ? 4 : outputs - o >= 2 ? 2 : 1;
+                    poetc_pack_apart(packed, gy + ((ptrdiff_t)n * c->outputs + group * outputs + o) * pixels + top * c->output_width,
+                                     pixels, rows, t.lines * c->output_width);
+                    t.gy = packed, t.to = part + (ptrdiff_t)o * columns, t.to_row = columns;
+                    for (k = 0; k < columns; k += 4, t.to += 4) {
+                        t.x = vaddq_n_u32(vld1q_u32(offset + k), (uint32_t)from);
+                        t.lanes = vctp32q((uint32_t)(columns - k));
+                        switch (rows) {
+                        case 6: direct_taps_6(&t); break;
+                        case 4: direct_taps_4(&t); break;
+                        case 2: direct_taps_2(&t); break;
+                        default: direct_taps_1(&t); break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    return 1;
+}
+
 #else
 #define direct_grad_weight(c, x, gy, gw, lr, workspace, size, depth) 0
 #endif

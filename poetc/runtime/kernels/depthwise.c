@@ -6,14 +6,16 @@
  * apart see the same taps: each such phase is a convolution of gy of its own, under the filter of these taps. The sum of a weight
  * goes over four lanes: under strides of one along the strip, gaps and all, else along each row; strip by strip.
  *
- * What is usual has tiles of its own: for scalars in an FPU (poetc_depthwise_fpu.h), for Helium (poetc_depthwise_helium.h), for
- * other vectors (poetc_depthwise_vectors.h). The rest, and processors without an FPU, are done here. */
+ * What is usual has tiles of its own: for scalars in an FPU (poetc_depthwise_fpu.h), for Helium (poetc_depthwise_helium.h; small
+ * planes by channels, without strips: poetc_depthwise_channels.h), for other vectors (poetc_depthwise_vectors.h). The rest, and
+ * processors without an FPU, are done here. */
 #include "poetc_depthwise.h"
 
 #if POETC_LANES == 1 && !defined(POETC_SOFT_FLOAT)
 #include "poetc_depthwise_fpu.h"
 #elif defined(POETC_HELIUM)
 #include "poetc_depthwise_helium.h"
+#include "poetc_depthwise_channels.h"
 #elif POETC_LANES > 1
 #include "poetc_depthwise_vectors.h"
 #endif
@@ -179,6 +181,16 @@ int poetc_op_depthwise(const poetc_call *call)
                 c.output_width, 1, NULL};
     float start[MOST_STARTS];
     int32_t n, channel, top;
+#if defined(POETC_HELIUM)
+    window planes;
+    if (has_lanes_of_channels(&c, &planes, 1)) {
+        s.data[call->ints[21] - 1] = 0.0f; /* the memory that is touched is the workspace's whatever the kernel */
+        for (n = 0; n < c.batch; n++)
+            correlate_channels(&planes, x + n * c.channels * c.height * c.width, weight, bias, c.channels,
+                               y + n * c.channels * c.output_height * c.output_width, 0);
+        return POETC_OK;
+    }
+#endif
 #if defined(PLANS)
     plane_plan p;
     p.above = c.pad_top, p.left = c.pad_left, p.rows = (c.output_height - 1) * c.stride_h + reach + 1 - c.pad_top;
@@ -309,6 +321,19 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
 #if defined(PLANS)
     plane_plan p;
     p.count = 0;
+#endif
+#if defined(POETC_HELIUM)
+    window planes;
+    if (has_lanes_of_channels(&c, &planes, 1) && (!strided || (!bias && planes.right >= 0 && planes.below >= 0))) {
+        workspace[call->ints[21] - 1] = 0.0f;
+        for (n = 0; n < c.batch; n++, gy += c.channels * c.output_height * c.output_width, gx += c.channels * c.height * c.width) {
+            if (strided)
+                spread_channels(&planes, gy, weight, c.channels, gx);
+            else /* as many zeros on all sides: the same window */
+                correlate_channels(&planes, gy, weight, bias, c.channels, gx, 1);
+        }
+        return POETC_OK;
+    }
 #endif
     POETC_THREADED(poetc_op_depthwise_grad_input, call, 4 * CONVOLUTION_WORK(c), call->ints[21]);
     if (strided) { /* the workspace would hold gy spread by the strides */
@@ -451,6 +476,9 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
     const int flat = c.stride_h == 1 && c.stride_w == 1;
     const int32_t step = flat ? s.row : (c.output_width + 3) / 4 * 4;
     int32_t n, channel, top, kh, kw;
+#if defined(POETC_HELIUM)
+    window planes;
+#endif
 #if defined(MOST_TAPS) && EXACT_ROWS
     const int is_copied = step != c.output_width || ((c.output_height * step) & 3); /* gy of a whole plane */
     const int32_t most = (c.output_height - 1) * c.stride_h + reach + 1 - c.pad_top, held = most < c.height ? most : c.height;
@@ -460,6 +488,12 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
     const ptrdiff_t next = (ptrdiff_t)c.stride_h * s.row, down = (ptrdiff_t)c.dilation_h * s.row;
 #endif
     rows_of_gy[(block * step + 3) / 4 * 4 - 1] = 0.0f; /* so that the memory that is touched does not depend on the width */
+#if defined(POETC_HELIUM)
+    if (has_lanes_of_channels(&c, &planes, 0)) {
+        add_taps_of_channels(&planes, x, gy, c.batch, c.channels, gw);
+        return POETC_OK;
+    }
+#endif
     POETC_THREADED(poetc_op_depthwise_grad_weight, call, 4 * CONVOLUTION_WORK(c), call->ints[21] + (block * step + 3) / 4 * 4);
     for (channel = 0; channel < c.channels; channel++, gw += c.kernel_h * c.kernel_w) {
         POETC_SKIP(c.share, channel, c.channels, )

@@ -1,5 +1,5 @@
 /* Convolution and its gradients without packing their pixels: what the packing kernels do (same sums in the same order,
- * same workspace), for AVX-512 and its 32 registers. Where windows overlap and few results share what would be packed,
+ * same workspace), for AVX-512 and its 32 registers, and Helium. Where windows overlap and few results share what would be packed,
  * reading a strip of a padded image at one offset a tap is cheaper. Here: the strip.
  */
 #ifndef POETC_DIRECT_H
@@ -10,9 +10,11 @@
 
 #if POETC_LANES == 16
 #define POETC_DIRECT 1
-
-#define DIRECT_LANES POETC_LANES
 #define DIRECT_MOST 24 /* vectors of sums */
+#endif
+
+#if defined(POETC_DIRECT) || defined(POETC_STRIPS)
+#define DIRECT_LANES POETC_LANES
 
 /* Rows [first, first + rows) of `channels` planes (those outside are zeros), from column `left` on, `columns` of them (those
  * outside are zeros), side by side; then zeros for a vector that reads on. */

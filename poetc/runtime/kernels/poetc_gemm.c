@@ -150,35 +150,46 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
             start(sum + i, vectors, row_bias ? row_bias + i : NULL, column_bias);
         if (column_bias)
             column_bias += COLUMNS;
-        POETC_UNROLL_PAIR
-        for (k = depth; k > 0; k--, b += COLUMNS) {
-            const poetc_vector v = poetc_vector_load(b);
-            register float f0 __asm__("r4"), f1 __asm__("r5"), f2 __asm__("r6"), f3 __asm__("r8"), f4 __asm__("r9");
-            register float f5 __asm__("r10");
-            if (rows == 6)
-                __asm__("ldmia %6!, {%0, %1, %2, %3, %4, %5}"
-                        : "=r"(f0), "=r"(f1), "=r"(f2), "=r"(f3), "=r"(f4), "=r"(f5), "+r"(a)
-                        : "m"(*(const float(*)[6])a));
-            else if (rows == 4)
-                __asm__("ldmia %4!, {%0, %1, %2, %3}"
-                        : "=r"(f0), "=r"(f1), "=r"(f2), "=r"(f3), "+r"(a)
-                        : "m"(*(const float(*)[4])a));
-            else if (rows == 2)
-                __asm__("ldmia %2!, {%0, %1}" : "=r"(f0), "=r"(f1), "+r"(a) : "m"(*(const float(*)[2])a));
-            else
-                f0 = *a++;
-            POETC_ADD_SCALED(sum[0], v, f0);
-            if (rows > 1)
-                POETC_ADD_SCALED(sum[1], v, f1);
-            if (rows > 2) {
-                POETC_ADD_SCALED(sum[2], v, f2);
-                POETC_ADD_SCALED(sum[3], v, f3);
-            }
-            if (rows > 4) {
-                POETC_ADD_SCALED(sum[4], v, f4);
-                POETC_ADD_SCALED(sum[5], v, f5);
+#define STEP_OF_4                                                                                                      \
+    "vldrw.u32 %q[v], [%[b]], #16\n\tldmia %[a]!, {r4, r5, r6, r8}\n\t"                                                \
+    "vfma.f32 %q[s0], %q[v], r4\n\tvfma.f32 %q[s1], %q[v], r5\n\tvfma.f32 %q[s2], %q[v], r6\n\tvfma.f32 %q[s3], %q[v], r8\n\t"
+#define STEP_OF_6                                                                                                      \
+    "vldrw.u32 %q[v], [%[b]], #16\n\tldmia %[a]!, {r4, r5, r6, r8, r9, r10}\n\t"                                       \
+    "vfma.f32 %q[s0], %q[v], r4\n\tvfma.f32 %q[s1], %q[v], r5\n\tvfma.f32 %q[s2], %q[v], r6\n\tvfma.f32 %q[s3], %q[v], r8\n\t" \
+    "vfma.f32 %q[s4], %q[v], r9\n\tvfma.f32 %q[s5], %q[v], r10\n\t"
+#define STEPS(step) /* by fours, then the rest */                                                                      \
+    "wls lr, %[fours], 2f\n1:\t" step step step step "le lr, 1b\n2:\twls lr, %[rest], 4f\n3:\t" step "le lr, 3b\n4:"
+        if (rows == 6) {
+            poetc_vector v;
+            __asm__(STEPS(STEP_OF_6)
+                    : [s0] "+w"(sum[0]), [s1] "+w"(sum[1]), [s2] "+w"(sum[2]), [s3] "+w"(sum[3]), [s4] "+w"(sum[4]),
+                      [s5] "+w"(sum[5]), [v] "=&w"(v), [a] "+r"(a), [b] "+r"(b)
+                    : [fours] "r"(depth / 4), [rest] "r"(depth % 4)
+                    : "r4", "r5", "r6", "r8", "r9", "r10", "lr", "memory");
+        } else if (rows == 4) {
+            poetc_vector v;
+            __asm__(STEPS(STEP_OF_4)
+                    : [s0] "+w"(sum[0]), [s1] "+w"(sum[1]), [s2] "+w"(sum[2]), [s3] "+w"(sum[3]), [v] "=&w"(v), [a] "+r"(a),
+                      [b] "+r"(b)
+                    : [fours] "r"(depth / 4), [rest] "r"(depth % 4)
+                    : "r4", "r5", "r6", "r8", "lr", "memory");
+        } else {
+            POETC_UNROLL_PAIR
+            for (k = depth; k > 0; k--, b += COLUMNS) {
+                const poetc_vector v = poetc_vector_load(b);
+                register float f0 __asm__("r4"), f1 __asm__("r5");
+                if (rows == 2)
+                    __asm__("ldmia %2!, {%0, %1}" : "=r"(f0), "=r"(f1), "+r"(a) : "m"(*(const float(*)[2])a));
+                else
+                    f0 = *a++;
+                POETC_ADD_SCALED(sum[0], v, f0);
+                if (rows > 1)
+                    POETC_ADD_SCALED(sum[1], v, f1);
             }
         }
+#undef STEPS
+#undef STEP_OF_6
+#undef STEP_OF_4
         POETC_UNROLL
         for (i = 0; i < rows; i++)
             finish(sum + i, vectors, y + i * y_row, accumulate, NULL);
@@ -542,17 +553,14 @@ POETC_APART void pack_rows(float *to, const poetc_gemm *g, int32_t row, int32_t 
         pack_contiguous(to, from, g->a_k, g->depth, 4);
 #if defined(POETC_HELIUM)
     } else if (g->a_row == 1 && rows == 6) {
-        for (k = 0; k < g->depth; k++, from += g->a_k, to += 6)
-            vst1q_f32(to, vld1q_f32(from)), to[4] = from[4], to[5] = from[5];
+        if (g->depth > 0)
+            __asm__ volatile("dls lr, %[n]\n1:\tvldrw.u32 q0, [%[from]]\n\tldrd r4, r5, [%[from], #16]\n\tadd %[from], %[from], %[step]\n\t"
+                             "vstrw.32 q0, [%[to]], #16\n\tstrd r4, r5, [%[to]], #8\n\tle lr, 1b"
+                             : [from] "+r"(from), [to] "+r"(to)
+                             : [n] "r"(g->depth), [step] "r"(4 * g->a_k)
+                             : "lr", "r4", "r5", "q0", "memory");
     } else if (g->a_k == 1) {
-        const uint32x4_t offsets = {0, 4u * (uint32_t)rows, 8u * (uint32_t)rows, 12u * (uint32_t)rows};
-        for (i = 0; i < rows; i++, from += g->a_row) {
-            float *at = to + i;
-            for (k = 0; k + 4 <= g->depth; k += 4, at += 4 * rows)
-                vstrwq_scatter_offset_f32(at, offsets, vld1q_f32(from + k));
-            for (; k < g->depth; k++, at += rows)
-                *at = from[k];
-        }
+        poetc_pack_apart(to, from, g->a_row, rows, g->depth);
 #endif
     } else {
         for (k = 0; k < g->depth; k++, from += g->a_k)

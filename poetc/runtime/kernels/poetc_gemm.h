@@ -105,6 +105,26 @@ void poetc_gemm_pack_transposed(const poetc_gemm_space *space, const float *b, p
 void poetc_transpose_lanes(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t step, int32_t blocks);
 #endif
 
+#if defined(POETC_HELIUM)
+/* `rows` rows of `depth` floats, `step` apart, side by side: to[k * rows + row]. */
+static inline void poetc_pack_apart(float *to, const float *from, ptrdiff_t step, int32_t rows, int32_t depth)
+{
+    const uint32x4_t apart = vmulq_n_u32(vidupq_n_u32(0, 1), 4u * (uint32_t)rows);
+    int32_t i, k;
+    for (i = 0; i < rows; i++, from += step) {
+        const float *source = from;
+        uint32x4_t put = vaddq_n_u32(apart, (uint32_t)(to + i));
+        __asm__ volatile("wls lr, %[n], 2f\n1:\tvldrw.u32 q0, [%[from]], #16\n\tvstrw.32 q0, [%q[put]]\n\t"
+                         "vadd.i32 %q[put], %q[put], %[step]\n\tle lr, 1b\n2:"
+                         : [from] "+r"(source), [put] "+w"(put)
+                         : [n] "r"(depth / 4), [step] "r"(16 * rows)
+                         : "lr", "q0", "memory");
+        for (k = depth / 4 * 4; k < depth; k++)
+            to[k * rows + i] = from[k];
+    }
+}
+#endif
+
 static inline float *poetc_gemm_panel(const poetc_gemm_space *space, int32_t column, int32_t depth)
 {
     return space->panels + (ptrdiff_t)(column / POETC_GEMM_COLUMNS) * depth * POETC_GEMM_COLUMNS;
