@@ -34,8 +34,8 @@
         output[i] = result;                                                                                            \
     }
 
-/* What all kernels of one tensor, and all gradients, begin and end with; `...` makes elements i to count. */
-#define POETC_UNARY_KERNEL(name, ...)                                                                                  \
+/* `expression` is in x, the element, and p, the kernel's floats. */
+#define POETC_UNARY(name, expression)                                                                                  \
     int poetc_op_##name(const poetc_call *call);                                                                       \
     int poetc_op_##name(const poetc_call *call)                                                                        \
     {                                                                                                                  \
@@ -44,10 +44,15 @@
         int32_t i = POETC_BEGIN(call->share, call->ints[0], 16), count = POETC_END(call->share, call->ints[0], 16);    \
         (void)p;                                                                                                       \
         POETC_THREADED_OVER(poetc_op_##name, call, call->ints[0]);                                                     \
-        __VA_ARGS__                                                                                                    \
+        POETC_CHUNKS({                                                                                                 \
+            float x = input[at];                                                                                       \
+            result = (expression);                                                                                     \
+        })                                                                                                             \
         return POETC_OK;                                                                                               \
     }
-#define POETC_UNARY_GRAD_KERNEL(name, ...)                                                                             \
+
+/* `expression` is in s, the saved element, g, the gradient that arrives, and p. */
+#define POETC_UNARY_GRAD(name, expression)                                                                             \
     int poetc_op_##name##_grad(const poetc_call *call);                                                                \
     int poetc_op_##name##_grad(const poetc_call *call)                                                                 \
     {                                                                                                                  \
@@ -56,27 +61,12 @@
         int32_t i = POETC_BEGIN(call->share, call->ints[0], 16), count = POETC_END(call->share, call->ints[0], 16);    \
         (void)p;                                                                                                       \
         POETC_THREADED_OVER(poetc_op_##name##_grad, call, call->ints[0]);                                              \
-        __VA_ARGS__                                                                                                    \
-        return POETC_OK;                                                                                               \
-    }
-
-/* `expression` is in x, the element, and p, the kernel's floats. */
-#define POETC_UNARY(name, expression)                                                                                  \
-    POETC_UNARY_KERNEL(name, {                                                                                         \
-        POETC_CHUNKS({                                                                                                 \
-            float x = input[at];                                                                                       \
-            result = (expression);                                                                                     \
-        })                                                                                                             \
-    })
-
-/* `expression` is in s, the saved element, g, the gradient that arrives, and p. */
-#define POETC_UNARY_GRAD(name, expression)                                                                             \
-    POETC_UNARY_GRAD_KERNEL(name, {                                                                                    \
         POETC_CHUNKS({                                                                                                 \
             float s = saved[at], g = gradient[at];                                                                     \
             result = (expression);                                                                                     \
         })                                                                                                             \
-    })
+        return POETC_OK;                                                                                               \
+    }
 
 /* Of scalars in Cortex-M's FPU, which loads and stores four at once: what is only chosen takes little more than that. */
 #if POETC_FPU_M
@@ -111,8 +101,15 @@
 #define POETC_WIDE(...)
 #endif
 
-#define POETC_UNARY_WIDE(name, vectors, expression, wide)                                                              \
-    POETC_UNARY_KERNEL(name, {                                                                                         \
+#define POETC_UNARY_WIDE(name, vectors, expression, wide)                                                               \
+    int poetc_op_##name(const poetc_call *call);                                                                       \
+    int poetc_op_##name(const poetc_call *call)                                                                        \
+    {                                                                                                                  \
+        const float *input = poetc_in(call, 0), *p = call->floats;                                                     \
+        float *output = poetc_out(call, 1);                                                                            \
+        int32_t i = POETC_BEGIN(call->share, call->ints[0], 16), count = POETC_END(call->share, call->ints[0], 16);    \
+        (void)p;                                                                                                       \
+        POETC_THREADED_OVER(poetc_op_##name, call, call->ints[0]);                                                     \
         vectors({                                                                                                      \
             const poetc_vector x = poetc_vector_load(input + i);                                                       \
             result = (wide);                                                                                           \
@@ -134,10 +131,18 @@
             const float x = input[at];                                                                                 \
             result = (expression);                                                                                     \
         })                                                                                                             \
-    })
+        return POETC_OK;                                                                                               \
+    }
 
-#define POETC_UNARY_GRAD_WIDE(name, vectors, expression, wide)                                                         \
-    POETC_UNARY_GRAD_KERNEL(name, {                                                                                    \
+#define POETC_UNARY_GRAD_WIDE(name, vectors, expression, wide)                                                          \
+    int poetc_op_##name##_grad(const poetc_call *call);                                                                \
+    int poetc_op_##name##_grad(const poetc_call *call)                                                                 \
+    {                                                                                                                  \
+        const float *saved = poetc_in(call, 0), *gradient = poetc_in(call, 1), *p = call->floats;                      \
+        float *output = poetc_out(call, 2);                                                                            \
+        int32_t i = POETC_BEGIN(call->share, call->ints[0], 16), count = POETC_END(call->share, call->ints[0], 16);    \
+        (void)p;                                                                                                       \
+        POETC_THREADED_OVER(poetc_op_##name##_grad, call, call->ints[0]);                                              \
         vectors({                                                                                                      \
             const poetc_vector s = poetc_vector_load(saved + i), g = poetc_vector_load(gradient + i);                  \
             result = (wide);                                                                                           \
@@ -161,6 +166,7 @@
             const float s = saved[at], g = gradient[at];                                                               \
             result = (expression);                                                                                     \
         })                                                                                                             \
-    })
+        return POETC_OK;                                                                                               \
+    }
 
 #endif
