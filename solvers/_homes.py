@@ -31,6 +31,7 @@ from poetc.solvers._windows import Windows
 
 # Work, as in poetc.py: HiGHS's rounds and nodes, coefficients of a relaxation, runs of a race.
 ROUNDS, NODES, GAP, CUT_ENTRIES, MOST_EFFORT = 100, 200, 1e-4, 1_500_000, 64
+LARGE_ENTRIES, SLACK = 500_000, 0.05  # from so many on, solved no closer than this share of the gap left
 # Of the positions of single cuts, every so many first, and as LPs; of a small problem all, and as MIPs.
 COARSE_CUTS, SMALL_OPERATORS = 4, 200
 RUNS, RUNS_X_OPERATORS = 12, 12_000
@@ -288,9 +289,15 @@ class HomeSearch:
             if not waiting:
                 waiting = [j for j in (best() - 1, best() + 1) if 0 <= j < len(positions) and j not in found]
         cuts = {self.model.cut, *([positions[best()]] if found else [])}
+        new: list[int] = []
         while True:
             self.cuts = tuple(sorted(cuts))
             relaxation = self._relax(self.cuts)
+            if self.too_large and len(new) > 1:
+                half = len(new) // 2
+                cuts.difference_update(new[half:])
+                new = new[:half]  # where the plan needs the most RAM
+                continue
             if relaxation is None or relaxation.infeasible:
                 self.cuts = ()
                 break
@@ -309,9 +316,14 @@ class HomeSearch:
                 self.effort *= 4
         yield from self._neighbours()
 
+    @property
+    def too_large(self) -> bool:
+        """The last relaxation, so that it was not solved."""
+        return len(self.relaxed.cuts) > 1 and self.relaxed.mip.entries > CUT_ENTRIES
+
     def _relax(self, cuts: tuple[int, ...], lp: bool = False) -> Relaxation | None:
         self.relaxed = OpenHomes(self.model, cuts, self.chains, between=len(cuts) > 1, free=self.free)
-        if len(cuts) > 1 and self.relaxed.mip.entries > CUT_ENTRIES:
+        if self.too_large:
             return None
         solve = functools.partial(
             self.relaxed.solve,
@@ -319,7 +331,7 @@ class HomeSearch:
             relax=lp,
             max_nodes=self.effort * NODES,
             max_rounds=self.effort * ROUNDS,
-            gap=GAP,
+            gap=GAP if self.relaxed.mip.entries < LARGE_ENTRIES else max(GAP, SLACK * (1 - self.bound / self.least)),
             cutoff=self.least,
             threads=self.options.threads,
             seed=self.options.seed,

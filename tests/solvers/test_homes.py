@@ -26,7 +26,8 @@ from poetc.scheduling import (
     stored_state,
     verify,
 )
-from poetc.solvers import HomeSearch, min_budget
+from poetc.solvers import HomeSearch, _homes, min_budget
+from poetc.solvers._cuts import Relaxation
 from poetc.solvers._homes import OpenHomes, open_model
 from tests.support.oracle import Optimum, optimum
 from tests.support.problems import random_dag, training_problem
@@ -133,6 +134,35 @@ def test_choice_and_its_bound() -> None:
         cheapest.append(seed)
         same += optimum_there is not None and optimum_there.cost == least
     assert same >= 0.9 * len(cheapest), (same, len(cheapest))
+
+
+def test_cuts_are_added_as_far_as_the_relaxation_can_be_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan asks for more than that: the worst of them come first, and prove more than none."""
+    problem = _heavier(training_problem(Random(4), 3, paging=True), 4)
+    low = lower_bound_bytes(on_store(problem, [chain[0] for chain in movable_state(problem)]))
+    problem = replace(problem, budget_bytes=low + (keep_all_peak_bytes(problem) - low) // 10)
+    solved: list[tuple[int, int, float]] = []
+    relax = HomeSearch._relax
+
+    def recorded(search: HomeSearch, cuts: tuple[int, ...], lp: bool = False) -> Relaxation | None:
+        relaxation = relax(search, cuts, lp)
+        if len(cuts) > 1 and relaxation is not None:
+            solved.append((len(cuts), search.relaxed.mip.entries, relaxation.bound))
+        return relaxation
+
+    monkeypatch.setattr(HomeSearch, "_relax", recorded)
+
+    def run() -> list[tuple[int, int, float]]:
+        solved.clear()
+        HomeSearch(problem, OPTIONS, math.inf, None).run(0.5)
+        return list(solved)
+
+    (few, small, weak), (many, large, _), *_ = run()
+    assert many >= few + 3
+    monkeypatch.setattr(_homes, "CUT_ENTRIES", large - 1)
+    first, second, *_ = run()
+    assert first == (few, small, weak)
+    assert few < second[0] < many and second[2] > weak
 
 
 def test_solved_with_any_homes() -> None:
