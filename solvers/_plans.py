@@ -145,6 +145,10 @@ def lazy_codes(model: Model, relaxation: Relaxation) -> list[int] | None:
         for v in range(cut, edges[g + 1]):
             if not bring(model.inputs[v], run, load):
                 return None
+            gone = {i for i, _, required in model.pairs[v] if required}
+            for x in sorted(run):  # what reads what an update takes over cannot come after it
+                if not gone.isdisjoint(model.inputs[x]):
+                    bring(model.outputs[x], run, load)
             execute(v)
         last = g + 1 == len(relaxation.cuts)
         after = [t for t in range(m) if model.ends_in_ram[t]] if last else relaxation.held[g + 1]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
-from poetc.scheduling import Completer
-from poetc.solvers._cuts import CutModel
+from poetc.scheduling import Completer, InPlace, OperatorSpec, Problem
+from poetc.solvers._cuts import CutModel, Relaxation
 from poetc.solvers._ladder import new_cuts
 from poetc.solvers._minimum import lower_bound_bytes
 from poetc.solvers._model import Model
@@ -13,7 +14,7 @@ from poetc.solvers._plans import codes_of, lazy_codes, overfull
 from poetc.solvers._search import Race
 from poetc.solvers._staged import StagedModel
 from tests.solvers.cases import case
-from tests.support.problems import training_problem, with_budget
+from tests.support.problems import ProblemBuilder, training_problem, with_budget
 
 
 def test_solutions_fit_and_are_never_below_the_optimum() -> None:
@@ -98,6 +99,26 @@ def test_a_plan_that_fits_is_optimal() -> None:
             assert model.cost(codes) == optimum.cost, seed
     assert fits > 30
     assert over > 5
+
+
+def test_a_plan_repeats_what_reads_a_weight_before_the_weight_is_updated() -> None:
+    """The product y is wanted again behind the update of its weight, in the same stage."""
+    random = Random(0)
+    build = ProblemBuilder(random, paging=False)
+    x, w = (build.tensor(name, 1, initial="ram", final=final) for name, final in (("x", "ram"), ("w", "")))
+    y, loss, g = (build.tensor(name, 4) for name in ("y", "loss", "g"))
+    updated, result = (build.tensor(name, 1, final="ram") for name in ("w@1", "result"))
+    reads_makes = (((x, w), (y,)), ((y,), (loss,)), ((loss,), (g,)), ((w, g), (updated,)), ((y,), (result,)))
+    operators = [
+        OperatorSpec(name=str(v), inputs=inputs, outputs=outputs, time_ns=1, energy_pj=1)
+        for v, (inputs, outputs) in enumerate(reads_makes)
+    ]
+    over = (InPlace(input=w, output=updated, required=True),)
+    operators[3] = replace(operators[3], recomputable=False, in_place=over)
+    problem = Problem(name="update", budget_bytes=10_000, tensors=tuple(build.tensors), operators=tuple(operators))
+    held, again = frozenset({x, w, loss}), frozenset({0})
+    plan = Relaxation((2,), 0.0, False, True, (held,), frozenset(), (again,), (frozenset(),), (frozenset(),))
+    assert lazy_codes(Model(problem), plan) == [0, 1, 2, 0, 3, 4]
 
 
 def test_new_cuts_are_new_and_apart() -> None:
