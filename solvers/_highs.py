@@ -97,6 +97,7 @@ class Mip:
         """
         is_mip = not relax and any(self.integer)
         left_out: npt.NDArray[np.bool_] | None = None
+        proven = -INFINITY  # by the LP, which HiGHS solves again, without what it can leave out
         if is_mip and self.implied and self.entries >= MANY_ENTRIES:
             # What the LP at the root does not need slows down every node: half of the rows, two thirds of the time.
             started = time.monotonic()
@@ -106,6 +107,7 @@ class Mip:
             if stop is not None and stop.is_set():
                 return replace(root, optimal=False)
             time_limit_s -= time.monotonic() - started
+            proven = root.bound - TOLERANCE
             if duals is not None:
                 left_out = np.zeros(len(self.row_lower), dtype=np.bool_)
                 for rows in self.implied:
@@ -139,7 +141,7 @@ class Mip:
         has_values = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
         values = np.array(solver.getSolution().col_value) if has_values else None
         if is_mip:
-            bound = info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else -INFINITY
+            bound = max(proven, info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else -INFINITY)
             if cutoff is not None:
                 bound = min(bound, cutoff)  # HiGHS may call the best of what is dearer optimal
         else:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
+import highspy
+import pytest
+
 from poetc.scheduling import SolveOptions, verify
-from poetc.solvers import solve
+from poetc.solvers import _highs, solve
 from poetc.solvers._beside import Beside
 from poetc.solvers._highs import Mip
 from tests.support.problems import training_problem, with_budget
@@ -29,6 +32,28 @@ def test_the_number_of_threads_may_change() -> None:
 
     beside = Beside(lambda stop: optima((2, 1, 3))).start()
     assert {*optima((1, 2, 1, 3)), *beside.result()} == {knapsack().solve(time_limit_s=20).objective}
+
+
+def test_what_the_lp_proves_stays_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where HiGHS is interrupted before it has come as far again."""
+    monkeypatch.setattr(_highs, "MANY_ENTRIES", 0)
+    mip = knapsack()
+    mip.implied.append(range(0))
+    lp, best = (mip.solve(time_limit_s=20, relax=relax).objective for relax in (True, False))
+    solved: list[bool] = []
+    run = _highs._solver
+
+    def stopped(time_limit_s: float, threads: int, seed: int) -> highspy.Highs:
+        solver = run(time_limit_s, threads, seed)
+        if solved:
+            solver.setOptionValue("time_limit", 0.0)
+        solved.append(True)
+        return solver
+
+    monkeypatch.setattr(_highs, "_solver", stopped)
+    answer = mip.solve(time_limit_s=20)
+    assert len(solved) == 2 and not answer.optimal
+    assert answer.bound == pytest.approx(lp, abs=1e-5) and answer.bound <= best
 
 
 def test_a_solve_takes_more_threads() -> None:
