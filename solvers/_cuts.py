@@ -355,9 +355,14 @@ class CutModel:
     def _ram(self, g: int, capacity: int) -> None:
         model, cut = self.model, self.cuts[g]
         fixed = self._fixed_bytes(cut) + operand_bytes(model, cut)
-        index = list(self.hold[g].values())
-        value = [float(model.size[t]) for t in self.hold[g]]
-        self._ram_row(index, value, capacity - fixed)
+        terms = self._done(cut, {*model.inputs[cut], *model.outputs[cut]}) | self.hold[g]
+        self._ram_row(list(terms.values()), [float(model.size[t]) for t in terms], capacity - fixed)
+
+    def _done(self, position: int, operands: set[int] | frozenset[int]) -> dict[int, int]:
+        """By tensor that nothing reads from the first execution at `position` on, a column that is 1 if it is in RAM
+        until the step ends, for tensors that are no decision otherwise; without `operands`.
+        """
+        return {}
 
     def _ram_row(self, index: list[int], value: list[float], room: int) -> None:
         if room < 0:
@@ -376,7 +381,7 @@ class CutModel:
         made again nor paged in during the stage, is in RAM beside its operands.
         """
         model, cut = self.model, self.cuts[g]
-        following = self.hold[g + 1] if g + 1 < len(self.cuts) else {}
+        following = self._following(g)
         again: dict[int, int] = {}  # first executed in this stage, and executed once more before it ends
 
         def made(t: int) -> list[int]:
@@ -423,6 +428,7 @@ class CutModel:
             operands = frozenset((*model.inputs[w], *model.outputs[w]))
             fixed = self._fixed_bytes(w, operands) + working_set_bytes(model, w) + always[w - cut]
             terms = {t: c for t, c in present[w - cut].items() if t not in operands and not self._is_pinned(t, w)}
+            terms = self._done(w, operands) | terms
             rows.append((fixed + sum(model.size[t] for t in terms), w, terms, fixed))
         # Of as many stretches of the stage, the operator at which the most could be in RAM.
         stretches = min(len(rows), max(BETWEEN_ROWS, BETWEEN_TOTAL // len(self.cuts)))
@@ -432,6 +438,14 @@ class CutModel:
             self._ram_row(list(terms.values()), [float(model.size[t]) for t in terms], capacity - fixed)
         if self.rules.cuts_recomputation_rows:
             self._during_recomputation(g, end, capacity, stays)
+
+    def _following(self, g: int) -> dict[int, int]:
+        """By tensor, a column that is 1 if it is in RAM where stage g ends: after the last one what ends in RAM."""
+        if g + 1 < len(self.cuts):
+            return self.hold[g + 1]
+        model, cut = self.model, self.cuts[g]
+        one = self.mip.column(lower=1.0, integer=False)
+        return {t: one for t in range(model.n_tensors) if model.ends_in_ram[t] and not self._is_pinned(t, cut)}
 
     def _is_operand(self, t: int, w: int) -> bool:
         return t in self.model.inputs[w] or t in self.model.outputs[w]
@@ -450,7 +464,7 @@ class CutModel:
             # Everything else in this stage comes after a_g: its outputs stay as well, unless a_g is executed once more.
             if model.recomputable[cut]:
                 again = self.mip.column(model.op_cost[cut] / self.unit)
-            following = self.hold[g + 1] if g + 1 < len(self.cuts) else {}
+            following = self._following(g)
             stays = dict(stays)
             for t in model.outputs[cut]:
                 if t in following:
@@ -464,8 +478,8 @@ class CutModel:
         for k, v in enumerate(candidates):
             operands = set(model.inputs[v]) | set(model.outputs[v])
             fixed = sum(self.counted[t] for t in pinned if t not in operands)
-            kept = [t for t in stays if t not in operands]
-            index, value = [stays[t] for t in kept], [float(model.size[t]) for t in kept]
+            kept = self._done(cut + 1, operands) | {t: z for t, z in stays.items() if t not in operands}
+            index, value = list(kept.values()), [float(model.size[t]) for t in kept]
             needed = float(working_set_bytes(model, v))
             if fixed + needed > capacity:
                 self.mip.upper[self.run[g][v]] = 0.0
@@ -551,9 +565,10 @@ class CutModel:
                     mip.row([there(t), *terms], [1.0, *(-x for x in terms.values())], lower=-1.0)
         fixed = sum(self.counted[t] for t in pinned if t not in operands)
         index, value = [run], [float(working_set_bytes(model, v))]
-        for t in sorted(present.keys() | stays.keys()):
+        kept = self._done(cut + 1, operands) | stays | present
+        for t in sorted(kept):
             if t not in operands:
-                index.append(present.get(t, stays.get(t, -1)))
+                index.append(kept[t])
                 value.append(float(model.size[t]))
         self._ram_row(index, value, capacity - fixed)
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, movable_state, on_store
 from poetc.solvers._beside import Beside
-from poetc.solvers._cuts import MARGIN, CutModel, Relaxation, chosen, operand_bytes, tiny_tensors
+from poetc.solvers._cuts import MARGIN, CutModel, Relaxation, chosen, tiny_tensors
 from poetc.solvers._highs import Answer
 from poetc.solvers._ladder import new_cuts, single_cut_positions
 from poetc.solvers._minimum import lower_bound_bytes
@@ -71,6 +71,7 @@ class OpenHomes(CutModel):
         """`model`: `open_model` of a problem whose movable state is `chains`."""
         self.chains = chains
         self.of_first = {chain[0]: chain for chain in chains}
+        self.uncounted = free  # state this small takes no room beside other operators
         self.saved = {c[0]: model.in_cost[c[0]] + (model.out_cost[c[-1]] if len(c) > 1 else 0.0) for c in chains}
         super().__init__(model, cuts, between=between, free=free - {t for c in chains for t in c})
 
@@ -81,6 +82,10 @@ class OpenHomes(CutModel):
         self.late = {
             chain[0]: mip.column((model.out_cost[chain[-1]] + model.in_cost[chain[-1]]) / unit) for chain in self.chains
         }
+        self.there = {}
+        for chain in self.chains:  # the last version is in RAM from its birth on
+            self.there[chain[-1]] = there = mip.column(integer=False)
+            mip.row([self.home[chain[0]], there, self.late[chain[0]]], [1.0, -1.0, -1.0], upper=0.0)
         super()._build(between)
         # What else is in RAM when a step begins.
         fixed = sum(model.size[t] for t in range(model.n_tensors) if model.in_ram[t])
@@ -120,21 +125,14 @@ class OpenHomes(CutModel):
             room = model.store_free - sum(model.footprint[c[-1]] for c in updated)
             self.mip.row(list(terms), [x / scale for x in terms.values()], upper=room / scale)
 
-    def _ram(self, g: int, capacity: int) -> None:
-        model, cut = self.model, self.cuts[g]
-        fixed = self._fixed_bytes(cut) + operand_bytes(model, cut)
-        index = list(self.hold[g].values())
-        value = [float(model.size[t]) for t in self.hold[g]]
-        operands = {*model.inputs[cut], *model.outputs[cut]}
+    def _done(self, position: int, operands: set[int] | frozenset[int]) -> dict[int, int]:
+        model, found = self.model, dict[int, int]()
         for chain in self.chains:
             last = chain[-1]
-            done = model.producer[last] < cut and max(model.consumers[last], default=-1) < cut
-            if done and last not in self.hold[g] and last not in operands:
-                there = self.mip.column(integer=False)
-                self.mip.row([self.home[chain[0]], there, self.late[chain[0]]], [1.0, -1.0, -1.0], upper=0.0)
-                index.append(there)
-                value.append(float(model.size[last]))
-        self._ram_row(index, value, capacity - fixed)
+            done = max(model.producer[last], *model.consumers[last], -1) < position
+            if done and last not in operands and last not in self.uncounted:
+                found[last] = self.there[last]
+        return found
 
     def _other_time(
         self, early: Sequence[int], in_ns: Sequence[int], out_ns: Sequence[int]

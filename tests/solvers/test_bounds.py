@@ -42,6 +42,29 @@ SEEDS = range(240)
 WRITING = range(400)  # few of them write to the store
 
 
+def tensor(name: str, size_bytes: int, home: Literal["", "ram"] = "", *, pageable: bool = False) -> TensorSpec:
+    return TensorSpec(
+        name=name,
+        size_bytes=size_bytes,
+        initial=home,
+        pageable=pageable,
+        page_out_pj=100,
+        page_in_pj=100,
+    )
+
+
+def operator(inputs: tuple[int, ...], output: int, *pairs: InPlace) -> OperatorSpec:
+    return OperatorSpec(
+        name=f"makes {output}",
+        inputs=inputs,
+        outputs=(output,),
+        time_ns=1,
+        energy_pj=10,
+        in_place=pairs,
+        recomputable=not pairs,
+    )
+
+
 def cut_lists(model: Model) -> list[tuple[list[int], bool]]:
     every = list(range(model.n_ops))
     return [([model.cut], False), (every, False), (every[::2], True), (every[1::3], True)]
@@ -231,30 +254,41 @@ def test_of_what_is_alike_the_first_is_executed_again() -> None:
     assert model.base_cost + len(again) == relaxation.bound
 
 
+def test_state_counts_after_the_last_cut() -> None:
+    """After its update `w` leaves no room for the last operator: it is paged out and in, or lives on the store, which
+    costs as much. All that says so is RAM beside an operator after the last cut.
+    """
+    w, a, gradient, updated, end = range(5)
+    problem = Problem(
+        name="last stage",
+        tensors=(
+            tensor("w", 64, "ram", pageable=True),
+            tensor("a", 16),
+            tensor("gradient", 16),
+            replace(tensor("w@1", 64, pageable=True), final="ram"),
+            replace(tensor("end", 16), final="ram"),
+        ),
+        operators=(
+            operator((w,), a),
+            operator((a,), gradient),
+            operator((w, gradient), updated, InPlace(input=w, output=updated, required=True)),
+            replace(operator((a,), end), workspace_bytes=64),
+        ),
+        budget_bytes=64 + 3 * 16,
+        paging=Paging.SYNC,
+    )
+    model, chains = Model(problem), movable_state(problem)
+    optimum = search(model, max_states=10_000, stop_at=math.inf)
+    assert optimum.codes is not None
+    assert model.cost(optimum.codes) == model.base_cost + 100 + 100
+    for cut in (0, 1, 2):
+        assert CutModel(model, [cut], between=True).solve(time_limit_s=10).bound == model.cost(optimum.codes)
+        homes = OpenHomes(open_model(problem), [cut], chains, between=True)
+        assert homes.solve(time_limit_s=10).bound == model.cost(optimum.codes)
+
+
 def test_what_an_update_took_over_is_not_held_beyond_it() -> None:
     """Making `a` again after the update of `w` takes a `w` that was paged out before: the cuts on both sides say so."""
-
-    def tensor(name: str, size_bytes: int, home: Literal["", "ram"] = "", *, pageable: bool = False) -> TensorSpec:
-        return TensorSpec(
-            name=name,
-            size_bytes=size_bytes,
-            initial=home,
-            pageable=pageable,
-            page_out_pj=100,
-            page_in_pj=100,
-        )
-
-    def operator(inputs: tuple[int, ...], output: int, *pairs: InPlace) -> OperatorSpec:
-        return OperatorSpec(
-            name=f"makes {output}",
-            inputs=inputs,
-            outputs=(output,),
-            time_ns=1,
-            energy_pj=10,
-            in_place=pairs,
-            recomputable=not pairs,
-        )
-
     w, a, gradient, updated, large, end = range(6)
     problem = Problem(
         name="taken over",
