@@ -17,10 +17,10 @@ from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, keep_all
 from poetc.solvers import capuchin, chen_greedy, dtr, dtr_eq, kusumoto_approx, melon
 from poetc.solvers._beside import Beside
-from poetc.solvers._cuts import TIE, CutModel, Relaxation, has_many_alike, tiny_tensors
+from poetc.solvers._cuts import TIE, CutModel, Relaxation, has_many_alike
 from poetc.solvers._exact import search
 from poetc.solvers._flatten import flatten
-from poetc.solvers._ladder import around, new_cuts, single_cut_positions
+from poetc.solvers._ladder import CLIMB, Ladder, around, left, single_cut_positions
 from poetc.solvers._liveness import improve
 from poetc.solvers._minimum import lower_bound_bytes, min_budget
 from poetc.solvers._model import Model
@@ -62,14 +62,11 @@ CUT_ENTRIES = 1_500_000  # relaxations with more coefficients are not tried
 STAGED_OPERATORS, STAGED_NODES = 100, 200
 FLATTENED_OPERATORS, LATENESS = 3000, (0.05, 0.5)
 FLATTENED_TWICE, FLATTENED_LATE = 500, 1500  # up to so many also without paging; with the other lateness
-# Of the gap left, what a relaxation with several cuts is asked to close: less where it could not tell in time. What is
-# dearer is not looked at, which fixes many columns; a plan that is cheaper shows that other cuts are needed.
-REACH, LEAST_REACH, SMALL_GAP = 0.35, 0.05, 2e-3  # a small gap is closed at once
-SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: where plans need too much RAM shows soon
 TIGHTENED, TIGHTER = 3, 0.01  # plans for less RAM, less by how much of it at most
 TIES_SHARE = 4  # relaxations that decide between what is alike cost at most the inverse of it of the gap
 # Runs of the heuristic, between two relaxations a quarter of them: about as long as a relaxation takes.
 LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
+SHORT_S = 1.0  # work on a relaxation of a small problem, up to which its plan is followed before the next is solved
 RACE_SHARE = 0.3  # of what a relaxation took, at least, for the runs beside the next one
 # Work on windows of the best schedule: at first, of the work limit; then of what the last relaxation took.
 FIRST_WINDOWS_SHARE, WINDOWS_SHARE = 0.08, 0.3
@@ -78,19 +75,13 @@ RUNS_X_OPERATORS, RUNS_X_OPERATORS_SQUARED = 60_000, 24_000_000
 QUICK_OPERATORS, QUICK_RUNS, QUICK_GAP = 200, 32, 1e-6
 PROMISING_CUTS = 2  # of the LPs with one cut of a small problem, those with the best bounds are solved as MIPs
 COARSE_CUTS = 4  # of the positions of single cuts, every so many first
-COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems first do without their smallest tensors, so much of the RAM
-REFINEMENTS, POLISH_ROUND = 30, 2  # relaxations with more and more cuts; before which the staged MILP comes
+REFINEMENTS, POLISH_ROUND = 30, 2  # rounds of relaxations with more and more cuts; before which the staged MILP comes
 STAGED_FORWARD = "; nothing computed again or read back before the loss"
 # The search for an order: of the time limit, counted in work; on the clock, when it stops on a slow machine.
 ORDER_SHARE, ORDER_STOP_SHARE = 0.2, 0.5
 
 
 T = TypeVar("T")
-
-
-def _left(bound: float, cost: float) -> float:
-    """Of the cost, above the bound."""
-    return 1 - bound / cost if cost > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +92,18 @@ class _Solved:
     work_s: float = 0.0  # of a usual machine
     cut_short: bool = False  # by the clock
     aim: float = math.inf  # a bound this good was all that was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class _Rung:
+    """A relaxation with several cuts, and what follows from its plan."""
+
+    solved: _Solved
+    cuts: int
+    codes: list[int] | None = None  # of the plan, if it can be executed
+    excess_bytes: int = 0  # that it needs too much
+    more: bool = False  # another relaxation is of use
+    free: frozenset[int] = frozenset()  # what it does not decide about
 
 
 class _Solve:
@@ -125,14 +128,9 @@ class _Solve:
         self.relaxing_s = 0.0  # what the last relaxation took on a usual machine
         self.exhausted = self.polished = False
         self.staged_bound, self.staged_class = 0.0, ""
-        self.free: frozenset[int] = frozenset()  # tensors that relaxations need not decide about
-        if self.model.n_tensors > COARSE_TENSORS:
-            self.free = tiny_tensors(self.model, FREE_SHARE)
         self.ties = not self.small and has_many_alike(self.model)
         self.tightened: set[tuple[tuple[int, ...], int]] = set()  # cuts and bytes of what `tighten` has solved
-        self.effort = 1  # times CUT_ROUNDS and CUT_NODES, for relaxations with several cuts
-        self.slack = SLACK
-        self.reach = REACH
+        self.ladder = Ladder(self.model, most_new=1 if self.ties else None)
         self.beside: Beside[Any] | None = None  # what is being solved in the background
 
     # --- state ---
@@ -211,28 +209,29 @@ class _Solve:
         relaxation = self.relax_one(self.model.cut, "the cut at the loss")
         self.say("cut at the loss")
         self.guide(relaxation, "held at the loss")
+        ladder = self.ladder
         known = () if self.ties else self.options.cuts  # where much is alike, one good one comes first
-        cuts = set(known)
+        ladder.cuts = set(known)
         single: Beside[list[_Solved]] | None = None
-        relaxing: Beside[_Solved] | None = None
-        if cuts:
+        climbing: Beside[list[_Rung]] | None = None
+        if ladder.cuts:
             pass
         elif self.small:
-            cuts = self.single_cuts([] if self.done else self.single_cutting()())
+            ladder.cuts = self.single_cuts([] if self.done else self.single_cutting()())
         elif not self.done:
             single = self.start_beside(self.single_cutting())
         self.race.run(QUICK_RUNS // 4 if self.small else runs // 4, self.target)
         self.say("race")
         quick, self.gap = self.gap, self.options.gap
         if known and not self.done:
-            relaxing = self.start_beside(self.relaxing(tuple(sorted(cuts)), between=True))
+            climbing = self.start_beside(self.climbing(CLIMB * FIRST_WINDOWS_SHARE * self.options.work_limit_s))
         elif self.small:
-            refined = self.refine(cuts, runs // 8)
+            refined = self.refine(runs // 8)
             self.gap = quick
             self.race.run(QUICK_RUNS * 3 // 4, self.target)
             self.say("race")
             self.gap = self.options.gap
-            if refined and self.refine(cuts, runs // 8):
+            if refined and self.refine(runs // 8):
                 self.race.run(runs // 4, self.target)
                 self.say("race")
         self.nest()
@@ -242,21 +241,23 @@ class _Solve:
         if self.model.n_ops <= TINY_OPERATORS:
             self.exhaust()
         if single is not None and not self.done:
-            cuts = self.single_cuts(single.result())
-        now, windows_s = runs // 2, 0.0  # what is done beside a relaxation, of the length that the last one had
+            ladder.cuts = self.single_cuts(single.result())
+        now, windows_s = runs // 2, 0.0  # what is done beside relaxations, of the length that the last one had
         for round_ in range(REFINEMENTS):
             if round_ == POLISH_ROUND:
                 self.polish()
             if self.done or self.race.out_of_time:
                 break
-            if relaxing is None:
-                relaxing = self.start_beside(self.relaxing(tuple(sorted(cuts)), between=True))
+            if climbing is None:
+                # Plans are of use soon where they are made in no time, or are mended to be schedules.
+                soon = self.ties or (self.small and self.relaxing_s < SHORT_S)
+                climbing = self.start_beside(self.climbing(0.0 if soon else CLIMB * (now * n * RUN_S + windows_s)))
             self.race.run(now, self.target)
             self.say("race")
             self.slide(windows_s)
-            if self.done or not self.follow(cuts, relaxing.result(), runs // 8):
+            if self.done or not all(self.follow(rung, runs // 8) for rung in climbing.result()):
                 break
-            relaxing = None
+            climbing = None
             now = max(runs // 4, int(RACE_SHARE * self.relaxing_s / (n * RUN_S)))
             windows_s = WINDOWS_SHARE * self.relaxing_s
         if not self.polished:
@@ -267,48 +268,61 @@ class _Solve:
             self.say("race")
             self.slide(FIRST_WINDOWS_SHARE * self.options.work_limit_s)
 
-    def refine(self, cuts: set[int], runs: int) -> bool:
-        """Solve the relaxation with these cuts, and `follow` it."""
-        return not self.done and self.follow(cuts, self.relaxing(tuple(sorted(cuts)), between=True)(), runs)
+    def refine(self, runs: int) -> bool:
+        """Solve the next relaxation, and `follow` it."""
+        return not self.done and all(self.follow(rung, runs) for rung in self.climbing()())
 
-    def follow(self, cuts: set[int], solved: _Solved, runs: int) -> bool:
-        """Follow the plan of the relaxation with these cuts, and add as cuts the operators at which it needs too much
-        RAM. False where this leads no further.
-        """
-        relaxation = self.take(solved, f"{len(cuts)} cuts")
-        if relaxation is None:
-            return False
-        self.spell_out(relaxation)
+    def climbing(self, work_s: float = 0.0) -> Callable[..., list[_Rung]]:
+        """A task: relaxations with more and more cuts, at least one, until they were so much work."""
+        known, cost, gap = self.bound, self.known_cost, self.gap
+
+        def task(stop: threading.Event | None = None) -> list[_Rung]:
+            rungs: list[_Rung] = []
+            bound, spent_s = known, 0.0
+            while True:
+                rung = self.climb(bound, cost, stop)
+                rungs.append(rung)
+                spent_s += rung.solved.work_s
+                if rung.solved.relaxation is not None:
+                    bound = max(bound, rung.solved.relaxation.bound)
+                stopped = self.race.out_of_time or (stop is not None and stop.is_set())
+                if not rung.more or spent_s >= work_s or stopped or bound >= cost * (1 - gap):
+                    return rungs
+
+        return task
+
+    def climb(self, bound: float, cost: float, stop: threading.Event | None) -> _Rung:
+        """The next relaxation. The operators at which its plan needs too much RAM become cuts."""
+        ladder = self.ladder
+        cuts, free = tuple(sorted(ladder.cuts)), ladder.free
+        solved = self.relaxing(cuts, between=True, bound=bound, cost=cost)(stop)
+        relaxation = solved.relaxation
+        if relaxation is None or relaxation.infeasible:
+            return _Rung(solved, len(cuts))
         excess: list[tuple[int, int]] = []
         codes = lazy_codes(self.model, relaxation) if relaxation.held else None
         if codes is not None:
-            capacity = self.race.capacity(any(code >= self.model.n_ops for code in codes))
-            excess = overfull(self.model, codes, capacity)
-            self.race.offer(improve(self.model, codes, capacity), f"relaxed MIP with {len(cuts)} cuts")
-            if excess and not self.done:
-                self.repair(codes, runs)
-            if excess and self.ties:
-                self.flatten_plan(codes, len(cuts))
-                self.tighten(relaxation, excess[0][0])
-        self.guide(relaxation, f"held at {len(cuts)} cuts")
-        self.say(f"{len(cuts)} cuts")
-        if relaxation.bound >= solved.aim * (1 - ROUNDING):
-            return True
-        if not relaxation.held and self.reach > LEAST_REACH:
-            self.reach /= 2
-            return True
-        new = new_cuts(cuts, [v for _, v in excess], self.model.n_ops, 1 if self.ties else None)
-        cuts.update(new)
-        fine = not excess or excess[0][0] <= 2 * FREE_SHARE * self.model.capacity
-        if self.free and fine and (codes is not None or relaxation.exact):
-            self.free = frozenset()  # now the smallest tensors matter
-        elif new:
-            pass
-        elif relaxation.exact and self.slack == 0.0:
+            excess = overfull(self.model, codes, self.race.capacity(any(code >= self.model.n_ops for code in codes)))
+        more = ladder.climb(relaxation, solved.aim, excess, followed=codes is not None)
+        return _Rung(solved, len(cuts), codes, excess[0][0] if excess else 0, more, free)
+
+    def follow(self, rung: _Rung, runs: int) -> bool:
+        """Take the bound of a relaxation and what its plan is good for. False where this leads no further."""
+        relaxation = self.take(rung.solved, f"{rung.cuts} cuts")
+        if relaxation is None:
             return False
-        else:
-            self.effort, self.slack = self.effort * 4, self.slack / 4 if self.slack > SLACK / 16 else 0.0
-        return True
+        self.spell_out(relaxation)
+        if rung.codes is not None:
+            capacity = self.race.capacity(any(code >= self.model.n_ops for code in rung.codes))
+            self.race.offer(improve(self.model, rung.codes, capacity), f"relaxed MIP with {rung.cuts} cuts")
+            if rung.excess_bytes and not self.done:
+                self.repair(rung.codes, runs)
+            if rung.excess_bytes and self.ties:
+                self.flatten_plan(rung.codes, rung.cuts)
+                self.tighten(relaxation, rung.excess_bytes, rung.free)
+        self.guide(relaxation, f"held at {rung.cuts} cuts")
+        self.say(f"{rung.cuts} cuts")
+        return rung.more
 
     def repair(self, codes: list[int], runs: int) -> None:
         """Evictions from a plan that needs too much RAM, the plan being the order to follow."""
@@ -322,7 +336,7 @@ class _Solve:
             capacity = self.race.capacity(any(code >= self.model.n_ops for code in found))
             self.race.offer(improve(self.model, found, capacity), "evictions from a relaxed MIP")
 
-    def tighten(self, relaxation: Relaxation, excess_bytes: int) -> None:
+    def tighten(self, relaxation: Relaxation, excess_bytes: int, free: frozenset[int] = frozenset()) -> None:
         """Plans of the same cuts for a little less RAM, as much as the last one needs too much."""
         model, cuts, less = self.model, relaxation.cuts, 0
         for _ in range(TIGHTENED):
@@ -331,7 +345,7 @@ class _Solve:
                 return
             self.tightened.add((cuts, less))
             problem = replace(self.problem, budget_bytes=self.problem.budget_bytes - less)
-            relaxed = CutModel(Model(problem), cuts, between=True, free=self.free, ties=True)
+            relaxed = CutModel(Model(problem), cuts, between=True, free=free, ties=True)
             plan = relaxed.solve(
                 time_limit_s=max(0.1, self.stop_at - time.monotonic()),
                 max_nodes=CUT_NODES,
@@ -609,18 +623,15 @@ class _Solve:
         """
         bound = self.bound if bound is None else bound
         cost = self.known_cost if cost is None else cost
-        effort, free = self.effort if between else 1, self.free
+        ladder = self.ladder
+        effort, free = ladder.effort if between else 1, ladder.free
         # As long as that costs little of the gap.
         ties = self.ties and cost - bound > TIES_SHARE * TIE * (cost - self.model.base_cost)
-        aim = cost
-        if between and bound < cost * (1 - SMALL_GAP) < math.inf:
-            aim, enough = bound + self.reach * (cost - bound), cost * (1 - self.gap) + 1
-            if bound < enough < aim:
-                aim = enough
+        aim = ladder.aim(bound, cost, self.gap) if between else cost
         # No closer than a quarter of what was asked for, or of what is aimed at.
-        gap = min(self.gap, _left(bound, aim)) / 4
+        gap = min(self.gap, left(bound, aim)) / 4
         if cost < math.inf:
-            gap = max(gap, self.slack * _left(bound, cost))
+            gap = max(gap, ladder.slack * left(bound, cost))
 
         def task(stop: threading.Event | None = None) -> _Solved:
             model = CutModel(self.model, cuts, between=between, free=free, ties=ties)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -15,7 +17,10 @@ from poetc.scheduling import SolveOptions
 from poetc.solvers import poetc as ours
 from poetc.solvers import solve
 from poetc.solvers._beside import Beside
+from poetc.solvers._cuts import Relaxation
 from poetc.solvers._highs import Mip
+from poetc.solvers._ladder import LEAST_REACH, REACH, Ladder
+from poetc.solvers._model import Model
 from tests.support.problems import training_problem, with_budget
 
 
@@ -117,3 +122,38 @@ def test_a_thread_that_cannot_be_had_is_not_waited_for(monkeypatch: pytest.Monke
     with pytest.raises(RuntimeError):
         beside.start()
     beside.cancel()
+
+
+def test_relaxations_go_on_for_as_much_work_as_they_are_given() -> None:
+    """Each begins with the bound and the cuts that the last one left; nothing above what is proven is claimed."""
+    problem = with_budget(training_problem(Random(5), 12, paging=True), 0.5)
+    options = SolveOptions(time_limit_s=600.0, fixed_order=True)
+    optimum = solve(problem, "poetc", replace(options, gap=0.0, work_limit_s=20.0)).proof.objective
+
+    def climbed(work_s: float) -> list[Relaxation]:
+        solver = ours._Solve(problem, options, None)
+        solver.ladder.cuts = {solver.model.cut}
+        rungs = solver.climbing(work_s)()
+        return [rung.solved.relaxation for rung in rungs if rung.solved.relaxation is not None]
+
+    one, more = climbed(0.0), climbed(2.0)
+    assert len(one) == 1 and more[0] == one[0]
+    assert len(more) > 2 and len(more[-1].cuts) > len(more[0].cuts)
+    assert more[0].bound < max(relaxation.bound for relaxation in more) <= optimum
+
+
+def test_what_is_asked_of_the_next_relaxation() -> None:
+    """A part of the gap; less where that took too long; all of it where it is small, or was asked for."""
+    ladder = Ladder(Model(with_budget(training_problem(Random(5), 12, paging=True), 0.5)))
+    assert ladder.aim(100.0, 200.0, 0.0) == 100.0 + REACH * 100.0
+    assert ladder.aim(100.0, 200.0, 0.5) == 101.0
+    assert ladder.aim(199.9, 200.0, 0.0) == 200.0
+    assert ladder.aim(100.0, math.inf, 0.0) == math.inf
+    unsolved = Relaxation((3,), 110.0, False, False, (), frozenset())
+    assert ladder.climb(unsolved, 110.0, [], followed=False) and ladder.reach == REACH
+    while ladder.reach > LEAST_REACH:
+        assert ladder.climb(unsolved, 120.0, [], followed=False) and ladder.effort == 1
+    assert ladder.climb(unsolved, 120.0, [(999_999, 5)], followed=False) and ladder.cuts == {5}
+    assert ladder.climb(unsolved, 120.0, [], followed=False) and ladder.effort == 4
+    ladder.slack = 0.0
+    assert not ladder.climb(replace(unsolved, exact=True), 120.0, [], followed=True)
