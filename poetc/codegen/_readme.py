@@ -74,7 +74,7 @@ def _threads(target: Target) -> Iterator[str]:
     yield from ("## Threads", "")
     yield "`make THREADS=N` builds for at most N threads (1 to 64; after a change `make clean`). The environment's"
     yield "`POETC_THREADS` asks for fewer when the program starts. Losses and weights have the same bits whatever the"
-    yield "number. Besides the arena each thread but the first takes a stack of 256 KiB and a buffer of 512 KiB, of"
+    yield "number. Besides the arena each thread but the first takes a stack of 256 KiB and a buffer of 1 MiB, of"
     yield "which only what is used becomes resident. Without `THREADS` there is none of this in the program."
     yield ""
 

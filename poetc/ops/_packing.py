@@ -23,7 +23,7 @@ SHARE = 2
 # often. Only where that is next to nothing beside the operands: no microcontroller holds tensors of that size.
 WIDE_PANELS = (32, 16, 8)
 WIDE_SHARE = 8
-THREAD_FLOATS = 131072  # of workspace that each of several threads has (POETC_THREADS_FLOATS)
+THREAD_FLOATS = 131072  # of workspace, at most half of what each of several threads has (POETC_THREADS_FLOATS)
 WINDOW_STRIP = 2048  # floats: rows of an image with zeros around them
 WIDE_DEPTH = 256  # terms, of poetc_gemm.c
 

@@ -13,19 +13,20 @@
         int32_t offsets[2] = {0, 0}, i, step_a, step_b;                                                                \
         poetc_walk walk;                                                                                               \
         poetc_walk_init(&walk, call->ints);                                                                            \
-        POETC_THREADED_OVER(poetc_op_##name, call, walk.rank == 1 ? walk.inner : 0); /* one row is split */            \
-        y += POETC_BEGIN(call->share, walk.inner, 16);                                                                 \
+        POETC_THREADED_OVER(poetc_op_##name, call, (int64_t)poetc_walk_rows(&walk) * walk.inner);                      \
+        POETC_WALK_SHARE(call, walk, offsets, 2, y)                                                                    \
+        POETC_ROW(walk.inner, y)                                                                                       \
         step_a = poetc_step_of(&walk, 0);                                                                              \
         step_b = poetc_step_of(&walk, 1);                                                                              \
         do {                                                                                                           \
-            const A *pa = first + offsets[0];                                                                          \
-            const B *pb = second + offsets[1];                                                                         \
-            for (i = POETC_BEGIN(call->share, walk.inner, 16); i < POETC_END(call->share, walk.inner, 16); i++) {      \
+            const A *pa = first + offsets[0] + POETC_ROW_BEGIN * step_a;                                               \
+            const B *pb = second + offsets[1] + POETC_ROW_BEGIN * step_b;                                              \
+            for (i = 0; i < POETC_ROW_COUNT(walk.inner); i++) {                                                        \
                 A a = pa[i * step_a];                                                                                  \
                 B b = pb[i * step_b];                                                                                  \
                 *y++ = (expression);                                                                                   \
             }                                                                                                          \
-        } while (poetc_next_row(&walk, offsets, 2));                                                                   \
+        } while (POETC_NEXT_ROW(&walk, offsets, 2));                                                                   \
         return POETC_OK;                                                                                               \
     }
 
@@ -41,20 +42,23 @@
         int32_t offsets[3] = {0, 0, 0}, i, step_a, step_b, step_c;                                                     \
         poetc_walk walk;                                                                                               \
         poetc_walk_init(&walk, call->ints);                                                                            \
+        POETC_THREADED_OVER(poetc_op_##name, call, (int64_t)poetc_walk_rows(&walk) * walk.inner);                      \
+        POETC_WALK_SHARE(call, walk, offsets, 3, y)                                                                    \
+        POETC_ROW(walk.inner, y)                                                                                       \
         step_a = poetc_step_of(&walk, 0);                                                                              \
         step_b = poetc_step_of(&walk, 1);                                                                              \
         step_c = poetc_step_of(&walk, 2);                                                                              \
         do {                                                                                                           \
-            const A *pa = first + offsets[0];                                                                          \
-            const B *pb = second + offsets[1];                                                                         \
-            const C *pc = third + offsets[2];                                                                          \
-            for (i = 0; i < walk.inner; i++) {                                                                         \
+            const A *pa = first + offsets[0] + POETC_ROW_BEGIN * step_a;                                               \
+            const B *pb = second + offsets[1] + POETC_ROW_BEGIN * step_b;                                              \
+            const C *pc = third + offsets[2] + POETC_ROW_BEGIN * step_c;                                               \
+            for (i = 0; i < POETC_ROW_COUNT(walk.inner); i++) {                                                        \
                 A a = pa[i * step_a];                                                                                  \
                 B b = pb[i * step_b];                                                                                  \
                 C c = pc[i * step_c];                                                                                  \
                 *y++ = (expression);                                                                                   \
             }                                                                                                          \
-        } while (poetc_next_row(&walk, offsets, 3));                                                                   \
+        } while (POETC_NEXT_ROW(&walk, offsets, 3));                                                                   \
         return POETC_OK;                                                                                               \
     }
 

@@ -281,8 +281,8 @@ static void transform_gradient(const float *strip, int32_t pitch, int32_t tiles,
 
 /* Tiles [begin, end) of channels [first, last), transformed. A tile is `step` floats from the next, a plane of 16 `plane`.
  * `panel`: so many channels have their tiles together, `panel_step` floats from the next so many. */
-static void transform_tiles(const tiled *t, int gradient, int32_t begin, int32_t end, int32_t first, int32_t last, float *strip,
-                            float *to, ptrdiff_t step, ptrdiff_t plane, int32_t panel, ptrdiff_t panel_step)
+POETC_APART void transform_tiles(const tiled *t, int gradient, int32_t begin, int32_t end, int32_t first, int32_t last, float *strip,
+                                 float *to, ptrdiff_t step, ptrdiff_t plane, int32_t panel, ptrdiff_t panel_step)
 {
     const int32_t reach = gradient ? 2 : 4;
     int32_t tile, channel, row;
@@ -370,14 +370,14 @@ POETC_INLINE void turn_taps(const float *from, ptrdiff_t step, poetc_vector *tap
 #endif
 }
 
-/* G g G' of the weights of `terms` channels from number `piece` on and `count` outputs from number `first` on, of these
- * [begin, end), into panels, 16 planes of them. */
-static void transform_weights(const convolved *c, int32_t piece, int32_t terms, int32_t first, int32_t count, int32_t begin,
-                              int32_t end, float *to, ptrdiff_t plane)
+/* G g G' of the weights of `terms` channels from number `piece` on and `count` outputs from number `first` on, into panels, 16
+ * planes of them. */
+POETC_APART void transform_weights(const convolved *c, int32_t piece, int32_t terms, int32_t first, int32_t count, float *to,
+                                   ptrdiff_t plane)
 {
-    const int32_t stop = begin < end && end == count ? round_up(count, UNIT) : end; /* what fills the last register block */
+    const int32_t stop = round_up(count, UNIT); /* what fills the last register block */
     int32_t channel, out, i;
-    for (out = begin; out < stop; out += LANES) {
+    for (out = 0; out < stop; out += LANES) {
         const int32_t valid = most(0, poetc_min(LANES, count - out));
         float *at = to + (ptrdiff_t)(out / COLUMNS) * terms * COLUMNS + out % COLUMNS;
         for (channel = piece; channel < piece + terms; channel++, at += COLUMNS) {
@@ -448,57 +448,60 @@ static float *aligned(float *workspace)
     return workspace + (ptrdiff_t)((64u - ((uintptr_t)workspace & 63u)) & 63u) / 4;
 }
 
-/* One of the steps below, in all threads if there are several. Its call carries the job in the place of floats; what a thread
- * turns and packs goes to a buffer of its own, all else to the workspace. */
-typedef int (*part)(const poetc_call *call);
-#define JOB(type, call) ((const type *)(const void *)(call)->floats)
+/* What a thread makes: some tiles or channels, and some outputs, from their transforms on, so that threads wait for each other at the
+ * end only, and next to nothing goes from one to the other. What two of them transform alike costs less than that would. */
 #ifdef POETC_THREADS
-#define SCRATCH(call, job) ((call)->workspace ? aligned((call)->workspace) : (job)->scratch)
+#define OWN_FLOATS(call, size) ((call)->workspace ? POETC_THREADS_FLOATS : (size))
+
+/* Shares of two ranges, in whole units, that take the least time: `both` a pair, `first` and `second` an element of each. */
+static void split_both(poetc_share share, int32_t firsts, int32_t first_unit, int32_t seconds, int32_t second_unit, int64_t both,
+                       int64_t first, int64_t second, poetc_share *of_first, poetc_share *of_second)
+{
+    int64_t best = INT64_MAX;
+    int32_t parts;
+    of_first->part = of_first->parts = of_second->part = of_second->parts = 0;
+    for (parts = 1; parts <= share.parts; parts++) {
+        const int32_t others = share.parts / parts;
+        const int64_t a = ((firsts + first_unit - 1) / first_unit + parts - 1) / parts * first_unit;
+        const int64_t b = ((seconds + second_unit - 1) / second_unit + others - 1) / others * second_unit;
+        const int64_t time = both * a * b + first * a + second * b;
+        if (share.parts % parts == 0 && time < best) {
+            best = time;
+            of_first->parts = parts, of_first->part = share.part % parts;
+            of_second->parts = others, of_second->part = share.part / parts;
+        }
+    }
+}
+#define SPLIT_BOTH(of_first, of_second, share, firsts, first_unit, seconds, second_unit, both, first, second)          \
+    poetc_share of_first, of_second;                                                                                   \
+    split_both(share, firsts, first_unit, seconds, second_unit, both, first, second, &(of_first), &(of_second));
 #else
-#define SCRATCH(call, job) ((job)->scratch)
+#define OWN_FLOATS(call, size) (size)
+#define SPLIT_BOTH(of_first, of_second, share, firsts, first_unit, seconds, second_unit, both, first, second)
 #endif
 
-static int run_part(part step, const poetc_call *call, int64_t work)
-{
-    (void)work;
-    POETC_THREADED(step, call, work, SCRATCH_FLOATS + 16); /* up to 15 floats before the first line of a cache */
-    return step(call);
-}
+/* What transforms take, in the time of a multiply-add: of a tile's channel, of a weight, of its gradient (poetc/ops/_winograd.py). */
+#define TILE_TIME 215
+#define WEIGHT_TIME 400
+#define SUM_TIME 280
 
-/* A convolution at work: `count` tiles from number `at` on, `here` outputs from number `out` on, `terms` channels from number
- * `piece` on. */
+/* A convolution at work: tiles [begin, end) for outputs [first, last); now `count` tiles from number `at` on, `here` outputs from number
+ * `out` on, `terms` channels from number `piece` on. */
 typedef struct {
     convolved c;
+    int32_t begin, end, first, last;
     int32_t depth, block, at, count, out, here, piece, terms;
     ptrdiff_t v_plane, m_plane, u_plane;
     float *scratch, *v, *m, *u;
 } products;
 
-POETC_APART int make_tiles(const poetc_call *call)
+static void multiply(const products *j)
 {
-    const products *j = JOB(products, call);
-    const int32_t channels = j->c.image.channels, first = POETC_BEGIN(call->share, channels, WIDTH);
-    transform_tiles(&j->c.image, 0, j->at, j->at + j->count, first, POETC_END(call->share, channels, WIDTH),
-                    SCRATCH(call, j), j->v + first, j->depth, j->v_plane, j->depth, 0);
-    return POETC_OK;
-}
-
-POETC_APART int make_weights(const poetc_call *call)
-{
-    const products *j = JOB(products, call);
-    transform_weights(&j->c, j->piece, j->terms, j->out, j->here, POETC_BEGIN(call->share, j->here, WIDTH),
-                      POETC_END(call->share, j->here, WIDTH), j->u, j->u_plane);
-    return POETC_OK;
-}
-
-static int multiply(const poetc_call *call)
-{
-    const products *j = JOB(products, call);
     int32_t i;
-    for (i = POETC_BEGIN(call->share, 16, 1); i < POETC_END(call->share, 16, 1); i++) {
+    for (i = 0; i < 16; i++) {
         poetc_gemm_space space;
         poetc_gemm g;
-        space.rows = SCRATCH(call, j) + STRIP_FLOATS, space.panels = j->u + i * j->u_plane;
+        space.rows = j->scratch + STRIP_FLOATS, space.panels = j->u + i * j->u_plane;
         space.columns = round_up(j->here, COLUMNS), space.depth = j->terms;
         g.rows = j->count, g.columns = round_up(j->here, UNIT), g.depth = j->terms, g.terms = TERMS;
         g.a = j->v + i * j->v_plane + j->piece, g.a_row = j->depth, g.a_k = 1, g.a_block = TERMS;
@@ -508,19 +511,17 @@ static int multiply(const poetc_call *call)
         POETC_ALL_ROWS(g);
         poetc_gemm_run(&g, &space);
     }
-    return POETC_OK;
 }
 
-POETC_APART int make_output(const poetc_call *call)
+POETC_APART void make_output(const products *j)
 {
-    const products *j = JOB(products, call);
     const convolved *c = &j->c;
     const ptrdiff_t pixels = (ptrdiff_t)c->height * c->width;
-    const int32_t end = j->at + POETC_END(call->share, j->count, 1);
-    float *strip = SCRATCH(call, j);
+    const int32_t end = j->at + j->count;
+    float *strip = j->scratch;
     int32_t tile, channel, i;
     rectangle r;
-    for (tile = j->at + POETC_BEGIN(call->share, j->count, 1); tile < end; tile += r.rows * r.columns) {
+    for (tile = j->at; tile < end; tile += r.rows * r.columns) {
         r = next_tiles(&c->image, tile, end);
         for (channel = 0; channel < j->here; channel += LANES) {
             const int32_t high = poetc_min(2 * r.rows, c->height - 2 * r.row);
@@ -538,7 +539,6 @@ POETC_APART int make_output(const poetc_call *call)
                     turn_out(from, wide, y, pixels, valid, bias);
         }
     }
-    return POETC_OK;
 }
 
 /* ints: those of all convolutions, the floats of the workspace, the outputs at a time. */
@@ -546,9 +546,9 @@ POETC_APART int make_output(const poetc_call *call)
 POETC_APART plan prepare(const poetc_call *call, int turned, products *j)
 {
     const convolution d = describe(call);
-    const int32_t size = call->ints[17], block = call->ints[18], taps = d.channels * 9;
+    const int32_t size = OWN_FLOATS(call, call->ints[17]), block = call->ints[18], taps = d.channels * 9;
     tiled *image = &j->c.image;
-    float *workspace = poetc_out(call, d.has_bias ? 4 : 3);
+    float *workspace = POETC_WORKSPACE(call, d.has_bias ? 4 : 3);
     plan p;
     image->from = poetc_in(call, 0), image->batch = d.batch, image->channels = turned ? d.outputs : d.channels;
     image->height = turned ? d.output_height : d.height, image->width = turned ? d.output_width : d.width;
@@ -557,7 +557,14 @@ POETC_APART plan prepare(const poetc_call *call, int turned, products *j)
     j->c.height = turned ? d.height : d.output_height, j->c.width = turned ? d.width : d.output_width;
     image->rows = (j->c.height + 1) / 2, image->columns = (j->c.width + 1) / 2;
     j->depth = round_up(image->channels, WIDTH), j->block = block;
-    p = plan_products(size, image->batch * image->rows * image->columns, j->depth, j->c.outputs, block);
+    {
+        const int32_t tiles = image->batch * image->rows * image->columns;
+        SPLIT_BOTH(of_tiles, of_outputs, call->share, tiles, image->columns, j->c.outputs, block, 16 * j->depth + TILE_TIME,
+                   TILE_TIME * j->depth, WEIGHT_TIME * j->depth)
+        j->begin = POETC_BEGIN(of_tiles, tiles, image->columns), j->end = POETC_END(of_tiles, tiles, image->columns);
+        j->first = POETC_BEGIN(of_outputs, j->c.outputs, block), j->last = POETC_END(of_outputs, j->c.outputs, block);
+    }
+    p = plan_products(size, j->end - j->begin, j->depth, j->last - j->first, block);
     j->c.w = poetc_in(call, 1), j->c.w_end = j->c.w + (ptrdiff_t)d.outputs * taps, j->c.turned = turned;
     j->c.lane = turned ? 9 : taps, j->c.depth = turned ? taps : 9;
     j->c.bias = d.has_bias ? poetc_in(call, 2) : NULL, j->c.y = poetc_out(call, d.has_bias ? 3 : 2);
@@ -574,39 +581,52 @@ static int convolve(const poetc_call *call, int turned)
 {
     products j;
     const plan p = prepare(call, turned, &j);
-    const int32_t tiles = j.c.image.batch * j.c.image.rows * j.c.image.columns;
-    poetc_call inner = *call;
+    if (j.begin == j.end || j.first == j.last)
+        return POETC_OK;
     if (p.tiles <= 0)
         return POETC_EINVAL;
-    inner.floats = (const float *)(const void *)&j;
-    for (j.at = 0; j.at < tiles; j.at += p.tiles) {
-        j.count = poetc_min(p.tiles, tiles - j.at);
-        run_part(make_tiles, &inner, (int64_t)64 * j.count * j.c.image.channels);
-        for (j.out = 0; j.out < j.c.outputs; j.out += j.block) {
-            j.here = poetc_min(j.block, j.c.outputs - j.out);
+    for (j.at = j.begin; j.at < j.end; j.at += p.tiles) {
+        j.count = poetc_min(p.tiles, j.end - j.at);
+        transform_tiles(&j.c.image, 0, j.at, j.at + j.count, 0, j.c.image.channels, j.scratch, j.v, j.depth, j.v_plane, j.depth,
+                        0);
+        for (j.out = j.first; j.out < j.last; j.out += j.block) {
+            j.here = poetc_min(j.block, j.last - j.out);
             for (j.piece = 0; j.piece < j.c.image.channels; j.piece += PIECE) {
                 j.terms = poetc_min(PIECE, j.c.image.channels - j.piece);
                 if (p.keeps)
-                    j.u = j.m + 16 * j.m_plane + (ptrdiff_t)(j.out / j.block) * 16 * j.u_plane + (ptrdiff_t)j.piece * j.block;
-                if (!p.keeps || j.at == 0)
-                    run_part(make_weights, &inner, (int64_t)64 * j.here * j.terms);
-                run_part(multiply, &inner, (int64_t)16 * j.count * j.here * j.terms);
+                    j.u = j.m + 16 * j.m_plane + (ptrdiff_t)((j.out - j.first) / j.block) * 16 * j.u_plane +
+                          (ptrdiff_t)j.piece * j.block;
+                if (!p.keeps || j.at == j.begin)
+                    transform_weights(&j.c, j.piece, j.terms, j.out, j.here, j.u, j.u_plane);
+                multiply(&j);
             }
-            run_part(make_output, &inner, (int64_t)64 * j.count * j.here);
+            make_output(&j);
         }
     }
     return POETC_OK;
 }
 
+#ifdef POETC_THREADS
+/* With less a thread would transform weights for a register block or two. */
+static int32_t floats_of_products(int32_t channels, int32_t block)
+{
+    const int32_t depth = round_up(channels, WIDTH);
+    return FIXED + 16 * (block * poetc_min(depth, MOST_PIECE) + GAP) + 24 * 16 * (depth + block);
+}
+#endif
+
 /* x, w, [b] -> y */
 int poetc_op_conv_winograd(const poetc_call *call)
 {
+    POETC_THREADED(poetc_op_conv_winograd, call, CONVOLUTION_WORK(describe(call)), floats_of_products(call->ints[1], call->ints[18]));
     return convolve(call, 0);
 }
 
 /* gy, w, [b] -> gx (and the transposed convolution) */
 int poetc_op_conv_grad_input_winograd(const poetc_call *call)
 {
+    POETC_THREADED(poetc_op_conv_grad_input_winograd, call, CONVOLUTION_WORK(describe(call)),
+                   floats_of_products(call->ints[4], call->ints[18]));
     return convolve(call, 1);
 }
 
@@ -676,34 +696,17 @@ static void transform_sums(const float *z, ptrdiff_t plane, int32_t inputs, floa
 typedef struct {
     tiled image, gy;
     int32_t columns, block, at, count, out, here, piece, terms;
-    int keeps; /* tiles of the image are there */
     ptrdiff_t v_plane, y_plane, z_plane;
-    float *scratch, *v, *y, *z, *to;
-    const float *lr;
+    float *scratch, *v, *y, *z;
 } sums;
 
-POETC_APART int make_both_tiles(const poetc_call *call)
+static void multiply_and_add(const sums *j)
 {
-    const sums *j = JOB(sums, call);
-    const int32_t first = POETC_BEGIN(call->share, j->terms, 2 * WIDTH), last = POETC_END(call->share, j->terms, 2 * WIDTH);
-    const int32_t begin = POETC_BEGIN(call->share, j->here, WIDTH), end = POETC_END(call->share, j->here, WIDTH);
-    const ptrdiff_t panel = (ptrdiff_t)j->count * COLUMNS;
-    if (!j->keeps)
-        transform_tiles(&j->image, 0, j->at, j->at + j->count, j->piece + first, j->piece + last, SCRATCH(call, j),
-                        j->v + first / COLUMNS * panel, COLUMNS, j->v_plane, COLUMNS, panel);
-    transform_tiles(&j->gy, 1, j->at, j->at + j->count, j->out + begin, j->out + end, SCRATCH(call, j), j->y + begin, j->block,
-                    j->y_plane, j->block, 0);
-    return POETC_OK;
-}
-
-static int multiply_and_add(const poetc_call *call)
-{
-    const sums *j = JOB(sums, call);
     int32_t i;
-    for (i = POETC_BEGIN(call->share, 16, 1); i < POETC_END(call->share, 16, 1); i++) {
+    for (i = 0; i < 16; i++) {
         poetc_gemm_space space;
         poetc_gemm g;
-        space.rows = SCRATCH(call, j) + STRIP_FLOATS, space.panels = j->v + i * j->v_plane;
+        space.rows = j->scratch + STRIP_FLOATS, space.panels = j->v + i * j->v_plane;
         space.columns = j->columns, space.depth = j->count;
         g.rows = j->here, g.columns = round_up(j->terms, UNIT), g.depth = j->count, g.terms = TERMS;
         g.a = j->y + i * j->y_plane, g.a_row = 1, g.a_k = j->block, g.a_block = (ptrdiff_t)TERMS * j->block;
@@ -713,63 +716,73 @@ static int multiply_and_add(const poetc_call *call)
         POETC_ALL_ROWS(g);
         poetc_gemm_run(&g, &space);
     }
-    return POETC_OK;
-}
-
-POETC_APART int make_gradient(const poetc_call *call)
-{
-    const sums *j = JOB(sums, call);
-    const ptrdiff_t row = (ptrdiff_t)j->image.channels * 9;
-    int32_t i;
-    for (i = POETC_BEGIN(call->share, j->here, 1); i < POETC_END(call->share, j->here, 1); i++)
-        transform_sums(j->z + (ptrdiff_t)i * j->columns, j->z_plane, j->terms, j->to + (j->out + i) * row + j->piece * 9, j->lr,
-                       SCRATCH(call, j));
-    return POETC_OK;
 }
 
 /* The gradient of the weights, or the weights moved by it. */
 static int grad_weight(const poetc_call *call, const float *x, const float *gy, float *to, float *workspace, const float *lr)
 {
     const convolution d = describe(call);
-    const int32_t size = call->ints[17], block = call->ints[18];
-    const int32_t columns = poetc_min(round_up(d.channels, 2 * WIDTH), MOST_PIECE);
+    const int32_t size = OWN_FLOATS(call, call->ints[17]), block = call->ints[18];
     const tiled image = {x, d.batch, d.channels, d.height, d.width, d.pad_top, d.pad_left, (d.output_height + 1) / 2,
                          (d.output_width + 1) / 2};
     const tiled output = {gy, d.batch, d.outputs, d.output_height, d.output_width, 0, 0, image.rows, image.columns};
-    const int32_t tiles = d.batch * image.rows * image.columns, at_once = plan_tiles(size, tiles, columns, block);
-    poetc_call inner = *call;
+    const int32_t tiles = d.batch * image.rows * image.columns;
+    SPLIT_BOTH(of_channels, of_outputs, call->share, d.channels, 2 * WIDTH, d.outputs, WIDTH, 16 * tiles + SUM_TIME,
+               TILE_TIME * tiles + (lr != NULL), TILE_TIME * tiles) /* weights that move: as the gradient of the input read them */
+    const int32_t begin = POETC_BEGIN(of_channels, d.channels, 2 * WIDTH), end = POETC_END(of_channels, d.channels, 2 * WIDTH);
+    const int32_t first = POETC_BEGIN(of_outputs, d.outputs, WIDTH), last = POETC_END(of_outputs, d.outputs, WIDTH);
+    const int32_t columns = poetc_min(round_up(end - begin, 2 * WIDTH), MOST_PIECE);
+    const int32_t at_once = plan_tiles(size, tiles, columns, block);
+    const ptrdiff_t row = (ptrdiff_t)d.channels * 9;
+    int32_t i;
     sums j;
+    if (begin == end || first == last)
+        return POETC_OK;
     if (at_once <= 0)
         return POETC_EINVAL;
     workspace[size - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
-    j.image = image, j.gy = output, j.columns = columns, j.block = block, j.to = to, j.lr = lr;
+    j.image = image, j.gy = output, j.columns = columns, j.block = block;
     j.v_plane = (ptrdiff_t)at_once * columns + GAP, j.y_plane = (ptrdiff_t)at_once * block + GAP;
     j.z_plane = (ptrdiff_t)block * columns + GAP;
     j.scratch = aligned(workspace), j.v = j.scratch + SCRATCH_FLOATS, j.y = j.v + 16 * j.v_plane, j.z = j.y + 16 * j.y_plane;
-    inner.floats = (const float *)(const void *)&j;
-    for (j.piece = 0; j.piece < d.channels; j.piece += columns) {
-        j.terms = poetc_min(columns, d.channels - j.piece);
-        for (j.out = 0; j.out < d.outputs; j.out += block) {
-            j.here = poetc_min(block, d.outputs - j.out);
+    for (j.piece = begin; j.piece < end; j.piece += columns) {
+        j.terms = poetc_min(columns, end - j.piece);
+        for (j.out = first; j.out < last; j.out += block) {
+            j.here = poetc_min(block, last - j.out);
             for (j.at = 0; j.at < tiles; j.at += at_once) {
-                j.count = poetc_min(at_once, tiles - j.at), j.keeps = j.out > 0 && at_once == tiles;
-                run_part(make_both_tiles, &inner, (int64_t)64 * j.count * (j.here + (j.keeps ? 0 : j.terms)));
-                run_part(multiply_and_add, &inner, (int64_t)16 * j.count * j.here * j.terms);
+                j.count = poetc_min(at_once, tiles - j.at);
+                if (j.out == first || at_once < tiles)
+                    transform_tiles(&j.image, 0, j.at, j.at + j.count, j.piece, j.piece + j.terms, j.scratch, j.v, COLUMNS,
+                                    j.v_plane, COLUMNS, (ptrdiff_t)j.count * COLUMNS);
+                transform_tiles(&j.gy, 1, j.at, j.at + j.count, j.out, j.out + j.here, j.scratch, j.y, block, j.y_plane, block, 0);
+                multiply_and_add(&j);
             }
-            run_part(make_gradient, &inner, (int64_t)64 * j.here * j.terms);
+            for (i = 0; i < j.here; i++)
+                transform_sums(j.z + (ptrdiff_t)i * columns, j.z_plane, j.terms, to + (j.out + i) * row + j.piece * 9, lr,
+                               j.scratch);
         }
     }
     return POETC_OK;
 }
 
+#ifdef POETC_THREADS
+static int32_t floats_of_sums(const poetc_call *call)
+{
+    const int32_t block = call->ints[18];
+    return FIXED + 16 * (block * MOST_PIECE + GAP) + 16 * TERMS * (MOST_PIECE + block);
+}
+#endif
+
 /* x, gy -> gw */
 int poetc_op_conv_grad_weight_winograd(const poetc_call *call)
 {
-    return grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, 2), poetc_out(call, 3), NULL);
+    POETC_THREADED(poetc_op_conv_grad_weight_winograd, call, CONVOLUTION_WORK(describe(call)), floats_of_sums(call));
+    return grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, 2), POETC_WORKSPACE(call, 3), NULL);
 }
 
 /* w, x, gy, lr -> w */
 int poetc_op_conv_grad_weight_sgd_winograd(const poetc_call *call)
 {
-    return grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, 4), poetc_out(call, 5), poetc_in(call, 3));
+    POETC_THREADED(poetc_op_conv_grad_weight_sgd_winograd, call, CONVOLUTION_WORK(describe(call)), floats_of_sums(call));
+    return grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, 4), POETC_WORKSPACE(call, 5), poetc_in(call, 3));
 }

@@ -207,11 +207,12 @@ static void grad_sixteen(int32_t rows, int32_t length, const float *x, const flo
 #endif
 
 /* gscale[i] = Σ_rows gy * xhat, gbias[i] = Σ_rows gy (unless NULL); mean may be NULL. */
-static void grad_columns(int32_t rows, int32_t length, const float *x, const float *mean, const float *rstd,
+static void grad_columns(const poetc_call *call, const float *x, const float *mean, const float *rstd,
                          const float *gy, float *gscale, float *gbias)
 {
+    const int32_t rows = call->ints[0], length = call->ints[1];
     int32_t column, i, row, width;
-    for (column = 0; column < length; column += width) {
+    for (column = POETC_BEGIN(call->share, length, COLUMNS); column < POETC_END(call->share, length, COLUMNS); column += width) {
         float scale_total[COLUMNS] = {0.0f}, bias_total[COLUMNS] = {0.0f};
         width = length - column > COLUMNS ? COLUMNS : length - column;
 #if POETC_LANES > 1 && !defined(POETC_HELIUM)
@@ -263,8 +264,9 @@ int poetc_op_layer_norm_grad_input(const poetc_call *call)
 /* x, mean, rstd, gy -> gscale, gbias */
 int poetc_op_layer_norm_grad_params(const poetc_call *call)
 {
-    grad_columns(call->ints[0], call->ints[1], poetc_in(call, 0), poetc_in(call, 1), poetc_in(call, 2),
-                 poetc_in(call, 3), poetc_out(call, 4), poetc_out(call, 5));
+    POETC_THREADED_OVER(poetc_op_layer_norm_grad_params, call, call->ints[0] * call->ints[1]);
+    grad_columns(call, poetc_in(call, 0), poetc_in(call, 1), poetc_in(call, 2), poetc_in(call, 3), poetc_out(call, 4),
+                 poetc_out(call, 5));
     return POETC_OK;
 }
 
@@ -275,7 +277,9 @@ int poetc_op_rms_norm(const poetc_call *call)
     const float *x = poetc_in(call, 0), *scale = poetc_in(call, 1);
     float *y = poetc_out(call, 2), *rstd = poetc_out(call, 3);
     int32_t row;
+    POETC_THREADED_OVER(poetc_op_rms_norm, call, s.rows * s.length);
     for (row = 0; row < s.rows; row++, x += s.length, y += s.length) {
+        POETC_SKIP(call->share, row, s.rows, )
         rstd[row] = 1.0f / poetc_sqrtf(mean_square(x, 0.0f, s.length) + call->floats[0]);
         apply(&s, row, x, 0.0f, rstd[row], scale, NULL, y);
     }
@@ -289,16 +293,18 @@ int poetc_op_rms_norm_grad_input(const poetc_call *call)
     const float *x = poetc_in(call, 0), *rstd = poetc_in(call, 1), *scale = poetc_in(call, 2), *gy = poetc_in(call, 3);
     float *gx = poetc_out(call, 4);
     int32_t row;
+    POETC_THREADED_OVER(poetc_op_rms_norm_grad_input, call, s.rows * s.length);
     for (row = 0; row < s.rows; row++, x += s.length, gy += s.length, gx += s.length)
-        grad_row(&s, row, x, NULL, rstd[row], scale, gy, gx);
+        if (!POETC_SKIPS(call->share, row, s.rows))
+            grad_row(&s, row, x, NULL, rstd[row], scale, gy, gx);
     return POETC_OK;
 }
 
 /* x, rstd, gy -> gscale */
 int poetc_op_rms_norm_grad_scale(const poetc_call *call)
 {
-    grad_columns(call->ints[0], call->ints[1], poetc_in(call, 0), NULL, poetc_in(call, 1), poetc_in(call, 2),
-                 poetc_out(call, 3), NULL);
+    POETC_THREADED_OVER(poetc_op_rms_norm_grad_scale, call, call->ints[0] * call->ints[1]);
+    grad_columns(call, poetc_in(call, 0), NULL, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, 3), NULL);
     return POETC_OK;
 }
 
@@ -306,6 +312,7 @@ int poetc_op_rms_norm_grad_scale(const poetc_call *call)
 int poetc_op_group_norm(const poetc_call *call)
 {
     const scales s = per_channel(call->ints);
+    POETC_THREADED_OVER(poetc_op_group_norm, call, s.rows * s.length);
     return normalise(call, &s, 1);
 }
 
@@ -313,6 +320,7 @@ int poetc_op_group_norm(const poetc_call *call)
 int poetc_op_group_norm_grad_input(const poetc_call *call)
 {
     const scales s = per_channel(call->ints);
+    POETC_THREADED_OVER(poetc_op_group_norm_grad_input, call, s.rows * s.length);
     return grad_input(call, &s);
 }
 
@@ -324,7 +332,9 @@ int poetc_op_group_norm_grad_params(const poetc_call *call)
     float *gscale = poetc_out(call, 4), *gbias = poetc_out(call, 5);
     const int32_t channels = s.wrap * s.channels;
     int32_t n, c, i;
+    POETC_THREADED_OVER(poetc_op_group_norm_grad_params, call, s.rows * s.length);
     for (c = 0; c < channels; c++) {
+        POETC_SKIP(call->share, c, channels, )
         poetc_compensated products = {0.0f, 0.0f}, sum = {0.0f, 0.0f};
         for (n = 0; n < call->ints[0]; n++) {
             const ptrdiff_t at = ((ptrdiff_t)n * channels + c) * s.pixels;

@@ -34,7 +34,7 @@ static void turn(float *y, ptrdiff_t y_row, const float *x, ptrdiff_t x_row, int
 static int turned(const poetc_call *call)
 {
     poetc_walk walk;
-    int32_t turned_step = 1, size, d, outer, offset = call->ints[0], step;
+    int32_t turned_step = 1, size, d, outer, offset = call->ints[0], step, first, last;
     const float *x = poetc_in(call, 0);
     float *y = poetc_out(call, 1);
     poetc_walk_init(&walk, call->ints + 1);
@@ -46,8 +46,9 @@ static int turned(const poetc_call *call)
     for (d = outer + 1; d < walk.rank; d++)
         turned_step *= walk.sizes[d];
     size = walk.sizes[outer];
+    first = POETC_BEGIN(call->share, size, 4), last = POETC_END(call->share, size, 4);
     for (;;) {
-        turn(y, turned_step, x + offset, step, size, walk.inner);
+        turn(y + (ptrdiff_t)first * turned_step, turned_step, x + offset + first, step, last - first, walk.inner);
         y += walk.inner;
         for (d = walk.rank - 2; d >= 0; d--) {
             if (d == outer) {
@@ -79,26 +80,71 @@ static int turned(const poetc_call *call)
         T *y = poetc_out(call, 1);                                                                                     \
         int32_t offset = call->ints[0], step, i;                                                                       \
         poetc_walk walk;                                                                                               \
+        poetc_walk_init(&walk, call->ints + 1);                                                                        \
+        POETC_THREADED_OVER(poetc_op_##name, call, (int64_t)poetc_walk_rows(&walk) * walk.inner);                      \
         if (done(call))                                                                                                \
             return POETC_OK;                                                                                           \
-        poetc_walk_init(&walk, call->ints + 1);                                                                        \
+        POETC_WALK_SHARE(call, walk, &offset, 1, y)                                                                    \
         step = poetc_step_of(&walk, 0);                                                                                \
         do {                                                                                                           \
             const T *p = x + offset;                                                                                   \
             if (step == 1) {                                                                                           \
-                memcpy(y, p, (size_t)walk.inner * sizeof *y);                                                          \
+                i = POETC_BEGIN(POETC_ROW_SHARE, walk.inner, 16);                                                      \
+                memcpy(y + i, p + i, (size_t)(POETC_END(POETC_ROW_SHARE, walk.inner, 16) - i) * sizeof *y);            \
             } else {                                                                                                   \
-                for (i = 0; i < walk.inner; i++)                                                                       \
+                for (i = POETC_BEGIN(POETC_ROW_SHARE, walk.inner, 16); i < POETC_END(POETC_ROW_SHARE, walk.inner, 16); i++) \
                     memcpy(&y[i], &p[i * step], sizeof *y);                                                            \
             }                                                                                                          \
             y += walk.inner;                                                                                           \
-        } while (poetc_next_row(&walk, &offset, 1));                                                                   \
+        } while (POETC_NEXT_ROW(&walk, &offset, 1));                                                                   \
         return POETC_OK;                                                                                               \
     }
 
 POETC_COPY(copy1, uint8_t, never_turned)
 POETC_COPY(copy4, int32_t, turned)
 
+#ifdef POETC_THREADS
+/* Whether the slices of the first dimension lie in parts of y that follow each other, a stride each: these may be shared. */
+static int follow_each_other(const poetc_walk *walk, const int32_t *ints)
+{
+    int32_t last = ints[1], d;
+    for (d = 1; d < walk->rank; d++) {
+        if (walk->strides[d] < 0)
+            return 0;
+        last += (walk->sizes[d] - 1) * walk->strides[d];
+    }
+    return walk->rank > 1 && walk->sizes[0] > 0 && last < walk->strides[0];
+}
+
+/* Elements of y that come before slice number `slice`. */
+static int32_t before_slice(const poetc_call *call, const poetc_walk *walk, int32_t slice)
+{
+    return slice == 0 ? 0 : slice == walk->sizes[0] ? call->ints[0] : slice * walk->strides[0];
+}
+
+static int32_t rows_before(const poetc_call *call, const poetc_walk *walk, int32_t slice)
+{
+    return call->share.parts <= 1 ? 0 : poetc_walk_rows(walk) / walk->sizes[0] * slice;
+}
+
+#define SLICE(end, call, walk) poetc_share_##end((call)->share, (walk)->sizes[0], 1)
+#define FIRST_OF(call, walk) before_slice(call, walk, SLICE(begin, call, walk))
+#define LAST_OF(call, walk)                                                                                            \
+    ((call)->share.parts <= 1 ? (call)->ints[0] : before_slice(call, walk, SLICE(end, call, walk)))
+#define POETC_SLICES(call, walk, offset, x)                                                                            \
+    const int32_t rows = poetc_walk_rows(&(walk)), first_row = rows_before(call, &(walk), SLICE(begin, call, &(walk)));\
+    int32_t rows_left = rows_before(call, &(walk), SLICE(end, call, &(walk))) - first_row;                             \
+    if ((call)->share.parts <= 1)                                                                                      \
+        rows_left = rows;                                                                                              \
+    if (rows_left <= 0)                                                                                                \
+        return POETC_OK;                                                                                               \
+    poetc_walk_move(&(walk), first_row, offset, 1);                                                                    \
+    (x) += (ptrdiff_t)first_row * (walk).inner;
+#else
+#define FIRST_OF(call, walk) 0
+#define LAST_OF(call, walk) (call)->ints[0]
+#define POETC_SLICES(call, walk, offset, x)
+#endif
 
 /* ints: elements of y, start, walk over x in y; p = the value elsewhere */
 int poetc_op_scatter(const poetc_call *call);
@@ -106,16 +152,19 @@ int poetc_op_scatter(const poetc_call *call)
 {
     const float *x = poetc_in(call, 0);
     float *y = poetc_out(call, 1), value = call->floats[0];
-    int32_t offset = call->ints[1], step, i;
+    int32_t offset = call->ints[1], step, i, last;
     poetc_walk walk;
-    for (i = 0; i < call->ints[0]; i++)
-        y[i] = value;
     poetc_walk_init(&walk, call->ints + 2);
+    POETC_THREADED_OVER(poetc_op_scatter, call, follow_each_other(&walk, call->ints) ? call->ints[0] : 0);
+    last = LAST_OF(call, &walk);
+    for (i = FIRST_OF(call, &walk); i < last; i++)
+        y[i] = value;
+    POETC_SLICES(call, walk, &offset, x)
     step = poetc_step_of(&walk, 0);
     do {
         for (i = 0; i < walk.inner; i++)
             y[offset + i * step] = *x++;
-    } while (poetc_next_row(&walk, &offset, 1));
+    } while (POETC_NEXT_ROW(&walk, &offset, 1));
     return POETC_OK;
 }
 

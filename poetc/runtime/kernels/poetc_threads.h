@@ -16,6 +16,10 @@
 #ifndef POETC_THREADS_WORK
 #define POETC_THREADS_WORK 200000
 #endif
+/* Where a worker packs, instead of the arena's workspace. */
+#ifndef POETC_THREADS_FLOATS
+#define POETC_THREADS_FLOATS 262144
+#endif
 #define POETC_THREADS_ELEMENT 8 /* multiply-adds that take as long as an element of an element-wise kernel */
 
 /* Runs the kernel in all threads. Alone, if its workspace does not fit their buffers, or another caller has the pool. The
@@ -57,7 +61,8 @@ static inline int32_t poetc_share_end(poetc_share share, int32_t count, int32_t 
         continue;                                                                                                      \
     }
 
-/* Products: batches of them, or columns in whole register blocks, or rows. */
+/* Products: batches of them, or columns in whole register blocks, or rows. Every thread reads all of the other side, and packs
+ * it if it is the columns': rows only if there are far more of them, or columns make uneven shares. */
 typedef struct {
     poetc_share batches, rows, columns;
 } poetc_split;
@@ -66,11 +71,12 @@ static inline poetc_split poetc_split_product(poetc_share share, int32_t batches
 {
     poetc_split split = {{0, 0}, {0, 0}, {0, 0}};
     const int32_t parts = share.parts, blocks = (columns + block - 1) / block;
+    const int even = blocks >= 4 * parts || blocks % parts == 0;
     if (parts <= 1)
         return split;
     if (batches >= 4 * parts || (batches > 1 && batches % parts == 0))
         split.batches = share;
-    else if (blocks >= 4 * parts || blocks % parts == 0 || rows < blocks * block)
+    else if (rows <= columns || (even && (rows <= 2 * columns || rows < 48 * parts)))
         split.columns = share;
     else
         split.rows = share;

@@ -48,4 +48,52 @@ static inline int poetc_next_row(poetc_walk *walk, int32_t *offsets, int32_t ope
     return 0;
 }
 
+/* A walk in several threads: its rows are shared, or a single row is. POETC_WALK_SHARE moves the operands' offsets, and `y`
+ * in rows, to where the share begins; POETC_ROW_SHARE tells what is shared of a row (from POETC_ROW_BEGIN on, POETC_ROW_COUNT), and
+ * POETC_NEXT_ROW ends with the share. */
+#ifdef POETC_THREADS
+static inline int32_t poetc_walk_rows(const poetc_walk *walk)
+{
+    int32_t rows = 1, d;
+    for (d = 0; d < walk->rank - 1; d++)
+        rows *= walk->sizes[d];
+    return rows;
+}
+
+static inline void poetc_walk_move(poetc_walk *walk, int32_t row, int32_t *offsets, int32_t operands)
+{
+    int32_t d, o;
+    for (d = walk->rank - 2; d >= 0; d--) {
+        walk->index[d] = row % walk->sizes[d];
+        row /= walk->sizes[d];
+        for (o = 0; o < operands; o++)
+            offsets[o] += walk->index[d] * walk->strides[o * walk->rank + d];
+    }
+}
+
+#define POETC_WALK_SHARE(call, walk, offsets, operands, y)                                                             \
+    const poetc_share alone = {0, 0}, row_share = (walk).rank == 1 ? (call)->share : alone;                            \
+    const poetc_share rows_share = (walk).rank == 1 ? alone : (call)->share;                                           \
+    const int32_t first_row = poetc_share_begin(rows_share, poetc_walk_rows(&(walk)), 1);                              \
+    int32_t rows_left = poetc_share_end(rows_share, poetc_walk_rows(&(walk)), 1) - first_row;                          \
+    if (rows_left <= 0)                                                                                                \
+        return POETC_OK;                                                                                               \
+    poetc_walk_move(&(walk), first_row, offsets, operands);                                                            \
+    (y) += (ptrdiff_t)first_row * (walk).inner;
+#define POETC_ROW_SHARE row_share
+#define POETC_ROW(inner, y)                                                                                            \
+    const int32_t row_begin = poetc_share_begin(row_share, inner, 16);                                                 \
+    const int32_t row_count = poetc_share_end(row_share, inner, 16) - row_begin;                                       \
+    (y) += row_begin;
+#define POETC_ROW_BEGIN row_begin
+#define POETC_ROW_COUNT(inner) row_count
+#define POETC_NEXT_ROW(walk, offsets, operands) (--rows_left > 0 && poetc_next_row(walk, offsets, operands))
+#else
+#define POETC_WALK_SHARE(call, walk, offsets, operands, y)
+#define POETC_ROW(inner, y)
+#define POETC_ROW_BEGIN 0
+#define POETC_ROW_COUNT(inner) (inner)
+#define POETC_NEXT_ROW(walk, offsets, operands) poetc_next_row(walk, offsets, operands)
+#endif
+
 #endif

@@ -128,7 +128,9 @@ int poetc_op_max_pool(const poetc_call *call)
     const int32_t reach = (p.kernel_w - 1) * p.dilation_w + 1;
     const int plain = !wide && is_plain(&p);
     int32_t plane, oh, ow, i, j;
+    POETC_THREADED_OVER(poetc_op_max_pool, call, p.planes * p.height * p.width);
     for (plane = 0; plane < p.planes; plane++, x += (ptrdiff_t)p.height * p.width) {
+        POETC_SKIP(call->share, plane, p.planes, at += (size_t)p.output_height * (size_t)p.output_width)
         for (oh = 0; oh < p.output_height; oh++) {
             int32_t top = oh * p.stride_h - p.pad_top, first, last;
             inside(top, p.kernel_h, p.dilation_h, p.height, &first, &last);
@@ -177,7 +179,9 @@ int poetc_op_max_pool_grad(const poetc_call *call)
     const int plain = !wide && is_plain(&p) && p.pad_top == 0 && p.stride_h == 2 && 2 * p.output_height <= p.height;
     size_t at = 0;
     int32_t plane, oh, ow;
+    POETC_THREADED_OVER(poetc_op_max_pool_grad, call, p.planes * size);
     for (plane = 0; plane < p.planes; plane++, gx += size) {
+        POETC_SKIP(call->share, plane, p.planes, at += (size_t)p.output_height * (size_t)p.output_width)
         poetc_clear(gx, size);
         for (oh = 0; oh < p.output_height && plain; oh++) {
             float *to = gx + (ptrdiff_t)2 * oh * p.width;
@@ -218,7 +222,9 @@ int poetc_op_average_pool(const poetc_call *call)
     const float *x = poetc_in(call, 0);
     float *y = poetc_out(call, 1);
     int32_t plane, oh, ow, i, j;
+    POETC_THREADED_OVER(poetc_op_average_pool, call, p.planes * p.height * p.width);
     for (plane = 0; plane < p.planes; plane++, x += (ptrdiff_t)p.height * p.width) {
+        POETC_SKIP(call->share, plane, p.planes, y += (ptrdiff_t)p.output_height * p.output_width)
         for (oh = 0; oh < p.output_height; oh++) {
             int32_t top = oh * p.stride_h - p.pad_top, first, last;
             int32_t rows = counted(top, p.kernel_h, p.dilation_h, p.height, pads[0], pads[2]);
@@ -252,7 +258,9 @@ int poetc_op_average_pool_grad(const poetc_call *call)
     const ptrdiff_t size = (ptrdiff_t)p.height * p.width;
     ptrdiff_t at;
     int32_t plane, oh, ow, i, j;
+    POETC_THREADED_OVER(poetc_op_average_pool_grad, call, p.planes * size);
     for (plane = 0; plane < p.planes; plane++, gx += size) {
+        POETC_SKIP(call->share, plane, p.planes, gy += (ptrdiff_t)p.output_height * p.output_width)
         for (at = 0; at < size; at++)
             gx[at] = 0.0f;
         for (oh = 0; oh < p.output_height; oh++) {

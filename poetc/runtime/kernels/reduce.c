@@ -69,14 +69,16 @@ POETC_INLINE void sum_columns(reduction *r, const float *x, const int32_t width,
         y[c] = total[c];
 }
 
-static void sum_rows(reduction *r, const float *x, float *y)
+static void sum_rows(const poetc_call *call, reduction *r, const float *x, float *y)
 {
     int32_t row = 0, c;
+    (void)call;
     do {
-        for (c = 0; c + TOGETHER <= r->kept.inner; c += TOGETHER, y += TOGETHER)
+        c = POETC_BEGIN(call->share, r->kept.inner, TOGETHER);
+        for (y += c; c + TOGETHER <= POETC_END(call->share, r->kept.inner, TOGETHER); c += TOGETHER, y += TOGETHER)
             sum_columns(r, x + row + c, TOGETHER, y);
-        if (c < r->kept.inner)
-            sum_columns(r, x + row + c, r->kept.inner - c, y);
+        if (c < POETC_END(call->share, r->kept.inner, TOGETHER))
+            sum_columns(r, x + row + c, POETC_END(call->share, r->kept.inner, TOGETHER) - c, y);
         y += r->kept.inner - c;
     } while (poetc_next_row(&r->kept, &row, 1));
 }
@@ -86,7 +88,9 @@ int poetc_op_reduce_sum_columns(const poetc_call *call)
 {
     reduction r;
     reduction_init(&r, call->ints);
-    sum_rows(&r, poetc_in(call, 0), poetc_out(call, 1));
+    POETC_THREADED_OVER(poetc_op_reduce_sum_columns, call,
+                        (int64_t)poetc_walk_rows(&r.kept) * r.kept.inner * poetc_walk_rows(&r.reduced) * r.reduced.inner);
+    sum_rows(call, &r, poetc_in(call, 0), poetc_out(call, 1));
     return POETC_OK;
 }
 

@@ -224,21 +224,23 @@ int poetc_op_matmul_sgd_packed(const poetc_call *call)
     int32_t column, row, i, block;
     poetc_gemm g;
     POETC_THREADED(poetc_op_matmul_sgd_packed, call, (int64_t)m * n * k, blocks * size + STRIP_ROWS * width);
+    POETC_SPLIT(split, call->share, 1, m, n)
     POETC_NOTHING_AHEAD(g);
     POETC_ALL_ROWS(g);
     g.a_row = 1, g.a_k = m, g.row_bias = NULL, g.column_bias = NULL, g.terms = depth, g.a_block = 0;
     g.y = strip, g.y_row = width, g.column = 0, g.segment = width, g.segment_step = 0;
     strip[STRIP_ROWS * width - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
-    for (column = 0; column < n; column += width) {
-        g.columns = poetc_min(width, n - column);
+    for (column = POETC_BEGIN(split.columns, n, POETC_GEMM_COLUMNS); column < POETC_END(split.columns, n, POETC_GEMM_COLUMNS);
+         column += width) {
+        g.columns = poetc_min(width, POETC_END(split.columns, n, POETC_GEMM_COLUMNS) - column);
         for (block = 0; block < blocks; block++) {
             const poetc_gemm_space space = poetc_gemm_carve(workspace + (ptrdiff_t)block * size, size, depth, 1, width, 1);
             poetc_gemm_pack(&space, b + (ptrdiff_t)block * depth * n + column, n, poetc_min(depth, k - block * depth),
                             g.columns);
         }
-        for (row = POETC_BEGIN(call->share, m, POETC_GEMM_ROWS); row < POETC_END(call->share, m, POETC_GEMM_ROWS);
+        for (row = POETC_BEGIN(split.rows, m, POETC_GEMM_ROWS); row < POETC_END(split.rows, m, POETC_GEMM_ROWS);
              row += STRIP_ROWS) {
-            g.rows = poetc_min(STRIP_ROWS, POETC_END(call->share, m, POETC_GEMM_ROWS) - row);
+            g.rows = poetc_min(STRIP_ROWS, POETC_END(split.rows, m, POETC_GEMM_ROWS) - row);
             for (block = 0; block < blocks; block++) {
                 const poetc_gemm_space space = poetc_gemm_carve(workspace + (ptrdiff_t)block * size, size, depth, 1, width, 1);
                 g.depth = poetc_min(depth, k - block * depth);

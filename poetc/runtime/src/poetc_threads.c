@@ -14,10 +14,6 @@
 #error "POETC_THREADS: 1 to 64 threads"
 #endif
 
-/* Where a worker packs, instead of the arena's workspace: each on a line of a cache. */
-#ifndef POETC_THREADS_FLOATS
-#define POETC_THREADS_FLOATS 131072
-#endif
 #define STACK_BYTES (256u * 1024u) /* of a worker: kernels take a few KiB */
 #define SPINS 4000                 /* about 50 microseconds before a worker sleeps, so that the next kernel finds it awake */
 #define WORKERS (POETC_THREADS > 1 ? POETC_THREADS - 1 : 1)
@@ -25,14 +21,17 @@
 static pthread_mutex_t pool = PTHREAD_MUTEX_INITIALIZER;  /* who has it runs a kernel */
 static pthread_mutex_t sleep_ = PTHREAD_MUTEX_INITIALIZER; /* of what follows, while workers sleep */
 static pthread_cond_t awake = PTHREAD_COND_INITIALIZER;
-static unsigned generation; /* of the job: a change starts the workers */
-static int sleeping, pending, stopping;
+static int sleeping, stopping;
 
+/* What workers wait for, and what they read then, lies together; what the caller waits for lies apart. */
 static struct {
+    unsigned generation; /* a change starts the workers */
     poetc_kernel kernel;
-    const poetc_call *call;
-} job;
+    poetc_call call;
+} job __attribute__((aligned(128)));
+static int pending __attribute__((aligned(128)));
 
+/* Each on a line of a cache. */
 static float buffers[WORKERS][(POETC_THREADS_FLOATS + 15) / 16 * 16] __attribute__((aligned(64)));
 static int results[WORKERS];
 static pthread_t workers[WORKERS];
@@ -54,14 +53,14 @@ static unsigned wait_for_job(unsigned seen)
     int i;
 
     for (i = 0; i < SPINS; i++) {
-        now = __atomic_load_n(&generation, __ATOMIC_ACQUIRE);
+        now = __atomic_load_n(&job.generation, __ATOMIC_ACQUIRE);
         if (now != seen)
             return now;
         pause_();
     }
     pthread_mutex_lock(&sleep_);
     __atomic_add_fetch(&sleeping, 1, __ATOMIC_SEQ_CST);
-    while ((now = __atomic_load_n(&generation, __ATOMIC_SEQ_CST)) == seen)
+    while ((now = __atomic_load_n(&job.generation, __ATOMIC_SEQ_CST)) == seen)
         pthread_cond_wait(&awake, &sleep_);
     __atomic_sub_fetch(&sleeping, 1, __ATOMIC_SEQ_CST);
     pthread_mutex_unlock(&sleep_);
@@ -71,7 +70,7 @@ static unsigned wait_for_job(unsigned seen)
 static void start_job(void)
 {
     __atomic_store_n(&pending, count, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&generation, 1u, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&job.generation, 1u, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&sleeping, __ATOMIC_SEQ_CST) > 0) {
         pthread_mutex_lock(&sleep_);
         pthread_cond_broadcast(&awake);
@@ -81,7 +80,7 @@ static void start_job(void)
 
 static int run_share(int part, float *workspace)
 {
-    poetc_call call = *job.call;
+    poetc_call call = job.call;
 
     call.share.part = part;
     call.share.parts = count + 1;
@@ -112,7 +111,7 @@ static void forget(void)
     pool = mutex;
     sleep_ = mutex;
     awake = condition;
-    generation = 0;
+    job.generation = 0;
     sleeping = pending = stopping = count = started = 0;
 }
 
@@ -179,7 +178,7 @@ int poetc_parallel(poetc_kernel kernel, const poetc_call *call, int32_t workspac
         return run_alone(kernel, call);
     }
     job.kernel = kernel;
-    job.call = call;
+    job.call = *call;
     start_job();
     result = run_share(0, NULL);
     for (i = 0; __atomic_load_n(&pending, __ATOMIC_ACQUIRE) > 0; i++) {
