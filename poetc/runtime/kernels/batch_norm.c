@@ -90,7 +90,7 @@ int poetc_op_batch_norm_stats(const poetc_call *call)
     const float *x = poetc_in(call, 0);
     float *mean = poetc_out(call, 1), *var = poetc_out(call, 2);
     int32_t c = POETC_BEGIN(call->share, call->ints[1], TOGETHER);
-    POETC_THREADED_OVER(poetc_op_batch_norm_stats, call, call->ints[0] * call->ints[1] * call->ints[2]);
+    POETC_THREADED_OVER(poetc_op_batch_norm_stats, call, (int64_t)2 * call->ints[0] * call->ints[1] * call->ints[2]);
 #if TOGETHER > 1
     for (; c + TOGETHER <= POETC_END(call->share, call->ints[1], TOGETHER); c += TOGETHER)
         stats(TOGETHER, x + (ptrdiff_t)c * call->ints[2], mean + c, var + c, call);
@@ -154,7 +154,7 @@ POETC_INLINE void grad_params(const int planes, int32_t c, const poetc_call *cal
 int poetc_op_batch_norm_grad_params(const poetc_call *call)
 {
     int32_t c = POETC_BEGIN(call->share, call->ints[1], TOGETHER);
-    POETC_THREADED_OVER(poetc_op_batch_norm_grad_params, call, call->ints[0] * call->ints[1] * call->ints[2]);
+    POETC_THREADED_OVER(poetc_op_batch_norm_grad_params, call, (int64_t)2 * call->ints[0] * call->ints[1] * call->ints[2]);
 #if TOGETHER > 1
     for (; c + TOGETHER <= POETC_END(call->share, call->ints[1], TOGETHER); c += TOGETHER)
         grad_params(TOGETHER, c, call);

@@ -185,7 +185,8 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
     int poetc_op_batch_norm_##name##_grad_params(const poetc_call *call)                                               \
     {                                                                                                                  \
         int32_t c = POETC_BEGIN(call->share, call->ints[1], TOGETHER);                                                 \
-        POETC_THREADED_OVER(poetc_op_batch_norm_##name##_grad_params, call, call->ints[0] * call->ints[1] * call->ints[2]);\
+        POETC_THREADED_OVER(poetc_op_batch_norm_##name##_grad_params, call,                                            \
+                            (int64_t)2 * call->ints[0] * call->ints[1] * call->ints[2]);                               \
         for (; TOGETHER > 1 && c + TOGETHER <= POETC_END(call->share, call->ints[1], TOGETHER); c += TOGETHER)         \
             params_##name(TOGETHER, c, call);                                                                          \
         for (; c < POETC_END(call->share, call->ints[1], TOGETHER); c++)                                               \
