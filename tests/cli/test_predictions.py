@@ -14,7 +14,7 @@ from poetc.codegen import HostModel, compile_library, sample_inputs
 from poetc.codegen.program import PageIn, PageOut
 from tests.cli.conftest import Ended, run
 
-BOARD = ("-d", "stm32f746", "--gap", "0.5", "--time-limit", "5")
+BOARD = ("-d", "stm32f746", "--gap", "0.5", "--time-limit", "20")
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -260,10 +261,10 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     before = path.read_bytes()
 
     def fail(*_: object) -> None:
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr("poetc.files.os.replace", fail)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OSError, match=r"no space left.*poetc\.lock"):
         write(path, LockFile(version=1).with_entry(ENTRY))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

@@ -495,7 +495,13 @@ typedef struct {
     float *scratch, *v, *m, *u;
 } products;
 
-static void multiply(const products *j)
+POETC_APART void transform_pixels(const products *j)
+{
+    transform_tiles(&j->c.image, 0, j->at, j->at + j->count, 0, j->c.image.channels, j->scratch, j->v, j->depth, j->v_plane,
+                    j->depth, 0);
+}
+
+POETC_APART void multiply(const products *j)
 {
     int32_t i;
     for (i = 0; i < 16; i++) {
@@ -541,8 +547,8 @@ POETC_APART void make_output(const products *j)
     }
 }
 
-/* ints: those of all convolutions, the floats of the workspace, the outputs at a time. */
-/* Of the forward pass or, turned, of the gradient of the input. Apart, so that what is read once leaves the stack. */
+/* ints: those of all convolutions, the floats of the workspace, the outputs at a time.
+ * Of the forward pass or, turned, of the gradient of the input. Apart, so that what is read once leaves the stack. */
 POETC_APART plan prepare(const poetc_call *call, int turned, products *j)
 {
     const convolution d = describe(call);
@@ -587,8 +593,7 @@ static int convolve(const poetc_call *call, int turned)
         return POETC_EINVAL;
     for (j.at = j.begin; j.at < j.end; j.at += p.tiles) {
         j.count = poetc_min(p.tiles, j.end - j.at);
-        transform_tiles(&j.c.image, 0, j.at, j.at + j.count, 0, j.c.image.channels, j.scratch, j.v, j.depth, j.v_plane, j.depth,
-                        0);
+        transform_pixels(&j);
         for (j.out = j.first; j.out < j.last; j.out += j.block) {
             j.here = poetc_min(j.block, j.last - j.out);
             for (j.piece = 0; j.piece < j.c.image.channels; j.piece += PIECE) {
@@ -640,7 +645,7 @@ static int32_t plan_tiles(int32_t size, int32_t tiles, int32_t columns, int32_t 
 }
 
 /* G' z G of a row of weights, `inputs` of them, into taps; with a learning rate the weights descend. */
-static void transform_sums(const float *z, ptrdiff_t plane, int32_t inputs, float *to, const float *lr, float *taps)
+POETC_APART void transform_sums(const float *z, ptrdiff_t plane, int32_t inputs, float *to, const float *lr, float *taps)
 {
     int32_t channel, i;
     for (channel = 0; channel < inputs; channel += LANES) {
@@ -691,16 +696,27 @@ static void transform_sums(const float *z, ptrdiff_t plane, int32_t inputs, floa
             to[i] = taps[i];
 }
 
-/* The gradient at work: `count` tiles from number `at` on, `here` outputs from number `out` on, `terms` channels from number
- * `piece` on. */
+/* The gradient at work, channels [begin, end) of outputs [first, last): `count` tiles from number `at` on, `here` outputs from number
+ * `out` on, `terms` channels from number `piece` on. */
 typedef struct {
     tiled image, gy;
-    int32_t columns, block, at, count, out, here, piece, terms;
+    int32_t begin, end, first, last;
+    int32_t tiles, columns, block, at, count, out, here, piece, terms;
     ptrdiff_t v_plane, y_plane, z_plane;
     float *scratch, *v, *y, *z;
 } sums;
 
-static void multiply_and_add(const sums *j)
+/* Gradients of outputs and, where they are others, pixels. */
+POETC_APART void transform_both(const sums *j, int pixels)
+{
+    const int32_t end = j->at + j->count;
+    if (pixels)
+        transform_tiles(&j->image, 0, j->at, end, j->piece, j->piece + j->terms, j->scratch, j->v, COLUMNS, j->v_plane, COLUMNS,
+                        (ptrdiff_t)j->count * COLUMNS);
+    transform_tiles(&j->gy, 1, j->at, end, j->out, j->out + j->here, j->scratch, j->y, j->block, j->y_plane, j->block, 0);
+}
+
+POETC_APART void multiply_and_add(const sums *j)
 {
     int32_t i;
     for (i = 0; i < 16; i++) {
@@ -718,8 +734,8 @@ static void multiply_and_add(const sums *j)
     }
 }
 
-/* The gradient of the weights, or the weights moved by it. */
-static int grad_weight(const poetc_call *call, const float *x, const float *gy, float *to, float *workspace, const float *lr)
+/* Tiles at a time, 0 where the workspace is too small; apart, so that what is read once leaves the stack. */
+POETC_APART int32_t prepare_sums(const poetc_call *call, const float *x, const float *gy, float *workspace, int descends, sums *j)
 {
     const convolution d = describe(call);
     const int32_t size = OWN_FLOATS(call, call->ints[17]), block = call->ints[18];
@@ -727,38 +743,47 @@ static int grad_weight(const poetc_call *call, const float *x, const float *gy, 
                          (d.output_width + 1) / 2};
     const tiled output = {gy, d.batch, d.outputs, d.output_height, d.output_width, 0, 0, image.rows, image.columns};
     const int32_t tiles = d.batch * image.rows * image.columns;
+    int32_t at_once;
+    (void)descends;
+    /* Weights that move: as the gradient of the input read them. */
     SPLIT_BOTH(of_channels, of_outputs, call->share, d.channels, 2 * WIDTH, d.outputs, WIDTH, 16 * tiles + SUM_TIME,
-               TILE_TIME * tiles + (lr != NULL), TILE_TIME * tiles) /* weights that move: as the gradient of the input read them */
-    const int32_t begin = POETC_BEGIN(of_channels, d.channels, 2 * WIDTH), end = POETC_END(of_channels, d.channels, 2 * WIDTH);
-    const int32_t first = POETC_BEGIN(of_outputs, d.outputs, WIDTH), last = POETC_END(of_outputs, d.outputs, WIDTH);
-    const int32_t columns = poetc_min(round_up(end - begin, 2 * WIDTH), MOST_PIECE);
-    const int32_t at_once = plan_tiles(size, tiles, columns, block);
-    const ptrdiff_t row = (ptrdiff_t)d.channels * 9;
-    int32_t i;
+               TILE_TIME * tiles + descends, TILE_TIME * tiles)
+    j->begin = POETC_BEGIN(of_channels, d.channels, 2 * WIDTH), j->end = POETC_END(of_channels, d.channels, 2 * WIDTH);
+    j->first = POETC_BEGIN(of_outputs, d.outputs, WIDTH), j->last = POETC_END(of_outputs, d.outputs, WIDTH);
+    j->image = image, j->gy = output, j->tiles = tiles, j->block = block;
+    j->columns = poetc_min(round_up(j->end - j->begin, 2 * WIDTH), MOST_PIECE);
+    at_once = plan_tiles(size, tiles, j->columns, block);
+    j->v_plane = (ptrdiff_t)at_once * j->columns + GAP, j->y_plane = (ptrdiff_t)at_once * block + GAP;
+    j->z_plane = (ptrdiff_t)block * j->columns + GAP;
+    j->scratch = aligned(workspace), j->v = j->scratch + SCRATCH_FLOATS, j->y = j->v + 16 * j->v_plane;
+    j->z = j->y + 16 * j->y_plane;
+    if (at_once > 0)
+        workspace[size - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
+    return at_once;
+}
+
+/* The gradient of the weights, or the weights moved by it. */
+static int grad_weight(const poetc_call *call, const float *x, const float *gy, float *to, float *workspace, const float *lr)
+{
     sums j;
-    if (begin == end || first == last)
+    const int32_t at_once = prepare_sums(call, x, gy, workspace, lr != NULL, &j);
+    const ptrdiff_t row = (ptrdiff_t)j.image.channels * 9;
+    int32_t i;
+    if (j.begin == j.end || j.first == j.last)
         return POETC_OK;
     if (at_once <= 0)
         return POETC_EINVAL;
-    workspace[size - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
-    j.image = image, j.gy = output, j.columns = columns, j.block = block;
-    j.v_plane = (ptrdiff_t)at_once * columns + GAP, j.y_plane = (ptrdiff_t)at_once * block + GAP;
-    j.z_plane = (ptrdiff_t)block * columns + GAP;
-    j.scratch = aligned(workspace), j.v = j.scratch + SCRATCH_FLOATS, j.y = j.v + 16 * j.v_plane, j.z = j.y + 16 * j.y_plane;
-    for (j.piece = begin; j.piece < end; j.piece += columns) {
-        j.terms = poetc_min(columns, end - j.piece);
-        for (j.out = first; j.out < last; j.out += block) {
-            j.here = poetc_min(block, last - j.out);
-            for (j.at = 0; j.at < tiles; j.at += at_once) {
-                j.count = poetc_min(at_once, tiles - j.at);
-                if (j.out == first || at_once < tiles)
-                    transform_tiles(&j.image, 0, j.at, j.at + j.count, j.piece, j.piece + j.terms, j.scratch, j.v, COLUMNS,
-                                    j.v_plane, COLUMNS, (ptrdiff_t)j.count * COLUMNS);
-                transform_tiles(&j.gy, 1, j.at, j.at + j.count, j.out, j.out + j.here, j.scratch, j.y, block, j.y_plane, block, 0);
+    for (j.piece = j.begin; j.piece < j.end; j.piece += j.columns) {
+        j.terms = poetc_min(j.columns, j.end - j.piece);
+        for (j.out = j.first; j.out < j.last; j.out += j.block) {
+            j.here = poetc_min(j.block, j.last - j.out);
+            for (j.at = 0; j.at < j.tiles; j.at += at_once) {
+                j.count = poetc_min(at_once, j.tiles - j.at);
+                transform_both(&j, j.out == j.first || at_once < j.tiles);
                 multiply_and_add(&j);
             }
             for (i = 0; i < j.here; i++)
-                transform_sums(j.z + (ptrdiff_t)i * columns, j.z_plane, j.terms, to + (j.out + i) * row + j.piece * 9, lr,
+                transform_sums(j.z + (ptrdiff_t)i * j.columns, j.z_plane, j.terms, to + (j.out + i) * row + j.piece * 9, lr,
                                j.scratch);
         }
     }
