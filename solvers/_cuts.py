@@ -355,12 +355,12 @@ class CutModel:
     def _ram(self, g: int, capacity: int) -> None:
         model, cut = self.model, self.cuts[g]
         fixed = self._fixed_bytes(cut) + operand_bytes(model, cut)
-        terms = self._done(cut, {*model.inputs[cut], *model.outputs[cut]}) | self.hold[g]
+        terms = self._done(g, cut, {*model.inputs[cut], *model.outputs[cut], *self.hold[g]}) | self.hold[g]
         self._ram_row(list(terms.values()), [float(model.size[t]) for t in terms], capacity - fixed)
 
-    def _done(self, position: int, operands: set[int] | frozenset[int]) -> dict[int, int]:
-        """By tensor that nothing reads from the first execution at `position` on, a column that is 1 if it is in RAM
-        until the step ends, for tensors that are no decision otherwise; without `operands`.
+    def _done(self, g: int, position: int, operands: set[int] | frozenset[int]) -> dict[int, int]:
+        """By tensor that no first execution from that at `position` in stage g on reads, a column that is 1 if it is in
+        RAM until the stage ends, or the step, for tensors that are no decision otherwise; without `operands`.
         """
         return {}
 
@@ -428,7 +428,7 @@ class CutModel:
             operands = frozenset((*model.inputs[w], *model.outputs[w]))
             fixed = self._fixed_bytes(w, operands) + working_set_bytes(model, w) + always[w - cut]
             terms = {t: c for t, c in present[w - cut].items() if t not in operands and not self._is_pinned(t, w)}
-            terms = self._done(w, operands) | terms
+            terms = self._done(g, w, operands) | terms
             rows.append((fixed + sum(model.size[t] for t in terms), w, terms, fixed))
         # Of as many stretches of the stage, the operator at which the most could be in RAM.
         stretches = min(len(rows), max(BETWEEN_ROWS, BETWEEN_TOTAL // len(self.cuts)))
@@ -478,7 +478,7 @@ class CutModel:
         for k, v in enumerate(candidates):
             operands = set(model.inputs[v]) | set(model.outputs[v])
             fixed = sum(self.counted[t] for t in pinned if t not in operands)
-            kept = self._done(cut + 1, operands) | {t: z for t, z in stays.items() if t not in operands}
+            kept = self._done(g, cut + 1, operands) | {t: z for t, z in stays.items() if t not in operands}
             index, value = list(kept.values()), [float(model.size[t]) for t in kept]
             needed = float(working_set_bytes(model, v))
             if fixed + needed > capacity:
@@ -565,7 +565,7 @@ class CutModel:
                     mip.row([there(t), *terms], [1.0, *(-x for x in terms.values())], lower=-1.0)
         fixed = sum(self.counted[t] for t in pinned if t not in operands)
         index, value = [run], [float(working_set_bytes(model, v))]
-        kept = self._done(cut + 1, operands) | stays | present
+        kept = self._done(g, cut + 1, operands) | stays | present
         for t in sorted(kept):
             if t not in operands:
                 index.append(kept[t])

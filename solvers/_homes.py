@@ -82,7 +82,8 @@ class OpenHomes(CutModel):
         self.late = {
             chain[0]: mip.column((model.out_cost[chain[-1]] + model.in_cost[chain[-1]]) / unit) for chain in self.chains
         }
-        self.there = {}
+        self.there: dict[int, int] = {}
+        self.again: dict[tuple[int, int], int] = {}  # by stage too, for what may be read again in it
         for chain in self.chains:  # the last version is in RAM from its birth on
             self.there[chain[-1]] = there = mip.column(integer=False)
             mip.row([self.home[chain[0]], there, self.late[chain[0]]], [1.0, -1.0, -1.0], upper=0.0)
@@ -125,14 +126,23 @@ class OpenHomes(CutModel):
             room = model.store_free - sum(model.footprint[c[-1]] for c in updated)
             self.mip.row(list(terms), [x / scale for x in terms.values()], upper=room / scale)
 
-    def _done(self, position: int, operands: set[int] | frozenset[int]) -> dict[int, int]:
+    def _done(self, g: int, position: int, operands: set[int] | frozenset[int]) -> dict[int, int]:
         model, found = self.model, dict[int, int]()
+        uncounted = {*operands, *self.uncounted, *(self.hold[g + 1] if g + 1 < len(self.cuts) else ())}
         for chain in self.chains:
             last = chain[-1]
             done = max(model.producer[last], *model.consumers[last], -1) < position
-            if done and last not in operands and last not in self.uncounted:
-                found[last] = self.there[last]
+            if done and last not in uncounted:
+                found[last] = self._there_again(g, chain) if last in self.hold[g] else self.there[last]
         return found
+
+    def _there_again(self, g: int, chain: Sequence[int]) -> int:
+        """The same where what is executed again in stage g may read it: what brings it back then is paid already."""
+        if (g, chain[-1]) not in self.again:
+            self.again[g, chain[-1]] = there = self.mip.column(integer=False)
+            others = [there, self.late[chain[0]], self.load[g][chain[-1]]]
+            self.mip.row([self.home[chain[0]], *others], [1.0, -1.0, -1.0, -1.0], upper=0.0)
+        return self.again[g, chain[-1]]
 
     def _other_time(
         self, early: Sequence[int], in_ns: Sequence[int], out_ns: Sequence[int]

@@ -287,6 +287,44 @@ def test_state_counts_after_the_last_cut() -> None:
         assert homes.solve(time_limit_s=10).bound == model.cost(optimum.codes)
 
 
+def test_state_that_is_read_again_comes_back_once() -> None:
+    """`y` is made again of the last version of `w`, which leaves RAM for two operators: one page-in serves that and the
+    end of the step, though no first execution reads it any more.
+    """
+    w, x, updated, y, a, b, end = range(7)
+    problem = Problem(
+        name="read again",
+        tensors=(
+            tensor("w", 64, "ram", pageable=True),
+            tensor("x", 16, "ram"),
+            replace(tensor("w@1", 64, pageable=True), final="ram"),
+            tensor("y", 32),
+            tensor("a", 16),
+            tensor("b", 16),
+            replace(tensor("end", 16), final="ram"),
+        ),
+        operators=(
+            operator((w, x), updated, InPlace(input=w, output=updated, required=True)),
+            operator((updated,), y),
+            replace(operator((x,), a), workspace_bytes=96),
+            replace(operator((a,), b), workspace_bytes=96),
+            operator((y, b), end),
+        ),
+        budget_bytes=96 + 3 * 16,
+        paging=Paging.SYNC,
+    )
+    model, chains = Model(problem), movable_state(problem)
+    optimum = search(model, max_states=10_000, stop_at=math.inf)
+    assert optimum.codes is not None
+    assert model.cost(optimum.codes) == model.base_cost + 10 + 100 + 100
+    bounds = []
+    for cuts in ((0,), (1,), (2,), (3,), (1, 3), (2, 3)):
+        homes = OpenHomes(open_model(problem), cuts, chains, between=True).solve(time_limit_s=10)
+        assert homes.bound <= model.cost(optimum.codes), cuts
+        bounds.append(homes.bound)
+    assert max(bounds) == model.cost(optimum.codes)
+
+
 def test_what_an_update_took_over_is_not_held_beyond_it() -> None:
     """Making `a` again after the update of `w` takes a `w` that was paged out before: the cuts on both sides say so."""
     w, a, gradient, updated, large, end = range(6)
