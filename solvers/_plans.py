@@ -146,7 +146,7 @@ def lazy_codes(model: Model, relaxation: Relaxation) -> list[int] | None:
             if not bring(model.inputs[v], run, load):
                 return None
             gone = {i for i, _, required in model.pairs[v] if required}
-            for x in sorted(run):  # what reads what an update takes over cannot come after it
+            for x in sorted(run) if gone else ():  # what reads what an update takes over cannot come after it
                 if not gone.isdisjoint(model.inputs[x]):
                     bring(model.outputs[x], run, load)
             execute(v)
