@@ -55,7 +55,7 @@ class OpenHomes(CutModel):
 
     For each chain of versions w .. w' a column h = 1 if RAM is its home, which saves the read of w and the write of w'
     that the offset has in it. Then: all homes fit in RAM together, between two steps; w is read from the store only
-    after it was written there (e = 1, at its price); after the last use, w' is in RAM at every cut, or written and read
+    after it was written there (e = 1, at its price); after the last use, w' is in RAM, or written and read
     back (l = 1). What the first version needs before its last use, the rows of `CutModel` say.
     """
 
