@@ -440,12 +440,13 @@ class CutModel:
             self._during_recomputation(g, end, capacity, stays)
 
     def _following(self, g: int) -> dict[int, int]:
-        """By tensor, a column that is 1 if it is in RAM where stage g ends: after the last one what ends in RAM."""
+        """By tensor that is not pinned there, a column that is 1 if it is in RAM where stage g ends: after the last one
+        what ends in RAM.
+        """
         if g + 1 < len(self.cuts):
             return self.hold[g + 1]
-        model, cut = self.model, self.cuts[g]
-        one = self.mip.column(lower=1.0, integer=False)
-        return {t: one for t in range(model.n_tensors) if model.ends_in_ram[t] and not self._is_pinned(t, cut)}
+        model, one = self.model, self.mip.column(lower=1.0, integer=False)
+        return {t: one for t in range(model.n_tensors) if model.ends_in_ram[t] and not self._is_pinned(t, model.n_ops)}
 
     def _is_operand(self, t: int, w: int) -> bool:
         return t in self.model.inputs[w] or t in self.model.outputs[w]

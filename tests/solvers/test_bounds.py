@@ -287,6 +287,26 @@ def test_state_counts_after_the_last_cut() -> None:
         assert homes.solve(time_limit_s=10).bound == model.cost(optimum.codes)
 
 
+def test_what_the_last_operator_makes_counts_once() -> None:
+    """The update ends the step, nothing can be paged: beside what is made again there is one weight in RAM, not two."""
+    w, x, a, updated = range(4)
+    problem = Problem(
+        name="last update",
+        tensors=(
+            tensor("w", 64, "ram"),
+            tensor("x", 16, "ram"),
+            tensor("a", 16),
+            replace(tensor("w@1", 64), final="ram"),
+        ),
+        operators=(operator((x,), a), operator((w, a), updated, InPlace(input=w, output=updated, required=True))),
+        budget_bytes=64 + 2 * 16,
+    )
+    model = Model(problem)
+    for cuts in ((0,), (1,), (0, 1)):
+        relaxation = CutModel(model, cuts, between=True).solve(time_limit_s=10)
+        assert not relaxation.infeasible and relaxation.bound == model.base_cost, cuts
+
+
 def test_state_that_is_read_again_comes_back_once() -> None:
     """`y` is made again of the last version of `w`, which leaves RAM for two operators: one page-in serves that and the
     end of the step, though no first execution reads it any more.
