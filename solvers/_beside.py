@@ -32,9 +32,8 @@ class Beside(Generic[T]):
         self._ended, thread = threading.Event(), threading.Thread(target=self._run)
         try:
             thread.start()
-        finally:
-            if thread.ident is None:  # there are too many
-                self._ended = None
+        except RuntimeError:  # there are too many: the answer is the same when it is made as it is asked for
+            self._ended = None
         return self
 
     def _run(self) -> None:
@@ -58,14 +57,15 @@ class Beside(Generic[T]):
 
     def result(self) -> T:
         """What the task returned, or raised, once it was started."""
-        assert self._ended is not None
+        if self._ended is None:
+            return self._task(self._stop)
         self._ended.wait()
         if self._error is not None:
             raise self._error
         return self._value[0]
 
     def cancel(self) -> None:
-        """Ends the task, whose result nobody wants."""
+        """Ends the task, whose result nobody wants; an LP that is being solved first comes to its end."""
         self._stop.set()
         if self._ended is not None:
             self._ended.wait()

@@ -301,7 +301,10 @@ class HomeSearch:
         while True:
             self.cuts = tuple(sorted(cuts))
             relaxation = self._relax(self.cuts)
-            if self.too_large and len(new) > 1:
+            if self.too_large and new:
+                if len(new) == 1 or self.done:
+                    self.cuts = tuple(sorted(cuts - set(new)))  # those that were solved
+                    break
                 half = len(new) // 2
                 cuts.difference_update(new[half:])
                 new = new[:half]  # where the plan needs the most RAM

@@ -538,7 +538,7 @@ class _Solve:
                     solve(k, False)
             if self.ties and found and not over():  # which of those around the best it is can matter more than where
                 k = best()
-                positions[k] = self.best_cut(k, cost, stop)
+                positions[k] = self.best_cut(k, bound(k), cost, stop)
                 if positions[k] != single_cut_positions(self.model)[k]:
                     solve(k, False)
             # The best comes last.
@@ -546,14 +546,14 @@ class _Solve:
 
         return task
 
-    def best_cut(self, k: int, cost: float, stop: threading.Event | None) -> int:
+    def best_cut(self, k: int, bound: float, cost: float, stop: threading.Event | None) -> int:
         """The operator of the k-th stretch whose LP proves the most."""
         bounds: dict[int, float] = {}
         left_s = FIRST_WINDOWS_SHARE * self.options.work_limit_s
         for v in around(self.model, k):
             if bounds and (left_s <= 0 or self.race.out_of_time or (stop is not None and stop.is_set())):
                 break
-            solved = self.relaxing((v,), lp=True, cost=cost)(stop)
+            solved = self.relaxing((v,), lp=True, bound=bound, cost=cost)(stop)
             assert solved.relaxation is not None
             bounds[v] = solved.relaxation.bound
             left_s -= solved.work_s
