@@ -20,6 +20,7 @@ from poetc.cli.run import run as run_command
 from poetc.codegen import BOARDS, _toolchain
 from poetc.codegen._stack import CallGraph, library_frames
 from poetc.errors import CheckFailed, UsageError
+from poetc.runtime import STACK_BYTES, runtime_directory
 from tests.arm.conftest import Solve
 
 KEYS = (
@@ -208,6 +209,21 @@ def test_pointers_of_a_kernel_lead_to_functions_of_its_file() -> None:
     )
     graph.calls["__indirect_call"] = {"poetc_op_x"}
     assert graph.depth("poetc_op_x") == 16 + 100 + 8
+
+
+@pytest.mark.parametrize("kernel", ["convolution_winograd", "depthwise"])
+def test_deepest_kernels_of_helium_stay_within_what_is_promised(kernel: str, tmp_path: Path) -> None:
+    """Its eight vector registers leave most on the stack."""
+    root, graph = runtime_directory(), CallGraph()
+    target = codegen.TARGETS["cortex-m55"]
+    include = [f"-I{root / folder}" for folder in ("include", "src", "kernels")]
+    for name in ("src/poetc.c", f"kernels/{kernel}.c", "kernels/poetc_gemm.c"):
+        built = tmp_path / "kernel.o"
+        words = [f"{target.cross_compile}gcc", "-std=c99", *target.flags.split(), "-ffp-contract=fast", *include]
+        _toolchain.command([*words, "-fcallgraph-info=su", "-c", root / name, "-o", built], name)
+        graph.read(built.with_suffix(".ci").read_text(), kernels=name.startswith("kernels"))
+    deepest = max(graph.depth(name) for name in graph.frames if name.startswith("poetc_op_"))
+    assert 0 < deepest + graph.frames["poetc_run"] <= STACK_BYTES
 
 
 def test_stack_of_library_functions_is_what_they_push() -> None:
