@@ -230,6 +230,15 @@ POETC_APART void spread_channels(const window *p, const float *gy, const float *
     }
 }
 
+static void add_sums(float *totals, float32x4_t a, float32x4_t b, float32x4_t c, int more)
+{
+    vst1q_f32(totals, more ? vaddq_f32(vld1q_f32(totals), a) : a);
+    vst1q_f32(totals + 4, more ? vaddq_f32(vld1q_f32(totals + 4), b) : b);
+    vst1q_f32(totals + 8, more ? vaddq_f32(vld1q_f32(totals + 8), c) : c);
+}
+
+#define MOST_TERMS 512 /* about as many follow each other in a sum, so that its rounding error does not grow with the planes */
+
 /* The gradient of all weights. */
 POETC_APART void add_taps_of_channels(const window *p, const float *x, const float *gy, int32_t batch, int32_t channels, float *gw)
 {
@@ -237,6 +246,8 @@ POETC_APART void add_taps_of_channels(const window *p, const float *x, const flo
     const int32_t count = p->columns - p->left - right, kind = p->stride == 1 ? 4 : 2 * p->left + right;
     const int32_t skip = 4 * (p->stride * p->width - ((p->columns - 1) * p->stride + 3 - p->left - right));
     uint32_t planes[4], gradients[4], filters[4], first_x[3], first_gy[3]; /* addresses, and distances in bytes */
+    const int32_t most = p->columns < MOST_TERMS ? MOST_TERMS / p->columns : 1; /* rows */
+    float totals[12];
     int32_t rows_of[3], channel, n, kh;
     vst1q_u32(planes, planes_from(x - 1, plane)), vst1q_u32(gradients, planes_from(gy - 1, result)), vst1q_u32(filters, planes_from(gw, 9));
     for (kh = 0; kh < 3; kh++) {
@@ -253,9 +264,10 @@ POETC_APART void add_taps_of_channels(const window *p, const float *x, const flo
             uint32_t from = first_x[kh] + 4u * (uint32_t)(channel * plane);
             uint32_t gradient = first_gy[kh] + 4u * (uint32_t)(channel * result);
             float32x4_t a = (float32x4_t)vdupq_n_u32(0), b = (float32x4_t)vdupq_n_u32(0), c = (float32x4_t)vdupq_n_u32(0);
+            int32_t held = 0, blocks = 0, left; /* rows in the sums; sums in the totals */
             for (n = rows_of[kh] > 0 ? batch : 0; n > 0; n--) {
                 uint32x4_t at = vaddq_n_u32(vld1q_u32(planes), from), gy_at = vaddq_n_u32(vld1q_u32(gradients), gradient);
-                int32_t rows = rows_of[kh];
+                int32_t rows;
                 float32x4_t g, u, v;
 #define X(to) "vldrw.u32 %q[" #to "], [%q[x], #4]!\n\t"
 #define G "vldrw.u32 %q[g], [%q[gy], #4]!\n\t"
@@ -270,14 +282,21 @@ POETC_APART void add_taps_of_channels(const window *p, const float *x, const flo
 #define APART_LAST G TAKE(a, u) X(v) TAKE(b, v)
 #define APART APART_LAST X(u) TAKE(c, u)
 #define APART_FIRST G X(v) TAKE(b, v) X(u) TAKE(c, u)
-                switch (kind) {
-                case 0: ROWS(X(u), APART, ""); break;
-                case 1: ROWS(X(u), APART, APART_LAST); break;
-                case 2: ROWS(APART_FIRST, APART, ""); break;
-                case 3: ROWS(APART_FIRST, APART, APART_LAST); break;
-                default:
-                    ROWS(X(u) G TAKE(b, u) X(v) TAKE(c, v), G TAKE(a, u) "vmov %q[u], %q[v]\n\t" TAKE(b, u) X(v) TAKE(c, v),
-                         G TAKE(a, u) TAKE(b, v));
+                for (left = rows_of[kh]; left > 0; left -= most) {
+                    rows = left < most ? left : most, held += rows;
+                    switch (kind) {
+                    case 0: ROWS(X(u), APART, ""); break;
+                    case 1: ROWS(X(u), APART, APART_LAST); break;
+                    case 2: ROWS(APART_FIRST, APART, ""); break;
+                    case 3: ROWS(APART_FIRST, APART, APART_LAST); break;
+                    default:
+                        ROWS(X(u) G TAKE(b, u) X(v) TAKE(c, v), G TAKE(a, u) "vmov %q[u], %q[v]\n\t" TAKE(b, u) X(v) TAKE(c, v),
+                             G TAKE(a, u) TAKE(b, v));
+                    }
+                    if (held >= most) {
+                        add_sums(totals, a, b, c, blocks++ > 0);
+                        a = b = c = (float32x4_t)vdupq_n_u32(0), held = 0;
+                    }
                 }
                 from += 4u * (uint32_t)(channels * plane), gradient += 4u * (uint32_t)(channels * result);
 #undef APART_FIRST
@@ -288,6 +307,8 @@ POETC_APART void add_taps_of_channels(const window *p, const float *x, const flo
 #undef G
 #undef X
             }
+            if (blocks > 0)
+                a = vaddq_f32(vld1q_f32(totals), a), b = vaddq_f32(vld1q_f32(totals + 4), b), c = vaddq_f32(vld1q_f32(totals + 8), c);
             to = vaddq_n_u32(vld1q_u32(filters), (uint32_t)(36 * channel + 12 * kh));
             vstrwq_scatter_base_f32(to, 0, a), vstrwq_scatter_base_f32(to, 4, b), vstrwq_scatter_base_f32(to, 8, c);
         }
