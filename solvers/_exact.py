@@ -19,6 +19,9 @@ from poetc.solvers._rules import ALL, Rules
 
 _State = tuple[int, int, int]  # operators done, RAM and store as bit masks
 
+TRIES_A_STATE = 100  # sets of tensors to drop or to page out that are looked at for every state, on average
+TRIES_A_LOOK = 1 << 12  # at the clock
+
 
 @dataclass(frozen=True, slots=True)
 class ExactResult:
@@ -48,10 +51,15 @@ def search(
     )
 
 
+class _TooMuch(Exception):
+    """A state has too many successors to look at in time."""
+
+
 class _Search:
     def __init__(self, model: Model, pages: bool, max_states: int, stop_at: float, cutoff: float, rules: Rules) -> None:
         self.model, self.pages, self.rules = model, pages, rules
         self.max_states, self.stop_at = max_states, stop_at
+        self.tries = 0
         self.spare_cost = cutoff - model.base_cost if rules.search_cutoff else math.inf
         self.room = model.paging_capacity if pages else model.capacity
         n, m = model.n_ops, model.n_tensors
@@ -104,18 +112,21 @@ class _Search:
                 return ExactResult(None, math.inf, True)
             if self._finished(state):
                 return ExactResult(_path(parents, (state, cost, ns)), model.base_cost + cost - credit, True)
-            for following, codes, more, more_ns in self._moves(state):
-                new, new_ns = cost + more, ns + more_ns if self.spare_ns is not None else 0
-                if self.spare_ns is not None and new_ns > self.spare_ns:
-                    continue
-                if new - credit >= self.spare_cost:
-                    continue
-                known = labels.setdefault(following, [])
-                if any(c <= new and t <= new_ns for c, t in known):
-                    continue
-                known[:] = [(c, t) for c, t in known if not (new <= c and new_ns <= t)] + [(new, new_ns)]
-                parents[following, new, new_ns] = ((state, cost, ns), codes)
-                heapq.heappush(queue, (new, -following[0], new_ns, following))
+            try:
+                for following, codes, more, more_ns in self._moves(state):
+                    new, new_ns = cost + more, ns + more_ns if self.spare_ns is not None else 0
+                    if self.spare_ns is not None and new_ns > self.spare_ns:
+                        continue
+                    if new - credit >= self.spare_cost:
+                        continue
+                    known = labels.setdefault(following, [])
+                    if any(c <= new and t <= new_ns for c, t in known):
+                        continue
+                    known[:] = [(c, t) for c, t in known if not (new <= c and new_ns <= t)] + [(new, new_ns)]
+                    parents[following, new, new_ns] = ((state, cost, ns), codes)
+                    heapq.heappush(queue, (new, -following[0], new_ns, following))
+            except _TooMuch:  # what follows from here costs no less
+                return ExactResult(None, model.base_cost + max(0.0, cost - credit), False)
             if len(labels) > self.max_states or time.monotonic() > self.stop_at:
                 bound = model.base_cost + max(0.0, min(q[0] for q in queue) - credit) if queue else math.inf
                 return ExactResult(None, bound, False)
@@ -174,11 +185,19 @@ class _Search:
                 if written == left:
                     yield (done, ram, store | written), tuple(n + m + t for t in _bits(written)), more, more_ns
 
+    def _try(self) -> None:
+        self.tries += 1
+        if self.tries > TRIES_A_STATE * self.max_states:
+            raise _TooMuch
+        if self.tries % TRIES_A_LOOK == 0 and time.monotonic() > self.stop_at:
+            raise _TooMuch
+
     def _writes(self, leaving: int, store: int) -> Iterator[tuple[int, float, int]]:
         """Every choice of what to page out of what leaves RAM."""
         model = self.model
         able = [t for t in _bits(leaving & ~store) if model.pageable[t]] if self.pages else []
         for bits in range(1 << len(able)):
+            self._try()
             chosen = [t for i, t in enumerate(able) if bits >> i & 1]
             mask = _mask(chosen)
             written = (store | mask) & ~self._initial_store()
@@ -199,6 +218,7 @@ class _Search:
             tails[i] = tails[i + 1] + size[candidates[i]]
         stack = [(0, 0, 0)]
         while stack:
+            self._try()
             i, chosen, freed = stack.pop()
             if freed >= excess and i < len(candidates) and not self.rules.search_minimal_drops:
                 stack.append((i + 1, chosen, freed))

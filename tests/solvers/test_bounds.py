@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from random import Random
 from typing import Literal
@@ -191,6 +192,33 @@ def test_interrupted_exhaustive_search_still_bounds() -> None:
         if optimum is not None:
             result = search(Model(problem), max_states=5, stop_at=float("inf"))
             assert result.bound <= optimum.cost, seed
+
+
+@pytest.mark.parametrize(("max_states", "limit_s"), [(1, math.inf), (10**9, 0.01)], ids=["counted", "timed"])
+def test_states_with_too_many_successors_end_exhaustive_search(max_states: int, limit_s: float) -> None:
+    """Which of 40 weights leave RAM for an activation as large as half of them: some 10^11 sets."""
+    weight = TensorSpec(
+        name="", size_bytes=16, initial="ram", final="ram", page_out_ns=1, page_out_pj=1, page_in_ns=1, page_in_pj=1
+    )
+    problem = Problem(
+        name="too many",
+        tensors=(
+            *(replace(weight, name=f"w{i}") for i in range(40)),
+            TensorSpec(name="x", size_bytes=16, initial="ram"),
+            TensorSpec(name="a", size_bytes=20 * 16),
+            TensorSpec(name="y", size_bytes=16, final="ram"),
+        ),
+        operators=(
+            OperatorSpec(name="f", inputs=(40,), outputs=(41,), time_ns=1, energy_pj=1),
+            OperatorSpec(name="g", inputs=(41,), outputs=(42,), time_ns=1, energy_pj=1),
+        ),
+        budget_bytes=42 * 16,
+        paging=Paging.SYNC,
+    )
+    model = Model(problem)
+    result = search(model, max_states=max_states, stop_at=time.monotonic() + limit_s)
+    assert not result.complete and result.codes is None
+    assert model.base_cost <= result.bound < math.inf
 
 
 def test_a_cutoff_is_the_most_that_is_claimed() -> None:
