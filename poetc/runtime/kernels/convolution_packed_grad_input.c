@@ -160,7 +160,7 @@ POETC_APART void spread_rows(const convolution *c, const float *products, int32_
                                          "vstrw.32 q0, [%[to]], #16\n\tletp lr, 2b\n\t"
                                          "add %[from], %[from], %[next_from]\n\tadd %[to], %[to], %[next_to]\n\t"
                                          "subs %[left], #1\n\tbne 1b"
-                                         : [to] "+r"(to), [from] "+r"(from), [left] "+r"(left)
+                                         : [to] "+&r"(to), [from] "+&r"(from), [left] "+&r"(left)
                                          : [count] "r"(count), [next_from] "r"(4 * (c->output_width - taken)),
                                            [next_to] "r"(4 * (c->stride_h * c->width - taken))
                                          : "lr", "cc", "q0", "q1", "memory");

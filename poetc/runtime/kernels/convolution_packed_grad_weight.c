@@ -194,7 +194,7 @@ POETC_INLINE void direct_taps(const int rows, const tap_task *t)
 #define LINES(n, text, count)                                                                                          \
     __asm__ volatile("1:\tdls lr, %[pixels]\n2:\t" text "le lr, 2b\n\t"                                                \
                      "vadd.i32 %q[x], %q[x], %[skip]\n\tsubs %[lines], #1\n\tbne 1b"                                    \
-                     : S_##n, [v] "=&w"(v), [x] "+w"(x), [gy] "+r"(gy), [lines] "+r"(lines)                            \
+                     : S_##n, [v] "=&w"(v), [x] "+w"(x), [gy] "+&r"(gy), [lines] "+&r"(lines)                          \
                      : [pixels] "r"(count), [skip] "r"(4 * t->skip)                                                    \
                      : "r4", "r5", "r6", "r8", "r9", "r10", "lr", "cc", "memory")
 #define LINES_OF(n)                                                                                                    \

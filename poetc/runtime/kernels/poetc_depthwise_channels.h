@@ -102,7 +102,7 @@ POETC_APART void correlate_channels(const window *p, const float *x, const float
                          "cmp %[rows], #2\n\tite eq\n\tmoveq %[lines], %[last]\n\tmovne %[lines], #3\n\t"              \
                          "add %[w], %[weights], #16\n\tvadd.i32 %q[x], %q[x], %[back]\n\tsubs %[rows], #1\n\tbne 1b"    \
                          : [a] "=&w"(a), [b] "=&w"(b), [c] "=&w"(c), [u] "=&w"(u), [v] "=&w"(v), [s] "=&w"(s),         \
-                           [t] "=&w"(t), [x] "+w"(x_at), [w] "+r"(w), [rows] "+r"(rows), [lines] "+r"(lines), [y] "+Ux"(y_at) \
+                           [t] "=&w"(t), [x] "+w"(x_at), [w] "+&r"(w), [rows] "+&r"(rows), [lines] "+&r"(lines), [y] "+Ux"(y_at) \
                          : [line] "r"(line), [back] "r"(back), [y_row] "r"(y_row), [last] "r"(last), [weights] "r"(weights) \
                          : "lr", "cc", "memory");                                                                      \
         break;
@@ -276,7 +276,7 @@ POETC_APART void add_taps_of_channels(const window *p, const float *x, const flo
     __asm__ volatile("1:\tdls lr, %[n]\n\t" first                                                                      \
                      "2:\t" middle "le lr, 2b\n\t" last "subs %[rows], #1\n\tvadd.i32 %q[x], %q[x], %[skip]\n\tbne 1b"   \
                      : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [g] "=&w"(g), [u] "=&w"(u), [v] "=&w"(v), [x] "+w"(at),    \
-                       [gy] "+w"(gy_at), [rows] "+r"(rows)                                                             \
+                       [gy] "+w"(gy_at), [rows] "+&r"(rows)                                                            \
                      : [n] "r"(count), [skip] "r"(skip)                                                                \
                      : "lr", "cc", "memory")
 #define APART_LAST G TAKE(a, u) X(v) TAKE(b, v)
