@@ -392,7 +392,7 @@ def test_the_operator_of_a_cut_is_the_one_whose_lp_proves_the_most() -> None:
     problem = chain(160, sizes=[180 - k for k in range(160)], costs=[10] * 160, budget_units=8000)
     solving = poetc._Solve(problem, SolveOptions(time_limit_s=60, fixed_order=True), None)
     first = single_cut_positions(solving.model)[0]
-    best = solving.best_cut(0, math.inf, None)
+    best = solving.best_cut(0, solving.bound, math.inf, None)
     stretch = range(solving.model.cut, solving.model.cut + 6)
     bounds = {v: CutModel(solving.model, (v,)).solve(time_limit_s=10, relax=True).bound for v in stretch}
     assert bounds[best] == max(bounds.values()) > bounds[first]
