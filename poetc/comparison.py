@@ -38,7 +38,7 @@ class Row:
 
     `status`: optimal, feasible or limit with a schedule; infeasible, timeout, unsupported or failed without one, and
     `reason` says why. `gap`: (objective - our bound) / objective; the bound holds for poetc's class of schedules, and a
-    solver that reorders operators may undercut it.
+    solver that reorders operators may undercut it. All of it is for the same homes of state (`Comparison.homes`).
     """
 
     solver: str
@@ -59,6 +59,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
+    """By budget in bytes: `bounds`, ours on the objective, `classes`, of the schedules that they hold for, and `homes`,
+    where state lives for every solver alike, in words (not there where a problem has no state to place).
+    `homes_are_open`: `solve` would choose them one by one, and may find less.
+    """
+
     problem: str
     device: str
     objective: str
@@ -67,8 +72,11 @@ class Comparison:
     compute_once_pj: int
     compute_once_ns: int
     deadline_ns: int | None
-    bounds: dict[int, int]  # budget_bytes -> our bound on the objective
+    bounds: dict[int, int]
     rows: tuple[Row, ...]
+    classes: dict[int, str] = dataclasses.field(default_factory=dict)
+    homes: dict[int, str] = dataclasses.field(default_factory=dict)
+    homes_are_open: bool = False
 
     @classmethod
     def of(cls, problem: Problem, bounds: dict[int, int], rows: Sequence[Row]) -> Comparison:
@@ -88,7 +96,12 @@ class Comparison:
     def document(self) -> dict[str, Any]:
         """What `--json` prints and comparison.json holds."""
         document = dataclasses.asdict(self)
-        document["bounds"] = [{"budget_bytes": b, "bound": bound} for b, bound in sorted(self.bounds.items())]
+        document["bounds"] = [
+            {"budget_bytes": b, "bound": bound, "schedule_class": self.classes.get(b, ""), "homes": self.homes.get(b)}
+            for b, bound in sorted(self.bounds.items())
+        ]
+        document["homes"] = [{"budget_bytes": b, "homes": words} for b, words in sorted(self.homes.items())]
+        del document["classes"]
         document["rows"] = [dataclasses.asdict(row) for row in self.rows]
         return document
 
@@ -148,14 +161,19 @@ def compare(
     chosen = sorted(dict.fromkeys(names or known), key=lambda n: (n != OURS, n))
     rows: list[Row] = []
     bounds: dict[int, int] = {}
+    classes: dict[int, str] = {}
+    places: dict[int, str] = {}
     total = len(budgets) * len(chosen)
     for budget in dict.fromkeys(budgets):
         at_budget = homes.without_search(replace(problem, budget_bytes=budget), state)
+        if words := homes.in_words(at_budget):
+            places[budget] = words
         for name in chosen:
             if on_cell is not None:
                 on_cell(len(rows), total, f"{name} at {budget} bytes")
-            rows.append(_row(at_budget, name, options or SolveOptions(), bounds))
-    return Comparison.of(problem, bounds, rows)
+            rows.append(_row(at_budget, name, options or SolveOptions(), bounds, classes))
+    result = Comparison.of(problem, bounds, rows)
+    return replace(result, classes=classes, homes=places, homes_are_open=state == "auto")
 
 
 def _problem(request: ModelRequest) -> Problem:
@@ -168,7 +186,7 @@ def _problem(request: ModelRequest) -> Problem:
         raise UsageError(f"{source}: {error.strerror}") from error
 
 
-def _row(problem: Problem, name: str, options: SolveOptions, bounds: dict[int, int]) -> Row:
+def _row(problem: Problem, name: str, options: SolveOptions, bounds: dict[int, int], classes: dict[int, str]) -> Row:
     started = time.perf_counter()
 
     def without(status: str, error: Exception) -> Row:
@@ -188,7 +206,7 @@ def _row(problem: Problem, name: str, options: SolveOptions, bounds: dict[int, i
     seconds = round(time.perf_counter() - started, 3)
     trace, proof = verify(problem, schedule), schedule.proof
     if name == OURS:
-        bounds[problem.budget_bytes] = proof.bound
+        bounds[problem.budget_bytes], classes[problem.budget_bytes] = proof.bound, proof.schedule_class
     bound = bounds.get(problem.budget_bytes)
     gap = None if bound is None or proof.objective <= 0 else (proof.objective - bound) / proof.objective
     arena = pack(problem, schedule).arena_bytes

@@ -88,6 +88,14 @@ def without_search(problem: Problem, state: str) -> Problem:
     return problem if state == "ram" or fits else _roomier(problem)
 
 
+def in_words(problem: Problem) -> str:
+    """Where state lives that could live in RAM or on the store; empty if there is none."""
+    stored, others = len(stored_state(problem)), len(movable_state(problem))
+    if not stored:
+        return "all in RAM" if others else ""
+    return f"{stored} of {stored + others} on the store" if others else "all on the store"
+
+
 def minimum(problem: Problem, state: str, least_s: float, stop_at: float = 0.0) -> planning.Minimum:
     """The search for the least RAM, with the homes that `state` allows."""
     least_bytes = lower_bound_bytes(problem, state)

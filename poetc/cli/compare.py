@@ -50,7 +50,14 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     help="What to minimise. Default: energy, or what a problem.json says.",
 )
 @click.option("--paging/--no-paging", default=True, show_default=True, help="May tensors go to the device's store.")
-@_options.state_option
+@click.option(
+    "--state",
+    type=click.Choice(["auto", "ram", "store"]),
+    default="auto",
+    show_default=True,
+    help="Where weights and optimizer state live between steps, the same for every solver: ram; store; auto: ram where"
+    " that can fit the budget, else store. `poetc solve` chooses them one by one, and may need less.",
+)
 @_options.batch_option
 @_options.training_options
 @click.option(
@@ -143,7 +150,7 @@ def _bar(console: Console, *, quiet: bool, verbose: bool) -> Iterator[OnCell]:
 def _table(result: Comparison, folder: str) -> str:
     """With rules on a terminal, else plain; then the reasons of what found no schedule."""
     from poetc.cli import _text
-    from poetc.reporting.comparison import HEADER, rows_of
+    from poetc.reporting.comparison import HEADER, homes, rows_of
 
     rows = rows_of(result)
     text = _rich(HEADER, rows) if sys.stdout.isatty() else _text.table(HEADER, rows)
@@ -151,6 +158,7 @@ def _table(result: Comparison, folder: str) -> str:
         {f"{row.solver}: {row.reason.removeprefix(f'{row.solver}: ')}" for row in result.rows if row.reason}
     )
     notes = "".join(f"\n  {reason}" for reason in reasons)
+    text += f"\n\n{homes(result)}" if result.homes else ""
     return text + (f"\n\nwithout a schedule:{notes}" if notes else "") + f"\n\nwritten to  {folder}"
 
 

@@ -73,9 +73,23 @@ def markdown(comparison: Comparison) -> str:
         "|---" * (len(budgets) + 1) + "|",
     ]
     lines += [f"| {name} | " + " | ".join(row.get(b, "") for b in budgets) + " |" for name, row in cells.items()]
+    if comparison.homes:
+        lines += ["", f"{homes(comparison)}."]
     if any(map(_mark, comparison.rows)):
         lines += ["", "! The schedule fits the budget, its packed arena does not quite."]
     return "\n".join(lines) + "\n"
+
+
+def homes(comparison: Comparison) -> str:
+    """What schedules and bounds are for, in one line; empty for a problem that has no state to place."""
+    if not comparison.homes:
+        return ""
+    at: dict[str, list[str]] = {}
+    for budget, words in comparison.homes.items():
+        at.setdefault(words, []).append(f"{budget / comparison.keep_all_peak_bytes:.0%}")
+    parts = [words if len(at) == 1 else f"{words} at {', '.join(budgets)}" for words, budgets in at.items()]
+    text = f"Schedules, gaps and bounds are for the same homes of state with every solver: {'; '.join(parts)}"
+    return f"{text}. `poetc solve` chooses them one by one and may need less" if comparison.homes_are_open else text
 
 
 def _mark(row: Row) -> str:

@@ -64,6 +64,29 @@ def test_compare_a_model_in_words(poetc: Run, model: Path, tmp_path: Path) -> No
     assert "keep-all needs" in ended.out
 
 
+def test_bounds_say_which_homes_of_state_they_are_for(poetc: Run, model: Path, tmp_path: Path) -> None:
+    """`solve` may place state otherwise, and need less than the bound."""
+    page = tmp_path / "out" / "comparison.md"
+
+    def compared(*state: str) -> str:
+        chosen = ("--solvers", "keep_all", "--budgets", "100%,20%", *state, "-o", tmp_path / "out")
+        ended = poetc("compare", model, "--batch", "2", "-d", "stm32f746", *chosen)
+        assert ended.code == 0, ended.err
+        (line,) = [line for line in ended.out.splitlines() if "homes of state" in line]
+        assert page.read_text().rstrip().endswith(f"{line}.")
+        return line
+
+    assert "all in RAM at 100%; all on the store at 20%. `poetc solve` chooses them" in compared()
+    written = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert [h["homes"] for h in written["homes"]] == ["all on the store", "all in RAM"]
+    assert compared("--state", "store").endswith("with every solver: all on the store")
+    help_text = " ".join(poetc("compare", "--help").out.split())
+    assert "the same for every solver" in help_text and "chosen one by one, together" not in help_text
+    ours = ("--solvers", "poetc", "--budgets", "100%", "-o", tmp_path / "ours", "--json")
+    (bound,) = poetc("compare", model, "--batch", "2", "-d", "stm32f746", *ours).json["bounds"]
+    assert bound["schedule_class"] == "all schedules" and bound["homes"] == "all in RAM"
+
+
 def test_without_our_solver_the_page_has_no_line_of_bounds() -> None:
     page = markdown(compare(chain(10), [9 * UNIT], ("dtr",), SolveOptions(time_limit_s=5)))
     assert page.splitlines()[-1].startswith("| dtr | ")
