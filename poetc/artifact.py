@@ -63,12 +63,12 @@ class Artifact:
         return self.graph.notes if self.graph is not None else ()
 
 
-MARKER = "summary.json"
+MARKER, WHAT = "summary.json", "what poetc solve wrote"
 
 
 def write(artifact: Artifact, out: Path, reports: Mapping[str, str]) -> None:
     """Write `artifact` and the `reports` (file name → text) to the directory `out`."""
-    with replacing_directory(out, MARKER) as staging:
+    with replacing_directory(out, MARKER, WHAT) as staging:
         (staging / "problem.json").write_bytes(problem_to_json(artifact.problem))
         (staging / "schedule.json").write_bytes(schedule_to_json(artifact.schedule))
         (staging / "plan.json").write_bytes(plan_to_json(artifact.plan))

@@ -237,6 +237,6 @@ def write(comparison: Comparison, folder: Path) -> None:
         "comparison.md": markdown(comparison),
         "comparison.svg": plot(comparison),
     }
-    with replacing_directory(folder, "comparison.json") as staging:
+    with replacing_directory(folder, "comparison.json", "what poetc compare wrote") as staging:
         for name, text in texts.items():
             (staging / name).write_text(text, encoding="utf-8")

@@ -69,23 +69,27 @@ def _no_room(place: Path | None) -> UsageError:
     return UsageError(f"no space left in {where}; free some, or set TMPDIR to another directory")
 
 
-def check_replaceable(out: Path, marker: str) -> None:
-    """Raises UsageError if `out` is a file, or a directory with content that we did not write (no `marker` in it)."""
+def check_replaceable(out: Path, marker: str, what: str, option: str = "-o") -> None:
+    """Raises UsageError, naming `option`, if `out` is a file, a directory that holds something else than `what` (which
+    has a `marker` in it), or cannot be written.
+    """
     if out.exists() and not out.is_dir():
-        raise UsageError(f"{out}: exists and is not a directory; choose another with -o")
+        raise UsageError(f"{out}: exists and is not a directory; choose another with {option}")
+    if out.is_dir() and not os.access(out, os.R_OK | os.W_OK | os.X_OK):
+        raise UsageError(f"{out}: cannot be replaced without permission; choose another directory with {option}")
     if out.is_dir() and any(out.iterdir()) and not (out / marker).exists():
-        raise UsageError(f"{out}: holds files that poetc did not write; choose another directory with -o")
+        raise UsageError(f"{out}: holds something else than {what}; choose another directory with {option}")
     there = next((place for place in out.absolute().parents if place.exists()), Path())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise UsageError(f"{out}: cannot be made in {there}; choose another directory with -o")
+        raise UsageError(f"{out}: cannot be made in {there}; choose another directory with {option}")
 
 
 @contextmanager
-def replacing_directory(out: Path, marker: str) -> Iterator[Path]:
+def replacing_directory(out: Path, marker: str, what: str, option: str = "-o") -> Iterator[Path]:
     """A new directory that takes the place of `out` when the block ends well, and vanishes otherwise. Raises what
     `check_replaceable` does.
     """
-    check_replaceable(out, marker)
+    check_replaceable(out, marker, what, option)
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))

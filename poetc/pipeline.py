@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from poetc import frontend, homes, outputs, passes, planning, predicting, reporting, splitting, training
-from poetc.artifact import MARKER, Artifact, write
+from poetc.artifact import MARKER, WHAT, Artifact, write
 from poetc.curve import solve_curve as solve_points
 from poetc.devices import (
     DeviceProfile,
@@ -127,7 +127,7 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
     """Solve and, if `request.out` is given, write the directory. Raises the errors of `poetc.errors`."""
     started, stop_at = time.perf_counter(), time.monotonic() + request.options.time_limit_s
     if request.out is not None:
-        check_replaceable(request.out, MARKER)
+        check_replaceable(request.out, MARKER, WHAT)
     progress("reading the model")
     remarks: list[str] = []
     graph: Graph | None

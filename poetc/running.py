@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,14 @@ from poetc.artifact import Artifact
 from poetc.codegen import BOARDS
 from poetc.codegen.program import TRAILER_BYTES, Call, Move, PageIn, PageOut, Program
 from poetc.errors import CheckFailed, UsageError
-from poetc.files import scratch_directory
+from poetc.files import check_replaceable, replacing_directory, scratch_directory
 from poetc.graph import Array, Value
 from poetc.scheduling import Problem
 
 Progress = Callable[[str], None]
 OnStep = Callable[[int, float], None]
 DEFAULT_STEPS = 10
+KEPT, KEPT_WHAT = "poetc-run.json", "what poetc run kept"
 STORED_TARGET = "target"  # the name under which a data file holds the target
 
 
@@ -28,7 +31,7 @@ STORED_TARGET = "target"  # the name under which a data file holds the target
 class RunRequest:
     """`on`: qemu:BOARD or host. `steps`: default one pass over the data, or DEFAULT_STEPS of random data without any.
 
-    `keep`: where the emitted project and what the run wrote stay.
+    `keep`: where the emitted project (src) and what the run read and wrote (run) stay; KEPT there says that it is one.
     """
 
     directory: Path
@@ -49,6 +52,10 @@ def board_names() -> list[str]:
 def run(request: RunRequest, progress: Progress, on_step: OnStep) -> dict[str, Any]:
     """Emit, build, run, measure. Raises UsageError without the toolchain, CheckFailed where something does not hold."""
     board = _board(request.on)
+    if board is None:
+        _require_host(request)
+    if request.keep is not None:
+        check_replaceable(request.keep, KEPT, KEPT_WHAT, "--keep")
     if board is not None:
         codegen.require_toolchain(BOARDS[board])
     solved = artifact.read(request.directory)
@@ -57,14 +64,14 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep) -> dict[str, A
     batches = read_batches(program, request.data, request.steps)
     assert solved.graph is not None  # training_program says so
     values = solved.graph.values
-    with scratch_directory("poetc-run-") as scratch:
+    with _place(request) as directory:
         if board is None:
-            return _on_host(solved, program, values, batches, on_step, gradients=request.gradients)
+            progress("compiling for this machine")
+            wanted = {"gradients": request.gradients, "kept": request.keep is not None}
+            return _on_host(solved, program, values, batches, directory, on_step, **wanted)
         size = _predicted_size(solved, program, request, BOARDS[board])
         if size is not None:
             outputs.require_room(program, BOARDS[board], size)
-        directory = request.keep or scratch
-        directory.mkdir(parents=True, exist_ok=True)
         progress(f"compiling for {board}")
         firmware = codegen.build_firmware(
             program,
@@ -83,6 +90,36 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep) -> dict[str, A
         document["ram_predicted_bytes"] = size.ram_bytes if size else None
         document["instructions_predicted"] = _predicted_instructions(solved, program, request, len(document["losses"]))
         return {**document, "on": request.on, "numerics": request.numerics}
+
+
+@contextmanager
+def _place(request: RunRequest) -> Iterator[Path]:
+    """Where it is built and run: kept if that was asked for, also when a check fails, but not half of it."""
+    if request.keep is None:
+        with scratch_directory("poetc-run-") as scratch:
+            yield scratch
+        return
+    failed = None
+    with replacing_directory(request.keep, KEPT, KEPT_WHAT, "--keep") as directory:
+        try:
+            yield directory
+        except CheckFailed as error:
+            failed = error
+        said = {"on": request.on, "solved": str(request.directory), "error": None if failed is None else str(failed)}
+        (directory / KEPT).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    if failed is not None:
+        raise failed
+
+
+def _require_host(request: RunRequest) -> None:
+    """UsageError for what runs on boards only."""
+    if request.checkpoint:
+        raise UsageError(
+            f"--checkpoint {request.checkpoint}: a run on host saves nothing between steps; leave it out, or run the"
+            " program that `poetc emit --target host` makes with -c"
+        )
+    if request.numerics != "portable":
+        raise UsageError(f"--numerics {request.numerics}: a run on host is portable; leave it out, or run on a board")
 
 
 def _board(on: str) -> str | None:
@@ -207,11 +244,13 @@ def _on_host(
     program: Program,
     values: Mapping[str, Value],
     batches: list[dict[str, Array]],
+    directory: Path,
     on_step: OnStep,
     *,
-    gradients: bool = False,
+    gradients: bool,
+    kept: bool,
 ) -> dict[str, Any]:
-    with codegen.build_host([program], values) as model:
+    with codegen.build_host([program], values, directory=directory) as model:
         arena_bytes = model.measure_high_water(batches[0])
         losses, checksums = [], []
         for step, batch in enumerate(batches, 1):
@@ -219,6 +258,10 @@ def _on_host(
             checksums.append(f"{model.gradients_crc():08x}")
             on_step(step, losses[-1])
         state = {name: model.state(name) for name in model.state_names()}
+        if kept:
+            (place := directory / "run").mkdir()
+            codegen.write_records(place / "data.bin", program, batches)
+            model.save(place)
         base = solved.problem.base_bytes
         return {
             "on": "host",

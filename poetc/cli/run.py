@@ -49,7 +49,13 @@ def _complete_board(context: click.Context, parameter: click.Parameter, incomple
     is_flag=True,
     help="Also a checksum of the gradients of every step: of all that are tensors (solve --no-fusion: all).",
 )
-@click.option("--keep", type=_options.DIRECTORY, metavar="DIR", help="Keep the project, the card and the state there.")
+@click.option(
+    "--keep",
+    type=_options.DIRECTORY,
+    metavar="DIR",
+    help="Keep there what was built (src) and what was read and written (run): data, card, state. What an earlier"
+    " --keep left there is replaced.",
+)
 @_options.output_options
 def run(directory: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
     """Build what DIR emits for a board, train on the emulated board, and measure.

@@ -21,6 +21,7 @@ from poetc.codegen._run import (
     fresh_store,
     rebuild,
     state_digest,
+    write_records,
 )
 from poetc.codegen._timing import StepTimes, host_simd, time_program
 from poetc.codegen._toolchain import Elf
@@ -73,4 +74,5 @@ __all__ = [
     "store_blocks",
     "time_program",
     "validate",
+    "write_records",
 ]

@@ -65,7 +65,7 @@ def emit(
     module = Module(model, tuple(programs))
     _check_shared(module)
     out = Path(out_dir)
-    with replacing_directory(out, MARKER) as directory:
+    with replacing_directory(out, MARKER, "emitted C") as directory:
         steps = checkpoint_steps(module.programs[0], chosen, its_board, checkpoint)
         names = _write(directory, module, values, chosen, its_board, memory, numerics, steps, bench)
         manifest = {

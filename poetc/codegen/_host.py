@@ -282,6 +282,13 @@ class HostModel:
         path, store = os.fsencode(self.store_path), ctypes.byref(self._config.store)
         self._check("poetc_host_open", self._dll.poetc_host_open(store, path, self.program.block_bytes))
 
+    def save(self, directory: Path) -> None:
+        """What a training program leaves: its state in RAM, trained.bin, and the store, if there is one, store.bin."""
+        (directory / "trained.bin").write_bytes(self.arena[: self.program.state_bytes].tobytes())
+        if self.program.pages and self._store is None:
+            self._flush()
+            shutil.copyfile(self.store_path, directory / "store.bin")
+
     def state_names(self) -> list[str]:
         """Everything that `state` can return, sorted."""
         return sorted({b.name for b in self.program.state} | {p.tensor for p in self.program.pages if p.image})

@@ -219,11 +219,7 @@ def execute(
     instructions; raises PowerCut, and the store is as it was then.
     """
     program, run = firmware.program, firmware.run_directory
-    with (run / "data.bin").open("wb") as file:
-        for batch in batches:
-            for binding in all_inputs(program):
-                array = fit_input(binding, batch)
-                file.write(np.ascontiguousarray(array, binding.operand.type.dtype.numpy).tobytes())
+    write_records(run / "data.bin", program, batches)
     counts = run / "counts.txt"
     for stale in (counts, run / "trained.bin"):
         stale.unlink(missing_ok=True)
@@ -250,6 +246,15 @@ def execute(
         gradients_crc=tuple(log.gradients),
         step_instructions=tuple(after - before for before, after in pairwise(marks[: steps + 1])),
     )
+
+
+def write_records(path: Path, program: Program, batches: Sequence[Mapping[str, Array]]) -> None:
+    """The data file of a training program: for each batch the bytes of the inputs and of the target."""
+    with path.open("wb") as file:
+        for batch in batches:
+            for binding in all_inputs(program):
+                array = fit_input(binding, batch)
+                file.write(np.ascontiguousarray(array, binding.operand.type.dtype.numpy).tobytes())
 
 
 def _arena_address(firmware: Firmware) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -17,6 +18,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from poetc import codegen
+from poetc.errors import CheckFailed
 from tests.cli.conftest import Ended
 
 Run = Callable[..., Ended]
@@ -158,6 +161,49 @@ def test_nothing_of_the_user_is_overwritten(poetc: Run, solved: Solved, model: P
     one_line(poetc("emit", solved[0], "-o", mine / "thesis.txt"), 2, "thesis.txt")
     assert [p.name for p in mine.iterdir()] == ["thesis.txt"]
     assert (mine / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_kept_run_is_all_there_or_refused(poetc: Run, solved: Solved, tmp_path: Path) -> None:
+    kept, mine = tmp_path / "kept", tmp_path / "solved"
+    host = ("run", solved[0], "--on", "host", "--steps", "1")
+    for _ in range(2):  # what an earlier one left is replaced
+        ended = poetc(*host, "--keep", kept, "--json")
+        assert ended.code == 0, ended.err
+        assert (kept / "src" / "libmodel.so").exists() and not (kept / "old").exists()
+        (kept / "old").touch()
+    subprocess.run(["make", "-s", "-C", kept / "src", "train"], check=True, capture_output=True)
+    train, data = kept / "src" / "train", kept / "run" / "data.bin"
+    for words, says in ((["x"], "STEPS"), (["1x"], "STEPS"), (["-1"], "STEPS"), ([""], "STEPS")):
+        done = subprocess.run([train, data, *words], capture_output=True, text=True, cwd=kept / "src", check=False)
+        assert (done.returncode, done.stdout) == (2, "") and says in done.stderr
+    done = subprocess.run([train, data, "1", "state"], capture_output=True, text=True, cwd=kept / "src", check=False)
+    assert float(done.stdout.split()[-1]) == pytest.approx(ended.json["loss"], rel=1e-6)
+    assert (kept / "src" / "state").read_bytes() == (kept / "run" / "trained.bin").read_bytes()
+    shutil.copytree(solved[0], mine)
+    for on in ("host", "qemu:mps2-an386"):
+        one_line(poetc("run", solved[0], "--on", on, "--keep", mine), 2, str(mine), "poetc run", "--keep")
+    assert sorted(p.name for p in mine.iterdir()) == sorted(p.name for p in solved[0].iterdir())
+    one_line(poetc(*host, "--checkpoint", "2", "--keep", tmp_path / "new"), 2, "--checkpoint 2", "host")
+    one_line(poetc(*host, "--numerics", "fast", "--keep", tmp_path / "new"), 2, "--numerics fast", "host")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_that_is_interrupted_keeps_nothing(
+    poetc: Run, solved: Solved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose check fails is kept: what is wrong can be looked at."""
+
+    def ends(error: BaseException) -> Callable[..., None]:
+        def raises(*words: object, **options: object) -> None:
+            raise error
+
+        return raises
+
+    for error, code, there in ((KeyboardInterrupt(), 130, False), (CheckFailed("wrong"), 1, True)):
+        monkeypatch.setattr(codegen, "build_host", ends(error))
+        ended = poetc("run", solved[0], "--on", "host", "--keep", tmp_path / "kept")
+        assert (ended.code, [p.name for p in tmp_path.iterdir()]) == (code, ["kept"] if there else [])
+    assert json.loads((tmp_path / "kept" / "poetc-run.json").read_text())["error"] == "wrong"
 
 
 def test_a_full_disk_leaves_nothing(poetc: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

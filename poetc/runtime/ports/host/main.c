@@ -11,6 +11,7 @@
 #include "poetc_checkpoint.h"
 #include "poetc_host.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,6 +93,16 @@ static int save(const char *path, const uint8_t *arena)
     return fclose(file) != 0 || failed ? fail("cannot write", path) : 0;
 }
 
+/* A whole number, digits alone: 1 done, 0 it is none. */
+static int read_count(const char *text, long *count)
+{
+    if (text[0] == 0 || strspn(text, "0123456789") != strlen(text))
+        return 0;
+    errno = 0;
+    *count = strtol(text, NULL, 10);
+    return errno == 0;
+}
+
 int main(int argc, char **argv)
 {
     poetc_config config;
@@ -99,12 +110,17 @@ int main(int argc, char **argv)
     FILE *data;
     poetc_checkpoint checkpoint;
     uint8_t *memory, *arena;
+    long steps = 0;
     int result, saves = argc > 1 && strcmp(argv[1], "-c") == 0, fresh = 1;
 
     argc -= saves;
     argv += saves;
     if (argc < 2 || argc > 4) {
         fprintf(stderr, "usage: train [-c] DATA [STEPS [STATE_OUT]]\n");
+        return 2;
+    }
+    if (argc > 2 && !read_count(argv[2], &steps)) {
+        fprintf(stderr, "STEPS is no whole number: %s\n", argv[2]);
         return 2;
     }
     data = fopen(argv[1], "rb");
@@ -145,7 +161,7 @@ int main(int argc, char **argv)
         printf("resumed step %lu\n", (unsigned long)runtime.run_count);
     }
 
-    result = train(&runtime, data, argc > 2 ? strtol(argv[2], NULL, 10) : 0, arena, saves ? &checkpoint : NULL);
+    result = train(&runtime, data, steps, arena, saves ? &checkpoint : NULL);
     if (result == 0 && argc > 3)
         result = save(argv[3], arena);
     if (config.store.context != NULL && poetc_host_close(&config.store))
