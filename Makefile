@@ -105,6 +105,10 @@ sizes: setup-test setup-arm ## measure the code of the runtime anew, for predict
 fuzz: setup-test ## 100,000 damaged and distorted models through the importer (CASES=...)
 	$(BIN)/python -m bench.fuzz --cases $(or $(CASES),100000) --jobs $(JOBS)
 
+.PHONY: fuzz-bounds
+fuzz-bounds: setup-test ## lower bounds beside the exhaustive optima of 2,000 random small problems (CASES=...)
+	$(BIN)/python -m bench.bounds --cases $(or $(CASES),2000) --jobs $(JOBS)
+
 .PHONY: clean
 clean: ## remove everything that was made, .venv too
 	rm -rf .venv build dist site *.egg-info *.poetc demo/out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from random import Random
 
-from poetc.scheduling import PageOut, Problem
+from poetc.scheduling import (
+    InPlace,
+    PageOut,
+    Paging,
+    Problem,
+    keep_all_peak_bytes,
+    lower_bound_bytes,
+    movable_state,
+    on_store,
+)
+from poetc.solvers._cuts import CutModel
+from poetc.solvers._homes import OpenHomes, open_model
+from poetc.solvers._model import Model
 from tests.support.oracle import Optimum, optimum
 from tests.support.problems import random_dag, training_problem, with_budget
 
@@ -48,6 +61,81 @@ def worn(seed: int) -> tuple[Problem, Optimum | None] | None:
     else:
         problem = dataclasses.replace(problem, store_capacity_bytes=there + limit)
     return problem, optimum(problem)
+
+
+def with_state(seed: int) -> tuple[Problem, dict[frozenset[int], Optimum | None]] | None:
+    """A DAG of 4 to 7 operators, some of whose state only passes through, with its optimum for every choice of state on
+    the store; None where there is no such choice, or one takes too long to find.
+    """
+    random = Random(seed)
+    problem = random_dag(random, random.randint(4, 7), paging=True)
+    times = random.choice((1, 2, 4, 8))
+    state = {t for chain in movable_state(problem) for t in chain}
+    taken = {pair.input for spec in problem.operators for pair in spec.in_place if pair.required}
+    tensors = list(problem.tensors)
+    for t, spec in enumerate(tensors):
+        if t in state:
+            spec = dataclasses.replace(spec, size_bytes=spec.size_bytes * times)
+        if spec.initial == "ram" and not spec.final and t not in taken and random.random() < 0.6:
+            size_bytes = spec.size_bytes * random.choice((1, 2, 4))
+            spec = dataclasses.replace(spec, final="ram", pageable=True, size_bytes=size_bytes)
+        costs = {"page_out_pj": random.choice((1, 5, 20)), "page_in_pj": random.choice((1, 5, 20))}
+        tensors[t] = dataclasses.replace(spec, **costs)
+
+    def allowed(pair: InPlace) -> bool:
+        source, made = tensors[pair.input], tensors[pair.output]
+        return source.size_bytes == made.size_bytes and (pair.required or not source.final)
+
+    operators = [
+        dataclasses.replace(spec, in_place=tuple(pair for pair in spec.in_place if allowed(pair)))
+        for spec in problem.operators
+    ]
+    problem = dataclasses.replace(problem, tensors=tuple(tensors), operators=tuple(operators))
+    chains = movable_state(problem)
+    if not 0 < len(chains) < 4:
+        return None
+    first = [chain[0] for chain in chains]
+    low = lower_bound_bytes(on_store(problem, first))
+    more = max(0, keep_all_peak_bytes(problem) - low)
+    budget_bytes = low + int(more * random.choice((0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)))
+    problem = dataclasses.replace(problem, budget_bytes=budget_bytes)
+    if random.random() < 0.1:
+        problem = dataclasses.replace(problem, paging=Paging.NONE)
+    if random.random() < 0.2:
+        deadline_ns = int(problem.compute_once_ns * random.uniform(1.05, 1.8))
+        problem = dataclasses.replace(problem, deadline_ns=deadline_ns)
+    subsets = itertools.chain.from_iterable(itertools.combinations(first, k) for k in range(len(first) + 1))
+    try:
+        return problem, {frozenset(s): optimum(on_store(problem, s), max_states=6000) for s in subsets}
+    except RuntimeError:  # too many states
+        return None
+
+
+def invalid_bounds(seed: int) -> list[str] | None:
+    """Of relaxations of `with_state(seed)` for one cut anywhere and for several, those that claim more than an optimum,
+    or that there is none; None where there is no such problem.
+    """
+    found = with_state(seed)
+    if found is None:
+        return None
+    problem, optima = found
+    random, n = Random(seed), len(problem.operators)
+    several = [random.sample(range(n), 2) for _ in range(3)] + [random.sample(range(n), 3)]
+    chains, opened, fixed = movable_state(problem), open_model(problem), Model(problem)
+    anywhere = min((o.cost for o in optima.values() if o is not None), default=None)
+    in_ram = optima[frozenset()]
+    wrong = []
+    for cuts in [[v] for v in range(n)] + [sorted(cuts) for cuts in several]:
+        if anywhere is not None:
+            relaxation = OpenHomes(opened, cuts, chains, between=True).solve(time_limit_s=60)
+            if relaxation.infeasible or relaxation.bound > anywhere:
+                wrong.append(f"seed {seed}, cuts {cuts}, any homes: {relaxation.bound} > {anywhere}")
+        if in_ram is not None:
+            for ties in (False, True):
+                relaxation = CutModel(fixed, cuts, between=True, ties=ties).solve(time_limit_s=60)
+                if relaxation.infeasible or relaxation.bound > in_ram.cost:
+                    wrong.append(f"seed {seed}, cuts {cuts}, ties {ties}: {relaxation.bound} > {in_ram.cost}")
+    return wrong
 
 
 def poet_like(seed: int, layers: int) -> Problem:
