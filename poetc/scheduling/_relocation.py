@@ -24,7 +24,7 @@ import numpy.typing as npt
 from poetc.scheduling._packing import Home, Lifetime, homes_of, lifetimes_of, plan_of
 from poetc.scheduling._placement import greedy_orders, hints_within
 from poetc.scheduling.problem import Problem
-from poetc.scheduling.schedule import MemoryPlan, Move, PageIn, PageOut, Schedule, Status, Step
+from poetc.scheduling.schedule import Free, MemoryPlan, Move, PageIn, PageOut, Schedule, Status, Step
 
 Ints = npt.NDArray[np.int64]
 
@@ -442,6 +442,11 @@ class _Packing:
     def go_home(self) -> bool:
         """At the end, state that came back elsewhere; False where what is in its way has nowhere to go."""
         self.now, self.new = len(self.steps), set()
+        last = self.steps[-1] if self.steps else None
+        for i in self.finish[self.now]:  # of what ends with the last step, state is there for ever
+            tensors = self.lifetimes[i].tensors
+            if not tensors or last == Free(tensors[-1][0]):
+                self.arena.remove(i, self.at.pop(i))
         away = [i for i in sorted(self.returns) if self.at[i] != self.hints[i]]
         while away:
             i = next((i for i in away if not self.in_the_way(i)), away[0])

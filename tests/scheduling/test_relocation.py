@@ -252,6 +252,20 @@ def test_state_that_comes_back_elsewhere_moves_home() -> None:
     assert (plan.arena_bytes, plan.state_bytes) == (8 * 16, 5 * 16)
 
 
+@pytest.mark.parametrize("units", [1, 2, 3])
+def test_what_the_last_step_frees_is_not_in_the_way(units: int) -> None:
+    """Frees are put off to the end where transfers overlap compute."""
+    problem, schedule = homes_in_the_way()
+    tensors = (*problem.tensors[:5], replace(problem.tensors[5], size_bytes=16 * units))
+    problem = replace(problem, tensors=tensors)
+    schedule = replace(schedule, steps=(*schedule.steps[:-2], schedule.steps[-1], schedule.steps[-2]))
+    assert schedule.steps[-1] == Free(5)
+    found = pack_with_moves(problem, schedule, problem.budget_bytes)
+    assert found is not None and 5 not in moves(found[0])
+    verify(problem, found[0])
+    verify_plan(problem, *found)
+
+
 def test_state_that_may_not_be_moved_comes_back_to_its_home() -> None:
     problem, schedule = homes_in_the_way(move_ns=None)
     assert pack_with_moves(problem, schedule, problem.budget_bytes) is None
