@@ -47,3 +47,8 @@ class LimitError(PoetcError):
     """The time limit was reached before any schedule was found."""
 
     exit_code = 5
+
+
+def printable(text: str) -> str:
+    """Names come from files: line breaks and other control characters are shown as escapes (`\\n`, `\\x1b`)."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from poetc import planning, solvers
+from poetc.devices import format_ns
 from poetc.errors import InfeasibleError, LimitError, UsageError
 from poetc.scheduling import (
     Paging,
@@ -252,10 +253,10 @@ def _chosen(
     if isinstance(nearest, InfeasibleError):  # which was about some homes
         within = ""
         if problem.deadline_ns is not None:
-            within = f" within the deadline of {problem.deadline_ns / 1e6:.6g} ms"
+            within = f" within the deadline of {format_ns(problem.deadline_ns)}"
         why = f"found no schedule for {problem.budget_bytes} bytes{within}, nor a proof that there is none"
         text = "; ".join((why, *text.split("; ")[1:]))
-        text += "" if problem.deadline_ns is None else "; allow a longer deadline or more RAM"
+        text += "" if problem.deadline_ns is None else "; allow a longer --deadline or a larger --budget"
     raise LimitError(text, details=nearest.details) from nearest
 
 

@@ -143,6 +143,7 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
     else:
         graph, step, profile, problem = _problem(request)
         problem, least = _limited(request, problem)
+        _require_time(request, problem)
         progress("solving")
         # All of it within the limit, but for a model so large that hardly any time is left when it is read.
         left_s = max(stop_at - time.monotonic(), LEAST_SHARE * request.options.time_limit_s)
@@ -294,7 +295,7 @@ def _split(
             if count == 1:
                 raise
             break  # this model cannot be split
-        problem = build_problem(step, profile, budget_bytes=profile.ram_bytes, paging=_paging(request))
+        problem = build_problem(step, profile, budget_bytes=profile.ram_bytes, paging=_paging(request, profile))
         if problems and len(problem.operators) > MOST_OPERATORS:
             break
         first = problems[0][1] if problems else None
@@ -347,21 +348,36 @@ def _problem(
     source = request.model.source
     if source.suffix == ".json":
         try:
-            return None, None, None, problem_from_json(source.read_bytes(), source=str(source))
+            problem = problem_from_json(source.read_bytes(), source=str(source))
         except OSError as error:
             raise UsageError(f"{source}: {error.strerror}") from error
+        if request.dma and problem.paging is not Paging.DMA:
+            raise UsageError(f"--dma: {source} says itself how it pages: {problem.paging.value!r}")
+        return None, None, None, problem
     profile = load_profile(request.model.device)
     graph, step = training_graph(request.model)
-    return graph, step, profile, build_problem(step, profile, budget_bytes=profile.ram_bytes, paging=_paging(request))
+    return (
+        graph,
+        step,
+        profile,
+        build_problem(step, profile, budget_bytes=profile.ram_bytes, paging=_paging(request, profile)),
+    )
 
 
-def _paging(request: SolveRequest) -> Paging | None:
+def _paging(request: SolveRequest, profile: DeviceProfile) -> Paging | None:
     """None: as the device's store does it, each transfer for itself."""
     if request.dma and not request.paging:
         raise UsageError("--dma and --no-paging exclude each other")
     if request.dma and request.objective == "time":
         raise UsageError("--objective time and --dma exclude each other; set a --deadline")
-    return Paging.DMA if request.dma else None
+    if not request.dma:
+        return None
+    store = profile.stores[profile.default_store] if profile.default_store else None
+    if store is None:
+        raise UsageError(f"--dma: device {profile.name!r} has no store to page to")
+    if store.mode != "dma":
+        raise UsageError(f"--dma: the store of device {profile.name!r} cannot transfer while the processor computes")
+    return Paging.DMA
 
 
 def _limits(request: SolveRequest, problem: Problem) -> Problem:
@@ -398,13 +414,27 @@ def _limited(request: SolveRequest, problem: Problem) -> tuple[Problem, planning
     return changed, minimum
 
 
+def _require_time(request: SolveRequest, problem: Problem) -> None:
+    """InfeasibleError where every operator once takes longer than the deadline."""
+    deadline, once = problem.deadline_ns, problem.compute_once_ns
+    if deadline is not None and deadline < once:
+        given = f"the deadline of {format_ns(deadline)}, which {request.model.source} says,"
+        if request.deadline is not None:
+            given = f"--deadline {request.deadline}"
+        raise InfeasibleError(
+            f"{given} cannot be met: every operator once takes {format_ns(once)}; allow more than that"
+        )
+
+
 def _least(request: SolveRequest, problem: Problem) -> planning.Minimum:
     """The least RAM that works in time, as the budget. Raises InfeasibleError where not even keep-all does."""
     search_s = min(planning.MINIMUM_SEARCH_S, LEAST_SHARE * request.options.time_limit_s)
     minimum = homes.minimum(problem, _state(request), search_s)
     if minimum.found.ram_bytes is None:
         deadline = format_ns(problem.deadline_ns or 0)
-        raise InfeasibleError(f"--budget {LEAST}: not even keep-all obeys the deadline of {deadline}; allow more time")
+        raise InfeasibleError(
+            f"--budget {LEAST}: not even keep-all obeys the deadline of {deadline}; allow a longer --deadline"
+        )
     return minimum.as_budget()
 
 

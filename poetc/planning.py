@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from poetc import solvers
+from poetc.devices import format_ns
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import Completer, Compute, Move, pack, pack_with_moves, settled, verify
 from poetc.scheduling.problem import Paging, Problem
@@ -140,7 +143,8 @@ def solve_and_pack(
         if options.to_beat is not None:
             raise
         if isinstance(error, LimitError):
-            return _other_instead(problem, solver, None, str(error), progress, minimum, options.start)
+            why, scheduled_bytes = _without_smallest(str(error))
+            return _other_instead(problem, solver, None, why, progress, minimum, options.start, scheduled_bytes)
         raise _with_smallest(problem, error, progress, minimum) from error
     # Where nothing has been found that packs by then, solving again comes next, which needs some of the time.
     pack_until = time.monotonic() + PACK_SHARE * limit_s
@@ -264,9 +268,11 @@ def _other_instead(
     progress: Progress,
     minimum: Minimum,
     start: Schedule | None,
+    scheduled_bytes: int | None = None,
 ) -> tuple[Schedule, MemoryPlan]:
     """The schedule of least RAM, if it fits, or the one that the search began with, if that is cheaper and packs: not
-    the cheapest there is, but one that runs.
+    the cheapest there is, but one that runs. `scheduled_bytes`: the smallest budget that the solver has a schedule for,
+    which was not packed.
     """
     progress("looking for the schedule of least RAM")
     smallest = minimum.found
@@ -278,7 +284,13 @@ def _other_instead(
         others.append(("what the search began with", *packed(problem, start, pack_until, pack_until)))
     fitting = [other for other in others if ram_bytes(problem, other[2]) <= problem.budget_bytes]
     if not fitting:
-        raise LimitError(f"{why}; {_advice(smallest)}", details=_details(problem, smallest))
+        known_bytes = math.inf if smallest.ram_bytes is None else smallest.ram_bytes
+        if scheduled_bytes is not None and problem.budget_bytes < scheduled_bytes < known_bytes:
+            # One budget is named, the smaller: this search had less time.
+            details = _details(problem, replace(smallest, ram_bytes=scheduled_bytes, tensors=()))
+            advice = f"the smallest budget with a schedule is {scheduled_bytes} bytes; {_next(problem)}"
+            raise LimitError(f"{why}; {advice}", details=details)
+        raise LimitError(f"{why}; {_advice(problem, smallest)}", details=_details(problem, smallest))
     name, schedule, plan = min(fitting, key=lambda other: other[1].proof.objective)
     return _instead(problem, solver, name, schedule, first), plan
 
@@ -308,21 +320,33 @@ def _with_smallest(problem: Problem, error: InfeasibleError, progress: Progress,
     smallest = minimum.found
     if smallest.ram_bytes is None or smallest.ram_bytes <= problem.budget_bytes:
         return error
-    within = "" if problem.deadline_ns is None else f" within the deadline of {problem.deadline_ns / 1e6:.3g} ms"
+    within = "" if problem.deadline_ns is None else f" within the deadline of {format_ns(problem.deadline_ns)}"
     if problem.write_limit_bytes is not None:
         within += f" with at most {problem.write_limit_bytes} bytes written to the store"
     # Below the bound nothing fits at all; above it the proof is about this order of first executions.
     order = "" if problem.budget_bytes < smallest.bound_bytes else " with operators in the model's order"
     return InfeasibleError(
-        f"no schedule fits in {problem.budget_bytes} bytes{within}{order}; {_advice(smallest)}",
+        f"no schedule fits in {problem.budget_bytes} bytes{within}{order}; {_advice(problem, smallest)}",
         details=_details(problem, smallest),
     )
 
 
-def _advice(smallest: SmallestRam) -> str:
+def _without_smallest(why: str) -> tuple[str, int | None]:
+    """What a solver says it did not find, and the smallest budget that it knows a schedule for."""
+    found = re.search(r"; the smallest budget with a schedule is (\d+) bytes", why)
+    return (why, None) if found is None else (why.replace(found[0], ""), int(found[1]))
+
+
+def _next(problem: Problem) -> str:
+    """What the user may do where the budget is too small."""
+    return "raise --budget" + ("" if problem.deadline_ns is None else ", or allow a longer --deadline")
+
+
+def _advice(problem: Problem, smallest: SmallestRam) -> str:
     if smallest.ram_bytes is None:
-        return "the deadline is too short even with unlimited RAM"
+        return "the deadline is too short even with unlimited RAM: allow a longer --deadline"
     text = f"the smallest budget known to work is {smallest.ram_bytes} bytes (nothing below {smallest.bound_bytes} can)"
+    text += f"; {_next(problem)}"
     if smallest.tensors:
         text += "; at its peak: " + ", ".join(f"{name} ({size})" for name, size in smallest.tensors[:5])
     return text

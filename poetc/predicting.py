@@ -26,6 +26,7 @@ from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions
 
 Progress = Callable[[str], None]
 GAP, LIMIT_S = 0.02, 10.0
+LATE_SHARE = 0.05  # of the limit: a search that ends so near to it was ended by it
 LOOSE = 1.05  # keep-all that needs so much less than there is packs
 ATTEMPTS = 6  # to pack, each for a schedule that needs less
 
@@ -81,12 +82,14 @@ def within_budget(
     progress("scheduling the model itself")
     training = codegen.lower(graph, problem, schedule, plan)
     found = _scheduled(_limited(alone, training, problem), training, stop_at)
+    late = time.monotonic() >= stop_at - LATE_SHARE * limit_s
     needed = problem.base_bytes + kept.arena_bytes - own_bytes + plan.state_bytes
     if found is None:
         why = (
             f"training fits the budget of {problem.budget_bytes:,} bytes, but no schedule of the model itself was"
             f" found that does: predictions take {needed:,}"
         )
+        why += "; the time limit ended the search for one" if late else ""
         return Prediction(note=why)
     solved, placed = found
     trace = verify(replace(alone, budget_bytes=problem.budget_bytes), solved)

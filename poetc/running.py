@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -297,9 +298,13 @@ def read_batches(program: Program, data: Path | None, steps: int | None) -> list
     if data is None:
         return [dict(codegen.sample_inputs(program, step)) for step in range(steps or DEFAULT_STEPS)]
     try:
-        with np.load(data, allow_pickle=False) as archive:
+        with data.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, OSError) as error:
+    except FileNotFoundError as error:
+        raise UsageError(f"--data {data}: does not exist") from error
+    except IsADirectoryError as error:
+        raise UsageError(f"--data {data}: is a directory, not an .npz file of arrays") from error
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise UsageError(f"{data}: not an .npz file of arrays") from error
     columns = {}
     for binding in codegen.all_inputs(program):

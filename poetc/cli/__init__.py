@@ -45,7 +45,8 @@ First steps:
 
 \b
 Exit codes: 0 ok, 1 a check failed, 2 usage or file, 3 unsupported model,
-4 infeasible, 5 time limit without a schedule, 70 internal error, 130 interrupted.
+4 infeasible, 5 time limit without a schedule, 70 internal error, 130 interrupted,
+143 terminated.
 """
 
 

@@ -15,6 +15,8 @@ from rich.console import Console as RichConsole
 from rich.progress import Progress as RichProgress
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from poetc.errors import printable
+
 Progress = Callable[[str], None]
 SHOW_AFTER_S = 1.0
 
@@ -52,7 +54,7 @@ class Console:
     def note(self, text: str) -> None:
         """Something that the user should know; not an error."""
         if not self._quiet:
-            click.echo(f"poetc: note: {text}", err=True)
+            click.echo(f"poetc: note: {printable(text)}", err=True)
 
     def answer(self, document: Mapping[str, Any], text: str) -> None:
         """The result: `document` with --json, else `text`."""
@@ -60,7 +62,7 @@ class Console:
 
 
 def _say(message: str) -> None:
-    click.echo(f"poetc: {message}", err=True)
+    click.echo(f"poetc: {printable(message)}", err=True)
 
 
 def _ignore(message: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import click
 
 from poetc.cli._console import finite
-from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
+from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError, printable
 
 INTERNAL = 70
 INTERRUPTED = 130
@@ -67,9 +67,8 @@ def describe(error: BaseException) -> tuple[int, str]:
 
 def one_line(text: str) -> str:
     """`text` without line breaks: indented lines become a list after the first one."""
-    return "; ".join(part for part in (line.strip().rstrip(";") for line in text.splitlines()) if part).replace(
-        ":;", ":"
-    )
+    joined = "; ".join(part for part in (line.strip().rstrip(";") for line in text.splitlines()) if part)
+    return printable(joined.replace(":;", ":"))
 
 
 def _os_error(error: OSError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from poetc.errors import UsageError
 from poetc.training import BATCH_NORM_MODES, LOSSES, OPTIMIZERS, TrainingOptions
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -94,6 +96,21 @@ class _Count(click.ParamType):  # type: ignore[type-arg]
             return int(value)
         except ValueError:
             self.fail(f"{value!r} is neither a number nor auto", parameter, context)
+
+
+class Seconds(click.ParamType):  # type: ignore[type-arg]
+    """A time limit: a number above 0 that has an end."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            raise UsageError(f"--time-limit {value}: must be a number of seconds above 0")
+        return seconds
 
 
 training_options = stacked(

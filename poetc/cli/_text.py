@@ -57,7 +57,7 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("peak", share(summary["peak_bytes"], keep_all)),
             ("packed arena", size(summary["arena_bytes"])),
             ("keep-all peak", size(keep_all)),
-            ("smallest budget", size(summary["min_budget_bytes"])),
+            ("smallest budget found", size(summary["min_budget_bytes"])),
             ("energy", f"{energy(summary['energy_pj'])}  (computing once: {energy(summary['compute_once_pj'])})"),
             ("proven bound", f"{energy(summary['energy_bound_pj'])}  (gap {percent(summary['gap'])} of the total)"),
             ("gap on overhead", percent(summary["overhead_gap"])),
@@ -156,7 +156,7 @@ def analyze_text(analysis: Mapping[str, Any]) -> str:
                 ("saved for backward", size(analysis["saved_bytes"])),
                 ("  with near-free remade", size(analysis["saved_bytes_lean"])),
                 ("keep-all peak", f"{size(keep_all)}  on {analysis['device']}"),
-                ("smallest budget", share(analysis["min_budget_bytes"], keep_all)),
+                ("smallest budget found", share(analysis["min_budget_bytes"], keep_all)),
             )
         )
     ]

@@ -62,7 +62,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @_options.training_options
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_options.Seconds(),
     default=20.0,
     show_default=True,
     metavar="SECONDS",

@@ -21,7 +21,7 @@ from poetc.cli._console import Console
 @click.option("--curve", is_flag=True, help="The page also shows energy over other budgets, which are solved now.")
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_options.Seconds(),
     default=10.0,
     show_default=True,
     metavar="SECONDS",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from poetc.devices.units import format_bytes, format_ns, format_pj
+from poetc.errors import printable
 from poetc.reporting._solved import Solved
 from poetc.scheduling.schedule import Status
 
@@ -110,6 +111,7 @@ def proof(solved: Solved) -> str:
 
 def shorten(name: str, limit: int = 70) -> str:
     """The middle of a long name gives way: both ends tell tensors apart."""
+    name = printable(name)
     if len(name) <= limit:
         return name
     head = (limit - 1) // 2

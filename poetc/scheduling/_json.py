@@ -131,10 +131,22 @@ def _read(data: bytes | str, kind: type[T], format: str, source: str) -> T:
         result = msgspec.convert(document, kind)
         _refuse_unknown(document, kind, "$")
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:  # the first includes ValidationError
+        if not isinstance(error, msgspec.ValidationError):
+            raise UsageError(f"{source}: is no whole JSON: {_broken(error)}") from None
         reason, _, path = str(error).partition(" - at ")
         path = path.strip("`") or "$"
         raise UsageError(f"{source}: {path}: {reason.replace('Expected', 'expected', 1)}") from None
     return result
+
+
+def _broken(error: Exception) -> str:
+    """In plain words, what a parser says of text that is no JSON."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, UnicodeError):
+        return "it is not UTF-8"
+    reason = str(error).removeprefix("JSON is malformed: ")
+    return "it ends too early" if "truncated" in reason else reason
 
 
 def _refuse_unknown(value: Any, kind: Any, path: str) -> None:

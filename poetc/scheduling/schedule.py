@@ -108,9 +108,10 @@ class SolveOptions:
     def __post_init__(self) -> None:
         if self.work_limit_s < 0:
             object.__setattr__(self, "work_limit_s", self.time_limit_s)
-        for option, value in (("--time-limit", self.time_limit_s), ("--gap", self.gap)):
-            if math.isnan(value) or value < 0:
-                raise UsageError(f"{option} {value!r}: must be a number of at least 0")
+        if math.isnan(self.time_limit_s) or self.time_limit_s < 0:
+            raise UsageError(f"--time-limit {self.time_limit_s!r}: must be a number of seconds above 0")
+        if math.isnan(self.gap) or self.gap < 0:
+            raise UsageError(f"--gap {self.gap!r}: must be a number of at least 0")
         if self.gap > 1:
             raise UsageError(f"--gap {self.gap!r}: must be at most 1, a fraction of the total")
 

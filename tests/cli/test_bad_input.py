@@ -11,7 +11,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import onnx
@@ -20,7 +22,9 @@ from onnx import numpy_helper
 
 from poetc import codegen
 from poetc.errors import CheckFailed
+from poetc.scheduling import problem_to_json
 from tests.cli.conftest import Ended
+from tests.support.problems import training_problem
 
 Run = Callable[..., Ended]
 Solved = tuple[Path, Ended]
@@ -259,9 +263,64 @@ def test_a_directory_that_is_not_whole(poetc: Run, solved: Solved, tmp_path: Pat
     assert not (tmp_path / "src").exists()
 
 
-@pytest.mark.parametrize("option", ["--gap", "--time-limit"])
-def test_not_a_number(poetc: Run, model: Path, option: str) -> None:
-    one_line(poetc("solve", model, "--batch", "4", "--budget", "70%", option, "nan"), 2, option)
+def test_not_a_number(poetc: Run, model: Path) -> None:
+    one_line(poetc("solve", model, "--batch", "4", "--budget", "70%", "--gap", "nan"), 2, "--gap")
+    for command in (("solve", "--budget", "70%"), ("compare",)):
+        for value in ("nan", "inf", "0", "-1", "soon"):
+            ended = poetc(command[0], model, "--batch", "4", *command[1:], "--time-limit", value)
+            assert ended.err == f"poetc: error: --time-limit {value}: must be a number of seconds above 0\n"
+            assert ended.code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [(b"", "ends too early"), (b'{"name": 3', "ends too early"), (b"name: p", "invalid"), (b"\xff\xfe", "invalid")],
+)
+def test_json_that_is_none(poetc: Run, tmp_path: Path, text: bytes, says: str) -> None:
+    (path := tmp_path / "p.json").write_bytes(text)
+    one_line(poetc("solve", path, "-o", tmp_path / "out"), 2, f"{path}: is no whole JSON: ", says)
+
+
+def test_transfers_that_cannot_overlap_name_the_option(poetc: Run, model: Path, tmp_path: Path) -> None:
+    for device in ("nrf52840", "qemu-microbit"):
+        ended = poetc("solve", model, "--batch", "2", "-d", device, "-b", "60%", "--dma", "-o", tmp_path / "out")
+        one_line(ended, 2, "--dma: ", device)
+    (path := tmp_path / "p.json").write_bytes(problem_to_json(training_problem(Random(1), 4)))
+    one_line(poetc("solve", path, "-b", "60%", "--dma", "-o", tmp_path / "out"), 2, "--dma: ", "p.json", "'none'")
+
+
+def test_limits_that_cannot_work_name_their_option_and_what_to_do(poetc: Run, model: Path, tmp_path: Path) -> None:
+    options = ("solve", model, "--batch", "2", "--device", "stm32f746", "-o", tmp_path / "out")
+    one_line(poetc(*options, "-b", "20kB"), 4, "; raise --budget; at its peak")
+    one_line(poetc(*options, "-b", "60%", "--deadline", "1ns"), 4, "--deadline 1ns cannot be met", "takes 63.21 ms")
+    problem = replace(training_problem(Random(1), 4), deadline_ns=1)
+    (path := tmp_path / "p.json").write_bytes(problem_to_json(problem))
+    one_line(
+        poetc("solve", path, "-b", "60%", "-o", tmp_path / "out"), 4, "the deadline of 1 ns, which ", "p.json says,"
+    )
+
+
+def test_data_that_is_not_there(poetc: Run, solved: Solved, tmp_path: Path) -> None:
+    for data, says in ((tmp_path / "none.npz", "does not exist"), (tmp_path, "is a directory")):
+        one_line(poetc("run", solved[0], "--on", "host", "--data", data), 2, f"--data {data}: {says}")
+    (half := tmp_path / "half.npz").write_bytes(b"PK\x03\x04 and no more")
+    one_line(poetc("run", solved[0], "--on", "host", "--data", half), 2, "half.npz: not an .npz file")
+
+
+def test_emitting_into_a_solved_directory(poetc: Run, solved: Solved) -> None:
+    one_line(poetc("emit", solved[0], "-o", solved[0]), 2, f"{solved[0]}: holds something else than emitted C; choose")
+
+
+def test_control_characters_in_names_are_escaped(poetc: Run, tmp_path: Path) -> None:
+    problem = training_problem(Random(1), 4)
+    tensors = tuple(replace(t, name=f"{t.name}\x1b[31m") for t in problem.tensors)
+    (path := tmp_path / "p.json").write_bytes(problem_to_json(replace(problem, name="one\ntwo", tensors=tensors)))
+    assert poetc("solve", path, "-b", "100%", "-o", tmp_path / "out").code == 0
+    ended = poetc("report", tmp_path / "out")
+    assert ended.out.startswith("one\\ntwo") and "\x1b" not in ended.out
+    ended = poetc("solve", path, "-b", "1", "-o", tmp_path / "out")
+    one_line(ended, 4, "\\x1b[31m (")
+    assert "\x1b" not in ended.err
 
 
 def test_a_model_without_a_name(poetc: Run) -> None:

@@ -52,6 +52,11 @@ def test_analyze(poetc: Run, model: Path) -> None:
     assert "0.weight" in text
 
 
+def test_help_names_every_exit_code(poetc: Run) -> None:
+    text = poetc("--help").out
+    assert all(f"{code} " in text for code in (0, 1, 2, 3, 4, 5, 70, 130, 143))
+
+
 def test_the_least_ram_that_a_deadline_leaves(poetc: Run, tmp_path: Path) -> None:
     problem = tmp_path / "p.json"
     problem.write_bytes(problem_to_json(training_problem(Random(1), 4)))

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc import artifact, outputs
+from poetc import artifact, outputs, predicting
 from poetc.codegen import HostModel, compile_library, sample_inputs
 from poetc.codegen.program import PageIn, PageOut
+from poetc.errors import LimitError
 from tests.cli.conftest import Ended, run
 
 BOARD = ("-d", "stm32f746", "--gap", "0.5", "--time-limit", "20")
@@ -58,6 +59,20 @@ def test_predictions_take_no_more_than_training_and_give_the_same_bits(
         host.select(training)
         assert all(np.array_equal(host.state(name), state[name]) for name in state)
         assert host.run(inputs) < losses[0]
+
+
+def test_a_search_that_the_time_limit_ended_says_so(tight: tuple[Path, Ended], monkeypatch: pytest.MonkeyPatch) -> None:
+    solved = artifact.read(tight[0])
+    assert solved.graph is not None and solved.inference is not None and solved.profile is not None
+    parts = solved.graph, solved.inference, solved.profile, solved.problem, solved.schedule, solved.plan
+
+    def nothing(*words: object) -> None:
+        raise LimitError("found no schedule")
+
+    monkeypatch.setattr(predicting.solvers, "solve", nothing)
+    notes = [predicting.within_budget(*parts, limit_s, lambda text: None).note for limit_s in (0.0, 3600.0)]
+    assert all("no schedule of the model itself was found" in note for note in notes)
+    assert notes[0] == f"{notes[1]}; the time limit ended the search for one"
 
 
 def test_what_does_not_fit_is_said_when_it_is_solved(model: Path, tmp_path: Path) -> None:

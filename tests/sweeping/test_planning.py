@@ -42,6 +42,31 @@ def test_the_arena_that_fits_is_enough(problem: Problem) -> None:
     assert schedule.steps == keep_all(problem).steps
 
 
+@pytest.mark.parametrize("found_bytes", [None, 200, 900])
+def test_one_smallest_budget_is_named(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, found_bytes: int | None
+) -> None:
+    """The smaller one of what solver and search know."""
+
+    def nothing(*words: object) -> Schedule:
+        raise LimitError("found no schedule for 100 bytes; the smallest budget with a schedule is 400 bytes")
+
+    monkeypatch.setattr(planning.solvers, "solve", nothing)
+    asked = replace(problem, budget_bytes=100)
+    minimum = planning.Minimum(asked, 1.0)
+    minimum.found = planning.SmallestRam(
+        ram_bytes=found_bytes, bound_bytes=50, schedule=None, plan=None, tensors=(("a", 7),)
+    )
+    with pytest.raises(LimitError) as raised:
+        planning.solve_and_pack(asked, "poetc", SolveOptions(), lambda text: None, minimum)
+    said = "the smallest budget with a schedule is 400 bytes; raise --budget"
+    if found_bytes == 200:
+        said = "the smallest budget known to work is 200 bytes (nothing below 50 can); raise --budget; at its peak: a"
+        said += " (7)"
+    assert str(raised.value) == f"found no schedule for 100 bytes; {said}"
+    assert raised.value.details["min_budget_bytes"] == min(found_bytes or 400, 400)
+
+
 def test_more_is_put_aside_with_each_attempt(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     solved: list[tuple[int, float, bool]] = []
     bounds: list[int | None] = []
