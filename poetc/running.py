@@ -140,7 +140,12 @@ def _predicted_size(
         return None
     memory = outputs.memory_of(solved)
     return codegen.firmware_size(
-        program, board, numerics=request.numerics, memory=memory, checkpoint=request.checkpoint
+        program,
+        board,
+        numerics=request.numerics,
+        memory=memory,
+        checkpoint=request.checkpoint,
+        gradients=request.gradients,
     )
 
 

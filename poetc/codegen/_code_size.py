@@ -21,6 +21,7 @@ from poetc.runtime import runtime_directory
 DATA_FILE = runtime_directory() / "code_sizes.tsv"
 TRAIN, CHECKPOINTS = "ports/device/train.c", "+checkpoints"
 CODE, VARIABLES, INITIALISED = "code", "bss", "data"
+CHECKSUM_BYTES = 4  # `gradients_crc` of train.c
 Key = tuple[str, str]  # target and numerics
 
 
@@ -189,9 +190,11 @@ def firmware_size(
     numerics: str = "portable",
     memory: Memory | None = None,
     checkpoint: int | None = None,
+    gradients: bool = False,
 ) -> FirmwareSize:
     """What firmware of `main` will take on `board`, predicted for the compiler that the table names. Other programs of
-    a model do not count: the training program of a board does not call them, so the linker drops them.
+    a model do not count: the training program of a board does not call them, so the linker drops them. `gradients`: it
+    logs a checksum of them, whose variable counts; the little code for that does not.
     """
     module = Module("model", (main,))
     target = TARGETS[board.target]
@@ -217,7 +220,10 @@ def firmware_size(
     for name in kept:
         total[sections[name].kind] += sections[name].size_bytes
     plan = layout(board, memory, module.arena_bytes, 0)
-    variables = align(total[INITIALISED], 8) + total[VARIABLES]
+    checksum_bytes = CHECKSUM_BYTES if gradients else 0
+    variables = align(total[INITIALISED], 8) + align(
+        total[VARIABLES] + checksum_bytes, 8
+    )  # as the linker script has it
     return FirmwareSize(
         code_bytes=total[CODE] + total[INITIALISED],
         tables_bytes=tables_bytes(module, 8 if "aarch64" in target.cross_compile else 4),

@@ -82,6 +82,16 @@ def test_answer_and_streamed_losses(directory: Path, tmp_path: Path) -> None:
     assert twice["instructions"] == document["instructions"]
 
 
+def test_a_checksum_of_gradients_counts_as_ram(directory: Path) -> None:
+    """RAM is never predicted below what is linked."""
+    plain, logged = (
+        answer("run", directory, "--on", "qemu:microbit", "--steps", 1, *words) for words in ((), ("--gradients",))
+    )
+    assert logged["gradients_crc"] and logged["ram_bytes"] > plain["ram_bytes"]
+    for document in (plain, logged):
+        assert 0 <= document["ram_predicted_bytes"] - document["ram_bytes"] <= 64
+
+
 def test_fast_numerics_has_fewer_instructions(directory: Path) -> None:
     portable, fast = (
         answer("run", directory, "--on", "qemu:mps2-an386", "--steps", 2, "--numerics", n) for n in ("portable", "fast")

@@ -52,6 +52,15 @@ def test_analyze(poetc: Run, model: Path) -> None:
     assert "0.weight" in text
 
 
+def test_the_smallest_budget_is_what_was_found(poetc: Run, tmp_path: Path) -> None:
+    """Not more than that, in the words of `report`."""
+    (path := tmp_path / "p.json").write_bytes(problem_to_json(training_problem(Random(1), 4)))
+    solved = poetc("solve", path, "-b", "100%", "-o", tmp_path / "out").out
+    labels = [line.split("  ")[0] for line in solved.splitlines()]
+    assert "smallest budget found" in labels and "smallest budget" not in labels
+    assert "smallest budget found" in poetc("report", tmp_path / "out").out
+
+
 def test_help_names_every_exit_code(poetc: Run) -> None:
     text = poetc("--help").out
     assert all(f"{code} " in text for code in (0, 1, 2, 3, 4, 5, 70, 130, 143))
