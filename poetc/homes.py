@@ -215,9 +215,13 @@ def _chosen(
     ordered = problem if order is None else solvers.reordered(problem, order)
     search = solvers.HomeSearch(ordered, options, started + STOP_SHARE * limit_s, report)
     search.run(CHOICE_SHARE * options.work_limit_s, until_settled=True)
+    while search.least == math.inf and search.run(MORE_SHARE * options.work_limit_s):
+        pass  # with homes that nothing was found for the solve below would find nothing either
     packs = _set_aside_too_tight(search, ordered, progress)
-    # What nothing was found for may still be possible: with everything on the store, or everything in RAM.
+    # What nothing was found for may still be possible: as a relaxation suggests, with all on the store, or all in RAM.
     attempts = dict.fromkeys((search.best(), search.everything, frozenset[int]()))
+    if search.least == math.inf and search.suggested is not None:
+        attempts = {search.suggested: None, **attempts}
     errors: list[InfeasibleError | LimitError] = []
     for on in attempts:
         left = replace(options, time_limit_s=_left_s(options, started))
@@ -249,14 +253,20 @@ def _chosen(
     nearest = min(errors, key=_smallest_known)
     if all(isinstance(error, InfeasibleError) for error in errors) and not limited:
         raise nearest
-    text = str(nearest)
-    if isinstance(nearest, InfeasibleError):  # which was about some homes
-        within = ""
-        if problem.deadline_ns is not None:
-            within = f" within the deadline of {format_ns(problem.deadline_ns)}"
+    text, within = str(nearest), ""
+    if problem.deadline_ns is not None:
+        within = f" within the deadline of {format_ns(problem.deadline_ns)}"
+    if search.impossible:
+        proven = "proven under this order, wherever state lives"
+        why = f"no schedule fits in {problem.budget_bytes} bytes{within} ({proven})"
+    else:
         why = f"found no schedule for {problem.budget_bytes} bytes{within}, nor a proof that there is none"
+    if search.impossible or isinstance(nearest, InfeasibleError):  # which was about some homes
         text = "; ".join((why, *text.split("; ")[1:]))
-        text += "" if problem.deadline_ns is None else "; allow a longer --deadline or a larger --budget"
+        if problem.deadline_ns is not None and "--deadline" not in text:
+            text += "; allow a longer --deadline or a larger --budget"
+    if search.impossible:
+        raise InfeasibleError(text, details=nearest.details) from nearest
     raise LimitError(text, details=nearest.details) from nearest
 
 

@@ -204,6 +204,7 @@ class HomeSearch:
         self.too_tight: set[frozenset[int]] = set()  # what packs only with less in RAM between steps
         self.suggested: frozenset[int] | None = None  # by the last relaxation
         self.settled = False  # twice the same
+        self.impossible = False  # proven under the order, with any homes
         self.spent = 0.0
         self.cuts: tuple[int, ...] = ()  # of the next relaxation
         self.known: dict[frozenset[int], float] = {}  # the cheapest schedules, longer searches too
@@ -271,7 +272,7 @@ class HomeSearch:
 
     @property
     def done(self) -> bool:
-        return time.monotonic() >= self.stop_at or self.proven
+        return time.monotonic() >= self.stop_at or self.proven or self.impossible
 
     @property
     def proven(self) -> bool:
@@ -336,6 +337,7 @@ class HomeSearch:
         self.relaxed = OpenHomes(self.model, cuts, self.chains, between=len(cuts) > 1, free=self.free)
         if self.too_large:
             return None
+        nothing_known = self.least == math.inf
         solve = functools.partial(
             self.relaxed.solve,
             time_limit_s=max(0.1, self.stop_at - time.monotonic()),
@@ -356,6 +358,8 @@ class HomeSearch:
             self._relaxing_s = work_s
         if not relaxation.infeasible:
             self.bound = max(self.bound, relaxation.bound)
+        elif nothing_known:  # else it says that nothing is cheaper
+            self.impossible = True
         return relaxation
 
     def _beside(self, task: Callable[[threading.Event], Relaxation]) -> Relaxation | None:

@@ -165,6 +165,20 @@ def test_cuts_are_added_as_far_as_the_relaxation_can_be_solved(monkeypatch: pyte
     assert few < second[0] < many and second[2] > weak
 
 
+def test_what_a_relaxation_proves_impossible_is() -> None:
+    proven = 0
+    for seed in SEEDS:
+        problem, found = case(seed)
+        search = HomeSearch(problem, OPTIONS, math.inf, None)
+        search.run(0.5)
+        assert not search.impossible or best(found) is None, seed
+        if search.impossible and problem.deadline_ns is not None:
+            proven += 1
+            with pytest.raises(InfeasibleError, match=r"no schedule fits in .* within the deadline"):
+                homes.solve_and_pack(problem, "auto", "poetc", OPTIONS, lambda text: None)
+    assert proven
+
+
 def test_solved_with_any_homes() -> None:
     """Never dearer than with the homes that it was given, nor a bound above what other homes allow."""
     optimal = stored = unpacked = 0
@@ -281,7 +295,7 @@ def test_homes_that_leave_packing_too_little_give_way() -> None:
 
 
 def test_errors_claim_only_what_holds_for_any_homes() -> None:
-    unproven = 0
+    proven = 0
     for seed in SEEDS[:20]:
         problem, _ = case(seed)
         problem = replace(problem, write_limit_bytes=0)
@@ -294,8 +308,9 @@ def test_errors_claim_only_what_holds_for_any_homes() -> None:
                 assert isinstance(bound, int) and bound <= least_bytes, (seed, error)
                 if isinstance(error, LimitError):
                     assert not str(error).startswith("no schedule"), (seed, error)
-                    unproven += "nor a proof that there is none" in str(error)
-    assert unproven > 0
+                proven += "wherever state lives" in str(error)
+                assert "wherever state lives" not in str(error) or isinstance(error, InfeasibleError), (seed, error)
+    assert proven > 0
 
 
 def test_smallest_ram_is_known_where_only_ram_meets_the_deadline() -> None:
