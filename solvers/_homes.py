@@ -29,7 +29,7 @@ from poetc.solvers._search import Race
 from poetc.solvers._types import ITERATION_S, ROUNDING, RUN_S, Event, Progress
 from poetc.solvers._windows import Windows
 
-# Work, as in poetc.py: HiGHS's rounds and nodes, coefficients of a relaxation, runs of a race.
+# Work, as in _relaxing.py and poetc.py: HiGHS's rounds and nodes, coefficients of a relaxation, runs of a race.
 ROUNDS, NODES, GAP, CUT_ENTRIES, MOST_EFFORT = 100, 200, 1e-4, 1_500_000, 64
 LARGE_ENTRIES, SLACK = 500_000, 0.05  # from so many on, solved no closer than this share of the gap left
 # Of the positions of single cuts, every so many first, and as LPs; of a small problem all, and as MIPs.

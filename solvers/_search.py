@@ -86,6 +86,12 @@ class Race:
     def capacity(self, paging: bool) -> int:
         return self.model.paging_capacity if paging else self.model.capacity
 
+    def pages(self, codes: list[int]) -> bool:
+        return any(code >= self.model.n_ops for code in codes)
+
+    def capacity_for(self, codes: list[int]) -> int:
+        return self.capacity(self.pages(codes))
+
     def offer(self, codes: list[int], origin: str) -> bool:
         """Take a sequence if it fits in RAM, meets the deadline and is better. True if it fits and is in time."""
         model = self.model

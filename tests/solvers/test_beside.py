@@ -21,6 +21,7 @@ from poetc.solvers._cuts import Relaxation
 from poetc.solvers._highs import Mip
 from poetc.solvers._ladder import LEAST_REACH, REACH, Ladder
 from poetc.solvers._model import Model
+from poetc.solvers._solving import QUICK_OPERATORS
 from tests.support.problems import training_problem, with_budget
 
 
@@ -104,7 +105,7 @@ class AtOnce(Waiting):
 @pytest.mark.parametrize("layers", [6, 40], ids=["small", "large"])
 def test_who_is_faster_changes_nothing(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = with_budget(training_problem(Random(5), layers, paging=True), 0.6)
-    assert (len(problem.operators) > ours.QUICK_OPERATORS) == (layers == 40)
+    assert (len(problem.operators) > QUICK_OPERATORS) == (layers == 40)
     monkeypatch.setattr(ours, "REFINEMENTS", 2)
     options = SolveOptions(time_limit_s=600.0, work_limit_s=5.0, gap=1e-4, fixed_order=True)
     expected = solve(problem, "poetc", options)
@@ -131,8 +132,8 @@ def test_relaxations_go_on_for_as_much_work_as_they_are_given() -> None:
 
     def climbed(work_s: float) -> list[Relaxation]:
         solver = ours._Solve(problem, options, None)
-        solver.ladder.cuts = {solver.model.cut}
-        rungs = solver.climbing(work_s)()
+        solver.relaxing.ladder.cuts = {solver.model.cut}
+        rungs = solver.relaxing.climbing(work_s)()
         return [rung.solved.relaxation for rung in rungs if rung.solved.relaxation is not None]
 
     one, more = climbed(0.0), climbed(2.0)

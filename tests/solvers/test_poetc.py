@@ -22,6 +22,7 @@ from poetc.scheduling import (
     verify,
 )
 from poetc.solvers import BudgetError, Event, at_once, min_budget, poetc, solve
+from poetc.solvers._candidates import tighten
 from poetc.solvers._cuts import CutModel
 from poetc.solvers._eviction import Policy, Simulation, Stuck
 from poetc.solvers._ladder import single_cut_positions
@@ -381,7 +382,7 @@ def test_a_plan_that_needs_a_little_too_much_is_made_again_for_less() -> None:
     assert codes is not None
     excess_bytes = overfull(model, codes, model.capacity)[0][0]
     solving.ties = True
-    solving.tighten(relaxation, excess_bytes)
+    tighten(solving, relaxation, excess_bytes)
     incumbent = solving.race.incumbent
     assert incumbent is not None and incumbent.origin == "relaxed MIP with 1 cuts and less RAM"
     assert relaxation.bound <= incumbent.cost <= relaxation.bound + 2 * 10
@@ -392,7 +393,7 @@ def test_the_operator_of_a_cut_is_the_one_whose_lp_proves_the_most() -> None:
     problem = chain(160, sizes=[180 - k for k in range(160)], costs=[10] * 160, budget_units=8000)
     solving = poetc._Solve(problem, SolveOptions(time_limit_s=60, fixed_order=True), None)
     first = single_cut_positions(solving.model)[0]
-    best = solving.best_cut(0, solving.bound, math.inf, None)
+    best = solving.relaxing.best_cut(0, solving.bound, math.inf, None)
     stretch = range(solving.model.cut, solving.model.cut + 6)
     bounds = {v: CutModel(solving.model, (v,)).solve(time_limit_s=10, relax=True).bound for v in stretch}
     assert bounds[best] == max(bounds.values()) > bounds[first]
