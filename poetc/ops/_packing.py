@@ -26,6 +26,12 @@ WIDE_SHARE = 8
 THREAD_FLOATS = 131072  # of workspace, at most half of what each of several threads has (POETC_THREADS_FLOATS)
 WINDOW_STRIP = 2048  # floats: rows of an image with zeros around them
 WIDE_DEPTH = 256  # terms, of poetc_gemm.c
+DEEP_PANELS = 2  # of the same: with so few columns
+DEEP = 2304  # terms at once, about, where operands are beyond what a microcontroller holds
+DEEP_BYTES = 512 << 10
+# Panels of a gradient of weights with a single block of terms: rows of weights are moved in pieces as long.
+LONG_PANELS = (48, 32, 16)
+LONG_STRIP = 64  # columns of the strip of results in which targets without wide vectors make it
 
 
 def workspace_floats(columns: int, depth: int, panels: int, pack_rows: bool) -> int:
@@ -38,12 +44,22 @@ def panel_columns(columns: int, blocks: int, floats: int, terms: int) -> int:
     """Columns that are packed at once, at most: poetc_gemm_carve without packed rows."""
     most = min(SHAPES[0][0], -(-columns // COLUMNS)) * COLUMNS
     fit = max(1, (floats - 16) // (terms * most))
-    return (floats - 16) // (min(fit, blocks, WIDE_DEPTH // terms) * terms * COLUMNS) * COLUMNS
+    return (floats - 16) // (min(fit, most_blocks(columns, blocks, terms)) * terms * COLUMNS) * COLUMNS
+
+
+def most_blocks(columns: int, blocks: int, terms: int, width: int = COLUMNS) -> int:
+    """Blocks of terms that are packed at once, at most, on a target with panels of `width` columns."""
+    return blocks if columns <= DEEP_PANELS * width else min(blocks, WIDE_DEPTH // terms)
 
 
 def _wide_floats(columns: int, blocks: int, terms: int, operand_bytes: int) -> int | None:
     """Of a workspace for more than one block of terms, if there may be one."""
     needed = -(-columns // COLUMNS)
+    if needed <= DEEP_PANELS and operand_bytes >= DEEP_BYTES:
+        for pieces in range(-(-blocks * terms // DEEP), -(-blocks * terms // WIDE_DEPTH)):
+            floats = workspace_floats(columns, terms * -(-blocks // pieces), needed, False)
+            if 4 * floats * WIDE_SHARE <= operand_bytes:
+                return floats
     for panels in WIDE_PANELS if blocks > 1 else ():
         at_once = min(blocks, panels // min(SHAPES[0][0], needed), WIDE_DEPTH // terms)
         floats = workspace_floats(columns, terms * at_once, panels // at_once, False)
@@ -79,6 +95,11 @@ def choose(
         floats = workspace_floats(columns, terms, panels, True)
         if 4 * floats * WIDE_SHARE <= operand_bytes:
             return Kernel(f"{lean.symbol}_packed", (*lean.ints, floats, terms, *extra), lean.floats, 4 * floats)
+    for panels in LONG_PANELS if strip and blocks == 1 and operand_bytes >= DEEP_BYTES else ():
+        floats = workspace_floats(columns, terms, panels, False) + WINDOW_STRIP
+        if 4 * floats * WIDE_SHARE <= operand_bytes:
+            ints = (*lean.ints, floats, terms, WINDOW_STRIP, *extra)
+            return Kernel(f"{lean.symbol}_packed", ints, lean.floats, 4 * floats)
     if strip:
         extra = (0, *extra)
     for panels, most in SHAPES:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from poetc.graph import TensorType
-from poetc.ops._packing import COLUMNS, SHAPES, THREAD_FLOATS, WIDE_SHARE, panel_columns, workspace_floats
+from poetc.ops._packing import COLUMNS, LONG_STRIP, SHAPES, THREAD_FLOATS, WIDE_SHARE, panel_columns, workspace_floats
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register, spec
 from poetc.ops.gather import gather_layout
 
@@ -176,6 +176,8 @@ class ConvGradWeightSgd(SgdOf):
         w, (batch, _, *size) = part.outputs[0], op.inputs[2].shape
         blocks = batch if math.prod(size) <= terms else -(-math.prod(size) // terms)
         columns = panel_columns(w.elements // w.shape[0], blocks, floats - strip, terms)
+        if strip and blocks == 1:
+            columns = min(columns, LONG_STRIP)
         outputs = w.shape[0] // max(1, part.get_int("group", 1))
         if not strip:
             columns = self.leaner(op, columns, lambda columns: floats + outputs * columns)

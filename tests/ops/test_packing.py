@@ -76,8 +76,17 @@ LARGE = [
     ),
 ]
 
-# So few pixels that weights are read once, in pieces of rows; sums so long that only their bits are compared.
-LONG = convolution.three((1, 64, 4, 4), (770, 64, 3, 3), {"pads": (1, 1, 1, 1)}, bias=True, gradient=False)
+# So few pixels that weights are read once, in long pieces of rows; sums so long that only their bits are compared.
+LONG = [
+    *convolution.three((1, 64, 4, 4), (770, 64, 3, 3), {"pads": (1, 1, 1, 1)}, bias=True, gradient=False),
+    *convolution.three((1, 290, 7, 7), (62, 290, 3, 3), {"pads": (1, 1, 1, 1)}, bias=True, gradient=False),
+    Case(
+        "ConvGradWeightSgd",
+        ((91, 190, 3, 3), (1, 190, 4, 5), (1, 91, 4, 5), (1,)),
+        {"pads": (1, 1, 1, 1), "kernel": (3, 3)},
+        gradient=False,
+    ),
+]
 
 # Few rows, or few terms: products without workspace.
 LEAN = [
@@ -122,6 +131,7 @@ def test_bits_do_not_depend_on_vectors_or_workspace(case: Case, monkeypatch: pyt
         (same,) = run_kernel(case.kind, case.attributes, arrays, lib=other)
         assert same.tobytes() == first.tobytes()
     monkeypatch.setattr(_packing, "SHAPES", ((1, 64),))
+    monkeypatch.setattr(_packing, "DEEP_BYTES", 1 << 40)
     (small,) = run_kernel(case.kind, case.attributes, arrays)
     assert small.tobytes() == first.tobytes()
     monkeypatch.setattr(_packing, "WIDE_SHARE", 0)

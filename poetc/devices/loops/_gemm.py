@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.ops import Kernel
-from poetc.ops._packing import WIDE_DEPTH
+from poetc.ops._packing import most_blocks
 
 _MOST_RUNS = 512  # more runs of one shape are taken from as many
 
@@ -116,7 +116,7 @@ def carve(m: Machine, size: int, terms: int, blocks: int, columns: int, pack_row
         most = min(max(1, 128 // m.columns), -(-columns // m.columns))
         fit = size // (terms * most * m.columns)
         if fit > 1:
-            depth *= min(fit, blocks, WIDE_DEPTH // terms)
+            depth *= min(fit, most_blocks(columns, blocks, terms, m.columns))
     return max(m.columns, (size - rows * depth) // (depth * m.columns) * m.columns), depth
 
 

@@ -38,6 +38,8 @@
 #endif
 
 #define MOST_DEPTH 256 /* rows of a block of a, so long, lie in the innermost cache */
+#define DEEP_PANELS 2  /* what so few share of a is read once or twice: in long pieces, which the processor sees coming */
+#define SHORT_ROW 1024 /* floats: such rows are fetched ahead by hand */
 
 #if defined(__GNUC__) && LANES > 1
 #define PREFETCH(address) __builtin_prefetch(address)
@@ -580,15 +582,15 @@ static lines_ahead look_ahead(const poetc_ahead *ahead, int32_t parts)
     return l;
 }
 
-/* What the block of rows from number `row` on will read: its weights that descend, or its rows of a if they are short or follow each
- * other (pieces of long ones cost more than they give). */
+/* What the block of rows from number `row` on will read: its weights that descend, or its rows of a if they are short (pieces of
+ * long ones cost more than they give). */
 static lines_ahead look_ahead_of_rows(const poetc_gemm *g, int32_t row, int32_t parts)
 {
     const int32_t rows = poetc_min(POETC_GEMM_ROWS, g->rows - row);
     poetc_ahead next = {NULL, 0, 0, 0};
-    if (rows > 0 && g->rate)
+    if (rows > 0 && g->rate && g->columns <= SHORT_ROW)
         next = (poetc_ahead){g->y + row * g->y_row, g->y_row, rows, g->columns};
-    else if (rows > 0 && g->a_k == 1 && (g->a_row <= g->depth || g->depth <= g->terms))
+    else if (rows > 0 && g->a_k == 1 && ((g->a_row <= g->depth && g->a_row <= SHORT_ROW) || g->depth <= g->terms))
         next = (poetc_ahead){g->a + row * g->a_row, g->a_row, rows, g->depth};
     return look_ahead(&next, parts);
 }
@@ -673,7 +675,7 @@ poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t terms,
         const int32_t most = COLUMNS > 128 ? 1 : 128 / COLUMNS, needed = (columns + COLUMNS - 1) / COLUMNS;
         const int32_t fit = size / (terms * (poetc_min(most, needed) * COLUMNS + rows));
         if (fit > 1 && !rows) /* rows of few floats that lie far apart are best packed few at a time */
-            space.depth = terms * poetc_min(poetc_min(fit, blocks), MOST_DEPTH / terms);
+            space.depth = terms * poetc_min(poetc_min(fit, blocks), needed <= DEEP_PANELS ? blocks : MOST_DEPTH / terms);
     }
 #else
     (void)blocks, (void)columns;
