@@ -9,6 +9,7 @@ ConvTranspose    y         = ConvGradInput(x, w) + b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from poetc.graph import Attribute, Operator, TensorType
 from poetc.ops import _winograd
 from poetc.ops._builder import Builder
 from poetc.ops._packing import COLUMNS, SHAPES, THREAD_FLOATS, WIDE_SHARE, choose, strip, workspace_floats
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register, spec
 from poetc.ops._windows import Windows
 
 
@@ -223,13 +224,34 @@ class ConvGradInput(OpSpec):
         return _adjoint_kernel(op, ints)
 
 
+NORM_KERNELS = ("_winograd",)  # that make x again
+NORM_ACTIVATIONS = ("", "Relu", "LeakyRelu", "Clip", "HardSwish")  # by their numbers in kernels/poetc_norm.h
+
+
 @register
 class ConvGradWeight(OpSpec):
+    """With a batch norm's tensors and attributes, x is what it reads: the convolution's input, f(batch norm of x), is
+    made again while pixels are read, and need not be kept. The fusion pass makes such.
+    """
+
     kind = "ConvGradWeight"
-    summary = "Gradient of Conv in w from (x, gy); the convolution's attributes and kernel (h, w)"
+    summary = (
+        "Gradient of Conv in w from (x, gy); the convolution's attributes and kernel (h, w). From (x, gy, mean, var, "
+        "scale, bias): of Conv(f(BatchNormApply(x, mean, var, scale, bias))); epsilon, activation f (a kind, or none)"
+    )
+
+    def _pixels(self, op: Bound) -> Bound:
+        """The operator without what is done to x first."""
+        return replace(op, inputs=op.inputs[:2])
+
+    def _norm(self, op: Bound) -> Bound | None:
+        """What is done to x first: a BatchNormActivate."""
+        if len(op.inputs) == 2:
+            return None
+        return Bound(op.attributes, (op.inputs[0], *op.inputs[2:]), (op.inputs[0],))
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
-        x, gy = op.inputs
+        x, gy = op.inputs[:2]
         _check_rank(x, gy)
         kernel, group = op.get_ints("kernel"), _group(op)
         weight = TensorType((gy.shape[1], x.shape[1] // group, *kernel), x.dtype)
@@ -237,10 +259,18 @@ class ConvGradWeight(OpSpec):
         size = Windows.of(op, kernel).output_size(x.shape[2:])
         if gy.shape[:1] + gy.shape[2:] != (x.shape[0], *size):
             raise ValueError(f"gy of shape {gy.shape} does not belong to an input of shape {x.shape}")
+        norm = self._norm(op)
+        if norm is not None:
+            if len(norm.inputs) != 5 or op.get_str("activation") not in NORM_ACTIVATIONS:
+                raise ValueError(f"{self.kind} takes (x, gy) or (x, gy, mean, var, scale, bias) and an activation")
+            spec("BatchNormActivate").infer(norm)
         return (weight,)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        x, gy = inputs
+        x, gy = inputs[:2]
+        norm = self._norm(op)
+        if norm is not None:
+            (x,) = spec("BatchNormActivate").evaluate(norm, [x, *inputs[2:]])
         group, kernel = _group(op), op.get_ints("kernel")
         n, outputs, oh, ow = gy.shape
         columns = _columns(Windows.of(op, kernel), x, (oh, ow), group)
@@ -249,10 +279,26 @@ class ConvGradWeight(OpSpec):
         return (gw.reshape(outputs, x.shape[1] // group, *kernel),)
 
     def work(self, op: Bound) -> Work:
-        w = op.outputs[0]
-        return Work(macs=op.inputs[1].elements * (w.elements // w.shape[0]))
+        w, norm = op.outputs[0], self._norm(op)
+        flops = 0 if norm is None else spec("BatchNormActivate").work(norm).flops
+        return Work(macs=op.inputs[1].elements * (w.elements // w.shape[0]), flops=flops)
 
     def kernel(self, op: Bound) -> Kernel:
+        kernel, norm = self._kernel(self._pixels(op)), self._norm(op)
+        if norm is None:
+            return kernel
+        floats = spec("BatchNormActivate").kernel(norm).floats
+        ints = (*kernel.ints[:16], NORM_ACTIVATIONS.index(op.get_str("activation")), *kernel.ints[17:])
+        return replace(
+            kernel, symbol=kernel.symbol.replace("grad_weight", "grad_weight_norm"), ints=ints, floats=floats
+        )
+
+    def takes_norm(self, op: Bound, activation: str) -> bool:
+        """Whether there is a kernel that makes x, `activation` of a batch norm, again while it reads it."""
+        kernel = self._kernel(op)
+        return activation in NORM_ACTIVATIONS and kernel.symbol.endswith(NORM_KERNELS)
+
+    def _kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.get_ints("kernel"))
         lean = Kernel("poetc_op_conv_grad_weight", _ints(windows, _group(op), op.inputs[0], op.inputs[1], False))
         if _is_depthwise(lean.ints):

@@ -2,6 +2,8 @@
 
 - Batch norm [+ sum] [+ activation]: one operator. Where the gradient of the activation needs what it was given, the
   gradients of the batch norm compute that again and take the activation's in, so that it is not kept for them.
+- Batch norm [+ activation] before convolutions: the gradients of their weights compute it again while they read, and
+  those of the batch norm take the activation's in, so that the convolutions' input is not kept for them.
 - Plain gradient descent and the product that makes a gradient for it alone: the gradient is never stored. On an
   embedding only the rows that were read move.
 - A sum of gradients and the product that makes the last of them, in the same way.
@@ -23,6 +25,7 @@ import numpy as np
 from poetc.graph import Attribute, Operator, Phase, Role, Tensor, TensorType, TrainingGraph
 from poetc.ops import bind, spec, view_roots
 from poetc.ops.batch_norm_activation import ACTIVATIONS, parameters
+from poetc.ops.convolution import ConvGradWeight
 from poetc.ops.sgd_of import SgdOf
 
 PRODUCTS = ("MatMul", "ConvGradWeight", "GatherGrad")  # those of poetc/ops/sgd_of.py
@@ -100,6 +103,8 @@ class _Fusion:
         self.operators = {
             (name if op is place else key): (new if op is place else op) for key, op in self.operators.items()
         }
+        self.maker.update(dict.fromkeys(new.outputs, new))
+        self.place[name] = self.place[place.name]
 
     @cached_property
     def most_bytes(self) -> int:
@@ -132,14 +137,40 @@ class _Fusion:
         activation = self._activation(chain[-1].outputs[0])
         if activation is not None and self._still_there(inputs, activation):
             more = {"activation": activation.kind, **parameters(activation.attributes, activation.kind)}
-            alone = len(self.readers[activation.inputs[0]]) == 1
-            if alone or (chain == [norm] and self._gradients(norm, activation, attributes | more)):
+            slopes = [op for op in self.readers[activation.inputs[0]] if op is not activation]
+            if not slopes or (chain == [norm] and self._gradients(norm, slopes, attributes | more)):
                 chain.append(activation)
                 attributes |= more
         if len(chain) > 1 and self._still_there(inputs, chain[-1]):
             for op in chain[:-1]:
                 del self.operators[op.name]
             self._put(chain[-1], "BatchNormActivate", inputs, attributes)
+        if inputs == norm.inputs:
+            self._make_again(norm, chain[-1].outputs[0], attributes)
+
+    def _make_again(self, norm: Operator, y: str, attributes: Mapping[str, Attribute]) -> None:
+        """Let the gradients of weights make `y` again, from what the gradients of the batch norm read, if nothing else
+        keeps it.
+        """
+        backward = [op for op in self.readers[y] if op.phase is not Phase.FORWARD]
+        slopes = [op for op in backward if op.kind == f"{attributes['activation']}Grad" and op.inputs[0] == y]
+        weights = [op for op in backward if op not in slopes]
+        kept = any(op.kind in GRADIENTS and op.inputs[0] == norm.inputs[0] for op in self.readers[norm.inputs[0]])
+        viewed = any(spec(op.kind).is_view for op in self.readers[y])
+        if y in self.results or viewed or not weights or not kept:
+            return
+        kind = spec("ConvGradWeight")
+        assert isinstance(kind, ConvGradWeight)
+        for op in weights:
+            if op.kind != kind.kind or op.inputs[0] != y or op.inputs[1] == y or not self._still_there(norm.inputs, op):
+                return
+            if not kind.takes_norm(bind(op, self.tensors), str(attributes["activation"])):
+                return
+        if slopes and not self._gradients(norm, slopes, attributes):
+            return
+        for op in weights:
+            inputs = (norm.inputs[0], op.inputs[1], *norm.inputs[1:])
+            self._put(op, kind.kind, inputs, {**op.attributes, **attributes})
 
     def _activation(self, tensor: str) -> Operator | None:
         """The activation of `tensor`, if besides it only its gradient reads the tensor."""
@@ -150,9 +181,8 @@ class _Fusion:
         rest = [op for op in readers if op is not forward[0]]
         return forward[0] if all(op.kind == f"{forward[0].kind}Grad" for op in rest) else None
 
-    def _gradients(self, norm: Operator, activation: Operator, attributes: Mapping[str, Attribute]) -> bool:
-        """Let the gradients of the batch norm take in the activation's, if it has no other reader."""
-        slopes = [op for op in self.readers[activation.inputs[0]] if op is not activation]
+    def _gradients(self, norm: Operator, slopes: list[Operator], attributes: Mapping[str, Attribute]) -> bool:
+        """Let the gradients of the batch norm take in the activation's (`slopes`), if it has no other reader."""
         readers = self.readers[slopes[0].outputs[0]]
         fit = len(slopes) == 1 and readers and slopes[0].outputs[0] not in self.results
         for op in readers:

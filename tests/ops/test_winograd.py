@@ -28,6 +28,7 @@ from tests.support.kernels import (
     check_kernel,
     evaluate,
     run_kernel,
+    uniform,
 )
 
 PADS = ((1, 1, 1, 1), (0, 0, 0, 0), (1, 0, 1, 2), (2, 2, 2, 2), (0, 1, 2, 1))
@@ -53,6 +54,10 @@ def cases() -> list[Case]:
     w, x, gy = (23, 18, 3, 3), (2, 18, 13, 12), (2, 23, 13, 12)
     sgd: dict[str, Attribute] = {"pads": (1, 1, 1, 1), "kernel": (3, 3)}
     found.append(Case("ConvGradWeightSgd", (w, x, gy, (1,)), sgd, gradient=False))
+    norm: dict[str, Attribute] = {"epsilon": 1e-5, "activation": "Relu"}
+    vectors = ((18,), uniform((18,), 0.5, 1.5), (18,), (18,))
+    found.append(Case("ConvGradWeight", (x, gy, *vectors), sgd | norm, gradient=False))
+    found.append(Case("ConvGradWeightSgd", (w, x, gy, *vectors, (1,)), sgd | norm, gradient=False))
     return found
 
 

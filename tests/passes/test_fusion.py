@@ -17,6 +17,7 @@ from poetc.graph import Array, Attribute, DType, Graph, Role, TensorType, Traini
 from poetc.ops import Builder, spec
 from poetc.ops._elementwise import Differentiable
 from poetc.ops.batch_norm_activation import ACTIVATIONS
+from poetc.ops.convolution import NORM_ACTIVATIONS
 from poetc.passes import order_backward, run_standard
 from poetc.scheduling import keep_all, keep_all_peak_bytes, pack
 from poetc.training import TrainingOptions, build
@@ -395,6 +396,51 @@ def test_batch_norm_has_the_bits_of_its_parts(
 
 
 LR = np.float32([0.0625 * 1.1])
+
+
+# (image, outputs, kernel, strides, padding before and after, dilation, group) that bind each kernel that makes x again.
+AGAIN: dict[str, list[tuple[tuple[int, ...], int, int, int, tuple[int, int], int, int]]] = {
+    "winograd": [((2, 20, 60, 61), 35, 3, 1, (1, 1), 1, 1), ((3, 140, 16, 17), 70, 3, 1, (0, 2), 1, 1)],
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from([(name, case) for name, cases in AGAIN.items() for case in cases]),
+    st.sampled_from(NORM_ACTIVATIONS),
+    st.booleans(),
+    st.sampled_from(VECTORS),
+    st.integers(0, 2**32 - 1),
+)
+def test_a_gradient_of_weights_makes_what_it_reads_again(
+    chosen: tuple[str, tuple[tuple[int, ...], int, int, int, tuple[int, int], int, int]],
+    activation: str,
+    descends: bool,
+    lib: object,
+    seed: int,
+) -> None:
+    """By the bits that the forward pass made; zeros around the image stay zeros."""
+    assert callable(lib)
+    made, random = lib(), np.random.default_rng(seed)
+    name, (shape, outputs, kernel, stride, (before, after), dilation, group) = chosen
+    limits: dict[str, dict[str, Attribute]] = {"LeakyRelu": {"alpha": 0.1}, "Clip": {"min": 0.5, "max": 1.5}}
+    fused: dict[str, Attribute] = {"epsilon": 1e-3, "activation": activation, **limits.get(activation, {})}
+    attributes: dict[str, Attribute] = {"strides": (stride, stride), "pads": (before, before, after, after)}
+    attributes |= {"dilations": (dilation, dilation), "group": group, "kernel": (kernel, kernel)}
+    x, channels = numbers(random, *shape), shape[1]
+    size = [(n + before + after - dilation * (kernel - 1) - 1) // stride + 1 for n in shape[2:]]
+    gy = numbers(random, shape[0], outputs, *size)
+    mean, var, scale, bias = random.normal(0, 1, (4, channels)).astype(np.float32)
+    vectors = [mean, np.abs(var), scale, bias]
+    z = one("BatchNormActivate", fused, [x, *vectors], made)
+    inputs, again = [z, gy], [x, gy, *vectors]
+    kind = "ConvGradWeight"
+    if descends and "depthwise" not in name and "lean" not in name:
+        w = numbers(random, outputs, channels // group, kernel, kernel)
+        kind, inputs, again = "ConvGradWeightSgd", [w, *inputs, LR], [w, *again, LR]
+    found = spec(kind).kernel(bind_kind(kind, attributes | fused, again)).symbol
+    assert found.endswith(name) and "norm" in found
+    assert bits(one(kind, attributes | fused, again, made)) == bits(one(kind, attributes, inputs, made))
 
 
 @settings(max_examples=40, deadline=None)

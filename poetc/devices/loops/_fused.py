@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from poetc.devices.loops._convolution import grad_weight, moves_at_once, strip_columns
 from poetc.devices.loops._gemm import carve, parts, put, put_end, run
 from poetc.devices.loops._machine import Loops, Machine, add, counts
+from poetc.devices.loops._rows import elementwise, plane_sums, planes
 from poetc.devices.loops._window import window
 from poetc.ops import Kernel
 
-_ACTIVATIONS = ("relu", "leaky_relu", "clip", "hard_swish", "silu")
+_CHOICES, _SMOOTH = ("relu", "leaky_relu", "clip"), ("hard_swish", "silu")
+_ACTIVATIONS = (*_CHOICES, *_SMOOTH)
 _STRIP_ROWS = 48
 _BLOCK, _CHUNK = 256, 16
 
 
 @counts(
     *(f"batch_norm_{name}" for name in ("same", *_ACTIVATIONS)),
-    *(f"batch_norm_{name}_grad_input" for name in _ACTIVATIONS),
+    *(f"batch_norm_{name}_grad_input" for name in _SMOOTH),
 )
 def batch_norm_activation(kernel: Kernel, m: Machine) -> Loops:
     name, (batch, channels, pixels) = kernel.symbol.removeprefix("poetc_op_"), kernel.ints[:3]
@@ -25,7 +29,7 @@ def batch_norm_activation(kernel: Kernel, m: Machine) -> Loops:
     return loops | {f"{name}wide": planes * (pixels // lanes), f"{name}single": planes * (pixels % lanes)}
 
 
-@counts(*(f"batch_norm_{name}_grad_params" for name in _ACTIVATIONS))
+@counts(*(f"batch_norm_{name}_grad_params" for name in _SMOOTH))
 def batch_norm_activation_params(kernel: Kernel, m: Machine) -> Loops:
     name, (batch, channels, pixels) = kernel.symbol.removeprefix("poetc_op_"), kernel.ints[:3]
     together, lanes = channels // 4 * 4 if m.lanes > 1 else 0, 4 if m.has_fours else m.lanes
@@ -45,6 +49,18 @@ def batch_norm_activation_params(kernel: Kernel, m: Machine) -> Loops:
             "tail": planes * (pixels % 4),
         }
         add(loops, {f"{name}.{loop}{part}": n for loop, n in found.items()})
+    return loops
+
+
+@counts(*(f"batch_norm_{name}_grad_{part}" for name in _CHOICES for part in ("input", "params")))
+def batch_norm_choice(kernel: Kernel, m: Machine) -> Loops:
+    """By the loops of what takes as long: the batch norm's gradient and the activation's apart."""
+    name, (batch, channels, pixels) = kernel.symbol.removeprefix("poetc_op_batch_norm_"), kernel.ints[:3]
+    activation, part = name.split("_grad_")
+    count = planes if part == "input" else plane_sums
+    loops = count(replace(kernel, symbol=f"poetc_op_batch_norm_grad_{part}"), m)
+    slope = Kernel(f"poetc_op_{activation}_grad", (batch * channels * pixels,))
+    add(loops, elementwise(slope, m))
     return loops
 
 

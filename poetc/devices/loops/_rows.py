@@ -49,6 +49,12 @@ def planes(kernel: Kernel, m: Machine) -> Loops:
     return loops | {f"{name}.single": rows * (pixels % lanes)}
 
 
+def normalized(m: Machine, vectors: int, channels: int = 0) -> Loops:
+    """A batch norm made again while pixels are read, so many vectors of them (of floats, without): as by itself."""
+    fours = 4 if m.has_fours else 1
+    return {"batch_norm_apply.wide": -(-vectors // fours), "batch_norm_apply.plane": channels}
+
+
 @counts("batch_norm_stats", "batch_norm_grad_params")
 def plane_sums(kernel: Kernel, m: Machine) -> Loops:
     """Four channels at a time, where there are vectors."""

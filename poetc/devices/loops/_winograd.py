@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from poetc.devices.loops._gemm import parts, run
 from poetc.devices.loops._machine import Loops, Machine, add, counts
+from poetc.devices.loops._rows import normalized
 from poetc.devices.loops._window import Window, window
 from poetc.ops import Kernel
 from poetc.ops._winograd import (
@@ -144,9 +145,9 @@ def _gradient_tiles(w: Window) -> _Tiled:
     return _Tiled(w.batch, w.output_height, w.output_width, 2 - w.pad_top, 2 - w.pad_left, rows, columns)
 
 
-@counts("conv_grad_weight_winograd", "conv_grad_weight_sgd_winograd")
+@counts(*(f"conv_grad_weight{sgd}{norm}_winograd" for sgd in ("", "_sgd") for norm in ("", "_norm")))
 def grad_weight(kernel: Kernel, m: Machine) -> Loops:
-    w, name = window(kernel), kernel.symbol.removeprefix("poetc_op_")
+    w, name = window(kernel), kernel.symbol.removeprefix("poetc_op_").replace("_norm", "")
     shape, (size, block) = shape_of(kernel.ints, "conv_grad_weight"), kernel.ints[17:19]
     t = _image_tiles(w)
     gy = _Tiled(w.batch, w.output_height, w.output_width, 0, 0, t.rows, t.columns)
@@ -157,6 +158,8 @@ def grad_weight(kernel: Kernel, m: Machine) -> Loops:
         for begin, end in _chunks(shape.tiles, at_once):
             again = -(-shape.outputs // block) if at_once < shape.tiles else 1
             add(loops, _tiles(m, t, begin, end, taken, 4), again * pieces)
+            if "norm" in kernel.symbol:
+                add(loops, normalized(m, -(-taken // m.lanes) * 4 * (end - begin)), again * pieces)
             for here, many in parts(shape.outputs, block):
                 add(loops, _tiles(m, gy, begin, end, here, 2), many * pieces)
                 product = run(

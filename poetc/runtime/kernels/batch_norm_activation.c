@@ -1,8 +1,8 @@
 /* Batch normalisation with what is done to its result element by element: a sum with another tensor, an activation; and the
  * gradients of both (poetc/ops/batch_norm_activation.py). What the activation was given is computed again from x wherever its
  * slope is needed, by the operations of batch_norm.c in their order: the bits are those of separate kernels. */
-#include "poetc_activation.h"
 #include "poetc_f4.h"
+#include "poetc_norm.h"
 
 #define BLOCK 256 /* as in batch_norm.c */
 #define CHUNK 16
@@ -14,18 +14,12 @@
 #define TOGETHER 1
 #endif
 
-/* What a channel's elements have in common: y = (x - centre) * factor + shift. */
-typedef struct {
-    float centre, factor, shift;
-} channel;
-
-static channel channel_of(const poetc_call *call, int32_t c)
+static poetc_channel channel_of(const poetc_call *call, int32_t c)
 {
-    const float *mean = poetc_in(call, 1), *var = poetc_in(call, 2), *scale = poetc_in(call, 3), *bias = poetc_in(call, 4);
-    channel t;
-    t.centre = mean[c], t.shift = bias[c];
-    t.factor = scale[c] * (1.0f / poetc_sqrtf(var[c] + call->floats[0]));
-    return t;
+    poetc_norm n;
+    n.mean = poetc_in(call, 1), n.var = poetc_in(call, 2), n.scale = poetc_in(call, 3), n.bias = poetc_in(call, 4);
+    n.floats = call->floats;
+    return poetc_channel_of(&n, c);
 }
 
 /* A plane, element by element, in vectors and the rest in floats: what to do with `normal`, the element i of the batch norm. */
@@ -81,7 +75,7 @@ static channel channel_of(const poetc_call *call, int32_t c)
         for (n = 0; n < call->ints[0]; n++) {                                                                          \
             for (c = 0; c < channels; c++, x += pixels, y += pixels) {                                                 \
                 POETC_SKIP(call->share, c, channels, other += other ? pixels : 0)                                      \
-                const channel t = channel_of(call, c);                                                                 \
+                const poetc_channel t = channel_of(call, c);                                                                 \
                 if (other) {                                                                                           \
                     ROW({                                                                                              \
                         const poetc_vector sum = normal + poetc_vector_load(other + i);                                \
@@ -107,7 +101,7 @@ typedef struct {
 
 /* Of a chunk of `planes` planes, a constant, `pixels` apart; count: whole fours, but for the end of a plane. */
 POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x, float g[TOGETHER][CHUNK],
-                            const channel *t, int32_t pixels, int32_t count)
+                            const poetc_channel *t, int32_t pixels, int32_t count)
 {
     int32_t i;
     int k;
@@ -131,7 +125,7 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
 
 /* x, mean, var, scale, bias, gz -> gradients of scale[C] and bias[C]; and x, mean, var, scale, bias, gscale, gbias, gz -> gx. */
 #define BACKWARD(name, G)                                                                                              \
-    static void slopes_##name(float *to, const float *x, const float *g, int32_t pixels, channel t, const float *p)    \
+    static void slopes_##name(float *to, const float *x, const float *g, int32_t pixels, poetc_channel t, const float *p)    \
     {                                                                                                                  \
         (void)p;                                                                                                       \
         ROW(poetc_vector_store(to + i, G##_V(normal, poetc_vector_load(g + i), p)), to[i] = G(normal, g[i], p));       \
@@ -143,7 +137,7 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
         const float *p = call->floats + 1, *var = poetc_in(call, 2);                                                   \
         float *gscale = poetc_out(call, 6), *gbias = poetc_out(call, 7);                                               \
         poetc_compensated products[TOGETHER], sums[TOGETHER];                                                          \
-        channel t[TOGETHER];                                                                                           \
+        poetc_channel t[TOGETHER];                                                                                           \
         int32_t n, first, at;                                                                                          \
         int k;                                                                                                         \
         for (k = 0; k < planes; k++) {                                                                                 \
@@ -208,7 +202,7 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
         for (n = 0; n < batch; n++) {                                                                                  \
             for (c = 0; c < channels; c++, x += pixels, g += pixels, gx += pixels) {                                   \
                 POETC_SKIP(call->share, c, channels, )                                                                 \
-                const channel t = channel_of(call, c);                                                                 \
+                const poetc_channel t = channel_of(call, c);                                                                 \
                 const float rstd = 1.0f / poetc_sqrtf(var[c] + call->floats[0]);                                       \
                 const float slope = rstd * gscale[c] / elements, shift = gbias[c] / elements;                          \
                 ROW({                                                                                                  \
@@ -223,9 +217,6 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
         }                                                                                                              \
         return POETC_OK;                                                                                               \
     }
-
-#define POETC_SAME(x, p) (x)
-#define POETC_SAME_V(x, p) (x)
 
 FORWARD(same, POETC_SAME)
 FORWARD(relu, POETC_RELU)

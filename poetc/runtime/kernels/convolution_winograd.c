@@ -12,6 +12,7 @@
 #include "poetc_convolution.h"
 #include "poetc_descend.h"
 #include "poetc_gemm.h"
+#include "poetc_norm.h"
 
 #define LANES POETC_LANES
 #define COLUMNS POETC_GEMM_COLUMNS
@@ -33,6 +34,8 @@
 #define PIECE TERMS
 #define MOST_SUMS TERMS
 #endif
+
+#define MOST_PIECE 128 /* of all targets */
 
 #define FOR_FOUR(i) POETC_UNROLL for (i = 0; i < 4; i++)
 
@@ -117,7 +120,24 @@ typedef struct {
     const float *from;
     int32_t batch, channels, height, width, top, left;
     int32_t rows, columns; /* of tiles */
+    const struct normal *normal; /* what is done to its pixels on their way in, or NULL */
 } tiled;
+
+/* The batch norm of some channels, and the activation after it. */
+typedef struct normal {
+    poetc_norm norm;
+    float centre[MOST_PIECE], factor[MOST_PIECE], shift[MOST_PIECE];
+} normal;
+
+/* Those of channels from number `first` on, up to whole vectors: what is made beyond the last is not read. */
+POETC_APART void prepare_normal(normal *n, int32_t first, int32_t count)
+{
+    int32_t i;
+    for (i = 0; i < round_up(count, LANES); i++) {
+        const poetc_channel t = poetc_channel_of(&n->norm, first + (i < count ? i : 0));
+        n->centre[i] = t.centre, n->factor[i] = t.factor, n->shift[i] = t.shift;
+    }
+}
 
 /* Tiles of one image, in rows and columns. */
 typedef struct {
@@ -140,8 +160,39 @@ static rectangle next_tiles(const tiled *t, int32_t tile, int32_t end)
     return r;
 }
 
-/* `count` floats of each of `valid` channels, `step` floats apart, into lanes; rows of `width` pixels lie `gap` floats apart. */
-static void turn_in(const float *from, ptrdiff_t step, int32_t valid, int32_t count, float *to, int32_t width, int32_t gap)
+#if LANES > 1
+/* A vector for each pixel: the channels from number `at` on. */
+POETC_INLINE void normalize(const normal *n, int32_t at, poetc_vector *v)
+{
+    const poetc_vector centre = poetc_vector_load(n->centre + at), factor = poetc_vector_load(n->factor + at);
+    const poetc_vector shift = poetc_vector_load(n->shift + at);
+    const float *p = n->norm.floats + 1;
+    int32_t i;
+    (void)p;
+#define EACH(F)                                                                                                        \
+    POETC_UNROLL                                                                                                       \
+    for (i = 0; i < LANES; i++) {                                                                                      \
+        const poetc_vector normal = (v[i] - centre) * factor + shift;                                                  \
+        v[i] = F##_V(normal, p);                                                                                       \
+    }
+    POETC_FOR_ACTIVATION(n->norm.activation, EACH)
+#undef EACH
+}
+#endif
+
+static float normalize_one(const normal *n, int32_t at, float x)
+{
+    const float normal = (x - n->centre[at]) * n->factor[at] + n->shift[at], *p = n->norm.floats + 1;
+    (void)p;
+#define EACH(F) return F(normal, p)
+    POETC_FOR_ACTIVATION(n->norm.activation, EACH)
+#undef EACH
+}
+
+/* `count` floats of each of `valid` channels, `step` floats apart, into lanes; rows of `width` pixels lie `gap` floats apart. `n`: what is
+ * done to them, of which they are the channels from number `channel` on; or NULL. */
+static void turn_in(const float *from, ptrdiff_t step, int32_t valid, int32_t count, float *to, int32_t width, int32_t gap,
+                    const normal *n, int32_t channel)
 {
     int32_t k = 0, j;
 #if LANES > 1
@@ -162,6 +213,8 @@ static void turn_in(const float *from, ptrdiff_t step, int32_t valid, int32_t co
                 v[i] = i < valid ? poetc_vector_load(source + i * step) : (poetc_vector){0};
         }
         transpose(v);
+        if (n)
+            normalize(n, channel, v);
         POETC_UNROLL
         for (i = 0; i < LANES; i++) {
             poetc_vector_store(target, v[i]);
@@ -174,7 +227,7 @@ static void turn_in(const float *from, ptrdiff_t step, int32_t valid, int32_t co
     for (; k < count; k++) {
         float *target = to + (ptrdiff_t)k * LANES + (ptrdiff_t)(k / width) * gap;
         for (j = 0; j < LANES; j++)
-            target[j] = j < valid ? from[k + j * step] : 0.0f;
+            target[j] = j >= valid ? 0.0f : n ? normalize_one(n, channel + j, from[k + j * step]) : from[k + j * step];
     }
 }
 
@@ -204,9 +257,9 @@ static void turn_out(const float *from, int32_t count, float *to, ptrdiff_t step
             to[k + j * step] = bias ? from[(ptrdiff_t)k * LANES + j] + bias[j] : from[(ptrdiff_t)k * LANES + j];
 }
 
-/* Channels from number `channel` on of the tiles, which need `reach` pixels each way, into the strip; `clear`: what lies beside
- * the image becomes zero (and stays, for further channels). */
-static void read_strip(const tiled *t, const rectangle *r, const int32_t reach, int32_t channel, float *strip, int clear)
+/* Channels from number `channel` on of the tiles, which need `reach` pixels each way, into the strip. With the `first` ones what lies
+ * beside the image becomes zero (and stays, for further channels). */
+static void read_strip(const tiled *t, const rectangle *r, const int32_t reach, int32_t channel, int32_t first, float *strip)
 {
     const int32_t rows = 2 * (r->rows - 1) + reach, columns = 2 * (r->columns - 1) + reach;
     const int32_t y = 2 * r->row - t->top, x = 2 * r->column - t->left;
@@ -218,14 +271,14 @@ static void read_strip(const tiled *t, const rectangle *r, const int32_t reach, 
     float *to = strip + (above * columns + before) * LANES;
     const int32_t gap = (columns - wide) * LANES, valid = poetc_min(LANES, t->channels - channel);
     int32_t i;
-    if (clear && high * wide < rows * columns)
+    if (channel == first && high * wide < rows * columns)
         for (i = 0; i < rows * columns * LANES; i++)
             strip[i] = 0.0f;
     if (wide == t->width)
-        turn_in(from, plane, valid, high * wide, to, wide, gap);
+        turn_in(from, plane, valid, high * wide, to, wide, gap, t->normal, channel - first);
     else
         for (i = 0; i < high; i++, from += t->width, to += columns * LANES)
-            turn_in(from, plane, valid, wide, to, wide, gap);
+            turn_in(from, plane, valid, wide, to, wide, gap, t->normal, channel - first);
 }
 
 /* B' d B of a row of tiles; `step` floats from tile to tile, `plane` from number to number. */
@@ -293,7 +346,7 @@ POETC_APART void transform_tiles(const tiled *t, int gradient, int32_t begin, in
         for (channel = first; channel < last; channel += LANES) {
             const int32_t within = channel - first;
             float *at = to + within / panel * panel_step + within % panel + (tile - begin) * step;
-            read_strip(t, &r, reach, channel, strip, channel == first);
+            read_strip(t, &r, reach, channel, first, strip);
             for (row = 0; row < r.rows; row++, at += r.columns * step) {
                 if (gradient)
                     transform_gradient(strip + 2 * row * pitch, pitch, r.columns, at, step, plane);
@@ -423,7 +476,6 @@ typedef struct {
     int keeps;
 } plan;
 
-#define MOST_PIECE 128 /* of all targets */
 #define KEEPS_FROM 24 /* tiles: with fewer than these, keeping weights would gain nothing */
 
 static plan plan_products(int32_t size, int32_t tiles, int32_t depth, int32_t outputs, int32_t block)
@@ -556,6 +608,7 @@ POETC_APART plan prepare(const poetc_call *call, int turned, products *j)
     tiled *image = &j->c.image;
     float *workspace = POETC_WORKSPACE(call, d.has_bias ? 4 : 3);
     plan p;
+    image->normal = NULL;
     image->from = poetc_in(call, 0), image->batch = d.batch, image->channels = turned ? d.outputs : d.channels;
     image->height = turned ? d.output_height : d.height, image->width = turned ? d.output_width : d.width;
     image->top = turned ? 2 - d.pad_top : d.pad_top, image->left = turned ? 2 - d.pad_left : d.pad_left;
@@ -740,8 +793,8 @@ POETC_APART int32_t prepare_sums(const poetc_call *call, const float *x, const f
     const convolution d = describe(call);
     const int32_t size = OWN_FLOATS(call, call->ints[17]), block = call->ints[18];
     const tiled image = {x, d.batch, d.channels, d.height, d.width, d.pad_top, d.pad_left, (d.output_height + 1) / 2,
-                         (d.output_width + 1) / 2};
-    const tiled output = {gy, d.batch, d.outputs, d.output_height, d.output_width, 0, 0, image.rows, image.columns};
+                         (d.output_width + 1) / 2, NULL};
+    const tiled output = {gy, d.batch, d.outputs, d.output_height, d.output_width, 0, 0, image.rows, image.columns, NULL};
     const int32_t tiles = d.batch * image.rows * image.columns;
     int32_t at_once;
     (void)descends;
@@ -762,9 +815,11 @@ POETC_APART int32_t prepare_sums(const poetc_call *call, const float *x, const f
     return at_once;
 }
 
-/* The gradient of the weights, or the weights moved by it. */
-static int grad_weight(const poetc_call *call, const float *x, const float *gy, float *to, float *workspace, const float *lr)
+/* The gradient of the weights, or the weights moved by it. `norm`: of what is done to x first, the first operand, or 0. */
+static int grad_weight(const poetc_call *call, const float *x, const float *gy, float *to, float *workspace, const float *lr,
+                       int32_t norm)
 {
+    normal n;
     sums j;
     const int32_t at_once = prepare_sums(call, x, gy, workspace, lr != NULL, &j);
     const ptrdiff_t row = (ptrdiff_t)j.image.channels * 9;
@@ -773,8 +828,12 @@ static int grad_weight(const poetc_call *call, const float *x, const float *gy, 
         return POETC_OK;
     if (at_once <= 0)
         return POETC_EINVAL;
+    if (norm)
+        n.norm = poetc_norm_of(call, norm), j.image.normal = &n;
     for (j.piece = j.begin; j.piece < j.end; j.piece += j.columns) {
         j.terms = poetc_min(j.columns, j.end - j.piece);
+        if (norm)
+            prepare_normal(&n, j.piece, j.terms);
         for (j.out = j.first; j.out < j.last; j.out += j.block) {
             j.here = poetc_min(j.block, j.last - j.out);
             for (j.at = 0; j.at < j.tiles; j.at += at_once) {
@@ -798,16 +857,28 @@ static int32_t floats_of_sums(const poetc_call *call)
 }
 #endif
 
-/* x, gy -> gw */
-int poetc_op_conv_grad_weight_winograd(const poetc_call *call)
-{
-    POETC_THREADED(poetc_op_conv_grad_weight_winograd, call, CONVOLUTION_WORK(describe(call)), floats_of_sums(call));
-    return grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, 2), POETC_WORKSPACE(call, 3), NULL);
-}
+#define WINOGRAD_GRAD_WEIGHT(name, norm)                                                                                        \
+    int poetc_op_conv_grad_weight_##name(const poetc_call *call)                                                       \
+    {                                                                                                                  \
+        POETC_THREADED(poetc_op_conv_grad_weight_##name, call, CONVOLUTION_WORK(describe(call)), floats_of_sums(call)); \
+        return grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, norm ? 6 : 2),                  \
+                           POETC_WORKSPACE(call, norm ? 7 : 3), NULL, norm);                                           \
+    }
 
+#define WINOGRAD_SGD(name, norm)                                                                                    \
+    int poetc_op_conv_grad_weight_sgd_##name(const poetc_call *call)                                                   \
+    {                                                                                                                  \
+        POETC_THREADED(poetc_op_conv_grad_weight_sgd_##name, call, CONVOLUTION_WORK(describe(call)),                   \
+                       floats_of_sums(call));                                                                          \
+        return grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, norm ? 8 : 4),                  \
+                           POETC_WORKSPACE(call, norm ? 9 : 5), poetc_in(call, norm ? 7 : 3), norm);                   \
+    }
+
+/* x, gy -> gw */
+WINOGRAD_GRAD_WEIGHT(winograd, 0)
+/* x, gy, mean, var, scale, bias -> gw */
+WINOGRAD_GRAD_WEIGHT(norm_winograd, 2)
 /* w, x, gy, lr -> w */
-int poetc_op_conv_grad_weight_sgd_winograd(const poetc_call *call)
-{
-    POETC_THREADED(poetc_op_conv_grad_weight_sgd_winograd, call, CONVOLUTION_WORK(describe(call)), floats_of_sums(call));
-    return grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, 4), POETC_WORKSPACE(call, 5), poetc_in(call, 3));
-}
+WINOGRAD_SGD(winograd, 0)
+/* w, x, gy, mean, var, scale, bias, lr -> w */
+WINOGRAD_SGD(norm_winograd, 3)

@@ -20,6 +20,9 @@ POETC_INLINE poetc_vector poetc_clampv(poetc_vector x, float low, float high)
 }
 #endif
 
+#define POETC_SAME(x, p) (x)
+#define POETC_SAME_V(x, p) (x)
+
 #define POETC_RELU(x, p) ((x) <= 0.0f ? 0.0f : (x)) /* a NaN stays visible */
 #define POETC_RELU_GRAD(s, g, p) ((s) > 0.0f ? (g) : 0.0f)
 
