@@ -19,23 +19,20 @@ import itertools
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from poetc.scheduling import choose_pairs
+from poetc.solvers._between import Between
 from poetc.solvers._highs import Answer, Mip
 from poetc.solvers._liveness import Profile
 from poetc.solvers._model import NEVER, Model
+from poetc.solvers._ram import operand_bytes, pinned_interval
 from poetc.solvers._rules import ALL, Rules
 
 SCALE = 1000.0  # what every operator once costs in the MIP's units
-RECOMPUTATION_ROWS, RECOMPUTATION_TOTAL = 8, 60  # per stage and in all, for operators with the largest working sets
-CHAIN_ROWS, CHAIN_TOTAL = 3, 30  # of these, those that count what else a chain of recomputation needs
-LARGE_SHARE = 0.03  # of the capacity: smaller tensors do not count there
-BETWEEN_ROWS, BETWEEN_TOTAL = 8, 160  # per stage and in all, for what is first executed inside a stage
 # Where so many operators are alike, and such a share of the forward pass (cells of recurrent layers), those that come
 # first are so much cheaper to execute again, at most: else HiGHS chooses between them for long, and what it chooses is
 # scattered. It costs as much of the overhead that is proven.
@@ -60,35 +57,6 @@ class Relaxation:
     pinned: tuple[frozenset[int], ...] = ()  # per cut, what is in RAM without being a decision
 
 
-def operand_bytes(model: Model, v: int) -> int:
-    """RAM that the outputs and workspace of `v` take beyond its inputs, everything allowed in place."""
-    optional = [(i, o) for i, o, required in model.pairs[v] if not required]
-    required = tuple((i, o) for i, o, needed in model.pairs[v] if needed)
-    # The checker also lets a smaller output take over a larger input.
-    op = model.problem.operators[v]
-    optional += [
-        (p.input, p.output) for p in op.in_place if not p.required and model.size[p.output] < model.size[p.input]
-    ]
-    pairs = choose_pairs(required, optional, model.size)
-    return model.workspace[v] + sum(model.size[o] for o in model.outputs[v]) - sum(model.size[o] for _, o in pairs)
-
-
-def working_set_bytes(model: Model, v: int) -> int:
-    return sum(model.size[t] for t in model.inputs[v]) + operand_bytes(model, v)
-
-
-def tiny_tensors(model: Model, share: float) -> frozenset[int]:
-    """The smallest tensors, as many as take together at most `share` of the capacity."""
-    left = share * model.capacity
-    tiny: list[int] = []
-    for t in sorted(range(model.n_tensors), key=lambda t: (model.size[t], t)):
-        left -= model.size[t]
-        if left < 0:
-            break
-        tiny.append(t)
-    return frozenset(tiny)
-
-
 def has_many_alike(model: Model) -> bool:
     """Whether many operators of the forward pass that can be executed again cost and take the same."""
     kinds = Counter(
@@ -102,17 +70,6 @@ def has_many_alike(model: Model) -> bool:
         if model.recomputable[v]
     )
     return max(kinds.values(), default=0) >= max(ALIKE, ALIKE_SHARE * model.cut)
-
-
-def pinned_interval(model: Model, t: int) -> tuple[int, int] | None:
-    """First executions [a, b] at which `t` is in RAM in every schedule: it cannot be made again nor paged."""
-    p = model.producer[t]
-    if model.pageable[t] or model.on_store[t] or (p >= 0 and model.recomputable[p]):
-        return None
-    last = max(model.consumers[t], default=-1)
-    if model.ends_in_ram[t]:
-        last = NEVER
-    return (p + 1, last) if last > p else None
 
 
 class CutModel:
@@ -160,7 +117,7 @@ class CutModel:
         if deadline and model.problem.deadline_ns is not None:
             self._deadline(model.problem.deadline_ns)
 
-    def _is_pinned(self, t: int, cut: int) -> bool:
+    def is_pinned(self, t: int, cut: int) -> bool:
         interval = self.pinned[t]
         return interval is not None and interval[0] <= cut <= interval[1]
 
@@ -197,7 +154,7 @@ class CutModel:
             inputs = set(model.inputs[cut])
             hold = {}
             for t in sorted(useful[g]):
-                if self._is_pinned(t, cut):
+                if self.is_pinned(t, cut):
                     continue
                 gone = self.rules.cuts_expiry and model.expiry[t] < cut
                 if gone and not (model.pageable[t] or model.on_store[t]):
@@ -236,7 +193,7 @@ class CutModel:
             self._ram(g, capacity)
         if between:
             for g in range(stages):
-                self._between(g, edges[g + 1], capacity)
+                Between(self, g, edges[g + 1], capacity).rows()
         self._links()
 
     def _needed_page_in(self, t: int) -> None:
@@ -259,7 +216,7 @@ class CutModel:
         """Columns whose sum makes `t` available in stage g; None if it is there anyway."""
         p = self.model.producer[t]
         cut = self.cuts[g]
-        if (p >= cut and p < end) or self._is_pinned(t, cut):
+        if (p >= cut and p < end) or self.is_pinned(t, cut):
             return None
         columns = []
         # What a_g consumes in place is gone for the rest of its stage.
@@ -321,7 +278,7 @@ class CutModel:
 
         def sources(t: int) -> list[int] | None:
             p = model.producer[t]
-            if p >= cut or self._is_pinned(t, cut):
+            if p >= cut or self.is_pinned(t, cut):
                 return None
             columns = [self.hold[g][t]] if t in self.hold[g] else []
             columns += [run[p]] if p in run else []
@@ -349,22 +306,22 @@ class CutModel:
         else:
             self.mip.row(sources, [1.0] * len(sources), lower=1.0)
 
-    def _fixed_bytes(self, cut: int, skip: frozenset[int] = frozenset()) -> int:
-        return self.pinned_bytes[cut] - sum(self.counted[t] for t in skip if self._is_pinned(t, cut))
+    def fixed_bytes(self, cut: int, skip: frozenset[int] = frozenset()) -> int:
+        return self.pinned_bytes[cut] - sum(self.counted[t] for t in skip if self.is_pinned(t, cut))
 
     def _ram(self, g: int, capacity: int) -> None:
         model, cut = self.model, self.cuts[g]
-        fixed = self._fixed_bytes(cut) + operand_bytes(model, cut)
-        terms = self._done(g, cut, {*model.inputs[cut], *model.outputs[cut], *self.hold[g]}) | self.hold[g]
-        self._ram_row(list(terms.values()), [float(model.size[t]) for t in terms], capacity - fixed)
+        fixed = self.fixed_bytes(cut) + operand_bytes(model, cut)
+        terms = self.done(g, cut, {*model.inputs[cut], *model.outputs[cut], *self.hold[g]}) | self.hold[g]
+        self.ram_row(list(terms.values()), [float(model.size[t]) for t in terms], capacity - fixed)
 
-    def _done(self, g: int, position: int, operands: set[int] | frozenset[int]) -> dict[int, int]:
+    def done(self, g: int, position: int, operands: set[int] | frozenset[int]) -> dict[int, int]:
         """By tensor that no first execution from that at `position` in stage g on reads, a column that is 1 if it is in
         RAM until the stage ends, or the step, for tensors that are no decision otherwise; without `operands`.
         """
         return {}
 
-    def _ram_row(self, index: list[int], value: list[float], room: int) -> None:
+    def ram_row(self, index: list[int], value: list[float], room: int) -> None:
         if room < 0:
             self.proven_infeasible = True
             return
@@ -375,227 +332,6 @@ class CutModel:
             index, value = [*index, self.pages], [*value, float(self.model.problem.page_buffer_bytes)]
         scale = float(max(1, room))
         self.mip.row(index, [x / scale for x in value], upper=room / scale)
-
-    def _between(self, g: int, end: int, capacity: int) -> None:
-        """Rows for what is executed inside stage g: what is still needed in the stage, or at the next cut, and neither
-        made again nor paged in during the stage, is in RAM beside its operands.
-        """
-        model, cut = self.model, self.cuts[g]
-        following = self._following(g)
-        again: dict[int, int] = {}  # first executed in this stage, and executed once more before it ends
-
-        def made(t: int) -> list[int]:
-            p = model.producer[t]
-            columns = [self.load[g][t]] if t in self.load[g] else []
-            if p < cut:
-                return columns + ([self.run[g][p]] if p in self.run[g] else [])
-            if model.recomputable[p]:
-                if p not in again:
-                    again[p] = self.mip.column(model.op_cost[p] / self.unit)
-                columns.append(again[p])
-            return columns
-
-        stays: dict[int, int] = {}  # throughout the stage
-        present: list[dict[int, int]] = [{} for _ in range(cut, end)]  # by operator and tensor: a column
-        always = [0] * (end - cut)  # bytes there in any case
-        for t in range(model.n_tensors):
-            p = model.producer[t]
-            uses = [w for w in model.consumers[t] if cut < w < end]
-            if p >= end - 1 or not (uses or t in following) or self._is_pinned(t, cut):
-                continue
-            if p < cut and t not in self.hold[g]:
-                continue
-            first, last = max(p, cut) + 1, uses[-1] if uses else cut
-            if first < last and self.rules.cuts_needed_rows:
-                columns = made(t)
-                needed = None
-                if columns:
-                    needed = self.mip.column(integer=False)
-                    self.mip.row([needed, *columns], [1.0] * (1 + len(columns)), lower=1.0)
-                for w in range(first, last):
-                    if needed is None:
-                        always[w - cut] += 0 if self._is_operand(t, w) or self._is_pinned(t, w) else model.size[t]
-                    else:
-                        present[w - cut][t] = needed
-            if t in following and (p < cut or self.rules.cuts_needed_rows):
-                z = self._stay(following[t], made(t))
-                if p < cut:
-                    stays[t] = z
-                for w in range(max(first, last), end):
-                    present[w - cut][t] = z
-        rows: list[tuple[float, int, dict[int, int], int]] = []
-        for w in range(cut + 1, end):
-            operands = frozenset((*model.inputs[w], *model.outputs[w]))
-            fixed = self._fixed_bytes(w, operands) + working_set_bytes(model, w) + always[w - cut]
-            terms = {t: c for t, c in present[w - cut].items() if t not in operands and not self._is_pinned(t, w)}
-            terms = self._done(g, w, operands) | terms
-            rows.append((fixed + sum(model.size[t] for t in terms), w, terms, fixed))
-        # Of as many stretches of the stage, the operator at which the most could be in RAM.
-        stretches = min(len(rows), max(BETWEEN_ROWS, BETWEEN_TOTAL // len(self.cuts)))
-        for k in range(stretches):
-            inside = rows[len(rows) * k // stretches : len(rows) * (k + 1) // stretches]
-            _, _, terms, fixed = max(inside, key=lambda row: (row[0], -row[1]))
-            self._ram_row(list(terms.values()), [float(model.size[t]) for t in terms], capacity - fixed)
-        if self.rules.cuts_recomputation_rows:
-            self._during_recomputation(g, end, capacity, stays)
-
-    def _following(self, g: int) -> dict[int, int]:
-        """By tensor that is not pinned there, a column that is 1 if it is in RAM where stage g ends: after the last one
-        what ends in RAM.
-        """
-        if g + 1 < len(self.cuts):
-            return self.hold[g + 1]
-        model, one = self.model, self.mip.column(lower=1.0, integer=False)
-        return {t: one for t in range(model.n_tensors) if model.ends_in_ram[t] and not self._is_pinned(t, model.n_ops)}
-
-    def _is_operand(self, t: int, w: int) -> bool:
-        return t in self.model.inputs[w] or t in self.model.outputs[w]
-
-    def _stay(self, column: int, made: list[int]) -> int:
-        """A column that is 1 if what is in RAM at the next cut was neither made nor paged in during the stage."""
-        z = self.mip.column(integer=False)
-        self.mip.row([column, z, *made], [1.0, -1.0, *[-1.0] * len(made)], upper=0.0)
-        return z
-
-    def _during_recomputation(self, g: int, end: int, capacity: int, stays: dict[int, int]) -> None:
-        """The same for what is executed again: its operands are in RAM beside what stays, if it is executed."""
-        model, cut = self.model, self.cuts[g]
-        again: int | None = None
-        if end == cut + 1:
-            # Everything else in this stage comes after a_g: its outputs stay as well, unless a_g is executed once more.
-            if model.recomputable[cut]:
-                again = self.mip.column(model.op_cost[cut] / self.unit)
-            following = self._following(g)
-            stays = dict(stays)
-            for t in model.outputs[cut]:
-                if t in following:
-                    made = [c for c in (again, self.load[g].get(t)) if c is not None]
-                    stays[t] = self._stay(following[t], made)
-        pinned = [
-            t for t in range(model.n_tensors) if self._is_pinned(t, end) and (self._is_pinned(t, cut) or end == cut + 1)
-        ]
-        candidates = sorted(self.run[g], key=lambda v: (-working_set_bytes(model, v), v))
-        most = max(RECOMPUTATION_ROWS, RECOMPUTATION_TOTAL // len(self.cuts))
-        for k, v in enumerate(candidates):
-            operands = set(model.inputs[v]) | set(model.outputs[v])
-            fixed = sum(self.counted[t] for t in pinned if t not in operands)
-            kept = self._done(g, cut + 1, operands) | {t: z for t, z in stays.items() if t not in operands}
-            index, value = list(kept.values()), [float(model.size[t]) for t in kept]
-            needed = float(working_set_bytes(model, v))
-            if fixed + needed > capacity:
-                self.mip.upper[self.run[g][v]] = 0.0
-            elif k < most:
-                self._ram_row([*index, self.run[g][v]], [*value, needed], capacity - fixed)
-        if self.rules.cuts_chain_rows and g + 1 < len(self.cuts):
-            for v in candidates[: max(CHAIN_ROWS, CHAIN_TOTAL // len(self.cuts))]:
-                self._in_midst(g, v, end, capacity, stays, pinned, again)
-
-    def _in_midst(
-        self,
-        g: int,
-        v: int,
-        end: int,
-        capacity: int,
-        stays: dict[int, int],
-        pinned: list[int],
-        again: int | None,
-    ) -> None:
-        """RAM when `v` is executed again in stage g: what is in RAM at the next cut is there already (P), or is made or
-        paged in after that, of what is there then: D <= P + I + R, D <= P + I + D of each operand. Only large tensors
-        count.
-        """
-        model, mip, cut = self.model, self.mip, self.cuts[g]
-        following = self.hold[g + 1]
-        operands = set(model.inputs[v]) | set(model.outputs[v])
-        large = LARGE_SHARE * capacity
-        present: dict[int, int] = {}
-        derived: dict[int, int] = {}
-
-        def there(t: int) -> int:
-            if t not in present:
-                present[t] = mip.column(integer=False)
-                if t in stays:
-                    mip.row([present[t], stays[t]], [1.0, -1.0], lower=0.0)
-            return present[t]
-
-        def is_free(t: int) -> bool:
-            p = model.producer[t]
-            if t in operands or model.size[t] < large or self._is_pinned(t, cut):
-                return True
-            return cut <= p < end and (p > cut or end > cut + 1)
-
-        def explore(t: int) -> Iterator[int]:
-            """Make the column of `t`; yields the operands whose columns it needs next."""
-            derived[t] = column = mip.column(integer=False)
-            p = model.producer[t]
-            sources = [there(t)]
-            if t in self.load[g]:
-                sources.append(self.load[g][t])
-            maker = again if p == cut else self.run[g].get(p)
-            mip.row(
-                [column, *sources, *([] if maker is None else [maker])],
-                [1.0] + [-1.0] * (len(sources) + (maker is not None)),
-                upper=0.0,
-            )
-            if maker is not None:
-                for u in model.inputs[p]:
-                    if not is_free(u):
-                        yield u
-                        mip.row([column, *sources, derived[u]], [1.0, *[-1.0] * (len(sources) + 1)], upper=0.0)
-
-        def derive(t: int) -> int:
-            """A column that is at most 1 if `t` is there or can be made of what is there. Chains are longer than calls
-            may be nested.
-            """
-            waiting = [] if t in derived else [explore(t)]
-            while waiting:
-                operand = next(waiting[-1], None)
-                if operand is None:
-                    waiting.pop()
-                elif operand not in derived:
-                    waiting.append(explore(operand))
-            return derived[t]
-
-        run = self.run[g][v]
-        for t in following:
-            if not is_free(t):
-                mip.row([following[t], run, derive(t)], [1.0, 1.0, -1.0], upper=1.0)
-        for t, reasons in self._made_before(g, v).items():
-            if not is_free(t):
-                for terms in reasons:
-                    mip.row([there(t), *terms], [1.0, *(-x for x in terms.values())], lower=-1.0)
-        fixed = sum(self.counted[t] for t in pinned if t not in operands)
-        index, value = [run], [float(working_set_bytes(model, v))]
-        kept = self._done(g, cut + 1, operands) | stays | present
-        for t in sorted(kept):
-            if t not in operands:
-                index.append(kept[t])
-                value.append(float(model.size[t]))
-        self._ram_row(index, value, capacity - fixed)
-
-    def _made_before(self, g: int, v: int) -> dict[int, list[dict[int, float]]]:
-        """What is in RAM at the next cut and was made in this stage before `v`, for what `v` reads, unless it is made
-        twice: by tensor, columns whose sum less 1 is a lower bound of its presence when `v` is executed again.
-        """
-        model, found = self.model, dict[int, list[dict[int, float]]]()
-        following = self.hold[g + 1] if g + 1 < len(self.cuts) else {}
-
-        def before(t: int) -> dict[int, float]:
-            """Columns all of which are 0 if `t`, when it is read, was made in this stage."""
-            return {group[t]: -1.0 for group in (self.hold[g], self.load[g]) if t in group}
-
-        for u in model.inputs[v]:
-            x = model.producer[u]
-            if x not in self.run[g] or self._is_pinned(u, self.cuts[g]):
-                continue
-            for t in model.inputs[x]:
-                p = model.producer[t]
-                if t in following and p in self.run[g] and not self._is_pinned(t, self.cuts[g]):
-                    if (g, p) not in self.twice:
-                        self.twice[g, p] = self.mip.column(model.op_cost[p] / self.unit, integer=False)
-                    terms = {following[t]: 1.0, self.run[g][v]: 1.0, self.twice[g, p]: -1.0}
-                    found.setdefault(t, []).append(terms | before(u) | before(t))
-        return found
 
     def _link(self, t: int, column: int) -> None:
         """What it takes to page `t` in, where `column` is 1."""
@@ -751,7 +487,7 @@ class CutModel:
             run=tuple(chosen(run, values) for run in self.run),
             load=tuple(chosen(load, values) for load in self.load),
             pinned=tuple(
-                frozenset(t for t in range(self.model.n_tensors) if self._is_pinned(t, cut)) for cut in self.cuts
+                frozenset(t for t in range(self.model.n_tensors) if self.is_pinned(t, cut)) for cut in self.cuts
             ),
         )
 

@@ -18,13 +18,14 @@ import numpy.typing as npt
 
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, movable_state, on_store
 from poetc.solvers._beside import Beside
-from poetc.solvers._cuts import MARGIN, CutModel, Relaxation, chosen, tiny_tensors
+from poetc.solvers._cuts import MARGIN, CutModel, Relaxation, chosen
 from poetc.solvers._highs import Answer
 from poetc.solvers._ladder import new_cuts, single_cut_positions
 from poetc.solvers._minimum import lower_bound_bytes
 from poetc.solvers._model import NEVER, Model
 from poetc.solvers._nested import nest
 from poetc.solvers._plans import lazy_codes, overfull
+from poetc.solvers._ram import tiny_tensors
 from poetc.solvers._search import Race
 from poetc.solvers._types import ITERATION_S, ROUNDING, RUN_S, Event, Progress
 from poetc.solvers._windows import Windows
@@ -90,7 +91,7 @@ class OpenHomes(CutModel):
         super()._build(between)
         # What else is in RAM when a step begins.
         fixed = sum(model.size[t] for t in range(model.n_tensors) if model.in_ram[t])
-        self._ram_row(list(self.home.values()), [float(model.size[t]) for t in self.home], model.capacity - fixed)
+        self.ram_row(list(self.home.values()), [float(model.size[t]) for t in self.home], model.capacity - fixed)
 
     def _needed_page_in(self, t: int) -> None:
         if t not in self.home:
@@ -126,7 +127,7 @@ class OpenHomes(CutModel):
             room = model.store_free - sum(model.footprint[c[-1]] for c in updated)
             self.mip.row(list(terms), [x / scale for x in terms.values()], upper=room / scale)
 
-    def _done(self, g: int, position: int, operands: set[int] | frozenset[int]) -> dict[int, int]:
+    def done(self, g: int, position: int, operands: set[int] | frozenset[int]) -> dict[int, int]:
         model, found = self.model, dict[int, int]()
         uncounted = {*operands, *self.uncounted, *(self.hold[g + 1] if g + 1 < len(self.cuts) else ())}
         for chain in self.chains:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from poetc.solvers._cuts import Relaxation, tiny_tensors, working_set_bytes
+from poetc.solvers._cuts import Relaxation
 from poetc.solvers._model import Model
+from poetc.solvers._ram import tiny_tensors, working_set_bytes
 from poetc.solvers._types import ROUNDING
 
 SINGLE_CUTS = 24

@@ -17,8 +17,8 @@ from poetc.scheduling import (
     keep_all_peak_bytes,
     verify,
 )
-from poetc.solvers._cuts import operand_bytes, pinned_interval, working_set_bytes
 from poetc.solvers._model import Model
+from poetc.solvers._ram import operand_bytes, pinned_interval, working_set_bytes
 from poetc.solvers._search import Race
 from poetc.solvers._types import Work
 

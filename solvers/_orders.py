@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from poetc.scheduling import Compute, Problem, Schedule, Semantics, SolveOptions
-from poetc.solvers._cuts import CutModel, tiny_tensors
+from poetc.solvers._cuts import CutModel
 from poetc.solvers._ladder import single_cut_positions
 from poetc.solvers._lean import lean_order
 from poetc.solvers._model import Model
+from poetc.solvers._ram import tiny_tensors
 from poetc.solvers._search import Race
 from poetc.solvers._types import OWN_ORDER, PROBLEMS_ORDER, RUN_S, Work
 from poetc.solvers._windows import Windows

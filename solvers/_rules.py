@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """True: applied. `search_`: in `_exact`; `cuts_`: in `_cuts`, and through it in `_staged`."""
+    """True: applied. `search_`: in `_exact`; `cuts_`: in `_cuts` and `_between`, and through them in `_staged`."""
 
     search_useless_leaves: bool = True  # what nothing to come can read leaves RAM at once, and is never brought back
     search_minimal_drops: bool = True  # only sets of tensors leave RAM of which none could stay

@@ -60,14 +60,14 @@ class StagedModel(CutModel):
             uses = [k for k in model.consumers[t] if k < first]
             if model.on_store[t] and not (uses and uses[0] <= v):
                 continue
-            if (uses and uses[-1] >= v) or self._is_pinned(t, v):
+            if (uses and uses[-1] >= v) or self.is_pinned(t, v):
                 fixed += model.size[t]
             elif t in held and model.expiry[t] > v:
                 terms[held[t]] = float(model.size[t])
         taken: set[int] = set()
         for i, o, required in model.pairs[v]:
             last = max((k for k in model.consumers[i] if k < first), default=-1)
-            if i in taken or o in taken or (not required and (last > v or self._is_pinned(i, first))):
+            if i in taken or o in taken or (not required and (last > v or self.is_pinned(i, first))):
                 continue
             taken |= {i, o}
             fixed -= model.size[o]
@@ -86,9 +86,9 @@ class StagedModel(CutModel):
         steps = sorted(run)
         start_there = {t for t in held if model.expiry[t] != cut} | set(model.outputs[cut])
         # No longer indispensable after a_g, but what runs again in this stage may read it.
-        start_there |= {t for t in range(model.n_tensors) if self._is_pinned(t, cut) and model.expiry[t] != cut}
+        start_there |= {t for t in range(model.n_tensors) if self.is_pinned(t, cut) and model.expiry[t] != cut}
         tensors = sorted(start_there | {o for v in steps for o in model.outputs[v]} | set(load))
-        tensors = [t for t in tensors if not self._is_pinned(t, end)]
+        tensors = [t for t in tensors if not self.is_pinned(t, end)]
         readers: dict[int, list[int]] = {t: [] for t in tensors}
         for v in steps:
             for t in model.inputs[v]:
@@ -127,7 +127,7 @@ class StagedModel(CutModel):
         fixed = sum(
             model.size[t]
             for t in range(model.n_tensors)
-            if self._is_pinned(t, end) and (self._is_pinned(t, cut) or model.producer[t] == cut)
+            if self.is_pinned(t, end) and (self.is_pinned(t, cut) or model.producer[t] == cut)
         )
         for v in steps:
             self._recomputation(g, v, tensors, readers, needs, begin, making, fixed)
@@ -136,12 +136,12 @@ class StagedModel(CutModel):
         """RAM while a_g runs."""
         model, mip, cut = self.model, self.mip, self.cuts[g]
         terms: Terms = {column: float(model.size[t]) for t, column in self.hold[g].items()}
-        fixed = self._fixed_bytes(cut) + model.workspace[cut] + sum(model.size[o] for o in model.outputs[cut])
+        fixed = self.fixed_bytes(cut) + model.workspace[cut] + sum(model.size[o] for o in model.outputs[cut])
         sharing: dict[tuple[str, int], list[int]] = {}
         for i, o, required in model.pairs[cut]:
             if required:
                 fixed -= model.size[o]
-            elif not self._is_pinned(i, cut + 1):
+            elif not self.is_pinned(i, cut + 1):
                 credit = mip.column(integer=False)
                 stays = begin.get(i)
                 if stays is not None:

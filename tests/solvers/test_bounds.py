@@ -28,12 +28,13 @@ from poetc.scheduling import (
 )
 from poetc.scheduling import lower_bound_bytes as order_free_bound
 from poetc.solvers import _highs, solve
-from poetc.solvers._cuts import SCALE, TIE, CutModel, has_many_alike, tiny_tensors
+from poetc.solvers._cuts import SCALE, TIE, CutModel, has_many_alike
 from poetc.solvers._exact import search
 from poetc.solvers._highs import Mip
 from poetc.solvers._homes import OpenHomes, open_model
 from poetc.solvers._minimum import lower_bound_bytes
 from poetc.solvers._model import Model
+from poetc.solvers._ram import tiny_tensors
 from tests.solvers.cases import case, invalid_bounds, worn
 from tests.solvers.chains import UNIT as CHAIN_UNIT
 from tests.solvers.chains import chain
