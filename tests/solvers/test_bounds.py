@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 import highspy
 import numpy as np
@@ -28,7 +29,7 @@ from poetc.scheduling import (
 )
 from poetc.scheduling import lower_bound_bytes as order_free_bound
 from poetc.solvers import _highs, solve
-from poetc.solvers._cuts import SCALE, TIE, CutModel, has_many_alike
+from poetc.solvers._cuts import SCALE, TIE, CutModel, Relaxation, has_many_alike
 from poetc.solvers._exact import search
 from poetc.solvers._highs import Mip
 from poetc.solvers._homes import OpenHomes, open_model
@@ -44,24 +45,28 @@ SEEDS = range(240)
 WRITING = range(400)  # few of them write to the store
 
 
-def tensor(name: str, size_bytes: int, home: Literal["", "ram"] = "", *, pageable: bool = False) -> TensorSpec:
+def tensor(
+    name: str, size_bytes: int, home: Literal["", "ram"] = "", *, final: Literal["", "ram"] = "", pageable: bool = False
+) -> TensorSpec:
     return TensorSpec(
         name=name,
         size_bytes=size_bytes,
         initial=home,
+        final=final,
         pageable=pageable,
         page_out_pj=100,
         page_in_pj=100,
     )
 
 
-def operator(inputs: tuple[int, ...], output: int, *pairs: InPlace) -> OperatorSpec:
+def operator(inputs: tuple[int, ...], output: int, *pairs: InPlace, workspace_bytes: int = 0) -> OperatorSpec:
     return OperatorSpec(
         name=f"makes {output}",
         inputs=inputs,
         outputs=(output,),
         time_ns=1,
         energy_pj=10,
+        workspace_bytes=workspace_bytes,
         in_place=pairs,
         recomputable=not pairs,
     )
@@ -72,21 +77,36 @@ def cut_lists(model: Model) -> list[tuple[list[int], bool]]:
     return [([model.cut], False), (every, False), (every[::2], True), (every[1::3], True)]
 
 
-@pytest.mark.parametrize("relax", [False, True], ids=["mip", "lp"])
-def test_cut_bounds_never_exceed_the_optimum(relax: bool) -> None:
-    tight = 0
+def solvable() -> Iterator[tuple[int, Model, int]]:
+    """Seeds, their problems with a schedule, and what the cheapest costs."""
     for seed in SEEDS:
         problem, optimum = case(seed)
-        model = Model(problem)
+        if optimum is not None:
+            yield seed, Model(problem), optimum.cost
+
+
+def relax(model: Model, cuts: Sequence[int], *, between: bool = True, **options: Any) -> Relaxation:
+    return CutModel(model, cuts, between=between, **options).solve(time_limit_s=10)
+
+
+def cheapest(model: Model) -> float:
+    """What exhaustive search says that a schedule costs."""
+    found = search(model, max_states=10_000, stop_at=math.inf)
+    assert found.complete and found.codes is not None
+    return model.cost(found.codes)
+
+
+@pytest.mark.parametrize("lp", [False, True], ids=["mip", "lp"])
+def test_cut_bounds_never_exceed_the_optimum(lp: bool) -> None:
+    tight = 0
+    for seed, model, optimum in solvable():
         for cuts, between in cut_lists(model):
-            relaxation = CutModel(model, cuts, between=between).solve(time_limit_s=10, relax=relax)
-            if optimum is None:
-                continue
+            relaxation = CutModel(model, cuts, between=between).solve(time_limit_s=10, relax=lp)
             assert not relaxation.infeasible, (seed, cuts)
-            assert model.base_cost <= relaxation.bound <= optimum.cost, (seed, cuts)
-            tight += len(cuts) == model.n_ops and relaxation.bound == optimum.cost
+            assert model.base_cost <= relaxation.bound <= optimum, (seed, cuts)
+            tight += len(cuts) == model.n_ops and relaxation.bound == optimum
     # With a cut at every operator the MIP is often the optimum: a bound that was always weak would be a defect too.
-    assert tight > (50 if not relax else 10)
+    assert tight > (50 if not lp else 10)
 
 
 def lp_bound(relaxation: CutModel) -> float:
@@ -138,7 +158,7 @@ def test_limits_of_the_store_bind_bounds_and_schedules() -> None:
             continue
         model = Model(problem)
         for cuts, between in cut_lists(model):
-            relaxation = CutModel(model, cuts, between=between).solve(time_limit_s=10)
+            relaxation = relax(model, cuts, between=between)
             assert not relaxation.infeasible and relaxation.bound <= optimum.cost, (seed, cuts)
         assert (
             solve(problem, options=SolveOptions(time_limit_s=60, fixed_order=True)).proof.objective == optimum.cost
@@ -155,22 +175,18 @@ def test_the_row_for_the_store_raises_bounds() -> None:
     for seed in WRITING:
         limited = worn(seed)
         if limited is not None and limited[1] is not None:
-            bounds = [
-                CutModel(model, range(model.n_ops), between=True).solve(time_limit_s=10).bound
-                for model in (Model(case(seed)[0]), Model(limited[0]))
-            ]
+            bounds = [relax(model, range(model.n_ops)).bound for model in (Model(case(seed)[0]), Model(limited[0]))]
             raised += bounds[1] > bounds[0]
     assert raised
 
 
 def test_budget_bounds_never_exceed_a_feasible_budget() -> None:
     reached = 0
-    for seed in SEEDS:
-        problem, optimum = case(seed)
-        if optimum is not None:
-            assert order_free_bound(problem) <= problem.budget_bytes, seed
-            assert lower_bound_bytes(problem) <= problem.budget_bytes, seed
-            reached += lower_bound_bytes(problem) == problem.budget_bytes
+    for seed, model, _ in solvable():
+        budget_bytes = model.problem.budget_bytes
+        assert order_free_bound(model.problem) <= budget_bytes, seed
+        assert lower_bound_bytes(model.problem) <= budget_bytes, seed
+        reached += lower_bound_bytes(model.problem) == budget_bytes
     assert reached
 
 
@@ -188,11 +204,8 @@ def test_exhaustive_search_is_the_oracle() -> None:
 
 
 def test_interrupted_exhaustive_search_still_bounds() -> None:
-    for seed in SEEDS:
-        problem, optimum = case(seed)
-        if optimum is not None:
-            result = search(Model(problem), max_states=5, stop_at=float("inf"))
-            assert result.bound <= optimum.cost, seed
+    for seed, model, optimum in solvable():
+        assert search(model, max_states=5, stop_at=math.inf).bound <= optimum, seed
 
 
 @pytest.mark.parametrize(("max_states", "limit_s"), [(1, math.inf), (10**9, 0.01)], ids=["counted", "timed"])
@@ -225,47 +238,34 @@ def test_states_with_too_many_successors_end_exhaustive_search(max_states: int, 
 def test_a_cutoff_is_the_most_that_is_claimed() -> None:
     """HiGHS calls a solution dearer than the cutoff optimal now and then, when nothing is below the cutoff."""
     reached = 0
-    for seed in SEEDS:
-        problem, optimum = case(seed)
-        if optimum is None:
-            continue
-        model = Model(problem)
+    for seed, model, optimum in solvable():
         for share in (0.3, 0.9, 1.0, 1.5):
-            cutoff = model.base_cost + share * (optimum.cost - model.base_cost)
+            cutoff = model.base_cost + share * (optimum - model.base_cost)
             relaxation = CutModel(model, range(0, model.n_ops, 2), between=True).solve(time_limit_s=10, cutoff=cutoff)
-            assert relaxation.bound <= min(math.ceil(cutoff), optimum.cost), (seed, share)
+            assert relaxation.bound <= min(math.ceil(cutoff), optimum), (seed, share)
             reached += relaxation.bound >= cutoff
     assert reached > 50
 
 
 def test_leaving_tiny_tensors_out_is_a_relaxation() -> None:
     weaker = 0
-    for seed in SEEDS:
-        problem, optimum = case(seed)
-        if optimum is None:
-            continue
-        model = Model(problem)
+    for seed, model, optimum in solvable():
         free = tiny_tensors(model, 0.25)
         assert sum(model.size[t] for t in free) <= 0.25 * model.capacity
         for cuts in ([model.cut], range(0, model.n_ops, 2)):
-            every = CutModel(model, cuts, between=True).solve(time_limit_s=10)
-            relaxation = CutModel(model, cuts, between=True, free=free).solve(time_limit_s=10)
+            every, relaxation = relax(model, cuts), relax(model, cuts, free=free)
             assert not relaxation.infeasible, seed
-            assert relaxation.bound <= every.bound <= optimum.cost, seed
+            assert relaxation.bound <= every.bound <= optimum, seed
             weaker += relaxation.bound < every.bound
     assert weaker > 5
 
 
 def test_making_early_operators_a_little_cheaper_is_a_relaxation() -> None:
     weaker = 0
-    for seed in SEEDS:
-        problem, optimum = case(seed)
-        if optimum is None:
-            continue
-        model = Model(problem)
+    for seed, model, optimum in solvable():
         for cuts in ([model.cut], range(0, model.n_ops, 2)):
             relaxations = [CutModel(model, cuts, between=True, ties=ties) for ties in (False, True)]
-            assert relaxations[1].solve(time_limit_s=10).bound <= optimum.cost, seed
+            assert relaxations[1].solve(time_limit_s=10).bound <= optimum, seed
             plain, tied = (relaxed.mip.solve(time_limit_s=10).bound for relaxed in relaxations)  # not rounded
             least = SCALE + (1 - TIE) * (plain - SCALE)
             assert least - 1e-5 <= tied <= plain + 1e-5, seed
@@ -277,7 +277,7 @@ def test_of_what_is_alike_the_first_is_executed_again() -> None:
     """A chain of 40 equal steps with room for 30: which ones leave RAM makes no difference to what it costs."""
     model = Model(chain(40, budget_units=32))
     assert has_many_alike(model) and not has_many_alike(Model(chain(20)))
-    relaxation = CutModel(model, (model.cut,), ties=True).solve(time_limit_s=10)
+    relaxation = relax(model, (model.cut,), between=False, ties=True)
     again = sorted(relaxation.run[0])
     assert again and again == list(range(again[0], again[0] + len(again))) and again[0] <= 1
     assert model.base_cost + len(again) == relaxation.bound
@@ -294,26 +294,25 @@ def test_state_counts_after_the_last_cut() -> None:
             tensor("w", 64, "ram", pageable=True),
             tensor("a", 16),
             tensor("gradient", 16),
-            replace(tensor("w@1", 64, pageable=True), final="ram"),
-            replace(tensor("end", 16), final="ram"),
+            tensor("w@1", 64, pageable=True, final="ram"),
+            tensor("end", 16, final="ram"),
         ),
         operators=(
             operator((w,), a),
             operator((a,), gradient),
             operator((w, gradient), updated, InPlace(input=w, output=updated, required=True)),
-            replace(operator((a,), end), workspace_bytes=64),
+            operator((a,), end, workspace_bytes=64),
         ),
         budget_bytes=64 + 3 * 16,
         paging=Paging.SYNC,
     )
     model, chains = Model(problem), movable_state(problem)
-    optimum = search(model, max_states=10_000, stop_at=math.inf)
-    assert optimum.codes is not None
-    assert model.cost(optimum.codes) == model.base_cost + 100 + 100
+    optimum = cheapest(model)
+    assert optimum == model.base_cost + 100 + 100
     for cut in (0, 1, 2):
-        assert CutModel(model, [cut], between=True).solve(time_limit_s=10).bound == model.cost(optimum.codes)
+        assert relax(model, [cut]).bound == optimum
         homes = OpenHomes(open_model(problem), [cut], chains, between=True)
-        assert homes.solve(time_limit_s=10).bound == model.cost(optimum.codes)
+        assert homes.solve(time_limit_s=10).bound == optimum
 
 
 def test_bounds_hold_with_state_of_every_kind() -> None:
@@ -332,14 +331,14 @@ def test_what_the_last_operator_makes_counts_once() -> None:
             tensor("w", 64, "ram"),
             tensor("x", 16, "ram"),
             tensor("a", 16),
-            replace(tensor("w@1", 64), final="ram"),
+            tensor("w@1", 64, final="ram"),
         ),
         operators=(operator((x,), a), operator((w, a), updated, InPlace(input=w, output=updated, required=True))),
         budget_bytes=64 + 2 * 16,
     )
     model = Model(problem)
     for cuts in ((0,), (1,), (0, 1)):
-        relaxation = CutModel(model, cuts, between=True).solve(time_limit_s=10)
+        relaxation = relax(model, cuts)
         assert not relaxation.infeasible and relaxation.bound == model.base_cost, cuts
 
 
@@ -353,32 +352,31 @@ def test_state_that_is_read_again_comes_back_once() -> None:
         tensors=(
             tensor("w", 64, "ram", pageable=True),
             tensor("x", 16, "ram"),
-            replace(tensor("w@1", 64, pageable=True), final="ram"),
+            tensor("w@1", 64, pageable=True, final="ram"),
             tensor("y", 32),
             tensor("a", 16),
             tensor("b", 16),
-            replace(tensor("end", 16), final="ram"),
+            tensor("end", 16, final="ram"),
         ),
         operators=(
             operator((w, x), updated, InPlace(input=w, output=updated, required=True)),
             operator((updated,), y),
-            replace(operator((x,), a), workspace_bytes=96),
-            replace(operator((a,), b), workspace_bytes=96),
+            operator((x,), a, workspace_bytes=96),
+            operator((a,), b, workspace_bytes=96),
             operator((y, b), end),
         ),
         budget_bytes=96 + 3 * 16,
         paging=Paging.SYNC,
     )
     model, chains = Model(problem), movable_state(problem)
-    optimum = search(model, max_states=10_000, stop_at=math.inf)
-    assert optimum.codes is not None
-    assert model.cost(optimum.codes) == model.base_cost + 10 + 100 + 100
+    optimum = cheapest(model)
+    assert optimum == model.base_cost + 10 + 100 + 100
     bounds = []
     for cuts in ((0,), (1,), (2,), (3,), (1, 3), (2, 3)):
         homes = OpenHomes(open_model(problem), cuts, chains, between=True).solve(time_limit_s=10)
-        assert homes.bound <= model.cost(optimum.codes), cuts
+        assert homes.bound <= optimum, cuts
         bounds.append(homes.bound)
-    assert max(bounds) == model.cost(optimum.codes)
+    assert max(bounds) == optimum
 
 
 def test_what_an_update_took_over_is_not_held_beyond_it() -> None:
@@ -390,25 +388,24 @@ def test_what_an_update_took_over_is_not_held_beyond_it() -> None:
             tensor("w", 16, "ram", pageable=True),
             tensor("a", 64),
             tensor("gradient", 16),
-            replace(tensor("w@1", 16), final="ram"),
+            tensor("w@1", 16, final="ram"),
             tensor("large", 64),
-            replace(tensor("end", 16), final="ram"),
+            tensor("end", 16, final="ram"),
         ),
         operators=(
             operator((w,), a),
             operator((a,), gradient),
             operator((w, gradient), updated, InPlace(input=w, output=updated, required=True)),
-            replace(operator((updated,), large), workspace_bytes=64),
+            operator((updated,), large, workspace_bytes=64),
             operator((a, large), end),
         ),
         budget_bytes=64 + 64 + 3 * 16,
         paging=Paging.SYNC,
     )
     model = Model(problem)
-    optimum = search(model, max_states=10_000, stop_at=math.inf)
-    assert optimum.codes is not None
-    assert model.cost(optimum.codes) == model.base_cost + 10 + 100 + 100
-    assert CutModel(model, [1, 3], between=True).solve(time_limit_s=10).bound == model.cost(optimum.codes)
+    optimum = cheapest(model)
+    assert optimum == model.base_cost + 10 + 100 + 100
+    assert relax(model, [1, 3]).bound == optimum
 
 
 @pytest.mark.parametrize("paging", [False, True], ids=["recomputed", "paged"])
