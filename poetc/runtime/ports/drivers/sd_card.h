@@ -3,6 +3,7 @@
 #ifndef POETC_SD_CARD_H
 #define POETC_SD_CARD_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "poetc_board.h"
@@ -19,30 +20,31 @@ static int open_card(void);
 static int read_block(uint32_t block, uint8_t *data);
 static int write_block(uint32_t block, const uint8_t *data);
 
-static int page_out(void *context, uint32_t first_block, uint32_t block_count, const void *data)
+/* Reads blocks of the store into `in`, or writes them from `out`: the other one is NULL. */
+static int transfer(uint32_t first_block, uint32_t block_count, uint8_t *in, const uint8_t *out)
 {
     uint32_t i, first = FIRST_BLOCK + first_block * card.per_block, count = block_count * card.per_block;
     int err = POETC_OK;
 
-    (void)context;
     if (first_block > card.blocks || block_count > card.blocks - first_block)
         return POETC_EINVAL;
-    for (i = 0; i < count && !err; i++)
-        err = write_block(first + i, (const uint8_t *)data + (uint32_t)CARD_BLOCK_BYTES * i);
+    for (i = 0; i < count && !err; i++) {
+        size_t offset = (size_t)CARD_BLOCK_BYTES * i;
+        err = in ? read_block(first + i, in + offset) : write_block(first + i, out + offset);
+    }
     return err;
+}
+
+static int page_out(void *context, uint32_t first_block, uint32_t block_count, const void *data)
+{
+    (void)context;
+    return transfer(first_block, block_count, NULL, data);
 }
 
 static int page_in(void *context, uint32_t first_block, uint32_t block_count, void *data)
 {
-    uint32_t i, first = FIRST_BLOCK + first_block * card.per_block, count = block_count * card.per_block;
-    int err = POETC_OK;
-
     (void)context;
-    if (first_block > card.blocks || block_count > card.blocks - first_block)
-        return POETC_EINVAL;
-    for (i = 0; i < count && !err; i++)
-        err = read_block(first + i, (uint8_t *)data + (uint32_t)CARD_BLOCK_BYTES * i);
-    return err;
+    return transfer(first_block, block_count, data, NULL);
 }
 
 int poetc_board_store(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks)
