@@ -6,13 +6,15 @@
  * apart see the same taps: each such phase is a convolution of gy of its own, under the filter of these taps. The sum of a weight
  * goes over four lanes: under strides of one along the strip, gaps and all, else along each row; strip by strip.
  *
- * What is usual has tiles of its own: for scalars in an FPU (poetc_depthwise_fpu.h), for Helium (poetc_depthwise_helium.h; small
+ * What is usual has tiles of its own: for scalars in an FPU (poetc_depthwise_fpu.h; the smallest planes on Cortex-M, without strips:
+ * poetc_depthwise_planes.h), for Helium (poetc_depthwise_helium.h; small
  * planes by channels, without strips: poetc_depthwise_channels.h), for other vectors (poetc_depthwise_vectors.h). The rest, and
  * processors without an FPU, are done here. */
 #include "poetc_depthwise.h"
 
 #if POETC_LANES == 1 && !defined(POETC_SOFT_FLOAT)
 #include "poetc_depthwise_fpu.h"
+#include "poetc_depthwise_planes.h"
 #elif defined(POETC_HELIUM)
 #include "poetc_depthwise_helium.h"
 #include "poetc_depthwise_channels.h"
@@ -199,6 +201,14 @@ int poetc_op_depthwise(const poetc_call *call)
     p.count = p.rows > 0 && plan_correlation(p.plans, &f, s.data, c.output_height, c.stride_h, s.pairs ? 2 : 1);
     f.start = NULL;
 #endif
+#if defined(SMALL_PLANES)
+    if (is_small_plane(&c)) {
+        s.data[call->ints[21] - 1] = 0.0f; /* the memory that is touched is the workspace's whatever the kernel */
+        for (n = 0; n < c.batch; n++, x += c.channels * c.height * c.width, y += c.channels * c.height * c.width)
+            slide_planes(c.width, x, weight, y, c.channels, 0);
+        return POETC_OK;
+    }
+#endif
     POETC_THREADED(poetc_op_depthwise, call, 4 * CONVOLUTION_WORK(c), call->ints[21]);
     for (n = 0; n < c.batch; n++) {
         for (channel = 0; channel < c.channels; channel++, x += (ptrdiff_t)c.height * c.width) {
@@ -332,6 +342,14 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
             else /* as many zeros on all sides: the same window */
                 correlate_channels(&planes, gy, weight, bias, c.channels, gx, 1);
         }
+        return POETC_OK;
+    }
+#endif
+#if defined(SMALL_PLANES)
+    if (is_small_plane(&c)) {
+        workspace[call->ints[21] - 1] = 0.0f;
+        for (n = 0; n < c.batch; n++, gy += c.channels * c.height * c.width, gx += c.channels * c.height * c.width)
+            slide_planes(c.width, gy, weight, gx, c.channels, 1);
         return POETC_OK;
     }
 #endif
@@ -491,6 +509,14 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
 #if defined(POETC_HELIUM)
     if (has_lanes_of_channels(&c, &planes, 0)) {
         add_taps_of_channels(&planes, x, gy, c.batch, c.channels, gw);
+        return POETC_OK;
+    }
+#endif
+#if defined(SMALL_PLANES)
+    if (is_small_plane(&c)) {
+        poetc_clear(gw, 9 * c.channels);
+        for (n = 0; n < c.batch; n++, x += c.channels * c.height * c.width, gy += c.channels * c.height * c.width)
+            add_taps_of_planes(c.width, x, gy, gw, c.channels);
         return POETC_OK;
     }
 #endif
