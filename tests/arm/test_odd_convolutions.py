@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from poetc import codegen, passes, training
-from poetc.codegen import Interpreter, _run, build_firmware, execute, sample_inputs
+from poetc.codegen import Interpreter, _run, build_firmware, build_host, execute, sample_inputs
 from poetc.codegen.program import Call
 from poetc.devices import build_problem, load_profile
 from poetc.graph import Attribute, Graph, Role, TensorType, TrainingGraph
@@ -161,6 +161,23 @@ def test_odd_convolutions_are_those_of_numpy(
     symbols = check(shapes, board, numerics, tmp_path)
     assert sum(symbol.endswith("_packed") for symbol in symbols) >= len(shapes)
     assert sum(symbol.startswith("poetc_op_depthwise") for symbol in symbols) >= len(shapes) // 2
+
+
+@pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547"])
+def test_planes_in_registers_have_the_bits_of_the_host(board: str, tmp_path: Path) -> None:
+    """Of four, nine and sixteen results, zeros around, after or before them; each without and with a bias."""
+    shapes: list[Shape] = []
+    for side in (2, 3, 4):
+        for stride, pads in ((1, (1, 1, 1, 1)), (2, (0, 0, 1, 1)), (2, (1, 1, 0, 0))):
+            size = side * stride
+            attributes: dict[str, Attribute] = {"strides": (stride, stride), "pads": pads, "group": 3}
+            shapes += [((2, 3, size, size), (3, 1, 3, 3), attributes)] * 2
+    step, program = compiled(network(shapes), 1.0)
+    batch = sample_inputs(program, 0)
+    with build_host([program], step.values) as model:
+        model.run(batch)
+        expected = codegen.state_digest({name: model.state(name) for name in model.state_names()})
+    assert execute(build_firmware(program, step.values, board, tmp_path), [batch]).state_sha256 == expected
 
 
 def test_rounding_errors_do_not_grow_with_the_planes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

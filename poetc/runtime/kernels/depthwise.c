@@ -204,8 +204,12 @@ int poetc_op_depthwise(const poetc_call *call)
 #if defined(SMALL_PLANES)
     if (is_small_plane(&c)) {
         s.data[call->ints[21] - 1] = 0.0f; /* the memory that is touched is the workspace's whatever the kernel */
-        for (n = 0; n < c.batch; n++, x += c.channels * c.height * c.width, y += c.channels * c.height * c.width)
-            slide_planes(c.width, x, weight, y, c.channels, 0);
+        for (n = 0; n < c.batch; n++, x += c.channels * c.height * c.width, y += c.channels * c.output_height * c.output_width) {
+            if (c.stride_w == 1)
+                slide_planes(c.width, x, weight, y, c.channels, 0);
+            else
+                slide_planes_apart(c.output_width, x, weight, y, c.channels, c.pad_left);
+        }
         return POETC_OK;
     }
 #endif
@@ -348,8 +352,12 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
 #if defined(SMALL_PLANES)
     if (is_small_plane(&c)) {
         workspace[call->ints[21] - 1] = 0.0f;
-        for (n = 0; n < c.batch; n++, gy += c.channels * c.height * c.width, gx += c.channels * c.height * c.width)
-            slide_planes(c.width, gy, weight, gx, c.channels, 1);
+        for (n = 0; n < c.batch; n++, gy += c.channels * c.output_height * c.output_width, gx += c.channels * c.height * c.width) {
+            if (strided)
+                spread_planes(c.output_width, gy, weight, gx, c.channels, c.pad_left);
+            else
+                slide_planes(c.width, gy, weight, gx, c.channels, 1);
+        }
         return POETC_OK;
     }
 #endif
@@ -515,8 +523,12 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
 #if defined(SMALL_PLANES)
     if (is_small_plane(&c)) {
         poetc_clear(gw, 9 * c.channels);
-        for (n = 0; n < c.batch; n++, x += c.channels * c.height * c.width, gy += c.channels * c.height * c.width)
-            add_taps_of_planes(c.width, x, gy, gw, c.channels);
+        for (n = 0; n < c.batch; n++, x += c.channels * c.height * c.width, gy += c.channels * c.output_height * c.output_width) {
+            if (flat)
+                add_taps_of_planes(c.width, x, gy, gw, c.channels);
+            else
+                add_taps_of_planes_apart(c.output_width, x, gy, gw, c.channels, c.pad_left);
+        }
         return POETC_OK;
     }
 #endif

@@ -38,9 +38,10 @@ typedef struct {
     PIXELS_##n(u, 0, 1, 2, 3, 4, 5, 6, 7) PIXELS_##n(v, 1, 2, 3, 4, 5, 6, 7, 8) PIXELS_##n(w, 2, 3, 4, 5, 6, 7, 8, 9)
 #define SIDE_BY_SIDE_5(n)                                                                                              \
     SIDE_BY_SIDE_3(n, 27, 28, 29) PIXELS_##n(30, 3, 4, 5, 6, 7, 8, 9, 10) PIXELS_##n(31, 4, 5, 6, 7, 8, 9, 10, 11)
-#define TWO_APART_3(n)                                                                                                 \
-    PIXELS_##n(27, 0, 2, 4, 6, 8, 10, 12, 14) PIXELS_##n(28, 1, 3, 5, 7, 9, 11, 13, 15)                                \
-        PIXELS_##n(29, 2, 4, 6, 8, 10, 12, 14, 16)
+#define APART_3(n, u, v, w)                                                                                            \
+    PIXELS_##n(u, 0, 2, 4, 6, 8, 10, 12, 14) PIXELS_##n(v, 1, 3, 5, 7, 9, 11, 13, 15)                                  \
+        PIXELS_##n(w, 2, 4, 6, 8, 10, 12, 14, 16)
+#define TWO_APART_3(n) APART_3(n, 27, 28, 29)
 #define TWO_APART_5(n)                                                                                                 \
     TWO_APART_3(n) PIXELS_##n(30, 3, 5, 7, 9, 11, 13, 15, 17) PIXELS_##n(31, 4, 6, 8, 10, 12, 14, 16, 18)
 

@@ -8,12 +8,14 @@
 #if POETC_FPU_M
 #define SMALL_PLANES 1
 
-/* Of two, three or four rows and columns. With a bias of -0 a zero's product would change a sum. */
+/* Results of two, three or four rows and columns, of planes of that size with one zero around, or of twice the size under strides of
+ * two, with zeros before or after them. With a bias of -0 a zero's product would change a sum. */
 static int is_small_plane(const convolution *c)
 {
-    return c->kernel_h == 3 && c->kernel_w == 3 && c->stride_h == 1 && c->stride_w == 1 && c->dilation_h == 1 && c->dilation_w == 1 &&
-           c->pad_top == 1 && c->pad_left == 1 && !c->has_bias && c->height == c->width && c->output_height == c->height &&
-           c->output_width == c->width && c->width >= 2 && c->width <= 4;
+    const int32_t side = c->output_width, size = c->stride_w * side;
+    return side >= 2 && side <= 4 && c->output_height == side && c->height == size && c->width == size && c->kernel_h == 3 &&
+           c->kernel_w == 3 && c->stride_h == c->stride_w && c->dilation_h == 1 && c->dilation_w == 1 && c->pad_top == c->pad_left &&
+           !c->has_bias && (c->stride_w == 1 ? c->pad_left == 1 : c->stride_w == 2 && c->pad_left <= 1);
 }
 
 /* A row of pixels whose sums are y, of a row of x under the weights u, v, w of one line; zeros beside it. */
@@ -112,6 +114,133 @@ POETC_APART void add_taps_of_planes(int32_t side, const float *x, const float *g
                START_TAPS_4 GY_1 GY_2 GY_3 END_TAPS_4 "subs %[x], #48\n\t"
                START_TAPS_4 GY_0 GY_1 GY_2 GY_3 END_TAPS_4 "subs %[x], #48\n\t"
                START_TAPS_4 GY_0 GY_1 GY_2 END_TAPS_4);
+#undef PLANES
+}
+
+/* Under strides of two a row of a plane lies in s0 to s8, with a zero before it (`left`) or after it. */
+#define LOAD_ROW(x, before, after) "ite ne\n\tvldmiane %[" x "]!, {s1-s" after "}\n\tvldmiaeq %[" x "]!, {s0-s" before "}\n\t"
+
+/* `side` x `side` results of `planes` planes of twice that size. The row that two rows of results read stays. */
+POETC_APART void slide_planes_apart(int32_t side, const float *x, const float *w, float *y, int32_t planes, int32_t left)
+{
+    int32_t rows;
+#define PLANES(n, before, after, sums)                                                                                 \
+    __asm__ volatile("vldmia %[none], {s0-s8}\n"                                                                       \
+                     "1:\tvldmia %[w]!, {s9-s17}\n\tmov %[rows], #" #n "\n\tvldmia %[none], {" sums "}\n\t"              \
+                     "cmp %[left], #0\n\tbne 3f\n\tvldmia %[x]!, {s0-s" before "}\n"                                   \
+                     "2:\t" APART_3(n, 9, 10, 11)                                                                      \
+                     "cmp %[left], #0\n"                                                                               \
+                     "3:\t" LOAD_ROW("x", before, after) APART_3(n, 12, 13, 14)                                        \
+                     "subs %[rows], #1\n\tit eq\n\tcmpeq %[left], #0\n\tbeq 4f\n\t" /* below the last row are zeros */  \
+                     "cmp %[left], #0\n\t" LOAD_ROW("x", before, after) APART_3(n, 15, 16, 17)                         \
+                     "4:\tvstmia %[y]!, {" sums "}\n\tvldmia %[none], {" sums "}\n\tcmp %[rows], #0\n\tbne 2b\n\t"      \
+                     "subs %[planes], #1\n\tbne 1b"                                                                    \
+                     : [x] "+r"(x), [w] "+r"(w), [y] "+r"(y), [planes] "+r"(planes), [rows] "=&r"(rows)                \
+                     : [left] "r"(left), [none] "r"(no_sums)                                                           \
+                     : SCRATCH)
+    if (side == 2)
+        PLANES(2, "3", "4", "s19-s20");
+    else if (side == 3)
+        PLANES(3, "5", "6", "s19-s21");
+    else
+        PLANES(4, "7", "8", "s19-s22");
+#undef PLANES
+}
+
+/* What a row of gy adds to a row of gx and a column before or after it, s19 to s27, under one line of the filter: its last tap first. */
+#define SPREAD_2(u, v, w) MLA(21, 0, w) MLA(23, 1, w) MLA(20, 0, v) MLA(22, 1, v) MLA(19, 0, u) MLA(21, 1, u)
+#define SPREAD_3(u, v, w)                                                                                              \
+    MLA(21, 0, w) MLA(23, 1, w) MLA(25, 2, w) MLA(20, 0, v) MLA(22, 1, v) MLA(24, 2, v) MLA(19, 0, u) MLA(21, 1, u) MLA(23, 2, u)
+#define SPREAD_4(u, v, w)                                                                                              \
+    MLA(21, 0, w) MLA(23, 1, w) MLA(25, 2, w) MLA(27, 3, w) MLA(20, 0, v) MLA(22, 1, v) MLA(24, 2, v) MLA(26, 3, v)      \
+        MLA(19, 0, u) MLA(21, 1, u) MLA(23, 2, u) MLA(25, 3, u)
+
+/* The gradient of the input. Rows of gx that take two lines of the filter begin with the last of them, under the row of gy before; what
+ * would be the first, where zeros are before the plane, is overwritten by the second. */
+POETC_APART void spread_planes(int32_t side, const float *gy, const float *w, float *gx, int32_t planes, int32_t left)
+{
+    int32_t rows, step;
+#define PLANES(n, last, row, before, after)                                                                            \
+    __asm__ volatile("1:\tvldmia %[w]!, {s9-s17}\n\tmov %[rows], #" #n "\n\tmov %[step], #0\n\tvldmia %[none], {s19-s27}\n" \
+                     "2:\tvldmia %[gy]!, {s0-s" last "}\n\t" SPREAD_##n(9, 10, 11)                                     \
+                     "cmp %[left], #0\n\titte ne\n\tvstmiane %[gx], {s20-s" after "}\n\taddne %[gx], %[gx], %[step]\n\t"  \
+                     "vstmiaeq %[gx]!, {s19-s" before "}\n\t"                                                          \
+                     "vldmia %[none], {s19-s27}\n\tmov %[step], #" row "\n\t" SPREAD_##n(12, 13, 14)                   \
+                     "ite ne\n\tvstmiane %[gx]!, {s20-s" after "}\n\tvstmiaeq %[gx]!, {s19-s" before "}\n\t"            \
+                     "vldmia %[none], {s19-s27}\n\t" SPREAD_##n(15, 16, 17)                                            \
+                     "subs %[rows], #1\n\tbne 2b\n\t"                                                                  \
+                     "cmp %[left], #0\n\tit ne\n\tvstmiane %[gx]!, {s20-s" after "}\n\t"                               \
+                     "subs %[planes], #1\n\tbne 1b"                                                                    \
+                     : [gy] "+r"(gy), [w] "+r"(w), [gx] "+r"(gx), [planes] "+r"(planes), [rows] "=&r"(rows), [step] "=&r"(step) \
+                     : [left] "r"(left), [none] "r"(no_sums)                                                           \
+                     : SCRATCH)
+    if (side == 2)
+        PLANES(2, "1", "16", "22", "23");
+    else if (side == 3)
+        PLANES(3, "2", "24", "24", "25");
+    else
+        PLANES(4, "3", "32", "26", "27");
+#undef PLANES
+}
+
+/* The taps of a line from one row of gy: in s9 to s12, or nine of gy in s9 to s17 and x in s0 to s8; lanes are the columns. */
+#define APART_TAPS_3(a, b, c)                                                                                          \
+    MLA(18, a, 0) MLA(19, b, 2) MLA(20, c, 4) MLA(21, a, 1) MLA(22, b, 3) MLA(23, c, 5) MLA(24, a, 2) MLA(25, b, 4) MLA(26, c, 6)
+#define APART_TAPS_4                                                                                                   \
+    MLA(13, 9, 0) MLA(14, 10, 2) MLA(15, 11, 4) MLA(16, 12, 6) MLA(17, 9, 1) MLA(18, 10, 3) MLA(19, 11, 5) MLA(20, 12, 7) \
+        MLA(21, 9, 2) MLA(22, 10, 4) MLA(23, 11, 6) MLA(24, 12, 8)
+/* Planes of four columns in s0 to s15, gy in s16 to s19: a tap of all pixels, of those of one column, of those of one row. */
+#define TAP_OF_FOUR(to, a, b, c, d) MUL(to, 16, a) MLA(to, 18, c) MUL(31, 17, b) MLA(31, 19, d) SUM(to, to, 31)
+#define TAP_OF_COLUMN(to, g, a, h, b) MUL(to, g, a) MLA(to, h, b)
+#define TAP_OF_ROW(to, g, a, h, b) MUL(to, g, a) MUL(31, h, b) SUM(to, to, 31)
+#define ADD_NINE                                                                                                       \
+    "vldmia %[gw], {s0-s8}\n\t" SUM(0, 0, 20) SUM(1, 1, 21) SUM(2, 2, 22) SUM(3, 3, 23) SUM(4, 4, 24) SUM(5, 5, 25)      \
+        SUM(6, 6, 26) SUM(7, 7, 27) SUM(8, 8, 28) "vstmia %[gw]!, {s0-s8}\n\t"
+
+/* The gradient of the filters, added to gw. */
+POETC_APART void add_taps_of_planes_apart(int32_t side, const float *x, const float *gy, float *gw, int32_t planes, int32_t left)
+{
+    const float *at, *from;
+    int32_t lines;
+#define PLANES(body)                                                                                                   \
+    __asm__ volatile("vldmia %[none], {s0-s8}\n1:\t" body "subs %[planes], #1\n\tbne 1b"                                \
+                     : [x] "+r"(x), [gy] "+r"(gy), [gw] "+r"(gw), [planes] "+r"(planes), [at] "=&r"(at), [from] "=&r"(from),  \
+                       [lines] "=&r"(lines)                                                                            \
+                     : [none] "r"(no_sums), [left] "r"(left), [first] "r"(left ? 3 : 0), [last] "r"(left ? 0 : 1)         \
+                     : SCRATCH)
+/* A line of taps after the other; `x` is the row that the first row of gy meets. Rows of zeros are left out. */
+#define LINES(row, two_rows, row_of_gy, start, first, rest, last, end)                                                        \
+    "mov %[lines], #3\n2:\t" start "mov %[at], %[x]\n\tmov %[from], %[gy]\n\tadd %[x], #" row "\n\t"                    \
+    "cmp %[lines], %[first]\n\tbne 3f\n\tadd %[at], #" two_rows "\n\tadd %[from], #" row_of_gy "\n\tcmp %[left], #0\n\tb 4f\n"     \
+    "3:\tcmp %[left], #0\n\t" first "4:\t" rest                                                                        \
+    "cmp %[lines], %[last]\n\tbeq 5f\n\tcmp %[left], #0\n\t" last                                                      \
+    "5:\t" end "subs %[lines], #1\n\tbne 2b\n\t"
+#define ROW_OF_3(a, b, c) LOAD_ROW("at", "5", "6") "add %[at], #24\n\t" APART_TAPS_3(a, b, c)
+#define ROW_OF_4 LOAD_ROW("at", "7", "8") "add %[at], #32\n\tvldmia %[from]!, {s9-s12}\n\t" APART_TAPS_4
+    if (side == 2 && left)
+        PLANES("vldmia %[x]!, {s0-s15}\n\tvldmia %[gy]!, {s16-s19}\n\t"
+               MUL(20, 19, 5) TAP_OF_ROW(21, 18, 4, 19, 6) TAP_OF_ROW(22, 18, 5, 19, 7)
+               TAP_OF_COLUMN(23, 17, 1, 19, 9) TAP_OF_FOUR(24, 0, 2, 8, 10) TAP_OF_FOUR(25, 1, 3, 9, 11)
+               TAP_OF_COLUMN(26, 17, 5, 19, 13) TAP_OF_FOUR(27, 4, 6, 12, 14) TAP_OF_FOUR(28, 5, 7, 13, 15) ADD_NINE);
+    else if (side == 2)
+        PLANES("vldmia %[x]!, {s0-s15}\n\tvldmia %[gy]!, {s16-s19}\n\t"
+               TAP_OF_FOUR(20, 0, 2, 8, 10) TAP_OF_FOUR(21, 1, 3, 9, 11) TAP_OF_COLUMN(22, 16, 2, 18, 10)
+               TAP_OF_FOUR(23, 4, 6, 12, 14) TAP_OF_FOUR(24, 5, 7, 13, 15) TAP_OF_COLUMN(25, 16, 6, 18, 14)
+               TAP_OF_ROW(26, 16, 8, 17, 10) TAP_OF_ROW(27, 16, 9, 17, 11) MUL(28, 16, 10) ADD_NINE);
+    else if (side == 3) {
+        x -= 6 * left;
+        PLANES("vldmia %[gy]!, {s9-s17}\n\t"
+               LINES("24", "48", "0", "vldmia %[none], {s18-s26}\n\t", ROW_OF_3(9, 10, 11), ROW_OF_3(12, 13, 14), ROW_OF_3(15, 16, 17),
+                     SUM(18, 18, 19) SUM(18, 18, 20) SUM(21, 21, 22) SUM(19, 21, 23) SUM(24, 24, 25) SUM(20, 24, 26)
+                     "vldmia %[gw], {s27-s29}\n\t" SUM(18, 27, 18) SUM(19, 28, 19) SUM(20, 29, 20) "vstmia %[gw]!, {s18-s20}\n\t")
+               "add %[x], #72\n\t");
+    } else {
+        x -= 8 * left;
+        PLANES(LINES("32", "64", "16", "vldmia %[none], {s13-s24}\n\t", ROW_OF_4, ROW_OF_4 ROW_OF_4, ROW_OF_4,
+                     LANES_OF(13, 14, 15, 16, 13) LANES_OF(17, 18, 19, 20, 14) LANES_OF(21, 22, 23, 24, 15)
+                     "vldmia %[gw], {s25-s27}\n\t" SUM(13, 25, 13) SUM(14, 26, 14) SUM(15, 27, 15) "vstmia %[gw]!, {s13-s15}\n\t")
+               "add %[x], #160\n\tadd %[gy], #64\n\t");
+    }
 #undef PLANES
 }
 
