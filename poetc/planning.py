@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -143,7 +142,9 @@ def solve_and_pack(
         if options.to_beat is not None:
             raise
         if isinstance(error, LimitError):
-            why, scheduled_bytes = _without_smallest(str(error))
+            why, scheduled_bytes = str(error), None
+            if isinstance(error, solvers.NotFoundError) and error.smallest_bytes is not None:
+                why, scheduled_bytes = error.why, error.smallest_bytes
             return _other_instead(problem, solver, None, why, progress, minimum, options.start, scheduled_bytes)
         raise _with_smallest(problem, error, progress, minimum) from error
     # Where nothing has been found that packs by then, solving again comes next, which needs some of the time.
@@ -329,12 +330,6 @@ def _with_smallest(problem: Problem, error: InfeasibleError, progress: Progress,
         f"no schedule fits in {problem.budget_bytes} bytes{within}{order}; {_advice(problem, smallest)}",
         details=_details(problem, smallest),
     )
-
-
-def _without_smallest(why: str) -> tuple[str, int | None]:
-    """What a solver says it did not find, and the smallest budget that it knows a schedule for."""
-    found = re.search(r"; the smallest budget with a schedule is (\d+) bytes", why)
-    return (why, None) if found is None else (why.replace(found[0], ""), int(found[1]))
 
 
 def _next(problem: Problem) -> str:

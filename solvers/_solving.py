@@ -11,7 +11,7 @@ from poetc.solvers._cuts import Relaxation, has_many_alike
 from poetc.solvers._liveness import improve
 from poetc.solvers._minimum import lower_bound_bytes, min_budget
 from poetc.solvers._search import Race
-from poetc.solvers._types import ALL_SCHEDULES, CLASS, ROUNDING, BudgetError, Event, Progress
+from poetc.solvers._types import ALL_SCHEDULES, CLASS, ROUNDING, BudgetError, Event, NotFoundError, Progress
 
 NAME = "poetc"
 QUICK_OPERATORS, QUICK_GAP = 200, 1e-6  # up to so many, a problem is small
@@ -168,10 +168,8 @@ class Solving:
             if found is not None and found <= self.problem.budget_bytes and smallest.schedule is not None:
                 self.race.offer(self.model.codes(smallest.schedule.steps), "smallest budget")
         if self.race.incumbent is None:
-            advice = "allow more time" if found is None else f"the smallest budget with a schedule is {found} bytes"
-            raise LimitError(
-                f"found no schedule for {self.problem.budget_bytes} bytes, nor a proof that there is none; {advice}"
-            )
+            why = f"found no schedule for {self.problem.budget_bytes} bytes, nor a proof that there is none"
+            raise NotFoundError(why, found)
         incumbent = self.race.incumbent
         self.take_bound(self.bound, self.bound_by)
         bound, bound_by, schedule_class = math.ceil(self.bound), self.bound_by, CLASS

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from poetc.errors import InfeasibleError
+from poetc.errors import InfeasibleError, LimitError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,3 +101,16 @@ class BudgetError(InfeasibleError):
         details = {"min_budget_bytes": smallest_bytes, "min_budget_bound_bytes": lower_bound_bytes}
         super().__init__(message, details={**details, "tensors_at_peak": [list(tensor) for tensor in tensors]})
         self.smallest_bytes, self.lower_bound_bytes, self.tensors = smallest_bytes, lower_bound_bytes, tensors
+
+
+class NotFoundError(LimitError):
+    """Neither a schedule nor a proof that there is none, which is `why`; `smallest_bytes`: the smallest budget that a
+    schedule is known for (None: none).
+    """
+
+    def __init__(self, why: str, smallest_bytes: int | None) -> None:
+        known = "allow more time"
+        if smallest_bytes is not None:
+            known = f"the smallest budget with a schedule is {smallest_bytes} bytes"
+        super().__init__(f"{why}; {known}")
+        self.why, self.smallest_bytes = why, smallest_bytes

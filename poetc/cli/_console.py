@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from poetc.errors import printable
 
 Progress = Callable[[str], None]
 SHOW_AFTER_S = 1.0
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what a terminal obeys, but for tabs and line breaks
 
 
 class Console:
@@ -56,9 +58,12 @@ class Console:
         if not self._quiet:
             click.echo(f"poetc: note: {printable(text)}", err=True)
 
-    def answer(self, document: Mapping[str, Any], text: str) -> None:
-        """The result: `document` with --json, else `text`."""
-        click.echo(json.dumps(finite(document), indent=2, allow_nan=False) if self._as_json else text.rstrip("\n"))
+    def answer(self, document: Mapping[str, Any], text: str, *, styled: str = "") -> None:
+        """The result: `document` with --json, else `text`, on a terminal after what is `styled` for it."""
+        if self._as_json:
+            click.echo(json.dumps(finite(document), indent=2, allow_nan=False))
+        else:
+            click.echo(styled + _CONTROL.sub(lambda found: printable(found[0]), text).rstrip("\n"))
 
 
 def _say(message: str) -> None:

@@ -6,18 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from poetc.devices import format_bytes, format_ns, format_pj
+from poetc.errors import printable
 
 
 def fields(rows: Iterable[tuple[str, str]]) -> str:
     """Two columns."""
-    pairs = [(label, value) for label, value in rows if value]
+    pairs = [(label, printable(value)) for label, value in rows if value]
     width = max((len(label) for label, _ in pairs), default=0)
     return "\n".join(f"{label:<{width}}  {value}" for label, value in pairs)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Left-aligned columns under a header; the last one is as long as it is."""
-    lines = [tuple(header), *map(tuple, rows)]
+    lines = [tuple(map(printable, line)) for line in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     return "\n".join(
         "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines

@@ -12,6 +12,7 @@ import click
 
 from poetc.cli import _options
 from poetc.cli._console import Console
+from poetc.errors import printable
 
 if TYPE_CHECKING:
     from poetc.comparison import Comparison, OnCell
@@ -109,7 +110,9 @@ def compare(
     and comparison.json, a summary for a page, comparison.md, and a plot of energy over budget, comparison.svg.
     """
     from poetc import comparison
+    from poetc.cli import _text
     from poetc.pipeline import ModelRequest, named_after
+    from poetc.reporting.comparison import HEADER, rows_of
     from poetc.scheduling.schedule import SolveOptions
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
@@ -128,7 +131,10 @@ def compare(
         result = comparison.run(request, on_cell)
     comparison.write(result, folder)
     document = {**result.document(), "out": str(folder)}
-    console.answer(document, "" if as_json else _table(result, str(folder)))
+    rows = rows_of(result)
+    styled = _rich(HEADER, rows) if sys.stdout.isatty() and not as_json else ""
+    remarks = _remarks(result, folder)
+    console.answer(document, remarks if styled else _text.table(HEADER, rows) + remarks, styled=styled)
 
 
 @contextmanager
@@ -147,22 +153,20 @@ def _bar(console: Console, *, quiet: bool, verbose: bool) -> Iterator[OnCell]:
         yield lambda done, of, text: live.update(task, completed=done, total=of, description=text)
 
 
-def _table(result: Comparison, folder: str) -> str:
-    """With rules on a terminal, else plain; then the reasons of what found no schedule."""
-    from poetc.cli import _text
-    from poetc.reporting.comparison import HEADER, homes, rows_of
+def _remarks(result: Comparison, folder: Path) -> str:
+    """Below the table: homes of state, the reasons of what found no schedule."""
+    from poetc.reporting.comparison import homes
 
-    rows = rows_of(result)
-    text = _rich(HEADER, rows) if sys.stdout.isatty() else _text.table(HEADER, rows)
     reasons = sorted(
         {f"{row.solver}: {row.reason.removeprefix(f'{row.solver}: ')}" for row in result.rows if row.reason}
     )
-    notes = "".join(f"\n  {reason}" for reason in reasons)
-    text += f"\n\n{homes(result)}" if result.homes else ""
+    notes = "".join(f"\n  {printable(reason)}" for reason in reasons)
+    text = f"\n\n{homes(result)}" if result.homes else ""
     return text + (f"\n\nwithout a schedule:{notes}" if notes else "") + f"\n\nwritten to  {folder}"
 
 
 def _rich(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """With rules, for a terminal."""
     from rich.console import Console as RichConsole
     from rich.table import Table
 

@@ -21,6 +21,8 @@ import pytest
 from onnx import numpy_helper
 
 from poetc import codegen
+from poetc.cli import _text
+from poetc.cli._console import Console
 from poetc.errors import CheckFailed
 from poetc.scheduling import problem_to_json
 from tests.cli.conftest import Ended
@@ -321,6 +323,16 @@ def test_control_characters_in_names_are_escaped(poetc: Run, tmp_path: Path) -> 
     ended = poetc("solve", path, "-b", "1", "-o", tmp_path / "out")
     one_line(ended, 4, "\\x1b[31m (")
     assert "\x1b" not in ended.err
+    ended = poetc("compare", path, "--budgets", "1", "--solvers", "poetc", "-o", tmp_path / "compared")
+    assert ended.code == 0 and "\\x1b[31m (" in ended.out and "\x1b" not in ended.out
+
+
+def test_control_characters_in_answers_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _text.table(("device",), (("red\x1b[31m\nand more",),)) == "device\nred\\x1b[31m\\nand more"
+    assert _text.fields((("title", "red\x1b[31m\nand more"),)) == "title  red\\x1b[31m\\nand more"
+    console = Console(as_json=False, quiet=False, verbose=False)
+    console.answer({}, "a:\n\tred\x1b[31m", styled="\x1b[1mbold\x1b[0m\n")
+    assert capsys.readouterr().out == "bold\na:\n\tred\\x1b[31m\n"
 
 
 def test_a_model_without_a_name(poetc: Run) -> None:

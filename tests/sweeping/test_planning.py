@@ -22,6 +22,7 @@ from poetc.scheduling import (
     verify,
     verify_plan,
 )
+from poetc.solvers import NotFoundError
 from tests.support.moves import tight
 from tests.support.problems import training_problem
 
@@ -49,7 +50,7 @@ def test_one_smallest_budget_is_named(
     """The smaller one of what solver and search know."""
 
     def nothing(*words: object) -> Schedule:
-        raise LimitError("found no schedule for 100 bytes; the smallest budget with a schedule is 400 bytes")
+        raise NotFoundError("found no schedule for 100 bytes", 400)
 
     monkeypatch.setattr(planning.solvers, "solve", nothing)
     asked = replace(problem, budget_bytes=100)
