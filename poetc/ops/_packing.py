@@ -32,6 +32,10 @@ DEEP_BYTES = 512 << 10
 # Panels of a gradient of weights with a single block of terms: rows of weights are moved in pieces as long.
 LONG_PANELS = (48, 32, 16)
 LONG_STRIP = 64  # columns of the strip of results in which targets without wide vectors make it
+# Products of matrices with operands of so many bytes: sums are of blocks of up to WIDE_DEPTH terms, so that results are
+# read and written less often, whatever the workspace. Where rows are packed too, only if it makes sums whole.
+PRODUCT_BYTES, PRODUCT_TERMS = 1 << 20, 128
+PRODUCT_PANELS = (8, 4)
 
 
 def workspace_floats(columns: int, depth: int, panels: int, pack_rows: bool) -> int:
@@ -79,12 +83,21 @@ def choose(
     extra: tuple[int, ...] = (),
     sums: int = 1,
     strip: bool = False,
+    product: bool = False,
 ) -> Kernel:
     """`lean`, or its packing variant: the size of the workspace and the terms of a block join its ints, then `extra`.
 
     `pack_rows`: the left operand is packed too. `held`: floats of the kernel's own buffer. `sums`: of `depth` terms
     each, that are added up for a result. `strip`: the floats for a strip of an image join the ints too.
+    `product`: of matrices, whose sums are of longer blocks where they are large.
     """
+    if product and operand_bytes >= PRODUCT_BYTES and 64 < depth <= (PRODUCT_TERMS if pack_rows else depth):
+        terms = min(depth, WIDE_DEPTH)
+        for panels in PRODUCT_PANELS:
+            floats = workspace_floats(columns, terms, panels, pack_rows)
+            if 4 * floats * WIDE_SHARE <= operand_bytes:
+                break
+        return Kernel(f"{lean.symbol}_packed", (*lean.ints, floats, terms, *extra), lean.floats, 4 * floats)
     terms = min(depth, SHAPES[0][1])
     blocks = sums if depth <= terms else -(-depth // terms)
     if not pack_rows and (wide := _wide_floats(columns, blocks, terms, operand_bytes)):

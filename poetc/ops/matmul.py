@@ -122,7 +122,7 @@ class MatMul(OpSpec):
         lean = Kernel("poetc_op_matmul", ints, (op.get_float("alpha", 1.0),))
         if (k if trans_a else m) <= FEW:
             return lean
-        return choose(lean, n, k, sum(t.size_bytes for t in (*op.inputs, *op.outputs)), pack_rows=trans_a)
+        return choose(lean, n, k, sum(t.size_bytes for t in (*op.inputs, *op.outputs)), pack_rows=trans_a, product=True)
 
 
 def _sum_of_rows(b: Builder, tensor: str, hint: str) -> str:

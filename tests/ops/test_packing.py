@@ -145,6 +145,34 @@ def test_bits_do_not_depend_on_vectors_or_workspace(case: Case, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("always")
+@pytest.mark.parametrize(
+    "case",
+    [
+        matmul.product(13, 261, 70, False, False, bias=True, alpha=0.5, gradient=False),
+        matmul.product(31, 150, 137, False, True, bias=True, gradient=False),
+        matmul.product(26, 600, 300, False, False, ((2,), (2,)), gradient=False),
+        matmul.product(29, 127, 133, True, False, gradient=False),
+        matmul.product(14, 66, 45, True, True, gradient=False),
+        Case("MatMulSgd", ((29, 133), (127, 29), (127, 133), (1,)), {"trans_a": True}, gradient=False),
+    ],
+    ids=str,
+)
+def test_bits_of_large_products(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose sums are of longer blocks."""
+    monkeypatch.setattr(_packing, "PRODUCT_BYTES", 0)
+    arrays = case.arrays()
+    check_kernel(case.kind, case.attributes, arrays, 2e-5, 2e-5)
+    (first,) = run_kernel(case.kind, case.attributes, arrays)
+    short = bind_kind(case.kind, case.attributes, arrays)
+    assert 64 < spec(case.kind).kernel(short).ints[-2 if case.kind == "MatMulSgd" else -1] <= 256
+    for panels in ((8,), (2,), (1,)):
+        monkeypatch.setattr(_packing, "PRODUCT_PANELS", panels)
+        for library in (None, wide_library(), scalar_library()):
+            (same,) = run_kernel(case.kind, case.attributes, arrays, lib=library)
+            assert same.tobytes() == first.tobytes()
+
+
+@pytest.mark.usefixtures("always")
 def test_every_eligible_kind_packs() -> None:
     kinds = {
         case.kind

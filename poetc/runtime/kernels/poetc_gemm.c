@@ -37,6 +37,7 @@
 #define UNROLL_TERMS
 #endif
 
+#define BRING_TERMS 64 /* between lines that are brought: many at once would be waited for */
 #define MOST_DEPTH 256 /* rows of a block of a, so long, lie in the innermost cache */
 #define DEEP_PANELS 2  /* what so few share of a is read once or twice: in long pieces, which the processor sees coming */
 #define SHORT_ROW 1024 /* floats: such rows are fetched ahead by hand */
@@ -220,17 +221,20 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
         const float *a = first, *row_bias = t->row_bias, *column_bias_here = column_bias;
         int accumulate = t->accumulate;
         for (left = depth; left > 0; left -= terms, a += jump) {
-            bring(t->ahead);
+            int32_t more = left < terms ? left : terms;
             POETC_UNROLL
             for (i = 0; i < rows; i++)
                 start(sum[i], vectors, row_bias ? row_bias + i : NULL, column_bias_here);
-            UNROLL_TERMS
-            for (k = left < terms ? left : terms; k > 0; k--, a += a_k, b += COLUMNS) {
-                POETC_UNROLL
-                for (i = 0; i < rows; i++) {
+            for (; more > 0; more -= BRING_TERMS) {
+                bring(t->ahead);
+                UNROLL_TERMS
+                for (k = more < BRING_TERMS ? more : BRING_TERMS; k > 0; k--, a += a_k, b += COLUMNS) {
                     POETC_UNROLL
-                    for (j = 0; j < vectors; j++)
-                        POETC_ADD_SCALED(sum[i][j], poetc_vector_load(b + j * LANES), a[i * a_row]);
+                    for (i = 0; i < rows; i++) {
+                        POETC_UNROLL
+                        for (j = 0; j < vectors; j++)
+                            POETC_ADD_SCALED(sum[i][j], poetc_vector_load(b + j * LANES), a[i * a_row]);
+                    }
                 }
             }
             POETC_UNROLL
@@ -601,7 +605,8 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
     float tile[TILE_ROWS * COLUMNS], bias[COLUMNS]; /* a block at an edge */
     int32_t row, column, rows, i;
 #ifdef POETC_AHEAD
-    const int32_t times = (g->columns + COLUMNS - 1) / COLUMNS * ((g->depth + g->terms - 1) / g->terms);
+    const int32_t pieces = (poetc_min(g->depth, g->terms) + BRING_TERMS - 1) / BRING_TERMS; /* of a block of terms */
+    const int32_t times = (g->columns + COLUMNS - 1) / COLUMNS * ((g->depth + g->terms - 1) / g->terms) * pieces;
     lines_ahead lines = look_ahead(&g->ahead, times * ((g->rows + POETC_GEMM_ROWS - 1) / POETC_GEMM_ROWS));
 #endif
     for (row = POETC_BEGIN(g->share, g->rows, POETC_GEMM_ROWS); row < POETC_END(g->share, g->rows, POETC_GEMM_ROWS);

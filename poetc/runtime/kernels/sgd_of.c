@@ -238,6 +238,17 @@ int poetc_op_matmul_sgd_packed(const poetc_call *call)
             poetc_gemm_pack(&space, b + (ptrdiff_t)block * depth * n + column, n, poetc_min(depth, k - block * depth),
                             g.columns);
         }
+#if defined(POETC_AHEAD)
+        if (blocks == 1) { /* sums that are whole move the weights at once */
+            const poetc_gemm_space space = poetc_gemm_carve(workspace, size, depth, 1, width, 1);
+            g.depth = k, g.a = a, g.rows = m, g.accumulate = 0;
+            g.y = w + column, g.y_row = n, g.segment = g.columns;
+            POETC_SET_RATE(g, &lr);
+            POETC_SPLIT_ROWS(g, split);
+            poetc_gemm_run(&g, &space);
+            continue;
+        }
+#endif
         for (row = POETC_BEGIN(split.rows, m, POETC_GEMM_ROWS); row < POETC_END(split.rows, m, POETC_GEMM_ROWS);
              row += STRIP_ROWS) {
             g.rows = poetc_min(STRIP_ROWS, POETC_END(split.rows, m, POETC_GEMM_ROWS) - row);
