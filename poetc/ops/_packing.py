@@ -56,10 +56,10 @@ def most_blocks(columns: int, blocks: int, terms: int, width: int = COLUMNS) -> 
     return blocks if columns <= DEEP_PANELS * width else min(blocks, WIDE_DEPTH // terms)
 
 
-def _wide_floats(columns: int, blocks: int, terms: int, operand_bytes: int) -> int | None:
+def _wide_floats(columns: int, blocks: int, terms: int, operand_bytes: int, deep: bool) -> int | None:
     """Of a workspace for more than one block of terms, if there may be one."""
     needed = -(-columns // COLUMNS)
-    if needed <= DEEP_PANELS and operand_bytes >= DEEP_BYTES:
+    if deep and needed <= DEEP_PANELS and operand_bytes >= DEEP_BYTES:
         for pieces in range(-(-blocks * terms // DEEP), -(-blocks * terms // WIDE_DEPTH)):
             floats = workspace_floats(columns, terms * -(-blocks // pieces), needed, False)
             if 4 * floats * WIDE_SHARE <= operand_bytes:
@@ -100,7 +100,7 @@ def choose(
         return Kernel(f"{lean.symbol}_packed", (*lean.ints, floats, terms, *extra), lean.floats, 4 * floats)
     terms = min(depth, SHAPES[0][1])
     blocks = sums if depth <= terms else -(-depth // terms)
-    if not pack_rows and (wide := _wide_floats(columns, blocks, terms, operand_bytes)):
+    if not pack_rows and (wide := _wide_floats(columns, blocks, terms, operand_bytes, not strip)):
         more = (WINDOW_STRIP,) if strip else ()
         wide += sum(more)
         return Kernel(f"{lean.symbol}_packed", (*lean.ints, wide, terms, *more, *extra), lean.floats, 4 * wide)

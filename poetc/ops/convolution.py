@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Attribute, Operator, TensorType
-from poetc.ops import _winograd
+from poetc.ops import _turned, _winograd
 from poetc.ops._builder import Builder
 from poetc.ops._packing import COLUMNS, SHAPES, THREAD_FLOATS, WIDE_SHARE, choose, strip, workspace_floats
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register, spec
@@ -308,6 +308,7 @@ class ConvGradWeight(OpSpec):
             return lean
         pixels = gy.shape[2] * gy.shape[3]
         packed = choose(lean, w.elements // w.shape[0], pixels, _operand_bytes(op), sums=gy.shape[0], strip=True)
+        packed = _turned.choose(lean, packed, _operand_bytes(op))
         return _winograd.choose(lean, packed, _operand_bytes(op))
 
 

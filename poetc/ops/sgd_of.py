@@ -161,7 +161,7 @@ class ConvGradWeightSgd(SgdOf):
     cost_like: ClassVar[str] = "ConvGradWeight"
 
     def fits(self, op: Bound) -> bool:
-        return spec("ConvGradWeight").kernel(op).symbol.endswith(("_packed", "_winograd"))
+        return spec("ConvGradWeight").kernel(op).symbol.endswith(("_packed", "_turned", "_winograd"))
 
     def work(self, op: Bound) -> Work:
         work = spec("ConvGradWeight").work(self.part(op))
@@ -170,7 +170,7 @@ class ConvGradWeightSgd(SgdOf):
     def kernel(self, op: Bound) -> Kernel:
         part = self.part(op)
         packed = spec("ConvGradWeight").kernel(part)
-        if packed.symbol.endswith("_winograd"):
+        if packed.symbol.endswith(("_turned", "_winograd")):
             return replace(packed, symbol=packed.symbol.replace("grad_weight", "grad_weight_sgd"))
         *_, floats, terms, strip = packed.ints  # a strip: where workspace is next to nothing beside the operands
         w, (batch, _, *size) = part.outputs[0], op.inputs[2].shape

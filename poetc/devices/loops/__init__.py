@@ -15,6 +15,7 @@ from poetc.devices.loops import (  # noqa: F401
     _lean,
     _matmul,
     _rows,
+    _turned,
     _winograd,
 )
 from poetc.devices.loops._machine import COUNTS, SHARED, Loops, Machine, machine_of

@@ -372,6 +372,7 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
              column += space.columns) {
             g.column = strip_at ? 0 : column;
             g.columns = poetc_min(space.columns, POETC_END(split.columns, width, COLUMNS) - column);
+            POETC_SET_AHEAD(g, NULL, 0, 0, 0);
             for (n = 0; n < c.batch; n += images) {
                 for (first = 0; first < pixels; first += space.depth) {
                     const int32_t here = poetc_min(images, c.batch - n);
@@ -379,6 +380,8 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
                     pack_taps(&space, &c, image, n, first, &g, column, workspace + size, held);
                     g.a = gy + ((ptrdiff_t)n * c.outputs + (ptrdiff_t)group * outputs) * pixels + first;
                     g.accumulate = n > 0 || first > 0;
+                    if (strip_at && n + here == c.batch && first + space.depth >= pixels) /* what descends next */
+                        POETC_SET_AHEAD(g, part + column, width, outputs, g.columns);
                     poetc_gemm_run(&g, &space);
                 }
             }

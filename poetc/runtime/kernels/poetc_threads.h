@@ -49,6 +49,7 @@ static inline int32_t poetc_share_end(poetc_share share, int32_t count, int32_t 
     return share.parts > 1 ? poetc_share_begin(share, count, unit) : count;
 }
 
+#define POETC_PARTS(share) ((share).parts)
 #define POETC_BEGIN(share, count, unit) poetc_share_begin(share, count, unit)
 #define POETC_END(share, count, unit) poetc_share_end(share, count, unit)
 #define POETC_SKIPS(share, index, count)                                                                               \
@@ -94,6 +95,7 @@ static inline poetc_split poetc_split_product(poetc_share share, int32_t batches
 
 #define POETC_THREADED(kernel, call, work, floats) ((void)0)
 #define POETC_THREADED_OVER(kernel, call, elements) ((void)0)
+#define POETC_PARTS(share) 0
 #define POETC_BEGIN(share, count, unit) 0
 #define POETC_END(share, count, unit) (count)
 #define POETC_SKIPS(share, index, count) 0

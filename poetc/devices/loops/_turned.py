@@ -1,0 +1,30 @@
+"""convolution_turned.c."""
+
+from __future__ import annotations
+
+from poetc.devices.loops._gemm import pack_transposed, parts, run
+from poetc.devices.loops._machine import Loops, Machine, add, counts
+from poetc.devices.loops._window import window
+from poetc.ops import Kernel
+from poetc.ops._turned import TERMS, images_at_once
+
+
+@counts("conv_grad_weight_turned", "conv_grad_weight_sgd_turned")
+def grad_weight(kernel: Kernel, m: Machine) -> Loops:
+    w, name = window(kernel), kernel.symbol.removeprefix("poetc_op_")
+    inputs, outputs = w.channels // w.group, w.outputs // w.group
+    one: Loops = {}  # of a panel of channels
+    add(one, pack_transposed(m, w.height * w.width, m.columns), w.batch)
+    for taken, times in parts(w.batch, images_at_once(kernel.ints[17], kernel.ints)):
+        sums = run(m, outputs, taken * w.pixels, 0, m.columns, m.columns, "", True, TERMS)
+        add(one, dict(sums), w.taps * times)
+    weights = m.columns * w.taps
+    if m.lanes >= 8 and w.taps <= m.lanes:
+        add(one, {"transpose.block": m.columns // m.lanes}, outputs)
+    else:
+        add(one, {"transpose.single": weights}, outputs)
+    if "sgd" in name:
+        add(one, {"descend.wide": weights // m.lanes}, outputs)
+    loops: Loops = {f"{name}.call": 1}
+    add(loops, one, w.group * inputs // m.columns)
+    return loops
