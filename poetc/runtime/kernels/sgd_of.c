@@ -98,31 +98,37 @@ static void descend_row(float *w, const float *a, ptrdiff_t m, const float *b, i
     }
 }
 
+#if POETC_FPU_M && !defined(POETC_HELIUM)
+/* Twelve columns at a time of two rows of w, `factors` of a row b, which is loaded for both; returns how many columns. */
+static int32_t descend_pair_by_one(float *w, const float *factors, const float *b, int32_t n, float lr)
+{
+    float *second = w + n;
+    int32_t left = n / 12;
+    if (left == 0)
+        return 0;
+#define MOVE(f, b, c, w, x)                                                                                            \
+    "vmul.f32 s24, s" #b ", %[" f "]\n\tvmul.f32 s25, s" #c ", %[" f "]\n\tvmls.f32 s" #w ", s24, %[lr]\n\t"           \
+    "vmls.f32 s" #x ", s25, %[lr]\n\t"
+#define ROW(w, f)                                                                                                      \
+    "vldmia %[" w "], {s12-s23}\n\t" MOVE(f, 0, 1, 12, 13) MOVE(f, 2, 3, 14, 15) MOVE(f, 4, 5, 16, 17)                 \
+        MOVE(f, 6, 7, 18, 19) MOVE(f, 8, 9, 20, 21) MOVE(f, 10, 11, 22, 23) "vstmia %[" w "]!, {s12-s23}\n\t"
+    __asm__ volatile("1:\tvldmia %[b]!, {s0-s11}\n\t" ROW("w", "f") ROW("x", "g") "subs %[left], #1\n\tbne 1b"
+                     : [w] "+r"(w), [x] "+r"(second), [b] "+r"(b), [left] "+r"(left)
+                     : [f] "t"(factors[0]), [g] "t"(factors[1]), [lr] "t"(lr)
+                     : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13",
+                       "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25");
+#undef ROW
+#undef MOVE
+    return n / 12 * 12;
+}
+#endif
+
 /* The same for one term, which is no sum: nothing is added to zero, as in matmul.c. */
 #if !defined(POETC_HELIUM)
 static void descend_row_by_one(float *w, float factor, const float *b, int32_t n, float lr)
 {
 #if POETC_LANES == 1
     int32_t j;
-#if POETC_FPU_M
-    if (n >= 12) { /* twelve at once */
-        int32_t left = n / 12;
-#define PRODUCT(v) "vmul.f32 s" #v ", s" #v ", %[factor]\n\t"
-#define MOVE(w, v) "vmls.f32 s" #w ", s" #v ", %[lr]\n\t"
-        n -= 12 * left;
-        __asm__ volatile("1:\tvldmia %[b]!, {s12-s23}\n\tvldmia %[w], {s0-s11}\n\t"
-                         PRODUCT(12) PRODUCT(13) PRODUCT(14) PRODUCT(15) PRODUCT(16) PRODUCT(17) PRODUCT(18) PRODUCT(19)
-                         PRODUCT(20) PRODUCT(21) PRODUCT(22) PRODUCT(23) MOVE(0, 12) MOVE(1, 13) MOVE(2, 14) MOVE(3, 15)
-                         MOVE(4, 16) MOVE(5, 17) MOVE(6, 18) MOVE(7, 19) MOVE(8, 20) MOVE(9, 21) MOVE(10, 22) MOVE(11, 23)
-                         "subs %[left], #1\n\tvstmia %[w]!, {s0-s11}\n\tbne 1b"
-                         : [w] "+r"(w), [b] "+r"(b), [left] "+r"(left)
-                         : [factor] "t"(factor), [lr] "t"(lr)
-                         : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12",
-                           "s13", "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23");
-#undef MOVE
-#undef PRODUCT
-    }
-#endif
     POETC_UNROLL_4
     for (j = n / 4; j > 0; j--) {
         const float *old = w;
@@ -197,6 +203,17 @@ int poetc_op_matmul_sgd(const poetc_call *call)
                 rates[i] = -lr * a[row + i];
             descend_by_one(w, rates, b, n, rows);
             row += rows - 1, w += (ptrdiff_t)(rows - 1) * n;
+            continue;
+        }
+#endif
+#if POETC_FPU_M && !defined(POETC_HELIUM)
+        if (call->ints[2] == 1 && row + 2 <= m) {
+            const int32_t done = descend_pair_by_one(w, a + row, b, n, lr);
+            if (done < n) {
+                descend_row_by_one(w + done, a[row], b + done, n - done, lr);
+                descend_row_by_one(w + n + done, a[row + 1], b + done, n - done, lr);
+            }
+            row++, w += n;
             continue;
         }
 #endif
