@@ -165,9 +165,9 @@ def test_odd_convolutions_are_those_of_numpy(
 
 @pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547"])
 def test_planes_in_registers_have_the_bits_of_the_host(board: str, tmp_path: Path) -> None:
-    """Of four, nine and sixteen results, zeros around, after or before them; each without and with a bias."""
+    """Of four, nine and sixteen results, and rows of six; zeros around, after or before; without and with a bias."""
     shapes: list[Shape] = []
-    for side in (2, 3, 4):
+    for side in (2, 3, 4, 6):
         for stride, pads in ((1, (1, 1, 1, 1)), (2, (0, 0, 1, 1)), (2, (1, 1, 0, 0))):
             size = side * stride
             attributes: dict[str, Attribute] = {"strides": (stride, stride), "pads": pads, "group": 3}

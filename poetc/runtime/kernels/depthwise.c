@@ -500,7 +500,12 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
     strip s = describe_strip(call, workspace);
     const int32_t reach = (c.kernel_h - 1) * c.dilation_h, block = call->ints[20];
     const int flat = c.stride_h == 1 && c.stride_w == 1;
-    const int32_t step = flat ? s.row : (c.output_width + 3) / 4 * 4;
+#if defined(SHORT_ROW)
+    const int is_short = s.pairs && c.kernel_w == 3 && c.output_width == SHORT_ROW;
+#else
+    const int is_short = 0;
+#endif
+    const int32_t whole = flat ? s.row : (c.output_width + 3) / 4 * 4, step = is_short ? c.output_width : whole; /* of gy */
     int32_t n, channel, top, kh, kw;
 #if defined(POETC_HELIUM)
     window planes;
@@ -513,7 +518,7 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
     const int fast = (flat || s.pairs) && (c.kernel_w == 3 || c.kernel_w == 5) && c.dilation_w == 1;
     const ptrdiff_t next = (ptrdiff_t)c.stride_h * s.row, down = (ptrdiff_t)c.dilation_h * s.row;
 #endif
-    rows_of_gy[(block * step + 3) / 4 * 4 - 1] = 0.0f; /* so that the memory that is touched does not depend on the width */
+    rows_of_gy[(block * whole + 3) / 4 * 4 - 1] = 0.0f; /* so that the memory that is touched does not depend on the width */
 #if defined(POETC_HELIUM)
     if (has_lanes_of_channels(&c, &planes, 0)) {
         add_taps_of_channels(&planes, x, gy, c.batch, c.channels, gw);

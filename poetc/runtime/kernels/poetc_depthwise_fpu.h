@@ -418,7 +418,9 @@ POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t line
     }
 }
 
-/* The same under a stride of two: `rows` rows of `width` floats of gy, a multiple of four, and of x, `step` floats apart. */
+#define SHORT_ROW 6 /* of gy, of which three taps are summed up without zeros at its end */
+
+/* The same under a stride of two: `rows` rows of `width` floats of gy, a multiple of four or SHORT_ROW, and of x, `step` floats apart. */
 POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient, int32_t rows,
                                 int32_t width, float *gw, int taps)
 {
@@ -426,6 +428,19 @@ POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines
     for (; lines > 0; lines--, line += down) {
         const float *x = line, *gy = gradient;
         int32_t left = rows, quads;
+        if (taps == 3 && width == SHORT_ROW) { /* nothing is left of 32 registers */
+            __asm__ volatile("vldmia %[none], {s0-s11}\n"
+                             "1:\tvldmia %[x], {s12-s24}\n\tvldmia %[gy]!, {s25-s30}\n\tadd %[x], %[x], %[step]\n\t"
+                             PRODUCTS(0, 1, 2, 3, 12, 14, 16, 18, 25, 26, 27, 28)
+                             PRODUCTS(4, 5, 6, 7, 13, 15, 17, 19, 25, 26, 27, 28)
+                             PRODUCTS(8, 9, 10, 11, 14, 16, 18, 20, 25, 26, 27, 28)
+                             MLA(0, 20, 29) MLA(1, 22, 30) MLA(4, 21, 29) MLA(5, 23, 30) MLA(8, 22, 29) MLA(9, 24, 30)
+                             "subs %[left], #1\n\tbne 1b\n\t" END_THREE
+                             : [x] "+&r"(x), [gy] "+&r"(gy), [left] "+&r"(left), [gw] "+&r"(gw)
+                             : [none] "r"(no_sums), [step] "r"(4 * step)
+                             : SCRATCH);
+            continue;
+        }
 #define ROWS_OF_QUADS(sums, body, end)                                                                                 \
     __asm__ volatile("vldmia %[none], {" sums "}\n"                                                                    \
                      "1:\tmov %[quads], %[width]\n"                                                                    \
