@@ -52,6 +52,28 @@ static void max_of_window(const float *upper, const float *lower, float *y, uint
     *where = (uint8_t)(below ? 2 + fourth : second);
 }
 
+#if defined(POETC_HELIUM)
+#define INPUT_DENORMAL 0x80u /* of the FPSCR's exceptions that accumulate */
+#define INVALID_OPERATION 0x01u
+
+/* Four windows of 2 x 2 side by side, `quads` times. */
+static void max_of_quads(const float *upper, const float *lower, int32_t quads, float *y, uint8_t *where)
+{
+    const uint32x4_t ones = vdupq_n_u32(1), zeros = vdupq_n_u32(0);
+    __asm__ volatile("dls lr, %[quads]\n"
+                     "1:\tvld20.32 {q0, q1}, [%[upper]]\n\tvld21.32 {q0, q1}, [%[upper]]!\n\t"
+                     "vld20.32 {q2, q3}, [%[lower]]\n\tvld21.32 {q2, q3}, [%[lower]]!\n\t"
+                     "vcmp.f32 gt, q1, q0\n\tvpsel q0, q1, q0\n\tvpsel q4, %q[ones], %q[zeros]\n\t"
+                     "vcmp.f32 gt, q3, q2\n\tvpsel q2, q3, q2\n\tvpsel q5, %q[ones], %q[zeros]\n\t"
+                     "vcmp.f32 gt, q2, q0\n\tvpsel q0, q2, q0\n\tvpst\n\tvaddt.i32 q4, q5, %[two]\n\t"
+                     "vstrw.32 q0, [%[y]], #16\n\tvstrb.32 q4, [%[where]], #4\n\t"
+                     "le lr, 1b"
+                     : [upper] "+&r"(upper), [lower] "+&r"(lower), [y] "+&r"(y), [where] "+&r"(where)
+                     : [quads] "r"(quads), [two] "r"(2), [ones] "w"(ones), [zeros] "w"(zeros)
+                     : "lr", "q0", "q1", "q2", "q3", "q4", "q5", "memory");
+}
+#endif
+
 /* Windows of 2 x 2, two apart, all on the image: without branches, which no processor foresees here. Two rows of x make `count`
  * results. */
 static void max_of_four(const float *upper, const float *lower, int32_t count, float *y, uint8_t *where)
@@ -74,25 +96,7 @@ static void max_of_four(const float *upper, const float *lower, int32_t count, f
         poetc_f4_store(y + i, SELECT(below, low, up));
         __builtin_memcpy(where + i, &narrow, 4);
     }
-#elif defined(POETC_HELIUM)
-    /* As if nothing were a NaN; where a row's sum is one, once more. Vectors take subnormal numbers for zeros, so that of several
-     * the first is the largest. */
-    float32x4_t sum = vdupq_n_f32(0.0f);
-    const uint32x4_t ones = vdupq_n_u32(1), zeros = vdupq_n_u32(0);
-    for (; count >= 4 && i < count; i += 4) {
-        const int32_t o = i + 4 > count ? count - 4 : i; /* the last four overlap those before */
-        const float32x4x2_t u = vld2q_f32(upper + 2 * o), l = vld2q_f32(lower + 2 * o);
-        const mve_pred16_t second = vcmpgtq_f32(u.val[1], u.val[0]), fourth = vcmpgtq_f32(l.val[1], l.val[0]);
-        const float32x4_t up = vpselq_f32(u.val[1], u.val[0], second), low = vpselq_f32(l.val[1], l.val[0], fourth);
-        const uint32x4_t first_tap = vpselq_u32(ones, zeros, second), last_tap = vaddq_n_u32(vpselq_u32(ones, zeros, fourth), 2);
-        const mve_pred16_t below = vcmpgtq_f32(low, up);
-        vst1q_f32(y + o, vpselq_f32(low, up, below));
-        vstrbq_u32(where + o, vpselq_u32(last_tap, first_tap, below));
-        sum = vaddq_f32(sum, vaddq_f32(vaddq_f32(u.val[0], u.val[1]), vaddq_f32(l.val[0], l.val[1])));
-    }
-    if (vcmpneq_f32(sum, sum))
-        i = 0;
-#elif POETC_FPU_M
+#elif POETC_FPU_M && !defined(POETC_HELIUM)
     float sum = 0.0f;
     for (; i < count; i++) {
         uint32_t tap, other;
@@ -115,6 +119,31 @@ static void max_of_four(const float *upper, const float *lower, int32_t count, f
         max_of_window(upper + 2 * i, lower + 2 * i, y + i, where + i);
 }
 
+/* The rows of a plane whose windows all are such. */
+POETC_APART void max_of_plane(const float *x, int32_t step, int32_t width, int32_t rows, int32_t count, float *y, uint8_t *where)
+{
+#if defined(POETC_HELIUM)
+    if (count >= 4) { /* vectors take subnormal numbers for zeros, and compare NaNs as if they were none; but that leaves a flag */
+        const uint32_t flags = __builtin_arm_get_fpscr(), seen = INPUT_DENORMAL | INVALID_OPERATION;
+        const int32_t quads = count / 4, last = count % 4 ? count - 4 : 0; /* the last four overlap those before */
+        int32_t row, ordinary;
+        __builtin_arm_set_fpscr(flags & ~seen);
+        for (row = 0; row < rows; row++) {
+            const float *upper = x + row * step;
+            max_of_quads(upper, upper + width, quads, y + row * count, where + row * count);
+            if (last)
+                max_of_quads(upper + 2 * last, upper + width + 2 * last, 1, y + row * count + last, where + row * count + last);
+        }
+        ordinary = !(__builtin_arm_get_fpscr() & seen);
+        __builtin_arm_set_fpscr(flags);
+        if (ordinary)
+            return;
+    }
+#endif
+    for (; rows > 0; rows--, x += step, y += count, where += count)
+        max_of_four(x, x + width, count, y, where);
+}
+
 /* x -> y, where (u8 or, with the last int set, i32): the tap of the first maximum; a NaN counts as the maximum. */
 int poetc_op_max_pool(const poetc_call *call)
 {
@@ -126,20 +155,19 @@ int poetc_op_max_pool(const poetc_call *call)
     int32_t *where32 = poetc_out(call, 2);
     size_t at = 0;
     const int32_t reach = (p.kernel_w - 1) * p.dilation_w + 1;
-    const int plain = !wide && is_plain(&p);
+    const int plain = !wide && is_plain(&p) && p.pad_top == 0 && (p.output_height - 1) * p.stride_h + 2 <= p.height;
     int32_t plane, oh, ow, i, j;
     POETC_THREADED_OVER(poetc_op_max_pool, call, p.planes * p.height * p.width);
     for (plane = 0; plane < p.planes; plane++, x += (ptrdiff_t)p.height * p.width) {
         POETC_SKIP(call->share, plane, p.planes, at += (size_t)p.output_height * (size_t)p.output_width)
+        if (plain) {
+            max_of_plane(x, p.stride_h * p.width, p.width, p.output_height, p.output_width, y + at, where8 + at);
+            at += (size_t)p.output_height * (size_t)p.output_width;
+            continue;
+        }
         for (oh = 0; oh < p.output_height; oh++) {
             int32_t top = oh * p.stride_h - p.pad_top, first, last;
             inside(top, p.kernel_h, p.dilation_h, p.height, &first, &last);
-            if (plain && last - first == 2) {
-                const float *upper = x + (ptrdiff_t)top * p.width;
-                max_of_four(upper, upper + p.width, p.output_width, y + at, where8 + at);
-                at += (size_t)p.output_width;
-                continue;
-            }
             for (ow = 0; ow < p.output_width; ow++, at++) {
                 int32_t left = ow * p.stride_w - p.pad_left, from = 0, to = p.kernel_w, tap;
                 float best;
