@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from poetc.solvers._model import NEVER, Model
 
 INFINITE = math.inf
 LONGEST_CLOSURE = 300
+EXECUTIONS_A_LOOK = 64  # at the clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,23 @@ class Stuck(Exception):
 
 
 class Simulation:
-    """One run. `run` returns the action codes, or raises Stuck; with `cutoff`, None once the cost passes it."""
+    """One run. `run` returns the action codes, or raises Stuck, at `stop_at` too; with `cutoff`, None once the cost
+    passes it.
+    """
 
-    def __init__(self, model: Model, capacity: int, policy: Policy, *, paging: bool, cutoff: float = INFINITE) -> None:
+    def __init__(
+        self,
+        model: Model,
+        capacity: int,
+        policy: Policy,
+        *,
+        paging: bool,
+        cutoff: float = INFINITE,
+        stop_at: float = math.inf,
+    ) -> None:
         self.model, self.capacity, self.policy = model, capacity, policy
         self.paging = paging
-        self.cutoff = cutoff
+        self.cutoff, self.stop_at = cutoff, stop_at
         m = model.n_tensors
         self.position = 0
         self.resident = model.in_ram.copy()
@@ -70,6 +83,7 @@ class Simulation:
         self.store_free = model.store_free
         self.executed = [False] * model.n_ops
         self.codes: list[int] = []
+        self.executions = 0
         self.spent: float = 0
         self.remaining: float = sum(model.op_cost)
         self.used = sum(s for s, r in zip(model.size, self.resident, strict=True) if r)
@@ -477,7 +491,10 @@ class Simulation:
                         break
             self._room(size, locked, v)
         self.codes.append(v)
-        if len(self.codes) > self.limit:
+        self.executions += 1
+        if len(self.codes) > self.limit or (
+            self.executions % EXECUTIONS_A_LOOK == 0 and time.monotonic() >= self.stop_at
+        ):
             raise Stuck(v)
         self.spent += model.op_cost[v]
         self.used += growth

@@ -111,7 +111,8 @@ def _evict(race: Race, codes: list[int], paging: bool) -> bool:
     capacity = plan.paging_capacity if paging else plan.capacity
     for policy in POLICIES:
         try:
-            evicted = Simulation(plan, capacity, policy, paging=paging, cutoff=_cutoff(race)).run()
+            run = Simulation(plan, capacity, policy, paging=paging, cutoff=_cutoff(race), stop_at=race.give_up_at)
+            evicted = run.run()
         except Stuck:
             continue
         found = None if evicted is None else unrolled.restored(evicted)

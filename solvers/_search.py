@@ -79,6 +79,11 @@ class Race:
         return time.monotonic() >= self.stop_at
 
     @property
+    def give_up_at(self) -> float:
+        """When a run is not brought to its end: where nothing has been found, it is."""
+        return math.inf if self.incumbent is None else self.stop_at
+
+    @property
     def left_s(self) -> float:
         """What is left of the time, as a limit for HiGHS."""
         return max(0.1, self.stop_at - time.monotonic())
@@ -161,7 +166,7 @@ class Race:
         self.runs += 1
         capacity = self.capacity(arm.paging)
         try:
-            codes = Simulation(model, capacity, policy, paging=arm.paging).run()
+            codes = Simulation(model, capacity, policy, paging=arm.paging, stop_at=self.give_up_at).run()
         except Stuck:
             arm.failures += 1
             if arm.paging and all(a.recompute for a in self.arms):

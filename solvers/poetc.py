@@ -227,10 +227,10 @@ def _solve_any_order(problem: Problem, options: SolveOptions, progress: Progress
     started = time.monotonic()
     stop_at = started + ORDER_STOP_SHARE * options.time_limit_s
     order = best_order(problem, options, Work(ORDER_SHARE * options.work_limit_s, stop_at))
+    rest = replace(options, time_limit_s=max(0.1, options.time_limit_s - (time.monotonic() - started)))
     if order is None:
-        return _Solve(problem, options, progress).run()
-    left_s = max(0.1, options.time_limit_s - (time.monotonic() - started))
-    schedule = restored(_Solve(reordered(problem, order), replace(options, time_limit_s=left_s), progress).run(), order)
+        return _Solve(problem, rest, progress).run()
+    schedule = restored(_Solve(reordered(problem, order), rest, progress).run(), order)
     proof, left_s = schedule.proof, options.time_limit_s - (time.monotonic() - started)
     proven = proof.schedule_class == ALL_SCHEDULES and proof.status is Status.OPTIMAL
     close = options.gap > 0 and proof.gap() <= options.gap

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,8 +11,10 @@ from random import Random
 import pytest
 
 from poetc import curve, homes, splitting
-from poetc.scheduling import Problem, SolveOptions, keep_all_peak_bytes
-from poetc.solvers import Work, best_order, min_budget
+from poetc.scheduling import Problem, Schedule, SolveOptions, keep_all, keep_all_peak_bytes
+from poetc.solvers import Work, best_order, min_budget, poetc
+from poetc.solvers._eviction import Policy, Simulation, Stuck
+from poetc.solvers._search import Race
 from tests.support.problems import training_problem, with_budget
 
 LIMIT_S = 30.0
@@ -28,6 +31,36 @@ class Machine:
         self.readings += 1
         passed = min(len(self.slow), max(0, self.readings - self.slow.start))
         return 1000.0 + self.seconds * passed / max(1, len(self.slow))
+
+
+def test_choosing_an_order_counts_against_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether another order is chosen or not."""
+    clock, limits_s = [1000.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def choosing(*_: object) -> None:
+        clock[0] += 7.0
+
+    class Solve:
+        def __init__(self, problem: Problem, options: SolveOptions, progress: object) -> None:
+            limits_s.append(options.time_limit_s)
+
+        def run(self) -> Schedule:
+            return keep_all(tight(1))
+
+    monkeypatch.setattr(poetc, "best_order", choosing)
+    monkeypatch.setattr(poetc, "_Solve", Solve)
+    poetc.solve(tight(1), OPTIONS)
+    assert limits_s == [LIMIT_S - 7.0]
+
+
+def test_a_run_is_given_up_when_time_is_up_unless_it_is_the_first() -> None:
+    race = Race(tight(1, 20), 0, stop_at=0.0)
+    assert race.give_up_at == math.inf
+    codes = Simulation(race.model, race.capacity(True), Policy(), paging=True, stop_at=race.give_up_at).run()
+    assert codes is not None and race.offer(codes, "first")
+    with pytest.raises(Stuck):
+        Simulation(race.model, race.capacity(True), Policy(), paging=True, stop_at=race.give_up_at).run()
 
 
 def tight(seed: int, layers: int = 4) -> Problem:
