@@ -73,6 +73,10 @@ def _depthwise(lean: Kernel, gradient: bool) -> Kernel:
     return strip(lean, width, (left, right), (sh, sw), ((kh - 1) * dh + 1, (kw - 1) * dw), (oh, ow), gradient)
 
 
+# Of gradients of the input with so few pixels, that read weights where they are: channels at once.
+STREAM_PIXELS, STREAM_CHANNELS = 24, 128
+
+
 def _backward_kernel(op: Bound, ints: tuple[int, ...]) -> Kernel:
     """The adjoint of a convolution. Its packing variant makes products for some channels and rows of the output at a
     time, in a buffer of about 20 KB, unless it is pointwise and they are the result.
@@ -99,6 +103,9 @@ def _backward_kernel(op: Bound, ints: tuple[int, ...]) -> Kernel:
         held = block * taps * block_rows * ow
         panels = -(-outputs // terms) * -(-block_rows * ow // COLUMNS)
         floats = held + workspace_floats(panels * COLUMNS, terms, panels, True)
+        streamed = 16 + 3 * n * oh * ow * taps * min(channels, STREAM_CHANNELS)
+        if streamed > floats and n * oh * ow <= STREAM_PIXELS and 4 * streamed * WIDE_SHARE <= _operand_bytes(op):
+            floats = streamed
         if floats <= THREAD_FLOATS and 4 * floats * WIDE_SHARE <= _operand_bytes(op):
             return Kernel(f"{lean.symbol}_packed", (*ints, floats, terms, held, block_rows, block), (), 4 * floats)
     most = min(5120, _operand_bytes(op) // 16)

@@ -17,7 +17,6 @@ from poetc.ops import Kernel
 
 _MASKED_TAPS, _MASKED_MOST = 64, 64  # of a window, and masks of rows: poetc_convolution_packed.h
 _MOST_APART = 4  # strides of results that are put back by masks: convolution_packed_grad_input.c
-_MOST_PIECE = 256  # columns of weights that are read where they are: convolution_packed_grad_input.c
 _MANY_OUTPUTS = 96  # of convolution_packed.c
 _MOST_ROWS = 256  # pieces of output rows that are looked at one by one; more are taken from as many
 
@@ -478,6 +477,8 @@ def _spread(w: Window, m: Machine, block_rows: int) -> Loops:
         blocks = w.batch * max(1, -(-w.output_height // block_rows))
         vectors = blocks * -(-min(block_rows, w.output_height) * w.width // 16)
         return {"spread.masked_tap": blocks * w.taps, "spread.masked": vectors * w.taps}
+    if _has_halves(w, m):
+        return _spread_halves(w, block_rows)
     if m.lanes == 16 and 1 < w.stride_w <= _MOST_APART:
         return _spread_apart(w, block_rows)
     loops: Loops = {"spread.channel": 1}
@@ -496,6 +497,25 @@ def _spread(w: Window, m: Machine, block_rows: int) -> Loops:
     return loops
 
 
+def _has_halves(w: Window, m: Machine) -> bool:
+    return m.lanes == 16 and w.stride_w == 2 and w.taps <= _MASKED_MOST
+
+
+def _spread_halves(w: Window, block_rows: int) -> Loops:
+    """Even and odd pixels of gx, sixteen of each at once; of several rows where they are short and images whole."""
+    short = block_rows % w.output_height == 0 and w.output_width in (4, 8) and (w.width + 1) // 2 == w.output_width
+    rows = 16 // w.output_width if short else 1
+    chunks = -(-w.output_height // rows) * (1 if short else -(-w.output_width // 16))
+    return {"spread.masked_tap": w.taps, "spread.apart": w.batch * chunks * w.taps}
+
+
+def _fill(w: Window, m: Machine, block_rows: int, channels: int) -> Loops:
+    """What gx begins with, unless it is made as a whole."""
+    if _has_halves(w, m) and block_rows % w.output_height == 0:
+        return {}
+    return {"fill.plane": w.batch * channels, "fill.float": w.batch * channels * w.height * w.width}
+
+
 def _spread_apart(w: Window, block_rows: int) -> Loops:
     blocks, most = -(-w.batch * w.output_height // block_rows), (15 + w.stride_w) // w.stride_w
     rows = vectors = 0
@@ -511,25 +531,20 @@ def _spread_apart(w: Window, block_rows: int) -> Loops:
 def _stream_weights(w: Window, m: Machine, size: int, depth: int) -> Loops:
     """stream_weights of convolution_packed_grad_input.c; nothing where it does not apply."""
     channels, outputs = w.channels // w.group, w.outputs // w.group
-    unit, at_once = m.columns // gcd(w.taps, m.columns), _MOST_PIECE
-    while at_once > m.columns and 2 * (16 + depth * (at_once + m.rows)) > size:
-        at_once //= 2
-    most = (size - 1 - 16 - depth * (at_once + m.rows)) // (2 * w.pixels * w.taps) // unit * unit
+    unit = m.columns // gcd(w.taps, m.columns)
+    most = (size - 16) // (3 * w.pixels * w.taps) // unit * unit
     if w.batch != 1 or w.pixels > 2 * m.rows or w.pixels % m.lanes or channels % unit or most <= 0:
         return {}
     one: Loops = {}
     for count, many in parts(channels, most):
         columns = count * w.taps
-        for piece, pieces in parts(columns, at_once):
-            for number, (terms, times) in enumerate(parts(outputs, depth)):
-                first = many * pieces if number == 0 else 0
-                again = many * pieces * times - first
-                add(one, dict(run(m, w.pixels, terms, 0, piece, columns, "contiguous", False)), first)
-                add(one, dict(run(m, w.pixels, terms, 0, piece, columns, "contiguous", True)), again)
-                add(one, put(m, 0, piece, 1), terms * (first + again))
+        for number, (terms, times) in enumerate(parts(outputs, depth)):
+            first = many if number == 0 else 0
+            add(one, dict(run(m, w.pixels, terms, 0, columns, columns, "", False)), first)
+            add(one, dict(run(m, w.pixels, terms, 0, columns, columns, "", True)), many * times - first)
         add(one, {"transpose.block": columns // m.lanes * (w.pixels // m.lanes), "spread.call": 1}, many)
     add(one, _spread(w, m, w.output_height), channels)
-    add(one, {"fill.plane": channels, "fill.float": channels * w.height * w.width})
+    add(one, _fill(w, m, w.output_height, channels))
     loops: Loops = {}
     add(loops, one, w.group)
     return loops
@@ -574,7 +589,7 @@ def conv_grad_input_packed(kernel: Kernel, m: Machine) -> Loops:
                 add(one, {"spread.call": row_times * channel_times})
     if not pointwise:
         add(one, _spread(w, m, block_rows), channels)
-        add(one, {"fill.plane": w.batch * channels, "fill.float": w.batch * channels * w.height * w.width})
+        add(one, _fill(w, m, block_rows, channels))
     loops: Loops = {"conv_grad_input_packed.call": 1, "conv_grad_input_packed.group": w.group}
     add(loops, one, w.group)
     return loops

@@ -448,9 +448,53 @@ POETC_APART int direct_grad_input(const convolution *c, const float *gy, const f
 
 #if defined(POETC_AHEAD)
 
-#define MOST_PIECE 256 /* columns of a row of weights, at once: a kilobyte, so that the processor sees it coming */
+#define STREAM_TERMS 32 /* rows of weights at once: so many streams the processor foresees */
+#define STREAM_ROWS (POETC_LANES == 16 ? 8 : 4)
 
-/* ConvGradInput for few pixels, where weights are what there is to read: once, in pieces of rows. Lanes lie along the channels'
+/* Some terms of products of pixels' gradients, `a_k` floats from term to term, with rows of weights where they are. `sums` of a block of
+ * terms begin with 0 or what is there; with the last terms of a block they go to `total`, else NULL. */
+typedef struct {
+    const float *a, *b;
+    float *sums, *total;
+    ptrdiff_t a_k, b_k, row; /* row: of sums and total */
+    int32_t depth;
+    int begins, accumulate; /* begins: a block of terms; accumulate: to the total */
+} stream_task;
+
+POETC_APART void stream(const stream_task *t)
+{
+    const ptrdiff_t a_k = t->a_k, b_k = t->b_k, row = t->row;
+    const float *a = t->a, *b = t->b;
+    float *const to = t->total ? t->total : t->sums;
+    const int accumulate = t->total && t->accumulate;
+    poetc_vector sum[STREAM_ROWS][2];
+    int32_t k;
+    int i, j;
+    POETC_UNROLL
+    for (i = 0; i < STREAM_ROWS; i++) {
+        POETC_UNROLL
+        for (j = 0; j < 2; j++)
+            sum[i][j] = t->begins ? (poetc_vector){0} : poetc_vector_load(t->sums + i * row + j * POETC_LANES);
+    }
+    for (k = t->depth; k > 0; k--, a += a_k, b += b_k) {
+        POETC_UNROLL
+        for (i = 0; i < STREAM_ROWS; i++) {
+            POETC_UNROLL
+            for (j = 0; j < 2; j++)
+                POETC_ADD_SCALED(sum[i][j], poetc_vector_load(b + j * POETC_LANES), a[i]);
+        }
+    }
+    POETC_UNROLL
+    for (i = 0; i < STREAM_ROWS; i++) {
+        POETC_UNROLL
+        for (j = 0; j < 2; j++) {
+            float *const at = to + i * row + j * POETC_LANES;
+            poetc_vector_store(at, accumulate ? poetc_vector_load(at) + sum[i][j] : sum[i][j]);
+        }
+    }
+}
+
+/* ConvGradInput for few pixels, where weights are what there is to read: once, where they are. Lanes lie along the channels'
  * taps, pixels are rows of the register block; sums have the same terms in the same order. Whether it was done. */
 POETC_APART int stream_weights(const convolution *c, const float *gy, const float *w, const float *bias, float *gx,
                                float *workspace, int32_t size, int32_t terms)
@@ -458,56 +502,50 @@ POETC_APART int stream_weights(const convolution *c, const float *gy, const floa
     const int32_t channels = c->channels / c->group, outputs = c->outputs / c->group, taps = c->kernel_h * c->kernel_w;
     const int32_t pixels = c->output_height * c->output_width, plane = c->height * c->width;
     const ptrdiff_t row = (ptrdiff_t)channels * taps;
-    int32_t unit = 1, at_once = MOST_PIECE, packed, most, channel, count, group, first, column, i;
-    poetc_gemm_space space;
-    poetc_gemm g;
+    float *const turned = workspace + (ptrdiff_t)((64u - ((uintptr_t)workspace & 63u)) & 63u) / 4;
+    int32_t unit = 1, most, channel, count, group, first, column, i, k;
     while (unit * taps % COLUMNS)
         unit *= 2;
-    while (at_once > COLUMNS && 2 * (16 + terms * (at_once + POETC_GEMM_ROWS)) > size)
-        at_once /= 2;
-    packed = 16 + terms * (at_once + POETC_GEMM_ROWS);
-    most = (size - 1 - packed) / (2 * pixels * taps) / unit * unit; /* channels at once: their products, and again turned */
+    most = (size - 16) / (3 * pixels * taps) / unit * unit; /* channels at once: products, sums of a block of terms, products turned */
     if (c->batch != 1 || pixels > 2 * POETC_GEMM_ROWS || pixels % POETC_LANES || channels % unit || most <= 0)
         return 0;
-    space = poetc_gemm_carve(workspace, packed, terms, 1, at_once, 1);
-    workspace += packed;
-    POETC_NOTHING_AHEAD(g);
-    POETC_ALL_ROWS(g);
-    g.rows = pixels, g.terms = terms, g.a_row = 1, g.a_k = pixels, g.a_block = (ptrdiff_t)terms * pixels;
-    g.row_bias = g.column_bias = NULL, g.column = 0, g.segment_step = 0;
     for (group = 0; group < c->group; group++) {
         const float *from = gy + (ptrdiff_t)group * outputs * pixels, *filters = w + group * outputs * row;
         const int32_t end = POETC_END(c->share, channels, unit);
         for (channel = POETC_BEGIN(c->share, channels, unit); channel < end; channel += count) {
-            float *to = gx + ((ptrdiff_t)group * channels + channel) * plane, *turned = workspace;
+            const float *const channel_bias = bias ? bias + (ptrdiff_t)group * channels + channel : NULL;
+            float *to = gx + ((ptrdiff_t)group * channels + channel) * plane, *total, *sums;
             int32_t columns;
             count = poetc_min(most, end - channel), columns = count * taps;
+            total = turned + pixels * columns, sums = total + pixels * columns;
             for (i = 0; i < count && !spread_is_all(c, c->output_height); i++)
-                fill(to + (ptrdiff_t)i * plane, plane, bias ? bias[group * channels + channel + i] : 0.0f);
-            g.y_row = g.segment = columns;
+                fill(to + (ptrdiff_t)i * plane, plane, bias ? channel_bias[i] : 0.0f);
             for (first = 0; first < outputs; first += terms) {
-                g.depth = poetc_min(terms, outputs - first), g.accumulate = first > 0;
-                g.a = from + (ptrdiff_t)first * pixels;
-                for (column = 0; column < columns; column += at_once) {
-                    const float *piece = filters + first * row + (ptrdiff_t)channel * taps + column;
-                    const int more = column + at_once < columns;
-                    g.columns = poetc_min(at_once, columns - column);
-                    poetc_gemm_pack(&space, piece, row, g.depth, g.columns);
-                    if (more)
-                        POETC_SET_AHEAD(g, piece + at_once, row, g.depth, poetc_min(at_once, columns - column - at_once));
-                    else
-                        POETC_SET_AHEAD(g, piece - column + g.depth * row, row, poetc_min(terms, outputs - first - g.depth),
-                                        poetc_min(at_once, columns));
-                    g.y = workspace + pixels * columns + column;
-                    poetc_gemm_run(&g, &space);
+                const int32_t depth = poetc_min(terms, outputs - first);
+                for (k = 0; k < depth; k += STREAM_TERMS) {
+                    const int ends = k + STREAM_TERMS >= depth;
+                    stream_task t;
+                    t.a_k = pixels, t.b_k = row, t.row = columns, t.depth = poetc_min(STREAM_TERMS, depth - k);
+                    t.begins = k == 0, t.accumulate = first > 0;
+                    t.b = filters + (first + k) * row + (ptrdiff_t)channel * taps;
+                    for (column = 0; column < columns; column += COLUMNS, t.b += COLUMNS) {
+                        t.a = from + (ptrdiff_t)(first + k) * pixels;
+                        t.sums = sums + column, t.total = ends ? total + column : NULL;
+                        for (i = 0; i < pixels; i += STREAM_ROWS, t.a += STREAM_ROWS) {
+                            stream(&t);
+                            t.sums += STREAM_ROWS * columns;
+                            if (ends)
+                                t.total += STREAM_ROWS * columns;
+                        }
+                    }
                 }
             }
             for (i = 0; i < pixels; i += POETC_LANES)
-                poetc_transpose_lanes(turned + i, pixels, workspace + (pixels + i) * columns, columns, columns / POETC_LANES);
-            spread_somehow(c, turned, count, 0, c->output_height, bias ? bias + group * channels + channel : NULL, to);
+                poetc_transpose_lanes(turned + i, pixels, total + (ptrdiff_t)i * columns, columns, columns / POETC_LANES);
+            spread_somehow(c, turned, count, 0, c->output_height, channel_bias, to);
         }
     }
-    workspace[size - packed - 1] = 0.0f; /* so that the memory that is touched is that of the packing kernel */
+    workspace[size - 1] = 0.0f; /* so that the memory that is touched is that of the packing kernel */
     return 1;
 }
 
