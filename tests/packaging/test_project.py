@@ -13,7 +13,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("script", [".ci/run", "scripts/setup"])
+SCRIPTS = (
+    ".ci/run",
+    "scripts/setup",
+    "scripts/setup-arm",
+    "scripts/setup-browser",
+    "scripts/fit_board",
+    "bench/setup_peers",
+)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_can_be_run_and_parse(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)
     subprocess.run(["bash", "-n", ROOT / script], check=True)
