@@ -41,7 +41,7 @@ First steps:
   poetc validate model.poetc
   poetc report model.poetc
   poetc emit model.poetc --target host -o src && make -C src
-  poetc run model.poetc --on qemu:mps2-an386
+  poetc run model.poetc --on qemu:aarch64
 
 \b
 Exit codes: 0 ok, 1 a check failed, 2 usage or file, 3 unsupported model,

@@ -129,7 +129,13 @@ training_options = stacked(
     click.option("--beta1", type=float, default=_DEFAULTS.beta1, show_default=True, help="For adam, adamw."),
     click.option("--beta2", type=float, default=_DEFAULTS.beta2, show_default=True, help="For adam, adamw."),
     click.option("--epsilon", type=float, default=_DEFAULTS.epsilon, show_default=True, help="For adam, adamw."),
-    click.option("--weight-decay", type=float, default=_DEFAULTS.weight_decay, show_default=True),
+    click.option(
+        "--weight-decay",
+        type=float,
+        default=_DEFAULTS.weight_decay,
+        show_default=True,
+        help="Share of a weight that is added to its gradient; adamw takes it off the weight.",
+    ),
     click.option(
         "--train",
         default=_DEFAULTS.train,

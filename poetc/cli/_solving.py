@@ -38,7 +38,14 @@ problem_options = _options.stacked(
     _options.batch_option,
     _options.training_options,
     _options.solver_option,
-    click.option("--time-limit", type=_options.Seconds(), default=60.0, show_default=True, metavar="SECONDS"),
+    click.option(
+        "--time-limit",
+        type=_options.Seconds(),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Of search and proof; what is best by then is the answer.",
+    ),
     click.option(
         "--gap",
         type=click.FloatRange(min=0, max=1),

@@ -44,7 +44,11 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.option(
     "--solvers", "names", metavar="NAME,NAME...", default="", callback=_names, help="Default: all of `poetc solvers`."
 )
-@click.option("--deadline", metavar="TIME", help="For one training step: 2.5s, 300ms, or 1.3x the least.")
+@click.option(
+    "--deadline",
+    metavar="TIME",
+    help="For one training step: 2.5s, 300ms, or 1.3x the time without any recomputing or paging.",
+)
 @click.option(
     "--objective",
     type=click.Choice(["energy", "time"]),
@@ -75,7 +79,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     default=0.001,
     show_default=True,
     metavar="FRACTION",
-    help="As in solve.",
+    help="As in `poetc solve`.",
 )
 @click.option(
     "-o",

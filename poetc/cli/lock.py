@@ -21,7 +21,16 @@ Examples:
 @click.command(short_help="Record a schedule in a lock file that CI checks.", epilog=EPILOG)
 @click.argument("model", metavar="MODEL|PROBLEM.json", type=_options.FILE)
 @_solving.solve_options
-@click.option("-o", "--lock", "path", type=_options.FILE, default=Path("poetc.lock"), show_default=True, metavar="FILE")
+@click.option(
+    "-o",
+    "--lock",
+    "path",
+    type=_options.FILE,
+    default=Path("poetc.lock"),
+    show_default=True,
+    metavar="FILE",
+    help="The lock file; other entries in it are kept.",
+)
 @click.option("--name", default="", help="Of the entry; one of the same name is replaced. Default: from the options.")
 @_options.output_options
 def lock(model: Path, path: Path, name: str, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:

@@ -69,9 +69,9 @@ def check(names: tuple[str, ...], as_json: bool, quiet: bool, verbose: bool) -> 
 )
 @click.option("--title", help="One line that says what it is.")
 @click.option("--core", help="As compilers call it: cortex-m4.")
-@click.option("--clock", "clock_mhz", type=click.FloatRange(min=0, min_open=True), metavar="MHZ")
+@click.option("--clock", "clock_mhz", type=click.FloatRange(min=0, min_open=True), metavar="MHZ", help="Of the core.")
 @click.option("--ram", metavar="SIZE", help="One piece of RAM that training may use: 256KiB.")
-@click.option("--flash", metavar="SIZE")
+@click.option("--flash", metavar="SIZE", help="Holds code, tables and weights.")
 @click.option(
     "--mac-per-s",
     type=click.FloatRange(min=0, min_open=True),
@@ -88,7 +88,7 @@ def check(names: tuple[str, ...], as_json: bool, quiet: bool, verbose: bool) -> 
     help="Where the numbers given come from.",
 )
 @click.option("--source", "source_text", metavar="TEXT", help="Which measurement, data sheet, paper.")
-@click.option("-o", "--output", "out", type=_options.FILE, metavar="FILE.yaml", required=True)
+@click.option("-o", "--output", "out", type=_options.FILE, metavar="FILE.yaml", required=True, help="Where it goes.")
 @_options.output_options
 def new(out: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
     """Write a profile of your own board, from the closest one and what differs.
@@ -229,11 +229,11 @@ def bench(
     show_default=True,
     metavar="NAME|FILE",
     shell_complete=_options.complete_device,
-    help="What else it has.",
+    help="The profile that what was not measured is taken from.",
 )
 @click.option("--title", default="", help="One line that says what it is.")
 @click.option("--store-only", is_flag=True, help="Only the store's numbers; the kernels' are those of --like.")
-@click.option("-o", "--output", "out", type=_options.FILE, required=True, metavar="FILE.yaml")
+@click.option("-o", "--output", "out", type=_options.FILE, required=True, metavar="FILE.yaml", help="Where it goes.")
 @_options.output_options
 def fit(
     files: tuple[Path, ...],

@@ -27,7 +27,7 @@ Example:
 @click.option("--timing", is_flag=True, help="Also time every operator here, against what the profile predicts.")
 @_options.output_options
 def validate(directory: Path, reference: Path | None, timing: bool, as_json: bool, quiet: bool, verbose: bool) -> None:
-    """Compile what DIR emits for this machine, run a training step, and compare.
+    """Compile what DIR emits for this machine, run three training steps, and compare.
 
     With the numpy interpreter, with keep-all (bit for bit), the measured peak with the predicted one, and with a
     reference if one is given. Exit code 1 when a comparison fails.
