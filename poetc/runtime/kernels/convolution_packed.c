@@ -11,16 +11,30 @@
 
 #if defined(POETC_MASKED)
 
-/* Sixteen pixels at a time: which taps lie on the image is found out once for all channels. If the output shares the image's rows
- * they are one load, else they are gathered. */
-POETC_INLINE void pack_sixteen(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first, int32_t depth,
-                               int32_t column, int32_t columns, const int gathers)
+/* Bit i becomes bit 2 i. */
+static inline __mmask16 spread_bits(uint32_t mask)
 {
+    mask = (mask | mask << 4) & 0x0f0f, mask = (mask | mask << 2) & 0x3333;
+    return (__mmask16)((mask | mask << 1) & 0x5555);
+}
+
+/* How sixteen pixels of the output find theirs: */
+enum {
+    SIDE_BY_SIDE, /* the output shares the image's rows: one load */
+    GATHERED,     /* anywhere */
+    EVERY_SECOND, /* twice eight, two columns apart each: two loads */
+};
+
+/* Sixteen pixels at a time: which taps lie on the image is found out once for all channels. */
+POETC_INLINE void pack_sixteen(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first, int32_t depth,
+                               int32_t column, int32_t columns, const int how)
+{
+    const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
     const ptrdiff_t plane = (ptrdiff_t)c->height * c->width, image_floats = c->channels * plane;
     int32_t at, lane, kh, kw, tap, k;
     int32_t offset[MASKED_TAPS];
-    __mmask16 mask[MASKED_TAPS];
+    __mmask16 mask[MASKED_TAPS], low[MASKED_TAPS], high[MASKED_TAPS];
     for (kh = 0, tap = 0; kh < c->kernel_h; kh++)
         for (kw = 0; kw < c->kernel_w; kw++, tap++)
             offset[tap] = (kh * c->dilation_h - c->pad_top) * c->width + kw * c->dilation_w - c->pad_left;
@@ -31,7 +45,7 @@ POETC_INLINE void pack_sixteen(const poetc_gemm_space *space, const convolution 
         int32_t row[16], across[16], window[16]; /* window: where it lies, of the images, without its padding */
         int32_t image = begin / pixels, oh = (begin - image * pixels) / c->output_width;
         int32_t ow = begin - image * pixels - oh * c->output_width;
-        if (!gathers)
+        if (how == SIDE_BY_SIDE)
             source += image * image_floats + begin - image * pixels;
         for (lane = 0; lane < 16; lane++) {
             row[lane] = at + lane < columns ? oh * c->stride_h - c->pad_top : INT32_MIN / 2;
@@ -49,14 +63,20 @@ POETC_INLINE void pack_sixteen(const poetc_gemm_space *space, const convolution 
             for (kw = 0; kw < c->kernel_w; kw++, tap++) {
                 const __m512i right = _mm512_add_epi32(_mm512_loadu_si512(across), _mm512_set1_epi32(kw * c->dilation_w));
                 mask[tap] = _mm512_mask_cmplt_epu32_mask(inside, right, _mm512_set1_epi32(c->width));
+                if (how == EVERY_SECOND)
+                    low[tap] = spread_bits(mask[tap] & 0xffu), high[tap] = spread_bits((uint32_t)mask[tap] >> 8);
             }
         }
         for (k = depth, tap = first % taps; k > 0; tap = 0, source += plane) {
             for (; tap < taps && k > 0; tap++, k--, to += COLUMNS) {
                 const float *from = source + offset[tap];
-                _mm512_storeu_ps(to, gathers ? _mm512_mask_i32gather_ps(_mm512_setzero_ps(), mask[tap],
-                                                                        _mm512_loadu_si512(window), from, 4)
-                                             : _mm512_maskz_loadu_ps(mask[tap], from));
+                if (how == SIDE_BY_SIDE)
+                    _mm512_storeu_ps(to, _mm512_maskz_loadu_ps(mask[tap], from));
+                else if (how == EVERY_SECOND)
+                    _mm512_storeu_ps(to, _mm512_permutex2var_ps(_mm512_maskz_loadu_ps(low[tap], from + window[0]), evens,
+                                                                _mm512_maskz_loadu_ps(high[tap], from + window[8])));
+                else
+                    _mm512_storeu_ps(to, _mm512_mask_i32gather_ps(_mm512_setzero_ps(), mask[tap], _mm512_loadu_si512(window), from, 4));
             }
         }
     }
@@ -65,13 +85,19 @@ POETC_INLINE void pack_sixteen(const poetc_gemm_space *space, const convolution 
 POETC_APART void pack_masked(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
                              int32_t depth, int32_t column, int32_t columns)
 {
-    pack_sixteen(space, c, x, first, depth, column, columns, 0);
+    pack_sixteen(space, c, x, first, depth, column, columns, SIDE_BY_SIDE);
 }
 
 POETC_APART void pack_gathered(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
                                int32_t depth, int32_t column, int32_t columns)
 {
-    pack_sixteen(space, c, x, first, depth, column, columns, 1);
+    pack_sixteen(space, c, x, first, depth, column, columns, GATHERED);
+}
+
+POETC_APART void pack_halves(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
+                             int32_t depth, int32_t column, int32_t columns)
+{
+    pack_sixteen(space, c, x, first, depth, column, columns, EVERY_SECOND);
 }
 
 #define MANY_OUTPUTS 96 /* share what is packed with masks: that costs less than unaligned loads */
@@ -90,11 +116,19 @@ static inline int packs_gathered(const convolution *c)
     return (c->stride_w > 1 || c->output_width < 16) && c->kernel_h * c->kernel_w <= MASKED_TAPS && floats < INT32_MAX;
 }
 
+/* Of those, the pixels come in eights of one row. */
+static inline int packs_halves(const convolution *c)
+{
+    return c->stride_w == 2 && c->output_width % 8 == 0;
+}
+
 #else
 #define MANY_OUTPUTS 0
 #define packs_masked(c) 0
 #define pack_masked(space, c, x, first, depth, column, columns) ((void)0)
 #define packs_gathered(c) 0
+#define packs_halves(c) 0
+#define pack_halves(space, c, x, first, depth, column, columns) ((void)0)
 #define pack_gathered(space, c, x, first, depth, column, columns) ((void)0)
 #endif
 
@@ -435,6 +469,8 @@ int poetc_op_conv_packed(const poetc_call *call)
                     poetc_pack_planes(&space, image, c.channels, pixels, first, g.depth, column, g.columns);
                 else if (packs_masked(&c))
                     pack_masked(&space, &c, image, first, g.depth, column, g.columns);
+                else if (packs_gathered(&c) && packs_halves(&c))
+                    pack_halves(&space, &c, image, first, g.depth, column, g.columns);
                 else if (packs_gathered(&c))
                     pack_gathered(&space, &c, image, first, g.depth, column, g.columns);
                 else
