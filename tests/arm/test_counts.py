@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from poetc import benchmark, codegen
+from poetc import benchmark, codegen, frontend
 from poetc.benchmark import _measure
 from poetc.codegen import build_firmware, execute, sample_inputs
 from poetc.codegen.program import Call
 from poetc.devices import build_problem, load_profile
+from poetc.ops import bind, spec
 from poetc.running import predicted_ns
+from poetc.scheduling import keep_all, pack
+from tests.arm.conftest import load_networks
 from tests.cli.conftest import MODEL, run
 from tests.support.graphs import small_cnn
 
@@ -37,6 +40,27 @@ def test_counted_instructions_are_those_predicted(board: str, tmp_path: Path) ->
     ]
     off = [(predicted, n) for predicted, n in kernels if abs(predicted - n) > 0.25 * n]
     assert sum(n for _, n in off) < 0.05 * counted.instructions, off
+
+
+@pytest.mark.parametrize(
+    ("board", "numerics", "most"), [("mps2-an386", "portable", 2.5), ("mps3-an547", "fast", 0.8)], ids=["m4f", "m55"]
+)
+@pytest.mark.parametrize("network", ["lenet5", "ds-cnn"])
+def test_instructions_of_a_multiply_accumulate(
+    network: str, board: str, numerics: codegen.Numerics, most: float, tmp_path: Path
+) -> None:
+    """Of products and convolutions in the backward pass, all together; `python -m bench.instructions` has every one."""
+    graph = frontend.load(load_networks().write(network, tmp_path / "model.onnx"), batch=1)
+    step = _measure.step_of(graph, "sgd")
+    problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
+    schedule = keep_all(problem)
+    program = codegen.lower(step, problem, schedule, pack(problem, schedule))
+    firmware = build_firmware(program, step.values, board, tmp_path / "firmware", numerics=numerics)
+    counted = execute(firmware, [sample_inputs(program, 0)])
+    macs = {op.name: spec(op.kind).work(bind(op, step.tensors)).macs for op in step.operators if op.phase != "forward"}
+    products = [item for item in counted.counts if item.kind.startswith(("Conv", "MatMul")) and item.name in macs]
+    each = sum(item.instructions for item in products) / sum(macs[item.name] * item.times for item in products)
+    assert len(products) > 5 and each <= most
 
 
 @pytest.mark.parametrize("board", ["mps2-an386", "virt-a72"])

@@ -29,6 +29,16 @@ def test_scripts_can_be_run_and_parse(script: str) -> None:
     subprocess.run(["bash", "-n", ROOT / script], check=True)
 
 
+def test_benchmarks_are_no_tests() -> None:
+    tests = sorted((ROOT / "tests").rglob("*.py"))
+    assert not [path for path in tests if re.search(r"^\s*(from|import) bench\b", path.read_text(), re.MULTILINE)]
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(
+        r"^(?:test|conformance|lint|setup-test|setup-arm|setup-browser):.*\n(?:\t.*\n)*", makefile, re.MULTILINE
+    )
+    assert len(targets) == 6 and not [text for text in targets if "bench" in text]
+
+
 def test_every_make_target_is_explained() -> None:
     text = (ROOT / "Makefile").read_text()
     phony = {name for line in re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE) for name in line.split()}
