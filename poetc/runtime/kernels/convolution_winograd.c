@@ -120,17 +120,16 @@ typedef struct {
     const float *from;
     int32_t batch, channels, height, width, top, left;
     int32_t rows, columns; /* of tiles */
-    const struct normal *normal; /* what is done to its pixels on their way in, or NULL */
 } tiled;
 
-/* The batch norm of some channels, and the activation after it. */
-typedef struct normal {
+/* The batch norm of some channels, up to MOST_PIECE, and the activation after it. */
+typedef struct {
     poetc_norm norm;
-    float centre[MOST_PIECE], factor[MOST_PIECE], shift[MOST_PIECE];
+    float *centre, *factor, *shift;
 } normal;
 
 /* Those of channels from number `first` on, up to whole vectors: what is made beyond the last is not read. */
-POETC_APART void prepare_normal(normal *n, int32_t first, int32_t count)
+POETC_APART void prepare_normal(const normal *n, int32_t first, int32_t count)
 {
     int32_t i;
     for (i = 0; i < round_up(count, LANES); i++) {
@@ -259,7 +258,8 @@ static void turn_out(const float *from, int32_t count, float *to, ptrdiff_t step
 
 /* Channels from number `channel` on of the tiles, which need `reach` pixels each way, into the strip. With the `first` ones what lies
  * beside the image becomes zero (and stays, for further channels). */
-static void read_strip(const tiled *t, const rectangle *r, const int32_t reach, int32_t channel, int32_t first, float *strip)
+static void read_strip(const tiled *t, const normal *n, const rectangle *r, const int32_t reach, int32_t channel, int32_t first,
+                       float *strip)
 {
     const int32_t rows = 2 * (r->rows - 1) + reach, columns = 2 * (r->columns - 1) + reach;
     const int32_t y = 2 * r->row - t->top, x = 2 * r->column - t->left;
@@ -275,10 +275,10 @@ static void read_strip(const tiled *t, const rectangle *r, const int32_t reach, 
         for (i = 0; i < rows * columns * LANES; i++)
             strip[i] = 0.0f;
     if (wide == t->width)
-        turn_in(from, plane, valid, high * wide, to, wide, gap, t->normal, channel - first);
+        turn_in(from, plane, valid, high * wide, to, wide, gap, n, channel - first);
     else
         for (i = 0; i < high; i++, from += t->width, to += columns * LANES)
-            turn_in(from, plane, valid, wide, to, wide, gap, t->normal, channel - first);
+            turn_in(from, plane, valid, wide, to, wide, gap, n, channel - first);
 }
 
 /* B' d B of a row of tiles; `step` floats from tile to tile, `plane` from number to number. */
@@ -333,9 +333,11 @@ static void transform_gradient(const float *strip, int32_t pitch, int32_t tiles,
 }
 
 /* Tiles [begin, end) of channels [first, last), transformed. A tile is `step` floats from the next, a plane of 16 `plane`.
- * `panel`: so many channels have their tiles together, `panel_step` floats from the next so many. */
-POETC_APART void transform_tiles(const tiled *t, int gradient, int32_t begin, int32_t end, int32_t first, int32_t last, float *strip,
-                                 float *to, ptrdiff_t step, ptrdiff_t plane, int32_t panel, ptrdiff_t panel_step)
+ * `panel`: so many channels have their tiles together, `panel_step` floats from the next so many. `n`: what is done to pixels on their
+ * way in, or NULL. */
+POETC_APART void transform_tiles(const tiled *t, const normal *n, int gradient, int32_t begin, int32_t end, int32_t first,
+                                 int32_t last, float *strip, float *to, ptrdiff_t step, ptrdiff_t plane, int32_t panel,
+                                 ptrdiff_t panel_step)
 {
     const int32_t reach = gradient ? 2 : 4;
     int32_t tile, channel, row;
@@ -346,7 +348,7 @@ POETC_APART void transform_tiles(const tiled *t, int gradient, int32_t begin, in
         for (channel = first; channel < last; channel += LANES) {
             const int32_t within = channel - first;
             float *at = to + within / panel * panel_step + within % panel + (tile - begin) * step;
-            read_strip(t, &r, reach, channel, first, strip);
+            read_strip(t, n, &r, reach, channel, first, strip);
             for (row = 0; row < r.rows; row++, at += r.columns * step) {
                 if (gradient)
                     transform_gradient(strip + 2 * row * pitch, pitch, r.columns, at, step, plane);
@@ -549,7 +551,7 @@ typedef struct {
 
 POETC_APART void transform_pixels(const products *j)
 {
-    transform_tiles(&j->c.image, 0, j->at, j->at + j->count, 0, j->c.image.channels, j->scratch, j->v, j->depth, j->v_plane,
+    transform_tiles(&j->c.image, NULL, 0, j->at, j->at + j->count, 0, j->c.image.channels, j->scratch, j->v, j->depth, j->v_plane,
                     j->depth, 0);
 }
 
@@ -608,7 +610,6 @@ POETC_APART plan prepare(const poetc_call *call, int turned, products *j)
     tiled *image = &j->c.image;
     float *workspace = POETC_WORKSPACE(call, d.has_bias ? 4 : 3);
     plan p;
-    image->normal = NULL;
     image->from = poetc_in(call, 0), image->batch = d.batch, image->channels = turned ? d.outputs : d.channels;
     image->height = turned ? d.output_height : d.height, image->width = turned ? d.output_width : d.width;
     image->top = turned ? 2 - d.pad_top : d.pad_top, image->left = turned ? 2 - d.pad_left : d.pad_left;
@@ -759,14 +760,20 @@ typedef struct {
     float *scratch, *v, *y, *z;
 } sums;
 
-/* Gradients of outputs and, where they are others, pixels. */
-POETC_APART void transform_both(const sums *j, int pixels)
+/* Gradients of outputs and, where they are others, pixels; `norm`: of what is done to these first, the first operand, or 0. */
+POETC_APART void transform_both(const sums *j, int pixels, const poetc_call *call, int32_t norm)
 {
     const int32_t end = j->at + j->count;
+    normal n;
+    if (norm && pixels) {
+        n.norm = poetc_norm_of(call, norm);
+        n.centre = j->scratch + STRIP_FLOATS, n.factor = n.centre + MOST_PIECE, n.shift = n.factor + MOST_PIECE; /* until products */
+        prepare_normal(&n, j->piece, j->terms);
+    }
     if (pixels)
-        transform_tiles(&j->image, 0, j->at, end, j->piece, j->piece + j->terms, j->scratch, j->v, COLUMNS, j->v_plane, COLUMNS,
-                        (ptrdiff_t)j->count * COLUMNS);
-    transform_tiles(&j->gy, 1, j->at, end, j->out, j->out + j->here, j->scratch, j->y, j->block, j->y_plane, j->block, 0);
+        transform_tiles(&j->image, norm ? &n : NULL, 0, j->at, end, j->piece, j->piece + j->terms, j->scratch, j->v, COLUMNS,
+                        j->v_plane, COLUMNS, (ptrdiff_t)j->count * COLUMNS);
+    transform_tiles(&j->gy, NULL, 1, j->at, end, j->out, j->out + j->here, j->scratch, j->y, j->block, j->y_plane, j->block, 0);
 }
 
 POETC_APART void multiply_and_add(const sums *j)
@@ -793,8 +800,8 @@ POETC_APART int32_t prepare_sums(const poetc_call *call, const float *x, const f
     const convolution d = describe(call);
     const int32_t size = OWN_FLOATS(call, call->ints[17]), block = call->ints[18];
     const tiled image = {x, d.batch, d.channels, d.height, d.width, d.pad_top, d.pad_left, (d.output_height + 1) / 2,
-                         (d.output_width + 1) / 2, NULL};
-    const tiled output = {gy, d.batch, d.outputs, d.output_height, d.output_width, 0, 0, image.rows, image.columns, NULL};
+                         (d.output_width + 1) / 2};
+    const tiled output = {gy, d.batch, d.outputs, d.output_height, d.output_width, 0, 0, image.rows, image.columns};
     const int32_t tiles = d.batch * image.rows * image.columns;
     int32_t at_once;
     (void)descends;
@@ -815,35 +822,30 @@ POETC_APART int32_t prepare_sums(const poetc_call *call, const float *x, const f
     return at_once;
 }
 
-/* The gradient of the weights, or the weights moved by it. `norm`: of what is done to x first, the first operand, or 0. */
-static int grad_weight(const poetc_call *call, const float *x, const float *gy, float *to, float *workspace, const float *lr,
-                       int32_t norm)
+/* The gradient of the weights; or, if they descend, the weights moved by it. Operands: [w], x, gy, [mean, var, scale, bias], [lr]. */
+static int grad_weight(const poetc_call *call, int descends, int32_t norm)
 {
-    normal n;
+    const int32_t rate = 2 + descends + (norm ? 4 : 0), result = rate + descends;
     sums j;
-    const int32_t at_once = prepare_sums(call, x, gy, workspace, lr != NULL, &j);
-    const ptrdiff_t row = (ptrdiff_t)j.image.channels * 9;
-    int32_t i;
+    const int32_t at_once = prepare_sums(call, poetc_in(call, descends), poetc_in(call, 1 + descends),
+                                         POETC_WORKSPACE(call, result + 1), descends, &j);
     if (j.begin == j.end || j.first == j.last)
         return POETC_OK;
     if (at_once <= 0)
         return POETC_EINVAL;
-    if (norm)
-        n.norm = poetc_norm_of(call, norm), j.image.normal = &n;
     for (j.piece = j.begin; j.piece < j.end; j.piece += j.columns) {
         j.terms = poetc_min(j.columns, j.end - j.piece);
-        if (norm)
-            prepare_normal(&n, j.piece, j.terms);
         for (j.out = j.first; j.out < j.last; j.out += j.block) {
+            float *to = (float *)poetc_out(call, result) + ((ptrdiff_t)j.out * j.image.channels + j.piece) * 9;
+            int32_t i;
             j.here = poetc_min(j.block, j.last - j.out);
             for (j.at = 0; j.at < j.tiles; j.at += at_once) {
                 j.count = poetc_min(at_once, j.tiles - j.at);
-                transform_both(&j, j.out == j.first || at_once < j.tiles);
+                transform_both(&j, j.out == j.first || at_once < j.tiles, call, norm);
                 multiply_and_add(&j);
             }
-            for (i = 0; i < j.here; i++)
-                transform_sums(j.z + (ptrdiff_t)i * j.columns, j.z_plane, j.terms, to + (j.out + i) * row + j.piece * 9, lr,
-                               j.scratch);
+            for (i = 0; i < j.here; i++, to += (ptrdiff_t)j.image.channels * 9)
+                transform_sums(j.z + (ptrdiff_t)i * j.columns, j.z_plane, j.terms, to, descends ? poetc_in(call, rate) : NULL, j.scratch);
         }
     }
     return POETC_OK;
@@ -857,28 +859,18 @@ static int32_t floats_of_sums(const poetc_call *call)
 }
 #endif
 
-#define WINOGRAD_GRAD_WEIGHT(name, norm)                                                                                        \
+#define WINOGRAD_GRAD_WEIGHT(name, descends, norm)                                                                     \
     int poetc_op_conv_grad_weight_##name(const poetc_call *call)                                                       \
     {                                                                                                                  \
         POETC_THREADED(poetc_op_conv_grad_weight_##name, call, CONVOLUTION_WORK(describe(call)), floats_of_sums(call)); \
-        return grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, norm ? 6 : 2),                  \
-                           POETC_WORKSPACE(call, norm ? 7 : 3), NULL, norm);                                           \
-    }
-
-#define WINOGRAD_SGD(name, norm)                                                                                    \
-    int poetc_op_conv_grad_weight_sgd_##name(const poetc_call *call)                                                   \
-    {                                                                                                                  \
-        POETC_THREADED(poetc_op_conv_grad_weight_sgd_##name, call, CONVOLUTION_WORK(describe(call)),                   \
-                       floats_of_sums(call));                                                                          \
-        return grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, norm ? 8 : 4),                  \
-                           POETC_WORKSPACE(call, norm ? 9 : 5), poetc_in(call, norm ? 7 : 3), norm);                   \
+        return grad_weight(call, descends, norm);                                                                      \
     }
 
 /* x, gy -> gw */
-WINOGRAD_GRAD_WEIGHT(winograd, 0)
+WINOGRAD_GRAD_WEIGHT(winograd, 0, 0)
 /* x, gy, mean, var, scale, bias -> gw */
-WINOGRAD_GRAD_WEIGHT(norm_winograd, 2)
+WINOGRAD_GRAD_WEIGHT(norm_winograd, 0, 2)
 /* w, x, gy, lr -> w */
-WINOGRAD_SGD(winograd, 0)
+WINOGRAD_GRAD_WEIGHT(sgd_winograd, 1, 0)
 /* w, x, gy, mean, var, scale, bias, lr -> w */
-WINOGRAD_SGD(norm_winograd, 3)
+WINOGRAD_GRAD_WEIGHT(sgd_norm_winograd, 1, 3)
