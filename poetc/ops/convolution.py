@@ -231,8 +231,25 @@ class ConvGradInput(OpSpec):
         return _adjoint_kernel(op, ints)
 
 
-NORM_KERNELS = ("_winograd",)  # that make x again
+NORM_KERNELS = ("_winograd", "_packed", "poetc_op_depthwise_grad_weight")  # that make x again
 NORM_ACTIVATIONS = ("", "Relu", "LeakyRelu", "Clip", "HardSwish")  # by their numbers in kernels/poetc_norm.h
+
+
+def norm_table_floats(channels: int) -> int:
+    """What the packing kernel computes of a batch norm once for each channel, and as many as a panel holds beyond."""
+    return 3 * (-(-channels // COLUMNS) * COLUMNS + COLUMNS)
+
+
+def _window_strip(ints: tuple[int, ...], terms: int) -> int:
+    """Floats of a strip of an image for the windows of a block of terms, over as many channels as four taps reach
+    (runtime/kernels/poetc_windows.h); none for a pointwise convolution, whose rows are planes.
+    """
+    _, channels, h, w, _, oh, ow, kh, kw, sh, sw, _, _, dh, dw, group = ints[:16]
+    if (kh * kw, sh, sw, oh * ow) == (1, 1, 1, h * w):
+        return 0
+    taps, rows = kh * kw, min(oh, (terms - 2) // ow + 2)
+    slots = min((taps + 2) // taps + 1, channels // group)
+    return slots * ((rows - 1) * sh + (kh - 1) * dh + 1) * ((ow - 1) * sw + (kw - 1) * dw + 1) + 4
 
 
 @register
@@ -294,11 +311,15 @@ class ConvGradWeight(OpSpec):
         kernel, norm = self._kernel(self._pixels(op)), self._norm(op)
         if norm is None:
             return kernel
-        floats = spec("BatchNormActivate").kernel(norm).floats
-        ints = (*kernel.ints[:16], NORM_ACTIVATIONS.index(op.get_str("activation")), *kernel.ints[17:])
-        return replace(
-            kernel, symbol=kernel.symbol.replace("grad_weight", "grad_weight_norm"), ints=ints, floats=floats
-        )
+        ints, workspace_bytes = kernel.ints, kernel.workspace_bytes
+        if kernel.symbol.endswith("_packed"):
+            size, terms, strip = ints[17:]
+            more = max(strip, _window_strip(ints, terms))
+            size += more - strip + norm_table_floats(ints[1])
+            ints, workspace_bytes = (*ints[:17], size, terms, more), 4 * size
+        ints = (*ints[:16], 1 + NORM_ACTIVATIONS.index(op.get_str("activation")), *ints[17:])
+        symbol = kernel.symbol.replace("grad_weight", "grad_weight_norm")
+        return Kernel(symbol, ints, spec("BatchNormActivate").kernel(norm).floats, workspace_bytes)
 
     def takes_norm(self, op: Bound, activation: str) -> bool:
         """Whether there is a kernel that makes x, `activation` of a batch norm, again while it reads it."""

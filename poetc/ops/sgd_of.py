@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 from poetc.graph import TensorType
 from poetc.ops._packing import COLUMNS, LONG_STRIP, SHAPES, THREAD_FLOATS, WIDE_SHARE, panel_columns, workspace_floats
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register, spec
+from poetc.ops.convolution import norm_table_floats
 from poetc.ops.gather import gather_layout
 
 TERMS = 64  # of one block of kernels/matmul.c
@@ -175,11 +176,13 @@ class ConvGradWeightSgd(SgdOf):
         *_, floats, terms, strip = packed.ints  # a strip: where workspace is next to nothing beside the operands
         w, (batch, _, *size) = part.outputs[0], op.inputs[2].shape
         blocks = batch if math.prod(size) <= terms else -(-math.prod(size) // terms)
-        columns = panel_columns(w.elements // w.shape[0], blocks, floats - strip, terms)
+        table = norm_table_floats(packed.ints[1]) if "norm" in packed.symbol else 0
+        columns = panel_columns(w.elements // w.shape[0], blocks, floats - strip - table, terms)
         if strip and blocks == 1:
             columns = min(columns, LONG_STRIP)
         outputs = w.shape[0] // max(1, part.get_int("group", 1))
         if not strip:
             columns = self.leaner(op, columns, lambda columns: floats + outputs * columns)
         total = floats + outputs * columns
-        return Kernel("poetc_op_conv_grad_weight_sgd_packed", (*packed.ints, total), (), 4 * total)
+        symbol = packed.symbol.replace("grad_weight", "grad_weight_sgd")
+        return Kernel(symbol, (*packed.ints, total), packed.floats, 4 * total)

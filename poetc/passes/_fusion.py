@@ -30,6 +30,9 @@ from poetc.ops.sgd_of import SgdOf
 
 PRODUCTS = ("MatMul", "ConvGradWeight", "GatherGrad")  # those of poetc/ops/sgd_of.py
 LEAST_PIXELS = 16  # of a channel: with fewer the work once a channel is what counts
+# What is made again for gradients of weights instead of kept: of smaller tensors that takes more time than what is won
+# (a schedule may still make them again).
+LEAST_BYTES = 64 << 10
 GRADIENTS = {"BatchNormGradParams": "BatchNormActivateGradParams", "BatchNormGradInput": "BatchNormActivateGradInput"}
 
 
@@ -157,20 +160,23 @@ class _Fusion:
         weights = [op for op in backward if op not in slopes]
         kept = any(op.kind in GRADIENTS and op.inputs[0] == norm.inputs[0] for op in self.readers[norm.inputs[0]])
         viewed = any(spec(op.kind).is_view for op in self.readers[y])
-        if y in self.results or viewed or not weights or not kept:
+        if y in self.results or viewed or not weights or not kept or self.tensors[y].size_bytes < LEAST_BYTES:
             return
-        kind = spec("ConvGradWeight")
+        kind, again = spec("ConvGradWeight"), {}
         assert isinstance(kind, ConvGradWeight)
         for op in weights:
             if op.kind != kind.kind or op.inputs[0] != y or op.inputs[1] == y or not self._still_there(norm.inputs, op):
                 return
             if not kind.takes_norm(bind(op, self.tensors), str(attributes["activation"])):
                 return
+            again[op.name] = (norm.inputs[0], op.inputs[1], *norm.inputs[1:]), {**op.attributes, **attributes}
+            inputs, more = again[op.name]
+            if self._bytes(replace(op, inputs=inputs, attributes=more)) > self.most_bytes:
+                return
         if slopes and not self._gradients(norm, slopes, attributes):
             return
         for op in weights:
-            inputs = (norm.inputs[0], op.inputs[1], *norm.inputs[1:])
-            self._put(op, kind.kind, inputs, {**op.attributes, **attributes})
+            self._put(op, kind.kind, *again[op.name])
 
     def _activation(self, tensor: str) -> Operator | None:
         """The activation of `tensor`, if besides it only its gradient reads the tensor."""

@@ -15,12 +15,15 @@ import numpy as np
 import pytest
 
 from poetc.codegen import HostModel, Interpreter, compile_library, emit, sample_inputs
+from poetc.graph import Attribute
 from poetc.scheduling import Action
 from tests.codegen.models import Case, mlp, paged_actions, recomputed_actions, training_case
 from tests.ops.test_cases import KERNEL_CASES
-from tests.support.kernels import RUNTIME, KernelError, Library, build_library, compiler, library, run_kernel
+from tests.support.kernels import RUNTIME, KernelError, Library, build_library, compiler, library, run_kernel, uniform
 from tests.support.kernels import Case as Row
 
+NORM: dict[str, Attribute] = {"epsilon": 1e-5, "activation": "Relu"}
+VECTORS = {n: ((n,), uniform((n,), 0.5, 1.5), (n,), (n,)) for n in (40, 70)}  # mean, variance, scale, bias
 LARGE = [  # what the tables' operands are too small for: every thread has something to do
     Row(kind, inputs, attributes)
     for kind, inputs, attributes in (
@@ -32,6 +35,17 @@ LARGE = [  # what the tables' operands are too small for: every thread has somet
         ("ConvGradInput", ((2, 24, 9, 10), (24, 40, 3, 3)), {"input_size": (9, 10), "pads": (1, 1, 1, 1)}),
         ("ConvGradWeight", ((1, 70, 9, 7), (1, 40, 9, 7)), {"kernel": (1, 1)}),
         ("ConvGradWeight", ((2, 40, 9, 10), (2, 24, 9, 10)), {"kernel": (3, 3), "pads": (1, 1, 1, 1)}),
+        ("ConvGradWeight", ((1, 70, 9, 7), (1, 40, 9, 7), *VECTORS[70]), {"kernel": (1, 1), **NORM}),
+        (
+            "ConvGradWeight",
+            ((2, 40, 9, 10), (2, 24, 9, 10), *VECTORS[40]),
+            {"kernel": (3, 3), "pads": (1, 1, 1, 1), **NORM},
+        ),
+        (
+            "ConvGradWeight",
+            ((1, 70, 9, 7), (1, 70, 9, 7), *VECTORS[70]),
+            {"kernel": (3, 3), "pads": (1, 1, 1, 1), "group": 70, **NORM},
+        ),
         ("MatMul", ((70, 90), (90, 200)), {}),
         ("MatMul", ((200, 90), (33, 90)), {"trans_b": True}),
         ("MatMul", ((6, 40, 90), (6, 90, 50)), {}),

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from poetc.devices.loops._convolution import grad_weight, moves_at_once, strip_columns
 from poetc.devices.loops._gemm import carve, parts, put, put_end, run
-from poetc.devices.loops._machine import Loops, Machine, add, counts
-from poetc.devices.loops._rows import elementwise, plane_sums, planes
+from poetc.devices.loops._machine import COUNTS, Loops, Machine, add, counts
+from poetc.devices.loops._rows import elementwise, normalized, plane_sums, planes
 from poetc.devices.loops._window import window
 from poetc.ops import Kernel
+from poetc.ops.convolution import norm_table_floats
 
 _CHOICES, _SMOOTH = ("relu", "leaky_relu", "clip"), ("hard_swish", "silu")
 _ACTIVATIONS = (*_CHOICES, *_SMOOTH)
@@ -124,6 +125,19 @@ def conv_grad_weight_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
     width = w.channels // w.group * w.taps
     for columns, many in parts(width, strip_columns(m, kernel)):
         add(loops, _descend(m, w.outputs, columns), many)
+    return loops
+
+
+@counts("conv_grad_weight_norm_packed", "conv_grad_weight_sgd_norm_packed", "depthwise_grad_weight_norm")
+def made_again(kernel: Kernel, m: Machine) -> Loops:
+    """As without what is done to x first, and that apart, once for every pixel."""
+    ints, plain = list(kernel.ints), kernel.symbol.replace("_norm", "")
+    if kernel.symbol.endswith("_packed"):
+        for i in (17, 20)[: 2 if "sgd" in plain else 1]:
+            ints[i] -= norm_table_floats(ints[1])
+    loops = COUNTS[plain](Kernel(plain, (*ints[:16], 0, *ints[17:])), m)
+    pixels = ints[0] * ints[1] * ints[2] * ints[3]
+    add(loops, normalized(m, -(-pixels // m.lanes), ints[1]))
     return loops
 
 

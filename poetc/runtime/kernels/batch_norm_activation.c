@@ -22,43 +22,6 @@ static poetc_channel channel_of(const poetc_call *call, int32_t c)
     return poetc_channel_of(&n, c);
 }
 
-/* A plane, element by element, in vectors and the rest in floats: what to do with `normal`, the element i of the batch norm. */
-#define ROW(result_of_vector, result_of_float)                                                                         \
-    do {                                                                                                               \
-        int32_t four = 0, i;                                                                                           \
-        FOURS_OF_ROW(result_of_float)                                                                                  \
-        i = four;                                                                                                      \
-        WIDE_ROW(result_of_vector)                                                                                     \
-        for (; i < pixels; i++) {                                                                                      \
-            const float normal = (x[i] - t.centre) * t.factor + t.shift;                                               \
-            result_of_float;                                                                                           \
-        }                                                                                                              \
-    } while (0)
-
-#if POETC_LANES > 1
-#define WIDE_ROW(result_of_vector)                                                                                     \
-    for (; i + POETC_LANES <= pixels; i += POETC_LANES) {                                                              \
-        const poetc_vector normal = (poetc_vector_load(x + i) - t.centre) * t.factor + t.shift;                        \
-        result_of_vector;                                                                                              \
-    }
-#else
-#define WIDE_ROW(result_of_vector)
-#endif
-#if POETC_FPU_M
-#define FOURS_OF_ROW(result_of_float)                                                                                  \
-    for (; four + 4 <= pixels; four += 4) {                                                                            \
-        int32_t lane;                                                                                                  \
-        POETC_UNROLL_4                                                                                                 \
-        for (lane = 0; lane < 4; lane++) {                                                                             \
-            const int32_t i = four + lane;                                                                             \
-            const float normal = (x[i] - t.centre) * t.factor + t.shift;                                               \
-            result_of_float;                                                                                           \
-        }                                                                                                              \
-    }
-#else
-#define FOURS_OF_ROW(result_of_float)
-#endif
-
 /* x, mean, var, scale, bias, [other] -> f(batch norm of x [+ other]). ints of all kernels here: N, C, pixels, and whether there
  * is another tensor; floats: epsilon, those of the activation. */
 #define FORWARD(name, F)                                                                                               \
@@ -75,9 +38,9 @@ static poetc_channel channel_of(const poetc_call *call, int32_t c)
         for (n = 0; n < call->ints[0]; n++) {                                                                          \
             for (c = 0; c < channels; c++, x += pixels, y += pixels) {                                                 \
                 POETC_SKIP(call->share, c, channels, other += other ? pixels : 0)                                      \
-                const poetc_channel t = channel_of(call, c);                                                                 \
+                const poetc_channel t = channel_of(call, c);                                                           \
                 if (other) {                                                                                           \
-                    ROW({                                                                                              \
+                    POETC_ROW({                                                                                        \
                         const poetc_vector sum = normal + poetc_vector_load(other + i);                                \
                         poetc_vector_store(y + i, F##_V(sum, p));                                                      \
                     }, {                                                                                               \
@@ -86,7 +49,7 @@ static poetc_channel channel_of(const poetc_call *call, int32_t c)
                     });                                                                                                \
                     other += pixels;                                                                                   \
                 } else {                                                                                               \
-                    ROW(poetc_vector_store(y + i, F##_V(normal, p)), y[i] = F(normal, p));                             \
+                    POETC_ROW(poetc_vector_store(y + i, F##_V(normal, p)), y[i] = F(normal, p));                       \
                 }                                                                                                      \
             }                                                                                                          \
         }                                                                                                              \
@@ -123,21 +86,93 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
     }
 }
 
+#if POETC_LANES == 16
+/* Rows of 4 x 4 quarters of vectors become columns. */
+POETC_INLINE void turn_quarters(poetc_vector *v)
+{
+    typedef int32_t numbers __attribute__((vector_size(64)));
+    const numbers low = {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23};
+    const numbers high = {8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31};
+    const numbers first = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};
+    const numbers second = {8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31};
+    const poetc_vector a = __builtin_shuffle(v[0], v[1], low), b = __builtin_shuffle(v[2], v[3], low);
+    const poetc_vector c = __builtin_shuffle(v[0], v[1], high), d = __builtin_shuffle(v[2], v[3], high);
+    v[0] = __builtin_shuffle(a, b, first), v[1] = __builtin_shuffle(a, b, second);
+    v[2] = __builtin_shuffle(c, d, first), v[3] = __builtin_shuffle(c, d, second);
+}
+
+#define MASKED(lanes, v) ((poetc_vector)_mm512_maskz_mov_ps(lanes, (__m512)(v)))
+
+/* `count` pixels of four planes: a quarter of a vector is the four lanes of a plane's sum. Beyond the last whole four zeros are added,
+ * which changes no sum that began with 0. */
+#define WIDE(name, G)                                                                                                  \
+    static void wide_##name(chunk_sums *total, const float *x, const float *g, const poetc_channel *t, int32_t pixels, \
+                            int32_t count, const float *p)                                                             \
+    {                                                                                                                  \
+        const int32_t whole = count / 4 * 4;                                                                           \
+        poetc_vector products = {0}, sums = {0};                                                                       \
+        float quarters[2][16];                                                                                         \
+        int32_t i;                                                                                                     \
+        int k;                                                                                                         \
+        (void)p;                                                                                                       \
+        for (i = 0; i < whole; i += 16) {                                                                              \
+            const __mmask16 lanes = (__mmask16)(whole - i < 16 ? (1u << (whole - i)) - 1u : 0xffffu);                  \
+            poetc_vector from_mean[4], slope[4];                                                                       \
+            POETC_UNROLL                                                                                               \
+            for (k = 0; k < 4; k++) {                                                                                  \
+                const ptrdiff_t at = (ptrdiff_t)k * pixels + i;                                                        \
+                const poetc_vector from = (poetc_vector)_mm512_maskz_loadu_ps(lanes, x + at) - t[k].centre;            \
+                const poetc_vector normal = from * t[k].factor + t[k].shift;                                           \
+                const poetc_vector gz = (poetc_vector)_mm512_maskz_loadu_ps(lanes, g + at);                            \
+                from_mean[k] = MASKED(lanes, from), slope[k] = MASKED(lanes, G##_V(normal, gz, p));                    \
+            }                                                                                                          \
+            turn_quarters(from_mean);                                                                                  \
+            turn_quarters(slope);                                                                                      \
+            POETC_UNROLL                                                                                               \
+            for (k = 0; k < 4; k++)                                                                                    \
+                products += from_mean[k] * slope[k], sums += slope[k];                                                 \
+        }                                                                                                              \
+        poetc_vector_store(quarters[0], products);                                                                     \
+        poetc_vector_store(quarters[1], sums);                                                                         \
+        for (k = 0; k < 4; k++) {                                                                                      \
+            total[k].products = poetc_f4_load(quarters[0] + 4 * k), total[k].sums = poetc_f4_load(quarters[1] + 4 * k);\
+            for (i = whole; i < count; i++) {                                                                          \
+                const float from = x[(ptrdiff_t)k * pixels + i] - t[k].centre;                                         \
+                const float normal = from * t[k].factor + t[k].shift;                                                  \
+                const float slope = G(normal, g[(ptrdiff_t)k * pixels + i], p);                                        \
+                total[k].product_tail += from * slope;                                                                 \
+                total[k].sum_tail += slope;                                                                            \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+#define IF_WIDE(planes) ((planes) == 4)
+#else
+#define WIDE(name, G)                                                                                                  \
+    static inline void wide_##name(chunk_sums *total, const float *x, const float *g, const poetc_channel *t,          \
+                                   int32_t pixels, int32_t count, const float *p)                                      \
+    {                                                                                                                  \
+        (void)total, (void)x, (void)g, (void)t, (void)pixels, (void)count, (void)p;                                    \
+    }
+#define IF_WIDE(planes) 0
+#endif
+
 /* x, mean, var, scale, bias, gz -> gradients of scale[C] and bias[C]; and x, mean, var, scale, bias, gscale, gbias, gz -> gx. */
 #define BACKWARD(name, G)                                                                                              \
+    WIDE(name, G)                                                                                                      \
+                                                                                                                       \
     static void slopes_##name(float *to, const float *x, const float *g, int32_t pixels, poetc_channel t, const float *p)    \
     {                                                                                                                  \
         (void)p;                                                                                                       \
-        ROW(poetc_vector_store(to + i, G##_V(normal, poetc_vector_load(g + i), p)), to[i] = G(normal, g[i], p));       \
+        POETC_ROW(poetc_vector_store(to + i, G##_V(normal, poetc_vector_load(g + i), p)), to[i] = G(normal, g[i], p)); \
     }                                                                                                                  \
                                                                                                                        \
     POETC_INLINE void params_##name(const int planes, int32_t c, const poetc_call *call)                               \
     {                                                                                                                  \
         const int32_t batch = call->ints[0], channels = call->ints[1], pixels = call->ints[2];                         \
-        const float *p = call->floats + 1, *var = poetc_in(call, 2);                                                   \
+        const float *p = call->floats + 1;                                                                             \
         float *gscale = poetc_out(call, 6), *gbias = poetc_out(call, 7);                                               \
         poetc_compensated products[TOGETHER], sums[TOGETHER];                                                          \
-        poetc_channel t[TOGETHER];                                                                                           \
+        poetc_channel t[TOGETHER];                                                                                     \
         int32_t n, first, at;                                                                                          \
         int k;                                                                                                         \
         for (k = 0; k < planes; k++) {                                                                                 \
@@ -154,7 +189,9 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
                 POETC_UNROLL                                                                                           \
                 for (k = 0; k < planes; k++)                                                                           \
                     part[k] = none;                                                                                    \
-                for (at = first; at < end; at += CHUNK) {                                                              \
+                if (IF_WIDE(planes))                                                                                   \
+                    wide_##name(part, x + first, g + first, t, pixels, end - first, p);                                \
+                for (at = first; !IF_WIDE(planes) && at < end; at += CHUNK) {                                          \
                     const int32_t count = end - at > CHUNK ? CHUNK : end - at;                                         \
                     float chunk[TOGETHER][CHUNK];                                                                      \
                     for (k = 0; k < planes; k++) {                                                                     \
@@ -170,7 +207,7 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
             }                                                                                                          \
         }                                                                                                              \
         for (k = 0; k < planes; k++) {                                                                                 \
-            gscale[c + k] = products[k].total * (1.0f / poetc_sqrtf(var[c + k] + call->floats[0]));                    \
+            gscale[c + k] = products[k].total * t[k].rstd;                                                             \
             gbias[c + k] = sums[k].total;                                                                              \
         }                                                                                                              \
     }                                                                                                                  \
@@ -193,7 +230,7 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
     {                                                                                                                  \
         const int32_t batch = call->ints[0], channels = call->ints[1], pixels = call->ints[2];                         \
         const float *x = poetc_in(call, 0), *gscale = poetc_in(call, 5), *gbias = poetc_in(call, 6);                   \
-        const float *var = poetc_in(call, 2), *g = poetc_in(call, 7), *p = call->floats + 1;                           \
+        const float *g = poetc_in(call, 7), *p = call->floats + 1;                                                     \
         const float elements = (float)batch * (float)pixels;                                                           \
         float *gx = poetc_out(call, 8);                                                                                \
         int32_t n, c;                                                                                                  \
@@ -202,10 +239,9 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
         for (n = 0; n < batch; n++) {                                                                                  \
             for (c = 0; c < channels; c++, x += pixels, g += pixels, gx += pixels) {                                   \
                 POETC_SKIP(call->share, c, channels, )                                                                 \
-                const poetc_channel t = channel_of(call, c);                                                                 \
-                const float rstd = 1.0f / poetc_sqrtf(var[c] + call->floats[0]);                                       \
-                const float slope = rstd * gscale[c] / elements, shift = gbias[c] / elements;                          \
-                ROW({                                                                                                  \
+                const poetc_channel t = channel_of(call, c);                                                           \
+                const float slope = t.rstd * gscale[c] / elements, shift = gbias[c] / elements;                        \
+                POETC_ROW({                                                                                            \
                     const poetc_vector gy = G##_V(normal, poetc_vector_load(g + i), p);                                \
                     const poetc_vector from_mean = poetc_vector_load(x + i) - t.centre;                                \
                     poetc_vector_store(gx + i, t.factor * ((gy - shift) - from_mean * slope));                         \

@@ -193,7 +193,7 @@ POETC_INLINE void direct_taps(const int rows, const tap_task *t)
 #define S_6 S_4, [s4] "+w"(sum[4]), [s5] "+w"(sum[5])
 #define LINES(n, text, count)                                                                                          \
     __asm__ volatile("1:\tdls lr, %[pixels]\n2:\t" text "le lr, 2b\n\t"                                                \
-                     "vadd.i32 %q[x], %q[x], %[skip]\n\tsubs %[lines], #1\n\tbne 1b"                                    \
+                     "vadd.i32 %q[x], %q[x], %[skip]\n\tsubs %[lines], #1\n\tbne 1b"                                   \
                      : S_##n, [v] "=&w"(v), [x] "+w"(x), [gy] "+&r"(gy), [lines] "+&r"(lines)                          \
                      : [pixels] "r"(count), [skip] "r"(4 * t->skip)                                                    \
                      : "r4", "r5", "r6", "r8", "r9", "r10", "lr", "cc", "memory")
@@ -280,7 +280,7 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
                 t.skip = c->stride_h * row - c->output_width, t.accumulate = n > 0 || top > 0;
                 for (channel = 0; padded && channel < inputs; channel++)
                     copy_padded(strip + (ptrdiff_t)channel * plane, image + (ptrdiff_t)channel * c->height * c->width, c,
-                                top * c->stride_h - c->pad_top, rows_of_x, row);
+                                top * c->stride_h - c->pad_top, rows_of_x, row, NULL, 0);
                 for (o = 0; o < outputs; o += rows) {
                     rows = outputs - o >= 6 ? 6 : outputs - o >= 4 ? 4 : outputs - o >= 2 ? 2 : 1;
                     poetc_pack_apart(packed, gy + ((ptrdiff_t)n * c->outputs + group * outputs + o) * pixels + top * c->output_width,
@@ -310,7 +310,7 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
 /* What the weight's gradient multiplies gy by: columns from number `column` on, pixels from number `first` of image n on; or
  * whole small images. */
 POETC_APART void pack_taps(const poetc_gemm_space *space, const convolution *c, const float *image, int32_t n, int32_t first,
-                           const poetc_gemm *g, int32_t column, float *strip, int32_t held)
+                           const poetc_gemm *g, int32_t column, float *strip, int32_t held, const prologue *p)
 {
     const int32_t pixels = c->output_height * c->output_width;
     int32_t k;
@@ -318,18 +318,69 @@ POETC_APART void pack_taps(const poetc_gemm_space *space, const convolution *c, 
         const float *from = image + ((ptrdiff_t)n * c->channels + column) * pixels + first;
         for (k = 0; k < g->depth; k += pixels, from += (ptrdiff_t)c->channels * pixels)
             poetc_gemm_pack_transposed(space, from, pixels, k, poetc_min(pixels, g->depth - k), g->depth, g->columns);
+        if (p)
+            p->panels(p, column, space, g->columns, g->depth);
         return;
     }
     if (held > 0)
-        pack_strips(space, c, image, n * pixels + first, g->depth, column, g->columns, strip, held);
+        pack_strips(space, c, image, n * pixels + first, g->depth, column, g->columns, strip, held, p);
     else
         pack_windows(space, c, image, n * pixels + first, g->depth, column, g->columns);
 }
 
+/* A batch norm and an activation, of packed pixels of channels from number `channel` on, which are columns. */
+static void normalize_panels(const prologue *n, int32_t channel, const poetc_gemm_space *space, int32_t columns, int32_t depth)
+{
+    const float *p = n->p;
+    int32_t at, k, i;
+    (void)p;
+    for (at = 0; at < columns; at += COLUMNS) {
+        float *x = poetc_gemm_panel(space, at, depth);
+        const float *centre = n->centre + channel + at, *factor = n->factor + channel + at, *shift = n->shift + channel + at;
+#if POETC_LANES > 1
+#define ONE(F) F##_V
+#else
+#define ONE(F) F
+#endif
+#define EACH(F)                                                                                                        \
+    for (i = 0; i < COLUMNS; i += POETC_LANES) {                                                                       \
+        const poetc_vector c = poetc_vector_load(centre + i), f = poetc_vector_load(factor + i);                       \
+        const poetc_vector s = poetc_vector_load(shift + i);                                                           \
+        for (k = 0; k < depth; k++) {                                                                                  \
+            float *at_x = x + k * COLUMNS + i;                                                                         \
+            const poetc_vector normal = (poetc_vector_load(at_x) - c) * f + s;                                         \
+            poetc_vector_store(at_x, ONE(F)(normal, p));                                                               \
+        }                                                                                                              \
+    }
+        POETC_FOR_ACTIVATION(n->activation, EACH)
+#undef EACH
+#undef ONE
+    }
+}
+
+/* Of all channels, in the end of the workspace, of `table` floats: a third each, with some to spare. */
+static prologue prepare(const poetc_norm *norm, int32_t channels, float *workspace, int32_t table)
+{
+    float *centre = workspace, *factor = centre + table / 3, *shift = factor + table / 3;
+    prologue n;
+    int32_t i;
+    n.centre = centre, n.factor = factor, n.shift = shift, n.p = norm->floats + 1, n.activation = norm->activation;
+    n.rows = poetc_normalize_rows, n.panels = normalize_panels;
+    for (i = 0; i < table / 3; i++) {
+        const poetc_channel t = poetc_channel_of(norm, poetc_min(i, channels - 1));
+        centre[i] = t.centre, factor[i] = t.factor, shift[i] = t.shift;
+    }
+    return n;
+}
+
+/* The floats of a table of `channels` channels, and as many as a panel may hold beyond the last. */
+#define TABLE(channels) (3 * (((channels) + 31) / 32 * 32 + 32))
+
 /* The gradient of the weights; or, if there is a learning rate, the weights in `to` moved by it: then a strip of results of
  * all outputs, in the workspace, is all that is held of it. Sums go over the pixels of all images, block after block; a block
  * never crosses from one image to the next. */
-static void grad_weight(const poetc_call *call, const float *x, const float *gy, float *to, float *workspace, const float *lr)
+static void grad_weight(const poetc_call *call, const float *x, const float *gy, float *to, float *workspace, const float *lr,
+                        const prologue *norm)
 {
     const convolution c = describe(call);
     const int32_t pixels = c.output_height * c.output_width, inputs = c.channels / c.group;
@@ -340,7 +391,7 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
 #else
     const int32_t strip = call->ints[19];
 #endif
-    const int32_t size = call->ints[17] - strip, held = is_pointwise(&c) ? 0 : strip_rows(&c, strip);
+    const int32_t size = call->ints[17] - strip - (norm ? TABLE(c.channels) : 0), held = is_pointwise(&c) ? 0 : strip_rows(&c, strip);
     poetc_gemm_space space = poetc_gemm_carve(workspace, size, terms, blocks > 1 ? blocks : c.batch, width, 0);
     const int32_t images = blocks > 1 ? 1 : space.depth / terms; /* at once: small ones, one a block */
 #ifdef POETC_AHEAD /* sums of one block move the weights at once */
@@ -350,15 +401,19 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
 #endif
     int32_t group, column, first, n, o;
     POETC_SPLIT(split, c.share, 1, outputs, width)
-    workspace[call->ints[17] - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
+    if (!norm)
+        workspace[call->ints[17] - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
     if (strip_at) /* as many as it holds */
         space.columns = poetc_min(space.columns, (call->ints[20] - call->ints[17]) / outputs / COLUMNS * COLUMNS);
-    if (!is_pointwise(&c) && direct_grad_weight(&c, x, gy, to, lr, workspace, call->ints[17], terms))
+    if (!norm && !is_pointwise(&c) && direct_grad_weight(&c, x, gy, to, lr, workspace, call->ints[17], terms))
         return;
     for (group = 0; group < c.group; group++) {
         const float *image = x + (ptrdiff_t)group * inputs * c.height * c.width;
         float *part = to + (ptrdiff_t)group * outputs * width;
+        prologue own;
         poetc_gemm g;
+        if (norm)
+            own = *norm, own.centre += group * inputs, own.factor += group * inputs, own.shift += group * inputs;
         g.rows = outputs, g.a_row = pixels, g.a_k = 1, g.terms = terms;
         g.a_block = blocks > 1 ? terms : (ptrdiff_t)c.outputs * pixels;
         g.row_bias = g.column_bias = NULL;
@@ -377,7 +432,7 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
                 for (first = 0; first < pixels; first += space.depth) {
                     const int32_t here = poetc_min(images, c.batch - n);
                     g.depth = here > 1 ? here * pixels : poetc_min(space.depth, pixels - first);
-                    pack_taps(&space, &c, image, n, first, &g, column, workspace + size, held);
+                    pack_taps(&space, &c, image, n, first, &g, column, workspace + size, held, norm ? &own : NULL);
                     g.a = gy + ((ptrdiff_t)n * c.outputs + (ptrdiff_t)group * outputs) * pixels + first;
                     g.accumulate = n > 0 || first > 0;
                     if (strip_at && n + here == c.batch && first + space.depth >= pixels) /* what descends next */
@@ -396,7 +451,21 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
 int poetc_op_conv_grad_weight_packed(const poetc_call *call)
 {
     POETC_THREADED(poetc_op_conv_grad_weight_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[17]);
-    grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, 2), POETC_WORKSPACE(call, 3), NULL);
+    grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, 2), POETC_WORKSPACE(call, 3), NULL, NULL);
+    return POETC_OK;
+}
+
+/* x, gy, mean, var, scale, bias -> gw, of f(batch norm of x); the workspace holds a table of the channels too. */
+int poetc_op_conv_grad_weight_norm_packed(const poetc_call *call);
+int poetc_op_conv_grad_weight_norm_packed(const poetc_call *call)
+{
+    const int32_t channels = call->ints[1], table = TABLE(channels);
+    const poetc_norm norm = poetc_norm_of(call, 2);
+    float *workspace = POETC_WORKSPACE(call, 7);
+    prologue n;
+    POETC_THREADED(poetc_op_conv_grad_weight_norm_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[17]);
+    n = prepare(&norm, channels, workspace + call->ints[17] - table, table);
+    grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, 6), workspace, NULL, &n);
     return POETC_OK;
 }
 
@@ -407,6 +476,21 @@ int poetc_op_conv_grad_weight_sgd_packed(const poetc_call *call)
     float *workspace = POETC_WORKSPACE(call, 5);
     POETC_THREADED(poetc_op_conv_grad_weight_sgd_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[20]);
     workspace[call->ints[20] - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
-    grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, 4), workspace, poetc_in(call, 3));
+    grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, 4), workspace, poetc_in(call, 3), NULL);
+    return POETC_OK;
+}
+
+/* w, x, gy, mean, var, scale, bias, lr -> w */
+int poetc_op_conv_grad_weight_sgd_norm_packed(const poetc_call *call);
+int poetc_op_conv_grad_weight_sgd_norm_packed(const poetc_call *call)
+{
+    const int32_t channels = call->ints[1], table = TABLE(channels);
+    const poetc_norm norm = poetc_norm_of(call, 3);
+    float *workspace = POETC_WORKSPACE(call, 9);
+    prologue n;
+    POETC_THREADED(poetc_op_conv_grad_weight_sgd_norm_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[20]);
+    workspace[call->ints[20] - 1] = 0.0f;
+    n = prepare(&norm, channels, workspace + call->ints[17] - table, table);
+    grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, 8), workspace, poetc_in(call, 7), &n);
     return POETC_OK;
 }

@@ -228,7 +228,7 @@ int poetc_op_depthwise(const poetc_call *call)
 #endif
             for (top = 0; top < c.output_height; top += block) {
                 const int32_t rows = top + block > c.output_height ? c.output_height - top : block;
-                pad_strip(&s, x, c.height, c.width, c.pad_top, c.pad_left, top * c.stride_h,
+                pad_strip(NULL, &s, x, c.height, c.width, c.pad_top, c.pad_left, top * c.stride_h,
                           (rows - 1) * c.stride_h + reach + 1);
                 s.has_zeros = EXACT_ROWS && rows == c.output_height && s.phases == 1;
                 correlate_strip(&f, s.data, rows, c.stride_h, s.pairs ? 2 : 1);
@@ -395,7 +395,7 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
                 const int32_t rows = top + block > c.height ? c.height - top : block;
                 const int32_t first = -floor_div(reach_h - c.pad_top - top, c.stride_h);
                 const int32_t last = floor_div(top + rows - 1 + c.pad_top, c.stride_h);
-                pad_strip(&s, gy, c.output_height, c.output_width, -first, left, 0, last < first ? 1 : last - first + 1);
+                pad_strip(NULL, &s, gy, c.output_height, c.output_width, -first, left, 0, last < first ? 1 : last - first + 1);
                 s.has_zeros = EXACT_ROWS && rows == c.height;
                 f.weight = weight + (ptrdiff_t)channel * taps;
                 f.y = gx + (ptrdiff_t)top * c.width;
@@ -491,12 +491,12 @@ POETC_INLINE void add_taps(const strip *s, const convolution *c, const float *gy
 }
 #endif
 
-/* x[N,C,H,W], gy[N,C,OH,OW] -> gw[C,1,kh,kw]. The last int is where rows of gy go in the workspace (floats). */
-int poetc_op_depthwise_grad_weight(const poetc_call *call)
+/* The last int is where rows of gy go in the workspace (floats). */
+static int grad_weight(const poetc_call *call, float *gw, float *workspace, prologue *norm, poetc_kernel kernel)
 {
     const convolution c = describe(call);
     const float *x = poetc_in(call, 0), *gy = poetc_in(call, 1);
-    float *gw = poetc_out(call, 2), *workspace = POETC_WORKSPACE(call, 3), *rows_of_gy = workspace + call->ints[21];
+    float *rows_of_gy = workspace + call->ints[21];
     strip s = describe_strip(call, workspace);
     const int32_t reach = (c.kernel_h - 1) * c.dilation_h, block = call->ints[20];
     const int flat = c.stride_h == 1 && c.stride_w == 1;
@@ -520,13 +520,13 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
 #endif
     rows_of_gy[(block * whole + 3) / 4 * 4 - 1] = 0.0f; /* so that the memory that is touched does not depend on the width */
 #if defined(POETC_HELIUM)
-    if (has_lanes_of_channels(&c, &planes, 0)) {
+    if (!norm && has_lanes_of_channels(&c, &planes, 0)) {
         add_taps_of_channels(&planes, x, gy, c.batch, c.channels, gw);
         return POETC_OK;
     }
 #endif
 #if defined(SMALL_PLANES)
-    if (is_small_plane(&c)) {
+    if (!norm && is_small_plane(&c)) {
         poetc_clear(gw, 9 * c.channels);
         for (n = 0; n < c.batch; n++, x += c.channels * c.height * c.width, gy += c.channels * c.output_height * c.output_width) {
             if (flat)
@@ -537,17 +537,20 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
         return POETC_OK;
     }
 #endif
-    POETC_THREADED(poetc_op_depthwise_grad_weight, call, 4 * CONVOLUTION_WORK(c), call->ints[21] + (block * step + 3) / 4 * 4);
+    (void)kernel;
+    POETC_THREADED(kernel, call, 4 * CONVOLUTION_WORK(c), call->ints[21] + (block * step + 3) / 4 * 4);
     for (channel = 0; channel < c.channels; channel++, gw += c.kernel_h * c.kernel_w) {
         POETC_SKIP(c.share, channel, c.channels, )
         poetc_clear(gw, c.kernel_h * c.kernel_w);
+        if (norm)
+            norm->channel = poetc_channel_of(&norm->norm, channel);
         for (n = 0; n < c.batch; n++) {
             const float *plane = x + ((ptrdiff_t)n * c.channels + channel) * c.height * c.width;
             const float *from = gy + ((ptrdiff_t)n * c.channels + channel) * c.output_height * c.output_width;
 #if defined(MOST_TAPS) && EXACT_ROWS
             if (s.has_zeros && fast && held > 0) { /* a plane like the one before */
                 const float *lines_of_gy = is_copied ? rows_of_gy : from;
-                copy_rows(s.data + c.pad_top * s.row + c.pad_left, s.row, plane, c.width, held, c.width);
+                copy_pixels(norm, s.data + c.pad_top * s.row + c.pad_left, s.row, plane, c.width, held, c.width);
                 if (is_copied)
                     copy_rows(rows_of_gy, step, from, c.output_width, c.output_height, c.output_width);
                 if (flat)
@@ -561,7 +564,7 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
                 const int32_t rows = top + block > c.output_height ? c.output_height - top : block;
                 const float *lines_of_gy;
                 int32_t lines, width;
-                pad_strip(&s, plane, c.height, c.width, c.pad_top, c.pad_left, top * c.stride_h,
+                pad_strip(norm, &s, plane, c.height, c.width, c.pad_top, c.pad_left, top * c.stride_h,
                           (rows - 1) * c.stride_h + reach + 1);
                 if (step != c.output_width || ((rows * step) & 3)) {
                     copy_rows(rows_of_gy, step, from, c.output_width, rows, c.output_width);
@@ -597,4 +600,19 @@ int poetc_op_depthwise_grad_weight(const poetc_call *call)
         }
     }
     return POETC_OK;
+}
+
+/* x[N,C,H,W], gy[N,C,OH,OW] -> gw[C,1,kh,kw] */
+int poetc_op_depthwise_grad_weight(const poetc_call *call)
+{
+    return grad_weight(call, poetc_out(call, 2), POETC_WORKSPACE(call, 3), NULL, poetc_op_depthwise_grad_weight);
+}
+
+/* x, gy, mean[C], var[C], scale[C], bias[C] -> gw, of f(batch norm of x) */
+int poetc_op_depthwise_grad_weight_norm(const poetc_call *call);
+int poetc_op_depthwise_grad_weight_norm(const poetc_call *call)
+{
+    prologue n;
+    n.norm = poetc_norm_of(call, 2), n.rows = poetc_normalize_rows;
+    return grad_weight(call, poetc_out(call, 6), POETC_WORKSPACE(call, 7), &n, poetc_op_depthwise_grad_weight_norm);
 }

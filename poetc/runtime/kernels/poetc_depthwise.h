@@ -6,6 +6,7 @@
 #include "poetc_clear.h"
 #include "poetc_convolution.h"
 #include "poetc_f4.h"
+#include "poetc_norm.h"
 #include "poetc_vector.h"
 
 #define LANES (POETC_LANES == 1 ? 4 : POETC_LANES) /* of a block of pixels: on scalars, four registers that load together */
@@ -103,12 +104,32 @@ static void clear_gaps(float *to, int32_t step, int32_t rows, int32_t gap)
     }
 }
 
+/* What is done to pixels on their way into a strip: a batch norm, an activation. By a function, so that only kernels that do so bring its
+ * code along. */
+typedef struct {
+    poetc_norm norm;
+    poetc_channel channel;
+    poetc_row_function rows;
+} prologue;
+
+/* copy_rows, with what is done to them, if `n` is not NULL. */
+static void copy_pixels(const prologue *n, float *to, int32_t to_step, const float *from, int32_t from_step, int32_t rows, int32_t width)
+{
+    if (n)
+        n->rows(n->channel, n->norm.activation, n->norm.floats + 1, from, from_step, to, to_step, rows, width);
+    else
+        copy_rows(to, to_step, from, from_step, rows, width);
+}
+
+#define MOST_AT_ONCE 128 /* pixels of a row that is taken apart */
+
 /* Rows [top, top + rows) of the padded plane. A padded row holds `width` floats of `from`, `left` columns in; likewise `height`
  * rows below `above` rows of padding. */
-static void pad_strip(const strip *s, const float *from, int32_t height, int32_t width, int32_t above, int32_t left, int32_t top,
+static void pad_strip(const prologue *n, const strip *s, const float *from, int32_t height, int32_t width, int32_t above, int32_t left, int32_t top,
                       int32_t rows)
 {
-    int32_t first, second, r, i;
+    int32_t first, second, r, i, begin, count;
+    float *even, *odd;
     if (s->phases == 1) {
         const int32_t last = top + rows - above;
         int32_t count, lead;
@@ -116,13 +137,13 @@ static void pad_strip(const strip *s, const float *from, int32_t height, int32_t
         first = top > above ? top - above : 0;
         count = (last < height ? last : height) - first, lead = first - (top - above);
         if (s->has_zeros && count > 0) {
-            copy_rows(to + (ptrdiff_t)lead * s->row + left, s->row, from + (ptrdiff_t)first * width, width, count, width);
+            copy_pixels(n, to + (ptrdiff_t)lead * s->row + left, s->row, from + (ptrdiff_t)first * width, width, count, width);
             return;
         }
         if (count > 0) {
             poetc_clear(to, lead * s->row + left);
             to += (ptrdiff_t)lead * s->row + left;
-            copy_rows(to, s->row, from + (ptrdiff_t)first * width, width, count, width);
+            copy_pixels(n, to, s->row, from + (ptrdiff_t)first * width, width, count, width);
             clear_gaps(to + width, s->row, count, s->row - width);
             to += (ptrdiff_t)count * s->row;
         }
@@ -137,15 +158,24 @@ static void pad_strip(const strip *s, const float *from, int32_t height, int32_t
         const float *row = from + (ptrdiff_t)at * width;
         if (at < 0 || at >= height)
             continue;
-        if (s->phases == 2) { /* the usual stride */
-            float *even = to + first, *odd = to + second;
-            for (i = 0; i + 2 <= width; i += 2)
-                *even++ = row[i], *odd++ = row[i + 1];
-            if (i < width)
-                *even = row[i];
-        } else {
-            for (i = 0; i < width; i++)
-                to[(left + i) % s->phases * s->phase + (left + i) / s->phases] = row[i];
+        even = to + first, odd = to + second;
+        for (begin = 0; begin < width; begin += count, row += count) {
+            const float *pixels = row;
+            float made[MOST_AT_ONCE];
+            count = width - begin;
+            if (n) {
+                count = count < MOST_AT_ONCE ? count : MOST_AT_ONCE, pixels = made;
+                copy_pixels(n, made, 0, row, 0, 1, count);
+            }
+            if (s->phases == 2) { /* the usual stride */
+                for (i = 0; i + 2 <= count; i += 2)
+                    *even++ = pixels[i], *odd++ = pixels[i + 1];
+                if (i < count)
+                    *even = pixels[i];
+            } else {
+                for (i = 0; i < count; i++)
+                    to[(left + begin + i) % s->phases * s->phase + (left + begin + i) / s->phases] = pixels[i];
+            }
         }
     }
 }

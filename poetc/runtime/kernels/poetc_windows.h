@@ -4,9 +4,21 @@
 #define POETC_WINDOWS_H
 
 #include "poetc_convolution_packed.h"
+#include "poetc_norm.h"
 
-/* `count` rows of a channel's plane from row `first` on, with zeros beside the image, as many columns as windows reach over. */
-static void copy_padded(float *to, const float *plane, const convolution *c, int32_t first, int32_t count, int32_t columns)
+/* What is done to the pixels of a group on their way in: the batch norm of each channel, the activation. By functions, so that only
+ * kernels that do so bring their code along. */
+typedef struct prologue {
+    const float *centre, *factor, *shift, *p;
+    int32_t activation;
+    poetc_row_function rows;
+    void (*panels)(const struct prologue *n, int32_t channel, const poetc_gemm_space *space, int32_t columns, int32_t depth);
+} prologue;
+
+/* `count` rows of a channel's plane from row `first` on, with zeros beside the image, as many columns as windows reach over. `n`: what is
+ * done to them, or NULL. */
+static void copy_padded(float *to, const float *plane, const convolution *c, int32_t first, int32_t count, int32_t columns,
+                        const prologue *n, int32_t channel)
 {
     const int32_t begin = clip(c->pad_left, 0, columns), end = clip(c->width + c->pad_left, begin, columns);
     int32_t row;
@@ -18,6 +30,8 @@ static void copy_padded(float *to, const float *plane, const convolution *c, int
             float *at = to + begin;
             int32_t left = end - begin;
             poetc_put_piece(to, NULL, 1, begin);
+            if (n)
+                at += left, left = 0;
 #if POETC_LANES == 1
             for (; left >= 4; left -= 4)
                 POETC_COPY_FOUR(at, from);
@@ -25,6 +39,12 @@ static void copy_padded(float *to, const float *plane, const convolution *c, int
             poetc_put_piece(at, from, 1, left);
             poetc_put_piece(to + end, NULL, 1, columns - end);
         }
+    }
+    if (n) {
+        const int32_t top = clip(first, 0, c->height), bottom = clip(first + count, top, c->height);
+        const poetc_channel t = {n->centre[channel], n->factor[channel], n->shift[channel], 0.0f};
+        n->rows(t, n->activation, n->p, plane + (ptrdiff_t)top * c->width + begin - c->pad_left, c->width,
+                to + (ptrdiff_t)(top - first - count) * columns + begin, columns, bottom - top, end - begin);
     }
 }
 
@@ -148,11 +168,11 @@ POETC_APART void pack_windows(const poetc_gemm_space *space, const convolution *
 }
 
 
-/* Windows are packed from rows with zeros around them: those of the image itself where nothing is padded, else a strip to which
- * they are copied. It has as many slots as four taps reach over channels. */
+/* Windows are packed from rows with zeros around them: those of the image itself where nothing is padded or done to them, else a strip to
+ * which they are copied. It has as many slots as four taps reach over channels. */
 static int is_padded(const convolution *c)
 {
-    return c->pad_top > 0 || c->pad_left > 0 ||
+    return c->has_bias || c->pad_top > 0 || c->pad_left > 0 ||
            (c->output_height - 1) * c->stride_h + (c->kernel_h - 1) * c->dilation_h >= c->height ||
            (c->output_width - 1) * c->stride_w + (c->kernel_w - 1) * c->dilation_w >= c->width;
 }
@@ -305,7 +325,7 @@ POETC_APART void put_windows(const convolution *c, const four_windows *s, float 
 
 /* By a strip with room for `held` rows of the output. */
 POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
-                             int32_t depth, int32_t column, int32_t columns, float *strip, int32_t held)
+                             int32_t depth, int32_t column, int32_t columns, float *strip, int32_t held, const prologue *n)
 {
     const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
     const int32_t inputs = c->channels / c->group, plane = c->height * c->width, channel = column / taps;
@@ -320,7 +340,7 @@ POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c
     for (k = 0; k < depth; k += s.pixels) {
         const int32_t image = (first + k) / pixels, pixel = first + k - image * pixels, oh = pixel / c->output_width;
         const float *planes = x + (image * (ptrdiff_t)c->channels + channel) * plane;
-        int32_t kh = first_kh, kw = first_kw, base = 0, line = kh * down, number = 0, to_copy = padded, rows;
+        int32_t kh = first_kh, kw = first_kw, base = 0, line = kh * down, number = 0, to_copy = padded, copied = channel, rows;
         s.ow = pixel - oh * c->output_width;
         s.pixels = poetc_min(poetc_min(depth - k, pixels - pixel), held * c->output_width - s.ow);
         rows = ((s.ow + s.pixels - 1) / c->output_width) * c->stride_h + (c->kernel_h - 1) * c->dilation_h + 1;
@@ -330,7 +350,7 @@ POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c
             float *to = poetc_gemm_panel(space, at, depth) + (ptrdiff_t)k * 4;
             for (lane = 0; lane < 4; lane++) {
                 if (to_copy) {
-                    copy_padded(strip + base, planes, c, oh * c->stride_h - c->pad_top, rows, s.width);
+                    copy_padded(strip + base, planes, c, oh * c->stride_h - c->pad_top, rows, s.width, n, copied++);
                     planes += plane, to_copy = 0;
                 }
                 s.offset[lane] = line + kw * c->dilation_w;
@@ -432,7 +452,7 @@ static inline int32_t strip_rows(const convolution *c, int32_t size)
 
 /* By a strip with room for `held` rows of the output: rows of the image with zeros around them. */
 POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
-                             int32_t depth, int32_t column, int32_t columns, float *strip, int32_t held)
+                             int32_t depth, int32_t column, int32_t columns, float *strip, int32_t held, const prologue *n)
 {
     const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
     const int32_t reach = (c->kernel_h - 1) * c->dilation_h, width = strip_width(c);
@@ -452,7 +472,8 @@ POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c
                 const int32_t rows = (s.ow + s.pixels + c->output_width - 1) / c->output_width;
                 const float *plane = x + (image * (ptrdiff_t)c->channels + here) * c->height * c->width;
                 channel = here;
-                copy_padded(strip, plane, c, oh * c->stride_h - c->pad_top, (rows - 1) * c->stride_h + reach + 1, width);
+                copy_padded(strip, plane, c, oh * c->stride_h - c->pad_top, (rows - 1) * c->stride_h + reach + 1, width, n,
+                            here);
             }
 #if defined(POETC_MASKED)
             if (tap == 0 && taps == 9 && c->kernel_w == 3 && c->dilation_w == 1 && at + taps <= columns) {
