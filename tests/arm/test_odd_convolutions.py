@@ -15,6 +15,8 @@ from poetc.codegen.program import Call
 from poetc.devices import build_problem, load_profile
 from poetc.graph import Attribute, Graph, Role, TensorType, TrainingGraph
 from poetc.ops import Builder, _packing, _winograd
+from poetc.ops.convolution import NORM_ACTIVATIONS
+from poetc.passes import _fusion
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions
 
@@ -96,8 +98,10 @@ def random_shapes(number: int) -> Sequence[Shape]:
     return found
 
 
-def network(shapes: Sequence[Shape]) -> Graph:
-    """Images, weights and biases are parameters, so that a step shows their gradients."""
+def network(shapes: Sequence[Shape], normalized: bool = False) -> Graph:
+    """Images, weights and biases are parameters, so that a step shows their gradients. `normalized`: convolutions of
+    batch norms and activations of the images, each kind in turn.
+    """
     random = np.random.default_rng(21)
     b = Builder()
 
@@ -108,6 +112,15 @@ def network(shapes: Sequence[Shape]) -> Graph:
     results = [b.add_tensor("input", TensorType((1, 4)), Role.INPUT)]
     for number, (image, weight, attributes) in enumerate(shapes):
         operands = [parameter(f"image{number}", image), parameter(f"weight{number}", weight)]
+        if normalized:
+            vectors = [parameter(f"{name}{number}", image[1:2]) for name in ("mean", "var", "scale", "shift")]
+            b.values[vectors[1]] = np.abs(b.values[vectors[1]])
+            norm = {"epsilon": 1e-3, "momentum": 0.9}
+            operands[0] = b.emit1("BatchNormApply", [operands[0], *vectors], norm)
+            activation = NORM_ACTIVATIONS[number % len(NORM_ACTIVATIONS)]
+            if activation:
+                limits: dict[str, Attribute] = {"min": 0.25, "max": 1.5} if activation == "Clip" else {}
+                operands[0] = b.emit1(activation, operands[:1], limits)
         if number % 2:
             operands.append(parameter(f"bias{number}", weight[:1]))
         y = b.emit1("Conv", operands, attributes)
@@ -116,8 +129,8 @@ def network(shapes: Sequence[Shape]) -> Graph:
     return Graph("odd", b.tensors, tuple(b.operators), ("input",), (y,), b.values)
 
 
-def compiled(graph: Graph, rate: float) -> tuple[TrainingGraph, codegen.Program]:
-    options = TrainingOptions(loss="mse", learning_rate=rate, fusion=False)
+def compiled(graph: Graph, rate: float, fusion: bool = False) -> tuple[TrainingGraph, codegen.Program]:
+    options = TrainingOptions(loss="mse", learning_rate=rate, fusion=fusion)
     step = passes.run_standard(training.build(graph, options))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
     schedule = keep_all(problem)
@@ -178,6 +191,33 @@ def test_planes_in_registers_have_the_bits_of_the_host(board: str, tmp_path: Pat
         model.run(batch)
         expected = codegen.state_digest({name: model.state(name) for name in model.state_names()})
     assert execute(build_firmware(program, step.values, board, tmp_path), [batch]).state_sha256 == expected
+
+
+@pytest.mark.parametrize(("board", "numerics"), [("mps2-an386", "portable"), ("mps3-an547", "fast")])
+def test_what_is_made_again_is_what_was_not_kept(
+    board: str, numerics: codegen.Numerics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batch norm and activation, in gradients of weights: the bits of the host without fusion, or near them."""
+    monkeypatch.setattr(_run, "TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr(_packing, "SHARE", 0.25)
+    monkeypatch.setattr(_fusion, "LEAST_BYTES", 0)
+    large = [shape for shape in [*KNOWN, *random_shapes(SHAPES)] if shape[0][2] * shape[0][3] >= _fusion.LEAST_PIXELS]
+    graph = network(large, normalized=True)
+    plain, apart = compiled(graph, 1.0)
+    step, program = compiled(graph, 1.0, fusion=True)
+    symbols = [s for s in symbols_of(program) if "norm" in s and "grad_weight" in s]
+    assert len({s for s in symbols if s.endswith("packed")}) == 2 and len(symbols) > len(large) // 2
+    assert "poetc_op_depthwise_grad_weight_norm" in symbols
+    batch = sample_inputs(program, 0)
+    with build_host([apart], plain.values) as model:
+        model.run(batch)
+        expected = {name: model.state(name) for name in model.state_names()}
+    run = execute(build_firmware(program, step.values, board, tmp_path, numerics=numerics), [batch])
+    for name, value in expected.items():
+        if numerics == "portable":
+            assert run.state[name].tobytes() == value.tobytes(), name
+        else:
+            np.testing.assert_allclose(run.state[name], value, 1e-5, 1e-5, err_msg=name)
 
 
 def test_rounding_errors_do_not_grow_with_the_planes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
