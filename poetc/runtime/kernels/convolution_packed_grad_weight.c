@@ -280,7 +280,7 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
                 t.skip = c->stride_h * row - c->output_width, t.accumulate = n > 0 || top > 0;
                 for (channel = 0; padded && channel < inputs; channel++)
                     copy_padded(strip + (ptrdiff_t)channel * plane, image + (ptrdiff_t)channel * c->height * c->width, c,
-                                top * c->stride_h - c->pad_top, rows_of_x, row, NULL, 0);
+                                top * c->stride_h - c->pad_top, rows_of_x, row);
                 for (o = 0; o < outputs; o += rows) {
                     rows = outputs - o >= 6 ? 6 : outputs - o >= 4 ? 4 : outputs - o >= 2 ? 2 : 1;
                     poetc_pack_apart(packed, gy + ((ptrdiff_t)n * c->outputs + group * outputs + o) * pixels + top * c->output_width,
@@ -336,7 +336,7 @@ static void normalize_panels(const prologue *n, int32_t channel, const poetc_gem
     (void)p;
     for (at = 0; at < columns; at += COLUMNS) {
         float *x = poetc_gemm_panel(space, at, depth);
-        const float *centre = n->centre + channel + at, *factor = n->factor + channel + at, *shift = n->shift + channel + at;
+        const float *centre = n->table + channel + at, *factor = centre + n->third, *shift = factor + n->third;
 #if POETC_LANES > 1
 #define ONE(F) F##_V
 #else
@@ -358,29 +358,46 @@ static void normalize_panels(const prologue *n, int32_t channel, const poetc_gem
     }
 }
 
-/* Of all channels, in the end of the workspace, of `table` floats: a third each, with some to spare. */
-static prologue prepare(const poetc_norm *norm, int32_t channels, float *workspace, int32_t table)
+/* copy_padded, then once more what lies on the image. */
+static void normalize_strip(const prologue *n, int32_t channel, float *to, const float *plane, const convolution *c, int32_t first,
+                            int32_t count, int32_t columns)
 {
-    float *centre = workspace, *factor = centre + table / 3, *shift = factor + table / 3;
+    const int32_t begin = clip(c->pad_left, 0, columns), end = clip(c->width + c->pad_left, begin, columns);
+    const int32_t top = clip(first, 0, c->height), bottom = clip(first + count, top, c->height);
+    const float *at = n->table + channel;
+    const poetc_channel t = {at[0], at[n->third], at[2 * n->third], 0.0f};
+    copy_padded(to, plane, c, first, count, columns);
+    poetc_normalize_rows(t, n->activation, n->p, plane + (ptrdiff_t)top * c->width + begin - c->pad_left, c->width,
+                         to + (ptrdiff_t)(top - first) * columns + begin, columns, bottom - top, end - begin);
+}
+
+/* Floats of a third of the table, with as many as a panel may hold beyond the last channel. */
+static int32_t table_third(const poetc_call *call)
+{
+    return (call->ints[1] + 31) / 32 * 32 + 32;
+}
+
+/* The table of all channels, in the end of the workspace. */
+static prologue prepare(const poetc_call *call, const poetc_norm *norm, float *workspace)
+{
+    const int32_t third = table_third(call);
+    float *table = workspace + call->ints[17] - 3 * third;
     prologue n;
     int32_t i;
-    n.centre = centre, n.factor = factor, n.shift = shift, n.p = norm->floats + 1, n.activation = norm->activation;
-    n.rows = poetc_normalize_rows, n.panels = normalize_panels;
-    for (i = 0; i < table / 3; i++) {
-        const poetc_channel t = poetc_channel_of(norm, poetc_min(i, channels - 1));
-        centre[i] = t.centre, factor[i] = t.factor, shift[i] = t.shift;
+    n.table = table, n.third = third, n.p = norm->floats + 1, n.activation = norm->activation;
+    n.strip = normalize_strip, n.panels = normalize_panels;
+    for (i = 0; i < third; i++) {
+        const poetc_channel t = poetc_channel_of(norm, poetc_min(i, call->ints[1] - 1));
+        table[i] = t.centre, table[third + i] = t.factor, table[2 * third + i] = t.shift;
     }
     return n;
 }
-
-/* The floats of a table of `channels` channels, and as many as a panel may hold beyond the last. */
-#define TABLE(channels) (3 * (((channels) + 31) / 32 * 32 + 32))
 
 /* The gradient of the weights; or, if there is a learning rate, the weights in `to` moved by it: then a strip of results of
  * all outputs, in the workspace, is all that is held of it. Sums go over the pixels of all images, block after block; a block
  * never crosses from one image to the next. */
 static void grad_weight(const poetc_call *call, const float *x, const float *gy, float *to, float *workspace, const float *lr,
-                        const prologue *norm)
+                        prologue *norm)
 {
     const convolution c = describe(call);
     const int32_t pixels = c.output_height * c.output_width, inputs = c.channels / c.group;
@@ -391,7 +408,7 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
 #else
     const int32_t strip = call->ints[19];
 #endif
-    const int32_t size = call->ints[17] - strip - (norm ? TABLE(c.channels) : 0), held = is_pointwise(&c) ? 0 : strip_rows(&c, strip);
+    const int32_t size = call->ints[17] - strip - (norm ? 3 * norm->third : 0), held = is_pointwise(&c) ? 0 : strip_rows(&c, strip);
     poetc_gemm_space space = poetc_gemm_carve(workspace, size, terms, blocks > 1 ? blocks : c.batch, width, 0);
     const int32_t images = blocks > 1 ? 1 : space.depth / terms; /* at once: small ones, one a block */
 #ifdef POETC_AHEAD /* sums of one block move the weights at once */
@@ -410,10 +427,7 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
     for (group = 0; group < c.group; group++) {
         const float *image = x + (ptrdiff_t)group * inputs * c.height * c.width;
         float *part = to + (ptrdiff_t)group * outputs * width;
-        prologue own;
         poetc_gemm g;
-        if (norm)
-            own = *norm, own.centre += group * inputs, own.factor += group * inputs, own.shift += group * inputs;
         g.rows = outputs, g.a_row = pixels, g.a_k = 1, g.terms = terms;
         g.a_block = blocks > 1 ? terms : (ptrdiff_t)c.outputs * pixels;
         g.row_bias = g.column_bias = NULL;
@@ -432,7 +446,7 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
                 for (first = 0; first < pixels; first += space.depth) {
                     const int32_t here = poetc_min(images, c.batch - n);
                     g.depth = here > 1 ? here * pixels : poetc_min(space.depth, pixels - first);
-                    pack_taps(&space, &c, image, n, first, &g, column, workspace + size, held, norm ? &own : NULL);
+                    pack_taps(&space, &c, image, n, first, &g, column, workspace + size, held, norm);
                     g.a = gy + ((ptrdiff_t)n * c.outputs + (ptrdiff_t)group * outputs) * pixels + first;
                     g.accumulate = n > 0 || first > 0;
                     if (strip_at && n + here == c.batch && first + space.depth >= pixels) /* what descends next */
@@ -444,6 +458,8 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
                  strip_at && o < POETC_END(split.rows, outputs, POETC_GEMM_ROWS); o++)
                 poetc_descend(part + (ptrdiff_t)o * width + column, g.y + (ptrdiff_t)o * g.y_row, *lr, g.columns);
         }
+        if (norm)
+            norm->table += inputs;
     }
 }
 
@@ -459,12 +475,11 @@ int poetc_op_conv_grad_weight_packed(const poetc_call *call)
 int poetc_op_conv_grad_weight_norm_packed(const poetc_call *call);
 int poetc_op_conv_grad_weight_norm_packed(const poetc_call *call)
 {
-    const int32_t channels = call->ints[1], table = TABLE(channels);
     const poetc_norm norm = poetc_norm_of(call, 2);
     float *workspace = POETC_WORKSPACE(call, 7);
     prologue n;
     POETC_THREADED(poetc_op_conv_grad_weight_norm_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[17]);
-    n = prepare(&norm, channels, workspace + call->ints[17] - table, table);
+    n = prepare(call, &norm, workspace);
     grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, 6), workspace, NULL, &n);
     return POETC_OK;
 }
@@ -484,13 +499,12 @@ int poetc_op_conv_grad_weight_sgd_packed(const poetc_call *call)
 int poetc_op_conv_grad_weight_sgd_norm_packed(const poetc_call *call);
 int poetc_op_conv_grad_weight_sgd_norm_packed(const poetc_call *call)
 {
-    const int32_t channels = call->ints[1], table = TABLE(channels);
     const poetc_norm norm = poetc_norm_of(call, 3);
     float *workspace = POETC_WORKSPACE(call, 9);
     prologue n;
     POETC_THREADED(poetc_op_conv_grad_weight_sgd_norm_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[20]);
     workspace[call->ints[20] - 1] = 0.0f;
-    n = prepare(&norm, channels, workspace + call->ints[17] - table, table);
+    n = prepare(call, &norm, workspace);
     grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, 8), workspace, poetc_in(call, 7), &n);
     return POETC_OK;
 }

@@ -6,19 +6,20 @@
 #include "poetc_convolution_packed.h"
 #include "poetc_norm.h"
 
-/* What is done to the pixels of a group on their way in: the batch norm of each channel, the activation. By functions, so that only
- * kernels that do so bring their code along. */
+/* What is done to pixels on their way in: the batch norm of each channel, the activation. By functions, so that only kernels that do so
+ * bring their code along. */
 typedef struct prologue {
-    const float *centre, *factor, *shift, *p;
+    const float *table; /* of channels, from the group's first on: centres; factors and shifts `third` and twice that beyond */
+    int32_t third;
     int32_t activation;
-    poetc_row_function rows;
+    const float *p;
+    void (*strip)(const struct prologue *n, int32_t channel, float *to, const float *plane, const convolution *c, int32_t first,
+                  int32_t count, int32_t columns);
     void (*panels)(const struct prologue *n, int32_t channel, const poetc_gemm_space *space, int32_t columns, int32_t depth);
 } prologue;
 
-/* `count` rows of a channel's plane from row `first` on, with zeros beside the image, as many columns as windows reach over. `n`: what is
- * done to them, or NULL. */
-static void copy_padded(float *to, const float *plane, const convolution *c, int32_t first, int32_t count, int32_t columns,
-                        const prologue *n, int32_t channel)
+/* `count` rows of a channel's plane from row `first` on, with zeros beside the image, as many columns as windows reach over. */
+static void copy_padded(float *to, const float *plane, const convolution *c, int32_t first, int32_t count, int32_t columns)
 {
     const int32_t begin = clip(c->pad_left, 0, columns), end = clip(c->width + c->pad_left, begin, columns);
     int32_t row;
@@ -30,8 +31,6 @@ static void copy_padded(float *to, const float *plane, const convolution *c, int
             float *at = to + begin;
             int32_t left = end - begin;
             poetc_put_piece(to, NULL, 1, begin);
-            if (n)
-                at += left, left = 0;
 #if POETC_LANES == 1
             for (; left >= 4; left -= 4)
                 POETC_COPY_FOUR(at, from);
@@ -39,12 +38,6 @@ static void copy_padded(float *to, const float *plane, const convolution *c, int
             poetc_put_piece(at, from, 1, left);
             poetc_put_piece(to + end, NULL, 1, columns - end);
         }
-    }
-    if (n) {
-        const int32_t top = clip(first, 0, c->height), bottom = clip(first + count, top, c->height);
-        const poetc_channel t = {n->centre[channel], n->factor[channel], n->shift[channel], 0.0f};
-        n->rows(t, n->activation, n->p, plane + (ptrdiff_t)top * c->width + begin - c->pad_left, c->width,
-                to + (ptrdiff_t)(top - first - count) * columns + begin, columns, bottom - top, end - begin);
     }
 }
 
@@ -350,7 +343,10 @@ POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c
             float *to = poetc_gemm_panel(space, at, depth) + (ptrdiff_t)k * 4;
             for (lane = 0; lane < 4; lane++) {
                 if (to_copy) {
-                    copy_padded(strip + base, planes, c, oh * c->stride_h - c->pad_top, rows, s.width, n, copied++);
+                    if (n)
+                        n->strip(n, copied++, strip + base, planes, c, oh * c->stride_h - c->pad_top, rows, s.width);
+                    else
+                        copy_padded(strip + base, planes, c, oh * c->stride_h - c->pad_top, rows, s.width);
                     planes += plane, to_copy = 0;
                 }
                 s.offset[lane] = line + kw * c->dilation_w;
@@ -471,9 +467,12 @@ POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c
             if (here != channel) {
                 const int32_t rows = (s.ow + s.pixels + c->output_width - 1) / c->output_width;
                 const float *plane = x + (image * (ptrdiff_t)c->channels + here) * c->height * c->width;
+                const int32_t top = oh * c->stride_h - c->pad_top, taken = (rows - 1) * c->stride_h + reach + 1;
                 channel = here;
-                copy_padded(strip, plane, c, oh * c->stride_h - c->pad_top, (rows - 1) * c->stride_h + reach + 1, width, n,
-                            here);
+                if (n)
+                    n->strip(n, here, strip, plane, c, top, taken, width);
+                else
+                    copy_padded(strip, plane, c, top, taken, width);
             }
 #if defined(POETC_MASKED)
             if (tap == 0 && taps == 9 && c->kernel_w == 3 && c->dilation_w == 1 && at + taps <= columns) {
