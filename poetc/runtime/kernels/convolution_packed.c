@@ -4,6 +4,8 @@
  * Columns are numbered over the batch, image after image, so that small images share a register block. */
 #include "poetc_convolution_packed.h"
 #if defined(POETC_HELIUM)
+#define POETC_STRIPS 1
+#include "poetc_direct.h"
 #include "poetc_direct_helium.h"
 #else
 #include "poetc_direct_block.h"
@@ -429,7 +431,66 @@ POETC_APART int direct_conv(const convolution *c, const float *x, const float *w
     return 1;
 }
 
-#elif !defined(POETC_HELIUM)
+#elif defined(POETC_HELIUM)
+
+/* Conv; returns whether it was done: there must be loops for it, few lanes for nothing, and room for weights and a strip. */
+POETC_APART int direct_conv(const convolution *c, const float *x, const float *w, const float *bias, float *y, float *workspace,
+                            int32_t size, int32_t depth)
+{
+    const int32_t inputs = c->channels / c->group, outputs = c->outputs / c->group, taps = c->kernel_h * c->kernel_w;
+    const int32_t terms = inputs * taps, width = c->output_width, reach = (c->kernel_h - 1) * c->dilation_h;
+    const int is_padded = c->pad_top > 0 || c->pad_left > 0 || (c->output_height - 1) * c->stride_h + reach >= c->height ||
+                          width + c->kernel_w - 1 > c->width;
+    const int32_t row = is_padded ? width + c->kernel_w - 1 : c->width, most = depth < taps ? 1 : depth / taps;
+    const int32_t room = (size - 1 - 6 * terms - DIRECT_LANES) / (inputs * row) - reach - 1;
+    const int32_t fit = is_padded ? room < 0 ? 0 : room / c->stride_h + 1 : 6 * terms < size ? c->output_height : 0;
+    const int32_t held = poetc_min(c->output_height, fit); /* rows of y at a time */
+    float *strip = workspace + 6 * terms;
+    int32_t group, n, oh, o, rows, at, r, first;
+    if (c->stride_w != 1 || c->dilation_w != 1 || (c->kernel_w != 3 && c->kernel_w != 5) || width < 4)
+        return 0;
+    if ((width + 3) / 4 * 16 > 5 * width || held * width < 32)
+        return 0;
+    for (n = 0; n < c->batch; n++) {
+        for (group = 0; group < c->group; group++) {
+            const float *image = x + ((ptrdiff_t)n * c->channels + group * inputs) * c->height * c->width;
+            float *result = y + ((ptrdiff_t)n * c->outputs + group * outputs) * c->output_height * width;
+            for (oh = 0; oh < c->output_height; oh += held) {
+                const int32_t here = poetc_min(held, c->output_height - oh);
+                const int32_t plane = is_padded ? ((here - 1) * c->stride_h + reach + 1) * row : c->height * c->width;
+                const float *from = is_padded ? strip : image + oh * c->stride_h * row;
+                if (is_padded)
+                    copy_strip(strip, image, inputs, c->height, c->width, oh * c->stride_h - c->pad_top, plane / row, -c->pad_left, row);
+                for (o = 0; o < outputs; o += rows) {
+                    direct_task t;
+                    rows = direct_rows(outputs - o);
+                    poetc_pack_apart(workspace, w + ((ptrdiff_t)group * outputs + o) * terms, terms, rows, terms);
+                    t.y_row = (ptrdiff_t)c->output_height * width, t.lines = c->kernel_h;
+                    t.next = 4 * (c->dilation_h * row - c->kernel_w), t.skip = 0, t.lanes = 4;
+                    t.plane = plane - (ptrdiff_t)c->kernel_h * c->dilation_h * row;
+                    for (r = 0; r < here; r++) {
+                        const float *line = from + r * c->stride_h * row;
+                        float *to = result + ((ptrdiff_t)o * c->output_height + oh + r) * width;
+                        for (at = 0; at < width; at += 4) {
+                            const int32_t left = at + 4 > width ? width - 4 : at; /* the last four overlap those before */
+                            t.a = workspace, t.b = line + left, t.y = to + left, t.accumulate = 0;
+                            t.bias = bias ? bias + group * outputs + o : NULL;
+                            for (first = 0; first < inputs; first += most) {
+                                t.channels = poetc_min(most, inputs - first);
+                                poetc_direct_run(rows, c->kernel_w, &t);
+                                t.a += (ptrdiff_t)most * taps * rows, t.b += (ptrdiff_t)most * plane, t.accumulate = 1, t.bias = NULL;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    workspace[size - 1] = 0.0f; /* so that the memory that is touched is that of the packing kernel */
+    return 1;
+}
+
+#else
 #define direct_conv(c, x, w, bias, y, workspace, size, depth) 0
 #endif
 

@@ -1,6 +1,10 @@
 /* The gradient of a convolution's input as matrix products on packed operands (poetc_gemm.h): convolution.c's kernel, faster, with
  * workspace. */
 #include "poetc_convolution_packed.h"
+#if defined(POETC_HELIUM)
+#define POETC_STRIPS 1
+#include "poetc_direct_helium.h"
+#endif
 #include "poetc_direct_block.h"
 
 static void fill(float *to, int32_t count, float value)
@@ -439,6 +443,87 @@ POETC_APART int direct_grad_input(const convolution *c, const float *gy, const f
         }
     }
     workspace[size - 1] = 0.0f;
+    return 1;
+}
+
+#elif defined(POETC_HELIUM)
+
+/* to[(o * taps + tap) * rows + row]: the filters of `rows` channels, turned, from those of each of `outputs` outputs, `step` floats apart. */
+static void pack_turned(float *to, const float *from, ptrdiff_t step, int32_t rows, int32_t taps, int32_t outputs)
+{
+    const uint32x4_t apart = vmulq_n_u32(vidupq_n_u32(0, 1), 4u * (uint32_t)rows);
+    int32_t row, k;
+    for (; outputs > 0; outputs--, to += taps * rows, from += step) {
+        const float *source = from;
+        for (row = 0; row < rows; row++) {
+            uint32x4_t put = vsubq_u32(vdupq_n_u32((uint32_t)(to + (taps - 1) * rows + row)), apart);
+            __asm__ volatile("wls lr, %[n], 2f\n1:\tvldrw.u32 q0, [%[from]], #16\n\tvstrw.32 q0, [%q[put]]\n\t"
+                             "vsub.i32 %q[put], %q[put], %[step]\n\tle lr, 1b\n2:"
+                             : [from] "+&r"(source), [put] "+w"(put)
+                             : [n] "r"(taps / 4), [step] "r"(16 * rows)
+                             : "lr", "q0", "memory");
+            for (k = taps % 4; k > 0; k--)
+                to[(k - 1) * rows + row] = *source++;
+        }
+    }
+}
+
+/* ConvGradInput with strides of one: a convolution of gy, zeros around it, by the turned filters of some outputs at a time; lines of them that
+ * meet nothing but zeros are left out. Whether it was done: there must be loops for it, and room for filters and a strip. */
+POETC_APART int direct_grad_input(const convolution *c, const float *gy, const float *w, const float *bias, float *gx, float *workspace,
+                                  int32_t size, int32_t depth)
+{
+    const int32_t channels = c->channels / c->group, outputs = c->outputs / c->group, taps = c->kernel_h * c->kernel_w;
+    const int32_t width = c->width, reach = c->kernel_h - 1, row = width + c->kernel_w - 1, vectors = (width + 3) / 4;
+    const int32_t most = taps > 64 ? 1 : taps > 16 ? 150 / taps : 64 / taps; /* outputs, of about as many terms */
+    const int32_t room = (size - 1 - 6 * most * taps - POETC_LANES) / (most * row); /* rows of gy */
+    const int32_t held = room >= c->output_height ? c->height : poetc_min(c->height, room - reach);
+    const ptrdiff_t plane_of_gy = (ptrdiff_t)c->output_height * c->output_width;
+    float *strip = workspace + 6 * most * taps;
+    int32_t group, n, top, o, ch, rows, r, at;
+    direct_task t;
+    (void)depth;
+    if (c->stride_h != 1 || c->stride_w != 1 || c->dilation_h != 1 || c->dilation_w != 1 || (c->kernel_w != 3 && c->kernel_w != 5))
+        return 0;
+    if (channels < 4 || width < 4 || 16 * vectors > 5 * width || 40 * vectors > 17 * c->output_width || held * width < 16)
+        return 0;
+    t.next = 4 * (row - c->kernel_w), t.y_row = (ptrdiff_t)c->height * width;
+    for (n = 0; n < c->batch; n++) {
+        for (group = 0; group < c->group; group++) {
+            const float *from = gy + ((ptrdiff_t)n * c->outputs + group * outputs) * plane_of_gy;
+            const float *filters = w + (ptrdiff_t)group * outputs * channels * taps;
+            float *result = gx + ((ptrdiff_t)n * c->channels + group * channels) * c->height * width;
+            for (top = 0; top < c->height; top += held) {
+                const int32_t here = poetc_min(held, c->height - top), first = top + c->pad_top - reach; /* row of gy */
+                const int32_t begin = first < 0 ? 0 : first, end = poetc_min(c->output_height, first + here + reach);
+                const int32_t plane = end > begin ? (end - begin) * row : 0;
+                for (o = 0; o < outputs; o += most) {
+                    const int32_t count = poetc_min(most, outputs - o);
+                    copy_strip(strip, from + o * plane_of_gy, count, c->output_height, c->output_width, begin, end - begin,
+                               c->pad_left - c->kernel_w + 1, row);
+                    for (ch = 0; ch < channels; ch += rows) {
+                        rows = direct_rows(channels - ch);
+                        pack_turned(workspace, filters + ((ptrdiff_t)o * channels + ch) * taps, (ptrdiff_t)channels * taps, rows, taps, count);
+                        t.accumulate = o > 0, t.bias = bias && o == 0 ? bias + group * channels + ch : NULL;
+                        for (r = 0; r < here; r++) {
+                            const int32_t low = first + r < 0 ? -(first + r) : 0;
+                            const int32_t lines = poetc_min(c->kernel_h, c->output_height - (first + r)) - low;
+                            const float *line = strip + (first + r + low - begin) * row;
+                            float *to = result + ((ptrdiff_t)ch * c->height + top + r) * width;
+                            t.lines = lines, t.channels = lines > 0 ? count : 0;
+                            t.skip = (c->kernel_h - lines) * c->kernel_w * rows, t.plane = plane - (ptrdiff_t)lines * row;
+                            for (at = 0; at < width; at += 4) {
+                                const int32_t left = at + 4 > width && o == 0 ? width - 4 : at; /* overlaps those before */
+                                t.lanes = poetc_min(4, width - left), t.a = workspace + low * c->kernel_w * rows, t.b = line + left, t.y = to + left;
+                                poetc_direct_run(rows, c->kernel_w, &t);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    workspace[size - 1] = 0.0f; /* so that the memory that is touched is that of the packing kernel */
     return 1;
 }
 
