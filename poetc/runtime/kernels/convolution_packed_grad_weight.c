@@ -180,29 +180,19 @@ POETC_INLINE void direct_taps(const int rows, const tap_task *t)
     POETC_UNROLL
     for (i = 0; i < rows; i++)
         sum[i] = vdupq_n_f32(0.0f);
-#define X "vldrw.u32 %q[v], [%q[x], #4]!\n\t"
-#define TWO "vfma.f32 %q[s0], %q[v], r4\n\tvfma.f32 %q[s1], %q[v], r5\n\t"
-#define FOUR TWO "vfma.f32 %q[s2], %q[v], r6\n\tvfma.f32 %q[s3], %q[v], r8\n\t"
-#define PIXEL_1 X "ldr r4, [%[gy]], #4\n\tvfma.f32 %q[s0], %q[v], r4\n\t"
-#define PIXEL_2 X "ldmia %[gy]!, {r4, r5}\n\t" TWO
-#define PIXEL_4 X "ldmia %[gy]!, {r4, r5, r6, r8}\n\t" FOUR
-#define PIXEL_6 X "ldmia %[gy]!, {r4, r5, r6, r8, r9, r10}\n\t" FOUR "vfma.f32 %q[s4], %q[v], r9\n\tvfma.f32 %q[s5], %q[v], r10\n\t"
-#define S_1 [s0] "+w"(sum[0])
-#define S_2 S_1, [s1] "+w"(sum[1])
-#define S_4 S_2, [s2] "+w"(sum[2]), [s3] "+w"(sum[3])
-#define S_6 S_4, [s4] "+w"(sum[4]), [s5] "+w"(sum[5])
+#define PIXEL(n) POETC_STEP_##n("vldrw.u32 %q[v], [%q[x], #4]!\n\t", "gy")
 #define LINES(n, text, count)                                                                                          \
     __asm__ volatile("1:\tdls lr, %[pixels]\n2:\t" text "le lr, 2b\n\t"                                                \
                      "vadd.i32 %q[x], %q[x], %[skip]\n\tsubs %[lines], #1\n\tbne 1b"                                   \
-                     : S_##n, [v] "=&w"(v), [x] "+w"(x), [gy] "+&r"(gy), [lines] "+&r"(lines)                          \
+                     : POETC_SUMS_##n, [v] "=&w"(v), [x] "+w"(x), [gy] "+&r"(gy), [lines] "+&r"(lines)                 \
                      : [pixels] "r"(count), [skip] "r"(4 * t->skip)                                                    \
-                     : "r4", "r5", "r6", "r8", "r9", "r10", "lr", "cc", "memory")
+                     : POETC_FACTORS, "lr", "cc", "memory")
 #define LINES_OF(n)                                                                                                    \
     do {                                                                                                               \
         if (t->width % 2)                                                                                              \
-            LINES(n, PIXEL_##n, t->width);                                                                             \
+            LINES(n, PIXEL(n), t->width);                                                                              \
         else                                                                                                           \
-            LINES(n, PIXEL_##n PIXEL_##n, t->width / 2);                                                               \
+            LINES(n, PIXEL(n) PIXEL(n), t->width / 2);                                                                 \
     } while (0)
     if (rows == 6)
         LINES_OF(6);
@@ -214,17 +204,7 @@ POETC_INLINE void direct_taps(const int rows, const tap_task *t)
         LINES_OF(1);
 #undef LINES_OF
 #undef LINES
-#undef S_6
-#undef S_4
-#undef S_2
-#undef S_1
-#undef PIXEL_6
-#undef PIXEL_4
-#undef PIXEL_2
-#undef PIXEL_1
-#undef FOUR
-#undef TWO
-#undef X
+#undef PIXEL
     POETC_UNROLL
     for (i = 0; i < rows; i++, to += t->to_row) {
         if (t->accumulate)

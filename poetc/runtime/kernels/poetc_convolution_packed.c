@@ -22,60 +22,42 @@ void poetc_pack_planes(const poetc_gemm_space *space, const float *from, int32_t
 /* `rows` x 4 results: constants wherever this is inlined, as are the taps of a line. */
 POETC_INLINE void direct_block(const int rows, const int taps, const direct_task *t)
 {
-    const float *a = t->a, *b = t->b;
+    const float *a = t->a - t->skip, *b = t->b;
     float *y = t->y;
     float32x4_t sum[6], v;
-    int32_t channel;
+    int32_t channels = t->channels;
     int i;
     POETC_UNROLL
     for (i = 0; i < rows; i++)
         sum[i] = vdupq_n_f32(t->bias ? t->bias[i] : 0.0f);
-    for (channel = t->channels; channel > 0; channel--, b += t->plane, a += t->skip) {
-#define X "vldrw.u32 %q[v], [%[b]], #4\n\t"
-#define TWO "vfma.f32 %q[s0], %q[v], r4\n\tvfma.f32 %q[s1], %q[v], r5\n\t"
-#define FOUR TWO "vfma.f32 %q[s2], %q[v], r6\n\tvfma.f32 %q[s3], %q[v], r8\n\t"
-#define TAP_1 X "ldr r4, [%[a]], #4\n\tvfma.f32 %q[s0], %q[v], r4\n\t"
-#define TAP_2 X "ldmia %[a]!, {r4, r5}\n\t" TWO
-#define TAP_4 X "ldmia %[a]!, {r4, r5, r6, r8}\n\t" FOUR
-#define TAP_6 X "ldmia %[a]!, {r4, r5, r6, r8, r9, r10}\n\t" FOUR "vfma.f32 %q[s4], %q[v], r9\n\tvfma.f32 %q[s5], %q[v], r10\n\t"
-#define S_1 [s0] "+w"(sum[0])
-#define S_2 S_1, [s1] "+w"(sum[1])
-#define S_4 S_2, [s2] "+w"(sum[2]), [s3] "+w"(sum[3])
-#define S_6 S_4, [s4] "+w"(sum[4]), [s5] "+w"(sum[5])
+#define TAP(n) POETC_STEP_##n("vldrw.u32 %q[v], [%[b]], #4\n\t", "a")
 #define LINES(n, text)                                                                                                 \
-    __asm__ volatile("dls lr, %[lines]\n1:\t" text "add %[b], %[b], %[next]\n\tle lr, 1b"                               \
-                     : S_##n, [v] "=&w"(v), [a] "+r"(a), [b] "+r"(b)                                                   \
-                     : [lines] "r"(t->lines), [next] "r"(t->next)                                                      \
-                     : "r4", "r5", "r6", "r8", "r9", "r10", "lr", "memory")
+    __asm__ volatile("1:\tldrd r4, r5, [%[t], %[lines]]\n\tdls lr, r4\n\tadd %[a], %[a], r5, lsl #2\n"                  \
+                     "2:\t" text "add %[b], %[b], %[next]\n\tle lr, 2b\n\t"                                            \
+                     "add %[b], %[b], %[plane]\n\tsubs %[channels], #1\n\tbne 1b"                                      \
+                     : POETC_SUMS_##n, [v] "=&w"(v), [a] "+&r"(a), [b] "+&r"(b), [channels] "+&r"(channels)            \
+                     : [next] "r"(t->next), [plane] "r"(4 * t->plane), [t] "r"(t), [lines] "i"(offsetof(direct_task, lines)) \
+                     : POETC_FACTORS, "lr", "cc", "memory")
 #define LINES_OF(n)                                                                                                    \
     do {                                                                                                               \
         if (taps == 3)                                                                                                 \
-            LINES(n, TAP_##n TAP_##n TAP_##n);                                                                         \
+            LINES(n, TAP(n) TAP(n) TAP(n));                                                                            \
         else                                                                                                           \
-            LINES(n, TAP_##n TAP_##n TAP_##n TAP_##n TAP_##n);                                                         \
+            LINES(n, TAP(n) TAP(n) TAP(n) TAP(n) TAP(n));                                                              \
     } while (0)
-        if (rows == 6)
-            LINES_OF(6);
-        else if (rows == 4)
-            LINES_OF(4);
-        else if (rows == 2)
-            LINES_OF(2);
-        else
-            LINES_OF(1);
+    if (channels <= 0)
+        ;
+    else if (rows == 6)
+        LINES_OF(6);
+    else if (rows == 4)
+        LINES_OF(4);
+    else if (rows == 2)
+        LINES_OF(2);
+    else
+        LINES_OF(1);
 #undef LINES_OF
 #undef LINES
-#undef S_6
-#undef S_4
-#undef S_2
-#undef S_1
-#undef TAP_6
-#undef TAP_4
-#undef TAP_2
-#undef TAP_1
-#undef FOUR
-#undef TWO
-#undef X
-    }
+#undef TAP
     if (t->accumulate) {
         const mve_pred16_t lanes = vctp32q((uint32_t)t->lanes);
         POETC_UNROLL

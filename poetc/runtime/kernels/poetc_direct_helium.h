@@ -9,9 +9,9 @@ typedef struct {
     const float *a, *b; /* packed weights; the first window of four, side by side */
     float *y;
     ptrdiff_t y_row, plane;  /* floats from row to row of the result, from channel to channel of b, less what its lines take */
-    int32_t channels, lines; /* of taps */
-    ptrdiff_t skip;          /* floats of a from the end of a channel's lines to the next one's */
-    int32_t next;            /* bytes from the end of a line to the next one */
+    int32_t channels;
+    int32_t lines, skip; /* of taps; floats of a from the end of a channel's lines to the next one's: read as a pair */
+    int32_t next;        /* bytes from the end of a line to the next one */
     const float *bias;       /* of the first row, or NULL */
     int accumulate;
     int32_t lanes; /* results that are accumulated: 4, or fewer at the end of a row */

@@ -106,6 +106,21 @@ void poetc_transpose_lanes(float *to, ptrdiff_t to_step, const float *from, ptrd
 #endif
 
 #if defined(POETC_HELIUM)
+/* For assembly: up to six sums of vectors, to which a vector v, which `load` brings, times as many factors is added. */
+#define POETC_SUMS_1 [s0] "+w"(sum[0])
+#define POETC_SUMS_2 POETC_SUMS_1, [s1] "+w"(sum[1])
+#define POETC_SUMS_4 POETC_SUMS_2, [s2] "+w"(sum[2]), [s3] "+w"(sum[3])
+#define POETC_SUMS_6 POETC_SUMS_4, [s4] "+w"(sum[4]), [s5] "+w"(sum[5])
+#define POETC_TAKE_TWO "vfma.f32 %q[s0], %q[v], r4\n\tvfma.f32 %q[s1], %q[v], r5\n\t"
+#define POETC_TAKE_FOUR POETC_TAKE_TWO "vfma.f32 %q[s2], %q[v], r6\n\tvfma.f32 %q[s3], %q[v], r8\n\t"
+#define POETC_STEP_1(load, factors) load "ldr r4, [%[" factors "]], #4\n\tvfma.f32 %q[s0], %q[v], r4\n\t"
+#define POETC_STEP_2(load, factors) load "ldmia %[" factors "]!, {r4, r5}\n\t" POETC_TAKE_TWO
+#define POETC_STEP_4(load, factors) load "ldmia %[" factors "]!, {r4, r5, r6, r8}\n\t" POETC_TAKE_FOUR
+#define POETC_STEP_6(load, factors)                                                                                    \
+    load "ldmia %[" factors "]!, {r4, r5, r6, r8, r9, r10}\n\t" POETC_TAKE_FOUR                                        \
+         "vfma.f32 %q[s4], %q[v], r9\n\tvfma.f32 %q[s5], %q[v], r10\n\t"
+#define POETC_FACTORS "r4", "r5", "r6", "r8", "r9", "r10"
+
 /* `rows` rows of `depth` floats, `step` apart, side by side: to[k * rows + row]. */
 static inline void poetc_pack_apart(float *to, const float *from, ptrdiff_t step, int32_t rows, int32_t depth)
 {
