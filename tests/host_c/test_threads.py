@@ -152,7 +152,7 @@ def test_every_buffer_begins_on_a_line_of_a_cache(tmp_path: Path) -> None:
         subprocess.run([*compiler(), *include, *options, str(source)], check=True)
         symbols = subprocess.run(["nm", "-S", str(built)], capture_output=True, text=True, check=True).stdout
         (size,) = (line.split()[1] for line in symbols.splitlines() if line.endswith(" buffers"))
-        assert int(size, 16) == 4 * 4 * held  # four workers'
+        assert int(size, 16) == 5 * 4 * held
 
 
 def test_threads_are_only_in_a_build_that_asks_for_them(tmp_path: Path) -> None:

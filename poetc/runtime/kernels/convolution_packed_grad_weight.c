@@ -397,7 +397,7 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
     float *const strip_at = lr ? workspace + call->ints[17] : NULL;
 #endif
     int32_t group, column, first, n, o;
-    POETC_SPLIT(split, c.share, 1, outputs, width)
+    POETC_SPLIT_WEIGHTS(split, c.share, c.batch * pixels, outputs, width)
     if (!norm)
         workspace[call->ints[17] - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
     if (strip_at) /* as many as it holds */
@@ -434,8 +434,8 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
                     poetc_gemm_run(&g, &space);
                 }
             }
-            for (o = POETC_BEGIN(split.rows, outputs, POETC_GEMM_ROWS);
-                 strip_at && o < POETC_END(split.rows, outputs, POETC_GEMM_ROWS); o++)
+            for (o = POETC_BEGIN(split.rows, outputs, POETC_GEMM_PART);
+                 strip_at && o < POETC_END(split.rows, outputs, POETC_GEMM_PART); o++)
                 poetc_descend(part + (ptrdiff_t)o * width + column, g.y + (ptrdiff_t)o * g.y_row, *lr, g.columns);
         }
         if (norm)

@@ -609,11 +609,11 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
     const int32_t times = (g->columns + COLUMNS - 1) / COLUMNS * ((g->depth + g->terms - 1) / g->terms) * pieces;
     lines_ahead lines = look_ahead(&g->ahead, times * ((g->rows + POETC_GEMM_ROWS - 1) / POETC_GEMM_ROWS));
 #endif
-    for (row = POETC_BEGIN(g->share, g->rows, POETC_GEMM_ROWS); row < POETC_END(g->share, g->rows, POETC_GEMM_ROWS);
+    for (row = POETC_BEGIN(g->share, g->rows, POETC_GEMM_PART); row < POETC_END(g->share, g->rows, POETC_GEMM_PART);
          row += rows) {
         float *y = g->y + row * g->y_row;
         block_task t;
-        rows = block_rows(POETC_END(g->share, g->rows, POETC_GEMM_ROWS) - row, ALWAYS_PACKED || g->a_k != 1);
+        rows = block_rows(POETC_END(g->share, g->rows, POETC_GEMM_PART) - row, ALWAYS_PACKED || g->a_k != 1);
         t.a = g->a + row * g->a_row, t.a_row = g->a_row;
         t.packed = ALWAYS_PACKED || g->a_k != 1;
         t.depth = g->depth, t.accumulate = g->accumulate;

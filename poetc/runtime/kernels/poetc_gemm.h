@@ -28,6 +28,7 @@
 #endif
 
 #define POETC_GEMM_COLUMNS (POETC_LANES * POETC_GEMM_VECTORS)
+#define POETC_GEMM_PART (POETC_GEMM_ROWS % 4 ? POETC_GEMM_ROWS : 4) /* a thread's rows are whole ones of these: smaller blocks at the end */
 
 /* Packed b and scratch, carved out of a kernel's workspace. poetc/ops/_packing.py computes the sizes: keep them in step. */
 typedef struct {

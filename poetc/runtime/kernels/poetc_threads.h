@@ -2,8 +2,8 @@
  * all of this is nothing, and kernels are the code that they were.
  *
  * A kernel runs once in every thread and does its share of the results, each by the operations of the whole kernel in their
- * order: a sum is never split, so that the bits do not depend on the number of threads. What it packs goes to the arena in
- * the caller's thread and to a buffer of the pool in the others.
+ * order: a sum is never split, so that the bits do not depend on the number of threads. What it packs goes to a buffer of the
+ * pool, one a thread: lines that are in no other core's cache, unlike the arena's workspace, where other tensors were.
  */
 #ifndef POETC_THREADS_H
 #define POETC_THREADS_H
@@ -16,7 +16,7 @@
 #ifndef POETC_THREADS_WORK
 #define POETC_THREADS_WORK 200000
 #endif
-/* Where a worker packs, instead of the arena's workspace. */
+/* Where a thread packs, instead of the arena's workspace. */
 #ifndef POETC_THREADS_FLOATS
 #define POETC_THREADS_FLOATS 262144
 #endif
@@ -87,6 +87,10 @@ static inline poetc_split poetc_split_product(poetc_share share, int32_t batches
 /* Declares `name`. Rows 0: they must not be split. */
 #define POETC_SPLIT(name, share, batches, rows, columns)                                                               \
     const poetc_split name = poetc_split_product(share, batches, rows, columns, POETC_GEMM_COLUMNS);
+/* The same for the gradient of weights, a sum of `terms`. Where what every thread packs, all columns, is little beside its rows, rows: they
+ * lie together, and a processor that fetches ahead does not take what the other thread is about to write. */
+#define POETC_SPLIT_WEIGHTS(name, share, terms, rows, columns)                                                         \
+    POETC_SPLIT(name, share, 1, (int64_t)(terms) * (share).parts <= (rows) ? INT32_MAX : (rows), columns)
 #define POETC_SPLIT_ROWS(g, split) ((g).share = (split).rows)
 #define POETC_ALL_ROWS(g) ((g).share.part = (g).share.parts = 0)
 #define POETC_WORKSPACE(call, operand) ((call)->workspace ? (call)->workspace : (float *)poetc_out(call, operand))
@@ -101,6 +105,7 @@ static inline poetc_split poetc_split_product(poetc_share share, int32_t batches
 #define POETC_SKIPS(share, index, count) 0
 #define POETC_SKIP(share, index, count, also)
 #define POETC_SPLIT(name, share, batches, rows, columns)
+#define POETC_SPLIT_WEIGHTS(name, share, terms, rows, columns)
 #define POETC_SPLIT_ROWS(g, split) ((void)0)
 #define POETC_ALL_ROWS(g) ((void)0)
 #define POETC_WORKSPACE(call, operand) poetc_out(call, operand)

@@ -266,9 +266,9 @@ int poetc_op_matmul_sgd_packed(const poetc_call *call)
             continue;
         }
 #endif
-        for (row = POETC_BEGIN(split.rows, m, POETC_GEMM_ROWS); row < POETC_END(split.rows, m, POETC_GEMM_ROWS);
+        for (row = POETC_BEGIN(split.rows, m, POETC_GEMM_PART); row < POETC_END(split.rows, m, POETC_GEMM_PART);
              row += STRIP_ROWS) {
-            g.rows = poetc_min(STRIP_ROWS, POETC_END(split.rows, m, POETC_GEMM_ROWS) - row);
+            g.rows = poetc_min(STRIP_ROWS, POETC_END(split.rows, m, POETC_GEMM_PART) - row);
             for (block = 0; block < blocks; block++) {
                 const poetc_gemm_space space = poetc_gemm_carve(workspace + (ptrdiff_t)block * size, size, depth, 1, width, 1);
                 g.depth = poetc_min(depth, k - block * depth);

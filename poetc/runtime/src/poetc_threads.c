@@ -32,7 +32,7 @@ static struct {
 static int pending __attribute__((aligned(128)));
 
 /* Each on a line of a cache. */
-static float buffers[WORKERS][(POETC_THREADS_FLOATS + 15) / 16 * 16] __attribute__((aligned(64)));
+static float buffers[POETC_THREADS][(POETC_THREADS_FLOATS + 15) / 16 * 16] __attribute__((aligned(64)));
 static int results[WORKERS];
 static pthread_t workers[WORKERS];
 static int count; /* of workers that run */
@@ -97,7 +97,7 @@ static void *work(void *argument)
         seen = wait_for_job(seen);
         if (stopping)
             return NULL;
-        results[index] = run_share(index + 1, buffers[index]);
+        results[index] = run_share(index + 1, buffers[index + 1]);
         __atomic_sub_fetch(&pending, 1, __ATOMIC_RELEASE);
     }
 }
@@ -180,7 +180,7 @@ int poetc_parallel(poetc_kernel kernel, const poetc_call *call, int32_t workspac
     job.kernel = kernel;
     job.call = *call;
     start_job();
-    result = run_share(0, NULL);
+    result = run_share(0, buffers[0]);
     for (i = 0; __atomic_load_n(&pending, __ATOMIC_ACQUIRE) > 0; i++) {
         if (i < SPINS)
             pause_();
