@@ -236,8 +236,10 @@ NORM_ACTIVATIONS = ("", "Relu", "LeakyRelu", "Clip", "HardSwish")  # by their nu
 
 
 def norm_table_floats(channels: int) -> int:
-    """What the packing kernel computes of a batch norm once for each channel, and as many as a panel holds beyond."""
-    return 3 * (-(-channels // COLUMNS) * COLUMNS + COLUMNS)
+    """What the packing kernel computes of a batch norm once for each channel, as many as a panel holds beyond, and what
+    it needs besides (PROLOGUE_FLOATS in kernels/convolution_packed_grad_weight.c).
+    """
+    return 16 + 3 * (-(-channels // COLUMNS) * COLUMNS + COLUMNS)
 
 
 def _window_strip(ints: tuple[int, ...], terms: int) -> int:
@@ -249,7 +251,8 @@ def _window_strip(ints: tuple[int, ...], terms: int) -> int:
         return 0
     taps, rows = kh * kw, min(oh, (terms - 2) // ow + 2)
     slots = min((taps + 2) // taps + 1, channels // group)
-    return slots * ((rows - 1) * sh + (kh - 1) * dh + 1) * ((ow - 1) * sw + (kw - 1) * dw + 1) + 4
+    floats = slots * ((rows - 1) * sh + (kh - 1) * dh + 1) * ((ow - 1) * sw + (kw - 1) * dw + 1)
+    return -(-floats // 4) * 4 + 4  # whole vectors: what comes after it holds pointers
 
 
 @register

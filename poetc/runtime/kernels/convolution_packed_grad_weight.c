@@ -351,23 +351,28 @@ static void normalize_strip(const prologue *n, int32_t channel, float *to, const
                          to + (ptrdiff_t)(top - first) * columns + begin, columns, bottom - top, end - begin);
 }
 
+#define PROLOGUE_FLOATS 16
+
 /* Floats of a third of the table, with as many as a panel may hold beyond the last channel. */
 static int32_t table_third(const poetc_call *call)
 {
     return (call->ints[1] + 31) / 32 * 32 + 32;
 }
 
-/* The table of all channels, in the end of the workspace. */
-static prologue prepare(const poetc_call *call, const poetc_norm *norm, float *workspace)
+/* The prologue and its table of all channels, in the end of the workspace: the stack has no room for them. `first`: the batch norm's first
+ * operand. */
+POETC_APART prologue *prepare(const poetc_call *call, int32_t first, float *workspace)
 {
+    const poetc_norm norm = poetc_norm_of(call, first);
     const int32_t third = table_third(call);
     float *table = workspace + call->ints[17] - 3 * third;
-    prologue n;
+    prologue *n = (prologue *)(table - PROLOGUE_FLOATS);
     int32_t i;
-    n.table = table, n.third = third, n.p = norm->floats + 1, n.activation = norm->activation;
-    n.strip = normalize_strip, n.panels = normalize_panels;
+    _Static_assert(sizeof(prologue) <= PROLOGUE_FLOATS * sizeof(float), "norm_table_floats in poetc/ops/convolution.py");
+    n->table = table, n->third = third, n->p = norm.floats + 1, n->activation = norm.activation;
+    n->strip = normalize_strip, n->panels = normalize_panels;
     for (i = 0; i < third; i++) {
-        const poetc_channel t = poetc_channel_of(norm, poetc_min(i, call->ints[1] - 1));
+        const poetc_channel t = poetc_channel_of(&norm, poetc_min(i, call->ints[1] - 1));
         table[i] = t.centre, table[third + i] = t.factor, table[2 * third + i] = t.shift;
     }
     return n;
@@ -388,7 +393,8 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
 #else
     const int32_t strip = call->ints[19];
 #endif
-    const int32_t size = call->ints[17] - strip - (norm ? 3 * norm->third : 0), held = is_pointwise(&c) ? 0 : strip_rows(&c, strip);
+    const int32_t size = call->ints[17] - strip - (norm ? PROLOGUE_FLOATS + 3 * norm->third : 0);
+    const int32_t held = is_pointwise(&c) ? 0 : strip_rows(&c, strip);
     poetc_gemm_space space = poetc_gemm_carve(workspace, size, terms, blocks > 1 ? blocks : c.batch, width, 0);
     const int32_t images = blocks > 1 ? 1 : space.depth / terms; /* at once: small ones, one a block */
 #ifdef POETC_AHEAD /* sums of one block move the weights at once */
@@ -455,12 +461,9 @@ int poetc_op_conv_grad_weight_packed(const poetc_call *call)
 int poetc_op_conv_grad_weight_norm_packed(const poetc_call *call);
 int poetc_op_conv_grad_weight_norm_packed(const poetc_call *call)
 {
-    const poetc_norm norm = poetc_norm_of(call, 2);
     float *workspace = POETC_WORKSPACE(call, 7);
-    prologue n;
     POETC_THREADED(poetc_op_conv_grad_weight_norm_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[17]);
-    n = prepare(call, &norm, workspace);
-    grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, 6), workspace, NULL, &n);
+    grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, 6), workspace, NULL, prepare(call, 2, workspace));
     return POETC_OK;
 }
 
@@ -479,12 +482,10 @@ int poetc_op_conv_grad_weight_sgd_packed(const poetc_call *call)
 int poetc_op_conv_grad_weight_sgd_norm_packed(const poetc_call *call);
 int poetc_op_conv_grad_weight_sgd_norm_packed(const poetc_call *call)
 {
-    const poetc_norm norm = poetc_norm_of(call, 3);
     float *workspace = POETC_WORKSPACE(call, 9);
-    prologue n;
     POETC_THREADED(poetc_op_conv_grad_weight_sgd_norm_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[20]);
     workspace[call->ints[20] - 1] = 0.0f;
-    n = prepare(call, &norm, workspace);
-    grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, 8), workspace, poetc_in(call, 7), &n);
+    grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, 8), workspace, poetc_in(call, 7),
+                prepare(call, 3, workspace));
     return POETC_OK;
 }
