@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poetc.devices.cost import cost_class
-from poetc.devices.loops import Machine, loops_of, share_inside
+from poetc.devices.loops import Machine, group_of, loops_of, share_inside
 from poetc.devices.reuse import Fetched
 from poetc.graph import Operator
 from poetc.ops import bind, spec
@@ -44,7 +44,7 @@ def features_of(
     kernel = kind.kernel(bound)
     counted = loops_of(kernel, machine)
     if counted is not None:
-        group, loops = kernel.symbol.removeprefix("poetc_op_"), counted
+        group, loops = group_of(kernel), counted
     else:
         width = max((t.shape[-1] for t in (*bound.inputs, *bound.outputs) if t.shape), default=1)
         rows = (work.macs or work.flops) // max(1, width)
