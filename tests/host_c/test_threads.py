@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +16,9 @@ from poetc.graph import Attribute
 from poetc.scheduling import Action
 from tests.codegen.models import Case, mlp, paged_actions, recomputed_actions, training_case
 from tests.ops.test_cases import KERNEL_CASES
-from tests.support.kernels import RUNTIME, KernelError, Library, build_library, compiler, library, run_kernel, uniform
+from tests.support.kernels import RUNTIME, compiler, library, uniform
 from tests.support.kernels import Case as Row
+from tests.support.threads import results, threaded_library, with_threads
 
 NORM: dict[str, Attribute] = {"epsilon": 1e-5, "activation": "Relu"}
 VECTORS = {n: ((n,), uniform((n,), 0.5, 1.5), (n,), (n,)) for n in (40, 70)}  # mean, variance, scale, bias
@@ -74,33 +72,9 @@ LARGE = [  # what the tables' operands are too small for: every thread has somet
 ]
 
 
-@pytest.fixture(scope="module")
-def threaded() -> Library:
-    return build_library("-O1", "-march=native", "-DPOETC_THREADS=5", "-DPOETC_THREADS_WORK=0", "-pthread")
-
-
-def with_threads(path: Path, copy: Path, threads: int, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of a library: its pool starts anew, with so many threads."""
-    monkeypatch.setenv("POETC_THREADS", str(threads))
-    shutil.copy(path, copy)
-    return copy
-
-
-def results(row: Row, lib: Library) -> list[bytes] | int:
-    inputs = [x.astype(np.float32) if x.dtype == np.float64 else x for x in row.arrays()]
-    try:
-        return [y.tobytes() for y in run_kernel(row.kind, row.attributes, inputs, lib=lib)]
-    except KernelError as error:
-        return error.code
-
-
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
-def test_every_kernel_has_the_bits_of_one_thread(
-    tmp_path: Path, threaded: Library, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = with_threads(threaded.path, tmp_path / "threads.so", threads, monkeypatch)
-    lib = dataclasses.replace(threaded, path=path, dll=ctypes.CDLL(str(path)), threads=True)
-    assert not threaded.failures
+def test_every_kernel_has_the_bits_of_one_thread(tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    lib = threaded_library(tmp_path, threads, monkeypatch)
     for row in (*KERNEL_CASES, *LARGE):
         assert results(row, lib) == results(row, library()), str(row)
     workers = len(list(Path("/proc/self/task").iterdir()))
@@ -127,9 +101,8 @@ def test_network_trains_to_the_same_bits(
     assert len(trained) == 1
 
 
-def test_two_callers_at_once_and_a_fork(tmp_path: Path, threaded: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = with_threads(threaded.path, tmp_path / "threads.so", 3, monkeypatch)
-    lib = dataclasses.replace(threaded, path=path, dll=ctypes.CDLL(str(path)), threads=True)
+def test_two_callers_at_once_and_a_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lib = threaded_library(tmp_path, 3, monkeypatch)
     expected = [results(row, library()) for row in LARGE]
 
     def run(_: int) -> list[list[bytes] | int]:

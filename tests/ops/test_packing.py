@@ -10,7 +10,7 @@ import pytest
 from poetc.graph import Attribute
 from poetc.ops import _packing, spec
 from tests.ops.cases import convolution, matmul
-from tests.support.kernels import Case, Library, bind_kind, build_library, check_kernel, evaluate, run_kernel
+from tests.support.kernels import Case, bind_kind, check_kernel, evaluate, run_kernel, scalar_library, wide_library
 
 CASES = [*convolution.CASES, *matmul.CASES]
 
@@ -110,16 +110,6 @@ LEAN = [
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_packing, "SHARE", 0)
-
-
-def wide_library() -> Library:
-    """With the widest vectors of this machine."""
-    return build_library("-march=native")
-
-
-def scalar_library() -> Library:
-    """As on a target without vectors."""
-    return build_library("-U__SSE2__", "-U__aarch64__")
 
 
 @pytest.mark.usefixtures("always")

@@ -10,7 +10,7 @@ import pytest
 
 from poetc.graph import Attribute, Operator, Phase, Role
 from poetc.ops import Builder, spec
-from tests.support.kernels import KernelError, build_library, evaluate, run_kernel, tensor_type
+from tests.support.kernels import KernelError, evaluate, run_kernel, scalar_library, tensor_type, wide_library
 
 Inputs = Sequence[tuple[int, ...] | np.ndarray]
 
@@ -75,7 +75,7 @@ def test_a_small_loss_keeps_its_digits() -> None:
 
 def test_vector_and_scalar_targets_agree_bit_for_bit() -> None:
     """The four-lane type as SIMD and as four scalars, which is what a Cortex-M gets."""
-    scalar = build_library("-U__SSE2__", "-U__aarch64__")
+    scalar = scalar_library()
     pads: dict[str, Attribute] = {"pads": (1, 1, 1, 1)}
     calls: list[tuple[str, dict[str, Attribute], Inputs]] = [
         ("Conv", pads, [(2, 6, 9, 11), (7, 6, 3, 3), (7,)]),
@@ -113,8 +113,8 @@ def test_functions_on_vectors_have_the_bits_of_scalars(kind: str, attributes: di
     dense = np.linspace(-20, 20, 40001, dtype=np.float32)
     x = np.concatenate([special, -special, dense, np.linspace(-110, 95, 4001, dtype=np.float32)])
     gy = np.cos(np.resize(dense, x.size))
-    scalar = build_library("-U__SSE2__", "-U__aarch64__")
-    for lib in (None, build_library("-march=native")):
+    scalar = scalar_library()
+    for lib in (None, wide_library()):
         for name, inputs in ((kind, [x]), (f"{kind}Grad", [x, gy])):
             (expected,) = run_kernel(name, attributes, inputs, lib=scalar)
             (actual,) = run_kernel(name, attributes, inputs, lib=lib)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
 import re
 from pathlib import Path
 
@@ -13,9 +11,18 @@ import pytest
 from poetc.devices.loops import Machine, loops_of
 from poetc.graph import Attribute
 from poetc.ops import Kernel, _turned, spec
-from tests.host_c.test_threads import with_threads
-from tests.ops.test_packing import scalar_library, wide_library
-from tests.support.kernels import RUNTIME, Case, KernelError, bind_kind, build_library, check_kernel, run_kernel
+from tests.support.kernels import (
+    RUNTIME,
+    Case,
+    KernelError,
+    bind_kind,
+    check_kernel,
+    library,
+    run_kernel,
+    scalar_library,
+    wide_library,
+)
+from tests.support.threads import results, threaded_library
 
 
 def cases() -> list[Case]:
@@ -69,8 +76,8 @@ def test_results_and_bits(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
         assert same.tobytes() == first.tobytes()
     with monkeypatch.context() as changed:
         one_image_at_a_time(changed)
-        for library in (None, wide_library(), scalar_library()):
-            (same,) = run_kernel(case.kind, case.attributes, arrays, lib=library)
+        for lib in (None, wide_library(), scalar_library()):
+            (same,) = run_kernel(case.kind, case.attributes, arrays, lib=lib)
             assert same.tobytes() == first.tobytes()
     monkeypatch.setattr(_turned, "LEAST_BYTES", 1 << 40)
     assert bound(case).symbol.endswith("_packed")
@@ -81,14 +88,11 @@ def test_results_and_bits(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("threads", [2, 3, 5])
 def test_bits_do_not_depend_on_threads(tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    built = build_library("-O1", "-march=native", "-DPOETC_THREADS=5", "-DPOETC_THREADS_WORK=0", "-pthread")
-    path = with_threads(built.path, tmp_path / "threads.so", threads, monkeypatch)
-    lib = dataclasses.replace(built, path=path, dll=ctypes.CDLL(str(path)), threads=True)
+    lib = threaded_library(tmp_path, threads, monkeypatch)
     for case in CASES:
-        arrays = [a.astype(np.float32) for a in case.arrays()]
-        (alone,) = run_kernel(case.kind, case.attributes, arrays)
-        (together,) = run_kernel(case.kind, case.attributes, arrays, lib=lib)
-        assert together.tobytes() == alone.tobytes(), str(case)
+        alone = results(case, library())
+        assert isinstance(alone, list), str(case)
+        assert results(case, lib) == alone, str(case)
 
 
 def test_a_workspace_without_room_for_an_image_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

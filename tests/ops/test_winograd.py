@@ -4,8 +4,6 @@ width of the vectors, the size of the workspace and the number of threads.
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
 import re
 from pathlib import Path
 
@@ -16,20 +14,21 @@ from poetc.devices.loops import Machine, loops_of
 from poetc.graph import Attribute
 from poetc.ops import Kernel, _winograd, spec
 from poetc.ops._winograd import FIXED, GAP, Shape, round_up
-from tests.host_c.test_threads import with_threads
 from tests.ops.cases import convolution
-from tests.ops.test_packing import scalar_library, wide_library
 from tests.support.kernels import (
     RUNTIME,
     Case,
     KernelError,
     bind_kind,
-    build_library,
     check_kernel,
     evaluate,
+    library,
     run_kernel,
+    scalar_library,
     uniform,
+    wide_library,
 )
+from tests.support.threads import results, threaded_library
 
 PADS = ((1, 1, 1, 1), (0, 0, 0, 0), (1, 0, 1, 2), (2, 2, 2, 2), (0, 1, 2, 1))
 SHAPES = (  # parts of vectors, panels and pieces; tiles at edges; rows longer than a strip; tiny planes
@@ -103,22 +102,19 @@ def test_results_and_bits(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
         assert same.tobytes() == first.tobytes()
     for tiles, keeps in ((5, False), (24, True)):
         tight(tiles, keeps, monkeypatch)
-        for library in (None, wide_library(), scalar_library()):
-            (same,) = run_kernel(case.kind, case.attributes, arrays, lib=library)
+        for lib in (None, wide_library(), scalar_library()):
+            (same,) = run_kernel(case.kind, case.attributes, arrays, lib=lib)
             assert same.tobytes() == first.tobytes(), (tiles, keeps)
 
 
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("threads", [2, 3, 5])
 def test_bits_do_not_depend_on_threads(tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    built = build_library("-O1", "-march=native", "-DPOETC_THREADS=5", "-DPOETC_THREADS_WORK=0", "-pthread")
-    path = with_threads(built.path, tmp_path / "threads.so", threads, monkeypatch)
-    lib = dataclasses.replace(built, path=path, dll=ctypes.CDLL(str(path)), threads=True)
+    lib = threaded_library(tmp_path, threads, monkeypatch)
     for case in CASES:
-        arrays = [a.astype(np.float32) for a in case.arrays()]
-        (alone,) = run_kernel(case.kind, case.attributes, arrays)
-        (together,) = run_kernel(case.kind, case.attributes, arrays, lib=lib)
-        assert together.tobytes() == alone.tobytes(), str(case)
+        alone = results(case, library())
+        assert isinstance(alone, list), str(case)
+        assert results(case, lib) == alone, str(case)
 
 
 @pytest.mark.usefixtures("always")

@@ -135,6 +135,16 @@ def library() -> Library:
     return build_library()
 
 
+def wide_library() -> Library:
+    """With the widest vectors of this machine."""
+    return build_library("-march=native")
+
+
+def scalar_library() -> Library:
+    """As on a target without vectors."""
+    return build_library("-U__SSE2__", "-U__aarch64__")
+
+
 class _Call(ctypes.Structure):
     _fields_ = (
         ("refs", ctypes.POINTER(ctypes.c_uint32)),
