@@ -66,6 +66,11 @@ bench-kernels: setup ## whole training steps beside PyTorch and onnxruntime-trai
 	$(BIN)/python bench/kernels.py --torch build/peers/torch/bin/python --ort build/peers/ort/bin/python \
 		--mnn build/peers/mnn/bin/python $(BENCH_ARGS)
 
+.PHONY: bench-shapes
+bench-shapes: setup ## every convolution and product of ResNet-18 and BERT alone, in per cent of the core's peak
+	bench/setup_peers
+	$(BIN)/python bench/shapes.py --contract $(BENCH_ARGS)
+
 .PHONY: bench-solver
 bench-solver: setup ## proven gaps and seconds of poetc solve on real networks; resumable: build/bench-solver.csv
 	$(BIN)/python -m bench.solver --models $(MODELS)/zoo $(BENCH_ARGS)

@@ -87,9 +87,10 @@ def cflags(contract: bool) -> str:
     return f"{CFLAGS} -ffp-contract=fast" if contract else CFLAGS
 
 
-def lower(source: Path, budget: str) -> tuple[TrainingGraph, Program]:
+def lower(source: Path, budget: str, optimizer: str = "sgd") -> tuple[TrainingGraph, Program]:
     """`budget`: percent of the keep-all peak, or how many times keep-all's predicted time a step may take ("1.04x")."""
-    step = passes.run_standard(training.build(frontend.load(source), TrainingOptions(learning_rate=1e-4)))
+    options = TrainingOptions(optimizer=optimizer, learning_rate=1e-4)
+    step = passes.run_standard(training.build(frontend.load(source), options))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
     schedule = keep_all(problem)
     if budget.endswith("x"):
@@ -160,13 +161,28 @@ int main(void)
 """
 
 
-def peak_macs(folder: Path) -> float:
-    """Fused multiply-adds a second of one core, in registers."""
+def export(torch: str, name: str, batch: int, folder: Path) -> Path:
+    """The model as ONNX, by a Python that has torch."""
+    source = folder / f"{name}-{batch}.onnx"
+    command = [torch, str(HERE / "peer_torch.py"), "export", name, str(batch), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{torch} exports no {name}: {' '.join(done.stderr.strip().splitlines()[-1:])}")
+    return source
+
+
+def build_peak(folder: Path) -> Path:
+    """A program that prints how many fused multiply-adds a second one core does in registers."""
     source, program = folder / "peak.c", folder / "peak"
     source.write_text(PEAK)
     defines = subprocess.run(["cc", "-march=native", "-dM", "-E", "-xc", "/dev/null"], capture_output=True, text=True)
     lanes = 16 if "__AVX512F__" in defines.stdout else 8 if "__AVX__" in defines.stdout else 4
     subprocess.run(["cc", *CFLAGS.split(), f"-DLANES={lanes}", "-o", program, source], check=True)
+    return program
+
+
+def peak_macs(program: Path) -> float:
+    """Fused multiply-adds a second at this moment."""
     return float(subprocess.run([program], check=True, capture_output=True, text=True).stdout)
 
 
@@ -174,10 +190,8 @@ def operators(name: str, batch: int, rounds: int, torch: str, contract: bool) ->
     """Every operator of a step: time, and multiply-accumulates a second beside the core's peak."""
     with tempfile.TemporaryDirectory(prefix="poetc-bench-") as scratch:
         folder = Path(scratch)
-        source = folder / "model.onnx"
-        export = [torch, str(HERE / "peer_torch.py"), "export", name, str(batch), str(source)]
-        subprocess.run(export, check=True, capture_output=True)
-        peak = peak_macs(folder)
+        source = export(torch, name, batch, folder)
+        peak = peak_macs(build_peak(folder))
         step, program = lower(source, "100")
         times = codegen.time_program(program, step.values, repeats=10 * rounds, cflags=cflags(contract))
     kinds = {op.name: op for op in step.operators}
@@ -201,9 +215,8 @@ def operators(name: str, batch: int, rounds: int, torch: str, contract: bool) ->
 def compare(name: str, batch: int, rounds: int, torch: str, ort: str, mnn: str, budgets: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="poetc-bench-") as scratch:
         folder = Path(scratch)
-        source = folder / "model.onnx"
+        source = export(torch, name, batch, folder)
         peer = [torch, str(HERE / "peer_torch.py")]
-        subprocess.run([*peer, "export", name, str(batch), str(source)], check=True, capture_output=True)
         (folder / "ort").mkdir()
         commands = {}
         for budget in budgets:

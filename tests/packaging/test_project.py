@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,22 @@ def test_benchmarks_are_no_tests() -> None:
         r"^(?:test|conformance|lint|setup-test|setup-arm|setup-browser):.*\n(?:\t.*\n)*", makefile, re.MULTILINE
     )
     assert len(targets) == 6 and not [text for text in targets if "bench" in text]
+
+
+@pytest.mark.parametrize("script", sorted(p.stem for p in (ROOT / "bench").glob("*.py") if "peer" not in p.stem))
+def test_benchmarks_load_and_explain_themselves(script: str) -> None:
+    """Nothing else does before somebody measures. Peers need libraries of their own: they only compile."""
+    command = [sys.executable, "-m", f"bench.{script}", "--help"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith("usage: ") and "options:" in shown.stdout
+
+
+def test_peers_of_benchmarks_compile() -> None:
+    peers = sorted((ROOT / "bench").glob("peer_*.py"))
+    assert len(peers) == 3
+    for path in peers:
+        compile(path.read_text(), path, "exec")
 
 
 def test_every_make_target_is_explained() -> None:
