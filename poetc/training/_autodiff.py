@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from poetc.graph import DType, Operator, Role
-from poetc.ops import Builder, spec
+from poetc.ops import Builder, bind, spec
+from poetc.ops.movement import slice_steps
 
 
 def depends_on(operators: Iterable[Operator], sources: Iterable[str]) -> set[str]:
@@ -32,6 +33,7 @@ def differentiate(
     The gradient of each tensor in `wanted` is handed to `on_complete(tensor, gradient)` as soon as nothing can add to
     it and no operator yet to come reads the tensor, so that an update can follow its gradient at once. Contributions
     at a fan-out are added in the order of the reversed operator list, one at a time: it never depends on the schedule.
+    Those of slices that together are a whole tensor are joined, not added.
     """
     forward = b.operators[first:]
     active = depends_on(forward, wanted)
@@ -49,17 +51,29 @@ def differentiate(
             gradient = b.emit1("Add", [gradients[tensor], gradient], hint=f"grad({tensor})")
         gradients[tensor] = gradient
 
+    def step(op: Operator) -> None:
+        b.source = op.source
+        needed = [t in active and t in useful and b.type(t).dtype is DType.F32 for t in op.inputs]
+        if any(needed):
+            grads = [gradients.get(t) for t in op.outputs]
+            found = spec(op.kind).gradient(b, op, grads, needed)
+            for tensor, gradient, want in zip(op.inputs, found, needed, strict=True):
+                if gradient is not None and want:
+                    add(tensor, gradient)
+
+    pieces = _whole_slices(b, forward, active & useful)
     for op in reversed(forward):
-        if op.outputs[0] == loss or any(t in gradients for t in op.outputs):
-            b.source = op.source
-            needed = [t in active and t in useful and b.type(t).dtype is DType.F32 for t in op.inputs]
-            if any(needed):
-                grads = [gradients.get(t) for t in op.outputs]
-                for tensor, gradient, want in zip(
-                    op.inputs, spec(op.kind).gradient(b, op, grads, needed), needed, strict=True
-                ):
-                    if gradient is not None and want:
-                        add(tensor, gradient)
+        if op.name in pieces:
+            axis, slices, is_first = pieces[op.name]
+            there = [one for one in slices if one.outputs[0] in gradients]
+            if is_first and len(there) == len(slices):
+                b.source = op.source
+                add(op.inputs[0], b.emit1("Concat", [gradients[one.outputs[0]] for one in slices], {"axis": axis}))
+            elif is_first:
+                for one in reversed(there):
+                    step(one)
+        elif op.outputs[0] == loss or any(t in gradients for t in op.outputs):
+            step(op)
         for tensor in sorted(set(op.inputs)):
             if tensor in readers:
                 readers[tensor] -= 1
@@ -73,3 +87,28 @@ def _leads_to(operators: list[Operator], goal: str) -> set[str]:
         if not needed.isdisjoint(op.outputs):
             needed.update(op.inputs)
     return needed
+
+
+def _whole_slices(
+    b: Builder, operators: Sequence[Operator], wanted: set[str]
+) -> dict[str, tuple[int, list[Operator], bool]]:
+    """By operator: along which axis it and others slice a tensor of `wanted` into pieces that together are all of it,
+    these in the order of their pieces, and whether it comes first among `operators`.
+    """
+    found: dict[tuple[str, int], list[tuple[int, int, Operator]]] = {}
+    for op in operators:
+        if op.kind == "Slice" and op.inputs[0] in wanted and b.type(op.inputs[0]).dtype is DType.F32:
+            bound = bind(op, b.tensors)
+            starts, sizes = bound.get_ints("starts"), bound.get_ints("sizes")
+            cut = [axis for axis, n in enumerate(bound.inputs[0].shape) if n != sizes[axis]]
+            if len(cut) == 1 and set(slice_steps(bound)) == {1}:
+                found.setdefault((op.inputs[0], cut[0]), []).append((starts[cut[0]], sizes[cut[0]], op))
+    result: dict[str, tuple[int, list[Operator], bool]] = {}
+    for (tensor, axis), pieces in found.items():
+        ordered, end = sorted(pieces, key=lambda piece: piece[0]), 0
+        for start, size, _ in ordered:
+            end = end + size if start == end else -1
+        if end == b.type(tensor).shape[axis]:
+            slices = [op for _, _, op in ordered]
+            result |= {op.name: (axis, slices, op is pieces[0][2]) for op in slices}
+    return result

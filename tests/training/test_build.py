@@ -276,3 +276,46 @@ def test_batch_norms_may_share_statistics(train: str, own_variance: bool) -> Non
         expected = 0.5 * expected + 0.5 * batch_mean
     np.testing.assert_allclose(values[step.updates["mean"]], expected)
     assert len(batch_means) == (2 if train == "all" else 1)
+
+
+def sliced(cuts: list[tuple[int, int]], *, also: bool = False) -> Graph:
+    """x w, of which slices (start, size) along the last axis are each used by itself; `also`: the product too."""
+    random = np.random.default_rng(6)
+    b = Builder()
+    x = b.add_tensor("x", TensorType((4, 3)), Role.INPUT)
+    weight = b.add_tensor("w", TensorType((3, 6)), Role.PARAMETER, random.normal(0, 1, (3, 6)).astype(np.float32))
+    whole = b.emit1("MatMul", [x, weight])
+    terms = [b.emit1("ReduceMean", [b.emit1("Tanh", [whole])], {"axes": (1,), "keepdims": True})] if also else []
+    for i, (start, size) in enumerate(cuts):
+        part = b.emit1("Slice", [whole], {"starts": (0, start), "sizes": (4, size), "steps": (1, 1)})
+        part = b.emit1("Affine", [b.emit1("Tanh", [part])], {"alpha": i + 1.0, "beta": 0.0})
+        terms.append(b.emit1("ReduceSum", [part], {"axes": (1,), "keepdims": True}))
+    y = b.emit1("Concat", terms, {"axis": 1})
+    return Graph("sliced", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "also", "joined"),
+    [
+        ([(0, 2), (2, 3), (5, 1)], False, True),
+        ([(5, 1), (0, 2), (2, 3)], True, True),
+        ([(0, 2), (3, 3)], False, False),  # a column is left out
+        ([(0, 3), (2, 4)], False, False),  # one is read twice
+        ([(0, 2), (2, 4), (2, 4)], False, False),
+    ],
+)
+def test_gradients_of_slices_that_are_the_whole_are_joined(
+    cuts: list[tuple[int, int]], also: bool, joined: bool
+) -> None:
+    step = build(sliced(cuts, also=also), TrainingOptions(loss="mse"))
+    check_graph(step)
+    backward = [op.kind for op in step.operators if op.phase is Phase.BACKWARD]
+    assert ("Concat" in backward, "SliceGrad" in backward) == (joined, not joined)
+    inputs = random_inputs(step)
+    values = evaluate(step, inputs)
+    direction = np.random.default_rng(2).standard_normal((3, 6))
+    losses = [
+        float(evaluate(step, {**inputs, "w": values["w"] + sign * 1e-6 * direction})[step.loss]) for sign in (1, -1)
+    ]
+    found = np.sum(values[step.gradients["w"]] * direction)
+    assert found == pytest.approx((losses[0] - losses[1]) / 2e-6, rel=1e-5, abs=1e-8)
