@@ -26,7 +26,9 @@ static int has_lanes_of_channels(const convolution *c, window *w, int is_small)
     w->right = (c->output_width - 1) * stride + 3 - c->pad_left - c->width;
     if (c->kernel_h != 3 || c->kernel_w != 3 || c->dilation_h != 1 || c->dilation_w != 1 || c->stride_w != stride || c->channels < 4)
         return 0;
-    if (c->output_width < 3 || c->pad_top > 1 || c->pad_left > 1 || w->below > 1 || w->right > 1)
+    if (c->pad_top > 1 || c->pad_left > 1 || w->below > 1 || w->right > 1)
+        return 0;
+    if (stride == 2 && c->output_width < c->pad_left + w->right) /* a single column between zeros */
         return 0;
     if (is_small && pixels > (stride == 1 ? SMALL_PLANE : SMALL_STRIDED_PLANE))
         return 0;
@@ -67,7 +69,7 @@ POETC_APART void correlate_channels(const window *p, const float *x, const float
     const int32_t line = 4 * p->width, back = -line * (3 - p->stride), y_row = 4 * p->columns, column_step = 12 * p->stride;
     const int32_t last = 3 - (p->below > 0), most = p->rows == 1 ? last : 3, right = p->right > 0;
     const int32_t middle_kind = 12 * p->stride - 4, last_kind = middle_kind - 4 * (2 - (p->columns - 1) % 3) + right;
-    const int32_t first_kind = middle_kind + 2 * p->left + (p->columns == 3 && right);
+    const int32_t first_kind = (p->columns > 3 ? middle_kind : last_kind) + 2 * p->left;
     const uint32x4_t planes = planes_from(x - p->left, plane), results = planes_from(y, result);
     float weights[40] = {0.0f}; /* after the start */
     int32_t channel;
@@ -118,15 +120,20 @@ POETC_APART void correlate_channels(const window *p, const float *x, const float
 #define THREE_APART_END X(6) TAKE(c, s)
     switch (kind) { /* without strides there are zeros on both sides */
         ROWS(1, 1, FIRST ONE)
+        ROWS(3, 1, ONE)
         ROWS(5, 2, FIRST TWO)
+        ROWS(7, 2, TWO)
         ROWS(8, 3, FIRST THREE THREE_END)
         ROWS(9, 3, FIRST THREE)
         ROWS(10, 3, THREE THREE_END)
         ROWS(11, 3, THREE)
         ROWS(12, 1, FIRST ONE ONE_END)
         ROWS(13, 1, FIRST ONE)
+        ROWS(14, 1, ONE ONE_END)
         ROWS(16, 2, FIRST TWO_APART TWO_APART_END)
         ROWS(17, 2, FIRST TWO_APART)
+        ROWS(18, 2, TWO_APART TWO_APART_END)
+        ROWS(19, 2, TWO_APART)
         ROWS(20, 3, FIRST THREE_APART THREE_APART_END)
         ROWS(21, 3, FIRST THREE_APART)
         ROWS(22, 3, THREE_APART THREE_APART_END)
@@ -158,22 +165,26 @@ POETC_APART void correlate_channels(const window *p, const float *x, const float
     }
 }
 
-/* One row of the gradient of the input under strides of two, of one row of gy and one of the filter; or more for that row. */
-static inline void spread_row(const window *p, uint32x4_t gy, const float *weights, uint32x4_t gx, int more)
+/* What `rows` rows of gy bring to every other row of the gradient of the input under strides of two, from one line of the filter; or more for
+ * these rows. Addresses are those of the pixels before the first ones. */
+POETC_APART void spread_rows(const window *p, uint32x4_t gy, const float *weights, uint32x4_t gx, int more, int32_t rows)
 {
-    const int32_t right = p->right > 0, count = p->columns - p->left - right;
+    const int32_t right = p->right > 0, count = p->columns - p->left - right, skip = 4 * p->width;
     const float32x4_t u = vld1q_f32(weights), v = vld1q_f32(weights + 4), s = vld1q_f32(weights + 8);
     float32x4_t g, even, odd;
+    if (rows <= 0)
+        return;
 #define G "vldrw.u32 %q[g], [%q[gy], #4]!\n\t"
 #define MAKE(sum, weight) "vmul.f32 %q[" #sum "], %q[g], %q[" #weight "]\n\t"
 #define TAKE(sum, weight) "vfma.f32 %q[" #sum "], %q[g], %q[" #weight "]\n\t"
 #define LOAD(sum) "vldrw.u32 %q[" #sum "], [%q[gx], #4]\n\t"
 #define STORE(sum) "vstrw.32 %q[" #sum "], [%q[gx], #4]!\n\t"
-#define ROW(before, inside, after)                                                                                     \
-    __asm__ volatile("dls lr, %[n]\n\t" before "1:\t" inside "le lr, 1b\n\t" after                                     \
-                     : [g] "=&w"(g), [even] "=&w"(even), [odd] "=&w"(odd), [gy] "+w"(gy), [gx] "+w"(gx)                \
-                     : [n] "r"(count), [u] "w"(u), [v] "w"(v), [s] "w"(s)                                              \
-                     : "lr", "memory")
+#define ROWS(before, inside, after)                                                                                    \
+    __asm__ volatile("1:\t" before "wls lr, %[n], 3f\n2:\t" inside "le lr, 2b\n3:\t" after                             \
+                     "subs %[rows], #1\n\tvadd.i32 %q[gx], %q[gx], %[skip]\n\tbne 1b"                                  \
+                     : [g] "=&w"(g), [even] "=&w"(even), [odd] "=&w"(odd), [gy] "+w"(gy), [gx] "+w"(gx), [rows] "+&r"(rows) \
+                     : [n] "r"(count), [u] "w"(u), [v] "w"(v), [s] "w"(s), [skip] "r"(skip)                            \
+                     : "lr", "cc", "memory")
 #define FIRST G MAKE(odd, v) STORE(odd) MAKE(even, s)
 #define PAIR G TAKE(even, u) STORE(even) MAKE(odd, v) STORE(odd) MAKE(even, s)
 #define FIRST_MORE G LOAD(odd) TAKE(odd, v) STORE(odd) LOAD(even) TAKE(even, s)
@@ -181,14 +192,14 @@ static inline void spread_row(const window *p, uint32x4_t gy, const float *weigh
 #define PAIR_MORE LAST_MORE LOAD(even) TAKE(even, s)
 #define NONE "vmov.i32 %q[even], #0\n\t"
     switch (4 * more + 2 * p->left + right) {
-    case 0: ROW(NONE, PAIR, STORE(even)); break;
-    case 1: ROW(NONE, PAIR, G TAKE(even, u) STORE(even) MAKE(odd, v) STORE(odd)); break;
-    case 2: ROW(FIRST, PAIR, STORE(even)); break;
-    case 3: ROW(FIRST, PAIR, G TAKE(even, u) STORE(even) MAKE(odd, v) STORE(odd)); break;
-    case 4: ROW(LOAD(even), PAIR_MORE, STORE(even)); break;
-    case 5: ROW(LOAD(even), PAIR_MORE, LAST_MORE); break;
-    case 6: ROW(FIRST_MORE, PAIR_MORE, STORE(even)); break;
-    default: ROW(FIRST_MORE, PAIR_MORE, LAST_MORE); break;
+    case 0: ROWS(NONE, PAIR, STORE(even)); break;
+    case 1: ROWS(NONE, PAIR, G TAKE(even, u) STORE(even) MAKE(odd, v) STORE(odd)); break;
+    case 2: ROWS(FIRST, PAIR, STORE(even)); break;
+    case 3: ROWS(FIRST, PAIR, G TAKE(even, u) STORE(even) MAKE(odd, v) STORE(odd)); break;
+    case 4: ROWS(LOAD(even), PAIR_MORE, STORE(even)); break;
+    case 5: ROWS(LOAD(even), PAIR_MORE, LAST_MORE); break;
+    case 6: ROWS(FIRST_MORE, PAIR_MORE, STORE(even)); break;
+    default: ROWS(FIRST_MORE, PAIR_MORE, LAST_MORE); break;
     }
 #undef NONE
 #undef PAIR_MORE
@@ -196,7 +207,7 @@ static inline void spread_row(const window *p, uint32x4_t gy, const float *weigh
 #undef FIRST_MORE
 #undef PAIR
 #undef FIRST
-#undef ROW
+#undef ROWS
 #undef STORE
 #undef LOAD
 #undef TAKE
@@ -204,29 +215,27 @@ static inline void spread_row(const window *p, uint32x4_t gy, const float *weigh
 #undef G
 }
 
-/* The gradient of all planes under strides of two. */
+/* The gradient of all planes under strides of two, a line of the filters after the other: the middle one, which alone makes its rows, the
+ * first, and the last, which adds to the rows of the first but for one behind them. */
 POETC_APART void spread_channels(const window *p, const float *gy, const float *weight, int32_t channels, float *gx)
 {
     const int32_t plane = p->height * p->width, result = p->rows * p->columns;
+    const uint32_t row = 4u * (uint32_t)p->width, line = 4u * (uint32_t)p->columns;
+    const uint32x4_t planes = planes_from(gx - 1 - p->above * p->width, plane), results = planes_from(gy - 1, result);
     float weights[36];
-    int32_t channel, row;
+    int32_t channel;
     for (channel = 0; channel < channels; channel += 4) {
         uint32x4_t to, from;
         if (channel > channels - 4) /* some channels twice */
             channel = channels - 4;
         gather_filters(weights, weight + 9 * channel, 0);
-        to = planes_from(gx + channel * plane - 1, plane), from = planes_from(gy + channel * result - 1, result);
-        for (row = p->above; row < p->height + p->above; row++, to = vaddq_n_u32(to, 4u * (uint32_t)p->width)) {
-            const int32_t line = row / 2; /* of gy */
-            if (row & 1) {
-                spread_row(p, vaddq_n_u32(from, (uint32_t)(4 * line * p->columns)), weights + 12, to, 0);
-                continue;
-            }
-            if (line < p->rows)
-                spread_row(p, vaddq_n_u32(from, (uint32_t)(4 * line * p->columns)), weights, to, 0);
-            if (line > 0)
-                spread_row(p, vaddq_n_u32(from, (uint32_t)(4 * (line - 1) * p->columns)), weights + 24, to, line < p->rows);
-        }
+        to = vaddq_n_u32(planes, 4u * (uint32_t)(plane * channel)), from = vaddq_n_u32(results, 4u * (uint32_t)(result * channel));
+        spread_rows(p, from, weights + 12, vaddq_n_u32(to, row), 0, p->rows);
+        spread_rows(p, vaddq_n_u32(from, p->above * line), weights, vaddq_n_u32(to, 2 * p->above * row), 0, p->rows - p->above);
+        spread_rows(p, from, weights + 24, vaddq_n_u32(to, 2 * row), 1, p->rows - 1);
+        if (p->below <= 0)
+            spread_rows(p, vaddq_n_u32(from, (uint32_t)(p->rows - 1) * line), weights + 24,
+                        vaddq_n_u32(to, (uint32_t)(2 * p->rows) * row), 0, 1);
     }
 }
 
@@ -243,7 +252,9 @@ static void add_sums(float *totals, float32x4_t a, float32x4_t b, float32x4_t c,
 POETC_APART void add_taps_of_channels(const window *p, const float *x, const float *gy, int32_t batch, int32_t channels, float *gw)
 {
     const int32_t plane = p->height * p->width, result = p->rows * p->columns, right = p->right > 0;
-    const int32_t count = p->columns - p->left - right, kind = p->stride == 1 ? 4 : 2 * p->left + right;
+    const int32_t is_single = p->stride == 1 && p->columns == 1;
+    const int32_t count = is_single ? 0 : p->columns - p->left - right;
+    const int32_t kind = p->stride == 1 ? 4 + is_single : 2 * p->left + right;
     const int32_t skip = 4 * (p->stride * p->width - ((p->columns - 1) * p->stride + 3 - p->left - right));
     uint32_t planes[4], gradients[4], filters[4], first_x[3], first_gy[3]; /* addresses, and distances in bytes */
     const int32_t most = p->columns < MOST_TERMS ? MOST_TERMS / p->columns : 1; /* rows */
@@ -273,8 +284,8 @@ POETC_APART void add_taps_of_channels(const window *p, const float *x, const flo
 #define G "vldrw.u32 %q[g], [%q[gy], #4]!\n\t"
 #define TAKE(sum, from) "vfma.f32 %q[" #sum "], %q[g], %q[" #from "]\n\t"
 #define ROWS(first, middle, last)                                                                                      \
-    __asm__ volatile("1:\tdls lr, %[n]\n\t" first                                                                      \
-                     "2:\t" middle "le lr, 2b\n\t" last "subs %[rows], #1\n\tvadd.i32 %q[x], %q[x], %[skip]\n\tbne 1b"   \
+    __asm__ volatile("1:\t" first "wls lr, %[n], 3f\n\t"                                                                \
+                     "2:\t" middle "le lr, 2b\n3:\t" last "subs %[rows], #1\n\tvadd.i32 %q[x], %q[x], %[skip]\n\tbne 1b"   \
                      : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [g] "=&w"(g), [u] "=&w"(u), [v] "=&w"(v), [x] "+w"(at),    \
                        [gy] "+w"(gy_at), [rows] "+&r"(rows)                                                            \
                      : [n] "r"(count), [skip] "r"(skip)                                                                \
@@ -289,6 +300,7 @@ POETC_APART void add_taps_of_channels(const window *p, const float *x, const flo
                     case 1: ROWS(X(u), APART, APART_LAST); break;
                     case 2: ROWS(APART_FIRST, APART, ""); break;
                     case 3: ROWS(APART_FIRST, APART, APART_LAST); break;
+                    case 5: ROWS("", "", X(u) G TAKE(b, u)); break;
                     default:
                         ROWS(X(u) G TAKE(b, u) X(v) TAKE(c, v), G TAKE(a, u) "vmov %q[u], %q[v]\n\t" TAKE(b, u) X(v) TAKE(c, v),
                              G TAKE(a, u) TAKE(b, v));
