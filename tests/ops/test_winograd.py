@@ -129,7 +129,7 @@ def test_a_workspace_without_room_for_tiles_is_an_error(case: Case, monkeypatch:
 
 
 def test_constants_are_those_of_the_kernel() -> None:
-    text = (RUNTIME / "kernels" / "convolution_winograd.c").read_text()
+    text = "".join((RUNTIME / "kernels" / name).read_text() for name in ("poetc_winograd.h", "convolution_winograd.c"))
     found: dict[str, list[str]] = {}
     for name, value in re.findall(r"^#define ([A-Z_]+) ([^/\n]+?) *(?:/\*.*)?$", text, re.MULTILINE):
         found.setdefault(name, []).append(value)

@@ -194,14 +194,7 @@ POETC_INLINE void direct_taps(const int rows, const tap_task *t)
         else                                                                                                           \
             LINES(n, PIXEL(n) PIXEL(n), t->width / 2);                                                                 \
     } while (0)
-    if (rows == 6)
-        LINES_OF(6);
-    else if (rows == 4)
-        LINES_OF(4);
-    else if (rows == 2)
-        LINES_OF(2);
-    else
-        LINES_OF(1);
+    POETC_FOR_ROWS(rows, LINES_OF);
 #undef LINES_OF
 #undef LINES
 #undef PIXEL

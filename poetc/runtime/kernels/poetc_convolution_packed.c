@@ -45,16 +45,8 @@ POETC_INLINE void direct_block(const int rows, const int taps, const direct_task
         else                                                                                                           \
             LINES(n, TAP(n) TAP(n) TAP(n) TAP(n) TAP(n));                                                              \
     } while (0)
-    if (channels <= 0)
-        ;
-    else if (rows == 6)
-        LINES_OF(6);
-    else if (rows == 4)
-        LINES_OF(4);
-    else if (rows == 2)
-        LINES_OF(2);
-    else
-        LINES_OF(1);
+    if (channels > 0)
+        POETC_FOR_ROWS(rows, LINES_OF);
 #undef LINES_OF
 #undef LINES
 #undef TAP

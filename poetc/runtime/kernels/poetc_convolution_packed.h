@@ -15,6 +15,21 @@
 #define MASKED_MOST 64 /* masks of rows */
 #endif
 
+#if defined(POETC_HELIUM)
+/* DO(n) for the n rows of a register block; a constant wherever it is inlined. */
+#define POETC_FOR_ROWS(rows, DO)                                                                                       \
+    do {                                                                                                               \
+        if ((rows) == 6)                                                                                               \
+            DO(6);                                                                                                     \
+        else if ((rows) == 4)                                                                                          \
+            DO(4);                                                                                                     \
+        else if ((rows) == 2)                                                                                          \
+            DO(2);                                                                                                     \
+        else                                                                                                           \
+            DO(1);                                                                                                     \
+    } while (0)
+#endif
+
 static inline int is_pointwise(const convolution *c)
 {
     return c->kernel_h * c->kernel_w == 1 && c->stride_h == 1 && c->stride_w == 1 &&
