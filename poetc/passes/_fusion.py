@@ -56,7 +56,7 @@ class _Fusion:
                 self.readers[tensor].append(op)
         self.place = {op.name: i for i, op in enumerate(graph.operators)}
         self.roots = view_roots(graph)
-        self.updated = {
+        self.updated = {  # each at most once: a second update would read what the first replaced (`check_graph`)
             self.roots[op.inputs[i]]: self.place[op.name] for op in graph.operators for i, _ in spec(op.kind).must_alias
         }
         self.results = {graph.loss, *graph.outputs, *graph.updates.values()}

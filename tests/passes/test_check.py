@@ -59,6 +59,23 @@ def test_an_update_through_a_view_takes_the_root() -> None:
         check_graph(Graph("updated", b.tensors, tuple(b.operators), ("w", "g", "lr"), (), b.values))
 
 
+@pytest.mark.parametrize("through_a_view", [False, True])
+def test_a_storage_is_updated_once(through_a_view: bool) -> None:
+    """Passes rely on it; what is moved twice in a step (statistics that layers share) has a version between."""
+
+    def graph(version_between: bool) -> Graph:
+        b = Builder()
+        w, g, lr = (b.add_tensor(n, TensorType(s), Role.INPUT) for n, s in (("w", (6,)), ("g", (6,)), ("lr", (1,))))
+        again = b.emit1("Reshape", [w], {"shape": (6,)}) if through_a_view else w
+        first = b.emit1("Sgd", [w, g, lr], hint="first")
+        b.emit1("Sgd", [first if version_between else again, g, lr], hint="second")
+        return Graph("updated", b.tensors, tuple(b.operators), ("w", "g", "lr"), (), b.values)
+
+    check_graph(graph(version_between=True))
+    with pytest.raises(GraphError, match="reads '.*' after '.*' updated it"):
+        check_graph(graph(version_between=False))
+
+
 def without_first(graph: TrainingGraph) -> TrainingGraph:
     return replace(graph, operators=graph.operators[1:])
 
