@@ -39,18 +39,8 @@ def test_of_every_length_and_alignment(board: str, flags: str, by_instruction: b
     require(found)
     runtime, prefix, program = runtime_directory(), compiler_prefix(found), tmp_path / "crc"
     sources = [str(HARNESS), str(runtime / "src" / "poetc.c")]
-    words = [
-        "-std=c99",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        *flags.split(),
-        "-static",
-        f"-I{runtime / 'include'}",
-        "-o",
-        str(program),
-        *sources,
-    ]
+    words = ["-std=c99", "-Wall", "-Wextra", "-Werror", *flags.split(), "-static", f"-I{runtime / 'include'}"]
+    words += ["-o", str(program), *sources]
     subprocess.run([f"{prefix}gcc", *words], check=True)
     listing = subprocess.run(
         [f"{prefix}objdump", "-d", "--disassemble=poetc_crc32", program], capture_output=True, text=True, check=True

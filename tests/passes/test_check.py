@@ -72,7 +72,7 @@ def test_a_storage_is_updated_once(through_a_view: bool) -> None:
         return Graph("updated", b.tensors, tuple(b.operators), ("w", "g", "lr"), (), b.values)
 
     check_graph(graph(version_between=True))
-    with pytest.raises(GraphError, match="reads '.*' after '.*' updated it"):
+    with pytest.raises(GraphError, match=r"reads '.*' after '.*' updated it"):
         check_graph(graph(version_between=False))
 
 
