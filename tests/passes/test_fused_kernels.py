@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poetc.graph import Attribute
-from poetc.ops import spec
+from poetc.ops import _packing, spec
 from poetc.ops._elementwise import Differentiable
 from poetc.ops.batch_norm_activation import ACTIVATIONS
-from poetc.ops.convolution import NORM_ACTIVATIONS
+from poetc.ops.convolution import NORM_ACTIVATIONS, ConvGradWeight
 from tests.support.kernels import (
     AnyArray,
     Attributes,
@@ -23,8 +26,10 @@ from tests.support.kernels import (
     scalar_library,
     wide_library,
 )
+from tests.support.threads import threaded_library
 
 VECTORS = [library, wide_library, scalar_library]
+LIMITS: dict[str, dict[str, Attribute]] = {"LeakyRelu": {"alpha": 0.1}, "Clip": {"min": 0.5, "max": 1.5}}
 SPECIAL = np.float32([0.0, -0.0, 3.0, -3.0, 6.0, 1e-40, np.inf, -np.inf, np.nan])
 
 
@@ -131,8 +136,7 @@ def test_a_gradient_of_weights_makes_what_it_reads_again(
     assert callable(lib)
     made, random = lib(), np.random.default_rng(seed)
     name, (shape, outputs, kernel, stride, (before, after), dilation, group) = chosen
-    limits: dict[str, dict[str, Attribute]] = {"LeakyRelu": {"alpha": 0.1}, "Clip": {"min": 0.5, "max": 1.5}}
-    fused: dict[str, Attribute] = {"epsilon": 1e-3, "activation": activation, **limits.get(activation, {})}
+    fused: dict[str, Attribute] = {"epsilon": 1e-3, "activation": activation, **LIMITS.get(activation, {})}
     attributes: dict[str, Attribute] = {"strides": (stride, stride), "pads": (before, before, after, after)}
     attributes |= {"dilations": (dilation, dilation), "group": group, "kernel": (kernel, kernel)}
     x, channels = numbers(random, *shape), shape[1]
@@ -149,6 +153,49 @@ def test_a_gradient_of_weights_makes_what_it_reads_again(
     found = spec(kind).kernel(bind_kind(kind, attributes | fused, again)).symbol
     assert found.endswith(name) and "norm" in found
     assert bits(one(kind, attributes | fused, again, made)) == bits(one(kind, attributes, inputs, made))
+
+
+def test_gradients_of_weights_of_odd_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows, strides, dilations and padding of any size; one group, some, one a channel; in three threads, too."""
+    monkeypatch.setattr(_packing, "SHARE", 0)
+    libraries = [library(), wide_library(), scalar_library(), threaded_library(tmp_path, 3, monkeypatch)]
+    random, done = np.random.default_rng(21), Counter[str]()
+    while sum(done.values()) < 250:
+        kernel, strides, dilations = (random.integers(1, n + 1, 2) for n in (5, 3, 2))
+        size, pads = random.integers(1, 24, 2), random.integers(0, 3, 4)
+        depth, batch = int(random.integers(1, 20)), int(random.integers(1, 4))
+        group = depth if random.random() < 0.4 else int(random.integers(1, 3))
+        channels, outputs = (depth, depth) if group == depth else (depth * group, int(random.integers(4, 40)) * group)
+        results = (size + pads[:2] + pads[2:] - dilations * (kernel - 1) - 1) // strides + 1
+        if results.min() < 1:
+            continue
+        x, gy = (
+            random.normal(0, 2, shape).astype(np.float32)
+            for shape in ((batch, channels, *size), (batch, outputs, *results))
+        )
+        vectors = [random.uniform(0.1, 2, channels).astype(np.float32) for _ in range(4)]
+        activation = str(random.choice(NORM_ACTIVATIONS))
+        fused: dict[str, Attribute] = {"epsilon": 1e-3, "activation": activation, **LIMITS.get(activation, {})}
+        geometry = {"strides": strides, "dilations": dilations, "pads": pads, "kernel": kernel}
+        attributes: dict[str, Attribute] = {name: tuple(map(int, n)) for name, n in geometry.items()}
+        attributes["group"] = group
+        gradient = spec("ConvGradWeight")
+        assert isinstance(gradient, ConvGradWeight)
+        if not gradient.takes_norm(bind_kind("ConvGradWeight", attributes, [x, gy]), activation):
+            continue
+        inputs, again = [one("BatchNormActivate", fused, [x, *vectors], library()), gy], [x, gy, *vectors]
+        kind, how = "ConvGradWeight", random.choice(["", "Sgd", "Sum"])
+        symbol = gradient.kernel(bind_kind(kind, attributes | fused, again)).symbol
+        if how and symbol.endswith("packed"):
+            w = random.normal(0, 2, (outputs, channels // group, *kernel)).astype(np.float32)
+            kind, rate = f"{kind}{how}", LR if how == "Sgd" else np.float32([-1])
+            inputs, again = [w, *inputs, rate], [w, *again, rate]
+        expected = one(kind, attributes, inputs, library()).tobytes()
+        for lib in libraries:
+            assert one(kind, attributes | fused, again, lib).tobytes() == expected, (symbol, x.shape, attributes)
+        done[f"{kind} by {symbol}"] += 1
+    packed = {f"ConvGradWeight{how} by poetc_op_conv_grad_weight_norm_packed" for how in ("", "Sgd", "Sum")}
+    assert done.keys() == packed | {"ConvGradWeight by poetc_op_depthwise_grad_weight_norm"}
 
 
 @settings(max_examples=40, deadline=None)
