@@ -147,9 +147,69 @@ static void outer_single(const product *t, int32_t row, int32_t column)
             outer_block(t, rows, block, row, column);                                                                  \
     }
 
+#if defined(POETC_HELIUM)
+/* Results that need nothing done to their sums. */
+static inline int is_plain(const product *t)
+{
+    return t->alpha == 1.0f && !t->bias && t->y_column == 1;
+}
+
+/* Four rows and columns. Factors of a row or of a term follow each other. */
+static void outer_four(const product *t, int32_t row, int32_t column)
+{
+    const float *p = t->p + row * t->p_row, *q = t->q + column;
+    float sums[16];
+    const int in_place = is_plain(t);
+    float *const y = in_place ? t->y + row * t->y_row + column : sums;
+    const ptrdiff_t y_row = in_place ? t->y_row : 4;
+    int32_t left = t->depth, i;
+    do {
+        const int32_t count = left > BLOCK ? BLOCK : left;
+        float32x4_t a = vdupq_n_f32(0.0f), b = a, c = a, d = a, v;
+#define LOAD "vldrw.u32 %q[v], [%[q]]\n\tadd %[q], %[q], %[step]\n\t"
+        if (t->p_k == 1) {
+            const float *second = p + t->p_row, *third = second + t->p_row, *fourth = third + t->p_row, *first = p;
+#define TAKE_PAIR(sum, from) "ldrd r4, r5, [%[" #from "]], #8\n\tvfma.f32 %q[" #sum "], %q[v], r4\n\tvfma.f32 %q[" #sum "], q7, r5\n\t"
+#define TAKE(sum, from) "ldr r4, [%[" #from "]], #4\n\tvfma.f32 %q[" #sum "], %q[v], r4\n\t"
+            __asm__ volatile("lsr lr, %[n], #1\n\twls lr, lr, 2f\n1:\t" LOAD "vldrw.u32 q7, [%[q]]\n\tadd %[q], %[q], %[step]\n\t"
+                             TAKE_PAIR(a, e) TAKE_PAIR(b, f) TAKE_PAIR(c, g) TAKE_PAIR(d, h) "le lr, 1b\n"
+                             "2:\tlsls r4, %[n], #31\n\tbeq 3f\n\t" LOAD TAKE(a, e) TAKE(b, f) TAKE(c, g) TAKE(d, h) "3:"
+                             : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [d] "+w"(d), [v] "=&w"(v), [q] "+r"(q), [e] "+r"(first),
+                               [f] "+r"(second), [g] "+r"(third), [h] "+r"(fourth)
+                             : [n] "r"(count), [step] "r"(4 * t->q_step)
+                             : "lr", "cc", "r4", "r5", "q7", "memory");
+#undef TAKE
+#undef TAKE_PAIR
+            p += count;
+        } else {
+            __asm__ volatile("wls lr, %[n], 2f\n1:\t" LOAD
+                             "ldmia %[p], {r4, r5, r6, r8}\n\tadd %[p], %[p], %[next]\n\t"
+                             "vfma.f32 %q[a], %q[v], r4\n\tvfma.f32 %q[b], %q[v], r5\n\tvfma.f32 %q[c], %q[v], r6\n\t"
+                             "vfma.f32 %q[d], %q[v], r8\n\tle lr, 1b\n2:"
+                             : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [d] "+w"(d), [v] "=&w"(v), [q] "+r"(q), [p] "+r"(p)
+                             : [n] "r"(count), [step] "r"(4 * t->q_step), [next] "r"(4 * t->p_k)
+                             : "lr", "r4", "r5", "r6", "r8", "memory");
+        }
+#undef LOAD
+        if (left < t->depth) { /* more of a sum */
+            a = vaddq_f32(vld1q_f32(y), a), b = vaddq_f32(vld1q_f32(y + y_row), b);
+            c = vaddq_f32(vld1q_f32(y + 2 * y_row), c), d = vaddq_f32(vld1q_f32(y + 3 * y_row), d);
+        }
+        vst1q_f32(y, a), vst1q_f32(y + y_row, b), vst1q_f32(y + 2 * y_row, c), vst1q_f32(y + 3 * y_row, d);
+        left -= count;
+    } while (left > 0);
+    for (i = 0; i < 4 && !in_place; i++)
+        put_row(t, row + i, column, sums + 4 * i, 4);
+}
+#endif
+
 static void outer_4(const product *t, int32_t row)
 {
     int32_t column = 0;
+#if defined(POETC_HELIUM)
+    for (; column < t->columns && t->columns >= 4; column += 4) /* the last four may overlap those before */
+        outer_four(t, row, column + 4 > t->columns ? t->columns - 4 : column);
+#else
     OUTER_COLUMNS(WIDE, 4)
 #if WIDE > POETC_LANES && POETC_LANES > 1
     OUTER_COLUMNS(POETC_LANES, 4)
@@ -163,6 +223,7 @@ static void outer_4(const product *t, int32_t row)
         outer_block(t, 4, POETC_LANES, row, t->columns - POETC_LANES);
         return;
     }
+#endif
 #endif
     for (; column < t->columns; column++) {
         int i;
@@ -178,7 +239,7 @@ static void outer_4(const product *t, int32_t row)
 static void outer_long(const product *t, int32_t row, int32_t column)
 {
     const float *p = t->p + row * t->p_row, *q = t->q + column;
-    float total[HELIUM_COLUMNS];
+    float sums[HELIUM_COLUMNS], *const total = is_plain(t) ? t->y + row * t->y_row + column : sums;
     int32_t left = t->depth;
     do {
         const int32_t count = left > BLOCK ? BLOCK : left;
@@ -201,7 +262,8 @@ static void outer_long(const product *t, int32_t row, int32_t column)
                          : "lr", "r12", "q0", "q1", "q2", "q3", "q4", "q5", "q6", "q7", "memory");
         left -= count;
     } while (left > 0);
-    put_row(t, row, column, total, HELIUM_COLUMNS);
+    if (total == sums)
+        put_row(t, row, column, total, HELIUM_COLUMNS);
 }
 #endif
 

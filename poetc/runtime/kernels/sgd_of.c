@@ -3,6 +3,10 @@
 #include "poetc_descend.h"
 #include "poetc_gemm.h"
 
+#if defined(POETC_HELIUM)
+#include "poetc_descend_helium.h"
+#endif
+
 /* to = g, or to += g: a sum begins with zero */
 static void add_slice(float *to, const float *g, int begin, int32_t count)
 {
@@ -56,6 +60,7 @@ int poetc_op_gather_grad_sgd(const poetc_call *call)
     return POETC_OK;
 }
 
+#if !defined(POETC_HELIUM)
 /* A row of w[.., N] against a column of a, `m` apart, times b[depth, N]. */
 static void descend_row(float *w, const float *a, ptrdiff_t m, const float *b, int32_t n, int32_t depth, float lr)
 {
@@ -97,6 +102,8 @@ static void descend_row(float *w, const float *a, ptrdiff_t m, const float *b, i
         POETC_MULTIPLY_SUBTRACT(*w, sum, lr);
     }
 }
+
+#endif
 
 #if POETC_FPU_M && !defined(POETC_HELIUM)
 /* Twelve columns at a time of two rows of w, `factors` of a row b, which is loaded for both; returns how many columns. */
@@ -155,32 +162,6 @@ static void descend_row_by_one(float *w, float factor, const float *b, int32_t n
         POETC_MULTIPLY_SUBTRACT(*w, product, lr);
     }
 }
-#else
-/* Rows of w, `rates` (-lr times the factor) of a row b: a load, a multiply-add and a store each. Four at once share what they load of b. */
-static void descend_by_one(float *w, const float *rates, const float *b, int32_t n, int32_t rows)
-{
-    float *second = w + n, *third = second + n, *fourth = third + n;
-    if (rows < 4) {
-        __asm__ volatile("dlstp.32 lr, %[n]\n"
-                         "1:\tvldrw.u32 q0, [%[b]], #16\n\tvldrw.u32 q1, [%[w]]\n\tvfma.f32 q1, q0, %[f]\n\t"
-                         "vstrw.32 q1, [%[w]], #16\n\tletp lr, 1b"
-                         : [w] "+r"(w), [b] "+r"(b)
-                         : [n] "r"(n), [f] "r"(rates[0])
-                         : "lr", "q0", "q1", "memory");
-        return;
-    }
-    __asm__ volatile("dlstp.32 lr, %[n]\n"
-                     "1:\tvldrw.u32 q0, [%[b]], #16\n\t"
-                     "vldrw.u32 q1, [%[w]]\n\tvldrw.u32 q2, [%[x]]\n\tvldrw.u32 q3, [%[y]]\n\t"
-                     "vfma.f32 q1, q0, %[f]\n\tvstrw.32 q1, [%[w]], #16\n\tvldrw.u32 q1, [%[z]]\n\t"
-                     "vfma.f32 q2, q0, %[g]\n\tvstrw.32 q2, [%[x]], #16\n\t"
-                     "vfma.f32 q3, q0, %[h]\n\tvstrw.32 q3, [%[y]], #16\n\t"
-                     "vfma.f32 q1, q0, %[i]\n\tvstrw.32 q1, [%[z]], #16\n\t"
-                     "letp lr, 1b"
-                     : [w] "+r"(w), [x] "+r"(second), [y] "+r"(third), [z] "+r"(fourth), [b] "+r"(b)
-                     : [n] "r"(n), [f] "r"(rates[0]), [g] "r"(rates[1]), [h] "r"(rates[2]), [i] "r"(rates[3])
-                     : "lr", "q0", "q1", "q2", "q3", "memory");
-}
 #endif
 
 /* w[M,N], a[K,M], b[K,N], lr -> w - lr a' b. ints: M, N, K, where K is at most the terms of one block of matmul.c. */
@@ -192,20 +173,16 @@ int poetc_op_matmul_sgd(const poetc_call *call)
     float *w = poetc_out(call, 4);
     int32_t row;
     POETC_THREADED(poetc_op_matmul_sgd, call, (int64_t)m * n * (8 + call->ints[2]), 0);
+#if defined(POETC_HELIUM)
+    if (call->ints[2] == 1)
+        poetc_descend_by_one(w, a, b, m, n, lr);
+    else
+        poetc_descend_by_few(w, a, b, m, n, call->ints[2], lr);
+    (void)row;
+    return POETC_OK;
+#else
     for (row = 0; row < m; row++, w += n) {
         POETC_SKIP(call->share, row, m, )
-#if defined(POETC_HELIUM)
-        if (call->ints[2] == 1 && n > 0) {
-            const int32_t rows = row + 4 <= m ? 4 : 1;
-            float rates[4];
-            int32_t i;
-            for (i = 0; i < rows; i++)
-                rates[i] = -lr * a[row + i];
-            descend_by_one(w, rates, b, n, rows);
-            row += rows - 1, w += (ptrdiff_t)(rows - 1) * n;
-            continue;
-        }
-#endif
 #if POETC_FPU_M && !defined(POETC_HELIUM)
         if (call->ints[2] == 1 && row + 2 <= m) {
             const int32_t done = descend_pair_by_one(w, a + row, b, n, lr);
@@ -217,14 +194,13 @@ int poetc_op_matmul_sgd(const poetc_call *call)
             continue;
         }
 #endif
-#if !defined(POETC_HELIUM)
         if (call->ints[2] == 1)
             descend_row_by_one(w, a[row], b, n, lr);
         else
-#endif
             descend_row(w, a + row, m, b, n, call->ints[2], lr);
     }
     return POETC_OK;
+#endif
 }
 
 #define STRIP_ROWS 48
