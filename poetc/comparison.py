@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from poetc import homes, solvers
+from poetc import homes, solvers, variants
 from poetc.devices import build_problem, load_profile, parse_duration, parse_size
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UnsupportedProblemError, UsageError
 from poetc.files import replacing_directory
@@ -158,6 +158,7 @@ def compare(
     for name in names:
         if name not in known:
             raise UsageError(f"unknown solver {name!r}; there are {', '.join(known)}")
+    problem = variants.fastest(problem)  # the same kernels for all
     chosen = sorted(dict.fromkeys(names or known), key=lambda n: (n != OURS, n))
     rows: list[Row] = []
     bounds: dict[int, int] = {}

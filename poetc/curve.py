@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from poetc import homes, planning
+from poetc import homes, planning, variants
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.scheduling import Problem, ScheduleError, verify
 from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions, Status
@@ -112,7 +112,7 @@ class _Curve:
         problem = replace(self.problem, budget_bytes=budget)
         try:
             options = replace(self.options, time_limit_s=time_limit_s, work_limit_s=self.work_limit_s)
-            placed = homes.solve_and_pack(problem, self.state, self.solver, options, self.progress)
+            placed = variants.solve_and_pack(problem, self.state, self.solver, options, self.progress)
             self.found.append(_Found(budget, placed))
         except (InfeasibleError, LimitError) as error:
             self.errors[budget] = error
@@ -149,7 +149,7 @@ class _Curve:
             if (
                 other.budget_bytes >= budget
                 and bound < proof.bound
-                and homes.bound_holds(other.placed, cheapest.placed)
+                and variants.bound_holds(other.placed, cheapest.placed)
             ):
                 bound, of_class = min(proof.bound, cost), proof.schedule_class
                 method = proof.method if other is cheapest else f"{proof.method} (for {other.budget_bytes} bytes)"

@@ -123,7 +123,7 @@ def leanest(minimum: planning.Minimum, solver: str) -> Placed:
 def bound_holds(proven: Placed, placed: Placed) -> bool:
     """Whether the bound that comes with `proven` is about the schedule of `placed` too."""
     same = stored_state(proven.problem) == stored_state(placed.problem)
-    everywhere = proven.schedule.proof.schedule_class.endswith(ANY_HOMES)
+    everywhere = ANY_HOMES in proven.schedule.proof.schedule_class
     return (same or everywhere) and planning.bound_holds(proven.schedule, placed.schedule)
 
 

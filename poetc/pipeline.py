@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from poetc import frontend, homes, outputs, passes, planning, predicting, reporting, splitting, training
+from poetc import frontend, homes, outputs, passes, planning, predicting, reporting, splitting, training, variants
 from poetc.artifact import MARKER, WHAT, Artifact, write
 from poetc.curve import solve_curve as solve_points
 from poetc.devices import (
@@ -89,7 +89,7 @@ def analyze(request: ModelRequest, search_s: float = planning.MINIMUM_SEARCH_S) 
     graph, step = training_graph(request)
     problem = build_problem(step, load_profile(request.device), budget_bytes=0)
     peak = keep_all_peak_bytes(problem)
-    minimum = homes.smallest_ram(problem, "auto", search_s)
+    minimum = variants.smallest_ram(problem, "auto", search_s)
     leanest = lean(problem, step)
     macs = {phase.value: 0 for phase in Phase}
     for op in step.operators:
@@ -137,7 +137,7 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         search_s = planning.search_share_s(request.options.time_limit_s)
         options = replace(request.options, time_limit_s=request.options.time_limit_s - search_s)
         graph, step, profile, problem, split = _split(replace(request, options=options), progress)
-        minimum = homes.minimum(problem, request.state, search_s, stop_at)
+        minimum = variants.least_ram(problem, request.state, search_s, stop_at)
         placed = split.placed
         remarks.append(_tried(split, problem))
     else:
@@ -148,14 +148,14 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         # All of it within the limit, but for a model so large that hardly any time is left when it is read.
         left_s = max(stop_at - time.monotonic(), LEAST_SHARE * request.options.time_limit_s)
         search_s, state = planning.search_share_s(left_s), _state(request)
-        minimum = least or homes.minimum(problem, state, search_s, stop_at)
+        minimum = least or variants.least_ram(problem, state, search_s, stop_at)
         options = replace(request.options, time_limit_s=left_s - (0.0 if least else search_s))
         try:
-            placed = homes.solve_and_pack(problem, state, request.solver, options, progress, minimum)
+            placed = variants.solve_and_pack(problem, state, request.solver, options, progress, minimum)
         except (InfeasibleError, LimitError):
             if least is None or request.solver != planning.OURS:
                 raise
-            placed = homes.leanest(least, request.solver)
+            placed = variants.least(least, problem, request.solver)
     prediction = predicting.Prediction()
     if graph is not None and step is not None and profile is not None:
         limit_s = max(search_s, min(predicting.LIMIT_S, stop_at - time.monotonic()))
@@ -223,6 +223,7 @@ def _summary(
         "recomputes": trace.recomputes,
         "page_outs": trace.page_outs,
         "page_ins": trace.page_ins,
+        "leaner_kernels": len(variants.leaner_operators(asked, problem)),
         "moves": trace.moves,
         "moved_bytes": trace.moved_bytes,
         "move_pj": trace.move_pj,
@@ -262,7 +263,7 @@ def solve_curve(
     limits = [p.budget_bytes for p in problems]
     state = _state(request)
     points = solve_points(problems[0], limits, request.solver, request.options, progress, state)
-    minimum = homes.smallest_ram(problems[0], state)
+    minimum = variants.smallest_ram(problems[0], state)
     answers: list[dict[str, Any] | PoetcError] = []
     for limited, point in zip(problems, points, strict=True):
         if point.placed is None:
@@ -429,7 +430,7 @@ def _require_time(request: SolveRequest, problem: Problem) -> None:
 def _least(request: SolveRequest, problem: Problem) -> planning.Minimum:
     """The least RAM that works in time, as the budget. Raises InfeasibleError where not even keep-all does."""
     search_s = min(planning.MINIMUM_SEARCH_S, LEAST_SHARE * request.options.time_limit_s)
-    minimum = homes.minimum(problem, _state(request), search_s)
+    minimum = variants.least_ram(problem, _state(request), search_s)
     if minimum.found.ram_bytes is None:
         deadline = format_ns(problem.deadline_ns or 0)
         raise InfeasibleError(

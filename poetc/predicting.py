@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from poetc import codegen, planning, solvers
+from poetc import codegen, planning, solvers, variants
 from poetc.codegen.program import Program
 from poetc.devices import DeviceProfile, build_problem
 from poetc.errors import InfeasibleError, LimitError
@@ -54,7 +54,9 @@ def program(
     """The model's, on the state and the constants of `training`, which `problem` was solved for."""
     alone = problem_of(inference, profile, problem)
     if found.schedule is not None and found.plan is not None:
+        alone = variants.of_plan(alone, found.plan)
         return codegen.lower_inference(inference, alone, found.schedule, found.plan, training, around=True)
+    alone = variants.fastest(alone)
     schedule = keep_all(alone)
     return codegen.lower_inference(inference, alone, schedule, pack(alone, schedule), training)
 
@@ -81,7 +83,9 @@ def within_budget(
         return Prediction()
     progress("scheduling the model itself")
     training = codegen.lower(graph, problem, schedule, plan)
-    found = _scheduled(_limited(alone, training, problem), training, stop_at)
+    limited, found = _limited(alone, training, problem), None
+    for choice in dict.fromkeys((variants.fastest(limited), variants.leanest(limited))):
+        found = found or _scheduled(choice, training, stop_at)
     late = time.monotonic() >= stop_at - LATE_SHARE * limit_s
     needed = problem.base_bytes + kept.arena_bytes - own_bytes + plan.state_bytes
     if found is None:
@@ -92,7 +96,7 @@ def within_budget(
         why += "; the time limit ended the search for one" if late else ""
         return Prediction(note=why)
     solved, placed = found
-    trace = verify(replace(alone, budget_bytes=problem.budget_bytes), solved)
+    trace = verify(replace(variants.of_plan(alone, placed), budget_bytes=problem.budget_bytes), solved)
     note = (
         f"predictions are scheduled too, in {problem.base_bytes + placed.arena_bytes:,} bytes instead of {needed:,}:"
         f" {trace.recomputes} operators run again, {trace.page_outs + trace.page_ins} transfers"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from poetc import homes
+from poetc import homes, variants
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.scheduling import Problem, keep_all_peak_bytes
 from poetc.scheduling.schedule import Schedule, SolveOptions, Status
@@ -58,9 +58,9 @@ def best_split(
     best_cost = 0
     tried: dict[int, Tried] = {}
     errors: list[PoetcError] = []
-    hopeless = {n: p for n, p in problems if homes.lower_bound_bytes(p, state) > p.budget_bytes}
+    hopeless = {n: p for n, p in problems if variants.lower_bound_bytes(p, state) > p.budget_bytes}
     if len(hopeless) == len(problems):  # the most frugal one shall say what would work
-        hopeless.pop(min(hopeless, key=lambda n: homes.lower_bound_bytes(hopeless[n], state)))
+        hopeless.pop(min(hopeless, key=lambda n: variants.lower_bound_bytes(hopeless[n], state)))
     waiting = sorted(problems, key=lambda p: (keep_all_peak_bytes(p[1]) > p[1].budget_bytes, _once(p[1]), p[0]))
     for left, (count, problem) in zip(range(len(waiting), 0, -1), waiting, strict=True):
         once = _once(problem)
@@ -80,7 +80,7 @@ def best_split(
         )
         progress(f"{count} micro-batches")
         try:
-            placed = homes.solve_and_pack(problem, state, solver, share, progress)
+            placed = variants.solve_and_pack(problem, state, solver, share, progress)
         except (InfeasibleError, LimitError) as error:
             proven = isinstance(error, InfeasibleError)
             tried[count] = Tried(count, None, once, "does not fit" if proven else "nothing found")
@@ -105,7 +105,7 @@ def _again(best: Split, problem: Problem, solver: str, options: SolveOptions, pr
     """The same problem with more time: the better schedule and the better bound of both."""
     progress(f"{best.count} micro-batches again")
     try:
-        placed = homes.solve_and_pack(problem, state, solver, options, progress)
+        placed = variants.solve_and_pack(problem, state, solver, options, progress)
     except (InfeasibleError, LimitError):
         return best
     proof, known = placed.schedule.proof, best.schedule.proof

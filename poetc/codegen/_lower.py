@@ -26,7 +26,7 @@ from poetc.codegen.program import (
     page_bytes,
 )
 from poetc.graph import DType, Graph, Operator, Phase, Role, TensorType, TrainingGraph
-from poetc.ops import bind, spec, view_roots
+from poetc.ops import Kernel, bind, spec, view_roots
 from poetc.scheduling import Allocation, Compute, Free, MemoryPlan, Problem, Schedule
 from poetc.scheduling import Move as MoveStep
 from poetc.scheduling import PageIn as PageInStep
@@ -208,7 +208,7 @@ class _Lowering:
 
     def _call(self, op: Operator, index: int, step: int) -> Call:
         kind, bound = spec(op.kind), bind(op, self.graph.tensors)
-        kernel = kind.kernel(bound)
+        kernel = self._kernel(op, index, kind.kernels(bound))
         return Call(
             operator=op.name,
             kind=op.kind,
@@ -220,6 +220,15 @@ class _Lowering:
             floats=kernel.floats,
             workspace=self._workspace(index, step, kernel.workspace_bytes),
         )
+
+    def _kernel(self, op: Operator, index: int, kernels: tuple[Kernel, ...]) -> Kernel:
+        """The one whose workspace the problem says."""
+        size_bytes = self.problem.operators[index].workspace_bytes
+        for kernel in kernels:
+            if align(kernel.workspace_bytes) == size_bytes:
+                return kernel
+        known = ", ".join(str(align(kernel.workspace_bytes)) for kernel in kernels)
+        raise ProgramError(f"{op.name}: no kernel of {op.kind} has a workspace of {size_bytes} bytes, but of {known}")
 
     # --- pages --------------------------------------------------------------------------------------------------------
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from poetc.codegen.program import ALIGNMENT_BYTES, page_bytes
-from poetc.devices.cost import CostModel
+from poetc.devices.cost import Cost, CostModel
 from poetc.devices.features import features_of
 from poetc.devices.profile import DeviceProfile, Store
 from poetc.devices.reuse import Fetched, fetched_bytes
 from poetc.devices.zeros import zero_factors, zero_shares
 from poetc.errors import UsageError
 from poetc.graph import Graph, Operator, Role, Tensor, TrainingGraph
-from poetc.ops import Bound, bind, registry, spec, view_roots
-from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, TensorSpec
+from poetc.ops import Bound, Kernel, bind, registry, spec, view_roots
+from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, TensorSpec, Variant
 
 
 def build_problem(
@@ -173,7 +173,16 @@ def _operator(
     op: Operator, graph: Graph, storages: _Storages, costs: CostModel, fetched: Fetched, zeros: float
 ) -> OperatorSpec:
     kind, bound = spec(op.kind), storages.bounds[op.name]
-    cost = costs.operator(features_of(op, graph.tensors, costs.machine, fetched, zeros))
+    fastest, *others = (
+        _variant(kernel, costs.operator(features_of(op, graph.tensors, costs.machine, fetched, zeros, kernel)))
+        for kernel in kind.kernels(bound)
+    )
+    leaner: list[Variant] = []
+    for variant in others:
+        before = leaner[-1] if leaner else fastest
+        if variant.workspace_bytes < before.workspace_bytes:  # estimates may say that it is faster too
+            time_ns, energy_pj = max(variant.time_ns, before.time_ns), max(variant.energy_pj, before.energy_pj)
+            leaner.append(replace(variant, time_ns=time_ns, energy_pj=energy_pj))
     roots = dict.fromkeys(storages.roots[t] for t in op.inputs)  # each storage once, in order
     return OperatorSpec(
         name=op.name,
@@ -181,12 +190,17 @@ def _operator(
         phase=op.phase.value,
         inputs=tuple(storages.index[r] for r in roots if r not in storages.flash),
         outputs=tuple(storages.index[t] for t in op.outputs),
-        time_ns=cost.time_ns,
-        energy_pj=cost.energy_pj,
-        workspace_bytes=align(kind.kernel(bound).workspace_bytes),
+        time_ns=fastest.time_ns,
+        energy_pj=fastest.energy_pj,
+        workspace_bytes=fastest.workspace_bytes,
         recomputable=kind.recomputable and not kind.must_alias,
         in_place=storages.in_place(op, bound),
+        leaner=tuple(leaner),
     )
+
+
+def _variant(kernel: Kernel, cost: Cost) -> Variant:
+    return Variant(workspace_bytes=align(kernel.workspace_bytes), time_ns=cost.time_ns, energy_pj=cost.energy_pj)
 
 
 def _tensor(name: str, storages: _Storages, costs: CostModel, store: Store | None) -> TensorSpec:

@@ -10,7 +10,7 @@ from poetc.devices.cost import cost_class
 from poetc.devices.loops import Machine, group_of, loops_of, share_inside
 from poetc.devices.reuse import Fetched
 from poetc.graph import Operator
-from poetc.ops import bind, spec
+from poetc.ops import Kernel, bind, spec
 
 NOTHING_FETCHED = Fetched()
 
@@ -29,10 +29,16 @@ class Features:
 
 
 def features_of(
-    op: Operator, tensors: Mapping[str, Any], machine: Machine, fetched: Fetched = NOTHING_FETCHED, zeros: float = 0.0
+    op: Operator,
+    tensors: Mapping[str, Any],
+    machine: Machine,
+    fetched: Fetched = NOTHING_FETCHED,
+    zeros: float = 0.0,
+    kernel: Kernel | None = None,
 ) -> Features:
     """`tensors` maps names to Tensor; `fetched`: what of the operands is not in the first level of cache
-    (poetc.devices.reuse); `zeros` is the share of products and sums in which a zero saves time (poetc.devices.zeros).
+    (poetc.devices.reuse); `zeros` is the share of products and sums in which a zero saves time (poetc.devices.zeros);
+    `kernel`: the one that runs, by default the fastest.
     """
     bound = bind(op, tensors)
     kind = spec(op.kind)
@@ -41,7 +47,7 @@ def features_of(
     if moved is None:
         moved = sum(tensors[t].size_bytes for t in {*op.inputs, *op.outputs})
     name = cost_class(op, bound)
-    kernel = kind.kernel(bound)
+    kernel = kernel or kind.kernel(bound)
     counted = loops_of(kernel, machine)
     if counted is not None:
         group, loops = group_of(kernel), counted

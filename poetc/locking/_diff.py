@@ -92,6 +92,11 @@ def _problem_changes(a: Problem, b: Problem) -> Iterator[str]:
     resized = [t.name for t in b.tensors if sizes.get(t.name, t.size_bytes) != t.size_bytes]
     if resized:
         yield f"{_count(len(resized), 'tensor')} changed in size: {_list(resized)}."
+    workspaces = {o.name: o.workspace_bytes for o in a.operators}
+    moved = [o for o in b.operators if workspaces.get(o.name, o.workspace_bytes) != o.workspace_bytes]
+    if moved:
+        shown = [f"{o.name} ({workspaces[o.name]:,} → {o.workspace_bytes:,} bytes)" for o in moved]
+        yield f"{_count(len(moved), 'operator')} changed in workspace: {_list(shown)}."
     costs = {o.name: (o.time_ns, o.energy_pj) for o in a.operators}
     repriced = [o.name for o in b.operators if costs.get(o.name, (o.time_ns, o.energy_pj)) != (o.time_ns, o.energy_pj)]
     if repriced:

@@ -68,6 +68,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     page_outs: int
     page_ins: int
     moves: int = 0
+    leaner_kernels: int = 0
 
     @property
     def gap(self) -> float:

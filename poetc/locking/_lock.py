@@ -149,7 +149,7 @@ def _entry(name: str, options: Options, solved: Artifact, folder: Path) -> Entry
                 key: summary[key]
                 for key in (
                     *("energy_pj", "time_ns", "budget_bytes", "peak_bytes", "arena_bytes", "ram_bytes"),
-                    *("recomputes", "page_outs", "page_ins", "moves"),
+                    *("recomputes", "page_outs", "page_ins", "moves", "leaner_kernels"),
                 )
             },
         ),

@@ -112,6 +112,13 @@ class OpSpec:
     def kernel(self, op: Bound) -> Kernel:
         raise NotImplementedError
 
+    def kernels(self, op: Bound) -> tuple[Kernel, ...]:
+        """`kernel(op)`, which is the fastest, and those with less and less workspace that compute the same bits."""
+        from poetc.ops._leaner import leaner
+
+        kernel = self.kernel(op)
+        return (kernel, *leaner(kernel))
+
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         """(input, output) pairs of equal size where the kernel tolerates output == input in memory."""
         return ()

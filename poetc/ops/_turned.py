@@ -16,7 +16,7 @@ LEAST_BYTES = 512 << 10  # of the operands: no microcontroller trains what is la
 SHARE = 8  # the workspace is at most this part of them
 
 
-def _floats(ints: tuple[int, ...]) -> tuple[int, int]:
+def floats_of(ints: tuple[int, ...]) -> tuple[int, int]:
     _, _, height, width, _, oh, ow, kh, kw = ints[:9]
     return CHANNELS * height * width + kh * kw * oh * ow, SLACK + 2 * OUTPUTS * kh * kw * CHANNELS
 
@@ -24,7 +24,7 @@ def _floats(ints: tuple[int, ...]) -> tuple[int, int]:
 def images_at_once(size: int, ints: tuple[int, ...]) -> int:
     """How many images are turned at a time, with `size` floats."""
     batch, _, _, _, outputs, _, _, kh, kw = ints[:9]
-    each, least = _floats(ints)
+    each, least = floats_of(ints)
     if least + batch * each <= size:
         return batch
     return max(0, size - least - outputs // ints[15] * kh * kw * CHANNELS) // each
@@ -38,7 +38,7 @@ def choose(lean: Kernel, other: Kernel, operand_bytes: int) -> Kernel:
         return other
     if pixels < TERMS or batch * pixels == TERMS:
         return other
-    each, least = _floats(lean.ints)
+    each, least = floats_of(lean.ints)
     for floats in (least + batch * each, least + outputs // group * kh * kw * CHANNELS + each):
         if 4 * floats * SHARE <= operand_bytes:
             return Kernel(f"{lean.symbol}_turned", (*lean.ints, floats), (), 4 * floats)

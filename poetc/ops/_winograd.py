@@ -77,23 +77,29 @@ def plan_sums(size: int, shape: Shape, block: int, most: int = MOST_SUMS) -> int
     return shape.tiles if fit >= shape.tiles else fit // TERMS * TERMS
 
 
+def product_floats(shape: Shape, block: int, tiles: int) -> int:
+    """Of a workspace for so many tiles at a time, whose weights are transformed again for others."""
+    depth = round_up(shape.depth, WIDTH)
+    return FIXED + 16 * (block * min(depth, PIECE) + GAP) + tiles * 16 * (depth + block)
+
+
 def _product_plans(shape: Shape) -> list[tuple[int, int, int]]:
     """(cost, floats, block) of the ways to make a convolution."""
     depth = round_up(shape.depth, WIDTH)
-    each, weights = 16 * (depth + OUTPUTS), 16 * (OUTPUTS * min(depth, PIECE) + GAP)
+    each = 16 * (depth + OUTPUTS)
     of_tiles = shape.tiles * (16 * shape.depth * shape.outputs + TILE * (shape.depth + shape.outputs))
     of_weights, again = (n * shape.depth * shape.outputs for n in (WEIGHT, AGAIN))
     found = []
     for parts in range(1, 9):  # weights are transformed again for each part of the tiles
         tiles = round_up(-(-shape.tiles // parts), 12) if parts > 1 else shape.tiles
-        found.append((of_tiles + of_weights + (parts - 1) * again, FIXED + weights + tiles * each, OUTPUTS))
+        found.append((of_tiles + of_weights + (parts - 1) * again, product_floats(shape, OUTPUTS, tiles), OUTPUTS))
     kept = -(-shape.outputs // OUTPUTS) * 16 * (OUTPUTS * depth + GAP)
     if shape.tiles > 48:
         found.append((of_tiles + of_weights, FIXED + kept + 48 * each, OUTPUTS))
     return found
 
 
-def _sum_plans(shape: Shape) -> list[tuple[int, int, int]]:
+def sum_plans(shape: Shape) -> list[tuple[int, int, int]]:
     """The same for the gradient of the weights."""
     columns, found = sum_columns(shape), []
     pieces = -(-shape.depth // columns)
@@ -118,7 +124,7 @@ def choose(lean: Kernel, other: Kernel, operand_bytes: int) -> Kernel:
         return other
     kind = lean.symbol.removeprefix("poetc_op_")
     shape = shape_of(lean.ints, kind)
-    plans = _sum_plans(shape) if kind == "conv_grad_weight" else _product_plans(shape)
+    plans = sum_plans(shape) if kind == "conv_grad_weight" else _product_plans(shape)
     allowed = [p for p in plans if 4 * p[1] <= SHARE * operand_bytes]
     direct = DIRECT * 9 * batch * oh * ow * channels * outputs
     if not allowed or min(allowed)[0] >= direct:

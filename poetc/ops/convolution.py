@@ -242,7 +242,7 @@ def norm_table_floats(channels: int) -> int:
     return 16 + 3 * (-(-channels // COLUMNS) * COLUMNS + COLUMNS)
 
 
-def _window_strip(ints: tuple[int, ...], terms: int) -> int:
+def window_strip(ints: tuple[int, ...], terms: int) -> int:
     """Floats of a strip of an image for the windows of a block of terms, over as many channels as four taps reach
     (runtime/kernels/poetc_windows.h); none for a pointwise convolution, whose rows are planes.
     """
@@ -317,7 +317,7 @@ class ConvGradWeight(OpSpec):
         ints, workspace_bytes = kernel.ints, kernel.workspace_bytes
         if kernel.symbol.endswith("_packed"):
             size, terms, strip = ints[17:]
-            more = max(strip, _window_strip(ints, terms))
+            more = max(strip, window_strip(ints, terms))
             size += more - strip + norm_table_floats(ints[1])
             ints, workspace_bytes = (*ints[:17], size, terms, more), 4 * size
         ints = (*ints[:16], 1 + NORM_ACTIVATIONS.index(op.get_str("activation")), *ints[17:])

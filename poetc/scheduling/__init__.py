@@ -21,7 +21,7 @@ from poetc.scheduling._plan_checker import PlanError, verify_plan
 from poetc.scheduling._relocation import pack_with_moves, with_steps, without_moves
 from poetc.scheduling._transfers import settled
 from poetc.scheduling._validation import validate_problem
-from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, Semantics, TensorSpec
+from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, Semantics, TensorSpec, Variant
 from poetc.scheduling.schedule import (
     Allocation,
     Compute,
@@ -63,6 +63,7 @@ __all__ = [
     "Step",
     "TensorSpec",
     "Trace",
+    "Variant",
     "all_in_ram",
     "choose_pairs",
     "complete",

@@ -13,7 +13,7 @@ import msgspec
 
 from poetc.errors import UsageError
 from poetc.scheduling._validation import MAX_BYTES, validate_problem
-from poetc.scheduling.problem import Problem
+from poetc.scheduling.problem import OperatorSpec, Problem
 from poetc.scheduling.schedule import Compute, Free, MemoryPlan, Move, PageIn, PageOut, Proof, Schedule, Step
 
 PROBLEM_FORMAT = "poetc-problem-1"
@@ -22,7 +22,11 @@ PLAN_FORMAT = "poetc-plan-1"
 
 
 def problem_to_json(problem: Problem) -> bytes:
-    return _write(PROBLEM_FORMAT, _fields_of(problem))
+    operators = [_fields_of(op) for op in problem.operators]
+    for members in operators:  # most have none
+        if not members["leaner"]:
+            del members["leaner"]
+    return _write(PROBLEM_FORMAT, _fields_of(problem) | {"operators": operators})
 
 
 def problem_from_json(data: bytes | str, source: str = "problem") -> Problem:
@@ -177,7 +181,7 @@ def _integers(schema: dict[str, Any]) -> list[dict[str, Any]]:
     return [i for part in parts for i in _integers(part)]
 
 
-def _fields_of(value: Problem | Schedule | MemoryPlan) -> dict[str, Any]:
+def _fields_of(value: Problem | OperatorSpec | Schedule | MemoryPlan) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 
 from poetc.errors import UsageError
-from poetc.scheduling.problem import OperatorSpec, Paging, Problem, TensorSpec
+from poetc.scheduling.problem import OperatorSpec, Paging, Problem, TensorSpec, Variant
 
 MAX_BYTES = 2**48  # keeps every sum of sizes within 64 bits
 
@@ -33,20 +33,24 @@ def _check_numbers(problem: Problem) -> None:
     parts += [(t, f"$.tensors[{i}]") for i, t in enumerate(problem.tensors)]
     parts += [(o, f"$.operators[{i}]") for i, o in enumerate(problem.operators)]
     for part, path in parts:
-        for field in fields(part):
-            value = getattr(part, field.name)
-            if not isinstance(value, int):
-                continue
-            if value < 0:
-                raise _WrongError(f"{path}.{field.name}", f"{value} is negative")
-            if field.name.endswith("_bytes") and value > MAX_BYTES:
-                raise _WrongError(f"{path}.{field.name}", f"{value} is beyond {MAX_BYTES}")
+        _check_integers(part, path)
     if problem.alignment_bytes < 1:
         raise _WrongError("$.alignment_bytes", "must be at least 1")
     if problem.paging is Paging.DMA and problem.objective == "time":
         raise _WrongError("$.objective", "'time' is not minimised where transfers overlap compute; set a deadline")
     if not problem.operators:
         raise _WrongError("$.operators", "there must be at least one operator")
+
+
+def _check_integers(part: Problem | TensorSpec | OperatorSpec | Variant, path: str) -> None:
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if not isinstance(value, int):
+            continue
+        if value < 0:
+            raise _WrongError(f"{path}.{field.name}", f"{value} is negative")
+        if field.name.endswith("_bytes") and value > MAX_BYTES:
+            raise _WrongError(f"{path}.{field.name}", f"{value} is beyond {MAX_BYTES}")
 
 
 def _check_tensors(problem: Problem) -> None:
@@ -84,6 +88,17 @@ def _check_operator(problem: Problem, operator: OperatorSpec, path: str) -> None
         if sizes[1] > sizes[0] or (pair.required and sizes[1] != sizes[0]):
             wanted = "exactly" if pair.required else "at most"
             raise _WrongError(where, f"the output has {sizes[1]} bytes, it must have {wanted} the input's {sizes[0]}")
+    before: OperatorSpec | Variant = operator
+    for position, variant in enumerate(operator.leaner):
+        where = f"{path}.leaner[{position}]"
+        _check_integers(variant, where)
+        if variant.workspace_bytes >= before.workspace_bytes:
+            reason = f"{variant.workspace_bytes} is no less than {before.workspace_bytes}, of the one before"
+            raise _WrongError(f"{where}.workspace_bytes", reason)
+        for name in ("time_ns", "energy_pj"):
+            if getattr(variant, name) < getattr(before, name):
+                raise _WrongError(f"{where}.{name}", "less than of the one before: the fastest is first")
+        before = variant
     required = [p for p in operator.in_place if p.required]
     for side in ({p.input for p in required}, {p.output for p in required}):
         if len(side) < len(required):

@@ -59,7 +59,21 @@ class InPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Another way to execute an operator, with the same results."""
+
+    workspace_bytes: int
+    time_ns: int
+    energy_pj: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSpec:
+    """`leaner`: variants with less and less workspace, none of them faster or cheaper than the one before. An operator
+    of a schedule is one of them throughout, or none: a problem that was solved has the numbers of what was chosen
+    (`poetc.variants`). Solvers may leave them aside.
+    """
+
     name: str
     kind: str = ""
     phase: str = "forward"
@@ -70,6 +84,7 @@ class OperatorSpec:
     workspace_bytes: int = 0
     recomputable: bool = True  # False: must be executed exactly once
     in_place: tuple[InPlace, ...] = ()
+    leaner: tuple[Variant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,7 @@ def bound(case: Case) -> Kernel:
 def one_image_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def choose(lean: Kernel, _other: Kernel, _operand_bytes: int) -> Kernel:
         outputs, (kh, kw), group = lean.ints[4], lean.ints[7:9], lean.ints[15]
-        each, least = _turned._floats(lean.ints)
+        each, least = _turned.floats_of(lean.ints)
         floats = least + outputs // group * kh * kw * _turned.CHANNELS + each
         assert _turned.images_at_once(floats, lean.ints) == 1
         return Kernel(f"{lean.symbol}_turned", (*lean.ints, floats), (), 4 * floats)

@@ -84,7 +84,7 @@ def tight(tiles: int, keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         return [(0, FIXED + 16 * (16 * columns + GAP) + 16 * min(shape.tiles, 64) * (columns + 16), 16)]
 
     monkeypatch.setattr(_winograd, "_product_plans", products)
-    monkeypatch.setattr(_winograd, "_sum_plans", sums)
+    monkeypatch.setattr(_winograd, "sum_plans", sums)
 
 
 def symbol(case: Case) -> str:
@@ -120,7 +120,7 @@ def test_bits_do_not_depend_on_threads(tmp_path: Path, threads: int, monkeypatch
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[2], CASES[-1]], ids=str)
 def test_a_workspace_without_room_for_tiles_is_an_error(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    for plans in ("_product_plans", "_sum_plans"):
+    for plans in ("_product_plans", "sum_plans"):
         monkeypatch.setattr(_winograd, plans, lambda _: [(0, FIXED + 16, 16)])
     assert symbol(case).endswith("_winograd")
     with pytest.raises(KernelError) as error:

@@ -17,6 +17,7 @@ from poetc.scheduling import (
     Proof,
     Schedule,
     Status,
+    Variant,
     keep_all,
     pack,
     plan_from_json,
@@ -100,6 +101,25 @@ def test_the_document_of_these_tests_is_valid() -> None:
     problem_from_json(json.dumps(document()))
 
 
+def variant(workspace_bytes: int, time_ns: int = 1, energy_pj: int = 1) -> dict[str, int]:
+    return {"workspace_bytes": workspace_bytes, "time_ns": time_ns, "energy_pj": energy_pj}
+
+
+def test_variants_of_an_operator_come_back() -> None:
+    """And are absent from what is written where there are none, as in files of before."""
+    plain = problem_from_json(json.dumps(document()))
+    assert b"leaner" not in problem_to_json(plain)
+    with_variants = document()
+    with_variants["operators"][0].update(workspace_bytes=64, leaner=[variant(32), variant(0, 5, 9)])
+    problem = problem_from_json(json.dumps(with_variants))
+    assert problem.operators[0].leaner == (
+        Variant(workspace_bytes=32, time_ns=1, energy_pj=1),
+        Variant(workspace_bytes=0, time_ns=5, energy_pj=9),
+    )
+    text = problem_to_json(problem)
+    assert text.count(b"leaner") == 1 and problem_from_json(text) == problem
+
+
 Edit = Callable[[dict[str, Any]], Any]
 
 
@@ -157,6 +177,30 @@ Edit = Callable[[dict[str, Any]], Any]
         (
             lambda d: d.update(paging="none") or d["tensors"][0].update(initial="store"),
             r"\$.tensors\[0\]: 'x' is placed on the store, but paging is 'none'",
+        ),
+        (
+            lambda d: d["operators"][0].update(leaner=[variant(0)]),
+            r"\$.operators\[0\].leaner\[0\].workspace_bytes: 0 is no less than 0, of the one before",
+        ),
+        (
+            lambda d: d["operators"][0].update(workspace_bytes=64, leaner=[variant(32), variant(48)]),
+            r"\$.operators\[0\].leaner\[1\].workspace_bytes: 48 is no less than 32, of the one before",
+        ),
+        (
+            lambda d: d["operators"][0].update(workspace_bytes=64, leaner=[variant(32, time_ns=2), variant(16)]),
+            r"\$.operators\[0\].leaner\[1\].time_ns: less than of the one before: the fastest is first",
+        ),
+        (
+            lambda d: d["operators"][0].update(workspace_bytes=64, leaner=[variant(32, energy_pj=0)]),
+            r"\$.operators\[0\].leaner\[0\].energy_pj: less than of the one before",
+        ),
+        (
+            lambda d: d["operators"][0].update(workspace_bytes=64, leaner=[variant(-1)]),
+            r"\$.operators\[0\].leaner\[0\].workspace_bytes: -1 is negative",
+        ),
+        (
+            lambda d: d["operators"][0].update(workspace_bytes=64, leaner=[{**variant(0), "bytes": 0}]),
+            r"\$.operators\[0\].leaner\[0\]: .*unknown field `bytes`",
         ),
         (
             lambda d: d["tensors"][2].update(final="store", pageable=False),

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 import poetc.runtime
 from poetc.graph import Attribute, DType, Operator, Phase, Role, TensorType
-from poetc.ops import Bound, Builder, OpSpec, spec
+from poetc.ops import Bound, Builder, Kernel, OpSpec, spec
 
 AnyArray = npt.NDArray[np.generic]
 Attributes = Mapping[str, Attribute]
@@ -195,16 +195,17 @@ def run_kernel(
     inputs: Sequence[AnyArray],
     alias: Mapping[int, int] | None = None,
     lib: Library | None = None,
+    kernel: Kernel | None = None,
 ) -> tuple[AnyArray, ...]:
-    """The outputs of the C kernel. `alias` maps an output to the input whose bytes it overwrites (`must_alias` is
-    always obeyed).
+    """The outputs of the C kernel, the fastest or `kernel`. `alias` maps an output to the input whose bytes it
+    overwrites (`must_alias` is always obeyed).
 
     Outputs and workspace start as garbage; guard bytes around every operand, and inputs that are not overwritten, are
     compared afterwards, and the workspace must have been used up to its end. Raises KernelError if the kernel returns
     an error code.
     """
     op = bind_kind(kind, attributes, inputs)
-    kernel = spec(kind).kernel(op)
+    kernel = kernel or spec(kind).kernel(op)
     overwritten = {o: i for i, o in spec(kind).must_alias} | dict(alias or {})
     inputs = [np.ascontiguousarray(x) for x in inputs]
 
