@@ -161,6 +161,16 @@ static void find_pixels(four_pixels *f, const convolution *c, const float *x, in
         f->inside = f->top[0] >= 0 && f->top[0] < lowest && f->left[0] >= 0 && f->left[0] + 3 < rightmost;
         return;
     }
+#if defined(POETC_HELIUM)
+    if (columns >= 4 && ow + 4 <= c->output_width) { /* in one row */
+        const int32_t left = ow * c->stride_w - c->pad_left, top = oh * c->stride_h - c->pad_top;
+        vst1q_u32((uint32_t *)f->image, vdupq_n_u32((uint32_t)(x + image * (ptrdiff_t)c->channels * c->height * c->width)));
+        vst1q_s32(f->top, vdupq_n_s32(top));
+        vst1q_s32(f->left, vaddq_n_s32(vmulq_n_s32((int32x4_t)vidupq_n_u32(0, 1), c->stride_w), left));
+        f->inside = top >= 0 && top < lowest && left >= 0 && left + 3 * c->stride_w < rightmost;
+        return;
+    }
+#endif
     for (lane = 0; lane < 4; lane++, ow++) {
         if (ow == c->output_width) {
             ow = 0;
@@ -270,6 +280,54 @@ POETC_APART void pack_clipped(const four_pixels *f, tap_run t, float *to)
     }
 }
 
+#if defined(POETC_HELIUM)
+/* Four pixels anywhere: gathered. */
+POETC_APART void pack_scattered(const four_pixels *f, tap_run t, float *to)
+{
+    const convolution *c = t.c;
+    const int32_t step = 4 * c->dilation_w, line = 4 * c->dilation_h * c->width, lines = c->kernel_h;
+    const uint32x4_t tops = vld1q_u32((const uint32_t *)f->top), lefts = vld1q_u32((const uint32_t *)f->left);
+    const uint32x4_t windows = vaddq_u32(vld1q_u32((const uint32_t *)f->image),
+                                         vshlq_n_u32(vaddq_u32(vmulq_n_u32(tops, (uint32_t)c->width), lefts), 2));
+    const uint32x4_t heights = vdupq_n_u32((uint32_t)c->height), widths = vdupq_n_u32((uint32_t)c->width);
+    if (f->inside && step == 4 && c->kernel_w == 3 && t.kh == 0 && t.kw == 0 && t.left % (3 * lines) == 0 && t.left > 0) {
+        uint32x4_t at = vaddq_n_u32(windows, 4u * (uint32_t)t.channel);
+        int32_t left = t.left / (3 * lines); /* whole filters */
+        __asm__ volatile("1:\tdls lr, %[lines]\n"
+                         "2:\tvldrw.u32 q0, [%q[at]]\n\tvldrw.u32 q1, [%q[at], #4]\n\tvldrw.u32 q2, [%q[at], #8]\n\t"
+                         "vadd.i32 %q[at], %q[at], %[line]\n\tvstrw.32 q0, [%[to]], #16\n\tvstrw.32 q1, [%[to]], #16\n\t"
+                         "vstrw.32 q2, [%[to]], #16\n\tle lr, 2b\n\t"
+                         "subs %[left], #1\n\tvadd.i32 %q[at], %q[at], %[jump]\n\tbne 1b"
+                         : [at] "+w"(at), [to] "+r"(to), [left] "+r"(left)
+                         : [lines] "r"(lines), [line] "r"(line), [jump] "r"(4 * c->height * c->width - lines * line)
+                         : "lr", "cc", "q0", "q1", "q2", "memory");
+        return;
+    }
+    while (t.left > 0) {
+        const uint32x4_t rows = vaddq_n_u32(tops, (uint32_t)(t.kh * c->dilation_h));
+        uint32x4_t columns = vaddq_n_u32(lefts, (uint32_t)(t.kw * c->dilation_w));
+        uint32x4_t at = vaddq_n_u32(windows, (uint32_t)(4 * t.channel + t.kh * line + t.kw * step));
+        const int32_t count = next_row(&t);
+        if (f->inside) {
+            __asm__ volatile("dls lr, %[n]\n1:\tvldrw.u32 q0, [%q[at]]\n\tvadd.i32 %q[at], %q[at], %[step]\n\t"
+                             "vstrw.32 q0, [%[to]], #16\n\tle lr, 1b"
+                             : [at] "+w"(at), [to] "+r"(to)
+                             : [n] "r"(count), [step] "r"(step)
+                             : "lr", "q0", "memory");
+            continue;
+        }
+        /* What lies beside the image is not read and becomes zero: rows beside it have no columns on it. */
+        columns = vpselq_u32(columns, vdupq_n_u32(1u << 30), vcmphiq_u32(heights, rows));
+        __asm__ volatile("dls lr, %[n]\n"
+                         "1:\tvcmp.u32 hi, %q[widths], %q[columns]\n\tvpst\n\tvldrwt.u32 q0, [%q[at]]\n\t"
+                         "vstrw.32 q0, [%[to]], #16\n\tvadd.i32 %q[columns], %q[columns], %[across]\n\t"
+                         "vadd.i32 %q[at], %q[at], %[step]\n\tle lr, 1b"
+                         : [at] "+w"(at), [to] "+r"(to), [columns] "+w"(columns)
+                         : [n] "r"(count), [widths] "w"(widths), [step] "r"(step), [across] "r"(c->dilation_w)
+                         : "lr", "q0", "memory");
+    }
+}
+#else
 /* Four pixels apart, all windows on the image. */
 POETC_APART void pack_apart(const four_pixels *f, tap_run t, float *to)
 {
@@ -304,6 +362,7 @@ POETC_APART void pack_any(const four_pixels *f, tap_run t, float *to)
         }
     }
 }
+#endif
 
 POETC_APART void pack_pixels(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
                         int32_t depth, int32_t column, int32_t columns)
@@ -321,10 +380,15 @@ POETC_APART void pack_pixels(const poetc_gemm_space *space, const convolution *c
             pack_inside(&f, t, to);
         else if (f.together)
             pack_clipped(&f, t, to);
+#if defined(POETC_HELIUM)
+        else
+            pack_scattered(&f, t, to);
+#else
         else if (f.inside)
             pack_apart(&f, t, to);
         else
             pack_any(&f, t, to);
+#endif
     }
 }
 
