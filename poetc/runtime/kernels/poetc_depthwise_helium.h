@@ -222,49 +222,99 @@ POETC_APART void correlate_windows(const filter *f, const float *from, int32_t r
 #define FIVE_WEIGHTS "r4", "r5", "r6", "r8", "r9"
 #define LOAD_FIVE_WEIGHTS(from) "ldmia %[" from "]!, {r4, r5, r6, r8, r9}\n\t"
 
-/* `rows` rows under a filter of five columns and at most MOST_TAPS rows, eight pixels at a time, or what there is of them: the second four
- * overlap the first where a row ends. */
+/* Two or four vectors of a row of pixels under a filter of five columns, from the top down. */
+typedef struct {
+    const float *w;
+    int32_t lines;         /* of the filter */
+    int32_t back;          /* bytes of the strip from the end of a window to the next row's */
+    int32_t y_row;         /* bytes */
+    int32_t last;          /* pixels of the last vector: four, or fewer */
+    float bias;
+} five_columns;
+
+POETC_INLINE void slide_fives(const five_columns *f, const float *x, int32_t down, float *y, int32_t rows, const int vectors, const int stride_w)
+{
+    uint32x4_t apart = vaddq_n_u32(vmulq_n_u32(vidupq_n_u32(0, 1), 8), (uint32_t)x);
+    const float *w;
+    float32x4_t a, b, c, d, u, v;
+#define NEAR(v, offset) "vldrw.u32 %q[" #v "], [%[x], #4*(" #offset ")]\n\t"
+#define FAR(v, offset) "vldrw.u32 %q[" #v "], [%q[x], #4*(" #offset ")]\n\t"
+#define TAP_2(load, j, s, w) load(u, j) load(v, j + 4*s) "vfma.f32 %q[a], %q[u], " w "\n\tvfma.f32 %q[b], %q[v], " w "\n\t"
+#define TAP_4(load, j, s, w)                                                                                           \
+    TAP_2(load, j, s, w) load(u, j + 8*s) load(v, j + 12*s) "vfma.f32 %q[c], %q[u], " w "\n\tvfma.f32 %q[d], %q[v], " w "\n\t"
+#define STARTS_2 "vmov %q[b], %q[a]\n\t"
+#define STARTS_4 STARTS_2 "vmov %q[c], %q[a]\n\tvmov %q[d], %q[a]\n\t"
+#define STORES_2 "vstrw.32 %q[a], [%[y]]\n\tvpst\n\tvstrwt.32 %q[b], [%[y], #16]\n\t"
+#define STORES_4 "vstrw.32 %q[a], [%[y]]\n\tvstrw.32 %q[b], [%[y], #16]\n\tvstrw.32 %q[c], [%[y], #32]\n\tvpst\n\tvstrwt.32 %q[d], [%[y], #48]\n\t"
+#define ROWS(n, load, s, at, add)                                                                                      \
+    __asm__ volatile("ldr r4, %[last]\n\tvctp.32 r4\n1:\tldr r4, %[bias]\n\tldr %[w], %[weights]\n\tldr lr, %[lines]\n\t" \
+                     "vdup.32 %q[a], r4\n\t" STARTS_##n                                                                \
+                     "2:\t" LOAD_FIVE_WEIGHTS("w") TAP_##n(load, 0, s, "r4") TAP_##n(load, 1, s, "r5") TAP_##n(load, 2, s, "r6") \
+                     TAP_##n(load, 3, s, "r8") TAP_##n(load, 4, s, "r9") add(down) "le lr, 2b\n\t"                       \
+                     STORES_##n "ldr r4, %[y_row]\n\tldr r5, %[back]\n\tadd %[y], %[y], r4\n\t" add(back)              \
+                     "subs %[rows], #1\n\tbne 1b"                                                                      \
+                     : [a] "=&w"(a), [b] "=&w"(b), [c] "=&w"(c), [d] "=&w"(d), [u] "=&w"(u), [v] "=&w"(v), at,         \
+                       [y] "+&r"(y), [rows] "+&r"(rows), [w] "=&r"(w)                                                  \
+                     : [down] "r"(down), [lines] "m"(f->lines), [back] "m"(f->back), [y_row] "m"(f->y_row),            \
+                       [last] "m"(f->last), [bias] "m"(f->bias), [weights] "m"(f->w)                                   \
+                     : FIVE_WEIGHTS, "lr", "cc", "memory")
+#define ADD_NEAR_down "add %[x], %[x], %[down]\n\t"
+#define ADD_NEAR_back "add %[x], %[x], r5\n\t"
+#define ADD_FAR_down "vadd.i32 %q[x], %q[x], %[down]\n\t"
+#define ADD_FAR_back "vadd.i32 %q[x], %q[x], r5\n\t"
+#define ADD_NEAR(by) ADD_NEAR_##by
+#define ADD_FAR(by) ADD_FAR_##by
+    if (stride_w == 1 && vectors == 4)
+        ROWS(4, NEAR, 1, [x] "+&r"(x), ADD_NEAR);
+    else if (stride_w == 1)
+        ROWS(2, NEAR, 1, [x] "+&r"(x), ADD_NEAR);
+    else if (vectors == 4)
+        ROWS(4, FAR, 2, [x] "+&w"(apart), ADD_FAR);
+    else
+        ROWS(2, FAR, 2, [x] "+&w"(apart), ADD_FAR);
+#undef ADD_FAR
+#undef ADD_NEAR
+#undef ADD_FAR_back
+#undef ADD_FAR_down
+#undef ADD_NEAR_back
+#undef ADD_NEAR_down
+#undef ROWS
+#undef STORES_4
+#undef STORES_2
+#undef STARTS_4
+#undef STARTS_2
+#undef TAP_4
+#undef TAP_2
+#undef FAR
+#undef NEAR
+}
+
+/* `rows` rows under a filter of five columns and at most MOST_TAPS rows, of at least four pixels: sixteen at a time, or eight. The last block
+ * overlaps the one before, or sees pixels beyond the row's end, for nothing. */
 POETC_APART void correlate_fives(const filter *f, const float *from, int32_t rows, int32_t stride_h, int32_t stride_w)
 {
     const int32_t row = f->s->row, down = 4 * f->down * row, width = f->width;
-    const uint32x4_t apart = vmulq_n_u32(vidupq_n_u32(0, 1), 4u * (uint32_t)stride_w);
-    float w[MOST_TAPS * MOST_TAPS], *y = f->y;
+    float w[MOST_TAPS * MOST_TAPS];
+    five_columns t = {w, f->kernel_h, 4 * stride_h * row - f->kernel_h * down, 4 * f->y_row, 4, f->bias};
+    int32_t at, count;
     load_weights(f, f->kernel_h, 5, w);
-    for (; rows > 0; rows--, from += stride_h * row, y += f->y_row) {
-        int32_t at;
-        for (at = 0; at < width; at += 8) {
-            const int32_t first = at + 8 > width && width >= 8 ? width - 8 : at;
-            const int32_t more = width - first < 8 ? width - first - 4 : 4; /* pixels between the first four and the second */
-            const float *x = from + first * stride_w, *next = x + (more > 0 ? more * stride_w : 0), *weight = w;
-            float32x4_t low = vdupq_n_f32(f->bias), high = low;
-#define TAPS_AT(x, y, offset, w)                                                                                       \
-    "vldrw.u32 q0, [%" x "], #" offset "]\n\tvldrw.u32 q1, [%" y "], #" offset "]\n\t"                                  \
-    "vfma.f32 %q[low], q0, " w "\n\tvfma.f32 %q[high], q1, " w "\n\t"
-#define TAPS_OF(x, y, offset, w) TAPS_AT("q[" x, "q[" y, offset, w)
-            if (stride_w == 1)
-                __asm__ volatile("dls lr, %[lines]\n1:\t" LOAD_FIVE_WEIGHTS("weight")
-                                 TAPS_AT("[x", "[next", "0", "r4") TAPS_AT("[x", "[next", "4", "r5") TAPS_AT("[x", "[next", "8", "r6")
-                                 TAPS_AT("[x", "[next", "12", "r8") TAPS_AT("[x", "[next", "16", "r9")
-                                 "add %[x], %[x], %[down]\n\tadd %[next], %[next], %[down]\n\tle lr, 1b"
-                                 : [low] "+w"(low), [high] "+w"(high), [x] "+r"(x), [next] "+r"(next), [weight] "+r"(weight)
-                                 : [lines] "r"(f->kernel_h), [down] "r"(down)
-                                 : FIVE_WEIGHTS, "lr", "q0", "q1", "memory");
-            else {
-                uint32x4_t here = vaddq_n_u32(apart, (uint32_t)x), there = vaddq_n_u32(apart, (uint32_t)next);
-                __asm__ volatile("dls lr, %[lines]\n1:\t" LOAD_FIVE_WEIGHTS("weight")
-                                 TAPS_OF("x", "next", "0", "r4") TAPS_OF("x", "next", "4", "r5") TAPS_OF("x", "next", "8", "r6")
-                                 TAPS_OF("x", "next", "12", "r8") TAPS_OF("x", "next", "16", "r9")
-                                 "vadd.i32 %q[x], %q[x], %[down]\n\tvadd.i32 %q[next], %q[next], %[down]\n\tle lr, 1b"
-                                 : [low] "+w"(low), [high] "+w"(high), [x] "+w"(here), [next] "+w"(there), [weight] "+r"(weight)
-                                 : [lines] "r"(f->kernel_h), [down] "r"(down)
-                                 : FIVE_WEIGHTS, "lr", "q0", "q1", "memory");
-            }
-#undef TAPS_OF
-#undef TAPS_AT
-            vstrwq_p_f32(y + first, low, vctp32q((uint32_t)(width - first)));
-            if (more > 0)
-                vst1q_f32(y + first + more, high);
-        }
+    for (at = 0; at < width && rows > 0; at += count) {
+        const float *x;
+        float *y;
+        count = width - at > 8 && width > 12 ? 16 : 8;
+        if (at + count > width && width >= count)
+            at = width - count;
+        if (at + count > width)
+            t.last = width - at - count + 4;
+        x = from + at * stride_w, y = f->y + at;
+        if (stride_w == 1 && count == 16)
+            slide_fives(&t, x, down, y, rows, 4, 1);
+        else if (stride_w == 1)
+            slide_fives(&t, x, down, y, rows, 2, 1);
+        else if (count == 16)
+            slide_fives(&t, x, down, y, rows, 4, 2);
+        else
+            slide_fives(&t, x, down, y, rows, 2, 2);
     }
 }
 
@@ -278,7 +328,7 @@ static int correlate_fast(const filter *f, const float *from, int32_t rows, int3
         correlate_pairs(f, from, rows, stride_h);
     else if (is_3x3 && stride_w == 1 && stride_h == 1 && f->down == 1 && (rows >= 4 || (4 - rows) * f->s->row + 6 <= f->s->slack))
         correlate_columns(f, from, rows);
-    else if (f->kernel_w == 5 && f->kernel_h > 0 && f->y_step == 1) /* its loop goes round at least once */
+    else if (f->kernel_w == 5 && f->kernel_h > 0 && f->y_step == 1 && f->width >= 4) /* its loop goes round at least once */
         correlate_fives(f, from, rows, stride_h, stride_w);
     else
         correlate_windows(f, from, rows, stride_h, stride_w);
@@ -346,12 +396,68 @@ POETC_INLINE void gather_lines(const filter *f, const float *g, const int taps, 
     }
 }
 
+/* Sixteen columns of every other row of gx from twice four of gy, under a 5 x 5 filter: the second `next` pixels of gy behind the first. */
+typedef struct {
+    const float *w;   /* of the last line that a row sees */
+    int32_t lines;    /* of a row: two or three, two apart */
+    int32_t back;     /* bytes of the strip from the end of a window to the next row's */
+    int32_t y_row;    /* bytes from row to row */
+    int32_t y_next;   /* bytes from the first eight columns to the second */
+    float bias;
+} five_pairs;
+
+POETC_INLINE void spread_fives(const five_pairs *f, const float *from, const float *next, int32_t down, float *y, int32_t rows, const int more_first)
+{
+    const float *w;
+#define LOADS(at) "vldrw.u32 q0, [%[" at "]]\n\tvldrw.u32 q1, [%[" at "], #4]\n\tvldrw.u32 q6, [%[" at "], #8]\n\t"
+#define TAKE(more, less, third, fourth)                                                                                \
+    "vfma.f32 " more ", q0, r9\n\tvfma.f32 " less ", " third ", r8\n\tvfma.f32 " more ", q1, r6\n\t"                    \
+    "vfma.f32 " less ", " fourth ", r5\n\tvfma.f32 " more ", q6, r4\n\t"
+#define ROWS(take)                                                                                                     \
+    __asm__ volatile("1:\tldr r4, %[bias]\n\tldr %[w], %[weights]\n\tldr lr, %[lines]\n\t"                              \
+                     "vdup.32 q2, r4\n\tvmov q3, q2\n\tvmov q4, q2\n\tvmov q5, q2\n"                                    \
+                     "2:\t" LOAD_FIVE_WEIGHTS("w") LOADS("from") "sub %[w], #60\n\tadd %[from], %[from], %[down]\n\t"     \
+                     take("q2", "q3") LOADS("next") "add %[next], %[next], %[down]\n\t" take("q4", "q5") "le lr, 2b\n\t"   \
+                     "ldr r4, %[y_next]\n\tadd r4, r4, %[y]\n\t"                                                       \
+                     "vst20.32 {q2, q3}, [%[y]]\n\tvst21.32 {q2, q3}, [%[y]]\n\tvst20.32 {q4, q5}, [r4]\n\tvst21.32 {q4, q5}, [r4]\n\t" \
+                     "ldr r4, %[back]\n\tldr r5, %[y_row]\n\tadd %[from], %[from], r4\n\tadd %[next], %[next], r4\n\t"  \
+                     "add %[y], %[y], r5\n\tsubs %[rows], #1\n\tbne 1b"                                                \
+                     : [from] "+&r"(from), [next] "+&r"(next), [y] "+&r"(y), [rows] "+&r"(rows), [w] "=&r"(w)          \
+                     : [down] "r"(down), [lines] "m"(f->lines), [back] "m"(f->back), [y_row] "m"(f->y_row),            \
+                       [y_next] "m"(f->y_next), [bias] "m"(f->bias), [weights] "m"(f->w)                               \
+                     : FIVE_WEIGHTS, "lr", "cc", "q0", "q1", "q2", "q3", "q4", "q5", "q6", "memory")
+#define MORE_FIRST(first, second) TAKE(first, second, "q1", "q6")
+#define LESS_FIRST(first, second) TAKE(second, first, "q0", "q1")
+    if (more_first)
+        ROWS(MORE_FIRST);
+    else
+        ROWS(LESS_FIRST);
+#undef LESS_FIRST
+#undef MORE_FIRST
+#undef ROWS
+#undef TAKE
+#undef LOADS
+}
+
 /* The same under a 5 x 5 filter: every other row of gx, of `lines` taps, the first of them on row `tap` of the filter. */
 POETC_APART void gather_fives(const filter *f, const float *g, int32_t lines, int32_t tap, int more_first, float *y, int32_t rows)
 {
     const float32x4_t start = vdupq_n_f32(f->bias);
     const uint32x4_t apart = vmulq_n_u32(vidupq_n_u32(0, 1), 8);
     const int32_t width = f->width, pairs = (width + 1) / 2, down = 4 * f->s->row;
+    if (width % 2 == 0 && pairs >= 4 && rows > 0) {
+        const int32_t second = pairs >= 8 ? 4 : pairs - 4;
+        five_pairs t = {f->weight + 5 * tap, lines, down - lines * down, 8 * width, 8 * second, f->bias};
+        int32_t at;
+        for (at = 0; at < pairs; at += 8) {
+            const int32_t p = at + 8 > pairs && pairs >= 8 ? pairs - 8 : at; /* the last block may overlap the one before */
+            if (more_first)
+                spread_fives(&t, g + p, g + p + second, down, y + 2 * p, rows, 1);
+            else
+                spread_fives(&t, g + p, g + p + second, down, y + 2 * p, rows, 0);
+        }
+        return;
+    }
     for (; rows > 0; rows--, g += f->s->row, y += 2 * width) {
         int32_t at;
         for (at = 0; at < pairs; at += 4) {
@@ -428,27 +534,28 @@ POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines
     for (; lines > 0; lines--, line += down, gw += taps) {
         poetc_f4 a = POETC_F4_ZERO, b = a, c = a, d = a, e = a;
         const float *x = line, *gy = gradient;
-        int32_t left;
+        const int32_t jump = 4 * (int32_t)(step - 2 * width);
+        int32_t left = rows;
 #define TWO_TAPS(x, a, b) "vld20.32 {q0, q1}, [%[" x "]]\n\tvld21.32 {q0, q1}, [%[" x "]]!\n\tvfma.f32 %q[" a "], q2, q0\n\tvfma.f32 %q[" b "], q2, q1\n\t"
-        for (left = rows; left > 0 && taps == 3; left--, x += step - 2 * width) {
-            __asm__ volatile("dls lr, %[n]\n"
-                             "1:\tvldrw.u32 q2, [%[gy]], #16\n\t"
+        if (rows > 0 && taps == 3) {
+            __asm__ volatile("1:\tdls lr, %[n]\n"
+                             "2:\tvldrw.u32 q2, [%[gy]], #16\n\t"
                              "vldrw.u32 q0, [%[x], %q[offsets]]\n\tvfma.f32 %q[c], q2, q0\n\t" TWO_TAPS("x", "a", "b")
-                             "le lr, 1b"
-                             : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [x] "+r"(x), [gy] "+r"(gy)
-                             : [n] "r"(width / 4), [offsets] "w"(offsets)
-                             : "lr", "q0", "q1", "q2", "memory");
-        }
-        for (; left > 0; left--, x += step - 2 * width) {
+                             "le lr, 2b\n\tsubs %[left], #1\n\tadd %[x], %[x], %[jump]\n\tbne 1b"
+                             : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [x] "+r"(x), [gy] "+r"(gy), [left] "+r"(left)
+                             : [n] "r"(width / 4), [offsets] "w"(offsets), [jump] "r"(jump)
+                             : "lr", "cc", "q0", "q1", "q2", "memory");
+        } else if (rows > 0) {
             const float *next = x + 2, *last = x + 4;
-            __asm__ volatile("dls lr, %[n]\n"
-                             "1:\tvldrw.u32 q2, [%[gy]], #16\n\t" TWO_TAPS("x", "a", "b") TWO_TAPS("next", "c", "d")
+            __asm__ volatile("1:\tdls lr, %[n]\n"
+                             "2:\tvldrw.u32 q2, [%[gy]], #16\n\t" TWO_TAPS("x", "a", "b") TWO_TAPS("next", "c", "d")
                              "vld20.32 {q0, q1}, [%[last]]\n\tvld21.32 {q0, q1}, [%[last]]!\n\tvfma.f32 %q[e], q2, q0\n\t"
-                             "le lr, 1b"
+                             "le lr, 2b\n\tadd %[x], %[x], %[jump]\n\tadd %[next], %[next], %[jump]\n\tadd %[last], %[last], %[jump]\n\t"
+                             "subs %[left], #1\n\tbne 1b"
                              : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [d] "+w"(d), [e] "+w"(e), [x] "+r"(x), [next] "+r"(next),
-                               [last] "+r"(last), [gy] "+r"(gy)
-                             : [n] "r"(width / 4)
-                             : "lr", "q0", "q1", "q2", "memory");
+                               [last] "+r"(last), [gy] "+r"(gy), [left] "+r"(left)
+                             : [n] "r"(width / 4), [jump] "r"(jump)
+                             : "lr", "cc", "q0", "q1", "q2", "memory");
         }
 #undef TWO_TAPS
         gw[0] += poetc_f4_total(a);
