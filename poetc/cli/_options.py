@@ -172,8 +172,8 @@ training_options = stacked(
         "--fusion/--no-fusion",
         default=_DEFAULTS.fusion,
         show_default=True,
-        help="Whether operators that can be one are one: the same results with less memory and time. Without, every "
-        "gradient is a tensor of its own.",
+        help="Operators that can be computed as one are: the same results with less memory and time. Without fusion "
+        "every gradient is a tensor of its own.",
     ),
     click.option(
         "--micro-batches",

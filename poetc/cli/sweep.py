@@ -29,7 +29,7 @@ Examples:
     default=("host",),
     metavar="NAME|FILE",
     shell_complete=_options.complete_device,
-    help="Repeatable.",
+    help="Repeatable; default: host.",
 )
 @click.option("-b", "--budget", "budgets", multiple=True, metavar="SIZE", help="Repeatable; default: the device's RAM.")
 @_solving.problem_options
