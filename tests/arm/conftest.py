@@ -99,12 +99,19 @@ def deep(networks: ModuleType) -> Any:
     return net.dense(networks.CLASSES)
 
 
+def strips(networks: ModuleType) -> Any:
+    """Convolutions that Helium does without packing where the workspace has room for a strip: 24 channels of 8 x 8."""
+    net = networks.Network("strips", 8).conv(24).relu()
+    return net.conv(24).relu().conv(24).relu().dense(networks.CLASSES)
+
+
 @pytest.fixture(scope="session")
 def solve(tmp_path_factory: pytest.TempPathFactory) -> Solve:
     """solve(network, batch, device, budget): made once a session; state lives in RAM unless told otherwise."""
     directory = tmp_path_factory.mktemp("networks")
     networks, done = load_networks(), {}
     networks.NETWORKS["windows"] = lambda: windows(networks)
+    networks.NETWORKS["strips"] = lambda: strips(networks)
     networks.NETWORKS["deep"] = lambda: deep(networks)
 
     def make(network: str, batch: int, device: str, budget: str, state: str = "ram") -> Solved:

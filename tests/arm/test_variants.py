@@ -1,0 +1,63 @@
+"""Kernels with less workspace, on boards: the bits of the fastest ones, and the predicted peak."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from poetc import codegen, variants
+from poetc.devices import build_problem
+from poetc.scheduling import Problem, keep_all, pack
+from tests.arm.conftest import Solve, Solved, run_host
+
+
+def asked(solved: Solved) -> Problem:
+    """With every variant that there is."""
+    artifact = solved.artifact
+    assert artifact.graph is not None and artifact.profile is not None
+    return build_problem(artifact.graph, artifact.profile, budget_bytes=artifact.problem.budget_bytes)
+
+
+def kept(solved: Solved, problem: Problem) -> codegen.Program:
+    """Every operator once, with these kernels."""
+    assert solved.artifact.graph is not None
+    schedule = keep_all(problem)
+    return codegen.lower(solved.artifact.graph, problem, schedule, pack(problem, schedule))
+
+
+@pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547"])
+def test_a_tight_budget_has_leaner_kernels_and_the_bits_of_keep_all(board: str, solve: Solve, tmp_path: Path) -> None:
+    """Less RAM than any schedule of the fastest kernels needs."""
+    solved = solve("resnet", 1, "qemu-mps2-an386", "least", "store")
+    problem, found = asked(solved), solved.artifact.problem
+    quick = variants.fastest(problem)
+    assert found.budget_bytes < variants.lower_bound_bytes(quick, "store")
+    leaner = variants.leaner_operators(problem, found)
+    assert leaner and solved.artifact.summary["leaner_kernels"] == len(leaner)
+    with codegen.build_host([kept(solved, quick)], solved.values) as model:
+        expected = run_host(model, solved.batches(2))
+    run = solved.on_board(board, tmp_path, 2, gradients=True)
+    assert (run.losses, run.state_sha256) == (expected.losses, expected.state_sha256)
+    assert run.arena_bytes == solved.program.high_water_bytes
+
+
+@pytest.mark.parametrize(
+    ("board", "network"), [("mps2-an386", "ds-cnn"), ("mps3-an547", "strips"), ("mps3-an547", "resnet")]
+)
+def test_fast_numerics_have_the_same_bits_whatever_kernels_run(
+    board: str, network: str, solve: Solve, tmp_path: Path
+) -> None:
+    """On one target, with multiply-adds and vectors that round in their own way."""
+    solved = solve(network, 2, "qemu-mps2-an386", "100%")
+    problem = asked(solved)
+    programs = [kept(solved, plain) for plain in (variants.fastest(problem), variants.leanest(problem))]
+    assert programs[0].instructions != programs[1].instructions
+    digests = set()
+    for i, program in enumerate(programs):
+        name = f"program{i}"
+        firmware = codegen.build_firmware(program, solved.values, board, tmp_path / name, numerics="fast")
+        run = codegen.execute(firmware, solved.batches(2))
+        digests.add((run.losses, run.state_sha256))
+        assert run.arena_bytes == program.high_water_bytes
+    assert len(digests) == 1
