@@ -535,8 +535,9 @@ POETC_APART int direct_conv(const convolution *c, const float *x, const float *w
                     for (r = 0; r < here; r++) {
                         const float *line = from + r * c->stride_h * row;
                         float *to = result + ((ptrdiff_t)o * c->output_height + oh + r) * width;
-                        for (at = 0; at < width; at += 4) {
+                        for (at = 0; at < width; at += 4 * t.blocks) {
                             const int32_t left = at + 4 > width ? width - 4 : at; /* the last four overlap those before */
+                            t.blocks = at == 0 ? width / 4 : 1;
                             t.a = workspace, t.b = line + left, t.y = to + left, t.accumulate = 0;
                             t.bias = bias ? bias + group * outputs + o : NULL;
                             for (first = 0; first < inputs; first += most) {

@@ -168,8 +168,9 @@ POETC_APART int direct_grad_input(const convolution *c, const float *gy, const f
                             float *to = result + ((ptrdiff_t)ch * c->height + top + r) * width;
                             t.lines = lines, t.channels = lines > 0 ? count : 0;
                             t.skip = (c->kernel_h - lines) * c->kernel_w * rows, t.plane = plane - (ptrdiff_t)lines * row;
-                            for (at = 0; at < width; at += 4) {
+                            for (at = 0; at < width; at += 4 * t.blocks) {
                                 const int32_t left = at + 4 > width && o == 0 ? width - 4 : at; /* overlaps those before */
+                                t.blocks = at == 0 ? width / 4 : 1;
                                 t.lanes = poetc_min(4, width - left), t.a = workspace + low * c->kernel_w * rows, t.b = line + left, t.y = to + left;
                                 poetc_direct_run(rows, c->kernel_w, &t);
                             }

@@ -22,21 +22,18 @@ void poetc_pack_planes(const poetc_gemm_space *space, const float *from, int32_t
 /* `rows` x 4 results: constants wherever this is inlined, as are the taps of a line. */
 POETC_INLINE void direct_block(const int rows, const int taps, const direct_task *t)
 {
-    const float *a = t->a - t->skip, *b = t->b;
-    float *y = t->y;
+    const float *from = t->b;
+    float *to = t->y;
     float32x4_t sum[6], v;
-    int32_t channels = t->channels;
+    int32_t blocks = t->blocks;
     int i;
-    POETC_UNROLL
-    for (i = 0; i < rows; i++)
-        sum[i] = vdupq_n_f32(t->bias ? t->bias[i] : 0.0f);
 #define TAP(n) POETC_STEP_##n("vldrw.u32 %q[v], [%[b]], #4\n\t", "a")
 #define LINES(n, text)                                                                                                 \
     __asm__ volatile("1:\tldrd r4, r5, [%[t], %[lines]]\n\tdls lr, r4\n\tadd %[a], %[a], r5, lsl #2\n"                  \
                      "2:\t" text "add %[b], %[b], %[next]\n\tle lr, 2b\n\t"                                            \
-                     "add %[b], %[b], %[plane]\n\tsubs %[channels], #1\n\tbne 1b"                                      \
+                     "ldr r4, [%[t], %[plane]]\n\tsubs %[channels], #1\n\tadd %[b], %[b], r4, lsl #2\n\tbne 1b"           \
                      : POETC_SUMS_##n, [v] "=&w"(v), [a] "+&r"(a), [b] "+&r"(b), [channels] "+&r"(channels)            \
-                     : [next] "r"(t->next), [plane] "r"(4 * t->plane), [t] "r"(t), [lines] "i"(offsetof(direct_task, lines)) \
+                     : [next] "r"(t->next), [t] "r"(t), [lines] "i"(offsetof(direct_task, lines)), [plane] "i"(offsetof(direct_task, plane)) \
                      : POETC_FACTORS, "lr", "cc", "memory")
 #define LINES_OF(n)                                                                                                    \
     do {                                                                                                               \
@@ -45,21 +42,36 @@ POETC_INLINE void direct_block(const int rows, const int taps, const direct_task
         else                                                                                                           \
             LINES(n, TAP(n) TAP(n) TAP(n) TAP(n) TAP(n));                                                              \
     } while (0)
-    if (channels > 0)
-        POETC_FOR_ROWS(rows, LINES_OF);
+    do {
+        const float *a = t->a - t->skip, *b = from;
+        float *y = to;
+        int32_t channels = t->channels;
+        if (t->bias) {
+            POETC_UNROLL
+            for (i = 0; i < rows; i++)
+                sum[i] = vdupq_n_f32(t->bias[i]);
+        } else {
+            POETC_UNROLL
+            for (i = 0; i < rows; i++)
+                sum[i] = vdupq_n_f32(0.0f);
+        }
+        if (channels > 0)
+            POETC_FOR_ROWS(rows, LINES_OF);
+        if (t->accumulate) {
+            const mve_pred16_t lanes = vctp32q((uint32_t)t->lanes);
+            POETC_UNROLL
+            for (i = 0; i < rows; i++, y += t->y_row)
+                vstrwq_p_f32(y, vaddq_f32(vldrwq_z_f32(y, lanes), sum[i]), lanes);
+        } else {
+            POETC_UNROLL
+            for (i = 0; i < rows; i++, y += t->y_row)
+                vst1q_f32(y, sum[i]);
+        }
+        from += 4, to += 4;
+    } while (--blocks > 0);
 #undef LINES_OF
 #undef LINES
 #undef TAP
-    if (t->accumulate) {
-        const mve_pred16_t lanes = vctp32q((uint32_t)t->lanes);
-        POETC_UNROLL
-        for (i = 0; i < rows; i++, y += t->y_row)
-            vstrwq_p_f32(y, vaddq_f32(vldrwq_z_f32(y, lanes), sum[i]), lanes);
-        return;
-    }
-    POETC_UNROLL
-    for (i = 0; i < rows; i++, y += t->y_row)
-        vst1q_f32(y, sum[i]);
 }
 
 #define DEFINE_DIRECT(ROWS)                                                                                            \
