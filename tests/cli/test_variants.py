@@ -1,0 +1,85 @@
+"""Kernels with less workspace, as a user sees them: chosen where RAM is short, written down, checked, compared."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from poetc import artifact, homes, variants
+from poetc.devices import build_problem, load_profile
+from poetc.scheduling import Problem, problem_from_json, problem_to_json
+from tests.cli.conftest import MODEL, Ended, run
+
+BOARD = ("--batch", "1", "--device", "stm32f746", "--time-limit", "4")
+
+
+@pytest.fixture(scope="module")
+def least(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
+    out = tmp_path_factory.mktemp("least") / "digits.poetc"
+    ended = run("solve", MODEL, *BOARD, "--budget", "least", "-o", out, "--json")
+    assert ended.code == 0, ended.err
+    return out, ended
+
+
+def asked(out: Path) -> Problem:
+    graph = artifact.read(out).graph
+    assert graph is not None
+    return build_problem(graph, load_profile("stm32f746"), budget_bytes=0)
+
+
+def test_less_ram_than_the_fastest_kernels_need(least: tuple[Path, Ended], tmp_path: Path) -> None:
+    out, ended = least
+    solved = artifact.read(out).problem
+    problem = asked(out)
+    assert solved.budget_bytes < homes.lower_bound_bytes(variants.fastest(problem), "auto")
+    chosen = variants.choice_of(problem, solved)
+    assert ended.json["leaner_kernels"] == sum(n > 0 for n in chosen) > 0
+    assert "kernels with less workspace than the fastest: " in ended.err
+    assert ended.json["min_budget_bytes"] == solved.budget_bytes
+    checked = run("validate", out, "--json").json
+    assert checked["peak_measured_bytes"] == checked["peak_predicted_bytes"]
+    assert run("emit", out, "-o", tmp_path / "c").code == 0
+    tight = run("solve", MODEL, *BOARD, "--budget", "40kB", "-o", tmp_path / "tight")
+    assert tight.code == 4 and f"known to work is {solved.budget_bytes} bytes" in tight.err
+
+
+def test_a_workspace_that_no_kernel_has_is_refused(least: tuple[Path, Ended], tmp_path: Path) -> None:
+    out, _ = least
+    solved = artifact.read(out)
+    k = next(k for k, n in enumerate(variants.choice_of(asked(out), solved.problem)) if n)
+    op = solved.problem.operators[k]
+    operators = list(solved.problem.operators)
+    operators[k] = replace(op, workspace_bytes=op.workspace_bytes - 16)
+    artifact.write(replace(solved, problem=replace(solved.problem, operators=tuple(operators))), tmp_path / "w", {})
+    ended = run("emit", tmp_path / "w", "-o", tmp_path / "c")
+    assert ended.code != 0 and ended.err.count("\n") == 1
+    assert f"no kernel of {op.kind} has a workspace of {op.workspace_bytes - 16} bytes" in ended.err
+
+
+def test_lock_check_and_diff(least: tuple[Path, Ended], tmp_path: Path) -> None:
+    out, _ = least
+    path = tmp_path / "poetc.lock"
+    assert run("lock", MODEL, *BOARD, "--budget", "52kB", "-o", path).code == 0
+    (entry,) = json.loads(path.read_text())["entries"]
+    assert entry["result"]["leaner_kernels"] > 0
+    ended = run("check", path)
+    assert ended.code == 0, ended.out
+    assert run("solve", MODEL, *BOARD, "--budget", "80%", "--gap", "0.5", "-o", tmp_path / "roomy").code == 0
+    said = run("diff", out, tmp_path / "roomy")
+    assert f"{entry['result']['leaner_kernels']} operators changed in workspace: " in said.out
+
+
+def test_a_problem_with_variants_is_solved_as_a_plain_one(tmp_path: Path, least: tuple[Path, Ended]) -> None:
+    out, _ = least
+    problem = replace(asked(out), budget_bytes=110_000)
+    path = tmp_path / "p.json"
+    path.write_bytes(problem_to_json(problem))
+    assert b"leaner" in path.read_bytes()
+    ended = run("solve", path, "--time-limit", "4", "-o", tmp_path / "solved")
+    assert ended.code == 0, ended.err
+    written = problem_from_json((tmp_path / "solved" / "problem.json").read_bytes())
+    assert not any(op.leaner for op in written.operators)
+    variants.choice_of(problem, written)
