@@ -91,6 +91,11 @@ def windows(networks: ModuleType) -> Any:
     return net.dense(networks.CLASSES)
 
 
+def layers(networks: ModuleType) -> Any:
+    """Dense layers of odd sizes, one with more than 1,024 inputs."""
+    return networks.Network("layers", 8).dense(33).relu().dense(1100).relu().dense(13).relu().dense(networks.CLASSES)
+
+
 def deep(networks: ModuleType) -> Any:
     """68 KB of weights, the largest 10 KB."""
     net = networks.Network("deep", 8).dense(40).relu()
@@ -113,6 +118,7 @@ def solve(tmp_path_factory: pytest.TempPathFactory) -> Solve:
     networks.NETWORKS["windows"] = lambda: windows(networks)
     networks.NETWORKS["strips"] = lambda: strips(networks)
     networks.NETWORKS["deep"] = lambda: deep(networks)
+    networks.NETWORKS["layers"] = lambda: layers(networks)
 
     def make(network: str, batch: int, device: str, budget: str, state: str = "ram") -> Solved:
         key = (network, batch, device, budget, state)

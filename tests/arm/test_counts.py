@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from poetc import benchmark, codegen, frontend
@@ -12,7 +13,8 @@ from poetc.benchmark import _measure
 from poetc.codegen import build_firmware, execute, sample_inputs
 from poetc.codegen.program import Call
 from poetc.devices import build_problem, load_profile
-from poetc.ops import bind, spec
+from poetc.graph import Graph, Operator, Role, TensorType
+from poetc.ops import Builder, bind, spec
 from poetc.running import predicted_ns
 from poetc.scheduling import keep_all, pack
 from tests.arm.conftest import load_networks
@@ -42,6 +44,21 @@ def test_counted_instructions_are_those_predicted(board: str, tmp_path: Path) ->
     assert sum(n for _, n in off) < 0.05 * counted.instructions, off
 
 
+def counted_step(
+    graph: Graph, board: str, numerics: codegen.Numerics, directory: Path
+) -> tuple[dict[str, int], codegen.Run, dict[str, Operator]]:
+    """Of a step of plain SGD, keep-all: multiply-accumulates of every operator, what was counted, the operators."""
+    step = _measure.step_of(graph, "sgd")
+    problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
+    schedule = keep_all(problem)
+    program = codegen.lower(step, problem, schedule, pack(problem, schedule))
+    counted = execute(
+        build_firmware(program, step.values, board, directory, numerics=numerics), [sample_inputs(program, 0)]
+    )
+    macs = {op.name: spec(op.kind).work(bind(op, step.tensors)).macs for op in step.operators}
+    return macs, counted, {op.name: op for op in step.operators}
+
+
 @pytest.mark.parametrize(
     ("board", "numerics", "most"), [("mps2-an386", "portable", 2.5), ("mps3-an547", "fast", 0.8)], ids=["m4f", "m55"]
 )
@@ -51,16 +68,76 @@ def test_instructions_of_a_multiply_accumulate(
 ) -> None:
     """Of products and convolutions in the backward pass, all together; `python -m bench.instructions` has every one."""
     graph = frontend.load(load_networks().write(network, tmp_path / "model.onnx"), batch=1)
-    step = _measure.step_of(graph, "sgd")
-    problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
-    schedule = keep_all(problem)
-    program = codegen.lower(step, problem, schedule, pack(problem, schedule))
-    firmware = build_firmware(program, step.values, board, tmp_path / "firmware", numerics=numerics)
-    counted = execute(firmware, [sample_inputs(program, 0)])
-    macs = {op.name: spec(op.kind).work(bind(op, step.tensors)).macs for op in step.operators if op.phase != "forward"}
-    products = [item for item in counted.counts if item.kind.startswith(("Conv", "MatMul")) and item.name in macs]
+    macs, counted, operators = counted_step(graph, board, numerics, tmp_path / "firmware")
+    products = [
+        item
+        for item in counted.counts
+        if item.kind.startswith(("Conv", "MatMul")) and operators[item.name].phase != "forward"
+    ]
     each = sum(item.instructions for item in products) / sum(macs[item.name] * item.times for item in products)
     assert len(products) > 5 and each <= most
+
+
+# Depthwise: (channels, side, taps, stride).
+LAYERS = ((16, 4, 3, 2), (24, 6, 3, 1), (32, 2, 3, 1), (16, 3, 3, 1), (16, 8, 7, 1), (16, 16, 7, 2), (16, 14, 5, 1))
+# (inputs, outputs, side, taps); a side of 0: dense.
+PRODUCTS = (
+    (64, 128, 2, 1),
+    (128, 128, 2, 1),
+    (64, 64, 2, 3),
+    (32, 32, 8, 1),
+    (120, 84, 0, 1),
+    (84, 120, 0, 1),
+    (400, 120, 0, 1),
+)
+
+
+def test_layers_whose_outputs_share_little_take_no_more_than_others(tmp_path: Path) -> None:
+    """Forward, gradient of the weight and of the input alike, each alone."""
+    random = np.random.default_rng(5)
+    b = Builder()
+
+    def parameter(name: str, shape: tuple[int, ...]) -> str:
+        value = random.standard_normal(shape).astype(np.float32)
+        return b.add_tensor(name, TensorType(shape), Role.PARAMETER, value)
+
+    results = [b.add_tensor("input", TensorType((1, 4)), Role.INPUT)]
+    for number, (channels, side, taps, stride) in enumerate(LAYERS):
+        image = parameter(f"image{number}", (1, channels, side, side))
+        weight = parameter(f"filter{number}", (channels, 1, taps, taps))
+        pads = (taps // 2,) * 4
+        results.append(b.emit1("Conv", [image, weight], {"strides": (stride, stride), "pads": pads, "group": channels}))
+    for number, (inputs, outputs, side, taps) in enumerate(PRODUCTS):
+        image = parameter(f"row{number}", (1, inputs, side, side) if side else (1, inputs))
+        weight = parameter(f"weight{number}", (outputs, inputs, taps, taps) if side else (outputs, inputs))
+        if side:
+            results.append(b.emit1("Conv", [image, weight], {"pads": (taps // 2,) * 4}))
+        else:
+            results.append(b.emit1("MatMul", [image, weight], {"trans_b": 1}))
+    flat = [b.emit1("Reshape", [name], {"shape": (1, b.type(name).elements)}) for name in results]
+    y = b.emit1("Concat", flat, {"axis": 1}, hint="y")
+    graph = Graph("layers", b.tensors, tuple(b.operators), ("input",), (y,), b.values)
+    macs, counted, _ = counted_step(graph, "mps2-an386", "portable", tmp_path)
+    products = [item for item in counted.counts if item.kind.startswith(("Conv", "MatMul"))]
+    assert len(products) == 3 * (len(LAYERS) + len(PRODUCTS))
+    over = {i.name: i.instructions / macs[i.name] for i in products if i.instructions > 2.5 * macs[i.name]}
+    assert not over
+
+
+@pytest.mark.parametrize(
+    ("network", "board", "most"),
+    [
+        *(("lenet5", "mps2-an385", 74.5), ("ds-cnn", "mps2-an385", 96.0)),
+        *(("lenet5", "mps2-an385-m0", 167.0), ("ds-cnn", "mps2-an385-m0", 206.0)),
+    ],
+)
+def test_instructions_of_a_multiply_accumulate_without_an_fpu(
+    network: str, board: str, most: float, tmp_path: Path
+) -> None:
+    """Of the whole step. They depend on the numbers, too: additions and multiplications by zero are done soon."""
+    graph = frontend.load(load_networks().write(network, tmp_path / "model.onnx"), batch=1)
+    macs, counted, _ = counted_step(graph, board, "portable", tmp_path / "firmware")
+    assert 0.97 * most < counted.instructions / sum(macs.values()) <= most
 
 
 @pytest.mark.parametrize("board", ["mps2-an386", "virt-a72"])

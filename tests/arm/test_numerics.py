@@ -36,10 +36,13 @@ def test_mlp_has_the_same_bits(board: str, solve: Solve, mlp_host: Bits, tmp_pat
     assert run.arena_bytes == solved.program.high_water_bytes
 
 
+@pytest.mark.parametrize("network", ["mlp", "layers"])
 @pytest.mark.parametrize("board", ["mps2-an385", "mps2-an386", "virt-a72"])
-def test_weights_moved_by_a_rank_of_one_have_the_same_bits(board: str, solve: Solve, tmp_path: Path) -> None:
+def test_weights_moved_by_a_rank_of_one_have_the_same_bits(
+    network: str, board: str, solve: Solve, tmp_path: Path
+) -> None:
     """Dense layers at batch 1."""
-    solved = solve("mlp", 1, "qemu-mps2-an386", "100%")
+    solved = solve(network, 1, "qemu-mps2-an386", "100%")
     assert any(getattr(i, "symbol", None) == "poetc_op_matmul_sgd" for i in solved.program.instructions)
     assert bits(solved.on_board(board, tmp_path, 3, gradients=True)) == solved.on_host(3)
 

@@ -86,6 +86,11 @@ KNOWN: tuple[Shape, ...] = (
     ((1, 2, 9, 9), (2, 1, 2, 5), {"strides": (3, 1), "pads": (0, 2, 0, 2), "group": 2}),
     ((1, 3, 7, 7), (3, 1, 5, 3), {"strides": (2, 2), "pads": (2, 1, 2, 1), "group": 3}),
     ((1, 3, 24, 24), (8, 3, 3, 3), {"strides": (2, 2), "pads": (0, 0, 1, 1)}),
+    ((2, 2, 9, 30), (2, 1, 7, 7), {"pads": (3, 3, 3, 3), "group": 2}),
+    ((1, 3, 12, 27), (3, 1, 7, 7), {"strides": (2, 2), "pads": (2, 3, 3, 2), "group": 3}),
+    ((2, 2, 11, 12), (2, 1, 7, 7), {"strides": (2, 2), "pads": (3, 2, 3, 3), "group": 2}),
+    ((1, 2, 8, 19), (2, 1, 3, 7), {"strides": (2, 2), "pads": (1, 3, 1, 3), "group": 2}),
+    ((1, 2, 8, 8), (2, 1, 7, 5), {"pads": (3, 2, 3, 2), "group": 2}),
     *SMALL_PLANES,
     *UNPACKED,
 )
@@ -197,9 +202,17 @@ def test_odd_convolutions_are_those_of_numpy(
 
 @pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547"])
 def test_planes_in_registers_have_the_bits_of_the_host(board: str, tmp_path: Path) -> None:
-    """Of four, nine and sixteen results, and rows of six; zeros around, after or before; without and with a bias."""
-    shapes: list[Shape] = []
-    for side in (2, 3, 4, 6):
+    """Of one, four, nine and sixteen results, and rows of five and six; zeros around, after or before; without and with
+    a bias. And seven taps, and products in blocks of four rows: terms that are odd, weights moved at once.
+    """
+    shapes: list[Shape] = [
+        ((2, 3, 10, 9), (3, 1, 7, 7), {"pads": (3, 3, 3, 3), "group": 3}),
+        ((2, 3, 12, 27), (3, 1, 7, 7), {"strides": (2, 2), "pads": (2, 3, 3, 2), "group": 3}),
+        ((1, 3, 12, 12), (3, 1, 7, 7), {"strides": (2, 2), "pads": (3, 3, 3, 3), "group": 3}),
+        ((1, 12, 3, 3), (14, 12, 3, 3), {"pads": (1, 1, 1, 1)}),
+        ((2, 33, 2, 2), (24, 33, 1, 1), {}),
+    ]
+    for side in (1, 2, 3, 4, 5, 6):
         for stride, pads in ((1, (1, 1, 1, 1)), (2, (0, 0, 1, 1)), (2, (1, 1, 0, 0))):
             size = side * stride
             attributes: dict[str, Attribute] = {"strides": (stride, stride), "pads": pads, "group": 3}

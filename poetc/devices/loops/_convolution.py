@@ -427,7 +427,7 @@ def _grad_weight_space(w: Window, m: Machine, kernel: Kernel) -> tuple[int, int]
 def moves_at_once(m: Machine, kernel: Kernel) -> bool:
     """Whether poetc_op_conv_grad_weight_sgd_packed has one block of terms, whose sums move the weights."""
     w = window(kernel)
-    return m.lanes >= 8 and w.batch * w.pixels <= kernel.ints[18]
+    return (m.lanes >= 8 or m.has_fours) and w.batch * w.pixels <= kernel.ints[18]
 
 
 def strip_columns(m: Machine, kernel: Kernel) -> int:

@@ -8,8 +8,8 @@ from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.devices.loops._window import Window, window
 from poetc.ops import Kernel
 
-_MOST_TAPS = 5
-_MOST_PIXELS = 8
+_TAPS = (3, 5, 7)  # of a row, for which there are loops in an FPU
+_MOST_PIXELS, _MOST_OF_SEVEN = 8, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class _Strip:
 def _strip(kernel: Kernel, w: Window, m: Machine) -> _Strip:
     phases, _, row = kernel.ints[17:20]
     slack = ((w.kernel_w - 1) * w.dilation_w + 15) // 4 * 4
-    if m.has_fours and phases == 2 and w.kernel_w in (3, 5) and w.kernel_h <= _MOST_TAPS and w.dilation_w == 1:
+    if m.has_fours and phases == 2 and w.kernel_w in _TAPS and w.kernel_h <= _TAPS[-1] and w.dilation_w == 1:
         right = 2 * w.output_width - 2 + w.kernel_w - w.pad_left - w.width
         return _Strip(1, w.width + max(w.pad_left, right), slack, True)
     return _Strip(phases, row, slack, False)
@@ -152,22 +152,22 @@ def _correlate(m: Machine, s: _Strip, f: _Filter, stride_h: int) -> Loops:
     }
 
 
-def _blocks(total: int) -> tuple[int, int]:
+def _blocks(total: int, most: int) -> tuple[int, int]:
     """set_blocks: how many, and of how many pixels (or pairs) each."""
-    blocks = -(-total // _MOST_PIXELS)
+    blocks = -(-total // most)
     return blocks, -(-total // blocks)
 
 
 def _tiles(s: _Strip, f: _Filter, stride_h: int) -> Loops:
     """correlate_fast of poetc_depthwise_fpu.h, without what is done once; nothing if it has no tiles for the filter."""
-    if f.across != 1 or s.phases != 1 or f.step != 1 or f.kernel_h > _MOST_TAPS or f.kernel_w not in (3, 5):
+    if f.across != 1 or s.phases != 1 or f.step != 1 or f.kernel_h > _TAPS[-1] or f.kernel_w not in _TAPS:
         return {}
     if f.kernel_h < 1:
         return {}
     nine = f.kernel_h == 3 and f.kernel_w == 3 and stride_h == 1 and f.down == 1
     if not s.pairs and f.kernel_w == 3 and not nine:
         return {}
-    blocks, pixels = _blocks(f.width)
+    blocks, pixels = _blocks(f.width, _MOST_OF_SEVEN if s.pairs and f.kernel_w == 7 else _MOST_PIXELS)
     rows = blocks * f.rows
     if not s.pairs and nine:
         return {"tiles.block": blocks, "tiles.row": rows, "tiles.pixel": rows * pixels}
@@ -183,7 +183,7 @@ def _tiles(s: _Strip, f: _Filter, stride_h: int) -> Loops:
 def _pairs_of_rows(w: Window, top: int, rows: int) -> Loops:
     """gather_rows of poetc_depthwise_fpu.h, of even and of odd taps."""
     even = 1 - (top + w.pad_top) % 2
-    blocks, pairs = _blocks(-(-w.width // 2))
+    blocks, pairs = _blocks(-(-w.width // 2), _MOST_OF_SEVEN if w.kernel_w == 7 else _MOST_PIXELS)
     loops: Loops = {}
     for lines, count in ((w.kernel_h // 2, (rows - even + 1) // 2), (w.kernel_h // 2 + 1, (rows + even) // 2)):
         if count:
@@ -193,7 +193,7 @@ def _pairs_of_rows(w: Window, top: int, rows: int) -> Loops:
 
 
 def _is_gathered(m: Machine, w: Window) -> bool:
-    most = (3, 5) if m.has_fours else (3,)
+    most = _TAPS if m.has_fours else (3,)
     taps = w.kernel_h in most and w.kernel_w in most
     return taps and w.stride_h == w.stride_w == 2 and w.dilation_h == w.dilation_w == 1 and not m.is_soft
 
@@ -235,6 +235,18 @@ def _again(m: Machine, rows: int, width: int) -> Loops:
     return {"strip.again": 1, **_copy_rows(m, rows, width)}
 
 
+def _in_registers(m: Machine, w: Window) -> Loops:
+    """Planes for which poetc_depthwise_planes.h has loops; nothing of others."""
+    side, stride = w.output_width, w.stride_w
+    is_small = m.has_fours and 1 <= side <= 4 and w.output_height == side and w.height == w.width == stride * side
+    usual = w.kernel_h == w.kernel_w == 3 and w.stride_h == stride and w.dilation_h == w.dilation_w == 1
+    if not is_small or not usual or w.has_bias or w.pad_top != w.pad_left:
+        return {}
+    if not (w.pad_left == 1 if stride == 1 else stride == 2 and w.pad_left <= 1):
+        return {}
+    return {f"plane_{stride}_{side}": w.batch * w.channels}
+
+
 def _starts(m: Machine, w: Window) -> Loops:
     """start_with."""
     return {"filter.start": w.batch * w.channels} if m.has_fours and w.has_bias else {}
@@ -243,8 +255,10 @@ def _starts(m: Machine, w: Window) -> Loops:
 def _sums(w: Window, flat: bool, rows: int, step: int) -> Loops:
     """add_taps_of_row and add_taps_apart of poetc_depthwise_fpu.h."""
     lines, quads = w.kernel_h, -(-rows * step // 4)
-    name = f"taps.{'three' if w.kernel_w == 3 else 'five'}"
+    name = f"taps.{dict(zip(_TAPS, ('three', 'five', 'seven'), strict=True))[w.kernel_w]}"
     loops: Loops = {"taps.call": 1}
+    if not flat and step % 4:
+        return loops | {f"{name}_pairs": lines, f"taps.short_{step}": lines * rows}
     if not flat:
         return loops | {f"{name}_pairs": lines, "taps.row": lines * rows, f"{name}_pairs_quad": lines * quads}
     if w.kernel_w == 3:
@@ -255,6 +269,8 @@ def _sums(w: Window, flat: bool, rows: int, step: int) -> Loops:
 @counts("depthwise")
 def depthwise(kernel: Kernel, m: Machine) -> Loops:
     w = window(kernel)
+    if held := _in_registers(m, w):
+        return {"depthwise.call": 1, **{f"depthwise.{name}": n for name, n in held.items()}}
     s, block = _strip(kernel, w, m), kernel.ints[20]
     whole = _Filter(w.kernel_h, w.kernel_w, w.dilation_h, w.dilation_w, w.output_height, w.output_width)
     tiles = _tiles(s, whole, w.stride_h) if m.has_fours else {}
@@ -281,6 +297,8 @@ def depthwise(kernel: Kernel, m: Machine) -> Loops:
 @counts("depthwise_grad_input")
 def depthwise_grad_input(kernel: Kernel, m: Machine) -> Loops:
     w = window(kernel)
+    if held := _in_registers(m, w):
+        return {"depthwise_grad_input.call": 1, **{f"depthwise_grad_input.{name}": n for name, n in held.items()}}
     s, block = _strip(kernel, w, m), kernel.ints[20]
     reach_h, reach_w = (w.kernel_h - 1) * w.dilation_h, (w.kernel_w - 1) * w.dilation_w
     left = (reach_w - w.pad_left) // w.stride_w
@@ -323,28 +341,42 @@ def depthwise_grad_input(kernel: Kernel, m: Machine) -> Loops:
 @counts("depthwise_grad_weight")
 def depthwise_grad_weight(kernel: Kernel, m: Machine) -> Loops:
     w = window(kernel)
+    if held := _in_registers(m, w):
+        return {"depthwise_grad_weight.call": 1, **{f"depthwise_grad_weight.{name}": n for name, n in held.items()}}
     s, block = _strip(kernel, w, m), kernel.ints[20]
     reach = (w.kernel_h - 1) * w.dilation_h
     flat = w.stride_h == w.stride_w == 1
     step = s.row if flat else -(-w.output_width // 4) * 4
+    if m.has_fours and s.pairs and w.kernel_w == 3 and w.output_width in (5, 6):
+        step = w.output_width
     small = w.kernel_h == w.kernel_w == 3
-    is_fast = m.has_fours and (flat or s.pairs) and w.kernel_w in (3, 5) and w.dilation_w == 1
-    is_copied = step != w.output_width or w.output_height * step % 4
+    is_fast = m.has_fours and (flat or s.pairs) and w.kernel_w in _TAPS and w.dilation_w == 1
+    is_copied = step != w.output_width or (flat and w.output_height * step % 4)
 
     def plane(again: bool) -> Loops:
         loops: Loops = {}
         if again and is_fast:
             reach_of_all = (w.output_height - 1) * w.stride_h + reach + 1
             add(loops, _again(m, min(w.height, reach_of_all - w.pad_top), w.width))
+            side = w.output_width
+            if flat and w.kernel_w == 3 and 5 <= side <= 7 and w.output_height == side == s.row - 1:
+                return loops | {"taps.square": 1, f"taps.square_{side}": w.kernel_h}
             if is_copied:
                 add(loops, _copy_rows(m, w.output_height, w.output_width))
-            add(loops, _sums(w, flat, w.output_height, step))
+            if not flat or w.kernel_h <= 3:
+                add(loops, _sums(w, flat, w.output_height, step))
+                return loops
+            for above in range(w.pad_top, w.pad_top - w.kernel_h * w.dilation_h, -w.dilation_h):
+                first, end = max(0, above), min(w.height + above, w.output_height)
+                if first < end:  # rows of gy that meet the image
+                    quads = -(-((end - 1) * step + w.output_width) // 4) - first * step // 4
+                    add(loops, _sums(replace(w, kernel_h=1), flat, 1, 4 * quads))
             return loops
         for top in range(0, w.output_height, block):
             rows = min(block, w.output_height - top)
             taken = (rows - 1) * w.stride_h + reach + 1
             add(loops, _pad(m, s, (w.height, w.width), w.pad_top, w.pad_left, top * w.stride_h, taken, again))
-            if step != w.output_width or rows * step % 4:
+            if step != w.output_width or (flat and rows * step % 4):
                 add(loops, _copy_rows(m, rows, w.output_width))
                 if not again:
                     add(loops, _clear_gaps(rows, step - w.output_width))

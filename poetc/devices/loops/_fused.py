@@ -85,12 +85,13 @@ def matmul_sgd(kernel: Kernel, m: Machine) -> Loops:
     lanes = max(4, m.lanes)
     wide, single = rows * (columns // lanes), rows * (columns % lanes)
     prefix = "matmul_sgd.one_" if depth == 1 else "matmul_sgd."
+    loops = {"matmul_sgd.call": 1}
     if depth == 1 and m.has_fours:
-        loops = {"matmul_sgd.one_twelve": rows * (columns // 12)}
-        wide = rows * (columns % 12 // 4)
-    else:
-        loops = {}
-    loops |= {"matmul_sgd.call": 1, f"{prefix}row": rows, f"{prefix}wide": wide, f"{prefix}single": single}
+        pairs, rows = divmod(rows, 2)
+        wide, single = rows * (columns // 4), rows * (columns % 4)
+        loops |= {"matmul_sgd.pair": pairs, "matmul_sgd.pair_twelve": pairs * (columns // 12)}
+        loops |= {"matmul_sgd.pair_four": pairs * (columns % 12 // 4), "matmul_sgd.pair_single": pairs * (columns % 4)}
+    loops |= {f"{prefix}row": rows, f"{prefix}wide": wide, f"{prefix}single": single}
     if depth > 1:
         loops |= {"matmul_sgd.wide_term": wide * depth, "matmul_sgd.single_term": single * depth}
     return loops
@@ -107,10 +108,14 @@ def matmul_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
             first = 1 if number == 0 else 0
             add(part, put(m, 0, taken, 1), terms * times)
             add(part, put_end(m, terms, taken), times)
+            if m.has_fours and k <= depth:  # sums that are whole move the weights at once
+                add(part, dict(run(m, rows, terms, 0, taken, taken, "contiguous", True)))
+                continue
             for strip, strips in parts(rows, _STRIP_ROWS):
                 add(part, dict(run(m, strip, terms, 0, taken, width, "contiguous", False)), first * strips)
                 add(part, dict(run(m, strip, terms, 0, taken, width, "contiguous", True)), (times - first) * strips)
-        add(part, _descend(m, rows, taken))
+        if not m.has_fours or k > depth:
+            add(part, _descend(m, rows, taken))
         add(loops, part, many)
     return loops
 

@@ -41,7 +41,16 @@ def _outer(m: Machine, rows: int, columns: int, depth: int) -> Loops:
             add(loops, _outer_block(4, m.lanes, depth, fours))
         else:
             add(loops, _single(depth, 4 * fours * left))
-    if ones:
+    if ones and m.has_fours:
+        left = columns % 16
+        add(loops, {"outer.ones": ones})
+        add(loops, _outer_block(1, 16, depth, ones * (columns // 16)))
+        add(loops, _outer_block(1, 8, depth, ones * (left // 8)))
+        if columns >= 4:  # the last four may overlap those before
+            add(loops, _outer_block(1, 4, depth, ones * -(-(left % 8) // 4)))
+        else:
+            add(loops, _single(depth, ones * left))
+    elif ones:
         add(loops, {"outer.ones": ones})
         left = columns % long
         add(loops, _outer_block(1, long, depth, ones * (columns // long)))
@@ -57,6 +66,15 @@ def _outer(m: Machine, rows: int, columns: int, depth: int) -> Loops:
 def _inner(m: Machine, rows: int, columns: int, depth: int) -> Loops:
     height, width = {16: (4, 4), 8: (2, 2), 4: (2, 2) if m.rows == 12 else (1, 2)}.get(m.lanes, (1, 1))
     loops: Loops = {}
+    if m.has_fours:  # what is left of sixteen terms: eight at once, then each by itself
+        sums, left = rows * columns, depth % 16
+        return {
+            "inner.block_1x1": sums,
+            "inner.part_1x1": sums * -(-(depth // 16) // _BLOCK),
+            "inner.wide_1x1": sums * (depth // 16),
+            "inner.eight": sums * (left // 8),
+            "inner.single": sums * (left % 8),
+        }
     for size, bands in ((height, rows // height), (1, rows % height)) if height > 1 else ((1, rows),):
         for span, many in ((width, columns // width), (1, columns % width)) if width > 1 else ((1, columns),):
             shape, blocks = f"{size}x{span}", bands * many

@@ -390,7 +390,7 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
     const int32_t held = is_pointwise(&c) ? 0 : strip_rows(&c, strip);
     poetc_gemm_space space = poetc_gemm_carve(workspace, size, terms, blocks > 1 ? blocks : c.batch, width, 0);
     const int32_t images = blocks > 1 ? 1 : space.depth / terms; /* at once: small ones, one a block */
-#ifdef POETC_AHEAD /* sums of one block move the weights at once */
+#ifdef POETC_AT_ONCE /* sums of one block move the weights at once */
     float *const strip_at = lr && pixels * c.batch > terms ? workspace + call->ints[17] : NULL;
 #else
     float *const strip_at = lr ? workspace + call->ints[17] : NULL;

@@ -6,14 +6,14 @@
  * apart see the same taps: each such phase is a convolution of gy of its own, under the filter of these taps. The sum of a weight
  * goes over four lanes: under strides of one along the strip, gaps and all, else along each row; strip by strip.
  *
- * What is usual has tiles of its own: for scalars in an FPU (poetc_depthwise_fpu.h; the smallest planes on Cortex-M, without strips:
+ * What is usual has tiles of its own: for scalars in an FPU (poetc_depthwise_fpu.h, poetc_depthwise_taps.h; the smallest planes on Cortex-M, without strips:
  * poetc_depthwise_planes.h), for Helium (poetc_depthwise_helium.h; small
  * planes by channels, without strips: poetc_depthwise_channels.h), for other vectors (poetc_depthwise_vectors.h). The rest, and
- * processors without an FPU, are done here. */
+ * processors without an FPU, are done by poetc_depthwise_any.h. */
 #include "poetc_depthwise.h"
 
 #if POETC_LANES == 1 && !defined(POETC_SOFT_FLOAT)
-#include "poetc_depthwise_fpu.h"
+#include "poetc_depthwise_taps.h"
 #include "poetc_depthwise_planes.h"
 #elif defined(POETC_HELIUM)
 #include "poetc_depthwise_helium.h"
@@ -21,6 +21,7 @@
 #elif POETC_LANES > 1
 #include "poetc_depthwise_vectors.h"
 #endif
+#include "poetc_depthwise_any.h"
 
 #if POETC_LANES > 1
 /* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of `lines` taps, from the row of gy on that
@@ -45,83 +46,6 @@ POETC_APART void gather_rows(const filter *f, const float *g, int32_t lines, int
 }
 #endif
 
-/* `width` pixels of one row of the result under any filter. */
-static void correlate(const filter *f, const float *from, int32_t width)
-{
-    int32_t at, kh, kw;
-    for (at = 0; at < width; at += LANES) {
-        const int32_t p = at + LANES > width ? width - LANES : at;
-        const float *row = from + p;
-        SUMS(a, f->bias);
-        for (kh = 0; kh < f->kernel_h; kh++, row += (ptrdiff_t)f->down * f->s->row) {
-            const float *w = f->weight + kh * f->row_step;
-            for (kw = 0; kw < f->kernel_w; kw++, w += f->step) {
-                const float *tap = row + tap_column(f->s, kw * f->across);
-                TAP(v, tap);
-                ADD(a, v, *w);
-            }
-        }
-        if (f->y_step == 1) {
-            PUT(f->y + p, a);
-        } else {
-            float pixels[LANES];
-            PUT(pixels, a);
-            put_pixels(pixels, f->y + (ptrdiff_t)p * f->y_step, f->y_step, LANES);
-        }
-    }
-}
-
-static float correlate_pixel(const filter *f, const float *from, int32_t p)
-{
-    float sum = f->bias;
-    int32_t kh, kw;
-    for (kh = 0; kh < f->kernel_h; kh++)
-        for (kw = 0; kw < f->kernel_w; kw++)
-            sum += from[(ptrdiff_t)kh * f->down * f->s->row + tap_column(f->s, kw * f->across) + p] *
-                   f->weight[kh * f->row_step + kw * f->step];
-    return sum;
-}
-
-#if POETC_LANES > 4
-static void correlate_four(const filter *f, const float *from, int32_t p)
-{
-    poetc_f4 sum = poetc_f4_set(f->bias, f->bias, f->bias, f->bias);
-    float pixels[4];
-    int32_t kh, kw;
-    for (kh = 0; kh < f->kernel_h; kh++)
-        for (kw = 0; kw < f->kernel_w; kw++)
-            sum = poetc_f4_add_scaled(
-                sum, poetc_f4_load(from + (ptrdiff_t)kh * f->down * f->s->row + tap_column(f->s, kw * f->across) + p),
-                f->weight[kh * f->row_step + kw * f->step]);
-    poetc_f4_store(pixels, sum);
-    put_pixels(pixels, f->y + (ptrdiff_t)p * f->y_step, f->y_step, 4);
-}
-#endif
-
-/* `rows` rows of the result under any filter, each as far as there are pixels. */
-POETC_APART void correlate_any(const filter *of, float *from, int32_t rows, int32_t stride_h)
-{
-    filter f = *of;
-    for (; rows > 0; rows--, f.y += f.y_row, from += (ptrdiff_t)stride_h * f.s->row) {
-        int32_t p = 0;
-#if defined(POETC_SOFT_FLOAT) /* no blocks that overlap: every operation counts */
-        p = f.width / LANES * LANES;
-        correlate(&f, from, p);
-#else
-        if (f.width >= LANES) {
-            correlate(&f, from, f.width);
-            continue;
-        }
-#endif
-#if POETC_LANES > 4
-        for (; p + 4 <= f.width; p += 4)
-            correlate_four(&f, from, p);
-#endif
-        for (; p < f.width; p++)
-            f.y[p * f.y_step] = correlate_pixel(&f, from, p);
-    }
-}
-
 /* `rows` rows of the result from the strip. `stride_w`: of the strip's columns, 1 but for pairs. */
 static void correlate_strip(const filter *of, float *from, int32_t rows, int32_t stride_h, int32_t stride_w)
 {
@@ -143,7 +67,7 @@ static strip describe_strip(const poetc_call *call, float *workspace)
     s.slack = ((call->ints[8] - 1) * call->ints[14] + 15) / 4 * 4;
     s.pairs = s.has_zeros = 0;
 #if defined(MOST_TAPS)
-    if (s.phases == 2 && (call->ints[8] == 3 || call->ints[8] == 5) && call->ints[7] <= MOST_TAPS && call->ints[14] == 1) {
+    if (s.phases == 2 && HAS_LOOPS(call->ints[8]) && call->ints[7] <= MOST_TAPS && call->ints[14] == 1) {
         const int32_t width = call->ints[3], left = call->ints[12];
         const int32_t right = 2 * call->ints[6] - 2 + call->ints[8] - left - width;
         s.pairs = s.phases = 1;
@@ -162,12 +86,16 @@ typedef struct {
     int32_t above, left, rows;
 } plane_plan;
 
-static void run_plane(plane_plan *p, const filter *f, const float *from, int32_t width, const float *w)
+static void run_plane(plane_plan *p, const filter *f, const float *from, int32_t width)
 {
     int32_t i;
     copy_rows(f->s->data + p->above * f->s->row + p->left, f->s->row, from, width, p->rows, width);
-    for (i = 0; i < p->count; i++)
-        run_plan(&p->plans[i], f->y, w);
+    for (i = 0; i < p->count; i++) {
+        if (f->step == 1 || p->count > 1)
+            run_plan(&p->plans[i], f->y, f->weight);
+        else
+            run_in_sequence(p->plans, f);
+    }
 }
 #endif
 
@@ -221,7 +149,7 @@ int poetc_op_depthwise(const poetc_call *call)
             start_with(&f, start, bias, channel);
 #if defined(PLANS)
             if (s.has_zeros && p.count) {
-                run_plane(&p, &f, x, c.width, f.weight);
+                run_plane(&p, &f, x, c.width);
                 f.y += (ptrdiff_t)c.output_height * c.output_width;
                 continue;
             }
@@ -382,11 +310,10 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
             start_with(&f, start, bias, channel);
 #if defined(PLANS)
             if (s.has_zeros && p.count) {
-                float w[MOST_TAPS * MOST_TAPS];
                 f.weight = weight + (ptrdiff_t)channel * taps, f.y = gx;
                 if (!strided)
                     f.weight += taps - 1;
-                run_plane(&p, &f, gy, c.output_width, strided ? f.weight : weights_of(&f, w));
+                run_plane(&p, &f, gy, c.output_width);
                 gx += (ptrdiff_t)c.height * c.width;
                 continue;
             }
@@ -418,76 +345,18 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
     return POETC_OK;
 }
 
-/* Sums of one strip, added to gw: kernel_h x kernel_w taps from (first_h, first_w) on. `gy` has rows of `width` floats, a multiple of 4,
- * zeros at their ends. */
-#if POETC_LANES == 1
-/* A row of at most three taps at a time: the sums stay in registers. */
-#define TAPS_H 1
-POETC_INLINE void add_taps(const strip *s, const convolution *c, const float *gy, int32_t width, int32_t rows,
-                           const int32_t kernel_h, const int32_t kernel_w, int32_t first_h, int32_t first_w, float *gw)
+#if defined(MOST_TAPS) && EXACT_ROWS
+/* add_taps_of_row for each line of the filter, from the first row of gy on that meets a row of the image to the last: four of whole
+ * rows, so that lanes stay what they are. */
+static void add_lines_on_image(const convolution *c, const float *line, ptrdiff_t down, const float *gy, int32_t step, float *gw)
 {
-    float sums[3][4];
-    const float *x[3];
-    int32_t r, i, kw;
-    (void)kernel_h;
-    POETC_UNROLL_3
-    for (kw = 0; kw < kernel_w; kw++)
-        sums[kw][0] = sums[kw][1] = sums[kw][2] = sums[kw][3] = 0.0f;
-    for (r = 0; r < rows; r++) {
-        const float *from = s->data + ((ptrdiff_t)r * c->stride_h + first_h * c->dilation_h) * s->row;
-        POETC_UNROLL_3
-        for (kw = 0; kw < kernel_w; kw++)
-            x[kw] = from + tap_column(s, (first_w + kw) * c->dilation_w);
-        for (i = width; i > 0; i -= 4) {
-            POETC_QUAD_A(g);
-            POETC_QUAD_B(v);
-            POETC_LOAD_QUAD(g, gy);
-            POETC_UNROLL_3
-            for (kw = 0; kw < kernel_w; kw++) {
-                POETC_LOAD_QUAD(v, x[kw]);
-                POETC_MULTIPLY_ADD(sums[kw][0], g0, v0);
-                POETC_MULTIPLY_ADD(sums[kw][1], g1, v1);
-                POETC_MULTIPLY_ADD(sums[kw][2], g2, v2);
-                POETC_MULTIPLY_ADD(sums[kw][3], g3, v3);
-            }
-        }
+    int32_t kh, above = c->pad_top;
+    for (kh = c->kernel_h; kh > 0; kh--, line += down, gw += c->kernel_w, above -= c->dilation_h) {
+        const int32_t first = above > 0 ? above : 0, end = c->height + above < c->output_height ? c->height + above : c->output_height;
+        const int32_t from = first * step & ~3;
+        if (first < end)
+            add_taps_of_row(line + from, down, 1, gy + from, (((end - 1) * step + c->output_width + 3) & ~3) - from, gw, c->kernel_w);
     }
-    POETC_UNROLL_3
-    for (kw = 0; kw < kernel_w; kw++)
-        gw[kw] += (sums[kw][0] + sums[kw][1]) + (sums[kw][2] + sums[kw][3]);
-}
-#else
-#if defined(POETC_HELIUM)
-#define TAPS_H 1
-#else
-#define TAPS_H 3
-#endif
-POETC_INLINE void add_taps(const strip *s, const convolution *c, const float *gy, int32_t width, int32_t rows,
-                           const int32_t kernel_h, const int32_t kernel_w, int32_t first_h, int32_t first_w, float *gw)
-{
-    poetc_f4 sums[9];
-    int32_t r, i, kh, kw;
-    POETC_UNROLL_9
-    for (i = 0; i < kernel_h * kernel_w; i++)
-        sums[i] = POETC_F4_ZERO;
-    for (r = 0; r < rows; r++, gy += width) {
-        const float *from = s->data + ((ptrdiff_t)r * c->stride_h + first_h * c->dilation_h) * s->row;
-        for (i = 0; i < width; i += 4) {
-            const poetc_f4 g = poetc_f4_load(gy + i);
-            POETC_UNROLL_3
-            for (kh = 0; kh < kernel_h; kh++) {
-                POETC_UNROLL_3
-                for (kw = 0; kw < kernel_w; kw++) {
-                    const float *x = from + (ptrdiff_t)kh * c->dilation_h * s->row +
-                                     tap_column(s, (first_w + kw) * c->dilation_w) + i;
-                    sums[kh * kernel_w + kw] = poetc_f4_add_product(sums[kh * kernel_w + kw], g, poetc_f4_load(x));
-                }
-            }
-        }
-    }
-    POETC_UNROLL_9
-    for (i = 0; i < kernel_h * kernel_w; i++)
-        gw[i] += poetc_f4_total(sums[i]);
 }
 #endif
 
@@ -500,10 +369,14 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
     strip s = describe_strip(call, workspace);
     const int32_t reach = (c.kernel_h - 1) * c.dilation_h, block = call->ints[20];
     const int flat = c.stride_h == 1 && c.stride_w == 1;
-#if defined(SHORT_ROW)
-    const int is_short = s.pairs && c.kernel_w == 3 && c.output_width == SHORT_ROW;
+#if defined(IS_SHORT)
+    const int is_short = s.pairs && c.kernel_w == 3 && IS_SHORT(c.output_width);
 #else
     const int is_short = 0;
+#endif
+#if defined(IS_SQUARE)
+    const int is_square = flat && c.kernel_w == 3 && c.dilation_w == 1 && IS_SQUARE(c.output_width) && c.output_height == c.output_width &&
+                          s.row == c.output_width + 1;
 #endif
     const int32_t whole = flat ? s.row : (c.output_width + 3) / 4 * 4, step = is_short ? c.output_width : whole; /* of gy */
     int32_t n, channel, top, kh, kw;
@@ -511,11 +384,11 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
     window planes;
 #endif
 #if defined(MOST_TAPS) && EXACT_ROWS
-    const int is_copied = step != c.output_width || ((c.output_height * step) & 3); /* gy of a whole plane */
+    const int is_copied = step != c.output_width || (flat && ((c.output_height * step) & 3)); /* gy of a whole plane */
     const int32_t most = (c.output_height - 1) * c.stride_h + reach + 1 - c.pad_top, held = most < c.height ? most : c.height;
 #endif
 #if defined(MOST_TAPS)
-    const int fast = (flat || s.pairs) && (c.kernel_w == 3 || c.kernel_w == 5) && c.dilation_w == 1;
+    const int fast = (flat || s.pairs) && HAS_LOOPS(c.kernel_w) && c.dilation_w == 1;
     const ptrdiff_t next = (ptrdiff_t)c.stride_h * s.row, down = (ptrdiff_t)c.dilation_h * s.row;
 #endif
     rows_of_gy[(block * whole + 3) / 4 * 4 - 1] = 0.0f; /* so that the memory that is touched does not depend on the width */
@@ -539,9 +412,14 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
 #endif
     (void)kernel;
     POETC_THREADED(kernel, call, 4 * CONVOLUTION_WORK(c), call->ints[21] + (block * step + 3) / 4 * 4);
+#if !defined(POETC_THREADS)
+    poetc_clear(gw, c.channels * c.kernel_h * c.kernel_w);
+#endif
     for (channel = 0; channel < c.channels; channel++, gw += c.kernel_h * c.kernel_w) {
         POETC_SKIP(c.share, channel, c.channels, )
+#if defined(POETC_THREADS)
         poetc_clear(gw, c.kernel_h * c.kernel_w);
+#endif
         if (norm)
             norm->channel = poetc_channel_of(&norm->norm, channel);
         for (n = 0; n < c.batch; n++) {
@@ -551,9 +429,17 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
             if (s.has_zeros && fast && held > 0) { /* a plane like the one before */
                 const float *lines_of_gy = is_copied ? rows_of_gy : from;
                 copy_pixels(norm, s.data + c.pad_top * s.row + c.pad_left, s.row, plane, c.width, held, c.width);
+#if defined(IS_SQUARE)
+                if (is_square) {
+                    add_taps_of_square(s.data, down, c.kernel_h, from, c.output_width, gw);
+                    continue;
+                }
+#endif
                 if (is_copied)
                     copy_rows(rows_of_gy, step, from, c.output_width, c.output_height, c.output_width);
-                if (flat)
+                if (flat && c.kernel_h > 3)
+                    add_lines_on_image(&c, s.data, down, lines_of_gy, step, gw);
+                else if (flat)
                     add_taps_of_row(s.data, down, c.kernel_h, lines_of_gy, (c.output_height * step + 3) / 4 * 4, gw, c.kernel_w);
                 else
                     add_taps_apart(s.data, down, c.kernel_h, next, lines_of_gy, c.output_height, step, gw, c.kernel_w);
@@ -566,7 +452,7 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
                 int32_t lines, width;
                 pad_strip(norm, &s, plane, c.height, c.width, c.pad_top, c.pad_left, top * c.stride_h,
                           (rows - 1) * c.stride_h + reach + 1);
-                if (step != c.output_width || ((rows * step) & 3)) {
+                if (step != c.output_width || (flat && ((rows * step) & 3))) {
                     copy_rows(rows_of_gy, step, from, c.output_width, rows, c.output_width);
                     if (!s.has_zeros) {
                         clear_gaps(rows_of_gy + c.output_width, step, rows, step - c.output_width);

@@ -267,8 +267,21 @@ static void outer_long(const product *t, int32_t row, int32_t column)
 }
 #endif
 
+#if POETC_FPU_M && !defined(POETC_HELIUM)
+#include "poetc_matmul_fpu.h"
+#endif
+
 static void outer_1(const product *t, int32_t row)
 {
+#if POETC_FPU_M && !defined(POETC_HELIUM)
+    int32_t column;
+    if (t->columns >= 4 && t->depth > 0) {
+        outer_row(t, row);
+        return;
+    }
+    for (column = 0; column < t->columns; column++)
+        outer_single(t, row, column);
+#else
     const int narrow = POETC_LANES > 4 ? POETC_LANES : 4;
     int32_t column = 0;
 #if defined(POETC_HELIUM)
@@ -282,6 +295,7 @@ static void outer_1(const product *t, int32_t row)
     else
         for (; column < t->columns; column++)
             outer_single(t, row, column);
+#endif
 }
 
 /* y[i][j] = p[i] q[j] */
@@ -494,6 +508,11 @@ POETC_APART void inner_row(const product *t, int32_t row)
 
 static void inner(const product *t)
 {
+#if POETC_FPU_M && !defined(POETC_HELIUM)
+    int32_t row;
+    for (row = 0; row < t->rows; row++)
+        inner_row(t, row);
+#else
     int32_t row = 0, column;
 #if INNER_ROWS > 1
     for (; row + INNER_ROWS <= t->rows; row += INNER_ROWS) {
@@ -517,6 +536,7 @@ static void inner(const product *t)
         for (; column < t->columns; column++)
             inner_block(t, 1, 1, row, column);
     }
+#endif
 }
 
 /* a[..., M, K] or its transpose, b[..., K, N] or its transpose, bias[N]? -> y[..., M, N].

@@ -6,6 +6,7 @@
 #include "poetc_depthwise.h"
 
 #define MOST_TAPS 5 /* of a filter's side */
+#define HAS_LOOPS(taps) ((taps) == 3 || (taps) == 5)
 #define GATHERS(kernel_h, kernel_w) (((kernel_h) == 3 && (kernel_w) == 3) || ((kernel_h) == 5 && (kernel_w) == 5))
 
 /* What the loops below load into core registers at once: r0 to r12; r7, which GCC may need for its frame, is put aside. */

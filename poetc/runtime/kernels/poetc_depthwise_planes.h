@@ -3,17 +3,17 @@
 #ifndef POETC_DEPTHWISE_PLANES_H
 #define POETC_DEPTHWISE_PLANES_H
 
-#include "poetc_depthwise_fpu.h"
+#include "poetc_depthwise_taps.h"
 
 #if POETC_FPU_M
 #define SMALL_PLANES 1
 
-/* Results of two, three or four rows and columns, of planes of that size with one zero around, or of twice the size under strides of
+/* Results of one to four rows and columns, of planes of that size with one zero around, or of twice the size under strides of
  * two, with zeros before or after them. With a bias of -0 a zero's product would change a sum. */
 static int is_small_plane(const convolution *c)
 {
     const int32_t side = c->output_width, size = c->stride_w * side;
-    return side >= 2 && side <= 4 && c->output_height == side && c->height == size && c->width == size && c->kernel_h == 3 &&
+    return side >= 1 && side <= 4 && c->output_height == side && c->height == size && c->width == size && c->kernel_h == 3 &&
            c->kernel_w == 3 && c->stride_h == c->stride_w && c->dilation_h == 1 && c->dilation_w == 1 && c->pad_top == c->pad_left &&
            !c->has_bias && (c->stride_w == 1 ? c->pad_left == 1 : c->stride_w == 2 && c->pad_left <= 1);
 }
@@ -34,6 +34,49 @@ static int is_small_plane(const convolution *c)
 #define ROW_4_3(u, v, w) LINE_4(12, 13, 14, 15, u, v, w)
 #define SWAP(a, b) "vmov.f32 s31, s" #a "\n\tvmov.f32 s" #a ", s" #b "\n\tvmov.f32 s" #b ", s31\n\t"
 
+/* Of planes with a single result: the taps that meet pixels, of which there is one, the filter's fifth, or four. */
+static inline int32_t first_tap(int32_t pixels, int32_t left)
+{
+    return pixels == 1 || left ? 4 : 0;
+}
+
+static const int8_t next_taps[4] = {0, 1, 3, 4};
+
+POETC_APART void single_results(int32_t pixels, const float *x, const float *w, float *y, int32_t planes, int32_t left)
+{
+    int32_t i;
+    for (w += first_tap(pixels, left); planes > 0; planes--, x += pixels, w += 9) {
+        float sum = 0.0f;
+        POETC_UNROLL_4
+        for (i = 0; i < pixels; i++)
+            POETC_MULTIPLY_ADD(sum, x[i], w[next_taps[i]]);
+        *y++ = sum;
+    }
+}
+
+POETC_APART void spread_singles(int32_t pixels, const float *gy, const float *w, float *gx, int32_t planes, int32_t left)
+{
+    int32_t i;
+    for (w += first_tap(pixels, left); planes > 0; planes--, gy++, w += 9) {
+        POETC_UNROLL_4
+        for (i = 0; i < pixels; i++) {
+            float sum = 0.0f;
+            POETC_MULTIPLY_ADD(sum, *gy, w[next_taps[i]]);
+            *gx++ = sum;
+        }
+    }
+}
+
+POETC_APART void add_taps_of_singles(int32_t pixels, const float *x, const float *gy, float *gw, int32_t planes, int32_t left)
+{
+    int32_t i;
+    for (gw += first_tap(pixels, left); planes > 0; planes--, x += pixels, gy++, gw += 9) {
+        POETC_UNROLL_4
+        for (i = 0; i < pixels; i++)
+            POETC_MULTIPLY_ADD(gw[next_taps[i]], x[i], *gy);
+    }
+}
+
 /* `side` x `side` results of `planes` planes of that size, one zero around each. `turned`: so are the filters. */
 POETC_APART void slide_planes(int32_t side, const float *x, const float *w, float *y, int32_t planes, int turned)
 {
@@ -44,7 +87,9 @@ POETC_APART void slide_planes(int32_t side, const float *x, const float *w, floa
                      : [x] "+r"(x), [w] "+r"(w), [y] "+r"(y), [planes] "+r"(planes)                                    \
                      : [turned] "l"(turned), [none] "r"(no_sums)                                                       \
                      : SCRATCH)
-    if (side == 2)
+    if (side == 1)
+        single_results(1, x, w, y, planes, 1);
+    else if (side == 2)
         PLANES("vldmia %[x]!, {s0-s3}\n\tvldmia %[none], {s25-s28}\n\t"
                LINE_2(25, 26, 0, 1, 19, 20, 21) LINE_2(25, 26, 2, 3, 22, 23, 24)
                LINE_2(27, 28, 0, 1, 16, 17, 18) LINE_2(27, 28, 2, 3, 19, 20, 21)
@@ -96,7 +141,9 @@ POETC_APART void add_taps_of_planes(int32_t side, const float *x, const float *g
                      : [x] "+r"(x), [gy] "+r"(gy), [gw] "+r"(gw), [planes] "+r"(planes)                                \
                      : [none] "r"(no_sums)                                                                             \
                      : SCRATCH)
-    if (side == 2) /* x: s0 to s3, gy: s4 to s7; lanes of a strip whose rows are three long: 0, 1, 3, 0 */
+    if (side == 1)
+        add_taps_of_singles(1, x, gy, gw, planes, 1);
+    else if (side == 2) /* x: s0 to s3, gy: s4 to s7; lanes of a strip whose rows are three long: 0, 1, 3, 0 */
         PLANES("vldmia %[x]!, {s0-s3}\n\tvldmia %[gy]!, {s4-s7}\n\tvldmia %[gw], {s8-s16}\n\t"
                MUL(17, 7, 0) MUL(18, 7, 1) MLA(18, 6, 0) MUL(19, 6, 1)
                MUL(20, 7, 2) MLA(20, 5, 0) MUL(21, 4, 0) MLA(21, 7, 3) MLA(21, 5, 1) MLA(21, 6, 2) MUL(22, 4, 1) MLA(22, 6, 3)
@@ -120,10 +167,28 @@ POETC_APART void add_taps_of_planes(int32_t side, const float *x, const float *g
 /* Under strides of two a row of a plane lies in s0 to s8, with a zero before it (`left`) or after it. */
 #define LOAD_ROW(x, before, after) "ite ne\n\tvldmiane %[" x "]!, {s1-s" after "}\n\tvldmiaeq %[" x "]!, {s0-s" before "}\n\t"
 
+/* Four results as a whole: pixels in s0 to s15, weights in s16 to s24, sums in s25 to s28. */
+#define FOUR_BEFORE                                                                                                    \
+    MLA(25, 0, 20) MLA(26, 1, 19) MLA(27, 4, 17) MLA(28, 5, 16) MLA(25, 1, 21) MLA(26, 2, 20) MLA(27, 5, 18) MLA(28, 6, 17)\
+    MLA(25, 4, 23) MLA(26, 3, 21) MLA(27, 8, 20) MLA(28, 7, 18) MLA(25, 5, 24) MLA(26, 5, 22) MLA(27, 9, 21) MLA(28, 9, 19)\
+    MLA(26, 6, 23) MLA(27, 12, 23) MLA(28, 10, 20) MLA(26, 7, 24) MLA(27, 13, 24) MLA(28, 11, 21) MLA(28, 13, 22)      \
+    MLA(28, 14, 23) MLA(28, 15, 24)
+#define FOUR_AFTER                                                                                                     \
+    MLA(25, 0, 16) MLA(26, 2, 16) MLA(27, 8, 16) MLA(28, 10, 16) MLA(25, 1, 17) MLA(26, 3, 17) MLA(27, 9, 17)          \
+    MLA(28, 11, 17) MLA(25, 2, 18) MLA(26, 6, 19) MLA(27, 10, 18) MLA(28, 14, 19) MLA(25, 4, 19) MLA(26, 7, 20)        \
+    MLA(27, 12, 19) MLA(28, 15, 20) MLA(25, 5, 20) MLA(26, 10, 22) MLA(27, 13, 20) MLA(25, 6, 21) MLA(26, 11, 23)      \
+    MLA(27, 14, 21) MLA(25, 8, 22) MLA(25, 9, 23) MLA(25, 10, 24)
+
 /* `side` x `side` results of `planes` planes of twice that size. The row that two rows of results read stays. */
 POETC_APART void slide_planes_apart(int32_t side, const float *x, const float *w, float *y, int32_t planes, int32_t left)
 {
     int32_t rows;
+#define FOUR(body)                                                                                                     \
+    __asm__ volatile("1:\tvldmia %[x]!, {s0-s15}\n\tvldmia %[w]!, {s16-s24}\n\tvldmia %[none], {s25-s28}\n\t" body        \
+                     "vstmia %[y]!, {s25-s28}\n\tsubs %[planes], #1\n\tbne 1b"                                         \
+                     : [x] "+r"(x), [w] "+r"(w), [y] "+r"(y), [planes] "+r"(planes)                                    \
+                     : [none] "r"(no_sums)                                                                             \
+                     : SCRATCH)
 #define PLANES(n, before, after, sums)                                                                                 \
     __asm__ volatile("vldmia %[none], {s0-s8}\n"                                                                       \
                      "1:\tvldmia %[w]!, {s9-s17}\n\tmov %[rows], #" #n "\n\tvldmia %[none], {" sums "}\n\t"              \
@@ -138,28 +203,50 @@ POETC_APART void slide_planes_apart(int32_t side, const float *x, const float *w
                      : [x] "+r"(x), [w] "+r"(w), [y] "+r"(y), [planes] "+r"(planes), [rows] "=&r"(rows)                \
                      : [left] "r"(left), [none] "r"(no_sums)                                                           \
                      : SCRATCH)
-    if (side == 2)
-        PLANES(2, "3", "4", "s19-s20");
+    if (side == 1)
+        single_results(4, x, w, y, planes, left);
+    else if (side == 2 && left)
+        FOUR(FOUR_BEFORE);
+    else if (side == 2)
+        FOUR(FOUR_AFTER);
     else if (side == 3)
         PLANES(3, "5", "6", "s19-s21");
     else
         PLANES(4, "7", "8", "s19-s22");
+#undef FOUR
 #undef PLANES
 }
 
 /* What a row of gy adds to a row of gx and a column before or after it, s19 to s27, under one line of the filter: its last tap first. */
-#define SPREAD_2(u, v, w) MLA(21, 0, w) MLA(23, 1, w) MLA(20, 0, v) MLA(22, 1, v) MLA(19, 0, u) MLA(21, 1, u)
 #define SPREAD_3(u, v, w)                                                                                              \
     MLA(21, 0, w) MLA(23, 1, w) MLA(25, 2, w) MLA(20, 0, v) MLA(22, 1, v) MLA(24, 2, v) MLA(19, 0, u) MLA(21, 1, u) MLA(23, 2, u)
 #define SPREAD_4(u, v, w)                                                                                              \
     MLA(21, 0, w) MLA(23, 1, w) MLA(25, 2, w) MLA(27, 3, w) MLA(20, 0, v) MLA(22, 1, v) MLA(24, 2, v) MLA(26, 3, v)      \
         MLA(19, 0, u) MLA(21, 1, u) MLA(23, 2, u) MLA(25, 3, u)
 
+/* Planes of sixteen pixels as a whole: gy in s0 to s3, weights in s4 to s12, sums in s13 to s28. */
+#define SIXTEEN_BEFORE                                                                                                 \
+    MLA(13, 0, 8) MLA(14, 0, 9) MLA(15, 1, 8) MLA(16, 1, 9) MLA(17, 0, 11) MLA(18, 0, 12) MLA(19, 1, 11) MLA(20, 1, 12)\
+    MLA(21, 2, 8) MLA(22, 2, 9) MLA(23, 3, 8) MLA(24, 3, 9) MLA(25, 2, 11) MLA(26, 2, 12) MLA(27, 3, 11) MLA(28, 3, 12)\
+    MLA(14, 1, 7) MLA(17, 2, 5) MLA(18, 1, 10) MLA(19, 3, 5) MLA(20, 3, 6) MLA(22, 3, 7) MLA(26, 3, 10) MLA(18, 2, 6)  \
+    MLA(18, 3, 4)
+#define SIXTEEN_AFTER                                                                                                  \
+    MLA(13, 0, 4) MLA(14, 0, 5) MLA(15, 0, 6) MLA(16, 1, 5) MLA(17, 0, 7) MLA(18, 0, 8) MLA(19, 0, 9) MLA(20, 1, 8)    \
+    MLA(21, 0, 10) MLA(22, 0, 11) MLA(23, 0, 12) MLA(24, 1, 11) MLA(25, 2, 7) MLA(26, 2, 8) MLA(27, 2, 9) MLA(28, 3, 8)\
+    MLA(15, 1, 4) MLA(19, 1, 7) MLA(21, 2, 4) MLA(22, 2, 5) MLA(23, 1, 10) MLA(24, 3, 5) MLA(27, 3, 7) MLA(23, 2, 6)   \
+    MLA(23, 3, 4)
+
 /* The gradient of the input. Rows of gx that take two lines of the filter begin with the last of them, under the row of gy before; what
  * would be the first, where zeros are before the plane, is overwritten by the second. */
 POETC_APART void spread_planes(int32_t side, const float *gy, const float *w, float *gx, int32_t planes, int32_t left)
 {
     int32_t rows, step;
+#define SIXTEEN(body)                                                                                                  \
+    __asm__ volatile("1:\tvldmia %[gy]!, {s0-s3}\n\tvldmia %[w]!, {s4-s12}\n\tvldmia %[none], {s13-s28}\n\t" body        \
+                     "vstmia %[gx]!, {s13-s28}\n\tsubs %[planes], #1\n\tbne 1b"                                        \
+                     : [gy] "+r"(gy), [w] "+r"(w), [gx] "+r"(gx), [planes] "+r"(planes)                                \
+                     : [none] "r"(no_sums)                                                                             \
+                     : SCRATCH)
 #define PLANES(n, last, row, before, after)                                                                            \
     __asm__ volatile("1:\tvldmia %[w]!, {s9-s17}\n\tmov %[rows], #" #n "\n\tmov %[step], #0\n\tvldmia %[none], {s19-s27}\n" \
                      "2:\tvldmia %[gy]!, {s0-s" last "}\n\t" SPREAD_##n(9, 10, 11)                                     \
@@ -174,12 +261,17 @@ POETC_APART void spread_planes(int32_t side, const float *gy, const float *w, fl
                      : [gy] "+r"(gy), [w] "+r"(w), [gx] "+r"(gx), [planes] "+r"(planes), [rows] "=&r"(rows), [step] "=&r"(step) \
                      : [left] "r"(left), [none] "r"(no_sums)                                                           \
                      : SCRATCH)
-    if (side == 2)
-        PLANES(2, "1", "16", "22", "23");
+    if (side == 1)
+        spread_singles(4, gy, w, gx, planes, left);
+    else if (side == 2 && left)
+        SIXTEEN(SIXTEEN_BEFORE);
+    else if (side == 2)
+        SIXTEEN(SIXTEEN_AFTER);
     else if (side == 3)
         PLANES(3, "2", "24", "24", "25");
     else
         PLANES(4, "3", "32", "26", "27");
+#undef SIXTEEN
 #undef PLANES
 }
 
@@ -217,7 +309,9 @@ POETC_APART void add_taps_of_planes_apart(int32_t side, const float *x, const fl
     "5:\t" end "subs %[lines], #1\n\tbne 2b\n\t"
 #define ROW_OF_3(a, b, c) LOAD_ROW("at", "5", "6") "add %[at], #24\n\t" APART_TAPS_3(a, b, c)
 #define ROW_OF_4 LOAD_ROW("at", "7", "8") "add %[at], #32\n\tvldmia %[from]!, {s9-s12}\n\t" APART_TAPS_4
-    if (side == 2 && left)
+    if (side == 1)
+        add_taps_of_singles(4, x, gy, gw, planes, left);
+    else if (side == 2 && left)
         PLANES("vldmia %[x]!, {s0-s15}\n\tvldmia %[gy]!, {s16-s19}\n\t"
                MUL(20, 19, 5) TAP_OF_ROW(21, 18, 4, 19, 6) TAP_OF_ROW(22, 18, 5, 19, 7)
                TAP_OF_COLUMN(23, 17, 1, 19, 9) TAP_OF_FOUR(24, 0, 2, 8, 10) TAP_OF_FOUR(25, 1, 3, 9, 11)

@@ -87,6 +87,8 @@ typedef struct {
 #endif
 #ifdef POETC_AHEAD
     lines_ahead *ahead;
+#endif
+#ifdef POETC_AT_ONCE
     const float *rate; /* or NULL */
 #endif
     int narrow;            /* half of the columns are enough */
@@ -115,6 +117,23 @@ POETC_INLINE void start(poetc_vector *sum, const int vectors, const float *row_b
 POETC_INLINE void finish(const poetc_vector *sum, const int vectors, float *y, int accumulate, const float *rate)
 {
     int j;
+#if POETC_FPU_M && LANES == 1
+    if (rate || accumulate) { /* four together */
+        const float *old = y;
+        POETC_QUAD_A(p);
+        POETC_LOAD_QUAD(p, old);
+        if (rate) {
+            POETC_MULTIPLY_SUBTRACT(p0, sum[0], *rate);
+            POETC_MULTIPLY_SUBTRACT(p1, sum[1], *rate);
+            POETC_MULTIPLY_SUBTRACT(p2, sum[2], *rate);
+            POETC_MULTIPLY_SUBTRACT(p3, sum[3], *rate);
+        } else {
+            p0 += sum[0], p1 += sum[1], p2 += sum[2], p3 += sum[3];
+        }
+        POETC_STORE_QUAD(y, p);
+        return;
+    }
+#endif
     if (rate) {
         POETC_UNROLL
         for (j = 0; j < vectors; j++)
@@ -258,6 +277,11 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
     const int32_t depth = t->depth;
     const ptrdiff_t y_row = t->y_row;
     const int accumulate = t->accumulate;
+#ifdef POETC_AT_ONCE
+    const float *const rate = t->rate;
+#else
+    const float *const rate = NULL;
+#endif
     float *y = t->y;
     int32_t column, k;
     int i;
@@ -303,7 +327,7 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
 #undef ADD_ROW
         POETC_UNROLL
         for (i = 0; i < rows; i++)
-            finish(sum[i], vectors, y + i * y_row, accumulate, NULL);
+            finish(sum[i], vectors, y + i * y_row, accumulate, rate);
     }
 }
 
@@ -338,120 +362,7 @@ DEFINE_BLOCK(2)
 DEFINE_BLOCK(1)
 
 #if SIX_ROWS
-#define SUMS(s, p, q, r, t)                                                                                            \
-    register float s##0 __asm__(p), s##1 __asm__(q), s##2 __asm__(r), s##3 __asm__(t)
-#define ADD_ROW(s, row)                                                                                                \
-    __asm__("vldmia %4!, {%5}\n\tvmla.f32 %0, %6, %5\n\tvmla.f32 %1, %7, %5\n\tvmla.f32 %2, %8, %5\n\tvmla.f32 %3, %9, %5"  \
-            : "+t"(s##0), "+t"(s##1), "+t"(s##2), "+t"(s##3), "+r"(row), "=&t"(factor)                                 \
-            : "t"(q0), "t"(q1), "t"(q2), "t"(q3), "m"(*row))
-#define START(s, i)                                                                                                    \
-    do {                                                                                                               \
-        poetc_vector first[4];                                                                                         \
-        start(first, 4, row_bias ? row_bias + (i) : NULL, column_bias);                                                \
-        s##0 = first[0], s##1 = first[1], s##2 = first[2], s##3 = first[3];                                            \
-    } while (0)
-#define FINISH(s)                                                                                                      \
-    do {                                                                                                               \
-        if (accumulate)                                                                                                \
-            s##0 = put[0] + s##0, s##1 = put[1] + s##1, s##2 = put[2] + s##2, s##3 = put[3] + s##3;                    \
-        put[0] = s##0, put[1] = s##1, put[2] = s##2, put[3] = s##3;                                                    \
-        put += t->y_row;                                                                                               \
-    } while (0)
-
-static void block_6(const block_task *t)
-{
-    const float *const row_bias = t->row_bias, *column_bias = t->column_bias, *b = t->b;
-    const int accumulate = t->accumulate;
-    float *y = t->y;
-    int32_t column, k;
-    SUMS(u, "s0", "s1", "s2", "s3");
-    SUMS(v, "s4", "s5", "s6", "s7");
-    SUMS(w, "s8", "s9", "s10", "s11");
-    SUMS(x, "s12", "s13", "s14", "s15");
-    SUMS(n, "s24", "s25", "s26", "s27");
-    SUMS(m, "s28", "s29", "s30", "s31");
-    register float factor __asm__("s16");
-    POETC_QUAD_B(q);
-    for (column = t->panels; column > 0; column--, y += COLUMNS) {
-        const float *a = t->a, *c = a + t->a_row, *d = c + t->a_row;
-        const float *e = d + t->a_row, *f = e + t->a_row, *g = f + t->a_row;
-        float *put = y;
-        START(u, 0);
-        START(v, 1);
-        START(w, 2);
-        START(x, 3);
-        START(n, 4);
-        START(m, 5);
-        if (column_bias)
-            column_bias += COLUMNS;
-        for (k = t->depth; k > 0; k--) {
-            POETC_LOAD_QUAD(q, b);
-            ADD_ROW(u, a);
-            ADD_ROW(v, c);
-            ADD_ROW(w, d);
-            ADD_ROW(x, e);
-            ADD_ROW(n, f);
-            ADD_ROW(m, g);
-        }
-        FINISH(u);
-        FINISH(v);
-        FINISH(w);
-        FINISH(x);
-        FINISH(n);
-        FINISH(m);
-    }
-}
-#endif
-
-#if SIX_ROWS
-/* Four rows by the only column of a panel, which are wanted where planes have nine pixels. */
-static void single_column(const block_task *t)
-{
-    const float *a = t->a, *c = a + t->a_row, *d = c + t->a_row, *e = d + t->a_row, *b = t->b;
-    const float first = t->column_bias ? *t->column_bias : 0.0f;
-    float sum[4], *y = t->y;
-    int32_t k = t->depth, i;
-    POETC_UNROLL_4
-    for (i = 0; i < 4; i++)
-        sum[i] = t->row_bias ? 0.0f + t->row_bias[i] : first; /* as in start: -0 becomes 0 */
-    if (t->packed) {
-        POETC_UNROLL_4
-        for (; k > 0; k--, b += COLUMNS) {
-            const float factor = *b;
-            POETC_QUAD_A(p);
-            POETC_LOAD_QUAD(p, a);
-            POETC_MULTIPLY_ADD(sum[0], p0, factor);
-            POETC_MULTIPLY_ADD(sum[1], p1, factor);
-            POETC_MULTIPLY_ADD(sum[2], p2, factor);
-            POETC_MULTIPLY_ADD(sum[3], p3, factor);
-        }
-    } else {
-#define ADD_TERM(b, p, q, r, s)                                                                                        \
-    "vmla.f32 %[u], " p ", " b "\n\tvmla.f32 %[v], " q ", " b "\n\tvmla.f32 %[w], " r ", " b "\n\tvmla.f32 %[x], " s ", " b "\n\t"
-        for (; k >= 4; k -= 4)
-            __asm__ volatile("vldmia %[a]!, {s16-s19}\n\tvldmia %[c]!, {s20-s23}\n\t"
-                             "vldmia %[d]!, {s24-s27}\n\tvldmia %[e]!, {s28-s31}\n\t"
-                             "vldr s12, [%[b]]\n\tvldr s13, [%[b], #16]\n\tvldr s14, [%[b], #32]\n\tvldr s15, [%[b], #48]\n\t"
-                             ADD_TERM("s12", "s16", "s20", "s24", "s28") ADD_TERM("s13", "s17", "s21", "s25", "s29")
-                             ADD_TERM("s14", "s18", "s22", "s26", "s30") ADD_TERM("s15", "s19", "s23", "s27", "s31")
-                             "add %[b], %[b], #64"
-                             : [a] "+r"(a), [c] "+r"(c), [d] "+r"(d), [e] "+r"(e), [b] "+r"(b), [u] "+t"(sum[0]),
-                               [v] "+t"(sum[1]), [w] "+t"(sum[2]), [x] "+t"(sum[3])
-                             :
-                             : "memory", "s12", "s13", "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23",
-                               "s24", "s25", "s26", "s27", "s28", "s29", "s30", "s31");
-#undef ADD_TERM
-        for (; k > 0; k--, b += COLUMNS) {
-            POETC_MULTIPLY_ADD(sum[0], *a++, *b);
-            POETC_MULTIPLY_ADD(sum[1], *c++, *b);
-            POETC_MULTIPLY_ADD(sum[2], *d++, *b);
-            POETC_MULTIPLY_ADD(sum[3], *e++, *b);
-        }
-    }
-    POETC_UNROLL_4
-    for (i = 0; i < 4; i++, y += t->y_row)
-        *y = t->accumulate ? *y + sum[i] : sum[i];
-}
+#include "poetc_gemm_fpu.h"
 #else
 #define single_column(t) ((void)0)
 #endif
@@ -475,6 +386,12 @@ static int32_t block_rows(int32_t left, int packed)
 
 static void run_block(int32_t rows, const block_task *t)
 {
+#if SIX_ROWS
+    if (rows == 4 && !t->column_bias) {
+        block_of_four(t);
+        return;
+    }
+#endif
     switch (rows) {
 #if POETC_GEMM_ROWS >= 12
     case 12: block_12(t); break;
@@ -620,7 +537,10 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
 #ifdef POETC_AHEAD
         if (g->ahead.rows == 0)
             lines = look_ahead_of_rows(g, row + rows, times);
-        t.ahead = &lines, t.rate = g->rate;
+        t.ahead = &lines;
+#endif
+#ifdef POETC_AT_ONCE
+        t.rate = g->rate;
 #endif
 #if MANY_BLOCKS
         t.terms = g->terms, t.a_block = t.packed ? g->terms * rows : g->a_block;

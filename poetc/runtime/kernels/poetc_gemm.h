@@ -58,7 +58,9 @@ typedef struct {
 #else
 #define POETC_SET_AHEAD(g, address, distance, count, length) ((void)0)
 #endif
-#ifdef POETC_AHEAD
+/* Sums that are whole may move weights at once. */
+#if defined(POETC_AHEAD) || (POETC_FPU_M && POETC_LANES == 1)
+#define POETC_AT_ONCE 1
 #define POETC_NOTHING_AHEAD(g) (POETC_SET_AHEAD(g, NULL, 0, 0, 0), (g).rate = NULL)
 #define POETC_SET_RATE(g, address) ((g).rate = (address))
 #define POETC_RATE(g) ((g).rate)
@@ -85,6 +87,8 @@ typedef struct {
     const float *column_bias; /* of column 0, or NULL */
 #ifdef POETC_AHEAD
     poetc_ahead ahead;
+#endif
+#ifdef POETC_AT_ONCE
     const float *rate; /* y -= rate * sum, of one block of terms; or NULL */
 #endif
 #ifdef POETC_THREADS

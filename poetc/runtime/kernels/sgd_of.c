@@ -106,27 +106,42 @@ static void descend_row(float *w, const float *a, ptrdiff_t m, const float *b, i
 #endif
 
 #if POETC_FPU_M && !defined(POETC_HELIUM)
-/* Twelve columns at a time of two rows of w, `factors` of a row b, which is loaded for both; returns how many columns. */
-static int32_t descend_pair_by_one(float *w, const float *factors, const float *b, int32_t n, float lr)
+/* Pairs of rows of w, `factors` of a row b, which is loaded for both: twelve columns at a time, then four, then one. */
+static void descend_pairs_by_one(float *w, const float *factors, const float *b, int32_t pairs, int32_t n, float lr)
 {
-    float *second = w + n;
-    int32_t left = n / 12;
-    if (left == 0)
-        return 0;
+    const int32_t twelves = n / 12, fours = n % 12 / 4, ones = n % 4;
+    float *second;
+    int32_t left;
+    register float rate __asm__("s28") = lr;
 #define MOVE(f, b, c, w, x)                                                                                            \
-    "vmul.f32 s24, s" #b ", %[" f "]\n\tvmul.f32 s25, s" #c ", %[" f "]\n\tvmls.f32 s" #w ", s24, %[lr]\n\t"           \
-    "vmls.f32 s" #x ", s25, %[lr]\n\t"
-#define ROW(w, f)                                                                                                      \
-    "vldmia %[" w "], {s12-s23}\n\t" MOVE(f, 0, 1, 12, 13) MOVE(f, 2, 3, 14, 15) MOVE(f, 4, 5, 16, 17)                 \
-        MOVE(f, 6, 7, 18, 19) MOVE(f, 8, 9, 20, 21) MOVE(f, 10, 11, 22, 23) "vstmia %[" w "]!, {s12-s23}\n\t"
-    __asm__ volatile("1:\tvldmia %[b]!, {s0-s11}\n\t" ROW("w", "f") ROW("x", "g") "subs %[left], #1\n\tbne 1b"
-                     : [w] "+r"(w), [x] "+r"(second), [b] "+r"(b), [left] "+r"(left)
-                     : [f] "t"(factors[0]), [g] "t"(factors[1]), [lr] "t"(lr)
-                     : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13",
-                       "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25");
+    "vmul.f32 s24, s" #b ", " f "\n\tvmul.f32 s25, s" #c ", " f "\n\tvmls.f32 s" #w ", s24, s28\n\t"                  \
+    "vmls.f32 s" #x ", s25, s28\n\t"
+#define FOUR(f) MOVE(f, 0, 1, 12, 13) MOVE(f, 2, 3, 14, 15)
+#define TWELVE(f) FOUR(f) MOVE(f, 4, 5, 16, 17) MOVE(f, 6, 7, 18, 19) MOVE(f, 8, 9, 20, 21) MOVE(f, 10, 11, 22, 23)
+#define ONE(f) "vmul.f32 s24, s0, " f "\n\tvmls.f32 s12, s24, s28\n\t"
+#define ROW(w, f, last, move) "vldmia %[" w "], {s12" last "}\n\t" move(f) "vstmia %[" w "]!, {s12" last "}\n\t"
+#define COLUMNS(count, b_last, last, move, loop, end)                                                                  \
+    "movs %[left], %[" count "]\n\tbeq " end "f\n"                                                                     \
+    loop ":\tvldmia %[b]!, {s0" b_last "}\n\t" ROW("w", "s26", last, move) ROW("x", "s27", last, move)                 \
+    "subs %[left], #1\n\tbne " loop "b\n" end ":\t"
+    for (; pairs > 0; pairs--, factors += 2, w = second) {
+        const float *from = b;
+        second = w + n;
+        __asm__ volatile("vldmia %[f], {s26, s27}\n\t"
+                         COLUMNS("twelves", "-s11", "-s23", TWELVE, "1", "2")
+                         COLUMNS("fours", "-s3", "-s15", FOUR, "3", "4")
+                         COLUMNS("ones", "", "", ONE, "5", "6")
+                         : [w] "+r"(w), [x] "+r"(second), [b] "+r"(from), [left] "=&r"(left)
+                         : [f] "r"(factors), [twelves] "r"(twelves), [fours] "r"(fours), [ones] "r"(ones), "t"(rate)
+                         : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13",
+                           "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27");
+    }
+#undef COLUMNS
 #undef ROW
+#undef ONE
+#undef TWELVE
+#undef FOUR
 #undef MOVE
-    return n / 12 * 12;
 }
 #endif
 
@@ -185,12 +200,9 @@ int poetc_op_matmul_sgd(const poetc_call *call)
         POETC_SKIP(call->share, row, m, )
 #if POETC_FPU_M && !defined(POETC_HELIUM)
         if (call->ints[2] == 1 && row + 2 <= m) {
-            const int32_t done = descend_pair_by_one(w, a + row, b, n, lr);
-            if (done < n) {
-                descend_row_by_one(w + done, a[row], b + done, n - done, lr);
-                descend_row_by_one(w + n + done, a[row + 1], b + done, n - done, lr);
-            }
-            row++, w += n;
+            const int32_t pairs = (m - row) / 2;
+            descend_pairs_by_one(w, a + row, b, pairs, n, lr);
+            row += 2 * pairs - 1, w += (ptrdiff_t)(2 * pairs - 1) * n;
             continue;
         }
 #endif
@@ -231,7 +243,7 @@ int poetc_op_matmul_sgd_packed(const poetc_call *call)
             poetc_gemm_pack(&space, b + (ptrdiff_t)block * depth * n + column, n, poetc_min(depth, k - block * depth),
                             g.columns);
         }
-#if defined(POETC_AHEAD)
+#if defined(POETC_AT_ONCE)
         if (blocks == 1) { /* sums that are whole move the weights at once */
             const poetc_gemm_space space = poetc_gemm_carve(workspace, size, depth, 1, width, 1);
             g.depth = k, g.a = a, g.rows = m, g.accumulate = 0;

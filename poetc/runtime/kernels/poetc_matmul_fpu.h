@@ -1,0 +1,107 @@
+/* Products of one row by scalars in the FPU of Cortex-M, in assembly. Of matmul.c alone. */
+#ifndef POETC_MATMUL_FPU_H
+#define POETC_MATMUL_FPU_H
+
+static const float nothing[16];
+
+#define MLA(sum, x, w) "vmla.f32 s" #sum ", s" #x ", s" #w "\n\t"
+#define ADD(sum, x) "vadd.f32 s" #sum ", s" #sum ", s" #x "\n\t"
+#define MLA_4(s0, s1, s2, s3, x0, x1, x2, x3) MLA(s0, x0, 31) MLA(s1, x1, 31) MLA(s2, x2, 31) MLA(s3, x3, 31)
+#define ALL_REGISTERS                                                                                                  \
+    "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13", "s14",     \
+        "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27", "s28", "s29", "s30", "s31"
+
+/* 16, 8 or 4 columns of a row, to `y`. */
+POETC_APART void outer_columns(const product *t, const float *p, int32_t column, int32_t columns, float *y)
+{
+    const float *q = t->q + column;
+    const ptrdiff_t p_k = 4 * t->p_k, step = 4 * t->q_step, rest = step - 32;
+    int32_t left = t->depth, first = 1;
+#define COLUMNS(sums, loads, add, old)                                                                                 \
+    __asm__ volatile("vldmia %[none], {" sums "}\n"                                                                    \
+                     "1:\tvldr s31, [%[p]]\n\tadd %[p], %[p], %[p_k]\n\t" loads "subs %[n], #1\n\tbne 1b\n\t"         \
+                     "cmp %[first], #0\n\tbne 2f\n\tvldmia %[y], {" old "}\n\t" add "2:\tvstmia %[y], {" sums "}"      \
+                     : [p] "+r"(p), [q] "+r"(q), [n] "+r"(n)                                                           \
+                     : [p_k] "r"(p_k), [step] "r"(columns == 16 ? rest : step), [y] "r"(y), [first] "r"(first), [none] "r"(nothing) \
+                     : ALL_REGISTERS)
+    for (; left > 0; left -= BLOCK, first = 0) {
+        int32_t n = left > BLOCK ? BLOCK : left;
+        if (columns == 16)
+            COLUMNS("s0-s15",
+                    "vldmia %[q]!, {s16-s23}\n\t" MLA_4(0, 1, 2, 3, 16, 17, 18, 19) MLA_4(4, 5, 6, 7, 20, 21, 22, 23)
+                    "vldmia %[q], {s16-s23}\n\tadd %[q], %[q], %[step]\n\t"
+                    MLA_4(8, 9, 10, 11, 16, 17, 18, 19) MLA_4(12, 13, 14, 15, 20, 21, 22, 23),
+                    ADD(0, 16) ADD(1, 17) ADD(2, 18) ADD(3, 19) ADD(4, 20) ADD(5, 21) ADD(6, 22) ADD(7, 23)
+                    ADD(8, 24) ADD(9, 25) ADD(10, 26) ADD(11, 27) ADD(12, 28) ADD(13, 29) ADD(14, 30) ADD(15, 31),
+                    "s16-s31");
+        else if (columns == 8)
+            COLUMNS("s0-s7",
+                    "vldmia %[q], {s16-s23}\n\tadd %[q], %[q], %[step]\n\t"
+                    MLA_4(0, 1, 2, 3, 16, 17, 18, 19) MLA_4(4, 5, 6, 7, 20, 21, 22, 23),
+                    ADD(0, 16) ADD(1, 17) ADD(2, 18) ADD(3, 19) ADD(4, 20) ADD(5, 21) ADD(6, 22) ADD(7, 23), "s16-s23");
+        else
+            COLUMNS("s0-s3", "vldmia %[q], {s16-s19}\n\tadd %[q], %[q], %[step]\n\t" MLA_4(0, 1, 2, 3, 16, 17, 18, 19),
+                    ADD(0, 16) ADD(1, 17) ADD(2, 18) ADD(3, 19), "s16-s19");
+    }
+#undef COLUMNS
+}
+
+/* As OUTER_COLUMNS: the last four may overlap those before. */
+static void outer_row(const product *t, int32_t row)
+{
+    const int is_plain = t->alpha == 1.0f && !t->bias && t->y_column == 1;
+    const float *p = t->p + row * t->p_row;
+    float sums[16];
+    int32_t column = 0;
+    while (column < t->columns) {
+        const int32_t left = t->columns - column, columns = left >= 16 ? 16 : left >= 8 ? 8 : 4;
+        if (left < 4)
+            column = t->columns - 4;
+        outer_columns(t, p, column, columns, is_plain ? t->y + row * t->y_row + column : sums);
+        if (!is_plain)
+            put_row(t, row, column, sums, columns);
+        column += columns;
+    }
+}
+
+/* A row: lanes in all sixteen of s0 to s15, whose sum joins the total in memory; then what is left of the terms, in sequence. */
+POETC_APART void inner_row(const product *t, int32_t row)
+{
+    const float *const first = t->p + row * t->p_row, *q = t->q, *bias = t->bias ? t->bias + row * t->bias_row : nothing;
+    const ptrdiff_t bias_step = t->bias ? t->bias_column : 0;
+    const int32_t wide = t->depth / 16, rest = t->depth % 16, most = BLOCK;
+    float *y = t->y + row * t->y_row, total;
+    int32_t column;
+#define EIGHT(a, b, c, d, e, f, g, h)                                                                                  \
+    "vldmia %[p]!, {s16-s23}\n\tvldmia %[q]!, {s24-s31}\n\t"                                                           \
+    MLA(a, 16, 24) MLA(b, 17, 25) MLA(c, 18, 26) MLA(d, 19, 27) MLA(e, 20, 28) MLA(f, 21, 29) MLA(g, 22, 30) MLA(h, 23, 31)
+    for (column = t->columns; column > 0; column--, bias += bias_step) {
+        const float *p = first;
+        int32_t left = wide, n;
+        for (total = 0.0f; left > 0; left -= most) {
+            n = left > most ? most : left;
+            __asm__ volatile("vldmia %[none], {s0-s15}\n"
+                             "1:\t" EIGHT(0, 1, 2, 3, 4, 5, 6, 7) EIGHT(8, 9, 10, 11, 12, 13, 14, 15)
+                             "subs %[n], #1\n\tbne 1b\n\tvldr s16, [%[total]]\n\t"
+                             ADD(0, 8) ADD(1, 9) ADD(2, 10) ADD(3, 11) ADD(4, 12) ADD(5, 13) ADD(6, 14) ADD(7, 15)
+                             ADD(0, 4) ADD(1, 5) ADD(2, 6) ADD(3, 7) ADD(0, 1) ADD(2, 3) ADD(0, 2) ADD(16, 0)
+                             "vstr s16, [%[total]]"
+                             : [p] "+r"(p), [q] "+r"(q), [n] "+r"(n)
+                             : [total] "r"(&total), [none] "r"(nothing)
+                             : ALL_REGISTERS);
+        }
+        n = rest;
+        __asm__ volatile("vldr s0, [%[total]]\n\tvldr s1, [%[bias]]\n\tvldr s2, [%[alpha]]\n\t"
+                         "subs %[n], #8\n\tblt 1f\n\t" EIGHT(0, 0, 0, 0, 0, 0, 0, 0) "b 2f\n"
+                         "1:\tadds %[n], #8\n"
+                         "2:\tbeq 4f\n"
+                         "3:\tvldmia %[p]!, {s16}\n\tvldmia %[q]!, {s24}\n\tsubs %[n], #1\n\t" MLA(0, 16, 24) "bne 3b\n"
+                         "4:\tvmul.f32 s0, s0, s2\n\tvadd.f32 s0, s0, s1\n\tvstmia %[y]!, {s0}"
+                         : [p] "+r"(p), [q] "+r"(q), [n] "+r"(n), [y] "+r"(y)
+                         : [total] "r"(&total), [bias] "r"(bias), [alpha] "r"(&t->alpha)
+                         : ALL_REGISTERS);
+    }
+#undef EIGHT
+}
+
+#endif
