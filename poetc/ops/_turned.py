@@ -36,7 +36,7 @@ def choose(lean: Kernel, other: Kernel, operand_bytes: int) -> Kernel:
     group, pixels = lean.ints[15], oh * ow
     if lean.ints[10] < 2 or channels // group % CHANNELS or outputs // group < OUTPUTS or operand_bytes < LEAST_BYTES:
         return other
-    if pixels < TERMS or batch * pixels == TERMS:
+    if pixels < TERMS or batch * pixels == TERMS or kh * kw == 1:  # of single taps most pixels would be turned in vain
         return other
     each, least = floats_of(lean.ints)
     for floats in (least + batch * each, least + outputs // group * kh * kw * CHANNELS + each):

@@ -75,6 +75,12 @@ LARGE = [
             # eights of pixels of a row, two columns apart, of one image or two
             ((2, 5, 11, 32), (9, 5, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
             ((3, 6, 5, 19), (14, 6, 2, 5), {"strides": (1, 2), "pads": (0, 0, 1, 0)}),
+            # single pixels, every second one: sixteen are part of a row, one, two or four; the last row is used or not
+            ((1, 32, 9, 63), (13, 32, 1, 1), {"strides": (2, 2)}),
+            ((2, 64, 16, 31), (14, 32, 1, 1), {"strides": (2, 2), "group": 2}),
+            ((3, 96, 15, 15), (10, 96, 1, 1), {"strides": (2, 2)}),
+            ((5, 32, 12, 7), (29, 32, 1, 1), {"strides": (3, 2)}),
+            ((3, 32, 8, 8), (11, 32, 1, 1), {"strides": (1, 2)}),
             ((5, 12, 7, 9), (11, 12, 3, 3), {}),
             ((1, 64, 4, 4), (260, 64, 3, 3), {"pads": (1, 1, 1, 1)}),
             ((1, 128, 8, 8), (70, 64, 1, 1), {"group": 2, "strides": (2, 2)}),

@@ -32,7 +32,7 @@ def cases() -> list[Case]:
         ((3, 64, 17, 16), (29, 64, 3, 3), (9, 8), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
         ((2, 64, 23, 31), (26, 32, 3, 3), (11, 15), {"strides": (2, 2), "group": 2}),
         ((2, 32, 12, 41), (23, 32, 5, 4), (6, 14), {"strides": (2, 3), "pads": (2, 1, 2, 3)}),
-        ((5, 32, 16, 16), (14, 32, 1, 1), (8, 8), {"strides": (2, 2)}),
+        ((5, 32, 16, 16), (14, 32, 1, 2), (8, 8), {"strides": (2, 2)}),
     ):
         geometry: dict[str, Attribute] = {**attributes, "kernel": weight[2:]}
         inputs = (image, (image[0], weight[0], *size))
@@ -111,15 +111,18 @@ def test_constants_are_those_of_the_kernel() -> None:
         assert re.findall(rf"^#define {name} (\d+)", text, re.MULTILINE) == [str(getattr(_turned, name))], name
 
 
-def weight_gradient(batch: int, channels: int, size: int, outputs: int, stride: int = 2) -> Kernel:
+def weight_gradient(batch: int, channels: int, size: int, outputs: int, stride: int = 2, window: int = 3) -> Kernel:
     x = np.zeros((batch, channels, size, size), np.float32)
     gy = np.zeros((batch, outputs, size // stride, size // stride), np.float32)
-    attributes: dict[str, Attribute] = {"strides": (stride, stride), "pads": (1, 1, 1, 1), "kernel": (3, 3)}
+    geometry = {"strides": (stride,) * 2, "pads": (window // 2,) * 4, "kernel": (window,) * 2}
+    attributes: dict[str, Attribute] = {**geometry}
     return spec("ConvGradWeight").kernel(bind_kind("ConvGradWeight", attributes, [x, gy]))
 
 
 def test_chosen_by_shape() -> None:
-    """Layers of ResNet-18 with strides of two; not where sums are short, nor what a microcontroller trains."""
+    """Layers of ResNet-18 with strides of two; not where sums are short or windows a pixel, nor what a microcontroller
+    trains.
+    """
     for kernel in (weight_gradient(8, 64, 32, 128), weight_gradient(8, 128, 16, 256)):
         assert kernel.symbol.endswith("_turned")
     for kernel in (
@@ -128,6 +131,7 @@ def test_chosen_by_shape() -> None:
         weight_gradient(1, 32, 16, 32),
         weight_gradient(1, 128, 16, 256),
         weight_gradient(8, 128, 16, 128, stride=1),
+        weight_gradient(8, 64, 32, 128, window=1),
     ):
         assert not kernel.symbol.endswith("_turned")
 

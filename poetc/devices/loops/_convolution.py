@@ -236,6 +236,31 @@ def _pack_windows(w: Window, m: Machine, inputs: int, depth: int, most: int) -> 
     return loops
 
 
+def _is_every_second(w: Window, m: Machine) -> bool:
+    """A window is a pixel, every second one of a row."""
+    return m.lanes == 16 and w.taps == 1 and w.stride_w == 2 and w.pad_top == w.pad_left == 0
+
+
+def _spreads_every_second(w: Window, m: Machine) -> bool:
+    """Whether spread_every_second writes all pixels of gx, and nothing is filled before."""
+    strided = (-(-w.height // w.stride_h), -(-w.width // 2)) == (w.output_height, w.output_width)
+    return _is_every_second(w, m) and strided and w.width > 8
+
+
+def _packs_every_second(w: Window, m: Machine, depth: int, width: int) -> bool:
+    """Whether pack_every_second packs windows: sixteen pixels are a part of a row or some whole rows."""
+    fits = w.output_width % 16 == 0 or w.output_width in (4, 8)
+    inside = 2 * w.output_width - 1 <= w.width and (w.output_height - 1) * w.stride_h < w.height
+    return _is_every_second(w, m) and fits and inside and not (w.pixels % 16 or depth % 16 or width % m.columns)
+
+
+def _pack_every_second(w: Window, inputs: int, depth: int, most: int) -> Loops:
+    """All calls for one image and group: squares of sixteen pixels and channels."""
+    squares = w.pixels // 16 * (inputs // 16)
+    calls = -(-inputs // most) * -(-w.pixels // depth)
+    return {"windows.call": calls, "pixels.masked": 16 * squares, "transpose.block": squares}
+
+
 def _pack_strips(w: Window, m: Machine, inputs: int, depth: int, most: int, strip: int) -> Loops:
     """All calls of pack_strips for one image and group."""
     reach = (w.kernel_h - 1) * w.dilation_h
@@ -464,7 +489,9 @@ def grad_weight(kernel: Kernel, m: Machine, most: int, moves: bool = False) -> L
             first = min(at_once, w.pixels * images)  # the first block of a column is not added to what is there
             add(one, dict(run(m, outputs, first, 0, columns, width, "", True, depth)), -many)
             add(one, dict(run(m, outputs, first, 0, columns, width, "", False, depth)), many)
-    if not w.is_pointwise:
+    if _packs_every_second(w, m, at_once, width) and "_norm" not in kernel.symbol:
+        add(one, _pack_every_second(w, inputs, at_once, most), w.batch)
+    elif not w.is_pointwise:
         add(one, _pack_strips(w, m, inputs, at_once, most, _strip(w, m, kernel)), w.batch)
     loops: Loops = {"conv_grad_weight_packed.call": 1, "conv_grad_weight_packed.group": w.group}
     add(loops, one, w.group)
@@ -477,6 +504,8 @@ def _spread(w: Window, m: Machine, block_rows: int) -> Loops:
         blocks = w.batch * max(1, -(-w.output_height // block_rows))
         vectors = blocks * -(-min(block_rows, w.output_height) * w.width // 16)
         return {"spread.masked_tap": blocks * w.taps, "spread.masked": vectors * w.taps}
+    if _spreads_every_second(w, m):
+        return {"spread.masked": w.batch * w.height * -(-w.width // 16)}
     if _has_halves(w, m):
         return _spread_halves(w, block_rows)
     if m.lanes == 16 and 1 < w.stride_w <= _MOST_APART:
@@ -511,7 +540,7 @@ def _spread_halves(w: Window, block_rows: int) -> Loops:
 
 def _fill(w: Window, m: Machine, block_rows: int, channels: int) -> Loops:
     """What gx begins with, unless it is made as a whole."""
-    if _has_halves(w, m) and block_rows % w.output_height == 0:
+    if _spreads_every_second(w, m) or (_has_halves(w, m) and block_rows % w.output_height == 0):
         return {}
     return {"fill.plane": w.batch * channels, "fill.float": w.batch * channels * w.height * w.width}
 

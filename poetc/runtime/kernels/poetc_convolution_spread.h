@@ -230,6 +230,43 @@ POETC_APART void spread_halves(const convolution *c, const float *products, int3
     }
 }
 
+/* As spread, of single taps: every second pixel of some rows is its product, all others are the bias. Nothing need be there before. A
+ * channel's rows follow each other, which memory likes better than the same rows of all channels. */
+POETC_APART void spread_every_second(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows,
+                                     const float *bias, float *gx)
+{
+    const ptrdiff_t plane = (ptrdiff_t)c->height * c->width;
+    const int32_t first_image = row / c->output_height, first_oh = row - first_image * c->output_height;
+    int32_t channel, r, line, column;
+    for (channel = 0; channel < channels; channel++) {
+        const __m512 start = _mm512_set1_ps(bias ? bias[channel] : 0.0f);
+        float *image = gx + ((ptrdiff_t)first_image * c->channels + channel) * plane;
+        int32_t oh = first_oh;
+        for (r = 0; r < rows; r++, products += c->output_width) {
+            float *to = image + (ptrdiff_t)oh * c->stride_h * c->width;
+            const int32_t lines = poetc_min(c->stride_h, c->height - oh * c->stride_h);
+            for (column = 0; column < c->width; column += 16) {
+                const int32_t most = c->width - column;
+                const __mmask16 there = (__mmask16)(most < 16 ? (1u << most) - 1u : 0xffffu);
+                const __mmask16 read = (__mmask16)(most < 16 ? (1u << (most + 1) / 2) - 1u : 0xffu);
+                const __m512 v = _mm512_add_ps(start, _mm512_maskz_loadu_ps(read, products + column / 2));
+                _mm512_mask_storeu_ps(to + column, there, _mm512_mask_expand_ps(start, 0x5555, v));
+                for (line = 1; line < lines; line++)
+                    _mm512_mask_storeu_ps(to + (ptrdiff_t)line * c->width + column, there, start);
+            }
+            if (++oh == c->output_height)
+                oh = 0, image += c->channels * plane;
+        }
+    }
+}
+
+/* Short rows are several at once in spread_halves. */
+static inline int spreads_every_second(const convolution *c)
+{
+    return c->width > 8 && c->kernel_h * c->kernel_w == 1 && c->stride_w == 2 && c->pad_top == 0 && c->pad_left == 0 &&
+           (c->width + 1) / 2 == c->output_width && (c->height + c->stride_h - 1) / c->stride_h == c->output_height;
+}
+
 static inline int spreads_halves(const convolution *c)
 {
     return c->stride_w == 2 && c->kernel_h * c->kernel_w <= MASKED_MOST;
@@ -243,6 +280,8 @@ static inline int spreads_apart(const convolution *c)
 #else
 #define spreads_masked(c) 0
 #define spread_masked(c, products, channels, row, rows, gx) ((void)0)
+#define spreads_every_second(c) 0
+#define spread_every_second(c, products, channels, row, rows, bias, gx) ((void)0)
 #define spreads_halves(c) 0
 #define spread_halves(c, products, channels, row, rows, bias, gx) ((void)0)
 #define spreads_apart(c) 0
@@ -327,7 +366,7 @@ POETC_APART void spread(const convolution *c, const float *products, int32_t cha
 /* Whether what is spread of blocks of so many rows is the whole of gx: it need not be filled before. */
 static inline int spread_is_all(const convolution *c, int32_t block_rows)
 {
-    return spreads_halves(c) && block_rows % c->output_height == 0;
+    return spreads_every_second(c) || (spreads_halves(c) && block_rows % c->output_height == 0);
 }
 
 static void spread_somehow(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows,
@@ -340,7 +379,9 @@ static void spread_somehow(const convolution *c, const float *products, int32_t 
         return;
     }
 #endif
-    if (spreads_halves(c))
+    if (spreads_every_second(c))
+        spread_every_second(c, products, channels, row, rows, bias, gx);
+    else if (spreads_halves(c))
         spread_halves(c, products, channels, row, rows, bias, gx);
     else if (spreads_masked(c))
         spread_masked(c, products, channels, row, rows, gx);
