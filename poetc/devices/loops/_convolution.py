@@ -17,7 +17,7 @@ from poetc.ops import Kernel
 
 _MASKED_TAPS, _MASKED_MOST = 64, 64  # of a window, and masks of rows: poetc_convolution_packed.h
 _MOST_APART = 4  # strides of results that are put back by masks: convolution_packed_grad_input.c
-_MANY_OUTPUTS = 96  # of convolution_packed.c
+_MANY_OUTPUTS, _FEW_TERMS, _MANY_OF_FEW = 64, 64, 32  # of convolution_packed.c
 _MOST_ROWS = 256  # pieces of output rows that are looked at one by one; more are taken from as many
 
 
@@ -157,7 +157,8 @@ def conv_packed(kernel: Kernel, m: Machine) -> Loops:
     w, size, depth = window(kernel), kernel.ints[17], kernel.ints[18]
     inputs, outputs, total = w.channels // w.group, w.outputs // w.group, w.batch * w.pixels
     k = inputs * w.taps
-    direct = m.lanes == 16 and not w.is_pointwise and not (outputs >= _MANY_OUTPUTS and _is_masked(w, m))
+    many_outputs = _MANY_OF_FEW if k <= _FEW_TERMS else _MANY_OUTPUTS
+    direct = m.lanes == 16 and not w.is_pointwise and not (outputs >= many_outputs and _is_masked(w, m))
     if direct and (done := _direct.conv(w, size, depth)):
         return {"conv_packed.call": 1, **done}
     most, at_once = carve(m, size, depth, -(-k // depth), total, False)

@@ -102,7 +102,8 @@ POETC_APART void pack_halves(const poetc_gemm_space *space, const convolution *c
     pack_sixteen(space, c, x, first, depth, column, columns, EVERY_SECOND);
 }
 
-#define MANY_OUTPUTS 96 /* share what is packed with masks: that costs less than unaligned loads */
+/* Share what is packed with masks: that costs less than unaligned loads. */
+#define MANY_OUTPUTS(k) ((k) <= 64 ? 32 : 64)
 
 /* No sixteen pixels of a block are of two images. */
 static inline int packs_masked(const convolution *c)
@@ -125,7 +126,7 @@ static inline int packs_halves(const convolution *c)
 }
 
 #else
-#define MANY_OUTPUTS 0
+#define MANY_OUTPUTS(k) 0
 #define packs_masked(c) 0
 #define pack_masked(space, c, x, first, depth, column, columns) ((void)0)
 #define packs_gathered(c) 0
@@ -574,7 +575,7 @@ int poetc_op_conv_packed(const poetc_call *call)
     int32_t group, column, first;
     POETC_SPLIT(split, c.share, 1, outputs, total)
     POETC_THREADED(poetc_op_conv_packed, call, CONVOLUTION_WORK(c), call->ints[17]);
-    if (!pointwise && !(outputs >= MANY_OUTPUTS && packs_masked(&c)) &&
+    if (!pointwise && !(outputs >= MANY_OUTPUTS(k) && packs_masked(&c)) &&
         direct_conv(&c, x, w, bias, y, workspace, call->ints[17], terms))
         return POETC_OK;
     for (group = 0; group < c.group; group++) {
