@@ -19,6 +19,7 @@ from poetc.running import predicted_ns
 from poetc.scheduling import keep_all, pack
 from tests.arm.conftest import load_networks
 from tests.cli.conftest import MODEL, run
+from tests.devices import mobilenet
 from tests.support.graphs import small_cnn
 
 WITHIN = 0.05
@@ -57,6 +58,28 @@ def counted_step(
     )
     macs = {op.name: spec(op.kind).work(bind(op, step.tensors)).macs for op in step.operators}
     return macs, counted, {op.name: op for op in step.operators}
+
+
+def test_batch_norm_made_again_takes_what_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Cortex-A, in gradients of weights and beside them: pointwise, depthwise, strided; batch norms with clips."""
+    monkeypatch.setattr(mobilenet, "_BLOCKS", ((6, 24, 2, 2),))
+    profile = load_profile("qemu-virt-a72")
+    step = _measure.step_of(mobilenet.mobilenet_v2(1, 64, 0.5, 10), "sgd")
+    program = _measure.keep_all_program(step, profile)
+    problem = build_problem(step, profile, budget_bytes=1 << 40)
+    counted = execute(build_firmware(program, step.values, "virt-a72", tmp_path), [sample_inputs(program, 0)])
+    assert predicted_ns(problem, program) == pytest.approx(counted.instructions, rel=WITHIN)
+    costs = {op.name: op.time_ns for op in problem.operators}
+    sums: dict[str, list[int]] = {}
+    for call, n in zip(program.instructions, counted.step_instructions, strict=True):
+        assert isinstance(call, Call)
+        both = sums.setdefault(call.symbol.removeprefix("poetc_op_"), [0, 0])
+        both[0] += costs[call.operator]
+        both[1] += n
+    again = ("conv_grad_weight_norm_packed", "depthwise_grad_weight_norm")
+    for name in (*again, "batch_norm_clip_grad_input", "batch_norm_clip_grad_params", "batch_norm_grad_input"):
+        predicted, measured = sums[name]
+        assert predicted == pytest.approx(measured, rel=0.12), name
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ are measured together.
 
 from __future__ import annotations
 
-import re
-
 from poetc.devices.loops import (  # noqa: F401
     _convolution,
     _depthwise,
@@ -20,21 +18,16 @@ from poetc.devices.loops import (  # noqa: F401
     _turned,
     _winograd,
 )
-from poetc.devices.loops._machine import COUNTS, SHARED, Loops, Machine, machine_of
+from poetc.devices.loops._machine import BESIDES, COUNTS, SHARED, Loops, Machine, machine_of
 from poetc.devices.loops._window import share_inside
 from poetc.ops import Kernel
 
-GROUPS = SHARED | {symbol.removeprefix("poetc_op_") for symbol in COUNTS}
+GROUPS = SHARED | set(BESIDES.values())
 
 
 def group_of(kernel: Kernel) -> str:
-    """Under which name a profile has what a kernel takes besides its loops. Kernels that make a batch norm again while
-    they read, or take an activation's slope in, are counted by the loops of those without: they go by their names.
-    """
-    name = kernel.symbol.removeprefix("poetc_op_")
-    if "grad_weight" in name:
-        return name.replace("_norm", "")
-    return re.sub(r"^batch_norm_(relu|leaky_relu|clip)_grad_(input|params)$", r"batch_norm_grad_\2", name)
+    """Under which name a profile has what a counted kernel takes besides its loops."""
+    return BESIDES[kernel.symbol]
 
 
 def loops_of(kernel: Kernel, machine: Machine) -> Loops | None:

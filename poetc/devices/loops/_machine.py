@@ -57,18 +57,20 @@ def machine_of(cpu: Cpu) -> Machine:
 
 Count = Callable[[Kernel, Machine], Loops]
 COUNTS: dict[str, Count] = {}
+BESIDES: dict[str, str] = {}  # of a kernel: the group in which a profile has what it takes besides its loops
 _SHARED = """gemm put transpose planes pixels windows spread fill strip clear copy gaps tiles pairs slide gather filter
 taps correlate segment outer inner
 rank_one walk memcpy descend direct winograd"""
 SHARED = frozenset(_SHARED.split())
 
 
-def counts(*symbols: str) -> Callable[[Count], Count]:
-    """Registers what counts the loops of these kernels."""
+def counts(*symbols: str, without: str = "") -> Callable[[Count], Count]:
+    """Registers what counts the loops of these kernels. They are priced by those whose names are without that."""
 
     def register(count: Count) -> Count:
         for symbol in symbols:
             COUNTS[f"poetc_op_{symbol}"] = count
+            BESIDES[f"poetc_op_{symbol}"] = symbol.replace(without, "") if without else symbol
         return count
 
     return register

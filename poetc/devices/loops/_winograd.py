@@ -145,7 +145,7 @@ def _gradient_tiles(w: Window) -> _Tiled:
     return _Tiled(w.batch, w.output_height, w.output_width, 2 - w.pad_top, 2 - w.pad_left, rows, columns)
 
 
-@counts(*(f"conv_grad_weight{sgd}{norm}_winograd" for sgd in ("", "_sgd") for norm in ("", "_norm")))
+@counts(*(f"conv_grad_weight{sgd}{norm}_winograd" for sgd in ("", "_sgd") for norm in ("", "_norm")), without="_norm")
 def grad_weight(kernel: Kernel, m: Machine) -> Loops:
     w, name = window(kernel), kernel.symbol.removeprefix("poetc_op_").replace("_norm", "")
     shape, (size, block) = shape_of(kernel.ints, "conv_grad_weight"), kernel.ints[17:19]

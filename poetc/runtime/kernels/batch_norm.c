@@ -129,6 +129,9 @@ int poetc_op_batch_norm_apply(const poetc_call *call)
                     POETC_STORE_QUAD(to, v);
                 }
             }
+#elif POETC_LANES == 4 /* wider ones the compiler makes, and of what is left too */
+            for (; i + POETC_LANES <= pixels; i += POETC_LANES)
+                poetc_vector_store(y + i, (poetc_vector_load(x + i) - centre) * factor + shift);
 #endif
             for (; i < pixels; i++)
                 y[i] = (x[i] - centre) * factor + shift;
@@ -199,6 +202,11 @@ int poetc_op_batch_norm_grad_input(const poetc_call *call)
                     g0 = factor * g0, g1 = factor * g1, g2 = factor * g2, g3 = factor * g3;
                     POETC_STORE_QUAD(to, g);
                 }
+            }
+#elif POETC_LANES == 4 /* wider ones the compiler makes, and of what is left too */
+            for (; i + POETC_LANES <= pixels; i += POETC_LANES) {
+                const poetc_vector from_mean = poetc_vector_load(x + i) - centre;
+                poetc_vector_store(gx + i, factor * ((poetc_vector_load(gy + i) - shift) - from_mean * slope));
             }
 #endif
             for (; i < pixels; i++)

@@ -29,7 +29,7 @@ static poetc_channel channel_of(const poetc_call *call, int32_t c)
     int poetc_op_batch_norm_##name(const poetc_call *call)                                                             \
     {                                                                                                                  \
         const int32_t channels = call->ints[1], pixels = call->ints[2];                                                \
-        const float *x = poetc_in(call, 0), *p = call->floats + 1;                                                     \
+        const float *x = poetc_in(call, 0), p[] = POETC_FLOATS(F, call->floats + 1);                                   \
         const float *other = call->ints[3] ? poetc_in(call, 5) : NULL;                                                 \
         float *y = poetc_out(call, call->ints[3] ? 6 : 5);                                                             \
         int32_t n, c;                                                                                                  \
@@ -63,7 +63,7 @@ typedef struct {
 } chunk_sums;
 
 /* Of a chunk of `planes` planes, a constant, `pixels` apart; count: whole fours, but for the end of a plane. */
-POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x, float g[TOGETHER][CHUNK],
+POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x, float g[][CHUNK],
                             const poetc_channel *t, int32_t pixels, int32_t count)
 {
     int32_t i;
@@ -85,6 +85,18 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
         }
     }
 }
+
+/* What is left of four planes after whole fours. */
+#define WIDE_TAIL(G)                                                                                                   \
+    for (k = 0; k < 4; k++) {                                                                                          \
+        for (i = whole; i < count; i++) {                                                                              \
+            const float from = x[(ptrdiff_t)k * pixels + i] - t[k].centre;                                             \
+            const float normal = from * t[k].factor + t[k].shift;                                                      \
+            const float slope = G(normal, g[(ptrdiff_t)k * pixels + i], p);                                            \
+            total[k].product_tail += from * slope;                                                                     \
+            total[k].sum_tail += slope;                                                                                \
+        }                                                                                                              \
+    }
 
 #if POETC_LANES == 16
 /* Rows of 4 x 4 quarters of vectors become columns. */
@@ -134,16 +146,35 @@ POETC_INLINE void turn_quarters(poetc_vector *v)
         }                                                                                                              \
         poetc_vector_store(quarters[0], products);                                                                     \
         poetc_vector_store(quarters[1], sums);                                                                         \
-        for (k = 0; k < 4; k++) {                                                                                      \
+        for (k = 0; k < 4; k++)                                                                                        \
             total[k].products = poetc_f4_load(quarters[0] + 4 * k), total[k].sums = poetc_f4_load(quarters[1] + 4 * k);\
-            for (i = whole; i < count; i++) {                                                                          \
-                const float from = x[(ptrdiff_t)k * pixels + i] - t[k].centre;                                         \
-                const float normal = from * t[k].factor + t[k].shift;                                                  \
-                const float slope = G(normal, g[(ptrdiff_t)k * pixels + i], p);                                        \
-                total[k].product_tail += from * slope;                                                                 \
-                total[k].sum_tail += slope;                                                                            \
+        WIDE_TAIL(G)                                                                                                   \
+    }
+#define IF_WIDE(planes) ((planes) == 4)
+#elif defined(__aarch64__) /* 32 registers */
+#define WIDE(name, G)                                                                                                  \
+    static void wide_##name(chunk_sums *total, const float *x, const float *g, const poetc_channel *t, int32_t pixels, \
+                            int32_t count, const float *from_p)                                                        \
+    {                                                                                                                  \
+        const int32_t whole = count / 4 * 4;                                                                           \
+        const float p[] = {from_p[0], from_p[1]};                                                                      \
+        poetc_f4 products[4] = {{0}}, sums[4] = {{0}};                                                                 \
+        int32_t i;                                                                                                     \
+        int k;                                                                                                         \
+        (void)p;                                                                                                       \
+        for (i = 0; i < whole; i += 4) {                                                                               \
+            POETC_UNROLL                                                                                               \
+            for (k = 0; k < 4; k++) {                                                                                  \
+                const ptrdiff_t at = (ptrdiff_t)k * pixels + i;                                                        \
+                const poetc_f4 from_mean = poetc_f4_load(x + at) - t[k].centre;                                        \
+                const poetc_f4 normal = from_mean * t[k].factor + t[k].shift;                                          \
+                const poetc_f4 slope = G##_V(normal, poetc_f4_load(g + at), p);                                        \
+                products[k] += from_mean * slope, sums[k] += slope;                                                    \
             }                                                                                                          \
         }                                                                                                              \
+        for (k = 0; k < 4; k++)                                                                                        \
+            total[k].products = products[k], total[k].sums = sums[k];                                                  \
+        WIDE_TAIL(G)                                                                                                   \
     }
 #define IF_WIDE(planes) ((planes) == 4)
 #else
@@ -157,19 +188,19 @@ POETC_INLINE void turn_quarters(poetc_vector *v)
 #endif
 
 /* x, mean, var, scale, bias, gz -> gradients of scale[C] and bias[C]; and x, mean, var, scale, bias, gscale, gbias, gz -> gx. */
-#define BACKWARD(name, G)                                                                                              \
-    WIDE(name, G)                                                                                                      \
+#define BACKWARD(name, F)                                                                                              \
+    WIDE(name, F##_GRAD)                                                                                               \
                                                                                                                        \
-    static void slopes_##name(float *to, const float *x, const float *g, int32_t pixels, poetc_channel t, const float *p)    \
+    static void slopes_##name(float *to, const float *x, const float *g, int32_t pixels, poetc_channel t, const float *p)\
     {                                                                                                                  \
         (void)p;                                                                                                       \
-        POETC_ROW(poetc_vector_store(to + i, G##_V(normal, poetc_vector_load(g + i), p)), to[i] = G(normal, g[i], p)); \
+        POETC_ROW(poetc_vector_store(to + i, F##_GRAD_V(normal, poetc_vector_load(g + i), p)), to[i] = F##_GRAD(normal, g[i], p));\
     }                                                                                                                  \
                                                                                                                        \
     POETC_INLINE void params_##name(const int planes, int32_t c, const poetc_call *call)                               \
     {                                                                                                                  \
         const int32_t batch = call->ints[0], channels = call->ints[1], pixels = call->ints[2];                         \
-        const float *p = call->floats + 1;                                                                             \
+        const float p[] = POETC_FLOATS(F, call->floats + 1);                                                           \
         float *gscale = poetc_out(call, 6), *gbias = poetc_out(call, 7);                                               \
         poetc_compensated products[TOGETHER], sums[TOGETHER];                                                          \
         poetc_channel t[TOGETHER];                                                                                     \
@@ -193,7 +224,7 @@ POETC_INLINE void turn_quarters(poetc_vector *v)
                     wide_##name(part, x + first, g + first, t, pixels, end - first, p);                                \
                 for (at = first; !IF_WIDE(planes) && at < end; at += CHUNK) {                                          \
                     const int32_t count = end - at > CHUNK ? CHUNK : end - at;                                         \
-                    float chunk[TOGETHER][CHUNK];                                                                      \
+                    float chunk[IF_WIDE(TOGETHER) ? 1 : TOGETHER][CHUNK];                                              \
                     for (k = 0; k < planes; k++) {                                                                     \
                         const ptrdiff_t plane = (ptrdiff_t)k * pixels + at;                                            \
                         slopes_##name(chunk[k], x + plane, g + plane, count, t[k], p);                                 \
@@ -230,7 +261,7 @@ POETC_INLINE void turn_quarters(poetc_vector *v)
     {                                                                                                                  \
         const int32_t batch = call->ints[0], channels = call->ints[1], pixels = call->ints[2];                         \
         const float *x = poetc_in(call, 0), *gscale = poetc_in(call, 5), *gbias = poetc_in(call, 6);                   \
-        const float *g = poetc_in(call, 7), *p = call->floats + 1;                                                     \
+        const float *g = poetc_in(call, 7), p[] = POETC_FLOATS(F, call->floats + 1);                                   \
         const float elements = (float)batch * (float)pixels;                                                           \
         float *gx = poetc_out(call, 8);                                                                                \
         int32_t n, c;                                                                                                  \
@@ -242,11 +273,11 @@ POETC_INLINE void turn_quarters(poetc_vector *v)
                 const poetc_channel t = channel_of(call, c);                                                           \
                 const float slope = t.rstd * gscale[c] / elements, shift = gbias[c] / elements;                        \
                 POETC_ROW({                                                                                            \
-                    const poetc_vector gy = G##_V(normal, poetc_vector_load(g + i), p);                                \
+                    const poetc_vector gy = F##_GRAD_V(normal, poetc_vector_load(g + i), p);                           \
                     const poetc_vector from_mean = poetc_vector_load(x + i) - t.centre;                                \
                     poetc_vector_store(gx + i, t.factor * ((gy - shift) - from_mean * slope));                         \
                 }, {                                                                                                   \
-                    const float gy = G(normal, g[i], p);                                                               \
+                    const float gy = F##_GRAD(normal, g[i], p);                                                        \
                     gx[i] = t.factor * ((gy - shift) - (x[i] - t.centre) * slope);                                     \
                 });                                                                                                    \
             }                                                                                                          \
@@ -260,8 +291,8 @@ FORWARD(leaky_relu, POETC_LEAKY_RELU)
 FORWARD(clip, POETC_CLIP)
 FORWARD(hard_swish, POETC_HARD_SWISH)
 FORWARD(silu, POETC_SILU)
-BACKWARD(relu, POETC_RELU_GRAD)
-BACKWARD(leaky_relu, POETC_LEAKY_RELU_GRAD)
-BACKWARD(clip, POETC_CLIP_GRAD)
-BACKWARD(hard_swish, POETC_HARD_SWISH_GRAD)
-BACKWARD(silu, POETC_SILU_GRAD)
+BACKWARD(relu, POETC_RELU)
+BACKWARD(leaky_relu, POETC_LEAKY_RELU)
+BACKWARD(clip, POETC_CLIP)
+BACKWARD(hard_swish, POETC_HARD_SWISH)
+BACKWARD(silu, POETC_SILU)

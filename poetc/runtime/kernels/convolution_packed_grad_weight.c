@@ -310,9 +310,7 @@ POETC_APART void pack_taps(const poetc_gemm_space *space, const convolution *c, 
 /* A batch norm and an activation, of packed pixels of channels from number `channel` on, which are columns. */
 static void normalize_panels(const prologue *n, int32_t channel, const poetc_gemm_space *space, int32_t columns, int32_t depth)
 {
-    const float *p = n->p;
     int32_t at, k, i;
-    (void)p;
     for (at = 0; at < columns; at += COLUMNS) {
         float *x = poetc_gemm_panel(space, at, depth);
         const float *centre = n->table + channel + at, *factor = centre + n->third, *shift = factor + n->third;
@@ -325,10 +323,12 @@ static void normalize_panels(const prologue *n, int32_t channel, const poetc_gem
     for (i = 0; i < COLUMNS; i += POETC_LANES) {                                                                       \
         const poetc_vector c = poetc_vector_load(centre + i), f = poetc_vector_load(factor + i);                       \
         const poetc_vector s = poetc_vector_load(shift + i);                                                           \
+        const float q[] = POETC_FLOATS(F, n->p);                                                                       \
+        (void)q;                                                                                                       \
         for (k = 0; k < depth; k++) {                                                                                  \
             float *at_x = x + k * COLUMNS + i;                                                                         \
             const poetc_vector normal = (poetc_vector_load(at_x) - c) * f + s;                                         \
-            poetc_vector_store(at_x, ONE(F)(normal, p));                                                               \
+            poetc_vector_store(at_x, ONE(F)(normal, q));                                                               \
         }                                                                                                              \
     }
         POETC_FOR_ACTIVATION(n->activation, EACH)

@@ -20,6 +20,15 @@ POETC_INLINE poetc_vector poetc_clampv(poetc_vector x, float low, float high)
 }
 #endif
 
+/* The floats of activation F, copied from p: those in memory might be what a kernel stores to, for all that a compiler knows. */
+#define POETC_FLOATS(F, p) {F##_FLOATS > 0 ? (p)[0] : 0.0f, F##_FLOATS > 1 ? (p)[1] : 0.0f}
+#define POETC_SAME_FLOATS 0
+#define POETC_RELU_FLOATS 0
+#define POETC_LEAKY_RELU_FLOATS 1
+#define POETC_CLIP_FLOATS 2
+#define POETC_HARD_SWISH_FLOATS 0
+#define POETC_SILU_FLOATS 0
+
 #define POETC_SAME(x, p) (x)
 #define POETC_SAME_V(x, p) (x)
 

@@ -121,7 +121,12 @@ static void copy_pixels(const prologue *n, float *to, int32_t to_step, const flo
         copy_rows(to, to_step, from, from_step, rows, width);
 }
 
-#define MOST_AT_ONCE 16 /* pixels of a row that is taken apart */
+/* Pixels of a row that is taken apart: they are on the stack. */
+#if POETC_LANES == 4
+#define MOST_AT_ONCE 48
+#else
+#define MOST_AT_ONCE 16
+#endif
 
 /* Rows [top, top + rows) of the padded plane. A padded row holds `width` floats of `from`, `left` columns in; likewise `height`
  * rows below `above` rows of padding. */
