@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import itertools
+import math
 import os
 import statistics
 import subprocess
@@ -129,8 +130,14 @@ def _names(op: Operator, step: TrainingGraph, call: Call) -> tuple[str, str]:
         return f"dense, {n[2]} to {n[1]}, {n[0]} rows", DIRECTIONS[0]
     if trained:
         return f"dense, {n[1]} to {n[2]}, {n[0]} rows", DIRECTIONS[3]
-    turned = " (first turned)" if n[3] else " (second turned)" if n[4] else ""
-    return f"attention, {n[7]} of {n[0]} x {n[2]} x {n[1]}{turned}", DIRECTIONS[0 if op.phase is Phase.FORWARD else 3]
+    if call.symbol.endswith("_packed"):
+        batches, first, second = math.prod(n[12:-2:4]), n[5] != 1, n[7] != 1
+    else:
+        batches, first, second = math.prod(n[7::3]), n[3] == 1, n[4] == 1
+    turned = " (first turned)" if first else " (second turned)" if second else ""
+    return f"attention, {batches} of {n[0]} x {n[2]} x {n[1]}{turned}", DIRECTIONS[
+        0 if op.phase is Phase.FORWARD else 3
+    ]
 
 
 class Bench:

@@ -53,7 +53,7 @@ def _rule(name: str) -> Callable[[tuple[int, ...]], Iterator[Sized]] | None:
 def _matmul(ints: tuple[int, ...]) -> Iterator[Sized]:
     *own, _, terms = ints
     for panels in PANELS:
-        floats = workspace_floats(ints[1], terms, panels, bool(ints[3]))
+        floats = workspace_floats(ints[1], terms, panels, ints[5] != 1)
         yield (*own, floats, terms), floats
 
 

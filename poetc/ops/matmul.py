@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from poetc.graph import Attribute, Operator, TensorType
 from poetc.ops._broadcast import reduce_to
 from poetc.ops._builder import Builder
-from poetc.ops._packing import choose
+from poetc.ops._packing import SHAPES, choose, workspace_floats
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._strides import collapse
 
 FEW = 8  # with so few rows of a (or terms, where a is transposed) packing b costs more than it saves
 
@@ -122,7 +124,122 @@ class MatMul(OpSpec):
         lean = Kernel("poetc_op_matmul", ints, (op.get_float("alpha", 1.0),))
         if (k if trans_a else m) <= FEW:
             return lean
-        return choose(lean, n, k, sum(t.size_bytes for t in (*op.inputs, *op.outputs)), pack_rows=trans_a, product=True)
+        operand_bytes = sum(t.size_bytes for t in (*op.inputs, *op.outputs))
+        found = choose(lean, n, k, operand_bytes, pack_rows=trans_a, product=True)
+        if found is lean:
+            return lean
+        rest = [math.prod(extent for extent, _, _ in loops[i + 1 :]) for i in range(len(loops))]
+        batch = [
+            (extent, a * m * k, b * n * k, inner * m * n) for (extent, a, b), inner in zip(loops, rest, strict=True)
+        ]
+        a_steps, b_steps = (1, m) if trans_a else (k, 1), (1, k) if trans_b else (n, 1)
+        return _packed((m, n, k), len(op.inputs) > 2, a_steps, b_steps, n, (0, 0), batch, found)
+
+
+def _packed(
+    sizes: tuple[int, int, int],
+    has_bias: bool,
+    a: tuple[int, int],
+    b: tuple[int, int],
+    y_row: int,
+    starts: tuple[int, int],
+    batch: Sequence[tuple[int, ...]],
+    found: Kernel,
+) -> Kernel:
+    """kernels/matmul_packed.c with the workspace and the terms of `found`. `sizes`: M, N, K; steps of `a` by row and
+    term, of `b` by term and column; `batch`: (extent, steps in a, b, y).
+    """
+    ints = (*sizes, int(has_bias), *a, *b, y_row, *starts, len(batch), *(v for loop in batch for v in loop))
+    return replace(found, ints=(*ints, *found.ints[-2:]))
+
+
+@register
+class MatMulOfViews(OpSpec):
+    """What the movement pass makes of a product whose operands, or result, would be moved by operators of their own."""
+
+    kind = "MatMulOfViews"
+    summary = (
+        "MatMul of matrices within larger tensors, `sizes` (batch..., M, N, K); `a`, `b`, `y`: first element, steps "
+        "along the batch, then rows and columns; y has `shape`; alpha; `terms` of a block of a sum"
+    )
+    cost_like: ClassVar[str] = "MatMul"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        sizes, shape = op.get_ints("sizes"), op.get_ints("shape")
+        *batch, m, n, k = sizes
+        for name, extents, elements in (
+            ("a", (*batch, m, k), op.inputs[0].elements),
+            ("b", (*batch, k, n), op.inputs[1].elements),
+            ("y", (*batch, m, n), math.prod(shape)),
+        ):
+            start, *steps = op.get_ints(name)
+            reach = [step * (extent - 1) for step, extent in zip(steps, extents, strict=True)]
+            low, high = start + sum(r for r in reach if r < 0), start + sum(r for r in reach if r > 0)
+            if low < 0 or high >= elements:
+                raise ValueError(f"MatMulOfViews: {name} reaches from {low} to {high} of {elements} elements")
+        if math.prod((*batch, m, n)) != math.prod(shape) or not _covers((*batch, m, n), op.get_ints("y")[1:]):
+            raise ValueError(f"MatMulOfViews: y does not reach every element of {shape} once")
+        if len(op.inputs) > 2 and op.inputs[2].shape != (n,):
+            raise ValueError(f"the bias has shape {op.inputs[2].shape}, not {(n,)}")
+        if not fits_views(*(op.get_ints(name) for name in "aby")):
+            raise ValueError("MatMulOfViews: neither rows nor columns lie together")
+        return (TensorType(shape, op.inputs[0].dtype),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        *batch, m, n, k = op.get_ints("sizes")
+        a = _seen(inputs[0], op.get_ints("a"), (*batch, m, k))
+        y = np.matmul(a, _seen(inputs[1], op.get_ints("b"), (*batch, k, n)))
+        alpha = op.get_float("alpha", 1.0)
+        if alpha != 1.0:
+            y = y * y.dtype.type(alpha)
+        result = np.empty(op.get_ints("shape"), y.dtype)
+        _seen(result, op.get_ints("y"), (*batch, m, n))[...] = y + inputs[2] if len(inputs) > 2 else y
+        return (result,)
+
+    def work(self, op: Bound) -> Work:
+        *batch, m, n, k = op.get_ints("sizes")
+        y = op.outputs[0].elements
+        read = 4 * math.prod(batch) * k * (m + n) + sum(t.size_bytes for t in op.inputs[2:])
+        return Work(y * k, y if len(op.inputs) > 2 else 0, read + op.outputs[0].size_bytes)
+
+    def kernel(self, op: Bound) -> Kernel:
+        *batch, m, n, k = op.get_ints("sizes")
+        (a_start, *a), (b_start, *b), (_, *y) = (op.get_ints(name) for name in "aby")
+        rank, terms = len(batch), op.get_int("terms")
+        extents, steps = collapse(tuple(batch), tuple(a[:rank]), tuple(b[:rank]), tuple(y[:rank]))
+        operand_bytes = 4 * math.prod(batch) * (m * k + k * n + m * n)
+        lean = Kernel("poetc_op_matmul", (), (op.get_float("alpha", 1.0),))
+        found = choose(lean, n, k, operand_bytes, pack_rows=a[-1] != 1, product=True)
+        if found is lean or found.ints[-1] != terms:
+            floats = workspace_floats(n, terms, SHAPES[0][0], a[-1] != 1)
+            found = Kernel("poetc_op_matmul_packed", (floats, terms), lean.floats, 4 * floats)
+        loops = [loop for loop in zip(extents, *steps, strict=True) if loop[0] > 1]
+        if loops and loops[-1][1:] == (m * a[-2], 0, m * y[-2]):
+            m *= loops.pop()[0]  # one b for all: the batch joins the rows
+        a_steps, b_steps = (a[-2], a[-1]), (b[-2], b[-1])
+        return _packed((m, n, k), len(op.inputs) > 2, a_steps, b_steps, y[-2], (a_start, b_start), loops, found)
+
+
+def fits_views(a: Sequence[int], b: Sequence[int], y: Sequence[int]) -> bool:
+    """Whether the kernel takes such views (attributes of MatMulOfViews): what lanes lie along lies together."""
+    return (a[-1] == 1 or a[-2] == 1) and (b[-1] == 1 or b[-2] == 1) and y[-1] == 1
+
+
+def _covers(sizes: Sequence[int], steps: Sequence[int]) -> bool:
+    """Whether every element is reached once."""
+    next_step = 1
+    for step, size in sorted(zip(steps, sizes, strict=True)):
+        if size > 1:
+            if step != next_step:
+                return False
+            next_step *= size
+    return True
+
+
+def _seen(tensor: Any, view: tuple[int, ...], sizes: tuple[int, ...]) -> Any:
+    """The view (first element, steps) of a contiguous array, which shares its elements."""
+    item = tensor.dtype.itemsize
+    return np.lib.stride_tricks.as_strided(tensor.reshape(-1)[view[0] :], sizes, [item * step for step in view[1:]])
 
 
 def _sum_of_rows(b: Builder, tensor: str, hint: str) -> str:

@@ -3,10 +3,11 @@
 from poetc.graph import TrainingGraph
 from poetc.passes._check import GraphError, check_graph
 from poetc.passes._fusion import fuse
+from poetc.passes._movement import read_in_place
 from poetc.passes._order import order_backward
 from poetc.passes._pass import Pass, run_passes
 
-STANDARD = (Pass("fusion", fuse), Pass("order-backward", order_backward))
+STANDARD = (Pass("fusion", fuse), Pass("movement", read_in_place), Pass("order-backward", order_backward))
 
 
 def run_standard(graph: TrainingGraph) -> TrainingGraph:
@@ -14,4 +15,14 @@ def run_standard(graph: TrainingGraph) -> TrainingGraph:
     return run_passes(graph, STANDARD)
 
 
-__all__ = ["STANDARD", "GraphError", "Pass", "check_graph", "fuse", "order_backward", "run_passes", "run_standard"]
+__all__ = [
+    "STANDARD",
+    "GraphError",
+    "Pass",
+    "check_graph",
+    "fuse",
+    "order_backward",
+    "read_in_place",
+    "run_passes",
+    "run_standard",
+]

@@ -27,6 +27,7 @@ from poetc.ops import bind, spec, view_roots
 from poetc.ops.batch_norm_activation import ACTIVATIONS, parameters
 from poetc.ops.convolution import ConvGradWeight
 from poetc.ops.sgd_of import SgdOf
+from poetc.passes._memory import most_bytes, operator_bytes
 
 PRODUCTS = ("MatMul", "ConvGradWeight", "GatherGrad")  # those of poetc/ops/sgd_of.py
 LEAST_PIXELS = 16  # of a channel: with fewer the work once a channel is what counts
@@ -112,17 +113,10 @@ class _Fusion:
     @cached_property
     def most_bytes(self) -> int:
         """What some operator of the graph needs that is not fused."""
-        return max(self._bytes(op) for op in self.graph.operators)
+        return most_bytes(self.graph)
 
     def _bytes(self, op: Operator) -> int:
-        """At least, of RAM: what it reads and makes, as far as that is no constant, and its workspace."""
-        kind, bound = spec(op.kind), bind(op, self.tensors)
-        if kind.is_view:
-            return 0
-        read = {self.roots[t] for t in op.inputs if self.tensors[self.roots[t]].role is not Role.CONSTANT}
-        in_place = {o for _, o in (*kind.must_alias, *kind.may_alias(bound))}
-        made = sum(t.size_bytes for o, t in enumerate(bound.outputs) if o not in in_place)
-        return sum(self.tensors[t].size_bytes for t in read) + made + kind.kernel(bound).workspace_bytes
+        return operator_bytes(op, self.tensors, self.roots)
 
     # --- batch norm ---------------------------------------------------------------------------------------------------
 

@@ -48,6 +48,31 @@ LARGE = [  # what the tables' operands are too small for: every thread has somet
         ("MatMul", ((200, 90), (33, 90)), {"trans_b": True}),
         ("MatMul", ((6, 40, 90), (6, 90, 50)), {}),
         ("MatMul", ((90, 70), (90, 200)), {"trans_a": True, "alpha": 0.5}),
+        (
+            "MatMulOfViews",  # of batches; of columns
+            ((6, 40, 270), (6, 50, 90)),
+            {
+                "sizes": (6, 40, 50, 90),
+                "a": (90, 10800, 270, 1),
+                "b": (0, 4500, 1, 90),
+                "y": (0, 50, 300, 1),
+                "shape": (40, 6, 50),
+                "alpha": 0.5,
+                "terms": 64,
+            },
+        ),
+        (
+            "MatMulOfViews",
+            ((90, 140), (90, 200)),
+            {
+                "sizes": (70, 200, 90),
+                "a": (70, 1, 140),
+                "b": (0, 200, 1),
+                "y": (0, 200, 1),
+                "shape": (70, 200),
+                "terms": 64,
+            },
+        ),
         ("Add", ((3, 1234), (3, 1234)), {}),
         ("Sub", ((3, 1234), (1234,)), {}),
         ("Relu", ((3, 1234),), {}),

@@ -43,6 +43,12 @@ PRODUCTS = [
     matmul.product(29, 130, 33, True, False, gradient=False),
     matmul.product(12, 129, 97, False, True, ((2,), (2,)), gradient=False),
     matmul.product(23, 300, 48, True, True, gradient=False),
+    Case(
+        "MatMulOfViews",
+        ((60, 29), (60, 90)),
+        {"sizes": (29, 90, 60), "a": (0, 1, 29), "b": (0, 90, 1), "y": (0, 90, 1), "shape": (29, 90), "terms": 60},
+        gradient=False,
+    ),
     Case("MatMulSgd", ((150, 260), (75, 150), (75, 260), (1,)), {"trans_a": True}, gradient=False),
 ]
 CONVOLUTIONS = [
@@ -100,7 +106,7 @@ def test_wide_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for operands beyond what a microcontroller holds, and products with sums of long blocks."""
     monkeypatch.setattr(_packing, "WIDE_SHARE", 0)
     monkeypatch.setattr(_packing, "PRODUCT_BYTES", 0)
-    for case in (*PRODUCTS[:2], PRODUCTS[4], *CONVOLUTIONS[3:6], *norm_cases()):
+    for case in (*PRODUCTS[:2], PRODUCTS[5], *CONVOLUTIONS[3:6], *norm_cases()):
         assert check_bits(case) or case.kind != "MatMulSgd"
 
 

@@ -103,6 +103,52 @@ def batched(batch: int) -> Graph:
     return Graph("batched", b.tensors, tuple(b.operators), ("tokens",), (y,), b.values)
 
 
+def attention(projections: str, batch: int = 2, tokens: int = 12, heads: int = 3, size: int = 10) -> Graph:
+    """Queries, keys and values by three products ("apart") or one, which is cut by "split", "slices", or turned round
+    as a whole and then sliced ("turned").
+    """
+    random = np.random.default_rng(11)
+    b, width = Builder(), heads * size
+
+    def product(x: str, name: str, outputs: int) -> str:
+        weight = random.normal(0, 0.3, (width, outputs)).astype(np.float32)
+        weights = b.add_tensor(name, TensorType(weight.shape), Role.PARAMETER, weight)
+        bias = b.add_tensor(f"{name}.bias", TensorType((outputs,)), Role.PARAMETER, weight[0].copy())
+        return b.emit1("MatMul", [x, weights, bias])
+
+    x = b.add_tensor("x", TensorType((batch, tokens, width)), Role.INPUT)
+    by_head = (0, 2, 1, 3)
+    parts: list[str] = []
+    if projections == "apart":
+        parts = [product(x, name, width) for name in "qkv"]
+    else:
+        whole = product(x, "qkv", 3 * width)
+        if projections == "split":
+            parts = list(b.emit("Split", [whole], {"axis": 2, "sizes": (width,) * 3}))
+        elif projections == "slices":
+            for start in range(0, 3 * width, width):
+                cut: dict[str, Attribute] = {"starts": (0, 0, start), "sizes": (batch, tokens, width)}
+                parts.append(b.emit1("Slice", [whole], cut))
+        else:
+            whole = b.emit1("Reshape", [whole], {"shape": (batch, tokens, 3, heads, size)})
+            whole = b.emit1("Transpose", [whole], {"perm": (2, 0, 3, 1, 4)})
+            one = (1, batch, heads, tokens, size)
+            for i in range(3):
+                parts.append(b.emit1("Slice", [whole], {"starts": (i, 0, 0, 0, 0), "sizes": one}))
+    if projections == "turned":
+        q, k, v = (b.emit1("Reshape", [part], {"shape": one[1:]}) for part in parts)
+    else:
+        parts = [b.emit1("Reshape", [part], {"shape": (batch, tokens, heads, size)}) for part in parts]
+        perms = (by_head, (0, 2, 3, 1) if projections == "apart" else by_head, by_head)
+        q, k, v = (b.emit1("Transpose", [part], {"perm": perm}) for part, perm in zip(parts, perms, strict=True))
+    scores = b.emit1("MatMul", [q, k], {"trans_b": projections != "apart", "alpha": 0.3})
+    y = b.emit1("MatMul", [b.emit1("Softmax", [scores], {"axis": 3}), v])
+    y = b.emit1("Transpose", [y], {"perm": by_head})
+    y = product(b.emit1("Reshape", [y], {"shape": (batch, tokens, width)}), "out", width)
+    y = b.emit1("ReduceMean", [y], {"axes": (1,), "keepdims": False})
+    return Graph(projections, b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+
+
 def steps(graph: Graph, **options: object) -> tuple[TrainingGraph, TrainingGraph]:
     """Without and with fusion."""
     chosen = [TrainingOptions(fusion=fusion, **options) for fusion in (False, True)]  # type: ignore[arg-type]
@@ -119,12 +165,14 @@ def gained(graph: Graph, **options: object) -> dict[str, int]:
     return {kind: fused[kind] - without[kind] for kind in sorted(fused | without) if fused[kind] != without[kind]}
 
 
-def trained(step: TrainingGraph, batches: list[dict[str, Array]]) -> tuple[list[float], dict[str, bytes]]:
+def trained(
+    step: TrainingGraph, batches: list[dict[str, Array]], cflags: str = "-O2"
+) -> tuple[list[float], dict[str, bytes]]:
     """Losses and state (without the constant of fusion) after the emitted C has run the step on `batches`."""
     problem = make_problem(step)
     schedule = keep_all(problem)
     program = codegen.lower(step, problem, schedule, pack(problem, schedule))
-    with codegen.build_host([program], step.values) as model:
+    with codegen.build_host([program], step.values, cflags=cflags) as model:
         losses = [model.run(batch) for batch in batches]
         assert model.measure_high_water(batches[0]) == program.high_water_bytes
         for batch in batches:

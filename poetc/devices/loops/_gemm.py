@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 
 from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.ops import Kernel
@@ -196,12 +197,11 @@ def pack_transposed(m: Machine, depth: int, columns: int) -> Loops:
 @counts("matmul_packed")
 def matmul_packed(kernel: Kernel, m: Machine) -> Loops:
     i = kernel.ints
-    rows, columns, k, trans_a, trans_b, has_bias, axes = i[:7]
-    size, depth = i[7 + 3 * axes : 9 + 3 * axes]
-    batches = 1
-    for axis in range(axes):
-        batches *= i[7 + 3 * axis]
-    most, at_once = carve(m, size, depth, -(-k // depth), columns, bool(trans_a))
+    rows, columns, k, has_bias, a_row, a_term, _, b_column = i[:8]
+    *loops_of_batch, size, depth = i[12:]
+    batches = prod(loops_of_batch[::4])
+    packed = "" if a_term == 1 else "contiguous" if a_row == 1 else "strided"
+    most, at_once = carve(m, size, depth, -(-k // depth), columns, bool(packed))
     one: Loops = {"matmul_packed.call": 0, "matmul_packed.batch": 1}
     scaled = kernel.floats[0] != 1.0
     for width, many in parts(columns, most):
@@ -209,16 +209,15 @@ def matmul_packed(kernel: Kernel, m: Machine) -> Loops:
         for number, (terms, times) in enumerate(parts(k, at_once)):
             first = 1 if number == 0 else 0
             packing: Loops = {}
-            if trans_b:
+            if b_column != 1:
                 add(packing, pack_transposed(m, terms, width))
             else:
                 add(packing, put(m, 0, width, 1), terms)
                 add(packing, put_end(m, terms, width))
             add(part, packing, times)
-            packed = "contiguous" if trans_a else ""
             add(part, dict(run(m, rows, terms, 0, width, columns, packed, False, depth)), first)
             add(part, dict(run(m, rows, terms, 0, width, columns, packed, True, depth)), times - first)
-        if scaled:
+        if scaled and (has_bias or m.lanes < 8):
             add(part, {"matmul_packed.row": rows, f"matmul_packed.{'affine' if has_bias else 'scale'}": rows * width})
         add(one, part, many)
     loops: Loops = {"matmul_packed.call": 1}

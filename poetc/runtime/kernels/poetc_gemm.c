@@ -87,6 +87,7 @@ typedef struct {
 #endif
 #ifdef POETC_AHEAD
     lines_ahead *ahead;
+    const float *scale; /* or NULL */
 #endif
 #ifdef POETC_AT_ONCE
     const float *rate; /* or NULL */
@@ -114,7 +115,8 @@ POETC_INLINE void start(poetc_vector *sum, const int vectors, const float *row_b
     }
 }
 
-POETC_INLINE void finish(const poetc_vector *sum, const int vectors, float *y, int accumulate, const float *rate)
+POETC_INLINE void finish(const poetc_vector *sum, const int vectors, float *y, int accumulate, const float *rate,
+                         const float *scale)
 {
     int j;
 #if POETC_FPU_M && LANES == 1
@@ -138,6 +140,10 @@ POETC_INLINE void finish(const poetc_vector *sum, const int vectors, float *y, i
         POETC_UNROLL
         for (j = 0; j < vectors; j++)
             poetc_vector_store(y + j * LANES, poetc_vector_load(y + j * LANES) - sum[j] * *rate);
+    } else if (scale) {
+        POETC_UNROLL
+        for (j = 0; j < vectors; j++)
+            poetc_vector_store(y + j * LANES, (accumulate ? poetc_vector_load(y + j * LANES) + sum[j] : sum[j]) * *scale);
     } else if (accumulate) {
         POETC_UNROLL
         for (j = 0; j < vectors; j++)
@@ -214,7 +220,7 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
 #undef STEP_OF_4
         POETC_UNROLL
         for (i = 0; i < rows; i++)
-            finish(sum + i, vectors, y + i * y_row, accumulate, NULL);
+            finish(sum + i, vectors, y + i * y_row, accumulate, NULL, NULL);
     }
 }
 
@@ -229,9 +235,9 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
     const int32_t depth = t->depth, terms = t->terms;
     const ptrdiff_t y_row = t->y_row, jump = t->a_block - terms * a_k;
 #ifdef POETC_AHEAD
-    const float *const rate = t->rate;
+    const float *const rate = t->rate, *const scale = t->scale;
 #else
-    const float *const rate = NULL;
+    const float *const rate = NULL, *const scale = NULL;
 #endif
     float *y = t->y;
     int32_t k, column, left;
@@ -258,7 +264,7 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
             }
             POETC_UNROLL
             for (i = 0; i < rows; i++)
-                finish(sum[i], vectors, y + i * y_row, accumulate, rate);
+                finish(sum[i], vectors, y + i * y_row, accumulate, rate, left <= terms ? scale : NULL);
             row_bias = column_bias_here = NULL, accumulate = 1;
         }
         if (column_bias)
@@ -327,7 +333,7 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
 #undef ADD_ROW
         POETC_UNROLL
         for (i = 0; i < rows; i++)
-            finish(sum[i], vectors, y + i * y_row, accumulate, rate);
+            finish(sum[i], vectors, y + i * y_row, accumulate, rate, NULL);
     }
 }
 
@@ -537,7 +543,7 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
 #ifdef POETC_AHEAD
         if (g->ahead.rows == 0)
             lines = look_ahead_of_rows(g, row + rows, times);
-        t.ahead = &lines;
+        t.ahead = &lines, t.scale = g->scale;
 #endif
 #ifdef POETC_AT_ONCE
         t.rate = g->rate;

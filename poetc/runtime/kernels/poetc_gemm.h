@@ -55,13 +55,15 @@ typedef struct {
 } poetc_ahead;
 #define POETC_SET_AHEAD(g, address, distance, count, length)                                                           \
     ((g).ahead.from = (address), (g).ahead.step = (distance), (g).ahead.rows = (count), (g).ahead.floats = (length))
+#define POETC_SET_SCALE(g, address) ((g).scale = (address))
 #else
 #define POETC_SET_AHEAD(g, address, distance, count, length) ((void)0)
+#define POETC_SET_SCALE(g, address) ((void)0)
 #endif
 /* Sums that are whole may move weights at once. */
 #if defined(POETC_AHEAD) || (POETC_FPU_M && POETC_LANES == 1)
 #define POETC_AT_ONCE 1
-#define POETC_NOTHING_AHEAD(g) (POETC_SET_AHEAD(g, NULL, 0, 0, 0), (g).rate = NULL)
+#define POETC_NOTHING_AHEAD(g) (POETC_SET_AHEAD(g, NULL, 0, 0, 0), POETC_SET_SCALE(g, NULL), (g).rate = NULL)
 #define POETC_SET_RATE(g, address) ((g).rate = (address))
 #define POETC_RATE(g) ((g).rate)
 #else
@@ -87,6 +89,7 @@ typedef struct {
     const float *column_bias; /* of column 0, or NULL */
 #ifdef POETC_AHEAD
     poetc_ahead ahead;
+    const float *scale; /* of the results, when the last block of terms is added; or NULL */
 #endif
 #ifdef POETC_AT_ONCE
     const float *rate; /* y -= rate * sum, of one block of terms; or NULL */

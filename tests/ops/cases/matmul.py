@@ -47,3 +47,32 @@ CASES += [
     product(5, 1030, 6, trans_a, trans_b, gradient=False) for trans_a in (False, True) for trans_b in (False, True)
 ]
 CASES.append(Case("MatMul", ((2, 3), (3, 4)), {}, 1e-5, 1e-5))
+
+
+def views(
+    inputs: tuple[Input, ...],
+    sizes: tuple[int, ...],
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    y: tuple[int, ...],
+    shape: tuple[int, ...],
+    alpha: float = 1.0,
+) -> Case:
+    """`sizes` are (batch..., M, N, K); views begin with their first element."""
+    attributes = {"sizes": sizes, "a": a, "b": b, "y": y, "shape": shape, "alpha": alpha, "terms": min(sizes[-1], 64)}
+    return Case("MatMulOfViews", inputs, attributes, 1e-5, 2e-5, False)
+
+
+# Queries and keys, three heads of five columns, within rows of 45; scores times values, which are written by rows of
+# heads; a transposed left operand; one matrix for the whole batch, whose rows join and whose rows cannot; a bias.
+QKV = (2, 14, 45)
+SCORES, BY_HEAD = (0, 588, 196, 14, 1), (0, 210, 5, 15, 1)
+CASES += [
+    views((QKV,) * 2, (2, 3, 14, 14, 5), (0, 630, 5, 45, 1), (15, 630, 5, 1, 45), SCORES, (2, 3, 14, 14), 0.4),
+    views(((2, 3, 14, 14), QKV), (2, 3, 14, 5, 14), SCORES, (30, 630, 5, 45, 1), BY_HEAD, (2, 14, 15)),
+    views(((2, 3, 14, 14), QKV), (2, 3, 14, 5, 14), (0, 588, 196, 1, 14), (30, 630, 5, 45, 1), BY_HEAD, (2, 14, 15)),
+    views(((2, 9, 30), (70, 8)), (2, 9, 8, 70 - 40), (0, 270, 30, 1), (80, 0, 8, 1), (0, 72, 8, 1), (2, 9, 8)),
+    views(((9, 2, 30), (30, 8), (8,)), (2, 9, 8, 30), (0, 30, 60, 1), (0, 0, 8, 1), (0, 72, 8, 1), (2, 9, 8), 0.5),
+    views(((10, 70), (70, 1)), (10, 1, 70), (0, 70, 1), (0, 1, 1), (0, 1, 1), (10, 1)),
+    views(((70, 33), (6, 70)), (33, 6, 70), (0, 1, 33), (0, 1, 70), (0, 6, 1), (33, 6)),
+]  # fmt: skip
