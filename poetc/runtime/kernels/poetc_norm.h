@@ -105,34 +105,16 @@ static inline void poetc_normalize_rows(poetc_channel t, int32_t activation, con
         }                                                                                                              \
     }
 #else
-#if POETC_LANES > 1 && !defined(POETC_FPU_M)
-#define AT(F, i) poetc_vector_store(to + (i), F##_V((poetc_vector_load(x + (i)) - t.centre) * t.factor + t.shift, q))
-#define ROW(F)                                                                                                         \
-    {                                                                                                                  \
-        int32_t i;                                                                                                     \
-        for (i = 0; i + POETC_LANES <= pixels; i += POETC_LANES)                                                       \
-            AT(F, i);                                                                                                  \
-        if (i < pixels && i > 0) /* the last ones, some of them once more */                                           \
-            AT(F, pixels - POETC_LANES);                                                                               \
-        else                                                                                                           \
-            for (; i < pixels; i++)                                                                                    \
-                to[i] = F((x[i] - t.centre) * t.factor + t.shift, q);                                                  \
-    }
-#else
-#define ROW(F) POETC_ROW(poetc_vector_store(to + i, F##_V(normal, q)), to[i] = F(normal, q))
-#endif
 #define EACH(F)                                                                                                        \
     {                                                                                                                  \
         const float q[] = POETC_FLOATS(F, p);                                                                          \
         (void)q;                                                                                                       \
         for (; rows > 0; rows--, x += x_step, to += step)                                                              \
-            ROW(F);                                                                                                    \
+            POETC_ROW(poetc_vector_store(to + i, F##_V(normal, q)), to[i] = F(normal, q));                             \
     }
 #endif
     POETC_FOR_ACTIVATION(activation, EACH)
 #undef EACH
-#undef ROW
-#undef AT
 }
 
 /* The same, for a pointer. */
