@@ -393,7 +393,7 @@ def _limited(request: SolveRequest, problem: Problem) -> tuple[Problem, planning
     """The same, and where the budget is LEAST the schedule that it was found with."""
     budget = problem.budget_bytes
     if request.budget is not None and request.budget != LEAST:
-        budget = parse_size(request.budget, of=keep_all_peak_bytes(problem), option="--budget")
+        budget = parse_size(request.budget, of=keep_all_peak_bytes(problem), option="--budget", or_word=LEAST)
     if budget <= 0 and request.budget != LEAST:
         raise UsageError("no RAM budget: pass --budget, for example 256MB, or 60% (of the keep-all peak)")
     deadline = problem.deadline_ns

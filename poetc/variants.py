@@ -226,7 +226,9 @@ def _remarked(asked: Problem, placed: Placed) -> Placed:
         return placed
     shown = [f"{op.name} ({format_bytes(b)} -> {format_bytes(op.workspace_bytes)})" for op, b in found[:NAMES]]
     more = f" and {len(found) - NAMES} more" if len(found) > NAMES else ""
-    remark = f"kernels with less workspace than the fastest: {len(found)} operators, {', '.join(shown)}{more}"
+    operators = "1 operator" if len(found) == 1 else f"{len(found)} operators"
+    remark = f"{operators} in kernels with less workspace than the fastest, as RAM is short (the same "
+    remark += f"results): {', '.join(shown)}{more}"
     return replace(placed, remark="; ".join(r for r in (placed.remark, remark) if r))
 
 

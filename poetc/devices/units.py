@@ -33,12 +33,14 @@ def _split(text: str, option: str, examples: str) -> tuple[Fraction, str]:
     return Fraction(match[1]), match[2]
 
 
-def parse_size(text: str, *, of: int | None = None, option: str = "--budget") -> int:
+def parse_size(text: str, *, of: int | None = None, option: str = "--budget", or_word: str = "") -> int:
     """Bytes. Decimal units are powers of 1000, `KiB MiB GiB` of 1024; `60%` needs `of`, the bytes that it is a part of.
+    `or_word`: what the option takes besides, which errors name.
 
     Fractions of a byte are dropped. Raises UsageError naming `option`.
     """
     examples = "for example 256MB, 256MiB or 737719" + ("" if of is None else ", or 60%")
+    examples += f", or {or_word}" if or_word else ""
     number, unit = _split(text, option, examples)
     if unit == "%":
         if of is None:

@@ -134,6 +134,20 @@ def gather(solved: Solved) -> Facts:
     )
 
 
+def at_peak(solved: Solved, facts: Facts) -> list[tuple[str, str, int]]:
+    """What RAM holds in the fullest step, the largest first: name, category, bytes."""
+    problem, at = solved.problem, solved.trace.peak_step
+    held = [(problem.tensors[t], facts.categories[t].value) for t in solved.trace.resident_at(at)]
+    rows = [(tensor.name, what, tensor.size_bytes) for tensor, what in held]
+    match solved.schedule.steps[at]:
+        case Compute(index) if problem.operators[index].workspace_bytes:
+            op = problem.operators[index]
+            rows.append((f"workspace of {op.name}", Category.WORKSPACE.value, op.workspace_bytes))
+        case _:
+            pass
+    return sorted(rows, key=lambda row: -row[2])
+
+
 def _memory(problem: Problem, schedule: Schedule, categories: Sequence[Category]) -> list[tuple[int, ...]]:
     """Bytes in use during each step, as the checker counts them, by category."""
     order = {category: i for i, category in enumerate(Category)}

@@ -10,7 +10,7 @@ from typing import Any
 
 from poetc.devices.units import format_bytes, format_ns, format_pj
 from poetc.reporting import _charts, _words
-from poetc.reporting._facts import Facts, gather
+from poetc.reporting._facts import Facts, at_peak, gather
 from poetc.reporting._solved import Solved
 
 _OPERATOR_ROWS = 1500
@@ -205,11 +205,9 @@ def _totals(solved: Solved) -> str:
 
 
 def _peak(solved: Solved, facts: Facts) -> str:
-    tensors, trace = solved.problem.tensors, solved.trace
-    resident = sorted(trace.resident_at(trace.peak_step), key=lambda t: (-tensors[t].size_bytes, t))
+    resident = at_peak(solved, facts)
     rows: list[Sequence[Cell]] = [
-        (tensors[t].name, facts.categories[t].value, (format_bytes(tensors[t].size_bytes), tensors[t].size_bytes))
-        for t in resident[:_PEAK_ROWS]
+        (name, what, (format_bytes(size), size)) for name, what, size in resident[:_PEAK_ROWS]
     ]
     return _table("", ("tensor", "what", "size"), rows, more=len(resident))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from poetc.devices.units import format_bytes, format_ns, format_pj
 from poetc.reporting import _words
-from poetc.reporting._facts import Category, Facts, gather
+from poetc.reporting._facts import Category, Facts, at_peak, gather
 from poetc.reporting._solved import Solved
 
 _ROWS = 8
@@ -125,13 +125,9 @@ def _relocated(solved: Solved, facts: Facts) -> str:
 
 
 def _peak(solved: Solved, facts: Facts) -> str:
-    tensors, trace = solved.problem.tensors, solved.trace
-    resident = sorted(trace.resident_at(trace.peak_step), key=lambda t: (-tensors[t].size_bytes, t))
-    rows = [
-        (_words.shorten(tensors[t].name), facts.categories[t].value, format_bytes(tensors[t].size_bytes))
-        for t in resident[:_ROWS]
-    ]
-    heading = f"In RAM at the peak, step {trace.peak_step} of {len(solved.schedule.steps)}\n"
+    resident = at_peak(solved, facts)
+    rows = [(_words.shorten(name), what, format_bytes(size)) for name, what, size in resident[:_ROWS]]
+    heading = f"In RAM at the peak, step {solved.trace.peak_step} of {len(solved.schedule.steps)}\n"
     return heading + _table([*rows, *_more(len(resident), 3)], right=(2,))
 
 

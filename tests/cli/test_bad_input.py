@@ -76,7 +76,7 @@ def test_an_open_batch_without_batch(poetc: Run, model: Path, out: Path) -> None
     [
         (("--budget", "12parsecs"), "parsecs"),
         (("--budget", "-5"), "--budget"),
-        (("--budget", "many"), "--budget"),
+        (("--budget", "many"), "or 60%, or least"),
         (("--budget", "60%", "--deadline", "1.3"), "--deadline"),
         (("--budget", "60%", "--device", "vax780"), "vax780"),
         (("--budget", "60%", "--train", "nosuch*"), "nosuch*"),

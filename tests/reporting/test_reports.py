@@ -258,6 +258,23 @@ def test_text_tells_the_essentials() -> None:
     assert all(line == line.rstrip() for line in report.splitlines())
 
 
+def test_the_peak_names_the_workspace() -> None:
+    problem, schedule = example().problem, example().schedule
+    at = example().trace.peak_step
+    step = schedule.steps[at]
+    assert isinstance(step, Compute)
+    operators = [
+        replace(op, workspace_bytes=5_000_000) if i == step.operator else op for i, op in enumerate(problem.operators)
+    ]
+    problem = replace(problem, operators=tuple(operators), budget_bytes=100_000_000)
+    solved = replace(example(), problem=problem, trace=verify(problem, schedule), plan=pack(problem, schedule))
+    name = operators[step.operator].name
+    section = text(solved).split("In RAM at the peak")[1].split("\n\n")[0]
+    assert section.splitlines()[1].split("  ")[1].strip() == f"workspace of {name}"
+    assert section.splitlines()[1].endswith("5.000 MB")
+    assert f"workspace of {name}" in html(solved).split('id="peak"')[1].split("</section>")[0]
+
+
 def test_claims_are_no_wider_than_their_proof() -> None:
     solved = example()
     words = proof_words(solved)

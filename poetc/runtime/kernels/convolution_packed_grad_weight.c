@@ -351,6 +351,8 @@ static void normalize_strip(const prologue *n, int32_t channel, float *to, const
 }
 
 #define PROLOGUE_FLOATS 16
+/* What norm_table_floats in poetc/ops/convolution.py counts is enough; C99 has no _Static_assert. */
+typedef char prologue_fits[sizeof(prologue) <= PROLOGUE_FLOATS * sizeof(float) ? 1 : -1];
 
 /* Floats of a third of the table, with as many as a panel may hold beyond the last channel. */
 static int32_t table_third(const poetc_call *call)
@@ -367,7 +369,6 @@ POETC_APART prologue *prepare(const poetc_call *call, int32_t first, float *work
     float *table = workspace + call->ints[17] - 3 * third;
     prologue *n = (prologue *)(table - PROLOGUE_FLOATS);
     int32_t i;
-    _Static_assert(sizeof(prologue) <= PROLOGUE_FLOATS * sizeof(float), "norm_table_floats in poetc/ops/convolution.py");
     n->table = table, n->third = third, n->p = norm.floats + 1, n->activation = norm.activation;
     n->strip = normalize_strip, n->panels = normalize_panels;
     for (i = 0; i < third; i++) {
