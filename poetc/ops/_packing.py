@@ -35,7 +35,9 @@ LONG_STRIP = 64  # columns of the strip of results in which targets without wide
 # Products of matrices with operands of so many bytes: sums are of blocks of up to WIDE_DEPTH terms, so that results are
 # read and written less often, whatever the workspace. Where rows are packed too, only if it makes sums whole.
 PRODUCT_BYTES, PRODUCT_TERMS = 1 << 20, 128
+WHOLE_BYTES = 1 << 19  # where that makes sums whole
 PRODUCT_PANELS = (8, 4)
+PRODUCT_SHARE = 5  # of operands: weights are read in longer pieces
 
 
 def workspace_floats(columns: int, depth: int, panels: int, pack_rows: bool) -> int:
@@ -91,20 +93,24 @@ def choose(
     each, that are added up for a result. `strip`: the floats for a strip of an image join the ints too.
     `product`: of matrices, whose sums are of longer blocks where they are large.
     """
-    if product and operand_bytes >= PRODUCT_BYTES and 64 < depth <= (PRODUCT_TERMS if pack_rows else depth):
+    least, most = (WHOLE_BYTES, PRODUCT_TERMS) if pack_rows else (PRODUCT_BYTES, depth)
+    if product and operand_bytes >= least and 64 < depth <= most:
         terms = min(depth, WIDE_DEPTH)
         for panels in PRODUCT_PANELS:
             floats = workspace_floats(columns, terms, panels, pack_rows)
-            if 4 * floats * WIDE_SHARE <= operand_bytes:
+            if 4 * (floats - 16) * PRODUCT_SHARE <= operand_bytes:
                 break
         return Kernel(f"{lean.symbol}_packed", (*lean.ints, floats, terms, *extra), lean.floats, 4 * floats)
     terms = min(depth, SHAPES[0][1])
     blocks = sums if depth <= terms else -(-depth // terms)
-    if not pack_rows and (wide := _wide_floats(columns, blocks, terms, operand_bytes, not strip)):
+    # Of powers of two the line on which panels begin must not decide.
+    room_bytes = operand_bytes + (64 * WIDE_SHARE if product else 0)
+    if not pack_rows and (wide := _wide_floats(columns, blocks, terms, room_bytes, not strip)):
         more = (WINDOW_STRIP,) if strip else ()
         wide += sum(more)
         return Kernel(f"{lean.symbol}_packed", (*lean.ints, wide, terms, *more, *extra), lean.floats, 4 * wide)
-    for panels in WIDE_PANELS[1:] if pack_rows and not held else ():  # more columns share packed rows
+    wide_panels = WIDE_PANELS if product else WIDE_PANELS[1:]
+    for panels in wide_panels if pack_rows and not held else ():  # more columns share packed rows
         floats = workspace_floats(columns, terms, panels, True)
         if 4 * floats * WIDE_SHARE <= operand_bytes:
             return Kernel(f"{lean.symbol}_packed", (*lean.ints, floats, terms, *extra), lean.floats, 4 * floats)

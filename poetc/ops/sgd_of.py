@@ -13,7 +13,17 @@ from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from poetc.graph import TensorType
-from poetc.ops._packing import COLUMNS, LONG_STRIP, SHAPES, THREAD_FLOATS, WIDE_SHARE, panel_columns, workspace_floats
+from poetc.ops._packing import (
+    COLUMNS,
+    LONG_STRIP,
+    PRODUCT_BYTES,
+    PRODUCT_SHARE,
+    SHAPES,
+    THREAD_FLOATS,
+    WIDE_SHARE,
+    panel_columns,
+    workspace_floats,
+)
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register, spec
 from poetc.ops.convolution import norm_table_floats
 from poetc.ops.gather import gather_layout
@@ -143,10 +153,11 @@ class MatMulSgd(SgdOf):
             return floats, -(-k // terms) * floats + STRIP_ROWS * width
 
         operand_bytes = sum(t.size_bytes for t in (*op.inputs, *op.outputs))
-        for panels in (16, 8):  # only where that is next to nothing beside the operands
+        share = PRODUCT_SHARE if operand_bytes >= PRODUCT_BYTES else WIDE_SHARE
+        for panels in (16, 8, 4):  # only where that is next to nothing beside the operands
             width = min(panels, -(-n // COLUMNS)) * COLUMNS
             total = sizes(width)[1]
-            if total <= THREAD_FLOATS and 4 * total * WIDE_SHARE <= operand_bytes:
+            if total <= THREAD_FLOATS and 4 * total * share <= operand_bytes:
                 break
         else:
             width = min(SHAPES[0][0], -(-n // COLUMNS)) * COLUMNS

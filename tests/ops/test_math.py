@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.support.kernels import RUNTIME, compile_shared
+from tests.support.kernels import RUNTIME, compile_shared, run_kernel, scalar_library, wide_library
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -136,3 +136,23 @@ def test_bits_do_not_depend_on_the_compiler(math_library: ctypes.CDLL, flag: str
         np.testing.assert_array_equal(np.isnan(one), np.isnan(two), err_msg=name)
         numbers = ~np.isnan(one)
         assert one[numbers].tobytes() == two[numbers].tobytes(), name
+
+
+def test_gelu() -> None:
+    """Far from zero too, where the polynomial is meaningless, and the same bits whatever the vectors."""
+    with np.errstate(invalid="ignore"):
+        finite = SAMPLE[np.abs(SAMPLE) < 1e19]  # whose square is one
+    x = np.concatenate([np.linspace(-15, 15, 300_001).astype(np.float32), finite])
+    wide = x.astype(np.float64)
+    share = 0.5 * np.vectorize(math.erfc)(-wide / math.sqrt(2))
+    slope = share + wide * np.exp(-0.5 * wide * wide) / math.sqrt(2 * math.pi)
+    one = np.ones_like(x)
+    for kind, inputs, expected, error in (
+        ("Gelu", [x], wide * share, 1.7e-7 * np.abs(wide) + 2e-45),
+        ("GeluGrad", [x, one], slope, 1.7e-7),
+    ):
+        (y,) = run_kernel(kind, {}, inputs)
+        assert (np.abs(y - expected) <= error).all(), kind
+        for library in (wide_library(), scalar_library()):
+            (same,) = run_kernel(kind, {}, inputs, lib=library)
+            assert same.tobytes() == y.tobytes(), kind

@@ -159,6 +159,7 @@ def test_bits_do_not_depend_on_vectors_or_workspace(case: Case, monkeypatch: pyt
 def test_bits_of_large_products(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose sums are of longer blocks."""
     monkeypatch.setattr(_packing, "PRODUCT_BYTES", 0)
+    monkeypatch.setattr(_packing, "WHOLE_BYTES", 0)
     arrays = case.arrays()
     check_kernel(case.kind, case.attributes, arrays, 2e-5, 2e-5)
     (first,) = run_kernel(case.kind, case.attributes, arrays)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from poetc.devices.loops._convolution import grad_weight, moves_at_once, strip_columns
-from poetc.devices.loops._gemm import carve, parts, put, put_end, run
+from poetc.devices.loops._gemm import carve, pack, parts, run
 from poetc.devices.loops._machine import COUNTS, Loops, Machine, add, counts
 from poetc.devices.loops._rows import elementwise, normalized, plane_sums, planes
 from poetc.devices.loops._window import window
@@ -114,8 +114,7 @@ def matmul_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
         part: Loops = {}
         for number, (terms, times) in enumerate(parts(k, depth)):
             first = 1 if number == 0 else 0
-            add(part, put(m, 0, taken, 1), terms * times)
-            add(part, put_end(m, terms, taken), times)
+            add(part, pack(m, terms, taken), times)
             if m.has_fours and k <= depth:  # sums that are whole move the weights at once
                 add(part, dict(run(m, rows, terms, 0, taken, taken, "contiguous", True)))
                 continue

@@ -167,6 +167,16 @@ def _put(m: Machine, lane: int, count: int, step: int) -> tuple[tuple[str, int],
     return tuple(loops.items())
 
 
+def pack(m: Machine, depth: int, columns: int) -> Loops:
+    """poetc_gemm_pack."""
+    if m.lanes >= 8 and columns % m.columns == 0:
+        return {"put.wide": depth * columns // m.lanes}
+    loops: Loops = {}
+    add(loops, put(m, 0, columns, 1), depth)
+    add(loops, put_end(m, depth, columns))
+    return loops
+
+
 def put_end(m: Machine, depth: int, columns: int) -> Loops:
     """poetc_gemm_put_end."""
     loops: Loops = {}
@@ -212,8 +222,7 @@ def matmul_packed(kernel: Kernel, m: Machine) -> Loops:
             if b_column != 1:
                 add(packing, pack_transposed(m, terms, width))
             else:
-                add(packing, put(m, 0, width, 1), terms)
-                add(packing, put_end(m, terms, width))
+                add(packing, pack(m, terms, width))
             add(part, packing, times)
             add(part, dict(run(m, rows, terms, 0, width, columns, packed, False, depth)), first)
             add(part, dict(run(m, rows, terms, 0, width, columns, packed, True, depth)), times - first)

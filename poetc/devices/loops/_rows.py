@@ -182,10 +182,11 @@ def reduce(kernel: Kernel, m: Machine) -> Loops:
 @counts("reduce_sum_columns")
 def reduce_columns(kernel: Kernel, m: Machine) -> Loops:
     (kept_rows, _, kept, _), (rows, _, inner, _) = _reduction(kernel)
-    whole, rest, blocks = kept // 16, kept % 16, rows * -(-inner // 64)
+    together = 4 * m.lanes if m.lanes >= 8 else 16
+    whole, rest, blocks = kept // together, kept % together, rows * -(-inner // 64)
     name = "reduce_sum_columns"
     loops: Loops = {f"{name}.call": 1, f"{name}.kept_row": kept_rows}
-    for part, times, width in (("sixteen", whole, 16), ("rest", 1 if rest else 0, rest)):
+    for part, times, width in (("together", whole, together), ("rest", 1 if rest else 0, rest)):
         many = kept_rows * times
         add(
             loops,

@@ -166,39 +166,40 @@ static int grad_input(const poetc_call *call, const scales *s)
 #define COLUMNS 16
 
 #if POETC_LANES > 1 && !defined(POETC_HELIUM)
-#define PARTS (COLUMNS / POETC_LANES)
+#define PARTS 4
+#define WIDE_COLUMNS (PARTS * POETC_LANES)
 
-/* grad_columns of COLUMNS columns. */
-static void grad_sixteen(int32_t rows, int32_t length, const float *x, const float *mean, const float *rstd,
-                         const float *gy, float *gscale, float *gbias)
+/* grad_columns of `parts` vectors of columns, a constant where this is inlined. */
+POETC_INLINE void grad_parts(const int parts, int32_t rows, int32_t length, const float *x, const float *mean,
+                             const float *rstd, const float *gy, float *gscale, float *gbias)
 {
     poetc_vector scale_total[PARTS], bias_total[PARTS];
     int32_t row = 0;
     int i;
     POETC_UNROLL
-    for (i = 0; i < PARTS; i++)
+    for (i = 0; i < parts; i++)
         scale_total[i] = bias_total[i] = (poetc_vector){0};
     while (row < rows) {
         const int32_t end = rows - row > BLOCK ? row + BLOCK : rows;
         poetc_vector scale_part[PARTS], bias_part[PARTS];
         POETC_UNROLL
-        for (i = 0; i < PARTS; i++)
+        for (i = 0; i < parts; i++)
             scale_part[i] = bias_part[i] = (poetc_vector){0};
         for (; row < end; row++, x += length, gy += length) {
             const float centre = mean ? mean[row] : 0.0f, factor = rstd[row];
             POETC_UNROLL
-            for (i = 0; i < PARTS; i++) {
+            for (i = 0; i < parts; i++) {
                 const poetc_vector g = poetc_vector_load(gy + i * POETC_LANES);
                 scale_part[i] += g * ((poetc_vector_load(x + i * POETC_LANES) - centre) * factor);
                 bias_part[i] += g;
             }
         }
         POETC_UNROLL
-        for (i = 0; i < PARTS; i++)
+        for (i = 0; i < parts; i++)
             scale_total[i] += scale_part[i], bias_total[i] += bias_part[i];
     }
     POETC_UNROLL
-    for (i = 0; i < PARTS; i++) {
+    for (i = 0; i < parts; i++) {
         poetc_vector_store(gscale + i * POETC_LANES, scale_total[i]);
         if (gbias)
             poetc_vector_store(gbias + i * POETC_LANES, bias_total[i]);
@@ -216,8 +217,14 @@ static void grad_columns(const poetc_call *call, const float *x, const float *me
         float scale_total[COLUMNS] = {0.0f}, bias_total[COLUMNS] = {0.0f};
         width = length - column > COLUMNS ? COLUMNS : length - column;
 #if POETC_LANES > 1 && !defined(POETC_HELIUM)
-        if (width == COLUMNS) {
-            grad_sixteen(rows, length, x + column, mean, rstd, gy + column, gscale + column, gbias ? gbias + column : NULL);
+        if (POETC_END(call->share, length, COLUMNS) - column >= WIDE_COLUMNS) { /* a row is far from the next one */
+            width = WIDE_COLUMNS;
+            grad_parts(PARTS, rows, length, x + column, mean, rstd, gy + column, gscale + column, gbias ? gbias + column : NULL);
+            continue;
+        }
+        if (WIDE_COLUMNS > COLUMNS && width == COLUMNS) {
+            grad_parts(COLUMNS / POETC_LANES, rows, length, x + column, mean, rstd, gy + column, gscale + column,
+                       gbias ? gbias + column : NULL);
             continue;
         }
 #endif

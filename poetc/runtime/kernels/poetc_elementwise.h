@@ -82,9 +82,11 @@
 #endif
 #define POETC_FOURS_FOR_POETC_CHOICE(...) POETC_FOURS(__VA_ARGS__)
 #define POETC_FOURS_FOR_POETC_WIDE(...)
+#define POETC_FOURS_FOR_POETC_CONSTANTS(...) POETC_FOURS(__VA_ARGS__)
 
 /* The same with whole vectors: `wide` is the expression in vectors, `vectors` where there are any: POETC_WIDE for elementary
- * functions, POETC_CHOICE where a lane is only chosen, which Helium can too. */
+ * functions, POETC_CONSTANTS for those in line, whose constants four scalars share, POETC_CHOICE where a lane is only chosen, which
+ * Helium can too. */
 #if POETC_LANES > 1
 #define POETC_CHOICE(...)                                                                                              \
     for (; i + POETC_LANES <= count; i += POETC_LANES) {                                                               \
@@ -100,6 +102,7 @@
 #else
 #define POETC_WIDE(...)
 #endif
+#define POETC_CONSTANTS(...) POETC_WIDE(__VA_ARGS__)
 
 #define POETC_UNARY_WIDE(name, vectors, expression, wide)                                                               \
     int poetc_op_##name(const poetc_call *call);                                                                       \

@@ -45,6 +45,7 @@
 #if defined(__GNUC__) && LANES > 1
 #define PREFETCH(address) __builtin_prefetch(address)
 #define PREFETCH_OUTER(address) __builtin_prefetch(address, 0, 2)
+#define PREFETCH_RESULT(address) __builtin_prefetch(address, 1)
 #else
 #define PREFETCH(address) ((void)(address))
 #endif
@@ -68,6 +69,17 @@ POETC_INLINE void bring(lines_ahead *l)
         if (--l->left == 0)
             l->left = l->width, l->at += l->jump, l->rows--;
     }
+}
+
+/* Rows of results from number `row` on, before they are read or written: the next `each` of `rows`. */
+POETC_INLINE int32_t bring_results(const float *y, ptrdiff_t y_row, int32_t row, int32_t each, const int rows, const int vectors)
+{
+    const int32_t end = poetc_min(row + each, rows);
+    for (; row < end; row++) {
+        PREFETCH_RESULT(y + row * y_row);
+        PREFETCH_RESULT(y + row * y_row + (vectors - 1) * LANES);
+    }
+    return row;
 }
 #else
 #define bring(lines) ((void)0)
@@ -236,6 +248,7 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
     const ptrdiff_t y_row = t->y_row, jump = t->a_block - terms * a_k;
 #ifdef POETC_AHEAD
     const float *const rate = t->rate, *const scale = t->scale;
+    const int32_t shortest = poetc_min(depth, terms), each = shortest > BRING_TERMS ? rows * BRING_TERMS / shortest + 1 : rows;
 #else
     const float *const rate = NULL, *const scale = NULL;
 #endif
@@ -245,6 +258,9 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
     for (column = t->panels; column > 0; column--, y += COLUMNS) {
         const float *a = first, *row_bias = t->row_bias, *column_bias_here = column_bias;
         int accumulate = t->accumulate;
+#ifdef POETC_AHEAD
+        int32_t brought = 0;
+#endif
         for (left = depth; left > 0; left -= terms, a += jump) {
             int32_t more = left < terms ? left : terms;
             POETC_UNROLL
@@ -252,6 +268,9 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
                 start(sum[i], vectors, row_bias ? row_bias + i : NULL, column_bias_here);
             for (; more > 0; more -= BRING_TERMS) {
                 bring(t->ahead);
+#ifdef POETC_AHEAD
+                brought = bring_results(y, y_row, brought, each, rows, vectors);
+#endif
                 UNROLL_TERMS
                 for (k = more < BRING_TERMS ? more : BRING_TERMS; k > 0; k--, a += a_k, b += COLUMNS) {
                     POETC_UNROLL
@@ -620,6 +639,20 @@ poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t terms,
 void poetc_gemm_pack(const poetc_gemm_space *space, const float *b, ptrdiff_t step, int32_t depth, int32_t columns)
 {
     int32_t k;
+#ifdef POETC_AHEAD
+    if (columns % COLUMNS == 0) { /* panel by panel: writing to many at once takes as long again */
+        float *to = space->panels;
+        for (; columns > 0; columns -= COLUMNS, b += COLUMNS) {
+            const float *from = b;
+            for (k = depth; k > 0; k--, from += step, to += COLUMNS) {
+                const poetc_vector first = poetc_vector_load(from), second = poetc_vector_load(from + LANES);
+                poetc_vector_store(to, first);
+                poetc_vector_store(to + LANES, second);
+            }
+        }
+        return;
+    }
+#endif
     for (k = 0; k < depth; k++, b += step)
         poetc_gemm_put(space, depth, k, 0, b, 1, columns);
     poetc_gemm_put_end(space, depth, columns);

@@ -25,6 +25,16 @@ POETC_INLINE poetc_vector poetc_choose(poetc_lanes condition, poetc_vector yes, 
     return (poetc_vector)((condition & (poetc_lanes)yes) | (~condition & (poetc_lanes)no));
 }
 
+/* a < b ? yes : no; GCC would make a vector of the condition and take its signs. */
+POETC_INLINE poetc_vector poetc_choose_less(poetc_vector a, poetc_vector b, poetc_vector yes, poetc_vector no)
+{
+#if POETC_LANES == 16
+    return (poetc_vector)_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
+#else
+    return poetc_choose(a < b, yes, no);
+#endif
+}
+
 POETC_INLINE poetc_vector poetc_absv(poetc_vector x)
 {
     return (poetc_vector)((poetc_lanes)x & 0x7fffffff);
@@ -70,12 +80,19 @@ POETC_INLINE poetc_vector poetc_exp_reducev(poetc_vector x, poetc_vector *n, poe
 
 POETC_INLINE poetc_vector poetc_expv(poetc_vector x)
 {
+#if POETC_LANES == 16 /* scaling leaves nothing of -104 and infinity of 89; NaN comes second and stays */
+    poetc_vector whole, rest;
+    const poetc_vector low = (poetc_vector)_mm512_max_ps((__m512)POETC_SPLAT(-104.0f), x);
+    const poetc_vector fraction = poetc_exp_reducev((poetc_vector)_mm512_min_ps((__m512)POETC_SPLAT(89.0f), low), &whole, &rest);
+    return poetc_scalev(1.0f + (fraction + rest), whole);
+#else
     const poetc_lanes small = x < -104.0f, fits = x < 89.0f;
     poetc_vector n, tail, r, y;
     r = poetc_exp_reducev(POETC_WITHIN(fits & ~small, x, 0.0f), &n, &tail);
     y = poetc_scalev(1.0f + (r + tail), n);
     y = poetc_choose(small, POETC_SPLAT(0.0f), y);
     return poetc_choose(fits, y, poetc_choose(x != x, x, POETC_SPLAT(POETC_INFINITY)));
+#endif
 }
 
 /* tanh */

@@ -37,8 +37,9 @@ static int next_output(reduction *r, int32_t *row, int32_t *i, int32_t *offset)
     return 1;
 }
 
-/* Columns of a kept row whose elements lie side by side, all at once: each in the reference order. */
-#define TOGETHER 16
+/* Columns of a kept row whose elements lie side by side, all at once: each in the reference order. Of wide vectors several, for
+ * a row is far from the next one. */
+#define TOGETHER (POETC_LANES >= 8 ? 4 * POETC_LANES : 16)
 
 POETC_INLINE void sum_columns(reduction *r, const float *x, const int32_t width, float *y)
 {

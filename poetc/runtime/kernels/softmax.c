@@ -19,18 +19,31 @@ static inline float greater(float a, float b)
     return b > a ? b : a;
 }
 
-/* y = exp(x - shift), a row */
-static void exp_row(float *y, const float *x, float shift, int32_t count)
-{
-    int32_t i = 0;
 #if defined(POETC_WIDE_MATH)
-    for (; i + POETC_LANES <= count; i += POETC_LANES)
-        poetc_vector_store(y + i, poetc_expv(poetc_vector_load(x + i) - shift));
+POETC_INLINE poetc_vector put_exp(float *y, const float *x, float shift)
+{
+    const poetc_vector v = poetc_expv(poetc_vector_load(x) - shift);
+    poetc_vector_store(y, v);
+    return v;
+}
 #endif
-    for (; i < count; i++)
+
+/* y = exp(x - shift), a row, and its sum as of poetc_row_sum */
+static float exp_row(float *y, const float *x, float shift, int32_t count)
+{
+#if defined(POETC_WIDE_MATH)
+    float sum;
+    POETC_LANE_SUM(sum, count, (y[at] = poetc_expf(x[at] - shift)), put_exp(y + at, x + at, shift));
+    return sum;
+#else
+    int32_t i;
+    for (i = 0; i < count; i++)
         y[i] = poetc_expf(x[i] - shift);
+    return poetc_row_sum(y, count);
+#endif
 }
 
+/* Which zero, or whether a NaN is seen, makes no difference to what becomes of it. */
 static float largest_of_row(const float *x, int32_t count)
 {
     float best = x[0];
@@ -38,13 +51,19 @@ static float largest_of_row(const float *x, int32_t count)
 #if defined(POETC_WIDE_MATH)
     if (count >= POETC_LANES) {
         poetc_vector most = poetc_vector_load(x);
-        float lanes[POETC_LANES];
         for (i = POETC_LANES; i + POETC_LANES <= count; i += POETC_LANES) {
             const poetc_vector v = poetc_vector_load(x + i);
-            most = poetc_choose(v > most, v, most);
+            most = poetc_choose_less(most, v, v, most);
         }
-        poetc_vector_store(lanes, most);
-        best = greater(best, largest(lanes, POETC_LANES, 1));
+#if POETC_LANES == 16
+        best = _mm512_reduce_max_ps((__m512)most);
+#else
+        {
+            float lanes[POETC_LANES];
+            poetc_vector_store(lanes, most);
+            best = greater(best, largest(lanes, POETC_LANES, 1));
+        }
+#endif
     }
 #endif
     for (; i < count; i++)
@@ -60,14 +79,11 @@ static inline float shift_of(float most)
 
 static void softmax_row(float *y, const float *x, int32_t count)
 {
-    float sum;
+    float factor = exp_row(y, x, shift_of(largest_of_row(x, count)), count);
     int32_t i;
-    exp_row(y, x, shift_of(largest_of_row(x, count)), count);
-    sum = poetc_row_sum(y, count);
-    if (sum == 0.0f)
-        sum = 1.0f;
+    factor = factor == 0.0f ? 1.0f : 1.0f / factor; /* the largest term is 1 */
     for (i = 0; i < count; i++)
-        y[i] /= sum;
+        y[i] *= factor;
 }
 
 int poetc_op_softmax(const poetc_call *call)
@@ -89,10 +105,9 @@ int poetc_op_softmax(const poetc_call *call)
             for (i = 0; i < along; i++)
                 y[(ptrdiff_t)i * after + a] = poetc_expf(x[(ptrdiff_t)i * after + a] - best);
             sum = poetc_sum(y + a, along, after);
-            if (sum == 0.0f)
-                sum = 1.0f;
+            sum = sum == 0.0f ? 1.0f : 1.0f / sum;
             for (i = 0; i < along; i++)
-                y[(ptrdiff_t)i * after + a] /= sum;
+                y[(ptrdiff_t)i * after + a] *= sum;
         }
     }
     return POETC_OK;
