@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from poetc import homes, planning, solvers
-from poetc.devices import format_bytes
+from poetc.devices import format_bytes, format_ns
 from poetc.errors import InfeasibleError, LimitError
 from poetc.homes import Placed
 from poetc.scheduling import (
@@ -256,7 +256,7 @@ class _Open:
             cost = math.inf if best is None else best.schedule.proof.objective
             left_s = CHOSEN_SHARE * (stop_at - time.monotonic())
             found, failed = self._in_order(first, other, max(left_s, homes.FLOOR_SHARE * limit_s), cost)
-            error = error or failed
+            error = error or _of_some_kernels(self.problem, failed)
             if found is not None:
                 found = self._realised(found, stop_at)
             if found is not None and found.schedule.proof.objective < cost:
@@ -346,6 +346,20 @@ class _Open:
         elif proof.gap() <= self.options.gap:
             proof = replace(proof, status=Status.FEASIBLE)
         return _proven(best, proof)
+
+
+def _of_some_kernels(
+    problem: Problem, error: InfeasibleError | LimitError | None
+) -> InfeasibleError | LimitError | None:
+    """What `error`, about one choice of kernels, says of `problem`: no proof."""
+    if not isinstance(error, InfeasibleError):
+        return error
+    within, advice = "", "allow a larger --budget"
+    if problem.deadline_ns is not None:
+        within = f" within the deadline of {format_ns(problem.deadline_ns)}"
+        advice = "allow a longer --deadline or a larger --budget"
+    why = f"found no schedule for {problem.budget_bytes} bytes{within}, nor a proof that there is none"
+    return LimitError(f"{why}; {advice}", details=error.details)
 
 
 def _faster(problem: Problem, placed: Placed, stop_at: float = 0.0) -> Placed:

@@ -124,6 +124,15 @@ def test_an_infeasible_budget_names_what_leaner_kernels_need() -> None:
         variants.solve_and_pack(low, "ram", "poetc", OPTIONS, silent)
 
 
+def test_a_deadline_that_some_kernels_cannot_meet_is_not_infeasible() -> None:
+    """The leanest kernels are too slow for it, others are not: nothing was found, and nothing is proven."""
+    problem, costs = case(1151)
+    assert problem.deadline_ns is not None and variants.leanest(problem).compute_once_ns > problem.deadline_ns
+    assert any(cost is not None for cost in costs.values())
+    with pytest.raises(LimitError, match=r"within the deadline of .* nor a proof that there is none; allow a longer"):
+        variants.solve_and_pack(problem, "ram", "poetc", OPTIONS, silent)
+
+
 def test_numbers_that_no_variant_has_are_refused() -> None:
     problem = case(0)[0]
     chosen = tuple(len(op.leaner) for op in problem.operators)
