@@ -137,7 +137,7 @@ def relaxed(problem: Problem) -> Problem:
 
 def with_variants(problem: Problem, chosen: Sequence[int]) -> Problem:
     """The plain problem in which operator k is its variant `chosen[k]`: 0 is the fastest."""
-    return _with(problem, (as_variant(op, n) for op, n in zip(problem.operators, chosen, strict=True)))
+    return _with(problem, (_as_variant(op, n) for op, n in zip(problem.operators, chosen, strict=True)))
 
 
 def of_plan(problem: Problem, plan: MemoryPlan) -> Problem:
@@ -155,7 +155,7 @@ def choice_of(problem: Problem, solved: Problem) -> tuple[int, ...]:
     """
     chosen = []
     for op, plain in zip(problem.operators, solved.operators, strict=True):
-        found = [n for n in range(1 + len(op.leaner)) if as_variant(op, n) == plain]
+        found = [n for n in range(1 + len(op.leaner)) if _as_variant(op, n) == plain]
         if not found:
             reason = f"{op.name!r} has a workspace of {plain.workspace_bytes} bytes, {plain.time_ns} ns and"
             raise ScheduleError(None, f"{reason} {plain.energy_pj} pJ, which no variant of it has")
@@ -175,7 +175,7 @@ def _with(problem: Problem, operators: Iterable[OperatorSpec]) -> Problem:
     return replace(problem, operators=tuple(operators))
 
 
-def as_variant(op: OperatorSpec, number: int) -> OperatorSpec:
+def _as_variant(op: OperatorSpec, number: int) -> OperatorSpec:
     if not op.leaner:
         return op
     v = _variants(op)[number]

@@ -139,7 +139,7 @@ def _direct(kernel: Kernel) -> tuple[int, ...]:
     n, c, height, width, o, oh, ow, kh, kw, sh, sw, top, left, dh, dw, group = ints[:16]
     size, terms = ints[17:19]
     if 4 * (n * c * height * width + n * o * oh * ow + o * c // group * kh * kw) >= DEEP_BYTES:
-        return ()  # no microcontroller trains what is larger
+        return ()  # no Helium: no microcontroller trains what is larger
     inputs, reach = c // group, (kh - 1) * dh
     padded = top > 0 or left > 0 or (oh - 1) * sh + reach >= height or (ow - 1) * sw + (kw - 1) * dw >= width
     if sw != 1:

@@ -165,7 +165,8 @@ static void find_pixels(four_pixels *f, const convolution *c, const float *x, in
 #if defined(POETC_HELIUM)
     if (columns >= 4 && ow + 4 <= c->output_width) { /* in one row */
         const int32_t left = ow * c->stride_w - c->pad_left, top = oh * c->stride_h - c->pad_top;
-        vst1q_u32((uint32_t *)f->image, vdupq_n_u32((uint32_t)(x + image * (ptrdiff_t)c->channels * c->height * c->width)));
+        f->image[0] = x + image * (ptrdiff_t)c->channels * c->height * c->width;
+        f->image[1] = f->image[2] = f->image[3] = f->image[0];
         vst1q_s32(f->top, vdupq_n_s32(top));
         vst1q_s32(f->left, vaddq_n_s32(vmulq_n_s32((int32x4_t)vidupq_n_u32(0, 1), c->stride_w), left));
         f->inside = top >= 0 && top < lowest && left >= 0 && left + 3 * c->stride_w < rightmost;
@@ -288,9 +289,10 @@ POETC_APART void pack_scattered(const four_pixels *f, tap_run t, float *to)
     const convolution *c = t.c;
     const int32_t step = 4 * c->dilation_w, line = 4 * c->dilation_h * c->width, lines = c->kernel_h;
     const uint32x4_t tops = vld1q_u32((const uint32_t *)f->top), lefts = vld1q_u32((const uint32_t *)f->left);
-    const uint32x4_t windows = vaddq_u32(vld1q_u32((const uint32_t *)f->image),
-                                         vshlq_n_u32(vaddq_u32(vmulq_n_u32(tops, (uint32_t)c->width), lefts), 2));
+    uint32x4_t windows;
     const uint32x4_t heights = vdupq_n_u32((uint32_t)c->height), widths = vdupq_n_u32((uint32_t)c->width);
+    __builtin_memcpy(&windows, f->image, sizeof windows); /* addresses as lanes */
+    windows = vaddq_u32(windows, vshlq_n_u32(vaddq_u32(vmulq_n_u32(tops, (uint32_t)c->width), lefts), 2));
     if (f->inside && step == 4 && c->kernel_w == 3 && t.kh == 0 && t.kw == 0 && t.left % (3 * lines) == 0 && t.left > 0) {
         uint32x4_t at = vaddq_n_u32(windows, 4u * (uint32_t)t.channel);
         int32_t left = t.left / (3 * lines); /* whole filters */

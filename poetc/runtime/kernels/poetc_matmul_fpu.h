@@ -21,7 +21,7 @@ POETC_APART void outer_columns(const product *t, const float *p, int32_t column,
     __asm__ volatile("vldmia %[none], {" sums "}\n"                                                                    \
                      "1:\tvldr s31, [%[p]]\n\tadd %[p], %[p], %[p_k]\n\t" loads "subs %[n], #1\n\tbne 1b\n\t"         \
                      "cmp %[first], #0\n\tbne 2f\n\tvldmia %[y], {" old "}\n\t" add "2:\tvstmia %[y], {" sums "}"      \
-                     : [p] "+r"(p), [q] "+r"(q), [n] "+r"(n)                                                           \
+                     : [p] "+&r"(p), [q] "+&r"(q), [n] "+&r"(n)                                                           \
                      : [p_k] "r"(p_k), [step] "r"(columns == 16 ? rest : step), [y] "r"(y), [first] "r"(first), [none] "r"(nothing) \
                      : ALL_REGISTERS)
     for (; left > 0; left -= BLOCK, first = 0) {
@@ -86,7 +86,7 @@ POETC_APART void inner_row(const product *t, int32_t row)
                              ADD(0, 8) ADD(1, 9) ADD(2, 10) ADD(3, 11) ADD(4, 12) ADD(5, 13) ADD(6, 14) ADD(7, 15)
                              ADD(0, 4) ADD(1, 5) ADD(2, 6) ADD(3, 7) ADD(0, 1) ADD(2, 3) ADD(0, 2) ADD(16, 0)
                              "vstr s16, [%[total]]"
-                             : [p] "+r"(p), [q] "+r"(q), [n] "+r"(n)
+                             : [p] "+&r"(p), [q] "+&r"(q), [n] "+&r"(n)
                              : [total] "r"(&total), [none] "r"(nothing)
                              : ALL_REGISTERS);
         }
@@ -97,7 +97,7 @@ POETC_APART void inner_row(const product *t, int32_t row)
                          "2:\tbeq 4f\n"
                          "3:\tvldmia %[p]!, {s16}\n\tvldmia %[q]!, {s24}\n\tsubs %[n], #1\n\t" MLA(0, 16, 24) "bne 3b\n"
                          "4:\tvmul.f32 s0, s0, s2\n\tvadd.f32 s0, s0, s1\n\tvstmia %[y]!, {s0}"
-                         : [p] "+r"(p), [q] "+r"(q), [n] "+r"(n), [y] "+r"(y)
+                         : [p] "+&r"(p), [q] "+&r"(q), [n] "+&r"(n), [y] "+&r"(y)
                          : [total] "r"(&total), [bias] "r"(bias), [alpha] "r"(&t->alpha)
                          : ALL_REGISTERS);
     }
