@@ -23,10 +23,11 @@ from functools import cached_property
 import numpy as np
 
 from poetc.graph import Attribute, Operator, Phase, Role, Tensor, TensorType, TrainingGraph
-from poetc.ops import bind, spec, view_roots
+from poetc.ops import bind, spec
 from poetc.ops.batch_norm_activation import ACTIVATIONS, parameters
 from poetc.ops.convolution import ConvGradWeight
 from poetc.ops.sgd_of import SgdOf
+from poetc.passes._indexed import Indexed
 from poetc.passes._memory import most_bytes, operator_bytes
 
 PRODUCTS = ("MatMul", "ConvGradWeight", "GatherGrad")  # those of poetc/ops/sgd_of.py
@@ -42,24 +43,14 @@ def fuse(graph: TrainingGraph) -> TrainingGraph:
     return _Fusion(graph).run() if graph.options.get("fusion", True) else graph
 
 
-class _Fusion:
+class _Fusion(Indexed):
     def __init__(self, graph: TrainingGraph) -> None:
-        self.graph = graph
+        super().__init__(graph)
         self.tensors = dict(graph.tensors)
         self.minus_one = "minus one"
         while self.minus_one in self.tensors:
             self.minus_one += "'"
         self.operators: dict[str, Operator] = {op.name: op for op in graph.operators}
-        self.maker = {t: op for op in graph.operators for t in op.outputs}
-        self.readers: dict[str, list[Operator]] = {name: [] for name in graph.tensors}
-        for op in graph.operators:
-            for tensor in dict.fromkeys(op.inputs):
-                self.readers[tensor].append(op)
-        self.place = {op.name: i for i, op in enumerate(graph.operators)}
-        self.roots = view_roots(graph)
-        self.updated = {  # each at most once: a second update would read what the first replaced (`check_graph`)
-            self.roots[op.inputs[i]]: self.place[op.name] for op in graph.operators for i, _ in spec(op.kind).must_alias
-        }
         self.results = {graph.loss, *graph.outputs, *graph.updates.values()}
 
     def run(self) -> TrainingGraph:

@@ -17,10 +17,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from poetc.graph import DType, Operator, TrainingGraph
-from poetc.ops import bind, spec, view_roots
+from poetc.ops import bind, spec
 from poetc.ops._strides import contiguous_strides
 from poetc.ops.matmul import FEW, fits_views
 from poetc.ops.movement import slice_steps
+from poetc.passes._indexed import Indexed
 from poetc.passes._memory import most_bytes, operator_bytes
 
 Ints = tuple[int, ...]
@@ -66,19 +67,10 @@ def view_steps(shape: Ints, steps: Ints, new_shape: Ints) -> Ints | None:
     return None if runs else tuple(reversed(result))
 
 
-class _Movement:
+class _Movement(Indexed):
     def __init__(self, graph: TrainingGraph) -> None:
-        self.graph, self.tensors = graph, graph.tensors
-        self.maker = {t: op for op in graph.operators for t in op.outputs}
-        self.readers: dict[str, list[Operator]] = {name: [] for name in graph.tensors}
-        for op in graph.operators:
-            for tensor in dict.fromkeys(op.inputs):
-                self.readers[tensor].append(op)
-        self.place = {op.name: i for i, op in enumerate(graph.operators)}
-        self.roots = view_roots(graph)
-        self.updated = {
-            self.roots[op.inputs[i]]: self.place[op.name] for op in graph.operators for i, _ in spec(op.kind).must_alias
-        }
+        super().__init__(graph)
+        self.tensors = graph.tensors
         self.results = {graph.loss, *graph.outputs, *graph.updates.values(), *graph.gradients.values()}
         self.most_bytes = most_bytes(graph)
         self.products = [op for op in graph.operators if op.kind == "MatMul" and self._packs(op)]

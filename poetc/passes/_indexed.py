@@ -1,0 +1,26 @@
+"""What a pass looks up of a graph's tensors."""
+
+from __future__ import annotations
+
+from poetc.graph import Operator, TrainingGraph
+from poetc.ops import spec, view_roots
+
+
+class Indexed:
+    """`graph` with who makes and who reads each tensor, the place of each operator, the root of each view, and the
+    place of the operator that updates a storage: one at most, since a second would read what the first replaced
+    (`check_graph`).
+    """
+
+    def __init__(self, graph: TrainingGraph) -> None:
+        self.graph = graph
+        self.maker = {t: op for op in graph.operators for t in op.outputs}
+        self.readers: dict[str, list[Operator]] = {name: [] for name in graph.tensors}
+        for op in graph.operators:
+            for tensor in dict.fromkeys(op.inputs):
+                self.readers[tensor].append(op)
+        self.place = {op.name: i for i, op in enumerate(graph.operators)}
+        self.roots = view_roots(graph)
+        self.updated = {
+            self.roots[op.inputs[i]]: self.place[op.name] for op in graph.operators for i, _ in spec(op.kind).must_alias
+        }
