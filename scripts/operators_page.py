@@ -45,8 +45,8 @@ In one message that names every node, with exit code 3:
 - what must be constant but is computed from the inputs: shapes, axes, pads, scales, bounds of `Clip`;
 - recurrent layers with sequence lengths, `input_forget` or activations with parameters; more than 4096 steps;
 - quantized activations (`QuantizeLinear`, `DequantizeLinear` behind an operator); quantized weights are read;
-- `Resize` with an `extrapolation_value`; modes that the kernel does not know (cubic, antialias, regions) are products
-  with constant matrices, for axes of up to 4096 elements;
+- `Resize` of axes of more than 4096 elements in modes that the kernel does not know (cubic, antialias, regions): those
+  are products with constant matrices;
 - operator sets before 7.
 
 A reduction over an axis without elements is an error of the model (exit code 2). A `Dropout` whose mask is read never

@@ -6,14 +6,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import onnx
 
-from poetc.frontend import _folding
 from poetc.frontend._importer import Importer, Value
 from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis, onnx_operator
-from poetc.graph import Attribute
+from poetc.graph import Array, Attribute
+from poetc.ops.resize import COORDINATES, NEAREST, coordinates, nearest_pixel
 
-_KERNEL = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
 _LARGEST_AXIS = 4096
 
 
@@ -22,98 +20,149 @@ def resize(c: Importer, n: Node) -> str:
     x = c.input(n, 0)
     rank = len(x.shape)
     legacy = n.op == "Upsample" or (c.opset < 11 and len(n.inputs) < 3)
-    given = None
-    scales: tuple[float, ...] = ()
-    if legacy:
-        value = c.optional(n, 1)
-        scales = tuple(map(float, c.array(value, "the scales").reshape(-1))) if value else n.get_floats("scales") or ()
-    else:
-        scales_value, given = c.optional(n, 2), c.optional(n, 3)
-        if scales_value is not None and scales_value.elements:
-            scales = tuple(map(float, c.array(scales_value, "the scales").reshape(-1)))
-    axes = [normalize_axis(a, rank) for a in n.get_ints("axes") or range(rank)]
-    sizes, full_scales = list(x.shape), [1.0] * rank
-    if given is not None and not scales:
-        wanted = list(c.ints(given, "the sizes"))
-        policy = n.get_str("keep_aspect_ratio_policy", "stretch")
-        if policy not in ("stretch", "not_larger", "not_smaller"):
-            raise Malformed(f"keep_aspect_ratio_policy {policy!r} is unknown")
-        if policy != "stretch":
-            choose = min if policy == "not_larger" else max
-            common = choose(size / x.shape[a] for a, size in zip(axes, wanted, strict=True))
-            wanted = [math.floor(common * x.shape[a] + 0.5) for a in axes]
-        for a, size in zip(axes, wanted, strict=True):
-            if c.rebatch is not None and a == 0 and size == c.rebatch.old:
-                size = x.shape[0]
-            sizes[a] = size
-            full_scales[a] = size / x.shape[a] if policy == "stretch" else common
-    else:
-        for a, scale in zip(axes, scales, strict=True):
-            full_scales[a], sizes[a] = scale, int(x.shape[a] * scale)
-    if min(sizes) < 1:
-        raise Malformed(f"resizes to {sizes}")
+    sizes, scales, axes = _lengths(c, n, x, legacy)
     mode = n.get_str("mode", "nearest")
-    coordinates = "asymmetric" if legacy else n.get_str("coordinate_transformation_mode", "half_pixel")
-    plain = mode in ("nearest", "linear") and not n.get_int("antialias", 0) and coordinates in _KERNEL
+    convention = "asymmetric" if legacy else n.get_str("coordinate_transformation_mode", "half_pixel")
+    rounding = "simple" if legacy else n.get_str("nearest_mode", NEAREST[0])
+    if mode == "bilinear" and legacy:
+        mode = "linear"
+    for what, name, known in (
+        ("mode", mode, ("nearest", "linear", "cubic")),
+        ("coordinate_transformation_mode", convention, (*COORDINATES, "tf_crop_and_resize")),
+        ("nearest_mode", rounding, NEAREST),
+    ):
+        if name not in known:
+            raise Malformed(f"{what} {name!r} is unknown")
+    smooth = mode != "nearest" and bool(n.get_int("antialias", 0))
+    plain = mode in ("nearest", "linear") and not smooth and convention in COORDINATES
     if not plain or rank not in (3, 4) or tuple(sizes[:2]) != x.shape[:2]:
-        return _by_matrices(c, n, x, axes, full_scales, sizes, coordinates)
+        return _by_matrices(c, n, x, axes, scales, sizes, (mode, convention, rounding))
     image = c.reshape(x, (*x.shape[:2], *((1,) if rank == 3 else ()), *x.shape[2:]))
     to = (1, sizes[2]) if rank == 3 else (sizes[2], sizes[3])
-    by = (1.0, full_scales[2]) if rank == 3 else (full_scales[2], full_scales[3])
+    by = (1.0, scales[2]) if rank == 3 else (scales[2], scales[3])
     attributes: dict[str, Attribute] = {
         "mode": mode,
         "sizes": to,
         "scales": by,
-        "coordinates": coordinates,
-        "nearest": "floor" if legacy else n.get_str("nearest_mode", "round_prefer_floor"),
+        "coordinates": convention,
+        "nearest": rounding,
     }
     y = c.emit1("Resize", [image], attributes)
     return c.reshape(y, sizes)
 
 
-def _by_matrices(
-    c: Importer, n: Node, x: Value, axes: Sequence[int], scales: Sequence[float], sizes: Sequence[int], coordinates: str
-) -> str:
-    """What the kernel does not know (cubic, antialias, regions): a product with a constant matrix along each axis.
+def _lengths(c: Importer, n: Node, x: Value, legacy: bool) -> tuple[list[int], list[float], list[int]]:
+    """Length and scale of every axis of the output, and the axes that may change. In single precision: so it is that
+    10 times .7 is 7."""
+    rank = len(x.shape)
+    given = None
+    factors: Array = np.zeros(0, np.float32)
+    if legacy:
+        value = c.optional(n, 1)
+        factors = c.array(value, "the scales") if value else np.array(n.get_floats("scales") or (), np.float32)
+    else:
+        scales_value, given = c.optional(n, 2), c.optional(n, 3)
+        if scales_value is not None and scales_value.elements:
+            factors = c.array(scales_value, "the scales")
+    factors = factors.reshape(-1).astype(np.float32)
+    axes = [normalize_axis(a, rank) for a in n.get_ints("axes") or range(rank)]
+    sizes, scales = list(x.shape), [1.0] * rank
+    if not min(x.shape, default=0):
+        raise Unsupported(f"an input without elements, {list(x.shape)}")
+    if factors.size:
+        if not (np.isfinite(factors).all() and factors.min() > 0):
+            raise Malformed(f"scales {[float(f) for f in factors]} are not all positive numbers")
+        for a, factor in zip(axes, factors, strict=True):
+            scales[a], sizes[a] = float(factor), int(np.float32(x.shape[a]) * factor)
+    elif given is not None:
+        wanted = list(c.ints(given, "the sizes"))
+        for k, a in enumerate(axes[: len(wanted)]):
+            if c.rebatch is not None and a == 0 and wanted[k] == c.rebatch.old:
+                wanted[k] = x.shape[0]
+        shares = [np.float32(size) / np.float32(x.shape[a]) for a, size in zip(axes, wanted, strict=True)]
+        policy = n.get_str("keep_aspect_ratio_policy", "stretch")
+        if policy not in ("stretch", "not_larger", "not_smaller"):
+            raise Malformed(f"keep_aspect_ratio_policy {policy!r} is unknown")
+        if policy != "stretch":
+            shares = [min(shares) if policy == "not_larger" else max(shares)] * len(axes)
+            wanted = [
+                math.floor(np.float32(x.shape[a]) * s + np.float32(0.5)) for a, s in zip(axes, shares, strict=True)
+            ]
+        for a, size, share in zip(axes, wanted, shares, strict=True):
+            sizes[a], scales[a] = size, float(share)
+    else:
+        raise Malformed("has neither scales nor sizes")
+    if min(sizes) < 1:
+        raise Malformed(f"resizes to {sizes}")
+    return sizes, scales, axes
 
-    Interpolation is linear in the image, and one axis after the other. A matrix is what onnx's own evaluator makes of
-    one pixel at a time.
-    """
-    region = c.optional(n, 1) if coordinates == "tf_crop_and_resize" else None
-    bounds = c.array(region, "the region").reshape(2, -1) if region is not None and region.elements else None
-    if coordinates == "tf_crop_and_resize" and (bounds is None or bounds.shape[1] != len(axes)):
-        raise Malformed("tf_crop_and_resize without a region")
+
+def _by_matrices(
+    c: Importer,
+    n: Node,
+    x: Value,
+    axes: Sequence[int],
+    scales: Sequence[float],
+    sizes: Sequence[int],
+    names: tuple[str, str, str],
+) -> str:
+    """What the kernel does not know (cubic, antialias, regions, other axes): a product with a constant matrix along
+    each axis. Interpolation is linear in the image, and one axis after the other."""
+    rank, (_, convention, _) = len(x.shape), names
+    regions = [(0.0, 1.0)] * rank
+    if convention == "tf_crop_and_resize":
+        given = c.optional(n, 1)
+        bounds = c.array(given, "the region").reshape(-1) if given is not None else np.zeros(0)
+        if bounds.size != 2 * len(axes):
+            raise Malformed("tf_crop_and_resize without a region")
+        for k, a in enumerate(axes):
+            regions[a] = (float(bounds[k]), float(bounds[k + len(axes)]))
+    beyond = n.get_float("extrapolation_value", 0.0) if convention == "tf_crop_and_resize" else 0.0
     y = c.tensor(x)
-    for position, a in enumerate(axes):
-        cropped = bounds is not None and tuple(bounds[:, position]) != (0.0, 1.0)
-        if sizes[a] == x.shape[a] and scales[a] == 1.0 and not cropped:
+    for a in axes:
+        if sizes[a] == x.shape[a] and scales[a] == 1.0 and regions[a] == (0.0, 1.0):
             continue
-        along = bounds[:, position] if bounds is not None else None
-        matrix = _matrix(n, c.opset, x.shape[a], scales[a], sizes[a], along)
-        rank = len(x.shape)
+        if max(sizes[a], x.shape[a]) > _LARGEST_AXIS:
+            raise Unsupported(f"this mode for an axis of more than {_LARGEST_AXIS} elements")
+        matrix = _matrix(n, names, x.shape[a], sizes[a], scales[a], regions[a])
         swapped = [k for k in range(rank) if k != a] + [a]
-        back = [swapped.index(k) for k in range(rank)]
-        y = c.transpose(c.emit1("MatMul", [c.transpose(y, swapped), c.constant(matrix)]), back)
+        y = c.emit1("MatMul", [c.transpose(y, swapped), c.constant(matrix)])
+        outside = ~matrix.any(axis=0)
+        if beyond and outside.any():
+            y = c.emit1("Add", [y, c.constant(np.where(outside, np.float32(beyond), np.float32(0)))])
+        y = c.transpose(y, [swapped.index(k) for k in range(rank)])
     return y
 
 
-def _matrix(n: Node, opset: int, before: int, scale: float, after: int, bounds: np.ndarray | None) -> np.ndarray:
-    """[before, after]: row i is what becomes of an axis that is 1 at i and 0 elsewhere."""
-    if max(before, after) > _LARGEST_AXIS:
-        raise Unsupported(f"this mode for an axis of more than {_LARGEST_AXIS} elements")
-    if n.get_float("extrapolation_value", 0.0):
-        raise Unsupported("an extrapolation_value other than 0")
-    kept = [a for a in n.proto.attribute if a.name not in ("axes", "keep_aspect_ratio_policy", "extrapolation_value")]
-    node = onnx.helper.make_node("Resize", ["x", "region", "scales"], ["y"])
-    node.attribute.extend(kept)
-    region = np.array([0, 0, 1, 1], np.float32)
-    if bounds is not None:
-        region[1], region[3] = bounds
-    unit = np.eye(before, dtype=np.float32)
-    try:
-        (made,) = _folding.fold(node, [unit, region, np.array([1.0, scale], np.float32)], max(opset, 19))
-    except _folding.FoldingError as error:
-        raise Malformed(f"cannot be evaluated: {error}") from None
-    if made.shape != (before, after):
-        raise Unsupported(f"a scale that makes {made.shape[1]} of {before}, not {after}")
-    return made.astype(np.float32)
+def _matrix(
+    n: Node, names: tuple[str, str, str], length: int, size: int, scale: float, region: tuple[float, float]
+) -> Array:
+    """[length, size]: column i weighs the pixels that output i is made of. A column of zeros lies outside the image."""
+    mode, convention, rounding = names
+    at = coordinates(convention, size, length, scale, region).astype(np.float64)
+    if mode == "nearest":
+        at = nearest_pixel(at.astype(np.float32), rounding, scale).astype(np.float64)
+    a, reach = n.get_float("cubic_coeff_a", -0.75), {"nearest": 1, "linear": 1, "cubic": 2}[mode]
+    stretch = 1.0 / scale if scale < 1 and n.get_int("antialias", 0) and mode != "nearest" else 1.0
+    border = math.ceil(reach * stretch) + 1
+    near = np.clip(at, -border, length - 1 + border)
+    pixels = np.arange(-2 * border, length + 2 * border)
+    distance = np.abs(pixels[:, None] - near) / stretch
+    weights = _cubic(distance, a) if mode == "cubic" else np.maximum(1 - distance, 0)
+    if n.get_int("exclude_outside", 0) and mode != "nearest":
+        weights[(pixels < 0) | (pixels >= length)] = 0
+    totals = weights.sum(axis=0)
+    weights /= np.where(totals == 0, 1, totals)
+    matrix = np.zeros((length, size))
+    np.add.at(matrix, np.clip(pixels, 0, length - 1), weights)
+    if convention == "tf_crop_and_resize":
+        exact = coordinates(convention, size, length, scale, region)
+        matrix[:, (exact < 0) | (exact > length - 1)] = 0
+    return matrix.astype(np.float32)
+
+
+def _cubic(distance: Array, a: float) -> Array:
+    """Keys' convolution kernel with slope a at distance 1."""
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = (((distance - 5) * distance + 8) * distance - 4) * a
+    return np.where(distance <= 1, near, np.where(distance < 2, far, 0))

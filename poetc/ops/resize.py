@@ -15,8 +15,63 @@ from poetc.ops._builder import Builder
 from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
 from poetc.ops._strides import Ints
 
-COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
-NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+COORDINATES = (
+    "half_pixel",
+    "pytorch_half_pixel",
+    "asymmetric",
+    "align_corners",
+    "half_pixel_symmetric",
+    "tf_half_pixel_for_nn",
+)
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple")
+
+
+def coordinates(convention: str, size: int, length: int, scale: float, region: tuple[float, float] = (0, 1)) -> Array:
+    """[size] places in x, where an axis of `length` becomes one of `size`: ONNX's `coordinate_transformation_mode`.
+
+    In single precision, as onnxruntime: half an ulp decides which pixel is nearest. The output's length is the whole
+    one (the standard's words; its reference implementation takes length · scale). `region`: what tf_crop_and_resize
+    cuts out, as shares of the length less one.
+    """
+    one, half = np.float32(1), np.float32(0.5)
+    i, by = np.arange(size, dtype=np.float32), np.float32(scale)
+    if by == 1 and region == (0, 1):
+        return i
+    last, last_of_y = np.float32(length - 1), np.float32(max(size - 1, 1))
+    match convention:
+        case "asymmetric":
+            return i / by
+        case "align_corners":
+            return i * last / last_of_y
+        case "tf_half_pixel_for_nn":
+            return (i + half) / by
+        case "tf_crop_and_resize":
+            start, end = np.float32(region[0]), np.float32(region[1])
+            if size == 1:
+                return np.full(1, half * (start + end) * last)
+            return start * last + i * (end - start) * last / last_of_y
+        case "pytorch_half_pixel" if size == 1:
+            return np.zeros(1, np.float32)
+        case "half_pixel_symmetric":
+            shift = np.float32(length) * half * (one - np.float32(size) / (by * np.float32(length)))
+            return (float(shift) + (i.astype(np.float64) + 0.5) / float(by) - 0.5).astype(np.float32)
+        case _:
+            return (i + half) / by - half
+
+
+def nearest_pixel(at: Array, rounding: str, scale: float) -> Array:
+    """Whole places, not yet within the image. "simple" is the rule of operator sets before 11."""
+    match rounding:
+        case "round_prefer_floor":
+            return np.ceil(at - np.float32(0.5))
+        case "round_prefer_ceil":
+            return np.floor(at + np.float32(0.5))
+        case "ceil":
+            return np.ceil(at)
+        case "simple" if scale < 1:
+            return np.ceil(at)
+        case _:
+            return np.floor(at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,33 +84,14 @@ class Taps:
 
 
 def taps(op: Bound, axis: int, length: int) -> Taps:
-    """Of spatial axis 0 (H) or 1 (W), `length` long in x; as ONNX's Resize defines its coordinates."""
+    """Of spatial axis 0 (H) or 1 (W), `length` long in x."""
     size = op.get_ints("sizes")[axis]
     scales = op.attributes.get("scales", (0.0, 0.0))
     assert isinstance(scales, tuple)
     scale = float(scales[axis]) or size / length
-    i = np.arange(size, dtype=np.float64)
-    match op.get_str("coordinates", "half_pixel"):
-        case "asymmetric":
-            at = i / scale
-        case "align_corners":
-            reach = scale * length  # ONNX takes the length before it is rounded to whole pixels
-            at = i * (length - 1) / (reach - 1) if size > 1 else i * 0
-        case "pytorch_half_pixel" if size == 1:
-            at = i * 0
-        case _:
-            at = (i + 0.5) / scale - 0.5
+    at = coordinates(op.get_str("coordinates", COORDINATES[0]), size, length, scale)
     if op.get_str("mode", "nearest") == "nearest":
-        match op.get_str("nearest", NEAREST[0]):
-            case "round_prefer_floor":
-                at = np.ceil(at - 0.5)
-            case "round_prefer_ceil":
-                at = np.floor(at + 0.5)
-            case "floor":
-                at = np.floor(at)
-            case _:
-                at = np.ceil(at)
-        low = np.clip(at, 0, length - 1).astype(np.int64)
+        low = np.clip(nearest_pixel(at, op.get_str("nearest", NEAREST[0]), scale), 0, length - 1).astype(np.int64)
         return Taps(low, low, np.zeros(size))
     low = np.floor(at).astype(np.int64)
     return Taps(np.clip(low, 0, length - 1), np.clip(low + 1, 0, length - 1), at - low)

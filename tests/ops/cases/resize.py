@@ -1,14 +1,16 @@
 from poetc.graph import Attribute
+from poetc.ops.resize import COORDINATES
+from poetc.ops.resize import NEAREST as NEAREST_ROUNDINGS
 from tests.support.kernels import Case
 
-LINEAR = [
+LINEAR: list[dict[str, Attribute]] = [
     {"mode": "linear", "sizes": sizes, "coordinates": coordinates}
     for sizes in ((7, 9), (2, 3), (1, 1))
-    for coordinates in ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
-]
+    for coordinates in COORDINATES
+] + [{"mode": "linear", "sizes": (6, 7), "scales": (1.5, 1.5), "coordinates": "align_corners"}]
 NEAREST: list[dict[str, Attribute]] = [
     {"mode": "nearest", "sizes": (7, 3), "coordinates": "half_pixel", "nearest": nearest}
-    for nearest in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+    for nearest in NEAREST_ROUNDINGS
 ] + [{"mode": "nearest", "sizes": (8, 10), "scales": (2.0, 2.0), "coordinates": "asymmetric", "nearest": "floor"}]
 
 CASES = [
