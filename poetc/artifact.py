@@ -5,7 +5,8 @@
     schedule.json  the schedule and its proof
     plan.json      offsets
     graph.json     the training graph, and inference.json the model itself (absent when solved from a Problem)
-    inference_schedule.json, inference_plan.json   the model's, where keeping all of it would not fit the budget
+    inference_problem.json, inference_schedule.json, inference_plan.json   the model's, where keeping all of it would
+                   not fit the budget
     values.npz     weights and other initial values
     device.yaml    the device profile, as it was
     report.html    the report, and report.txt
@@ -25,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from poetc.devices import DeviceProfile, load_profile, profile_to_yaml
+from poetc.devices import DeviceProfile, load_profile, name_kernels, profile_to_yaml
 from poetc.errors import UsageError
 from poetc.files import replacing_directory
 from poetc.graph import Array, Graph, TrainingGraph, graph_from_json, graph_to_json
@@ -43,8 +44,8 @@ from poetc.scheduling.schedule import MemoryPlan, Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """A solved problem. `graph` and `inference` are None when it was solved from a Problem alone; `inference_schedule`
-    and `inference_plan`, see `poetc.predicting`, where keep-all is the model's.
+    """A solved problem. `graph` and `inference` are None when it was solved from a Problem alone; `inference_problem`,
+    `inference_schedule` and `inference_plan`, see `poetc.predicting`, where keep-all is the model's.
     """
 
     summary: Mapping[str, Any]
@@ -53,6 +54,7 @@ class Artifact:
     plan: MemoryPlan
     graph: TrainingGraph | None = None
     inference: Graph | None = None
+    inference_problem: Problem | None = None
     inference_schedule: Schedule | None = None
     inference_plan: MemoryPlan | None = None
     profile: DeviceProfile | None = None
@@ -72,6 +74,8 @@ def write(artifact: Artifact, out: Path, reports: Mapping[str, str]) -> None:
         (staging / "problem.json").write_bytes(problem_to_json(artifact.problem))
         (staging / "schedule.json").write_bytes(schedule_to_json(artifact.schedule))
         (staging / "plan.json").write_bytes(plan_to_json(artifact.plan))
+        if artifact.inference_problem is not None:
+            (staging / "inference_problem.json").write_bytes(problem_to_json(artifact.inference_problem))
         if artifact.inference_schedule is not None and artifact.inference_plan is not None:
             (staging / "inference_schedule.json").write_bytes(schedule_to_json(artifact.inference_schedule))
             (staging / "inference_plan.json").write_bytes(plan_to_json(artifact.inference_plan))
@@ -101,23 +105,27 @@ def read(directory: Path) -> Artifact:
         graph = _read_graph(directory / "graph.json", arrays)
         if graph is not None and not isinstance(graph, TrainingGraph):
             raise ValueError("graph.json is not a training graph")
-        inference_schedule = inference_plan = None
+        inference_problem = inference_schedule = inference_plan = None
         if "inference_schedule.json" in summary.get("files", {}):
             path = directory / "inference_schedule.json"
             inference_schedule = schedule_from_json(path.read_bytes(), source=str(path))
             path = directory / "inference_plan.json"
             inference_plan = plan_from_json(path.read_bytes(), source=str(path))
+        if "inference_problem.json" in summary.get("files", {}):
+            path = directory / "inference_problem.json"
+            inference_problem = problem_from_json(path.read_bytes(), source=str(path))
+        path = directory / "problem.json"
+        problem = problem_from_json(path.read_bytes(), source=str(path))
         return Artifact(
             summary=summary,
-            problem=problem_from_json(
-                (directory / "problem.json").read_bytes(), source=str(directory / "problem.json")
-            ),
+            problem=problem if graph is None else name_kernels(problem, graph),
             schedule=schedule_from_json(
                 (directory / "schedule.json").read_bytes(), source=str(directory / "schedule.json")
             ),
             plan=plan_from_json((directory / "plan.json").read_bytes(), source=str(directory / "plan.json")),
             graph=graph,
             inference=_read_graph(directory / "inference.json", arrays),
+            inference_problem=inference_problem,
             inference_schedule=inference_schedule,
             inference_plan=inference_plan,
             profile=load_profile(directory / "device.yaml") if (directory / "device.yaml").exists() else None,

@@ -46,7 +46,9 @@ def inference_program(solved: Artifact, training: Program) -> Program | None:
     """The model itself, on the state and the constants of `training`. None if the model was not recorded."""
     if solved.inference is None or solved.profile is None:
         return None
-    found = predicting.Prediction(schedule=solved.inference_schedule, plan=solved.inference_plan)
+    found = predicting.Prediction(
+        problem=solved.inference_problem, schedule=solved.inference_schedule, plan=solved.inference_plan
+    )
     return predicting.program(solved.inference, solved.profile, solved.problem, training, found)
 
 

@@ -172,6 +172,7 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         plan=placed.plan,
         graph=step,
         inference=graph,
+        inference_problem=prediction.problem,
         inference_schedule=prediction.schedule,
         inference_plan=prediction.plan,
         profile=profile,

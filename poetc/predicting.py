@@ -33,8 +33,11 @@ ATTEMPTS = 6  # to pack, each for a schedule that needs less
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """How the model itself is run. `schedule` and `plan`: None where keep-all fits the budget, or nothing does."""
+    """How the model itself is run. `problem`, which says with which kernels, `schedule` and `plan` are None where
+    keep-all fits the budget, or nothing does.
+    """
 
+    problem: Problem | None = None
     schedule: Schedule | None = None
     plan: MemoryPlan | None = None
     note: str = ""
@@ -54,11 +57,22 @@ def program(
     """The model's, on the state and the constants of `training`, which `problem` was solved for."""
     alone = problem_of(inference, profile, problem)
     if found.schedule is not None and found.plan is not None:
-        alone = variants.of_plan(alone, found.plan)
+        alone = found.problem or _as_planned(alone, found.plan)
         return codegen.lower_inference(inference, alone, found.schedule, found.plan, training, around=True)
     alone = variants.fastest(alone)
     schedule = keep_all(alone)
     return codegen.lower_inference(inference, alone, schedule, pack(alone, schedule), training)
+
+
+def _as_planned(alone: Problem, plan: MemoryPlan) -> Problem:
+    """For a directory of before, without the model's problem: the kernels for which `plan` has the workspaces."""
+    sizes = {a.operator: a.size_bytes for a in plan.allocations if a.operator is not None and not a.tensors}
+    chosen = [0] * len(alone.operators)
+    for k, size_bytes in sizes.items():
+        op = alone.operators[k]
+        workspaces = (op.workspace_bytes, *(v.workspace_bytes for v in op.leaner))
+        chosen[k] = next((n for n, workspace in enumerate(workspaces) if workspace <= size_bytes), len(op.leaner))
+    return variants.with_variants(alone, chosen)
 
 
 def within_budget(
@@ -85,7 +99,9 @@ def within_budget(
     training = codegen.lower(graph, problem, schedule, plan)
     limited, found = _limited(alone, training, problem), None
     for choice in dict.fromkeys((variants.fastest(limited), variants.leanest(limited))):
-        found = found or _scheduled(choice, training, stop_at)
+        if found is None and (placed := _scheduled(choice, training, stop_at)) is not None:
+            solved = replace(alone, operators=choice.operators, budget_bytes=problem.budget_bytes)
+            found = Prediction(problem=solved, schedule=placed[0], plan=placed[1])
     late = time.monotonic() >= stop_at - LATE_SHARE * limit_s
     needed = problem.base_bytes + kept.arena_bytes - own_bytes + plan.state_bytes
     if found is None:
@@ -95,13 +111,14 @@ def within_budget(
         )
         why += "; the time limit ended the search for one" if late else ""
         return Prediction(note=why)
-    solved, placed = found
-    trace = verify(replace(variants.of_plan(alone, placed), budget_bytes=problem.budget_bytes), solved)
+    assert found.problem is not None and found.schedule is not None and found.plan is not None
+    trace = verify(found.problem, found.schedule)
+    taken = problem.base_bytes + found.plan.arena_bytes
     note = (
-        f"predictions are scheduled too, in {problem.base_bytes + placed.arena_bytes:,} bytes instead of {needed:,}:"
+        f"predictions are scheduled too, in {taken:,} bytes instead of {needed:,}:"
         f" {trace.recomputes} operators run again, {trace.page_outs + trace.page_ins} transfers"
     )
-    return Prediction(schedule=solved, plan=placed, note=note)
+    return replace(found, note=note)
 
 
 def _scheduled(alone: Problem, training: Program, stop_at: float) -> tuple[Schedule, MemoryPlan] | None:

@@ -22,7 +22,6 @@ from poetc.errors import InfeasibleError, LimitError
 from poetc.homes import Placed
 from poetc.scheduling import (
     Compute,
-    MemoryPlan,
     OperatorSpec,
     Problem,
     Schedule,
@@ -128,25 +127,17 @@ def leanest(problem: Problem) -> Problem:
 
 def relaxed(problem: Problem) -> Problem:
     """Each operator with the least workspace and what it costs with the most: no choice needs or costs less."""
-    operators = (
-        replace(op, leaner=(), workspace_bytes=op.leaner[-1].workspace_bytes) if op.leaner else op
-        for op in problem.operators
-    )
-    return _with(problem, operators)
+
+    def least(op: OperatorSpec) -> OperatorSpec:
+        last = op.leaner[-1]
+        return replace(op, leaner=(), workspace_bytes=last.workspace_bytes, kernel=last.kernel)
+
+    return _with(problem, (least(op) if op.leaner else op for op in problem.operators))
 
 
 def with_variants(problem: Problem, chosen: Sequence[int]) -> Problem:
     """The plain problem in which operator k is its variant `chosen[k]`: 0 is the fastest."""
     return _with(problem, (_as_variant(op, n) for op, n in zip(problem.operators, chosen, strict=True)))
-
-
-def of_plan(problem: Problem, plan: MemoryPlan) -> Problem:
-    """The plain problem with the kernels whose workspace `plan` has; the fastest where it says nothing."""
-    sizes = {a.operator: a.size_bytes for a in plan.allocations if a.operator is not None and not a.tensors}
-    chosen = [0] * len(problem.operators)
-    for k, size in sizes.items():
-        chosen[k] = _at_most(problem.operators[k], size)
-    return with_variants(problem, chosen)
 
 
 def choice_of(problem: Problem, solved: Problem) -> tuple[int, ...]:
@@ -179,11 +170,12 @@ def _as_variant(op: OperatorSpec, number: int) -> OperatorSpec:
     if not op.leaner:
         return op
     v = _variants(op)[number]
-    return replace(op, leaner=(), workspace_bytes=v.workspace_bytes, time_ns=v.time_ns, energy_pj=v.energy_pj)
+    plain = replace(op, leaner=(), kernel=v.kernel)
+    return replace(plain, workspace_bytes=v.workspace_bytes, time_ns=v.time_ns, energy_pj=v.energy_pj)
 
 
 def _variants(op: OperatorSpec) -> tuple[Variant, ...]:
-    own = Variant(workspace_bytes=op.workspace_bytes, time_ns=op.time_ns, energy_pj=op.energy_pj)
+    own = Variant(workspace_bytes=op.workspace_bytes, time_ns=op.time_ns, energy_pj=op.energy_pj, kernel=op.kernel)
     return (own, *op.leaner)
 
 

@@ -222,13 +222,17 @@ class _Lowering:
         )
 
     def _kernel(self, op: Operator, index: int, kernels: tuple[Kernel, ...]) -> Kernel:
-        """The one whose workspace the problem says."""
-        size_bytes = self.problem.operators[index].workspace_bytes
-        for kernel in kernels:
-            if align(kernel.workspace_bytes) == size_bytes:
-                return kernel
-        known = ", ".join(str(align(kernel.workspace_bytes)) for kernel in kernels)
-        raise ProgramError(f"{op.name}: no kernel of {op.kind} has a workspace of {size_bytes} bytes, but of {known}")
+        """The one that the problem names; the fastest where it names none."""
+        wanted = self.problem.operators[index]
+        kernel = next((k for k in kernels if wanted.kernel in ("", k.name)), None)
+        if kernel is None:
+            known = ", ".join(k.name for k in kernels)
+            raise ProgramError(f"{op.name}: there is no kernel {wanted.kernel} for it, but {known}; solve again")
+        size_bytes = align(kernel.workspace_bytes)
+        if size_bytes != wanted.workspace_bytes:
+            reason = f"the kernel {kernel.name} has a workspace of {size_bytes} bytes"
+            raise ProgramError(f"{op.name}: {reason}, not of {wanted.workspace_bytes}; solve again")
+        return kernel
 
     # --- pages --------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Devices: profiles with provenance, the cost model, and Graph → Problem. See docs/adding-a-device.md."""
 
-from poetc.devices.building import build_problem, is_flash_resident
+from poetc.devices.building import build_problem, is_flash_resident, name_kernels
 from poetc.devices.checking import check_profiles
 from poetc.devices.creating import NewProfile, create_profile
 from poetc.devices.loading import list_profiles, load_profile, profile_to_dict, profile_to_yaml
@@ -29,6 +29,7 @@ __all__ = [
     "life_steps",
     "list_profiles",
     "load_profile",
+    "name_kernels",
     "parse_duration",
     "parse_size",
     "profile_to_dict",

@@ -76,6 +76,27 @@ def build_problem(
     )
 
 
+def name_kernels(problem: Problem, graph: Graph) -> Problem:
+    """`problem`, made from `graph` before problems named their kernels, with the names.
+
+    Each operator without a name gets that of its first kernel with the operator's workspace. It stays without one where
+    there is no such kernel.
+    """
+    if all(op.kernel for op in problem.operators):
+        return problem
+    operators = {op.name: op for op in graph.operators}
+
+    def named(plain: OperatorSpec) -> OperatorSpec:
+        op = operators.get(plain.name)
+        if plain.kernel or op is None:
+            return plain
+        kernels = spec(op.kind).kernels(bind(op, graph.tensors))
+        found = (k.name for k in kernels if align(k.workspace_bytes) == plain.workspace_bytes)
+        return replace(plain, kernel=next(found, ""))
+
+    return replace(problem, operators=tuple(named(op) for op in problem.operators))
+
+
 def is_flash_resident(tensor: Tensor, graph: Graph, profile: DeviceProfile) -> bool:
     """Whether kernels read it in place from flash, so that it takes no RAM. Without training, weights are constant."""
     if not profile.memory.flash_readable_in_place:
@@ -195,12 +216,14 @@ def _operator(
         workspace_bytes=fastest.workspace_bytes,
         recomputable=kind.recomputable and not kind.must_alias,
         in_place=storages.in_place(op, bound),
+        kernel=fastest.kernel,
         leaner=tuple(leaner),
     )
 
 
 def _variant(kernel: Kernel, cost: Cost) -> Variant:
-    return Variant(workspace_bytes=align(kernel.workspace_bytes), time_ns=cost.time_ns, energy_pj=cost.energy_pj)
+    workspace_bytes = align(kernel.workspace_bytes)
+    return Variant(workspace_bytes=workspace_bytes, time_ns=cost.time_ns, energy_pj=cost.energy_pj, kernel=kernel.name)
 
 
 def _tensor(name: str, storages: _Storages, costs: CostModel, store: Store | None) -> TensorSpec:

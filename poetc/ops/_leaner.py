@@ -30,7 +30,7 @@ def leaner(kernel: Kernel) -> tuple[Kernel, ...]:
         return ()
     least, direct = kernel.workspace_bytes, _direct(kernel)
     for ints, floats in rule(kernel.ints):
-        variant = replace(kernel, ints=ints, workspace_bytes=4 * floats)
+        variant = replace(kernel, ints=ints, workspace_bytes=4 * floats, alternative=1 + len(found))
         if WORTH * variant.workspace_bytes <= (WORTH - 1) * least and _direct(variant) == direct:
             found.append(variant)
             least = variant.workspace_bytes

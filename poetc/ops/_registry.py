@@ -63,13 +63,21 @@ class Kernel:
     """The C function that runs the operator (`poetc/runtime/kernels/`), with its compile-time constants.
 
     `ints` and `floats` arrive in the kernel as `call->ints` and `call->floats`; the operands are the operator's inputs
-    followed by its outputs, then the workspace if `workspace_bytes` > 0.
+    followed by its outputs, then the workspace if `workspace_bytes` > 0. `alternative`: 0 is the fastest kernel of the
+    operator, n its n-th kernel with less workspace.
     """
 
     symbol: str
     ints: tuple[int, ...] = ()
     floats: tuple[float, ...] = ()
     workspace_bytes: int = 0
+    alternative: int = 0
+
+    @property
+    def name(self) -> str:
+        """What a Problem calls it among the kernels of its operator: `conv_packed`, then `conv_packed#1` and so on."""
+        name = self.symbol.removeprefix("poetc_op_")
+        return f"{name}#{self.alternative}" if self.alternative else name
 
 
 class OpSpec:

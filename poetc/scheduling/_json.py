@@ -13,7 +13,7 @@ import msgspec
 
 from poetc.errors import UsageError
 from poetc.scheduling._validation import MAX_BYTES, validate_problem
-from poetc.scheduling.problem import OperatorSpec, Problem
+from poetc.scheduling.problem import OperatorSpec, Problem, Variant
 from poetc.scheduling.schedule import Compute, Free, MemoryPlan, Move, PageIn, PageOut, Proof, Schedule, Step
 
 PROBLEM_FORMAT = "poetc-problem-1"
@@ -22,10 +22,7 @@ PLAN_FORMAT = "poetc-plan-1"
 
 
 def problem_to_json(problem: Problem) -> bytes:
-    operators = [_fields_of(op) for op in problem.operators]
-    for members in operators:  # most have none
-        if not members["leaner"]:
-            del members["leaner"]
+    operators = [_operator_to_json(op) for op in problem.operators]
     return _write(PROBLEM_FORMAT, _fields_of(problem) | {"operators": operators})
 
 
@@ -181,7 +178,17 @@ def _integers(schema: dict[str, Any]) -> list[dict[str, Any]]:
     return [i for part in parts for i in _integers(part)]
 
 
-def _fields_of(value: Problem | OperatorSpec | Schedule | MemoryPlan) -> dict[str, Any]:
+def _operator_to_json(operator: OperatorSpec) -> dict[str, Any]:
+    """Without kernels where they have no names, and without alternatives where there are none."""
+    members = _fields_of(operator) | {"leaner": [_given(_fields_of(v), "kernel") for v in operator.leaner]}
+    return _given(members, "kernel", "leaner")
+
+
+def _given(members: dict[str, Any], *optional: str) -> dict[str, Any]:
+    return {key: value for key, value in members.items() if value or key not in optional}
+
+
+def _fields_of(value: Problem | OperatorSpec | Variant | Schedule | MemoryPlan) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 

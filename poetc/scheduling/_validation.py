@@ -99,6 +99,9 @@ def _check_operator(problem: Problem, operator: OperatorSpec, path: str) -> None
             if getattr(variant, name) < getattr(before, name):
                 raise _WrongError(f"{where}.{name}", "less than of the one before: the fastest is first")
         before = variant
+    names = [operator.kernel, *(v.kernel for v in operator.leaner)]
+    if operator.leaner and len(set(names)) != (len(names) if all(names) else 1):
+        raise _WrongError(f"{path}.kernel", f"the kernels {names} must have different names, or none of them a name")
     required = [p for p in operator.in_place if p.required]
     for side in ({p.input for p in required}, {p.output for p in required}):
         if len(side) < len(required):

@@ -60,18 +60,21 @@ class InPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """Another way to execute an operator, with the same results."""
+    """Another way to execute an operator, with the same results: its kernel `kernel`, if kernels have names."""
 
     workspace_bytes: int
     time_ns: int
     energy_pj: int
+    kernel: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSpec:
-    """`leaner`: variants with less and less workspace, none of them faster or cheaper than the one before. An operator
-    of a schedule is one of them throughout, or none: a problem that was solved has the numbers of what was chosen
-    (`poetc.variants`). Solvers may leave them aside.
+    """An operator with its costs. `kernel` names the kernel that runs it; "" leaves it the fastest one.
+
+    `leaner`: kernels with less and less workspace, none of them faster or cheaper than the one before. A schedule runs
+    one kernel of an operator throughout: a problem that was solved has the name and the numbers of the chosen one
+    (`poetc.variants`). Solvers may leave the others aside.
     """
 
     name: str
@@ -84,6 +87,7 @@ class OperatorSpec:
     workspace_bytes: int = 0
     recomputable: bool = True  # False: must be executed exactly once
     in_place: tuple[InPlace, ...] = ()
+    kernel: str = ""
     leaner: tuple[Variant, ...] = ()
 
 

@@ -36,6 +36,9 @@ def test_predictions_take_no_more_than_training_and_give_the_same_bits(
     training = outputs.training_program(solved)
     scheduled = outputs.inference_program(solved, training)
     kept = outputs.inference_program(replace(solved, inference_schedule=None, inference_plan=None), training)
+    assert solved.inference_problem is not None and (out / "inference_problem.json").is_file()
+    # A directory of before has no such file: kernels are told by the workspaces in the plan.
+    assert outputs.inference_program(replace(solved, inference_problem=None), training) == scheduled
     assert scheduled is not None and kept is not None and solved.graph is not None and solved.inference is not None
     assert scheduled.arena_bytes <= training.arena_bytes < kept.arena_bytes
     assert solved.problem.base_bytes + kept.arena_bytes > solved.problem.budget_bytes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poetc import artifact, homes, variants
+from poetc import artifact, homes, outputs, variants
 from poetc.devices import build_problem, load_profile
 from poetc.scheduling import Problem, problem_from_json, problem_to_json
 from tests.cli.conftest import MODEL, Ended, run
@@ -46,17 +46,38 @@ def test_less_ram_than_the_fastest_kernels_need(least: tuple[Path, Ended], tmp_p
     assert tight.code == 4 and f"known to work is {solved.budget_bytes} bytes" in tight.err
 
 
-def test_a_workspace_that_no_kernel_has_is_refused(least: tuple[Path, Ended], tmp_path: Path) -> None:
+def test_a_kernel_that_does_not_fit_is_refused(least: tuple[Path, Ended], tmp_path: Path) -> None:
     out, _ = least
     solved = artifact.read(out)
     k = next(k for k, n in enumerate(variants.choice_of(asked(out), solved.problem)) if n)
     op = solved.problem.operators[k]
-    operators = list(solved.problem.operators)
-    operators[k] = replace(op, workspace_bytes=op.workspace_bytes - 16)
-    artifact.write(replace(solved, problem=replace(solved.problem, operators=tuple(operators))), tmp_path / "w", {})
-    ended = run("emit", tmp_path / "w", "-o", tmp_path / "c")
-    assert ended.code != 0 and ended.err.count("\n") == 1
-    assert f"no kernel of {op.kind} has a workspace of {op.workspace_bytes - 16} bytes" in ended.err
+    size_bytes = op.workspace_bytes
+    for changed, said in (
+        (
+            replace(op, workspace_bytes=size_bytes - 16),
+            f"the kernel {op.kernel} has a workspace of {size_bytes} bytes, not of {size_bytes - 16}; solve again",
+        ),
+        (replace(op, kernel="conv_packed#9"), f"{op.name}: there is no kernel conv_packed#9 for it, but "),
+    ):
+        operators = list(solved.problem.operators)
+        operators[k] = changed
+        artifact.write(replace(solved, problem=replace(solved.problem, operators=tuple(operators))), tmp_path / "w", {})
+        ended = run("emit", tmp_path / "w", "-o", tmp_path / "c")
+        assert ended.code != 0 and ended.err.count("\n") == 1 and said in ended.err
+
+
+def test_a_directory_of_before_kernels_had_names(least: tuple[Path, Ended], tmp_path: Path) -> None:
+    """The same program comes of it: kernels are told by their workspaces."""
+    out, _ = least
+    solved = artifact.read(out)
+    assert any("#" in op.kernel for op in solved.problem.operators)
+    operators = tuple(replace(op, kernel="") for op in solved.problem.operators)
+    before = replace(solved, problem=replace(solved.problem, operators=operators))
+    artifact.write(before, tmp_path / "before", {})
+    assert b'"kernel"' not in (tmp_path / "before" / "problem.json").read_bytes()
+    again = artifact.read(tmp_path / "before")
+    assert again.problem == solved.problem
+    assert outputs.training_program(again) == outputs.training_program(solved)
 
 
 def test_lock_check_and_diff(least: tuple[Path, Ended], tmp_path: Path) -> None:

@@ -120,6 +120,18 @@ def test_variants_of_an_operator_come_back() -> None:
     assert text.count(b"leaner") == 1 and problem_from_json(text) == problem
 
 
+def test_names_of_kernels_come_back() -> None:
+    with_names = document()
+    named = [{**variant(32), "kernel": "f#1"}, {**variant(0, 5, 9), "kernel": "f#2"}]
+    with_names["operators"][0].update(workspace_bytes=64, leaner=named, kernel="f")
+    problem = problem_from_json(json.dumps(with_names))
+    first, *others = problem.operators
+    assert [first.kernel, *(v.kernel for v in first.leaner)] == ["f", "f#1", "f#2"]
+    assert not any(op.kernel for op in others)
+    text = problem_to_json(problem)
+    assert text.count(b'"kernel"') == 3 and problem_from_json(text) == problem
+
+
 Edit = Callable[[dict[str, Any]], Any]
 
 
@@ -201,6 +213,14 @@ Edit = Callable[[dict[str, Any]], Any]
         (
             lambda d: d["operators"][0].update(workspace_bytes=64, leaner=[{**variant(0), "bytes": 0}]),
             r"\$.operators\[0\].leaner\[0\]: .*unknown field `bytes`",
+        ),
+        (
+            lambda d: d["operators"][0].update(workspace_bytes=64, kernel="f", leaner=[{**variant(0), "kernel": "f"}]),
+            r"\$.operators\[0\].kernel: the kernels \['f', 'f'\] must have different names, or none of them a name",
+        ),
+        (
+            lambda d: d["operators"][0].update(workspace_bytes=64, leaner=[{**variant(0), "kernel": "f"}]),
+            r"\$.operators\[0\].kernel: the kernels \['', 'f'\] must have different names, or none of them a name",
         ),
         (
             lambda d: d["tensors"][2].update(final="store", pageable=False),
