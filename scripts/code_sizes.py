@@ -55,7 +55,7 @@ def measure(target_name: str, numerics: str, scratch: Path) -> dict[str, Section
     root = runtime_directory()
     ports = [root / "ports" / folder for folder in target.ports]
     named = {root / "ports" / s for b in BOARDS.values() if b.target == target_name for s in b.sources}
-    sources = [*root.glob("src/*.c"), *root.glob("kernels/*.c"), *root.glob("ports/device/train.c"), *named]
+    sources = [*root.glob("src/*.c"), *root.glob("kernels/*/*.c"), *root.glob("ports/device/train.c"), *named]
     sources += [p for folder in ports if folder.name != "device" for p in folder.iterdir() if p.suffix in (".c", ".S")]
     includes = [
         f"-I{scratch}",

@@ -153,8 +153,9 @@ def _compiler_flags(numerics: Numerics) -> str:
 
 
 def _include_flags(sources: Sequence[str]) -> str:
-    folders = ["runtime/include", *sorted({str(Path(s).parent) for s in sources if "/" in s} - {"runtime/include"})]
-    return " ".join(["-I.", *(f"-I{folder}" for folder in folders)])
+    """Folders of the runtime are its rooms; what is deeper is named by its way from there."""
+    rooms = {"/".join(s.split("/")[: 2 if s.startswith("runtime/") else 1]) for s in sources if "/" in s}
+    return " ".join(["-I.", "-Iruntime/include", *(f"-I{room}" for room in sorted(rooms))])
 
 
 def _makefile(target: Target, sources: Sequence[str], numerics: Numerics, checkpoint: int) -> str:

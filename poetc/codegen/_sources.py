@@ -22,7 +22,7 @@ _FOLDERS = ("include", "src", "kernels")
 def kernel_files() -> dict[str, Path]:
     """Which file of kernels/ defines a symbol, directly or through a macro that makes kernels."""
     directory = runtime_directory() / "kernels"
-    texts = {path: path.read_text().replace("\\\n", " ") for path in sorted(directory.glob("*.[ch]"))}
+    texts = {path: path.read_text().replace("\\\n", " ") for path in sorted(directory.rglob("*.[ch]"))}
     macros: dict[str, list[tuple[list[str], str]]] = {}  # macro -> its parameters and the pasted names of its kernels
     for text in texts.values():
         for macro, parameters, body in _MACRO.findall(text):

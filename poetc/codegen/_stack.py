@@ -60,7 +60,7 @@ def stack_bound(build: Path, elf: Path, prefix: str, kernels: Iterable[str], roo
     """
     graph = CallGraph()
     for path in sorted(build.rglob("*.ci")):
-        graph.read(path.read_text(), kernels=path.parent.name == "kernels")
+        graph.read(path.read_text(), kernels="kernels" in path.relative_to(build).parts)
     targets = set(kernels) | {name for name in graph.frames if _PORT_CALLBACKS.search(name)}
     graph.calls[INDIRECT] = {name for name in targets if name in graph.frames}
     own = {name.rpartition(":")[2] for name in graph.frames}

@@ -221,13 +221,13 @@ def test_pointers_of_a_kernel_lead_to_functions_of_its_file() -> None:
     assert graph.depth("poetc_op_x") == 16 + 100 + 8
 
 
-@pytest.mark.parametrize("kernel", ["convolution_winograd", "depthwise"])
+@pytest.mark.parametrize("kernel", ["convolution/convolution_winograd", "depthwise/depthwise"])
 def test_deepest_kernels_of_helium_stay_within_what_is_promised(kernel: str, tmp_path: Path) -> None:
     """Its eight vector registers leave most on the stack."""
     root, graph = runtime_directory(), CallGraph()
     target = codegen.TARGETS["cortex-m55"]
     include = [f"-I{root / folder}" for folder in ("include", "src", "kernels")]
-    for name in ("src/poetc.c", f"kernels/{kernel}.c", "kernels/poetc_gemm.c"):
+    for name in ("src/poetc.c", f"kernels/{kernel}.c", "kernels/gemm/poetc_gemm.c"):
         built = tmp_path / "kernel.o"
         words = [f"{target.cross_compile}gcc", "-std=c99", *target.flags.split(), "-ffp-contract=fast", *include]
         _toolchain.command([*words, "-fcallgraph-info=su", "-c", root / name, "-o", built], name)

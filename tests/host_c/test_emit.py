@@ -110,7 +110,7 @@ def test_same_input_gives_the_same_bytes(tmp_path: Path, case: Case, program: Pr
 
 def test_only_what_is_needed_is_copied(tmp_path: Path, case: Case, program: Program) -> None:
     out = emit([program], case.graph.values, model="mlp", target="host", out_dir=tmp_path / "o")
-    kernels = {p.name for p in (out / "runtime/kernels").glob("*.c")}
+    kernels = {p.name for p in (out / "runtime/kernels").rglob("*.c")}
     assert {"matmul.c", "activation.c", "optimizer.c", "loss.c"} <= kernels
     assert "convolution.c" not in kernels
     assert str(tmp_path) not in "".join(p.read_text() for p in out.rglob("*") if p.suffix in (".c", ".h", ".S", ".md"))
@@ -197,7 +197,7 @@ def runtime_objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("objects")
     root = runtime_directory()
     includes = [f"-I{root / folder}" for folder in ("include", "kernels", "ports/host")]
-    sources = sorted(p for folder in ("src", "kernels") for p in (root / folder).glob("*.c"))
+    sources = sorted(p for folder in ("src", "kernels") for p in (root / folder).rglob("*.c"))
     jobs = [
         subprocess.Popen(
             ["gcc", *FLAGS, "-O2", "-fcallgraph-info=su", *includes, "-c", str(s), "-o", f"{s.stem}.o"], cwd=directory

@@ -106,7 +106,7 @@ def test_a_workspace_without_room_for_an_image_is_an_error(monkeypatch: pytest.M
 
 
 def test_constants_are_those_of_the_kernel() -> None:
-    text = (RUNTIME / "kernels" / "convolution_turned.c").read_text()
+    text = (RUNTIME / "kernels" / "convolution" / "convolution_turned.c").read_text()
     for name in ("TERMS", "CHANNELS", "OUTPUTS", "SLACK"):
         assert re.findall(rf"^#define {name} (\d+)", text, re.MULTILINE) == [str(getattr(_turned, name))], name
 

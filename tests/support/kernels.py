@@ -1,6 +1,6 @@
 """Checks of one operator kind: the C kernel against `evaluate`, and `gradient` against finite differences.
 
-The C runtime (src/*.c and kernels/*.c, no port) is compiled once per set of sources into a cached shared library, one
+The C runtime (src/ and kernels/, no port) is compiled once per set of sources into a cached shared library, one
 object a file, and called through ctypes. A file that does not compile is reported only by those who need a symbol of
 it, and by `test_runtime_compiles`. `POETC_TEST_CFLAGS` adds compiler flags, for sanitizers for example.
 """
@@ -69,8 +69,8 @@ def compiler() -> list[str]:
 def build_library(*flags: str) -> Library:
     """Compile and link, or take both from the cache; safe when several processes do it at once."""
     flags = (*CFLAGS, *flags, *shlex.split(os.environ.get("POETC_TEST_CFLAGS", "")))
-    sources = sorted([*RUNTIME.glob("src/*.c"), *RUNTIME.glob("kernels/*.c")])
-    headers = sorted([*RUNTIME.glob("include/*.h"), *RUNTIME.glob("src/*.h"), *RUNTIME.glob("kernels/*.h")])
+    sources = sorted([*RUNTIME.glob("src/*.c"), *RUNTIME.glob("kernels/**/*.c")])
+    headers = sorted([*RUNTIME.glob("include/*.h"), *RUNTIME.glob("src/*.h"), *RUNTIME.glob("kernels/**/*.h")])
     common = hashlib.sha256(repr((compiler(), flags)).encode())
     for header in headers:
         common.update(header.name.encode() + b"\0" + header.read_bytes())

@@ -1,0 +1,122 @@
+/* Depthwise convolution in vectors along the rows of the result. */
+#ifndef POETC_DEPTHWISE_VECTORS_H
+#define POETC_DEPTHWISE_VECTORS_H
+
+#include "depthwise/poetc_depthwise.h"
+
+#define GATHERS(kernel_h, kernel_w) ((kernel_h) == 3 && (kernel_w) == 3)
+
+/* One or two (a constant) rows of the result under a 3 x 3 filter. Two rows, whose windows lie one row apart, share what
+ * they load. The last block of a row may overlap the one before, with the same values. */
+POETC_INLINE void correlate_3x3(const filter *f, const float *from, const int rows)
+{
+    const ptrdiff_t row = (ptrdiff_t)f->down * f->s->row;
+    const ptrdiff_t column[3] = {0, tap_column(f->s, f->across), tap_column(f->s, 2 * f->across)};
+    const float bias = f->bias;
+    const int32_t width = f->width;
+    float w[9], *result = f->y;
+    int32_t at, r, i;
+    load_weights(f, 3, 3, w);
+    for (at = 0; at < width; at += LANES) {
+        const int32_t p = at + LANES > width ? width - LANES : at;
+        const float *x = from + p;
+        float *y = result + p;
+        SUMS(a, bias);
+        SUMS(b, bias);
+        POETC_UNROLL_4
+        for (r = 0; r < rows + 2; r++, x += row) {
+            POETC_UNROLL_3
+            for (i = 0; i < 3; i++) {
+                const float *tap = x + column[i];
+                TAP(v, tap);
+                if (r < 3)
+                    ADD(a, v, w[3 * r + i]);
+                if (rows == 2 && r > 0)
+                    ADD(b, v, w[3 * (r - 1) + i]);
+            }
+        }
+        PUT(y, a);
+        if (rows == 2)
+            PUT(y + width, b);
+    }
+}
+/* `rows` rows under a 3 x 3 filter without strides and dilation: the strip is one long row of which the results take the place;
+ * then their rows are copied, without the gaps. For rows that do not fill vectors. */
+static void correlate_tiles(const filter *f, float *from, int32_t rows)
+{
+    const ptrdiff_t row = f->s->row;
+    const int32_t width = f->width;
+    float w[9], *put = from;
+    int32_t count, i;
+    load_weights(f, 3, 3, w);
+    for (count = (rows - 1) * (int32_t)row + width; count > 0; count -= LANES, put += LANES) {
+        SUMS(a, f->bias);
+        POETC_UNROLL_3
+        for (i = 0; i < 3; i++) {
+            TAP(u, put + i * row);
+            TAP(v, put + i * row + 1);
+            TAP(x, put + i * row + 2);
+            ADD(a, u, w[3 * i]);
+            ADD(a, v, w[3 * i + 1]);
+            ADD(a, x, w[3 * i + 2]);
+        }
+        PUT(put, a);
+    }
+    copy_rows(f->y, width, from, row, rows, width);
+}
+/* `rows` rows of a result, if it is a row of a vector at least and the filter 3 x 3; returns whether it is. */
+static int correlate_fast(const filter *f, float *from, int32_t rows, int32_t stride_h, int32_t stride_w)
+{
+    filter g = *f;
+    (void)stride_w;
+    if (f->kernel_h != 3 || f->kernel_w != 3 || f->y_step != 1 || f->y_row != f->width)
+        return 0;
+    if (stride_h == 1 && f->s->phases == 1 && f->down == 1 && f->across == 1 && f->width % LANES != 0 && f->width < 3 * LANES &&
+        f->width + LANES + 1 <= f->s->row + f->s->slack) { /* the last vector stays inside the strip */
+        correlate_tiles(f, from, rows);
+        return 1;
+    }
+    if (f->width < LANES)
+        return 0;
+    for (; stride_h == 1 && f->down == 1 && rows >= 2; rows -= 2, from += 2 * f->s->row, g.y += 2 * f->width)
+        correlate_3x3(&g, from, 2);
+    for (; rows > 0; rows--, from += (ptrdiff_t)stride_h * f->s->row, g.y += f->width)
+        correlate_3x3(&g, from, 1);
+    return 1;
+}
+
+/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of one tap or two, from the row of gy on
+ * that the first of them reads. Columns take one tap and two in turn, the first of them two if `twice`. Eight columns at a time. */
+POETC_INLINE void gather_lines(const filter *f, const float *g, const int taps, const int twice, float *y, int32_t rows)
+{
+    const poetc_f4 start = poetc_f4_set(f->bias, f->bias, f->bias, f->bias);
+    const float *w = f->weight + (taps == 2 ? 6 : 3), *u = f->weight;
+    const ptrdiff_t row = f->s->row;
+    int32_t left, i;
+    for (; rows > 0; rows--, g += row, y += 2 * f->width) {
+        const float *from = g;
+        float *to = y;
+        for (left = f->width; left > 0; left -= 8, from += 4, to += 8) {
+            poetc_f4 a = poetc_f4_load(from), b = poetc_f4_load(from + 1);
+            poetc_f4 one = poetc_f4_add_scaled(start, twice ? b : a, w[1]);
+            poetc_f4 two = poetc_f4_add_scaled(poetc_f4_add_scaled(start, a, w[2]), b, w[0]);
+            float rest[8];
+            if (taps == 2) {
+                a = poetc_f4_load(from + row), b = poetc_f4_load(from + row + 1);
+                one = poetc_f4_add_scaled(one, twice ? b : a, u[1]);
+                two = poetc_f4_add_scaled(poetc_f4_add_scaled(two, a, u[2]), b, u[0]);
+            }
+            a = twice ? two : one, b = twice ? one : two;
+            poetc_f4_interleave(&a, &b);
+            if (left >= 8) {
+                poetc_f4_store(to, a), poetc_f4_store(to + 4, b);
+                continue;
+            }
+            poetc_f4_store(rest, a), poetc_f4_store(rest + 4, b);
+            for (i = 0; i < left; i++)
+                to[i] = rest[i];
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,281 @@
+/* Losses and their gradients in the prediction. All average; the gradient may overwrite the prediction.
+ *
+ * Cross-entropy of one sample, with target weights t over the classes, best = max x and S = log Σ exp(x - best):
+ * loss = Σ t * S - Σ t * (x - best), gradient = softmax(x) * Σ t - t. S is log1p of the sum without the largest term, so
+ * that a small loss keeps its relative precision.
+ */
+#include "poetc_math.h"
+#include "simd/poetc_f4.h"
+
+typedef struct {
+    const float *x; /* of class 0 */
+    int32_t classes;
+    ptrdiff_t step; /* from class to class */
+    float best, rest; /* the largest logit; Σ exp(x - best) over the others */
+} sample;
+
+static sample look(const float *x, int32_t classes, ptrdiff_t step)
+{
+    sample s = {x, classes, step, x[0], 0.0f};
+    poetc_compensated rest = {0.0f, 0.0f};
+    int32_t where = 0, i;
+    for (i = 1; i < classes; i++)
+        if (x[i * step] > s.best)
+            s.best = x[i * step], where = i;
+    for (i = 0; i < classes; i++)
+        if (i != where)
+            poetc_compensated_add(&rest, poetc_expf(x[i * step] - s.best));
+    s.rest = rest.total;
+    return s;
+}
+
+static float upstream(const poetc_call *call, int has_upstream)
+{
+    return has_upstream ? *(const float *)poetc_in(call, 2) : 1.0f;
+}
+
+/* How many targets count, or POETC_ERANGE if one is neither a class nor `ignore`. */
+static int32_t count_targets(const int32_t *target, int32_t samples, int32_t classes, int32_t ignore)
+{
+    int32_t counted = 0, i;
+    for (i = 0; i < samples; i++) {
+        if (target[i] == ignore)
+            continue;
+        if (target[i] < 0 || target[i] >= classes)
+            return POETC_ERANGE;
+        counted++;
+    }
+    return counted;
+}
+
+/* logits[before,classes,after], target i32[before,after] -> loss. ints: before, classes, after, ignored index;
+ * floats: weight of the target class beyond that of any class; weight of any class (label smoothing). */
+int poetc_op_cross_entropy(const poetc_call *call)
+{
+    const int32_t before = call->ints[0], classes = call->ints[1], after = call->ints[2], ignore = call->ints[3];
+    const float hit = call->floats[0], any = call->floats[1];
+    const float *x = poetc_in(call, 0);
+    const int32_t *target = poetc_in(call, 1);
+    float *loss = poetc_out(call, 2);
+    poetc_compensated total = {0.0f, 0.0f};
+    int32_t counted = count_targets(target, before * after, classes, ignore), b, a, i;
+    if (counted < 0)
+        return counted;
+    for (b = 0; b < before; b++) {
+        for (a = 0; a < after; a++) {
+            const int32_t t = target[b * after + a];
+            poetc_compensated sum = {0.0f, 0.0f};
+            sample s;
+            if (t == ignore)
+                continue;
+            s = look(x + (ptrdiff_t)b * classes * after + a, classes, after);
+            for (i = 0; any > 0.0f && i < classes; i++)
+                poetc_compensated_add(&sum, s.x[i * s.step] - s.best);
+            poetc_compensated_add(&total, poetc_log1pf(s.rest) - hit * (s.x[t * s.step] - s.best) - any * sum.total);
+        }
+    }
+    *loss = counted ? total.total / (float)counted : 0.0f;
+    return POETC_OK;
+}
+
+/* logits, target, upstream? -> gradient. ints: as above, then has_upstream. */
+int poetc_op_cross_entropy_grad(const poetc_call *call)
+{
+    const int32_t before = call->ints[0], classes = call->ints[1], after = call->ints[2], ignore = call->ints[3];
+    const int has_upstream = call->ints[4];
+    const float hit = call->floats[0], any = call->floats[1], factor = upstream(call, has_upstream);
+    const float *x = poetc_in(call, 0);
+    const int32_t *target = poetc_in(call, 1);
+    float *g = poetc_out(call, has_upstream ? 3 : 2);
+    int32_t counted = count_targets(target, before * after, classes, ignore), b, a, i;
+    float share;
+    if (counted < 0)
+        return counted;
+    share = counted ? factor / (float)counted : 0.0f;
+    for (b = 0; b < before; b++) {
+        for (a = 0; a < after; a++) {
+            const int32_t t = target[b * after + a];
+            const ptrdiff_t base = (ptrdiff_t)b * classes * after + a;
+            const sample s = look(x + base, classes, after);
+            const float sum = 1.0f + s.rest;
+            for (i = 0; i < classes; i++) {
+                const ptrdiff_t at = base + (ptrdiff_t)i * after;
+                const float weight = any + (i == t ? hit : 0.0f);
+                g[at] = t == ignore ? 0.0f : (poetc_expf(x[at] - s.best) / sum - weight) * share;
+            }
+        }
+    }
+    return POETC_OK;
+}
+
+/* logits, target (both [before,classes,after]) -> loss. ints: before, classes, after; floats: label smoothing's factor of
+ * the target and share of any class. */
+int poetc_op_soft_cross_entropy(const poetc_call *call)
+{
+    const int32_t before = call->ints[0], classes = call->ints[1], after = call->ints[2];
+    const float keep = call->floats[0], any = call->floats[1];
+    const float *x = poetc_in(call, 0), *target = poetc_in(call, 1);
+    float *loss = poetc_out(call, 2);
+    poetc_compensated total = {0.0f, 0.0f};
+    int32_t b, a, i;
+    for (b = 0; b < before; b++) {
+        for (a = 0; a < after; a++) {
+            const ptrdiff_t base = (ptrdiff_t)b * classes * after + a;
+            const sample s = look(x + base, classes, after);
+            const float log_sum = poetc_log1pf(s.rest);
+            poetc_compensated sum = {0.0f, 0.0f};
+            for (i = 0; i < classes; i++) {
+                const ptrdiff_t at = base + (ptrdiff_t)i * after;
+                poetc_compensated_add(&sum, (target[at] * keep + any) * (log_sum - (x[at] - s.best)));
+            }
+            poetc_compensated_add(&total, sum.total);
+        }
+    }
+    *loss = total.total / ((float)before * (float)after);
+    return POETC_OK;
+}
+
+/* logits, target, upstream? -> gradient. ints: as above, then has_upstream. */
+int poetc_op_soft_cross_entropy_grad(const poetc_call *call)
+{
+    const int32_t before = call->ints[0], classes = call->ints[1], after = call->ints[2];
+    const int has_upstream = call->ints[3];
+    const float keep = call->floats[0], any = call->floats[1];
+    const float share = upstream(call, has_upstream) / ((float)before * (float)after);
+    const float *x = poetc_in(call, 0), *target = poetc_in(call, 1);
+    float *g = poetc_out(call, has_upstream ? 3 : 2);
+    int32_t b, a, i;
+    for (b = 0; b < before; b++) {
+        for (a = 0; a < after; a++) {
+            const ptrdiff_t base = (ptrdiff_t)b * classes * after + a;
+            const sample s = look(x + base, classes, after);
+            const float sum = 1.0f + s.rest;
+            poetc_compensated weight = {0.0f, 0.0f};
+            for (i = 0; i < classes; i++)
+                poetc_compensated_add(&weight, target[base + (ptrdiff_t)i * after] * keep + any);
+            for (i = 0; i < classes; i++) {
+                const ptrdiff_t at = base + (ptrdiff_t)i * after;
+                const float p = poetc_expf(x[at] - s.best) / sum;
+                g[at] = (p * weight.total - (target[at] * keep + any)) * share;
+            }
+        }
+    }
+    return POETC_OK;
+}
+
+/* Losses that are a mean over elements: value and slope of one element; `delta` is Huber's. */
+typedef float (*pointwise)(float x, float t, float delta);
+
+static float square(float x, float t, float delta)
+{
+    (void)delta;
+    return (x - t) * (x - t);
+}
+
+static float square_slope(float x, float t, float delta)
+{
+    (void)delta;
+    return 2.0f * (x - t);
+}
+
+static float absolute(float x, float t, float delta)
+{
+    (void)delta;
+    return poetc_fabsf(x - t);
+}
+
+static float absolute_slope(float x, float t, float delta)
+{
+    (void)delta;
+    return x > t ? 1.0f : x < t ? -1.0f : x - t;
+}
+
+static float huber(float x, float t, float delta)
+{
+    float d = poetc_fabsf(x - t);
+    return d <= delta ? 0.5f * d * d : delta * (d - 0.5f * delta);
+}
+
+static float huber_slope(float x, float t, float delta)
+{
+    float d = x - t;
+    return d > delta ? delta : d < -delta ? -delta : d;
+}
+
+static float binary(float x, float t, float delta)
+{
+    (void)delta;
+    return (x > 0.0f ? x : 0.0f) - x * t + poetc_log1pf(poetc_expf(-poetc_fabsf(x)));
+}
+
+static float binary_slope(float x, float t, float delta)
+{
+    (void)delta;
+    return poetc_sigmoidf(x) - t;
+}
+
+/* prediction, target -> loss. ints: elements. */
+static int mean_over(const poetc_call *call, pointwise value)
+{
+    const float *x = poetc_in(call, 0), *target = poetc_in(call, 1);
+    float *loss = poetc_out(call, 2);
+    poetc_compensated sum = {0.0f, 0.0f};
+    int32_t i;
+    for (i = 0; i < call->ints[0]; i++)
+        poetc_compensated_add(&sum, value(x[i], target[i], call->floats[0]));
+    *loss = sum.total / (float)call->ints[0];
+    return POETC_OK;
+}
+
+/* prediction, target, upstream? -> gradient. ints: elements, has_upstream. */
+static int slopes(const poetc_call *call, pointwise slope)
+{
+    const int has_upstream = call->ints[1];
+    const float share = upstream(call, has_upstream) / (float)call->ints[0];
+    const float *x = poetc_in(call, 0), *target = poetc_in(call, 1);
+    float *g = poetc_out(call, has_upstream ? 3 : 2);
+    int32_t i;
+    for (i = 0; i < call->ints[0]; i++)
+        g[i] = slope(x[i], target[i], call->floats[0]) * share;
+    return POETC_OK;
+}
+
+int poetc_op_mean_squared_error(const poetc_call *call)
+{
+    return mean_over(call, square);
+}
+
+int poetc_op_mean_squared_error_grad(const poetc_call *call)
+{
+    return slopes(call, square_slope);
+}
+
+int poetc_op_mean_absolute_error(const poetc_call *call)
+{
+    return mean_over(call, absolute);
+}
+
+int poetc_op_mean_absolute_error_grad(const poetc_call *call)
+{
+    return slopes(call, absolute_slope);
+}
+
+int poetc_op_huber(const poetc_call *call)
+{
+    return mean_over(call, huber);
+}
+
+int poetc_op_huber_grad(const poetc_call *call)
+{
+    return slopes(call, huber_slope);
+}
+
+int poetc_op_bce_with_logits(const poetc_call *call)
+{
+    return mean_over(call, binary);
+}
+
+int poetc_op_bce_with_logits_grad(const poetc_call *call)
+{
+    return slopes(call, binary_slope);
+}

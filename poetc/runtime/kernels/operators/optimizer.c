@@ -1,0 +1,104 @@
+/* Optimizer updates: state in place, element by element. The learning rate is an operand, so that it can change between
+ * steps without new code. */
+#include "operators/poetc_descend.h"
+#include "poetc_math.h"
+
+/* w, g, lr -> w. ints: elements; floats: weight decay. */
+int poetc_op_sgd(const poetc_call *call)
+{
+    const float *w = poetc_in(call, 0), *g = poetc_in(call, 1);
+    const float lr = *(const float *)poetc_in(call, 2), decay = call->floats[0];
+    float *next = poetc_out(call, 3);
+    const int32_t begin = POETC_BEGIN(call->share, call->ints[0], 16), end = POETC_END(call->share, call->ints[0], 16);
+    int32_t i;
+    POETC_THREADED_OVER(poetc_op_sgd, call, call->ints[0]);
+    if (decay == 0.0f) {
+        poetc_descend(next + begin, g + begin, lr, end - begin); /* the result takes the place of w */
+        return POETC_OK;
+    }
+    for (i = begin; i < end; i++)
+        next[i] = w[i] - lr * (g[i] + decay * w[i]);
+    return POETC_OK;
+}
+
+/* w, v, g, lr -> w, v. ints: elements, nesterov; floats: momentum, weight decay. */
+int poetc_op_momentum(const poetc_call *call)
+{
+    const float *w = poetc_in(call, 0), *v = poetc_in(call, 1), *g = poetc_in(call, 2);
+    const float lr = *(const float *)poetc_in(call, 3), momentum = call->floats[0], decay = call->floats[1];
+    const int nesterov = call->ints[1];
+    float *next_w = poetc_out(call, 4), *next_v = poetc_out(call, 5);
+    int32_t i;
+    POETC_THREADED_OVER(poetc_op_momentum, call, call->ints[0]);
+    for (i = POETC_BEGIN(call->share, call->ints[0], 16); i < POETC_END(call->share, call->ints[0], 16); i++) {
+        const float slope = g[i] + decay * w[i], velocity = momentum * v[i] + slope;
+        next_v[i] = velocity;
+        next_w[i] = w[i] - lr * (nesterov ? slope + momentum * velocity : velocity);
+    }
+    return POETC_OK;
+}
+
+/* 1 - (1 - d)^n by repeated squaring, on the complements: without the cancellation of 1 - beta^n. */
+static float complement_of_power(float d, int32_t n)
+{
+    float result = 0.0f;
+    for (; n > 0; n >>= 1) {
+        if (n & 1)
+            result += d * (1.0f - result);
+        d *= 2.0f - d;
+    }
+    return result;
+}
+
+/* w, m, v, g, lr, step -> w, m, v. ints: elements, decoupled; floats: beta1, 1 - beta1, beta2, 1 - beta2, epsilon,
+ * weight decay. */
+int poetc_op_adam(const poetc_call *call)
+{
+    const float *w = poetc_in(call, 0), *m = poetc_in(call, 1), *v = poetc_in(call, 2), *g = poetc_in(call, 3);
+    const float lr = *(const float *)poetc_in(call, 4);
+    const int32_t step = *(const int32_t *)poetc_in(call, 5);
+    const float beta1 = call->floats[0], new1 = call->floats[1], beta2 = call->floats[2], new2 = call->floats[3];
+    const float epsilon = call->floats[4];
+    const float coupled = call->ints[1] ? 0.0f : call->floats[5], decoupled = call->ints[1] ? call->floats[5] : 0.0f;
+    float *next_w = poetc_out(call, 6), *next_m = poetc_out(call, 7), *next_v = poetc_out(call, 8);
+    float rate, root;
+    int32_t i;
+    if (step < 1)
+        return POETC_ERANGE;
+    POETC_THREADED_OVER(poetc_op_adam, call, call->ints[0]);
+    rate = lr / complement_of_power(new1, step);
+    root = 1.0f / poetc_sqrtf(complement_of_power(new2, step));
+    for (i = POETC_BEGIN(call->share, call->ints[0], 16); i < POETC_END(call->share, call->ints[0], 16); i++) {
+        const float slope = g[i] + coupled * w[i];
+        const float first = beta1 * m[i] + new1 * slope, second = beta2 * v[i] + new2 * (slope * slope);
+        next_m[i] = first;
+        next_v[i] = second;
+        next_w[i] = w[i] - lr * decoupled * w[i] - rate * first / (poetc_sqrtf(second) * root + epsilon);
+    }
+    return POETC_OK;
+}
+
+/* w, h, g, lr -> w, h. ints: elements; floats: epsilon, weight decay. */
+int poetc_op_adagrad(const poetc_call *call)
+{
+    const float *w = poetc_in(call, 0), *h = poetc_in(call, 1), *g = poetc_in(call, 2);
+    const float lr = *(const float *)poetc_in(call, 3), epsilon = call->floats[0], decay = call->floats[1];
+    float *next_w = poetc_out(call, 4), *next_h = poetc_out(call, 5);
+    int32_t i;
+    POETC_THREADED_OVER(poetc_op_adagrad, call, call->ints[0]);
+    for (i = POETC_BEGIN(call->share, call->ints[0], 16); i < POETC_END(call->share, call->ints[0], 16); i++) {
+        const float slope = g[i] + decay * w[i], sum = h[i] + slope * slope;
+        next_h[i] = sum;
+        next_w[i] = w[i] - lr * slope / (poetc_sqrtf(sum) + epsilon);
+    }
+    return POETC_OK;
+}
+
+/* step -> step + 1; the counter stops at the largest int rather than overflow. */
+int poetc_op_step_count(const poetc_call *call)
+{
+    const int32_t *step = poetc_in(call, 0);
+    int32_t *next = poetc_out(call, 1);
+    *next = *step < INT32_MAX ? *step + 1 : *step;
+    return POETC_OK;
+}

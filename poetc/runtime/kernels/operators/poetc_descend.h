@@ -1,0 +1,31 @@
+/* A step of plain gradient descent. */
+#ifndef POETC_DESCEND_H
+#define POETC_DESCEND_H
+
+#include "simd/poetc_vector.h"
+
+/* w -= lr * g */
+static inline void poetc_descend(float *w, const float *g, float lr, int32_t count)
+{
+#if POETC_LANES > 1
+    for (; count >= POETC_LANES; count -= POETC_LANES, w += POETC_LANES, g += POETC_LANES)
+        poetc_vector_store(w, poetc_vector_load(w) - poetc_vector_load(g) * lr);
+#else
+    for (; count >= 4; count -= 4) {
+        const float *from = w;
+        POETC_QUAD_A(a);
+        POETC_QUAD_B(b);
+        POETC_LOAD_QUAD(a, from);
+        POETC_LOAD_QUAD(b, g);
+        POETC_MULTIPLY_SUBTRACT(a0, b0, lr);
+        POETC_MULTIPLY_SUBTRACT(a1, b1, lr);
+        POETC_MULTIPLY_SUBTRACT(a2, b2, lr);
+        POETC_MULTIPLY_SUBTRACT(a3, b3, lr);
+        POETC_STORE_QUAD(w, a);
+    }
+#endif
+    for (; count > 0; count--, w++, g++)
+        POETC_MULTIPLY_SUBTRACT(*w, *g, lr);
+}
+
+#endif
