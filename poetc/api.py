@@ -20,7 +20,7 @@ from poetc.graph import Graph, Role
 from poetc.locking import Difference
 from poetc.locking._diff import diff_artifacts
 from poetc.pipeline import ModelRequest, SolveRequest
-from poetc.scheduling import MemoryPlan, Problem, Schedule, SolveOptions
+from poetc.scheduling import DEFAULT_GAP, MemoryPlan, Problem, Schedule, SolveOptions
 from poetc.training import TrainingOptions
 
 Progress = Callable[[str], None]
@@ -76,7 +76,7 @@ class _Solvable:
         state: Literal["auto", "ram", "store"] = "auto",
         solver: str = "poetc",
         time_limit_s: float = 60.0,
-        gap: float = 0.0,
+        gap: float = DEFAULT_GAP,
         seed: int = 0,
         fixed_order: bool = False,
         progress: Progress = _silent,
@@ -84,7 +84,8 @@ class _Solvable:
         """The schedule of least energy (or time) in `budget`: bytes, "256kB", "60%" (of the keep-all peak) or "least"
         (what is found to work, within `deadline`); by default the device's RAM. `max_written`: the most that a step may
         write to the store. `state`: where weights and optimizer state live between steps. `objective` is by default a
-        problem file's own, and energy for a model. `fixed_order` keeps the model's order of operators. Raises
+        problem file's own, and energy for a model. The search ends when it is proven that at most a fraction `gap`
+        could be saved; 0 proves to the end. `fixed_order` keeps the model's order of operators. Raises
         InfeasibleError, which says the smallest budget that works, and LimitError.
         """
         request = SolveRequest(
@@ -235,9 +236,10 @@ class Solution:
 
     def _rows(self) -> list[tuple[str, str]]:
         s, p = self.summary, self.schedule.proof
+        words = reporting.status_words(self.status, self.gap, s.get("asked_gap"))
         moves = f"{s['recomputes']} recomputed, {s['page_outs']} paged out, {s['page_ins']} paged in"
         return [
-            ("status", f"{self.status}, gap {self.gap:.3%} of the total ({p.schedule_class})"),
+            ("status", f"{words}; gap {self.gap:.3%} of the total ({p.schedule_class})"),
             ("device", self.problem.device),
             ("RAM", f"{format_bytes(self.peak_bytes)} of {format_bytes(self.problem.budget_bytes)}"),
             ("keep-all", format_bytes(s["keep_all_peak_bytes"])),

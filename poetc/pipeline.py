@@ -208,6 +208,7 @@ def _summary(
         "compute_once_pj": problem.compute_once_pj,
         "objective": problem.objective,
         "gap": proof.gap(),
+        "asked_gap": request.options.gap,
         "overhead_gap": proof.overhead_gap(
             problem.compute_once_pj if problem.objective == "energy" else problem.compute_once_ns
         ),

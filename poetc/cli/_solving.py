@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from poetc.cli import _options
+from poetc.scheduling import DEFAULT_GAP
 
 if TYPE_CHECKING:
     from poetc.pipeline import SolveRequest
@@ -49,10 +50,10 @@ problem_options = _options.stacked(
     click.option(
         "--gap",
         type=click.FloatRange(min=0, max=1),
-        default=0.0,
+        default=DEFAULT_GAP,
         show_default=True,
         metavar="FRACTION",
-        help="Stop when proven to be within this fraction of the least energy: 0.01 is 1 %.",
+        help="Stop when proven to be within this fraction of the least energy: 0.001 is 0.1 %; 0 proves to the end.",
     ),
     click.option(
         "--fixed-order",

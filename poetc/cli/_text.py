@@ -48,12 +48,15 @@ def share(part: int | None, whole: int | None) -> str:
 
 def solve_text(summary: Mapping[str, Any]) -> str:
     """The totals of a solve."""
+    from poetc.reporting import status_words
+
     keep_all = summary["keep_all_peak_bytes"]
     limit = summary["deadline_ns"]
     moves = f"{summary['recomputes']} recomputed, {summary['page_outs']} paged out, {summary['page_ins']} paged in"
     return fields(
         (
-            ("status", f"{summary['status']}  (solver {summary['solver']}, {summary['solve_seconds']:.1f} s)"),
+            ("status", status_words(summary["status"], summary["gap"], summary["asked_gap"])),
+            ("solved by", f"{summary['solver']}, {summary['solve_seconds']:.1f} s"),
             ("budget", share(summary["budget_bytes"], keep_all)),
             ("peak", share(summary["peak_bytes"], keep_all)),
             ("packed arena", size(summary["arena_bytes"])),

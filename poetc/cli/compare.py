@@ -13,6 +13,7 @@ import click
 from poetc.cli import _options
 from poetc.cli._console import Console
 from poetc.errors import printable
+from poetc.scheduling import DEFAULT_GAP
 
 if TYPE_CHECKING:
     from poetc.comparison import Comparison, OnCell
@@ -76,7 +77,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.option(
     "--gap",
     type=click.FloatRange(min=0, max=1),
-    default=0.001,
+    default=DEFAULT_GAP,
     show_default=True,
     metavar="FRACTION",
     help="As in `poetc solve`.",

@@ -9,6 +9,7 @@ from pathlib import Path
 from poetc.devices import format_bytes, format_pj
 from poetc.locking._check import Comparison, Report
 from poetc.locking._file import Entry
+from poetc.reporting import status_words
 
 
 def text(report: Report) -> str:
@@ -86,8 +87,9 @@ def entry_text(entry: Entry, path: Path) -> str:
     result = entry.result
     cost = format_pj(result.energy_pj)
     said = (
-        f"{entry.name}: {result.status}, {cost} (gap {result.gap:.3%}), {format_bytes(result.ram_bytes)} of"
-        f" {format_bytes(result.budget_bytes)}\nrecorded in  {path}"
+        f"{entry.name}: {cost}, {format_bytes(result.ram_bytes)} of {format_bytes(result.budget_bytes)}\n"
+        f"status       {status_words(result.status, result.gap, entry.options.gap)}\n"
+        f"recorded in  {path}"
     )
     if result.status == "limit":
         reached = math.ceil(100 * result.gap + 0.1) / 100

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from poetc.reporting._solved import Solved
 from poetc.reporting._words import life
+from poetc.reporting._words import status as status_words
 from poetc.reporting.html import html
 from poetc.reporting.text import text
 
 if TYPE_CHECKING:
     from poetc.artifact import Artifact
 
-__all__ = ["Solved", "html", "life", "reports", "text"]
+__all__ = ["Solved", "html", "life", "reports", "status_words", "text"]
 
 
 def reports(artifact: Artifact) -> dict[str, str]:

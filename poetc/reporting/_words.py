@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from poetc.devices.units import format_bytes, format_ns, format_pj
 from poetc.errors import printable
 from poetc.reporting._solved import Solved
-from poetc.scheduling.schedule import Status
+from poetc.scheduling.schedule import DEFAULT_GAP, Status
 
 ALL_SCHEDULES = "all schedules"
 MODELLED = "Time and energy are modelled from the device profile, not measured."
@@ -22,6 +23,36 @@ def percent(fraction: float) -> str:
     if abs(value) < 0.001:
         return "< 0.001 %"
     return f"{value:.3f}".rstrip("0").rstrip(".") + " %" if abs(value) < 1 else f"{value:.1f} %"
+
+
+def at_most(fraction: float) -> str:
+    """As `percent`, but rounded up: for a claim that must not be narrower than what is proven."""
+    return percent(
+        math.ceil(fraction * 1e5 - 1e-6) / 1e5 if fraction < 0.01 else math.ceil(fraction * 1e3 - 1e-6) / 1e3
+    )
+
+
+def status(status: str, gap: float, asked_gap: float | None = None) -> str:
+    """The status of a proof in words: how close the schedule is, and what ended the search. `asked_gap`: the gap that
+    the search was to stop at; None where that is not known.
+    """
+    within = f"within {at_most(gap)} of optimal (proven)"
+    match Status(status):
+        case Status.FEASIBLE:
+            return ", ".join(part for part in (within, ended(gap, asked_gap)) if part)
+        case Status.LIMIT:
+            return f"{within}, stopped by the time limit"
+        case named:
+            return named.value
+
+
+def ended(gap: float, asked_gap: float | None) -> str:
+    """Whether the gap that was asked for ended a search, and how to go on; empty if something else did."""
+    if not asked_gap or gap > asked_gap:
+        return ""
+    if asked_gap == DEFAULT_GAP:
+        return "stopped at the default gap; --gap 0 proves on"
+    return f"stopped at the gap of {percent(asked_gap)} that was asked for"
 
 
 def of_keep_all(size_bytes: int, keep_all_bytes: int | None) -> str:
@@ -100,6 +131,8 @@ def proof(solved: Solved) -> str:
         case Status.FEASIBLE | Status.LIMIT:
             stopped = "The search stopped at its time limit. " if p.status is Status.LIMIT else ""
             saving = f"so at most {percent(p.gap())} of it could be saved"
+            if p.status is Status.FEASIBLE and (why := ended(p.gap(), solved.summary.get("asked_gap"))):
+                stopped = f"The search {why}. "
             result = f"{stopped}{least}; this one needs {cost(solved, p.objective)}, {saving}."
             if p.objective > compute_once(solved):
                 extra = percent(p.overhead_gap(compute_once(solved)))

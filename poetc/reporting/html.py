@@ -166,7 +166,7 @@ def _proof_facts(solved: Solved) -> str:
     proof = solved.schedule.proof
     once = _words.compute_once(solved)
     rows: list[Sequence[Cell]] = [
-        ("status", proof.status.value),
+        ("status", _words.status(proof.status, proof.gap(), solved.summary.get("asked_gap"))),
         (f"{solved.problem.objective} of this schedule", _words.cost(solved, proof.objective)),
         ("proven lower bound", _words.cost(solved, proof.bound)),
         ("everything computed once", _words.cost(solved, once)),

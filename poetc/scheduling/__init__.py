@@ -23,6 +23,7 @@ from poetc.scheduling._transfers import settled
 from poetc.scheduling._validation import validate_problem
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, Semantics, TensorSpec, Variant
 from poetc.scheduling.schedule import (
+    DEFAULT_GAP,
     Allocation,
     Compute,
     Free,
@@ -38,6 +39,7 @@ from poetc.scheduling.schedule import (
 )
 
 __all__ = [
+    "DEFAULT_GAP",
     "Action",
     "Allocation",
     "Completer",

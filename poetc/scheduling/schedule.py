@@ -85,6 +85,9 @@ class Schedule:
     log: tuple[str, ...] = field(default=())  # how the solve went, one line an event (no clock times: deterministic)
 
 
+DEFAULT_GAP = 0.001  # of the command line and the Python interface: real networks reach it long before gap 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveOptions:
     """What every solver is given. Work limits make results repeatable; the time limit only stops it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 from collections.abc import Callable
@@ -14,9 +15,9 @@ import numpy as np
 import onnx
 import pytest
 
-from poetc import homes, pipeline, planning
+from poetc import api, homes, pipeline, planning
 from poetc.errors import LimitError
-from poetc.scheduling import Problem, Schedule, SolveOptions, problem_to_json
+from poetc.scheduling import DEFAULT_GAP, Problem, Schedule, SolveOptions, problem_to_json
 from tests.cli.conftest import Ended
 from tests.support.problems import training_problem
 
@@ -153,6 +154,16 @@ def test_micro_batches_are_chosen_and_run(poetc: Run, model: Path, tmp_path: Pat
     refused = poetc("solve", model, *limits, "--micro-batches", "3")
     assert refused.code == 2
     assert "does not divide the batch of 8; choose from 1, 2, 4, 8" in refused.err
+
+
+def test_by_default_a_search_stops_at_a_proven_tenth_of_a_per_cent(poetc: Run, tmp_path: Path) -> None:
+    """The command line, the Python interface and lock files alike; `--gap 0` proves to the end."""
+    (path := tmp_path / "p.json").write_bytes(problem_to_json(training_problem(Random(1), 4)))
+    assert inspect.signature(api.Model.solve).parameters["gap"].default == DEFAULT_GAP == 0.001
+    for more, asked in (((), 0.001), (("--gap", 0), 0.0)):
+        assert poetc("solve", path, "-b", "100%", "-o", tmp_path / "out", *more, "--json").json["asked_gap"] == asked
+        locked = poetc("lock", path, "-b", "100%", "-o", tmp_path / "poetc.lock", *more, "--json").json
+        assert locked["options"]["gap"] == asked
 
 
 def test_solve_says_it_in_words_too(poetc: Run, model: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -9,11 +10,12 @@ from random import Random
 
 import pytest
 
-from poetc.reporting import Solved, html, text
+from poetc.reporting import Solved, html, status_words, text
 from poetc.reporting._facts import Category, Origin, gather
 from poetc.reporting._words import percent, shorten
 from poetc.reporting._words import proof as proof_words
 from poetc.scheduling import (
+    DEFAULT_GAP,
     Compute,
     MemoryPlan,
     OperatorSpec,
@@ -290,6 +292,20 @@ def test_claims_are_no_wider_than_their_proof() -> None:
     words = proof_words(replace(solved, schedule=replace(solved.schedule, proof=best)))
     assert words.startswith("Proven optimal. No schedule that fits this budget")
     assert "outside this class" not in words
+
+
+def test_a_status_in_words_says_how_near_and_what_ended_the_search() -> None:
+    assert status_words("optimal", 0.0, 0.001) == "optimal"
+    stopped = "within 0.096 % of optimal (proven), stopped at the default gap; --gap 0 proves on"
+    assert status_words("feasible", 0.00095012, DEFAULT_GAP) == stopped, "rounded up: no claim narrower than its proof"
+    assert status_words("feasible", 0.04, 0.05).endswith("stopped at the gap of 5.0 % that was asked for")
+    assert status_words("feasible", 0.04, 0.0) == status_words("feasible", 0.04) == "within 4.0 % of optimal (proven)"
+    assert status_words("limit", 0.0401, 0.001) == "within 4.1 % of optimal (proven), stopped by the time limit"
+    solved = replace(example(), summary={"asked_gap": DEFAULT_GAP})
+    close = replace(solved.schedule.proof, bound=math.ceil(solved.schedule.proof.objective * (1 - DEFAULT_GAP)))
+    solved = replace(solved, schedule=replace(solved.schedule, proof=close))
+    assert "The search stopped at the default gap; --gap 0 proves on." in proof_words(solved)
+    assert "within 0.1 % of optimal (proven), stopped at the default gap" in html(solved)
 
 
 def test_an_arena_over_the_budget_is_not_said_to_fit() -> None:
