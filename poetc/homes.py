@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from poetc import planning, solvers
-from poetc.devices import format_ns
+from poetc.devices import format_bytes, format_ns
 from poetc.errors import InfeasibleError, LimitError, UsageError
 from poetc.scheduling import (
     Paging,
@@ -199,8 +199,7 @@ def _chosen(
     def report(event: solvers.Event) -> None:
         if event.objective is not None:
             known.append(event.objective)
-        found = f"best {min(known)}" if known else "no schedule yet"
-        progress(f"{event.stage}: {found}, bound {event.bound}")
+        progress(planning.progress_line(problem, replace(event, objective=min(known, default=None))))
 
     # Something to show before orders are searched: with everything on the store, where it fits most easily.
     for homes in (_everything(problem), problem):
@@ -307,7 +306,7 @@ def _set_aside_too_tight(search: solvers.HomeSearch, ordered: Problem, progress:
         short = excess - (placed.budget_bytes - solvers.lower_bound_bytes(placed))
         if excess <= 0 or short <= 0 or not search.loosen(on, short):
             break
-        progress(f"packing needs {excess} bytes more than the homes of state leave: others come first")
+        progress(f"packing needs {format_bytes(excess)} more than the homes of state leave: others come first")
     return excess <= 0
 
 

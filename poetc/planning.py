@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from poetc import solvers
-from poetc.devices import format_ns
+from poetc.devices import format_bytes, format_ns, format_pj, format_share
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import Completer, Compute, Move, pack, pack_with_moves, settled, verify
 from poetc.scheduling.problem import Paging, Problem
@@ -104,6 +104,15 @@ def smallest_ram(problem: Problem, time_limit_s: float = MINIMUM_SEARCH_S) -> Sm
     )
 
 
+def progress_line(problem: Problem, event: solvers.Event) -> str:
+    """How far a search is: the best schedule and the bound in the unit of the objective, the gap, and the stage."""
+    show = format_pj if problem.objective == "energy" else format_ns
+    if event.objective is None:
+        return f"no schedule yet, bound {show(event.bound)} ({event.stage})"
+    gap = max(0.0, 1 - event.bound / event.objective) if event.objective else 0.0
+    return f"best {show(event.objective)}, bound {show(event.bound)}, gap {format_share(gap)} ({event.stage})"
+
+
 def ram_bytes(problem: Problem, plan: MemoryPlan) -> int:
     """All RAM that a plan needs: the arena and what the problem counts outside it."""
     return problem.base_bytes + plan.arena_bytes
@@ -128,8 +137,7 @@ def solve_and_pack(
     """
 
     def report(event: solvers.Event) -> None:
-        found = "no schedule yet" if event.objective is None else f"best {event.objective}"
-        progress(f"{event.stage}: {found}, bound {event.bound}")
+        progress(progress_line(problem, event))
 
     limit_s = options.time_limit_s
     stop_at = time.monotonic() + limit_s
@@ -158,14 +166,14 @@ def solve_and_pack(
         if excess <= 0:
             moves = [problem.tensors[s.tensor].size_bytes for s in solved.steps if isinstance(s, Move)]
             if moves:
-                progress(f"packed with {len(moves)} moves of {sum(moves)} bytes within RAM")
+                progress(f"packed with {len(moves)} moves of {format_bytes(sum(moves))} within RAM")
             return _relabelled(problem, solved, first), plan
         remaining = (stop_at - time.monotonic()) / 2  # the rest is for packing and the attempts to come
         in_haste = remaining < RETRY_SHARE * limit_s
         if in_haste and (solver != OURS or time.monotonic() >= stop_at + RETRY_SHARE * limit_s):
             break
         budget -= excess * (2 + attempt) // 2  # other schedules pack otherwise: more and more is put aside
-        progress(f"packing needs {excess} bytes too much: solving for {budget}")
+        progress(f"packing needs {format_bytes(excess)} too much: solving for {format_bytes(budget)}")
         tighter = solvers.reordered(replace(problem, budget_bytes=budget), order)
         again = replace(
             options, time_limit_s=max(remaining, 0.0), fixed_order=True, start=None, bound=first.proof.bound

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,12 +16,15 @@ from typing import Any
 import click
 from rich.console import Console as RichConsole
 from rich.progress import Progress as RichProgress
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import ProgressColumn, SpinnerColumn, Task
+from rich.table import Column
+from rich.text import Text
 
 from poetc.errors import printable
 
 Progress = Callable[[str], None]
-SHOW_AFTER_S = 1.0
+SHOW_AFTER_S = 1.0  # a line on a terminal
+LINE_EVERY_S = 5.0  # where stderr is a file or a pipe
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what a terminal obeys, but for tabs and line breaks
 
 
@@ -32,26 +37,21 @@ class Console:
         self._verbose = verbose and not quiet
 
     @contextmanager
-    def progress(self, message: str) -> Iterator[Progress]:
-        """A live line on a terminal for anything over a second; with -v one line a message instead."""
+    def progress(self, message: str, limit_s: float | None = None) -> Iterator[Progress]:
+        """A live line on a terminal for anything over a second, elsewhere a line every few seconds; with -v one line a
+        message instead. `limit_s`: the time limit, if there is one, of which the line says how much is left.
+        """
         if self._verbose:
             _say(message)
             yield _say
-        elif self._quiet or not sys.stderr.isatty():
+        elif self._quiet:
             yield _ignore
+        elif sys.stderr.isatty():
+            with _live_line(message, limit_s) as progress:
+                yield progress
         else:
-            columns = (SpinnerColumn("line"), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-            with RichProgress(*columns, console=RichConsole(stderr=True), transient=True, disable=True) as live:
-                task = live.add_task(message)
-                live.disable = False
-                timer = threading.Timer(SHOW_AFTER_S, live.start)
-                timer.daemon = True
-                timer.start()
-                try:
-                    yield lambda text: live.update(task, description=text)
-                finally:
-                    timer.cancel()
-                    timer.join()
+            with _now_and_then(message, limit_s) as progress:
+                yield progress
 
     def note(self, text: str) -> None:
         """Something that the user should know; not an error."""
@@ -64,6 +64,63 @@ class Console:
             click.echo(json.dumps(finite(document), indent=2, allow_nan=False))
         else:
             click.echo(styled + _CONTROL.sub(lambda found: printable(found[0]), text).rstrip("\n"))
+
+
+@contextmanager
+def _live_line(message: str, limit_s: float | None) -> Iterator[Progress]:
+    """One line of a terminal, written anew, gone at the end."""
+    with RichProgress(
+        SpinnerColumn("line"), _Line(limit_s), console=RichConsole(stderr=True), transient=True, disable=True
+    ) as live:
+        task = live.add_task(message)
+        live.disable = False
+        timer = threading.Timer(SHOW_AFTER_S, live.start)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield lambda text: live.update(task, description=printable(text))
+        finally:
+            timer.cancel()
+            timer.join()
+
+
+class _Line(ProgressColumn):
+    """The clock and the newest message, cut where the terminal ends."""
+
+    def __init__(self, limit_s: float | None) -> None:
+        super().__init__(Column(no_wrap=True, overflow="ellipsis"))
+        self._limit_s = limit_s
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{clock(task.elapsed or 0.0, self._limit_s)}  {task.description}")
+
+
+@contextmanager
+def _now_and_then(message: str, limit_s: float | None) -> Iterator[Progress]:
+    """The newest message every few seconds, for logs."""
+    newest, ended, started = [message], threading.Event(), time.monotonic()
+
+    def say() -> None:
+        while not ended.wait(LINE_EVERY_S):
+            with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+                _say(f"{clock(time.monotonic() - started, limit_s)}: {newest[0]}")
+
+    def update(text: str) -> None:
+        newest[0] = text
+
+    thread = threading.Thread(target=say, daemon=True)
+    thread.start()
+    try:
+        yield update
+    finally:
+        ended.set()
+        thread.join()
+
+
+def clock(elapsed_s: float, limit_s: float | None) -> str:
+    """Seconds since the start and, of a time limit, those that are left."""
+    text = f"{elapsed_s:.0f} s"
+    return text if limit_s is None else f"{text}, {max(0.0, limit_s - elapsed_s):.0f} s left"
 
 
 def _say(message: str) -> None:

@@ -45,6 +45,7 @@ def lock(model: Path, path: Path, name: str, as_json: bool, quiet: bool, verbose
     from poetc.locking import entry_text
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
-    with console.progress("reading the model") as progress:
-        entry = locking.lock(_solving.solve_request(model, options), path, name, progress)
+    request = _solving.solve_request(model, options)
+    with console.progress("reading the model", request.options.time_limit_s) as progress:
+        entry = locking.lock(request, path, name, progress)
     console.answer({"lock": str(path), **msgspec.to_builtins(entry)}, entry_text(entry, path))

@@ -43,7 +43,7 @@ def solve(
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     options["out"] = options["out"] or pipeline.out_directory(model)
     request = _solving.solve_request(model, options)
-    with console.progress("reading the model") as progress:
+    with console.progress("reading the model", request.options.time_limit_s) as progress:
         result = pipeline.solve(request, progress)
     for note in result.summary["notes"]:
         console.note(note)

@@ -6,7 +6,7 @@ from poetc.devices.creating import NewProfile, create_profile
 from poetc.devices.loading import list_profiles, load_profile, profile_to_dict, profile_to_yaml
 from poetc.devices.profile import DeviceProfile, Quantity, Source, Store
 from poetc.devices.totals import Totals, compute_totals, fit_notes, flash_needed_bytes
-from poetc.devices.units import format_bytes, format_ns, format_pj, parse_duration, parse_size
+from poetc.devices.units import format_bytes, format_ns, format_pj, format_share, parse_duration, parse_size
 from poetc.devices.wear import life_steps
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "format_bytes",
     "format_ns",
     "format_pj",
+    "format_share",
     "is_flash_resident",
     "life_steps",
     "list_profiles",

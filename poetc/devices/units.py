@@ -103,6 +103,13 @@ def format_pj(energy_pj: int) -> str:
     return f"{energy_pj} pJ"
 
 
+def format_share(fraction: float) -> str:
+    """`0.0123` → `1.23 %`; what is not zero never reads as zero."""
+    if 0 < fraction < 5e-5:
+        return "< 0.01 %"
+    return f"{100 * fraction:.2f} %"
+
+
 def _three(value: float) -> str:
     """Four significant digits, never an exponent."""
     if abs(value) >= 1000:

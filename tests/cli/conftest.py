@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from poetc.cli import main
 
+PROGRESS = re.compile(r"poetc: \d+ s[:,]")  # lines that only what takes long has
 MODEL = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
 
 
@@ -37,7 +39,8 @@ def run(*arguments: object) -> Ended:
         pytest.raises(SystemExit) as ended,
     ):
         main([str(argument) for argument in arguments])
-    return Ended(ended.value.code, out.getvalue(), err.getvalue())
+    said = [line for line in err.getvalue().splitlines(keepends=True) if not PROGRESS.match(line)]
+    return Ended(ended.value.code, out.getvalue(), "".join(said))
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,18 @@ import os
 import pty
 import subprocess
 import sys
+from dataclasses import replace
+from random import Random
 
 import pytest
 import yaml
 from click.testing import CliRunner
 
-from poetc.cli import cli
+from poetc import planning
+from poetc.cli import _console, cli
 from poetc.cli._console import Console, finite
+from poetc.solvers import Event
+from tests.support.problems import training_problem
 
 
 def test_answer_is_text_or_one_object(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,14 +51,47 @@ def test_verbose_and_quiet(capsys: pytest.CaptureFixture[str]) -> None:
         assert (captured.out, captured.err) == ("", expected)
 
 
+def test_a_log_has_a_line_every_few_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_console, "LINE_EVERY_S", 0.01)
+    with Console(as_json=True, quiet=False, verbose=False).progress("first", 60.0) as progress:
+        progress("best 1.000 mJ, bound 990.0 µJ, gap 1.00 % (race)")
+        said = ""
+        while "race" not in said:
+            said += capsys.readouterr().err
+    assert said.splitlines()[-1] == ("poetc: 0 s, 60 s left: best 1.000 mJ, bound 990.0 µJ, gap 1.00 % (race)")
+    with Console(as_json=False, quiet=True, verbose=False).progress("first", 60.0):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_the_clock_counts_down_to_nothing() -> None:
+    assert _console.clock(12.4, None) == "12 s"
+    assert _console.clock(12.4, 60.0) == "12 s, 48 s left"
+    assert _console.clock(70.0, 60.0) == "70 s, 0 s left"
+
+
+def test_how_far_a_search_is_reads_in_units() -> None:
+    problem = training_problem(Random(1), 4)
+    event = Event(stage="race", objective=172_404_907_720, bound=171_898_424_660)
+    assert planning.progress_line(problem, event) == "best 172.4 mJ, bound 171.9 mJ, gap 0.29 % (race)"
+    timed = replace(problem, objective="time")
+    assert planning.progress_line(timed, event) == "best 172.4 s, bound 171.9 s, gap 0.29 % (race)"
+    nothing = replace(event, objective=None)
+    assert planning.progress_line(problem, nothing) == "no schedule yet, bound 171.9 mJ (race)"
+    nearly = replace(event, bound=event.bound + 506_483_000)
+    assert "gap < 0.01 %" in planning.progress_line(problem, nearly)
+
+
 def on_a_terminal(seconds: float) -> str:
     """What a terminal on stderr shows of a command that takes that long."""
     script = (
         "import time\n"
         "from poetc.cli import _console\n"
         "_console.SHOW_AFTER_S = 0.2\n"
-        "with _console.Console(as_json=False, quiet=False, verbose=False).progress('first') as progress:\n"
-        "    progress('solving the schedule')\n"
+        "with _console.Console(as_json=False, quiet=False, verbose=False).progress('first', 60.9) as progress:\n"
+        "    progress('solving the schedule ' + 80 * 'x')\n"
         f"    time.sleep({seconds})\n"
     )
     ours, theirs = pty.openpty()
@@ -78,7 +116,9 @@ def on_a_terminal(seconds: float) -> str:
 
 
 def test_progress_is_shown_on_a_terminal_after_a_while() -> None:
-    assert "solving the schedule" in on_a_terminal(1.2)
+    shown = on_a_terminal(1.2)
+    assert "solving the schedule" in shown and " 60 s left" in shown
+    assert "…" in shown and "\x1b[1A" not in shown, "what is longer than the terminal is cut, not wrapped"
     assert on_a_terminal(0.0) == ""
 
 

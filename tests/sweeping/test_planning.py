@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from poetc import planning
+from poetc.devices import format_bytes
 from poetc.errors import LimitError
 from poetc.scheduling import (
     MemoryPlan,
@@ -229,7 +230,7 @@ def test_moves_make_fit_what_does_not_pack(tight_problem: Problem) -> None:
     assert planning.ram_bytes(problem, plan) <= problem.budget_bytes
     assert trace.moves > 0 and schedule.proof.objective == problem.compute_once_pj + trace.move_pj
     assert schedule.proof.bound <= problem.compute_once_pj and schedule.proof.status is not Status.OPTIMAL
-    assert lines[-1] == f"packed with {trace.moves} moves of {trace.moved_bytes} bytes within RAM"
+    assert lines[-1] == f"packed with {trace.moves} moves of {format_bytes(trace.moved_bytes)} within RAM"
 
 
 def test_moves_obey_the_deadline(tight_problem: Problem) -> None:
