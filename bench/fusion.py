@@ -40,7 +40,8 @@ TURN_S = 0.05
 
 
 def build(path: Path, fusion: bool) -> tuple[TrainingGraph, Program, dict[str, int]]:
-    step = passes.run_standard(training.build(frontend.load(path), TrainingOptions(fusion=fusion)))
+    graph = frontend.load(path, random_weights=0)
+    step = passes.run_standard(training.build(graph, TrainingOptions(fusion=fusion)))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 62)
     schedule = keep_all(problem)
     program = codegen.lower(step, problem, schedule, pack(problem, schedule))

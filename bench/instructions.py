@@ -28,7 +28,7 @@ MODELS = ("lenet5", "resnet", "ds-cnn")
 
 def training_step(source: Path, batch: int, fusion: bool) -> tuple[TrainingGraph, Program]:
     """A keep-all schedule with plain SGD."""
-    graph = frontend.load(source, batch=batch)
+    graph = frontend.load(source, batch=batch, random_weights=0)
     step = passes.run_standard(training.build(graph, TrainingOptions(learning_rate=0.01, fusion=fusion)))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
     schedule = keep_all(problem)

@@ -90,7 +90,7 @@ def cflags(contract: bool) -> str:
 def lower(source: Path, budget: str, optimizer: str = "sgd") -> tuple[TrainingGraph, Program]:
     """`budget`: percent of the keep-all peak, or how many times keep-all's predicted time a step may take ("1.04x")."""
     options = TrainingOptions(optimizer=optimizer, learning_rate=1e-4)
-    step = passes.run_standard(training.build(frontend.load(source), options))
+    step = passes.run_standard(training.build(frontend.load(source, random_weights=0), options))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
     schedule = keep_all(problem)
     if budget.endswith("x"):

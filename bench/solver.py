@@ -118,6 +118,7 @@ def model_file(folder: Path, network: str) -> Path:
 
 def run(case: Case, folder: Path, time_limit_s: float, stop_share: float) -> dict[str, object]:
     device = [str(model_file(folder, case.network)), "--batch", str(case.batch), "--device", case.device]
+    device += ["--random-weights", "0"]  # the zoo's files of large networks are graphs without weights
     limits = ["--time-limit", str(time_limit_s)] + (["--deadline", case.deadline] if case.deadline else [])
     row: dict[str, object] = dict(zip(FIELDS, case.key, strict=False))
     row |= {"commit": commit(), "stop_gap": stop_share * TARGETS[case.budget]}

@@ -43,12 +43,15 @@ def plan(path: Path, setting: str, device: str, time_limit_s: float) -> tuple[An
     from poetc.pipeline import ModelRequest
     from poetc.scheduling import keep_all, keep_all_peak_bytes, pack
     from poetc.scheduling.schedule import SolveOptions
+    from poetc.training import TrainingOptions
 
     graph = onnx.load(path, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     shapes = [info.type.tensor_type.shape for info in graph.input if info.name not in weights]
     is_open = any(shape.dim and not shape.dim[0].HasField("dim_value") for shape in shapes)
-    _, step = pipeline.training_graph(ModelRequest(source=path, batch=2 if is_open else None, device=device))
+    options = TrainingOptions(random_weights=0)
+    request = ModelRequest(source=path, batch=2 if is_open else None, device=device, training=options)
+    _, step = pipeline.training_graph(request)
     profile = load_profile(device)
     problem = build_problem(step, profile, budget_bytes=1 << 62)
     peak_bytes = keep_all_peak_bytes(problem)

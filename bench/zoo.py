@@ -43,12 +43,14 @@ def run(path: Path, device: str, time_limit_s: float) -> dict[str, Any]:
     from poetc.pipeline import ModelRequest
     from poetc.scheduling import keep_all_peak_bytes, verify
     from poetc.scheduling.schedule import SolveOptions
+    from poetc.training import TrainingOptions
 
     graph = onnx.load(path, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     shapes = [info.type.tensor_type.shape for info in graph.input if info.name not in weights]
     is_open = any(shape.dim and not shape.dim[0].HasField("dim_value") for shape in shapes)
-    request = ModelRequest(source=path, batch=2 if is_open else None, device=device)
+    options = TrainingOptions(random_weights=0)
+    request = ModelRequest(source=path, batch=2 if is_open else None, device=device, training=options)
 
     started = time.process_time()
     _, step = pipeline.training_graph(request)
@@ -57,7 +59,7 @@ def run(path: Path, device: str, time_limit_s: float) -> dict[str, Any]:
     analysis = pipeline.analyze(request, search_s=ANALYSIS_S)
     assert analysis["keep_all_peak_bytes"] == keep_all_peak_bytes(keep_all)
 
-    options = SolveOptions(time_limit_s=time_limit_s)
+    limits = SolveOptions(time_limit_s=time_limit_s)
     started = time.monotonic()
     smallest = analysis["min_budget_bytes"]
     budget_bytes = int(analysis["keep_all_peak_bytes"] * SHARE)
@@ -65,7 +67,7 @@ def run(path: Path, device: str, time_limit_s: float) -> dict[str, Any]:
         budget_bytes = int(smallest * OVER_SMALLEST)
     problem = replace(keep_all, budget_bytes=budget_bytes)
     try:
-        schedule, plan = planning.solve_and_pack(problem, "poetc", options, lambda text: None)
+        schedule, plan = planning.solve_and_pack(problem, "poetc", limits, lambda text: None)
     except (InfeasibleError, LimitError) as refusal:
         known = refusal.details["min_budget_bytes"]
         assert isinstance(known, int)
@@ -75,7 +77,7 @@ def run(path: Path, device: str, time_limit_s: float) -> dict[str, Any]:
         if smallest >= analysis["keep_all_peak_bytes"] and analysis["min_budget_bound_bytes"] <= budget_bytes:
             raise SystemExit("nothing was found below keep-all, and nothing proves that there is nothing") from None
         problem = replace(keep_all, budget_bytes=int(smallest * OVER_SMALLEST))
-        schedule, plan = planning.solve_and_pack(problem, "poetc", options, lambda text: None)
+        schedule, plan = planning.solve_and_pack(problem, "poetc", limits, lambda text: None)
     solve_s = time.monotonic() - started
     trace = verify(problem, schedule)
     ram_bytes = planning.ram_bytes(problem, plan)

@@ -33,8 +33,9 @@ def _silent(message: str) -> None:
 
 def load(path: str | Path, *, batch: int | None = None, training: TrainingOptions | None = None) -> Model:
     """An ONNX model, and how it is to be trained. Raises UnsupportedModelError, UsageError."""
-    source = Path(path)
-    return Model(source, batch, training or TrainingOptions(), frontend.load(source, batch=batch))
+    source, options = Path(path), training or TrainingOptions()
+    graph = frontend.load(source, batch=batch, random_weights=options.random_weights)
+    return Model(source, batch, options, graph)
 
 
 def load_problem(path: str | Path) -> ProblemFile:

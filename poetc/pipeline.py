@@ -75,18 +75,28 @@ class SolveRequest:
     out: Path | None = None
 
 
+def _model(request: ModelRequest) -> Graph:
+    return frontend.load(request.source, batch=request.batch, random_weights=request.training.random_weights)
+
+
+def _with_any_weights(request: ModelRequest) -> ModelRequest:
+    """For what only looks at the model: a note instead of a refusal where the file of its weights is absent."""
+    seed = request.training.random_weights or 0
+    return replace(request, training=replace(request.training, random_weights=seed))
+
+
 def training_graph(request: ModelRequest) -> tuple[Graph, TrainingGraph]:
     """The model, and its whole training step."""
-    graph = frontend.load(request.source, batch=request.batch)
+    graph = _model(request)
     count, part = request.training.micro_batches, None
     if count != "auto" and count > 1:
-        part = frontend.load(request.source, batch=training.micro_batch_of(graph, count))
+        part = _model(replace(request, batch=training.micro_batch_of(graph, count)))
     return graph, passes.run_standard(training.build(graph, request.training, part))
 
 
 def analyze(request: ModelRequest, search_s: float = planning.MINIMUM_SEARCH_S) -> dict[str, Any]:
     """What `poetc analyze` prints: the model, its training step, how small its RAM can be (`search_s` of search)."""
-    graph, step = training_graph(request)
+    graph, step = training_graph(_with_any_weights(request))
     problem = build_problem(step, load_profile(request.device), budget_bytes=0)
     peak = keep_all_peak_bytes(problem)
     minimum = variants.smallest_ram(problem, "auto", search_s)
@@ -283,7 +293,7 @@ def _split(
 ) -> tuple[Graph, TrainingGraph, DeviceProfile, Problem, splitting.Split]:
     """The number of micro-batches whose schedule costs least, for limits that are those of the whole batch."""
     profile = load_profile(request.model.device)
-    whole = frontend.load(request.model.source, batch=request.model.batch)
+    whole = _model(request.model)
     batch = training.batch_of(whole) or 1
     counts = training.divisors(batch)
     if training.takes_batch_statistics(whole, replace(request.model.training, micro_batches=1)):
@@ -455,7 +465,7 @@ def named_after(source: Path, suffix: str) -> Path:
 
 def parameter_table(request: ModelRequest) -> list[Mapping[str, Any]]:
     """What the importer took for a weight and what for a constant, with its reason, and which of them are trained."""
-    graph = frontend.load(request.source, batch=request.batch)
+    graph = _model(_with_any_weights(request))
     trained = training.select_parameters(graph, request.training.train)
     return [
         {"name": d.name, "shape": list(d.shape), "role": d.decision, "reason": d.reason, "trained": d.name in trained}

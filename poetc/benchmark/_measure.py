@@ -108,7 +108,7 @@ def bench(
     """Measure `target`: "host", or an emulated board, where a nanosecond is an instruction. Raises UsageError."""
     if target != "host" and target not in codegen.BOARDS:
         raise UsageError(f"--target {target}: choose from host, {', '.join(codegen.BOARDS)}")
-    own = [frontend.load(path, batch=batch) for path in models]
+    own = [frontend.load(path, batch=batch, random_weights=0) for path in models]  # only times matter
     if target == "host":
         return measure([*networks(), *own], repeats=repeats, cflags=cflags, progress=progress)
     profile = load_profile(f"qemu-{target}")

@@ -169,6 +169,12 @@ training_options = stacked(
         "--dropout-seed", type=int, default=_DEFAULTS.dropout_seed, show_default=True, help="Which elements it drops."
     ),
     click.option(
+        "--random-weights",
+        type=int,
+        metavar="SEED",
+        help="Train seeded numbers where the file of external weights is absent; such a model is refused otherwise.",
+    ),
+    click.option(
         "--fusion/--no-fusion",
         default=_DEFAULTS.fusion,
         show_default=True,

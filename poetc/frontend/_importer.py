@@ -76,8 +76,9 @@ def our_dtype(dtype: np.dtype[np.generic]) -> DType:
 class Importer:
     """Context of the translations: reads ONNX values by name, emits operators, keeps notes."""
 
-    def __init__(self, opset: int, rebatch: Rebatch | None = None) -> None:
+    def __init__(self, opset: int, rebatch: Rebatch | None = None, seed: int = 0) -> None:
         self.opset = opset
+        self.seed = seed  # of the numbers that stand for absent weights
         self.rebatch = rebatch
         self.builder = Builder()
         self.values: dict[str, Value] = {}

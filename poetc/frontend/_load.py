@@ -31,7 +31,16 @@ from poetc.frontend._importer import Importer, Rebatch, Value, our_dtype
 from poetc.frontend._node import TRANSLATIONS, Malformed, Node, Unsupported
 from poetc.frontend._opset import effective_opset
 from poetc.frontend._patterns_table import PATTERNS
-from poetc.frontend._reading import check_size, element_dtype, is_float, one_line, read_model, read_tensor, tensor_dtype
+from poetc.frontend._reading import (
+    check_size,
+    element_dtype,
+    external_location,
+    is_float,
+    one_line,
+    read_model,
+    read_tensor,
+    tensor_dtype,
+)
 from poetc.frontend._rewriter import Rewriter
 from poetc.frontend.roles import assign_roles
 from poetc.graph import Array, DType, Fill, Graph, Operator, Role, Tensor, TensorType
@@ -41,16 +50,17 @@ _DOMAINS = ("", "ai.onnx")
 _ALWAYS_FOLDED = frozenset({"Shape", "Size", "NonZero", "Range", "EyeLike", "OneHot", "Trilu", "IsNaN", "IsInf"})
 
 
-def load(path: str | Path, *, batch: int | None = None) -> Graph:
+def load(path: str | Path, *, batch: int | None = None, random_weights: int | None = None) -> Graph:
     """The graph of an ONNX model, with `batch` in place of the leading dimension of its inputs.
 
-    UsageError: the file cannot be read, breaks the ONNX rules, or needs --batch. UnsupportedModelError: lists every
-    node that cannot be trained.
+    `random_weights` is the seed of the numbers that stand for weights whose external file is absent. UsageError: such
+    weights without a seed; the file cannot be read, breaks the ONNX rules, or needs --batch. UnsupportedModelError:
+    lists every node that cannot be trained.
     """
     path = Path(path)
     model = read_model(path)
     try:
-        return _import(model, path, batch)
+        return _import(model, path, batch, random_weights)
     except PoetcError as error:
         raise type(error)(f"{path}: {_printable(str(error))}") from None
     except RecursionError:
@@ -62,8 +72,8 @@ def _printable(text: str) -> str:
     return "".join(x if x.isprintable() or x == "\n" else repr(x)[1:-1] for x in text)
 
 
-def _import(model: onnx.ModelProto, path: Path, batch: int | None) -> Graph:
-    source = _Source(model, path)
+def _import(model: onnx.ModelProto, path: Path, batch: int | None, random_weights: int | None) -> Graph:
+    source = _Source(model, path, random_weights)
     shapes = _batching.resolve(source.inputs, batch)
     if shapes.old_batch is None or batch is None:
         return source.build(shapes.shapes, None)[0]
@@ -76,10 +86,11 @@ def _import(model: onnx.ModelProto, path: Path, batch: int | None) -> Graph:
 class _Source:
     """The decoded file: initializers, live nodes in order, notes. Independent of the batch."""
 
-    def __init__(self, model: onnx.ModelProto, path: Path) -> None:
+    def __init__(self, model: onnx.ModelProto, path: Path, random_weights: int | None) -> None:
         graph = model.graph
         self.notes: list[str] = []
         self.name = path.name
+        self.seed = random_weights or 0
         if graph.sparse_initializer:
             raise UnsupportedModelError("sparse initializers; export the model with dense weights")
         self.outputs = [o.name for o in graph.output]
@@ -94,14 +105,15 @@ class _Source:
         self.inputs = [i for i in graph.input if i.name not in known and i.name in read]
         self._note_unused("input", [i.name for i in graph.input if i.name not in known and i.name not in read])
         self._note_unused("initializer", [n for n in initializer_names if n not in read])
-        self.initializers = self._decode([t for t in graph.initializer if t.name in read], path.parent)
+        used = [t for t in graph.initializer if t.name in read]
+        self.initializers = self._decode(used, path.parent, random_weights)
 
     def _note_unused(self, what: str, names: Sequence[str]) -> None:
         if names:
             shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
             self.notes.append(f"dropped {len(names)} unused {what}{'s' * (len(names) > 1)}: {shown}")
 
-    def _decode(self, tensors: Sequence[onnx.TensorProto], folder: Path) -> list[Value]:
+    def _decode(self, tensors: Sequence[onnx.TensorProto], folder: Path, random_weights: int | None) -> list[Value]:
         roles = _fill_roles(self.nodes)
         result, absent, narrowed = [], [], []
         for tensor in tensors:
@@ -110,16 +122,20 @@ class _Source:
             array: Array | Fill | None = read_tensor(tensor, folder)
             if array is None:
                 absent.append(tensor.name)
-                array = fill_for(tensor.name, shape, dtype, roles.get(tensor.name, ""))
+                array = fill_for(tensor.name, shape, dtype, roles.get(tensor.name, ""), self.seed)
             if is_float(dtype) and dtype != np.float32:
                 narrowed.append(tensor.name)
             weight = is_float(dtype) and math.prod(shape) > 1
             result.append(Value(tensor.name, shape, dtype, array, weight=weight, given=True))
         if absent:
-            self.notes.append(
-                f"{len(absent)} weight{'s are' if len(absent) > 1 else ' is'} external data whose file is absent: "
-                "seeded numbers instead (integers: 0)"
-            )
+            found = f"{len(absent)} weight{'s are' if len(absent) > 1 else ' is'} external data whose file is absent"
+            if random_weights is None:
+                names = {external_location(t) for t in tensors if t.name in absent}
+                shown = ", ".join(map(repr, sorted(names)[:3])) + (", ..." if len(names) > 3 else "")
+                raise UsageError(
+                    f"{found} ({shown}): put it beside the model, or pass --random-weights SEED to train seeded numbers"
+                )
+            self.notes.append(f"{found}: seeded numbers instead (integers: 0)")
         if narrowed:
             self.notes.append(
                 f"{len(narrowed)} weights of another float type than f32 become f32, as does the arithmetic"
@@ -130,7 +146,7 @@ class _Source:
         self, shapes: Mapping[str, tuple[int, ...]], rebatch: Rebatch | None
     ) -> tuple[Graph, dict[str, tuple[int, ...]]]:
         """The graph for these input shapes, and the shape of every ONNX value in it."""
-        c = Importer(self.opset, rebatch)
+        c = Importer(self.opset, rebatch, self.seed)
         c.notes.extend(self.notes)
         for info in self.inputs:
             dtype = element_dtype(info.type.tensor_type.elem_type, f"input {info.name!r}")
@@ -174,13 +190,14 @@ class _Source:
         return fold_constants(assign_roles(graph, computed, c.notes))
 
 
-def fill_for(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], role: str) -> Fill:
+def fill_for(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], role: str, seed: int = 0) -> Fill:
     """Seeded numbers for a weight that the file does not carry, of the size that training expects there.
 
-    Depends on name, shape and role (scale | var | "") alone. Matrices and filters: deviation 1 / sqrt(fan in).
+    Depends on name, shape, role (scale | var | "") and seed alone. Matrices and filters: deviation 1 / sqrt(fan in).
     """
     if not is_float(dtype):
         return Fill("zeros")
+    name = f"{seed}:{name}" if seed else name
     if role == "var":
         return Fill("uniform", 0.6, 1.4, name)
     if role == "scale":
@@ -452,7 +469,7 @@ def _dequantized(c: Importer, n: Node) -> Value:
     stored = c.input(n, 0)
     c.note("quantized weights (DequantizeLinear) become f32 parameters")
     if isinstance(stored.array, Fill):
-        fill = fill_for(stored.name, stored.shape, np.dtype(np.float32), "")
+        fill = fill_for(stored.name, stored.shape, np.dtype(np.float32), "", c.seed)
         return Value(stored.name, stored.shape, np.dtype(np.float32), fill, weight=True, given=True)
     c.fold(n)
     made = c.values.pop(n.outputs[0])

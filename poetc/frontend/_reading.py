@@ -108,11 +108,16 @@ def read_tensor(tensor: onnx.TensorProto, folder: Path) -> Array | None:
         raise UsageError(f"tensor {tensor.name!r} does not hold the data its shape says: {one_line(error)}") from None
 
 
+def external_location(tensor: onnx.TensorProto) -> str:
+    """The file that holds a tensor's data, as the model names it."""
+    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+
+
 def _read_external(
     tensor: onnx.TensorProto, dtype: np.dtype[np.generic], shape: tuple[int, ...], folder: Path
 ) -> Array | None:
     where = {entry.key: entry.value for entry in tensor.external_data}
-    location = where.get("location", "")
+    location = external_location(tensor)
     try:
         offset = int(where.get("offset", "0"))
     except ValueError:

@@ -34,11 +34,14 @@ class TrainingOptions:
     dropout: bool = False  # whether the model's Dropout drops anything
     dropout_seed: int = 0
     fusion: bool = True  # operators that can be one are one: same results, less memory and time (passes/_fusion.py)
+    random_weights: int | None = None  # seed of the numbers that stand for weights whose external file is absent
     micro_batches: int | Literal["auto"] = 1  # parts of the batch whose gradients are added up before the update
 
     def __post_init__(self) -> None:
         if self.micro_batches != "auto" and (not isinstance(self.micro_batches, int) or self.micro_batches < 1):
             raise UsageError(f"--micro-batches {self.micro_batches!r}: give a number of at least 1, or auto")
+        if self.random_weights is not None and not 0 <= self.random_weights < 2**63:
+            raise UsageError(f"--random-weights {self.random_weights}: a seed is at least 0 and below 2^63")
         for option, value, allowed in (
             ("--loss", self.loss, LOSSES),
             ("--optimizer", self.optimizer, OPTIMIZERS),

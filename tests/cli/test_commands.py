@@ -245,11 +245,19 @@ def test_emit_says_that_weights_were_absent(poetc: Run, model: Path, tmp_path: P
     weight.data_location = onnx.TensorProto.EXTERNAL
     weight.external_data.add(key="location", value="model.onnx.data")
     onnx.save(proto, tmp_path / "model.onnx")
-    out = tmp_path / "solved"
-    assert poetc("solve", tmp_path / "model.onnx", "--batch", "1", "-d", "rpi4", "-b", "100%", "-o", out).code == 0
+    out, options = tmp_path / "solved", (tmp_path / "model.onnx", "--batch", "1", "-d", "rpi4")
+    note = "1 weight is external data whose file is absent"
+    refused = poetc("solve", *options, "-b", "100%", "-o", out)
+    assert refused.code == 2
+    assert refused.err.startswith("poetc: error: ")
+    assert f"{note} ('model.onnx.data')" in refused.err
+    assert "pass --random-weights SEED" in refused.err
+    assert not out.exists()
+    assert f"{note}: seeded numbers instead" in poetc("analyze", *options).err
+    assert poetc("solve", *options, "--random-weights", "0", "-b", "100%", "-o", out).code == 0
     ended = poetc("emit", out, "--target", "host", "-o", tmp_path / "src")
     assert ended.code == 0, ended.err
-    assert "1 weight is external data whose file is absent: seeded numbers instead" in ended.err
+    assert f"{note}: seeded numbers instead" in ended.err
 
 
 def test_report(poetc: Run, solved: Solved, tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ def request(path: Path, **training: Any) -> ModelRequest:
     weights = {tensor.name for tensor in graph.initializer}
     shapes = [info.type.tensor_type.shape for info in graph.input if info.name not in weights]
     is_open = any(shape.dim and not shape.dim[0].HasField("dim_value") for shape in shapes)
-    return ModelRequest(source=path, batch=2 if is_open else None, training=TrainingOptions(**training))
+    options = TrainingOptions(random_weights=0, **training)
+    return ModelRequest(source=path, batch=2 if is_open else None, training=options)
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)

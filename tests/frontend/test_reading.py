@@ -190,13 +190,22 @@ def test_external_weights_are_read(tmp_path: Path) -> None:
 def test_absent_weights_are_filled_the_same_every_time(tmp_path: Path) -> None:
     model = dense()
     external(model, "w", "absent.bin")
-    graph = load(save(model, tmp_path))
+    graph = load(save(model, tmp_path), random_weights=0)
     fill = graph.values["w"]
     assert isinstance(fill, Fill)
     assert any("absent" in note for note in graph.notes)
     values = materialize(fill, graph.tensors["w"].type)
     assert float(values.std()) == pytest.approx(0.5, rel=0.6)
     np.testing.assert_array_equal(values, materialize(fill, graph.tensors["w"].type))
+    other = materialize(load(save(model, tmp_path), random_weights=1).values["w"], graph.tensors["w"].type)
+    assert not np.array_equal(values, other)
+
+
+def test_absent_weights_are_refused_unless_asked_for(tmp_path: Path) -> None:
+    model = dense()
+    external(model, "w", "absent.bin")
+    with pytest.raises(UsageError, match=r"'absent\.bin'.*put it beside the model, or pass --random-weights SEED"):
+        load(save(model, tmp_path))
 
 
 @pytest.mark.parametrize("location", ["../secret.bin", "/etc/hostname", ""])
@@ -340,7 +349,7 @@ def test_the_fuzzer_notices_a_wrong_result(tmp_path: Path, monkeypatch: pytest.M
     model.ir_version = 9
     model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 3)))
     assert fuzzing.examine(model.SerializeToString(), tmp_path) == "agrees"
-    monkeypatch.setattr(fuzzing, "load", lambda path, batch: load(save(negated, tmp_path), batch=batch))
+    monkeypatch.setattr(fuzzing, "load", lambda path, **options: load(save(negated, tmp_path), **options))
     negated = make([make_node("Neg", ["x"], ["y"])], {"x": (2, 3)}, ["y"])
     with pytest.raises(fuzzing.WrongResult, match="'y'"):
         fuzzing.examine(model.SerializeToString(), tmp_path)
@@ -374,14 +383,14 @@ def test_absent_integers(tmp_path: Path) -> None:
     """Indices that are not there are zeros, as a note says, but not at any length; a shape is not made up."""
     model = make([make_node("Gather", ["x", "i"], ["y"])], {"x": (4, 3)}, ["y"], {"i": np.zeros(7, np.int64)})
     external(model, "i", "absent.bin")
-    assert any("integers: 0" in note for note in load(save(model, tmp_path)).notes)
+    assert any("integers: 0" in note for note in load(save(model, tmp_path), random_weights=0).notes)
     model.graph.initializer[0].dims[0] = 2**33
     with pytest.raises(UnsupportedModelError, match="8589934592"):
-        load(save(model, tmp_path))
+        load(save(model, tmp_path), random_weights=0)
     model = make([make_node("Reshape", ["x", "to"], ["y"])], {"x": (4, 3)}, ["y"], {"to": np.array([3, 4])})
     external(model, "to", "absent.bin")
     with pytest.raises(UnsupportedModelError, match=r"'to'.* is absent"):
-        load(save(model, tmp_path))
+        load(save(model, tmp_path), random_weights=0)
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.int64])

@@ -68,11 +68,13 @@ RANDOM_COUNT = 200
 def real(models: Path) -> Iterator[Problem]:
     from poetc.devices import build_problem, load_profile
     from poetc.pipeline import ModelRequest, training_graph
+    from poetc.training import TrainingOptions
 
     light = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     for file, device, batch, fraction in REAL:
         source = (light if file.startswith("light_") else models) / file
-        _, step = training_graph(ModelRequest(source=source, batch=batch, device=device))
+        options = TrainingOptions(random_weights=0)
+        _, step = training_graph(ModelRequest(source=source, batch=batch, device=device, training=options))
         name = f"{file.split('.')[0]}.{'train.' if '.train.' in file else ''}b{batch or 1}.{device}"
         problem = replace(build_problem(step, load_profile(device), budget_bytes=0), name=name)
         yield shortened(tightened(problem, fraction))
