@@ -15,7 +15,7 @@ import numpy as np
 from poetc import artifact, codegen, outputs
 from poetc.artifact import Artifact
 from poetc.codegen import BOARDS
-from poetc.codegen.program import TRAILER_BYTES, Call, Move, PageIn, PageOut, Program
+from poetc.codegen.program import CHECKPOINT_TRAILER_BYTES, Call, Move, PageIn, PageOut, Program
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import check_replaceable, replacing_directory, scratch_directory
 from poetc.graph import Array, Value
@@ -219,7 +219,7 @@ def _written_bytes(program: Program) -> int:
 
 def _checkpoint_bytes(program: Program) -> int:
     """What one checkpoint writes to the store, in whole blocks."""
-    return -(-(program.state_bytes + TRAILER_BYTES) // program.block_bytes) * program.block_bytes
+    return -(-(program.state_bytes + CHECKPOINT_TRAILER_BYTES) // program.block_bytes) * program.block_bytes
 
 
 def _span(elf: codegen.Elf, first: str, end: str) -> int | None:

@@ -73,13 +73,13 @@ _SYSTEM_ARM64 = ("qemu-system-aarch64", "-nographic", "-monitor", "none", "-seri
 TARGETS = {
     t.name: t
     for t in (
-        Target(name="host", flags="-O3 -march=native", build="program", ports=("host",)),
+        Target(name="host", flags="-O3 -march=native", build="program", ports=("host", "posix")),
         Target(
             name="cortex-a",
             cross_compile="aarch64-linux-gnu-",
             flags="-O2 -mcpu=cortex-a72",
             build="program",
-            ports=("device", "linux"),
+            ports=("device", "linux", "posix"),
             board="aarch64",
         ),
         Target(

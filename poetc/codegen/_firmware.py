@@ -9,7 +9,7 @@ from pathlib import Path
 
 from poetc.codegen._boards import KIB, Board, Region, Target
 from poetc.codegen._module import spare_block
-from poetc.codegen.program import ALIGNMENT_BYTES, TRAILER_BYTES, Program, align
+from poetc.codegen.program import ALIGNMENT_BYTES, CHECKPOINT_TRAILER_BYTES, Program, align
 from poetc.errors import UsageError
 from poetc.runtime import STACK_BYTES, runtime_directory
 
@@ -50,7 +50,7 @@ CHECKPOINT_SLOTS = 2  # of train.c
 
 def checkpoint_blocks(program: Program) -> int:
     """Blocks of the store, after those of the pages, that checkpoints take."""
-    return CHECKPOINT_SLOTS * -(-(program.state_bytes + TRAILER_BYTES) // program.block_bytes)
+    return CHECKPOINT_SLOTS * -(-(program.state_bytes + CHECKPOINT_TRAILER_BYTES) // program.block_bytes)
 
 
 def checkpoint_steps(program: Program, target: Target, board: Board | None, asked: int | None) -> int:

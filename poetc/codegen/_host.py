@@ -44,7 +44,12 @@ class StepError(CheckFailed):
 
 
 class _Store(ctypes.Structure):
-    _fields_ = [("page_out", ctypes.c_void_p), ("page_in", ctypes.c_void_p), ("context", ctypes.c_void_p)]
+    _fields_ = [
+        ("page_out", ctypes.c_void_p),
+        ("page_in", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("sync", ctypes.c_void_p),
+    ]
 
 
 class _Config(ctypes.Structure):
@@ -267,7 +272,6 @@ class HostModel:
             if page.image and page.tensor == name and page.type is not None:
                 slot = self._runtime.run_count % page.slots
                 start = (page.first_block + slot * page.block_count) * self.program.block_bytes
-                self._flush()
                 data = self.store_path.read_bytes()[start : start + page.size_bytes]
                 return np.frombuffer(data, page.type.dtype.numpy).reshape(page.type.shape).copy()
         return self._view(find_binding(self.program.state, name).operand).copy()
@@ -276,17 +280,10 @@ class HostModel:
         """Overwrite a state tensor in RAM, such as the learning rate. KeyError if there is none."""
         self._view(find_binding(self.program.state, name).operand)[...] = array
 
-    def _flush(self) -> None:
-        """Close and open the store again, so that its file is whole."""
-        self._close_store()
-        path, store = os.fsencode(self.store_path), ctypes.byref(self._config.store)
-        self._check("poetc_host_open", self._dll.poetc_host_open(store, path, self.program.block_bytes))
-
     def save(self, directory: Path) -> None:
         """What a training program leaves: its state in RAM, trained.bin, and the store, if there is one, store.bin."""
         (directory / "trained.bin").write_bytes(self.arena[: self.program.state_bytes].tobytes())
         if self.program.pages and self._store is None:
-            self._flush()
             shutil.copyfile(self.store_path, directory / "store.bin")
 
     def state_names(self) -> list[str]:

@@ -52,7 +52,7 @@ def _data(module: Module, target: Target) -> Iterator[str]:
             "which your program writes to the arena before each `poetc_run` (accessors are in `model.h`).",
             "",
         )
-    elif target.ports == ("host",):
+    elif "host" in target.ports:
         yield ""
         yield "`./train DATA [STEPS [STATE_OUT]]` reads the file DATA round and round. In Python:"
     else:
@@ -111,11 +111,14 @@ def _store(module: Module, target: Target, board: Board | None, checkpoint: int)
         every = "every step" if checkpoint == 1 else f"every {checkpoint} steps"
         yield ""
         yield f"After {every} the state is saved to two slots behind the pages, in turn. When the board starts again,"
-        yield "training goes on from the newest whole one (`resumed step N` in the log), with the record after it."
+        yield "training goes on from the newest whole one (`resumed step N` in the log), with the record after it; data"
+        yield "that do not begin with the records which were used are new, and are used from their first one."
         yield "To begin anew, clear the store. `make CHECKPOINT_STEPS=N` (0: never) changes it."
-    elif target.ports == ("host",):
+    elif "host" in target.ports:
         yield ""
-        yield "`./train -c DATA ...` saves a checkpoint after every step, and goes on from the newest one."
+        yield "`./train -c DATA ...` saves a checkpoint after every step, and goes on from the newest one, with the"
+        yield "record after it; data that do not begin with the records which were used are new, and are used from"
+        yield "their first one."
     yield ""
 
 

@@ -159,6 +159,7 @@ class Program:
 
 ALIGNMENT_BYTES = 16
 TRAILER_BYTES = 16  # at the end of the last block of every page: page, stamp, size, CRC-32, each 32 bits, little-endian
+CHECKPOINT_TRAILER_BYTES = 24  # of a checkpoint: POETC_CHECKPOINT_TRAILER
 DEFAULT_BLOCK_BYTES = 512
 
 

@@ -20,8 +20,8 @@ def runtime_state_bytes(pointer_bytes: int = 4) -> int:
 
 
 def config_bytes(pointer_bytes: int = 4) -> int:
-    """sizeof(poetc_config), if it is in RAM and not const: eight words."""
-    return 8 * pointer_bytes
+    """sizeof(poetc_config), if it is in RAM and not const: nine words."""
+    return 9 * pointer_bytes
 
 
 def runtime_directory() -> Path:

@@ -120,11 +120,15 @@ typedef struct poetc_binding {
     uint32_t size_bytes;
 } poetc_binding;
 
-/* Secondary storage. Both calls move whole blocks of program->block_bytes and return 0 or a negative code. */
+/* Secondary storage. All calls return 0 or a negative code; the first two move whole blocks of program->block_bytes.
+ *
+ * `sync` is a barrier: when it returns, all that was written before is on the medium and survives a loss of power. Without it
+ * (NULL) page_out must itself return only then, as a driver does that waits for its card. Checkpoints call it; a run does not. */
 typedef struct poetc_store {
     int (*page_out)(void *context, uint32_t first_block, uint32_t block_count, const void *data);
     int (*page_in)(void *context, uint32_t first_block, uint32_t block_count, void *data);
     void *context;
+    int (*sync)(void *context);
 } poetc_store;
 
 struct poetc_runtime;

@@ -1,14 +1,16 @@
 /* Checkpoints of the training state. See poetc_checkpoint.h.
  *
- * A slot is the state, zeros, and a trailer at the end of its last block: version (complete runs), sequence, size, CRC-32 over a tag,
- * the model's identity, these three, the state. Version v goes to slot v mod slots; the trailer is in the block that is written last. Nothing says which slot
- * is the newest: the versions do, so that there is no third place that could be torn.
+ * A slot is the state, zeros, and a trailer at the end of its last block: version (complete runs), sequence, the caller's two words,
+ * size, CRC-32 over a tag, the model's identity, these five, the state. Version v goes to slot v mod slots; the trailer is in the block
+ * that is written last. Nothing says which slot is the newest: the versions do, so that there is no third place that could be torn.
  */
 #include "poetc_checkpoint.h"
 
 #include <string.h>
 
-static const uint8_t tag[8] = { 'p', 'o', 'e', 't', 'c', ' ', 'c', 'p' }; /* tells a checkpoint from a page */
+static const uint8_t tag[8] = { 'p', 'o', 'e', 't', 'c', ' ', 'c', '2' }; /* tells a checkpoint from a page */
+
+enum { SIZE_AT = 16, CRC_AT = 20 };
 
 static void put_u32(uint8_t *to, uint32_t value)
 {
@@ -37,18 +39,23 @@ static int driver_code(int code)
     return code > 0 ? POETC_EIO : code;
 }
 
-uint32_t poetc_checkpoint_blocks(const poetc_program *program)
+static int barrier(const poetc_store *store)
 {
-    return (program->state_bytes + POETC_TRAILER + program->block_bytes - 1u) / program->block_bytes;
+    return store->sync != NULL ? driver_code(store->sync(store->context)) : POETC_OK;
 }
 
-/* CRC of the tag, the model's identity and the trailer's three words; that of the state is added to it. */
+uint32_t poetc_checkpoint_blocks(const poetc_program *program)
+{
+    return (program->state_bytes + POETC_CHECKPOINT_TRAILER + program->block_bytes - 1u) / program->block_bytes;
+}
+
+/* CRC of the tag, the model's identity and the trailer's five words; that of the state is added to it. */
 static uint32_t begin_crc(const poetc_checkpoint *checkpoint, const uint8_t *trailer)
 {
     uint8_t identity[4];
 
     put_u32(identity, checkpoint->identity);
-    return poetc_crc32(poetc_crc32(poetc_crc32(0, tag, sizeof tag), identity, sizeof identity), trailer, POETC_TRAILER - 4u);
+    return poetc_crc32(poetc_crc32(poetc_crc32(0, tag, sizeof tag), identity, sizeof identity), trailer, POETC_CHECKPOINT_TRAILER - 4u);
 }
 
 static int save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
@@ -59,7 +66,7 @@ static int save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint
     const uint32_t block = program->block_bytes, size = program->state_bytes, count = poetc_checkpoint_blocks(program);
     const uint32_t first = checkpoint->first_block + runtime->run_count % checkpoint->slots * count;
     const uint32_t whole = size / block;
-    uint8_t *buffer = checkpoint->buffer, *trailer = buffer + block - POETC_TRAILER;
+    uint8_t *buffer = checkpoint->buffer, *trailer = buffer + block - POETC_CHECKPOINT_TRAILER;
     int err = POETC_OK;
 
     if (whole > 0)
@@ -76,9 +83,14 @@ static int save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint
     }
     put_u32(trailer, runtime->run_count);
     put_u32(trailer + 4, runtime->sequence);
-    put_u32(trailer + 8, size);
-    put_u32(trailer + 12, poetc_crc32(begin_crc(checkpoint, trailer), state, size));
-    return driver_code(store->page_out(store->context, first + count - 1u, 1, buffer));
+    put_u32(trailer + 8, checkpoint->records);
+    put_u32(trailer + 12, checkpoint->records_crc);
+    put_u32(trailer + SIZE_AT, size);
+    put_u32(trailer + CRC_AT, poetc_crc32(begin_crc(checkpoint, trailer), state, size));
+    err = barrier(store); /* the trailer vouches for pages of this run, too, which have no other */
+    if (!err)
+        err = driver_code(store->page_out(store->context, first + count - 1u, 1, buffer));
+    return err ? err : barrier(store); /* what comes next overwrites the version before */
 }
 
 int poetc_checkpoint_save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
@@ -94,27 +106,27 @@ static int read_trailer(const poetc_runtime *runtime, const poetc_checkpoint *ch
     const poetc_program *program = runtime->program;
     const poetc_store *store = &runtime->config->store;
     const uint32_t count = poetc_checkpoint_blocks(program);
-    uint8_t *buffer = checkpoint->buffer, *trailer = buffer + program->block_bytes - POETC_TRAILER;
+    uint8_t *buffer = checkpoint->buffer, *trailer = buffer + program->block_bytes - POETC_CHECKPOINT_TRAILER;
     int err = driver_code(store->page_in(store->context, checkpoint->first_block + (slot + 1u) * count - 1u, 1, buffer));
 
     if (err)
         return err;
-    if (get_u32(trailer + 8) != program->state_bytes || get_u32(trailer) % checkpoint->slots != slot)
+    if (get_u32(trailer + SIZE_AT) != program->state_bytes || get_u32(trailer) % checkpoint->slots != slot)
         return POETC_ENOENT;
     return POETC_OK;
 }
 
 /* Read the state of the slot whose trailer is in the buffer; POETC_ENOENT if its checksum does not hold. */
-static int read_state(poetc_runtime *runtime, const poetc_checkpoint *checkpoint, uint32_t slot)
+static int read_state(poetc_runtime *runtime, poetc_checkpoint *checkpoint, uint32_t slot)
 {
     const poetc_program *program = runtime->program;
     const poetc_store *store = &runtime->config->store;
     const uint32_t block = program->block_bytes, size = program->state_bytes, count = poetc_checkpoint_blocks(program);
     const uint32_t first = checkpoint->first_block + slot * count, whole = size / block;
-    uint8_t *buffer = checkpoint->buffer, *state = runtime->config->arena, trailer[POETC_TRAILER];
+    uint8_t *buffer = checkpoint->buffer, *state = runtime->config->arena, trailer[POETC_CHECKPOINT_TRAILER];
     int err = POETC_OK;
 
-    memcpy(trailer, buffer + block - POETC_TRAILER, POETC_TRAILER);
+    memcpy(trailer, buffer + block - POETC_CHECKPOINT_TRAILER, POETC_CHECKPOINT_TRAILER);
     if (whole > 0)
         err = driver_code(store->page_in(store->context, first, whole, state));
     if (!err && size % block > 0) {
@@ -124,17 +136,19 @@ static int read_state(poetc_runtime *runtime, const poetc_checkpoint *checkpoint
     }
     if (err)
         return err;
-    if (get_u32(trailer + 12) != poetc_crc32(begin_crc(checkpoint, trailer), state, size))
+    if (get_u32(trailer + CRC_AT) != poetc_crc32(begin_crc(checkpoint, trailer), state, size))
         return POETC_ENOENT;
     runtime->run_count = get_u32(trailer);
     runtime->sequence = get_u32(trailer + 4) + 1u; /* pages of the run that was cut carry the next one */
+    checkpoint->records = get_u32(trailer + 8);
+    checkpoint->records_crc = get_u32(trailer + 12);
     return POETC_OK;
 }
 
 /* From the newest trailer to the oldest, until one has its state. */
-static int load(poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
+static int load(poetc_runtime *runtime, poetc_checkpoint *checkpoint)
 {
-    const uint8_t *trailer = (const uint8_t *)checkpoint->buffer + runtime->program->block_bytes - POETC_TRAILER;
+    const uint8_t *trailer = (const uint8_t *)checkpoint->buffer + runtime->program->block_bytes - POETC_CHECKPOINT_TRAILER;
     uint32_t slot, below = UINT32_MAX;
 
     for (;;) {
@@ -161,7 +175,7 @@ static int load(poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
     }
 }
 
-int poetc_checkpoint_load(poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
+int poetc_checkpoint_load(poetc_runtime *runtime, poetc_checkpoint *checkpoint)
 {
     int err = check(runtime, checkpoint);
 

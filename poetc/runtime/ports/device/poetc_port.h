@@ -17,9 +17,9 @@ int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blo
 /* The next `size_bytes` of training data. Returns 1, 0 when there is none left, or a negative code. */
 int poetc_port_data(void *to, uint32_t size_bytes);
 
-/* Training goes on from a checkpoint: pass over the first `size_bytes` of training data, which have been used. Live data, as of a
- * sensor, have nothing to pass over. Returns 0 or a negative code. */
-int poetc_port_skip(size_t size_bytes);
+/* Training goes on from a checkpoint: back to the first byte of training data, so that those which have been used can be passed over.
+ * Returns 1, 0 for live data, as of a sensor, which go on with what comes next, or a negative code. */
+int poetc_port_rewind(void);
 
 /* Hand over the trained state. Returns 0 or a negative code. */
 int poetc_port_result(const void *state, uint32_t size_bytes);

@@ -52,13 +52,13 @@ int poetc_port_data(void *to, uint32_t size_bytes)
     return move(SEMI_READ, data_file, to, size_bytes) == 0;
 }
 
-int poetc_port_skip(size_t size_bytes)
+int poetc_port_rewind(void)
 {
     uintptr_t block[2];
 
     block[0] = (uintptr_t)data_file;
-    block[1] = size_bytes;
-    return semihosting(SEMI_SEEK, block) == 0 ? POETC_OK : POETC_EIO;
+    block[1] = 0;
+    return semihosting(SEMI_SEEK, block) == 0 ? 1 : POETC_EIO;
 }
 
 int poetc_port_result(const void *state, uint32_t size_bytes)

@@ -3,12 +3,14 @@
  * A record is the bytes of the inputs, then of the target, in the order of the header. The lines of the log:
  *
  *     resumed step 7
+ *     other data than before: from their first record
  *     step 8 loss 2.302585 bits 40135d8e
  *     done steps 20 page_ins 0 page_outs 0 sequence 20 clock 123
  *     stopped step 3 code -5
  *
  * POETC_CHECKPOINT_STEPS: after how many steps the state is saved to two slots of the store, in turn; training goes on from there when
- * the board starts again. 0: never. POETC_LOG_GRADIENTS: a checksum of all gradients of the step is logged with its loss.
+ * the board starts again. 0: never. Records that have been used are passed over if the data still begin with them; other data are
+ * used from their first record. POETC_LOG_GRADIENTS: a checksum of all gradients of the step is logged with its loss.
  */
 #include "model.h"
 #include "poetc_checkpoint.h"
@@ -122,24 +124,44 @@ static void log_loss(float loss)
     poetc_port_log("\n");
 }
 
-/* Fill in the inputs: 1, 0 at the end of the data, or a negative code. */
-static int next_record(void)
+/* Fill in the inputs, and count the record: 1, 0 at the end of the data, or a negative code. */
+static int next_record(poetc_checkpoint *used)
 {
     const poetc_binding *inputs = POETC_MODEL_INPUTS;
     uint32_t i;
     int err = 1;
 
-    for (i = 0; i < POETC_MODEL_INPUT_COUNT && err == 1; i++)
+    for (i = 0; i < POETC_MODEL_INPUT_COUNT && err == 1; i++) {
         err = poetc_port_data(poetc_arena + inputs[i].offset, inputs[i].size_bytes);
+        if (CHECKPOINT_STEPS > 0 && err == 1)
+            used->records_crc = poetc_crc32(used->records_crc, poetc_arena + inputs[i].offset, inputs[i].size_bytes);
+    }
+    used->records += err == 1;
     return err;
 }
 
-/* Go on from the newest whole checkpoint, with the first record that it has not seen; from the beginning if there is none. */
-static int resume(const poetc_config *config, const poetc_checkpoint *checkpoint)
+/* Pass over the records that were used before the checkpoint. Where the data begin with other ones, they are new: none is passed over. */
+static int pass_over(poetc_checkpoint *checkpoint)
 {
-    const poetc_binding *inputs = POETC_MODEL_INPUTS;
-    size_t record_bytes = 0;
-    uint32_t i;
+    const uint32_t records = checkpoint->records, crc = checkpoint->records_crc;
+    int err = poetc_port_rewind();
+
+    if (err <= 0) /* live data */
+        return err;
+    checkpoint->records = checkpoint->records_crc = 0;
+    while (err == 1 && checkpoint->records < records)
+        err = next_record(checkpoint);
+    if (err < 0 || (err == 1 && checkpoint->records_crc == crc))
+        return err < 0 ? err : POETC_OK;
+    poetc_port_log("other data than before: from their first record\n");
+    checkpoint->records = checkpoint->records_crc = 0;
+    err = poetc_port_rewind();
+    return err < 0 ? err : POETC_OK;
+}
+
+/* Go on from the newest whole checkpoint, with the first record that it has not seen; from the beginning if there is none. */
+static int resume(const poetc_config *config, poetc_checkpoint *checkpoint)
+{
     int err = poetc_checkpoint_load(&runtime, checkpoint);
 
     if (err == POETC_ENOENT)
@@ -148,17 +170,15 @@ static int resume(const poetc_config *config, const poetc_checkpoint *checkpoint
         return err;
     log_number("resumed step ", runtime.run_count);
     poetc_port_log("\n");
-    for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++)
-        record_bytes += inputs[i].size_bytes;
-    return poetc_port_skip(record_bytes * runtime.run_count);
+    return pass_over(checkpoint);
 }
 
-static int train(const poetc_checkpoint *checkpoint, uint32_t *step)
+static int train(poetc_checkpoint *checkpoint, uint32_t *step)
 {
     int err;
 
     for (*step = runtime.run_count + 1u;; (*step)++) {
-        err = next_record();
+        err = next_record(checkpoint);
         if (err <= 0)
             return err;
         err = poetc_run(&runtime);
@@ -191,6 +211,7 @@ int main(void)
     config.store.page_out = NULL;
     config.store.page_in = NULL;
     config.store.context = NULL;
+    config.store.sync = NULL;
     config.observer = poetc_port_mark;
     config.observer_context = NULL;
     /* Past the pages. Between two steps nothing but the state is needed, so the arena has room for a block. */
@@ -198,6 +219,7 @@ int main(void)
     checkpoint.slots = CHECKPOINT_SLOTS;
     checkpoint.buffer = poetc_arena + POETC_MODEL_BUFFER_OFFSET;
     checkpoint.identity = POETC_MODEL_IDENTITY;
+    checkpoint.records = checkpoint.records_crc = 0;
     if (CHECKPOINT_STEPS > 0)
         blocks += CHECKPOINT_SLOTS * poetc_checkpoint_blocks(POETC_MODEL_PROGRAM);
     err = poetc_port_open(&config.store, POETC_MODEL_BLOCK_BYTES, blocks);
@@ -207,6 +229,8 @@ int main(void)
         err = resume(&config, &checkpoint);
     if (!err)
         err = train(&checkpoint, &step);
+    if (!err && config.store.sync != NULL)
+        err = config.store.sync(config.store.context);
     if (!err)
         err = poetc_port_result(poetc_arena, POETC_MODEL_STATE_BYTES);
     if (err) {

@@ -5,10 +5,12 @@
  * DATA: records, one a step, each the bytes of the inputs and of the target in the order of the header; read round and round.
  * STEPS: default one pass. STATE_OUT: where to write the state afterwards. Pages go to store.bin in the current directory, which
  * starts as a copy of store.img if the model keeps weights there. -c: after every step a checkpoint goes to store.bin, too, and
- * training goes on from the newest one, if the file has one; STEPS counts those before.
+ * training goes on from the newest one, if the file has one; STEPS counts those before. Records that were used before it are passed
+ * over if DATA still begins with them; other data are used from their first record.
  */
 #include "model.h"
 #include "poetc_checkpoint.h"
+#include "poetc_files.h"
 #include "poetc_host.h"
 
 #include <errno.h>
@@ -22,22 +24,8 @@ static int fail(const char *what, const char *which)
     return 1;
 }
 
-static int copy_file(const char *from, const char *to)
-{
-    FILE *source = fopen(from, "rb"), *target = fopen(to, "wb");
-    int byte, failed = source == NULL || target == NULL;
-
-    while (!failed && (byte = getc(source)) != EOF)
-        failed = putc(byte, target) == EOF;
-    if (source != NULL)
-        fclose(source);
-    if (target != NULL && fclose(target) != 0)
-        failed = 1;
-    return failed;
-}
-
-/* Fill in the inputs of one step: 1 done, 0 the file has no whole record left. */
-static int read_record(FILE *data, uint8_t *arena)
+/* Fill in the inputs of one step, and count the record: 1 done, 0 the file has no whole record left. */
+static int read_record(FILE *data, uint8_t *arena, poetc_checkpoint *used)
 {
     const poetc_binding *inputs = POETC_MODEL_INPUTS;
     uint32_t i;
@@ -45,34 +33,55 @@ static int read_record(FILE *data, uint8_t *arena)
     for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++) {
         if (fread(arena + inputs[i].offset, 1, inputs[i].size_bytes, data) != inputs[i].size_bytes)
             return 0;
+        used->records_crc = poetc_crc32(used->records_crc, arena + inputs[i].offset, inputs[i].size_bytes);
     }
+    used->records++;
     return 1;
 }
 
-static int train(poetc_runtime *runtime, FILE *data, long steps, uint8_t *arena, const poetc_checkpoint *checkpoint)
+static void begin_data(FILE *data, poetc_checkpoint *used)
+{
+    rewind(data);
+    used->records = used->records_crc = 0;
+}
+
+/* Pass over the records that were used before the checkpoint. Where the data begin with other ones, they are new: none is passed over. */
+static void pass_over(FILE *data, uint8_t *arena, poetc_checkpoint *checkpoint)
+{
+    const uint32_t records = checkpoint->records, crc = checkpoint->records_crc;
+
+    begin_data(data, checkpoint);
+    while (checkpoint->records < records && read_record(data, arena, checkpoint))
+        continue;
+    if (checkpoint->records == records && checkpoint->records_crc == crc)
+        return;
+    printf("other data than before: from their first record\n");
+    begin_data(data, checkpoint);
+}
+
+/* `checkpoint` counts the records that are used; it is saved if `saves`. */
+static int train(poetc_runtime *runtime, FILE *data, long steps, uint8_t *arena, poetc_checkpoint *checkpoint, int saves)
 {
     long step;
     int err;
 
-    for (step = 1; steps == 0 || step <= steps; step++) {
-        if (!read_record(data, arena)) {
-            if (step == 1)
+    for (step = (long)runtime->run_count + 1; steps == 0 || step <= steps; step++) {
+        if (!read_record(data, arena, checkpoint)) {
+            if (checkpoint->records == 0)
                 return fail("the data file holds no whole record", POETC_MODEL_NAME);
             if (steps == 0)
                 break;
-            rewind(data);
-            if (!read_record(data, arena))
+            begin_data(data, checkpoint);
+            if (!read_record(data, arena, checkpoint))
                 return fail("cannot read the data file again", POETC_MODEL_NAME);
         }
-        if (step <= (long)runtime->run_count) /* done before the checkpoint */
-            continue;
         err = poetc_run(runtime);
         if (err) {
             fprintf(stderr, "step %ld stopped with code %d\n", step, err);
             return 1;
         }
         printf("step %ld loss %.9g\n", step, (double)poetc_loss(runtime));
-        err = checkpoint != NULL ? poetc_checkpoint_save(runtime, checkpoint) : POETC_OK;
+        err = saves ? poetc_checkpoint_save(runtime, checkpoint) : POETC_OK;
         if (err) {
             fprintf(stderr, "step %ld: its checkpoint stopped with code %d\n", step, err);
             return 1;
@@ -83,14 +92,12 @@ static int train(poetc_runtime *runtime, FILE *data, long steps, uint8_t *arena,
 
 static int save(const char *path, const uint8_t *arena)
 {
-    FILE *file = fopen(path, "wb");
+    static poetc_new_file file;
     size_t bytes = POETC_MODEL_STATE_BYTES;
-    int failed;
 
-    if (file == NULL)
+    if (poetc_file_begin(&file, path) || poetc_file_write(&file, arena, bytes) || poetc_file_finish(&file))
         return fail("cannot write", path);
-    failed = fwrite(arena, 1, bytes, file) != bytes;
-    return fclose(file) != 0 || failed ? fail("cannot write", path) : 0;
+    return 0;
 }
 
 /* A whole number, digits alone: 1 done, 0 it is none. */
@@ -142,7 +149,7 @@ int main(int argc, char **argv)
         if (store != NULL)
             fclose(store);
     }
-    if (POETC_MODEL_STORE_HAS_IMAGE && fresh && copy_file("store.img", "store.bin"))
+    if (POETC_MODEL_STORE_HAS_IMAGE && fresh && poetc_file_copy("store.img", "store.bin"))
         return fail("cannot copy store.img to", "store.bin");
     if ((POETC_MODEL_STORE_BLOCKS > 0 || saves) && poetc_host_open(&config.store, "store.bin", POETC_MODEL_BLOCK_BYTES))
         return fail("cannot open", "store.bin");
@@ -152,6 +159,7 @@ int main(int argc, char **argv)
     checkpoint.slots = 2;
     checkpoint.buffer = arena + POETC_MODEL_ARENA_BYTES;
     checkpoint.identity = POETC_MODEL_IDENTITY;
+    checkpoint.records = checkpoint.records_crc = 0;
     if (saves) {
         result = poetc_checkpoint_load(&runtime, &checkpoint);
         if (result == POETC_ENOENT)
@@ -159,13 +167,14 @@ int main(int argc, char **argv)
         if (result)
             return fail("cannot read the checkpoint in", "store.bin");
         printf("resumed step %lu\n", (unsigned long)runtime.run_count);
+        pass_over(data, arena, &checkpoint);
     }
 
-    result = train(&runtime, data, steps, arena, saves ? &checkpoint : NULL);
+    result = train(&runtime, data, steps, arena, &checkpoint, saves);
+    if (config.store.context != NULL && (config.store.sync(config.store.context) || poetc_host_close(&config.store)))
+        result = fail("cannot write", "store.bin");
     if (result == 0 && argc > 3)
         result = save(argv[3], arena);
-    if (config.store.context != NULL && poetc_host_close(&config.store))
-        result = fail("cannot write", "store.bin");
     fclose(data);
     free(memory);
     return result;

@@ -1,0 +1,151 @@
+"""A plug that is pulled: anything that was not synced may be lost, and one checkpoint is always whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from poetc.codegen import all_inputs, emit, sample_inputs
+from poetc.codegen._interpret import fit_input
+from poetc.codegen.program import Program
+from tests.codegen.models import paged_actions, state_paged_actions, training_case
+from tests.support.medium import RECORDER, Event, Medium, link_options, read_record
+
+STEPS = 6
+CUTS = int(os.environ.get("POETC_POWER_CUTS", "40"))
+ON_STORE = ("fc1.weight", "fc1.weight.velocity", "fc2.weight")
+TARGETS = {
+    "host": ("./train", "-c", "data.bin", str(STEPS), "trained.bin"),
+    "cortex-a": ("./train",),  # the program of Linux boards, compiled for this machine
+}
+
+
+@dataclass(frozen=True)
+class Built:
+    directory: Path
+    words: tuple[str, ...]
+    files: dict[str, bytes]  # what is there before the program starts
+    expected: bytes  # trained.bin of a run that was not cut
+    events: tuple[Event, ...]  # what that run wrote
+
+
+def records(program: Program, seeds: Iterable[int]) -> bytes:
+    batches = (sample_inputs(program, seed) for seed in seeds)
+    return b"".join(fit_input(b, batch).tobytes() for batch in batches for b in all_inputs(program))
+
+
+def train(directory: Path, words: tuple[str, ...], record: Path | None = None) -> str:
+    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "RECORD")}
+    environment |= {"RECORD": str(record)} if record else {}
+    done = subprocess.run(words, cwd=directory, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def in_place(directory: Path, files: dict[str, bytes]) -> None:
+    """`directory` holds these files, and nothing that an earlier run left."""
+    for name in ("store.bin", "store.bin.new", "trained.bin", "trained.bin.new"):
+        (directory / name).unlink(missing_ok=True)
+    for name, data in files.items():
+        (directory / name).write_bytes(data)
+
+
+@pytest.fixture(scope="module", params=[(t, w) for t in TARGETS for w in ("ram", "store")], ids=" ".join)
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    target, where = request.param
+    directory = tmp_path_factory.mktemp("plug")
+    case = training_case(on_store=ON_STORE if where == "store" else (), block_bytes=512)
+    names = [t.name for t in case.problem.tensors if t.initial == "store"]
+    program = case.program(state_paged_actions(case, names) if names else paged_actions(case, "a"))
+    emit([program], case.graph.values, model="mlp", target=target, out_dir=directory)
+    recorder = directory / "recorder.o"
+    include = f"-I{directory / 'runtime' / 'include'}"
+    subprocess.run(["gcc", "-O1", "-Wall", "-Wextra", "-Werror", include, "-c", RECORDER, "-o", recorder], check=True)
+    options = ["CC=gcc", "CFLAGS=-O1 -Werror", f"LDFLAGS={link_options(recorder)}"]
+    subprocess.run(["make", "-s", "-C", directory, *options, "train"], check=True)
+    (directory / "data.bin").write_bytes(records(program, range(STEPS)))
+    files = {"trained.bin": b"of an earlier run"}
+    files |= {"store.img": (directory / "store.img").read_bytes()} if names else {}
+    in_place(directory, files)
+    words = TARGETS[target]
+    train(directory, words, directory / "record")
+    return Built(
+        directory, words, files, (directory / "trained.bin").read_bytes(), tuple(read_record(directory / "record"))
+    )
+
+
+def test_order_of_writes_and_syncs(built: Built) -> None:
+    """Data, sync, trailer, sync: of every checkpoint; names are on the medium before what they name is relied upon."""
+    ends = [i for i, e in enumerate(built.events) if e.kind == "k"]
+    assert [built.events[i].offset for i in ends] == list(range(1, STEPS + 1))
+    for end in ends:
+        last = [e.kind for e in built.events[end - 3 : end]]
+        assert last == ["s", "w", "s"], "a barrier before the trailer and one after it"
+    kinds = "".join(e.kind if (e.kind, e.name) != ("s", ".") else "d" for e in built.events)
+    assert re.search(r"[cr]d[^cr]*k", kinds), "the store's name, then its directory, then checkpoints"
+    assert kinds.endswith("srd"), "the result is whole, renamed, and its name is on the medium"
+
+
+def test_one_checkpoint_survives_any_cut(built: Built) -> None:
+    """At most the step that was running is lost, and what comes of the rest are the bits of a run without a cut."""
+    random, resumed = Random(1), set()
+    for _ in range(CUTS):
+        cut = random.randrange(len(built.events) + 1)
+        medium = Medium(built.files)
+        medium.replay(built.events[:cut])
+        files = medium.pull_the_plug(random)
+        assert files["trained.bin"] in (built.files["trained.bin"], built.expected)
+        in_place(built.directory, files)
+        output = train(built.directory, built.words)
+        saved = sum(e.kind == "k" for e in built.events[:cut])
+        found = re.search(r"resumed step (\d+)", output)
+        step = int(found[1]) if found else 0
+        assert saved <= step <= saved + 1, f"cut after {cut} of {len(built.events)} events"
+        assert (built.directory / "trained.bin").read_bytes() == built.expected
+        resumed.add(step)
+    assert len(resumed) > 2
+
+
+OTHER = "other data than before: from their first record"
+
+
+def resume_on(built: Built, data: bytes, *, host_steps: int) -> tuple[str, bytes]:
+    """Go on with these data after STEPS steps; the output, and the trained state."""
+    words = tuple(str(host_steps) if word == str(STEPS) else word for word in built.words)
+    old = (built.directory / "data.bin").read_bytes()
+    try:
+        (built.directory / "data.bin").write_bytes(data)
+        output = train(built.directory, words)
+    finally:
+        (built.directory / "data.bin").write_bytes(old)
+    return output, (built.directory / "trained.bin").read_bytes()
+
+
+def test_records_are_passed_over_only_if_they_were_used(built: Built) -> None:
+    """New data are used from their first record; a file that has grown, from the first record that is new."""
+    used = (built.directory / "data.bin").read_bytes()
+    size = len(used) // STEPS
+    new = used[size : 3 * size]  # shorter than what was used, of records that it has, too
+
+    def after_training(data: bytes) -> tuple[str, bytes]:
+        in_place(built.directory, built.files)
+        train(built.directory, built.words)
+        return resume_on(built, data, host_steps=STEPS + 2)
+
+    other, of_other = after_training(new)
+    assert OTHER in other
+    grown, of_grown = after_training(used + new)
+    assert OTHER not in grown
+    for output in (other, grown):
+        assert re.findall(r"step (\d+)", output) == [str(STEPS), str(STEPS + 1), str(STEPS + 2)]
+    assert of_other == of_grown, "the same two records, found at another place"
+    assert of_other != built.expected
+    swapped, _ = after_training(used[size:] + used[:size])
+    assert OTHER in swapped, "as long, with another order"
