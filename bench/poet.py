@@ -35,7 +35,7 @@ def solve(path: str, budget: float | int, name: str, time_limit_s: float) -> dic
     from poetc.errors import PoetcError
     from poetc.scheduling import SolveOptions, verify
     from poetc.solvers import solve as run
-    from poetc.solvers._poet_instances import load_poet_instance
+    from poetc.solvers.published._poet_instances import load_poet_instance
 
     problem = load_poet_instance(path, budget=budget)
     options = SolveOptions(time_limit_s=time_limit_s, gap=GAP, fixed_order=True)

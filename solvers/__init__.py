@@ -1,11 +1,10 @@
-"""Solvers: each module here answers a Problem with a Schedule. See docs/adding-a-solver.md."""
+"""Solvers: each answers a Problem with a Schedule. See docs/adding-a-solver.md.
 
-from poetc.solvers._homes import HomeSearch
-from poetc.solvers._minimum import MinimumBudget, lower_bound_bytes, min_budget
-from poetc.solvers._orders import best_order, cheapest_order, reordered, restored
-from poetc.solvers._registry import available, solve
-from poetc.solvers._search import at_once
-from poetc.solvers._types import (
+`interface` and `registry` say how a solver looks and is found. `published/` holds the methods of others, `poetc/` the
+engine of this project. `model`, `highs`, `liveness` and `dependences` serve both.
+"""
+
+from poetc.solvers.interface import (
     ALL_SCHEDULES,
     CLASS,
     OWN_ORDER,
@@ -16,8 +15,15 @@ from poetc.solvers._types import (
     NotFoundError,
     Progress,
     SolverInfo,
-    Work,
 )
+from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
+from poetc.solvers.poetc.orders.best_order import best_order, cheapest_order
+from poetc.solvers.poetc.orders.reordering import reordered, restored
+from poetc.solvers.poetc.placement.search import HomeSearch
+from poetc.solvers.poetc.search.race import at_once
+from poetc.solvers.poetc.search.smallest_budget import MinimumBudget, min_budget
+from poetc.solvers.poetc.work import Work
+from poetc.solvers.registry import available, solve
 
 __all__ = [
     "ALL_SCHEDULES",

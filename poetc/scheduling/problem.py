@@ -23,7 +23,7 @@ class Paging(enum.StrEnum):
 
 class Semantics(enum.StrEnum):
     EXACT = "exact"
-    POET = "poet"  # what POET's MILP counts (see solvers/poet.py): paging takes no time, ...
+    POET = "poet"  # what POET's MILP counts (see solvers/published/poet.py): paging takes no time, ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from poetc.scheduling import (
     stored_state,
     verify,
 )
-from poetc.solvers._model import Model
+from poetc.solvers.model import Model
 from tests.support.problems import random_actions, random_dag, training_problem
 
 X, W, A, B, G, W1 = range(6)

@@ -32,8 +32,8 @@ from poetc.scheduling import (
 )
 from poetc.scheduling._transfers import overlapped_ns, ram_bytes
 from poetc.solvers import solve
-from poetc.solvers._cuts import CutModel
-from poetc.solvers._model import Model
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.bounds.cuts import CutModel
 from tests.support.problems import random_actions, random_dag, training_problem, with_budget
 
 

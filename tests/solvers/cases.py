@@ -17,9 +17,9 @@ from poetc.scheduling import (
     movable_state,
     on_store,
 )
-from poetc.solvers._cuts import CutModel
-from poetc.solvers._homes import OpenHomes, open_model
-from poetc.solvers._model import Model
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.bounds.cuts import CutModel
+from poetc.solvers.poetc.placement.relaxation import OpenHomes, open_model
 from tests.support.oracle import Optimum, optimum
 from tests.support.problems import random_dag, training_problem, with_budget
 

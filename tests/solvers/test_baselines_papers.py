@@ -13,12 +13,12 @@ import pytest
 from poetc.errors import InfeasibleError
 from poetc.scheduling import Compute, PageOut, Paging, Problem, Schedule, Semantics, SolveOptions, Trace, verify
 from poetc.solvers import solve
-from poetc.solvers._baseline import Baseline
-from poetc.solvers._chain import ChainTape, chain_of
-from poetc.solvers._lower_sets import all_lower_sets, ancestor_closures, forward_graph
-from poetc.solvers._training import split
-from poetc.solvers.melon import pool_bytes
-from poetc.solvers.revolve import INFO, codes_for, forward_steps
+from poetc.solvers.published._baseline import Baseline
+from poetc.solvers.published._chain import ChainTape, chain_of
+from poetc.solvers.published._lower_sets import all_lower_sets, ancestor_closures, forward_graph
+from poetc.solvers.published._training import split
+from poetc.solvers.published.melon import pool_bytes
+from poetc.solvers.published.revolve import INFO, codes_for, forward_steps
 from tests.solvers.cases import poet_like
 from tests.solvers.chains import UNIT, chain
 from tests.support.oracle import optimum
@@ -244,7 +244,7 @@ def test_kusumoto_counts_lower_sets() -> None:
 
 def test_kusumoto_exact_is_the_best_choice_of_checkpoints() -> None:
     """Of all sets of checkpoints on a chain, each recomputing a segment once."""
-    from poetc.solvers._training import run_static
+    from poetc.solvers.published._training import run_static
 
     for seed, units in itertools.product(range(5), (10, 12, 14)):
         problem = heterogeneous(seed, 7, units)

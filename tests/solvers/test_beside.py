@@ -14,14 +14,14 @@ from random import Random
 import pytest
 
 from poetc.scheduling import SolveOptions
-from poetc.solvers import poetc as ours
 from poetc.solvers import solve
-from poetc.solvers._beside import Beside
-from poetc.solvers._cuts import Relaxation
-from poetc.solvers._highs import Mip
-from poetc.solvers._ladder import LEAST_REACH, REACH, Ladder
-from poetc.solvers._model import Model
-from poetc.solvers._solving import QUICK_OPERATORS
+from poetc.solvers.highs import Mip
+from poetc.solvers.model import Model
+from poetc.solvers.poetc import engine
+from poetc.solvers.poetc.beside import Beside
+from poetc.solvers.poetc.bounds.cuts import Relaxation
+from poetc.solvers.poetc.bounds.ladder import LEAST_REACH, REACH, Ladder
+from poetc.solvers.poetc.solving import QUICK_OPERATORS
 from tests.support.problems import training_problem, with_budget
 
 
@@ -106,11 +106,11 @@ class AtOnce(Waiting):
 def test_who_is_faster_changes_nothing(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = with_budget(training_problem(Random(5), layers, paging=True), 0.6)
     assert (len(problem.operators) > QUICK_OPERATORS) == (layers == 40)
-    monkeypatch.setattr(ours, "REFINEMENTS", 2)
+    monkeypatch.setattr(engine, "REFINEMENTS", 2)
     options = SolveOptions(time_limit_s=600.0, work_limit_s=5.0, gap=1e-4, fixed_order=True)
     expected = solve(problem, "poetc", options)
     for other in (Waiting, AtOnce):
-        monkeypatch.setattr(ours, "Beside", other)
+        monkeypatch.setattr(engine, "Beside", other)
         assert solve(problem, "poetc", options) == expected
 
 
@@ -131,7 +131,7 @@ def test_relaxations_go_on_for_as_much_work_as_they_are_given() -> None:
     optimum = solve(problem, "poetc", replace(options, gap=0.0, work_limit_s=20.0)).proof.objective
 
     def climbed(work_s: float) -> list[Relaxation]:
-        solver = ours._Solve(problem, options, None)
+        solver = engine._Solve(problem, options, None)
         solver.relaxing.ladder.cuts = {solver.model.cut}
         rungs = solver.relaxing.climbing(work_s)()
         return [rung.solved.relaxation for rung in rungs if rung.solved.relaxation is not None]

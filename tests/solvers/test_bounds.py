@@ -28,14 +28,14 @@ from poetc.scheduling import (
     on_store,
 )
 from poetc.scheduling import lower_bound_bytes as order_free_bound
-from poetc.solvers import _highs, solve
-from poetc.solvers._cuts import SCALE, TIE, CutModel, Relaxation, has_many_alike
-from poetc.solvers._exact import search
-from poetc.solvers._highs import Mip
-from poetc.solvers._homes import OpenHomes, open_model
-from poetc.solvers._minimum import lower_bound_bytes
-from poetc.solvers._model import Model
-from poetc.solvers._ram import tiny_tensors
+from poetc.solvers import highs, solve
+from poetc.solvers.highs import Mip
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.bounds.columns import SCALE
+from poetc.solvers.poetc.bounds.cuts import TIE, CutModel, Relaxation, has_many_alike
+from poetc.solvers.poetc.bounds.ram import lower_bound_bytes, tiny_tensors
+from poetc.solvers.poetc.placement.relaxation import OpenHomes, open_model
+from poetc.solvers.poetc.search.exhaustive import search
 from tests.solvers.cases import case, invalid_bounds, worn
 from tests.solvers.chains import UNIT as CHAIN_UNIT
 from tests.solvers.chains import chain
@@ -489,7 +489,7 @@ def test_what_others_imply_is_left_out_of_mips(monkeypatch: pytest.MonkeyPatch) 
             continue
         whole = relaxation.mip.solve(time_limit_s=10)
         with monkeypatch.context() as patched:
-            patched.setattr(_highs, "MANY_ENTRIES", 0)
+            patched.setattr(highs, "MANY_ENTRIES", 0)
             patched.setattr(Mip, "_lp", counted)
             fewer = relaxation.mip.solve(time_limit_s=10)
             beaten = relaxation.mip.solve(time_limit_s=10, cutoff=whole.objective - 1e-3)

@@ -23,12 +23,13 @@ from poetc.scheduling import (
     verify,
 )
 from poetc.solvers import Event, min_budget, solve
-from poetc.solvers._flatten import flatten
-from poetc.solvers._lean import lean_order
-from poetc.solvers._liveness import improve
-from poetc.solvers._model import Model
-from poetc.solvers._orders import Dependences, reordered
-from poetc.solvers._search import Race
+from poetc.solvers.dependences import Dependences
+from poetc.solvers.liveness import improve
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.orders.low_traffic import lean_order
+from poetc.solvers.poetc.orders.reordering import reordered
+from poetc.solvers.poetc.search.flatten import flatten
+from poetc.solvers.poetc.search.race import Race
 from poetc.training import TrainingOptions, build
 from tests.solvers.test_orders import stacked
 from tests.support.oracle import optimum

@@ -8,9 +8,9 @@ import highspy
 import pytest
 
 from poetc.scheduling import SolveOptions, verify
-from poetc.solvers import _highs, solve
-from poetc.solvers._beside import Beside
-from poetc.solvers._highs import Mip
+from poetc.solvers import highs, solve
+from poetc.solvers.highs import Mip
+from poetc.solvers.poetc.beside import Beside
 from tests.support.problems import training_problem, with_budget
 
 
@@ -36,12 +36,12 @@ def test_the_number_of_threads_may_change() -> None:
 
 def test_what_the_lp_proves_stays_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where HiGHS is interrupted before it has come as far again."""
-    monkeypatch.setattr(_highs, "MANY_ENTRIES", 0)
+    monkeypatch.setattr(highs, "MANY_ENTRIES", 0)
     mip = knapsack()
     mip.implied.append(range(0))
     lp, best = (mip.solve(time_limit_s=20, relax=relax).objective for relax in (True, False))
     solved: list[bool] = []
-    run = _highs._solver
+    run = highs._solver
 
     def stopped(time_limit_s: float, threads: int, seed: int) -> highspy.Highs:
         solver = run(time_limit_s, threads, seed)
@@ -50,7 +50,7 @@ def test_what_the_lp_proves_stays_proven(monkeypatch: pytest.MonkeyPatch) -> Non
         solved.append(True)
         return solver
 
-    monkeypatch.setattr(_highs, "_solver", stopped)
+    monkeypatch.setattr(highs, "_solver", stopped)
     answer = mip.solve(time_limit_s=20)
     assert len(solved) == 2 and not answer.optimal
     assert answer.bound == pytest.approx(lp, abs=1e-5) and answer.bound <= best

@@ -9,11 +9,12 @@ import pytest
 
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, verify
 from poetc.solvers import Event, solve
-from poetc.solvers._lean import lean_order
-from poetc.solvers._model import Model
-from poetc.solvers._nested import MOST, SLOTS, Program, nest, segments_of
-from poetc.solvers._orders import Dependences, reordered
-from poetc.solvers._search import Race
+from poetc.solvers.dependences import Dependences
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.orders.low_traffic import lean_order
+from poetc.solvers.poetc.orders.reordering import reordered
+from poetc.solvers.poetc.search.nested import MOST, SLOTS, Program, nest, segments_of
+from poetc.solvers.poetc.search.race import Race
 from tests.solvers.test_orders import stacked
 from tests.support.problems import with_budget
 

@@ -20,9 +20,12 @@ from poetc.scheduling import (
     verify,
 )
 from poetc.solvers import Work, solve
-from poetc.solvers._lean import lean_order
-from poetc.solvers._model import Model
-from poetc.solvers._orders import Dependences, Overflow, anneal, best_order, cheapest_order, reordered, restored, tidied
+from poetc.solvers.dependences import Dependences
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.orders.annealing import Overflow, anneal, tidied
+from poetc.solvers.poetc.orders.best_order import best_order, cheapest_order
+from poetc.solvers.poetc.orders.low_traffic import lean_order
+from poetc.solvers.poetc.orders.reordering import reordered, restored
 from tests.support.oracle import optimum
 from tests.support.problems import random_dag, training_problem, with_budget
 

@@ -11,7 +11,7 @@ import pytest
 from poetc.errors import InfeasibleError, LimitError, UsageError
 from poetc.scheduling import Paging, Semantics, SolveOptions, verify
 from poetc.solvers import solve
-from poetc.solvers._poet_instances import load_poet_instance
+from poetc.solvers.published._poet_instances import load_poet_instance
 from tests.solvers.cases import poet_like
 from tests.support.oracle import optimum
 

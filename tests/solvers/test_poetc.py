@@ -21,15 +21,16 @@ from poetc.scheduling import (
     keep_all_peak_bytes,
     verify,
 )
-from poetc.solvers import BudgetError, Event, NotFoundError, at_once, min_budget, poetc, solve
-from poetc.solvers._candidates import tighten
-from poetc.solvers._cuts import CutModel
-from poetc.solvers._eviction import Policy, Simulation, Stuck
-from poetc.solvers._ladder import single_cut_positions
-from poetc.solvers._liveness import Profile, early_page_outs, improve
-from poetc.solvers._model import NEVER, Model
-from poetc.solvers._plans import lazy_codes, overfull
-from poetc.solvers._search import Race
+from poetc.solvers import BudgetError, Event, NotFoundError, at_once, min_budget, solve
+from poetc.solvers.liveness import Profile, early_page_outs, improve
+from poetc.solvers.model import NEVER, Model
+from poetc.solvers.poetc import engine
+from poetc.solvers.poetc.bounds.cuts import CutModel
+from poetc.solvers.poetc.bounds.ladder import single_cut_positions
+from poetc.solvers.poetc.candidates import tighten
+from poetc.solvers.poetc.search.eviction import Policy, Simulation, Stuck
+from poetc.solvers.poetc.search.plans import lazy_codes, overfull
+from poetc.solvers.poetc.search.race import Race
 from tests.solvers.cases import case
 from tests.solvers.chains import chain
 from tests.support.oracle import minimum_budget
@@ -326,14 +327,14 @@ def test_a_schedule_is_reported_before_orders_are_searched(monkeypatch: pytest.M
     def no_order(*_: object) -> None:
         known.append(len(events))
 
-    monkeypatch.setattr("poetc.solvers.poetc.best_order", no_order)
+    monkeypatch.setattr("poetc.solvers.poetc.engine.best_order", no_order)
     schedule = solve(problem, options=SolveOptions(time_limit_s=10), progress=events.append)
     assert known == [1]
     first = events[0].objective
     assert first is not None
     assert all(e.objective is not None and e.objective <= first for e in events)
     assert schedule.proof.objective <= first
-    monkeypatch.setattr("poetc.solvers.poetc._solve_any_order", raise_limit)
+    monkeypatch.setattr("poetc.solvers.poetc.engine._solve_any_order", raise_limit)
     kept = solve(problem, options=SolveOptions(time_limit_s=10))
     assert kept.proof.objective == first
     assert kept.proof.status is Status.LIMIT
@@ -377,7 +378,7 @@ def test_it_goes_on_from_a_bound() -> None:
 def test_a_plan_that_needs_a_little_too_much_is_made_again_for_less() -> None:
     """A long chain whose tensors differ little: what the plan of one cut lacks is less than a hundredth of the RAM."""
     problem = chain(160, sizes=[20 + k % 3 for k in range(160)], costs=[10] * 160, budget_units=2400)
-    solving = poetc._Solve(problem, SolveOptions(time_limit_s=60, fixed_order=True), None)
+    solving = engine._Solve(problem, SolveOptions(time_limit_s=60, fixed_order=True), None)
     model = solving.model
     relaxation = CutModel(model, (model.cut,), between=True, ties=True).solve(time_limit_s=10)
     codes = lazy_codes(model, relaxation)
@@ -393,7 +394,7 @@ def test_a_plan_that_needs_a_little_too_much_is_made_again_for_less() -> None:
 def test_the_operator_of_a_cut_is_the_one_whose_lp_proves_the_most() -> None:
     """Not the one with the largest working set of its stretch."""
     problem = chain(160, sizes=[180 - k for k in range(160)], costs=[10] * 160, budget_units=8000)
-    solving = poetc._Solve(problem, SolveOptions(time_limit_s=60, fixed_order=True), None)
+    solving = engine._Solve(problem, SolveOptions(time_limit_s=60, fixed_order=True), None)
     first = single_cut_positions(solving.model)[0]
     best = solving.relaxing.best_cut(0, solving.bound, math.inf, None)
     stretch = range(solving.model.cut, solving.model.cut + 6)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import sys
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +14,7 @@ import pytest
 
 from poetc.errors import UsageError
 from poetc.scheduling import ScheduleError, keep_all, keep_all_peak_bytes
-from poetc.solvers import SolverInfo, available, solve
-from poetc.solvers import _registry as registry
+from poetc.solvers import SolverInfo, available, registry, solve
 from tests.support.problems import training_problem
 
 
@@ -53,4 +55,31 @@ def test_one_solver_is_imported_for_a_solve_and_not_all(monkeypatch: pytest.Monk
     problem = dataclasses.replace(problem, budget_bytes=keep_all_peak_bytes(problem))
     assert solve(problem, "keep_all").solver == "keep_all"
     with pytest.raises(AssertionError):
-        solve(problem, "_orders")
+        solve(problem, "_baseline")
+
+
+@pytest.mark.parametrize("folder", registry.FOLDERS)
+def test_a_file_dropped_into_a_folder_of_solvers_is_found(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dropped_in.py").write_text(
+        "from poetc.scheduling import keep_all\n"
+        "from poetc.solvers import SolverInfo\n"
+        'INFO = SolverInfo(name="dropped_in", title="Everything once")\n'
+        "def solve(problem, options, progress=None):\n"
+        "    return keep_all(problem)\n"
+    )
+    package = importlib.import_module(folder)
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, f"{folder}.dropped_in", raising=False)
+    importlib.invalidate_caches()
+    registry._modules.cache_clear()
+    try:
+        assert available()["dropped_in"].title == "Everything once"
+        problem = training_problem(Random(0), 2)
+        problem = dataclasses.replace(problem, budget_bytes=keep_all_peak_bytes(problem))
+        assert solve(problem, "dropped_in").steps == keep_all(problem).steps
+    finally:
+        monkeypatch.undo()
+        registry._modules.cache_clear()
+        sys.modules.pop(f"{folder}.dropped_in", None)

@@ -7,12 +7,12 @@ from dataclasses import fields, replace
 import pytest
 
 from poetc.scheduling import Completer
-from poetc.solvers._cuts import CutModel
-from poetc.solvers._exact import search
-from poetc.solvers._model import Model
-from poetc.solvers._plans import codes_of
-from poetc.solvers._rules import ALL, Rules
-from poetc.solvers._staged import StagedModel
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.bounds.cuts import CutModel
+from poetc.solvers.poetc.bounds.staged import StagedModel
+from poetc.solvers.poetc.rules import ALL, Rules
+from poetc.solvers.poetc.search.exhaustive import search
+from poetc.solvers.poetc.search.plans import codes_of
 from tests.solvers.cases import case
 
 SEEDS = range(80)

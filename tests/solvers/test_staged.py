@@ -6,13 +6,13 @@ from dataclasses import replace
 from random import Random
 
 from poetc.scheduling import Completer, InPlace, OperatorSpec, Problem
-from poetc.solvers._cuts import CutModel, Relaxation
-from poetc.solvers._ladder import new_cuts
-from poetc.solvers._minimum import lower_bound_bytes
-from poetc.solvers._model import Model
-from poetc.solvers._plans import codes_of, lazy_codes, overfull
-from poetc.solvers._search import Race
-from poetc.solvers._staged import StagedModel
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
+from poetc.solvers.poetc.bounds.ladder import new_cuts
+from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
+from poetc.solvers.poetc.bounds.staged import StagedModel
+from poetc.solvers.poetc.search.plans import codes_of, lazy_codes, overfull
+from poetc.solvers.poetc.search.race import Race
 from tests.solvers.cases import case
 from tests.support.problems import ProblemBuilder, training_problem, with_budget
 

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from poetc.scheduling import Completer, InPlace, OperatorSpec, Paging, Place, Problem, TensorSpec
-from poetc.solvers._model import Model
-from poetc.solvers._search import Race
-from poetc.solvers._unrolled import Unrolled
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.search.race import Race
+from poetc.solvers.poetc.search.unrolled import Unrolled
 from tests.support.problems import training_problem, with_budget
 
 

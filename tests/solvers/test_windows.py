@@ -9,10 +9,10 @@ import pytest
 
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, verify
 from poetc.solvers import Event, solve
-from poetc.solvers._liveness import improve
-from poetc.solvers._model import Model
-from poetc.solvers._search import Race
-from poetc.solvers._windows import WindowModel, Windows
+from poetc.solvers.liveness import improve
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.search.neighbourhoods import WindowModel, Windows
+from poetc.solvers.poetc.search.race import Race
 from tests.solvers.cases import case, worn
 from tests.support.problems import training_problem, with_budget
 

@@ -12,9 +12,10 @@ import pytest
 
 from poetc import curve, homes, splitting
 from poetc.scheduling import Problem, Schedule, SolveOptions, keep_all, keep_all_peak_bytes
-from poetc.solvers import Work, best_order, min_budget, poetc
-from poetc.solvers._eviction import Policy, Simulation, Stuck
-from poetc.solvers._search import Race
+from poetc.solvers import Work, best_order, min_budget
+from poetc.solvers.poetc import engine
+from poetc.solvers.poetc.search.eviction import Policy, Simulation, Stuck
+from poetc.solvers.poetc.search.race import Race
 from tests.support.problems import training_problem, with_budget
 
 LIMIT_S = 30.0
@@ -48,9 +49,9 @@ def test_choosing_an_order_counts_against_the_time_limit(monkeypatch: pytest.Mon
         def run(self) -> Schedule:
             return keep_all(tight(1))
 
-    monkeypatch.setattr(poetc, "best_order", choosing)
-    monkeypatch.setattr(poetc, "_Solve", Solve)
-    poetc.solve(tight(1), OPTIONS)
+    monkeypatch.setattr(engine, "best_order", choosing)
+    monkeypatch.setattr(engine, "_Solve", Solve)
+    engine.solve(tight(1), OPTIONS)
     assert limits_s == [LIMIT_S - 7.0]
 
 
@@ -110,7 +111,7 @@ def test_work_ends_a_search_though_there_is_time(monkeypatch: pytest.MonkeyPatch
     problem = tight(1, 12)
     found, keep_all = min_budget(problem).smallest_bytes, keep_all_peak_bytes(problem)
     assert found is not None and found < keep_all
-    monkeypatch.setattr("poetc.solvers._minimum.WORK_S", 0.0)
+    monkeypatch.setattr("poetc.solvers.poetc.search.smallest_budget.WORK_S", 0.0)
     assert min_budget(problem).smallest_bytes == keep_all
     work = Work(0.2)
     best_order(problem, OPTIONS, work)

@@ -1,0 +1,22 @@
+"""Which operators must come before which."""
+
+from __future__ import annotations
+
+from poetc.solvers.model import Model
+
+
+class Dependences:
+    """What must come first: the producers of an operator's inputs, and the other readers of what it overwrites."""
+
+    def __init__(self, model: Model) -> None:
+        n = model.n_ops
+        self.before: list[set[int]] = [set() for _ in range(n)]
+        for v in range(n):
+            self.before[v] = {model.producer[t] for t in model.inputs[v] if model.producer[t] >= 0}
+            for i, _, required in model.pairs[v]:
+                if required:
+                    self.before[v] |= {u for u in model.consumers[i] if u != v}
+        self.after: list[set[int]] = [set() for _ in range(n)]
+        for v in range(n):
+            for u in self.before[v]:
+                self.after[u].add(v)

@@ -1,0 +1,79 @@
+"""What a solver module offers, and what it reports while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from poetc.errors import InfeasibleError, LimitError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolverInfo:
+    """Each `solvers/<name>.py` has `INFO = SolverInfo(...)`."""
+
+    name: str
+    title: str
+    citation: str = ""
+    general_graphs: bool = True  # any DAG, not only chains
+    paging: bool = False  # may page tensors
+    energy: bool = False  # minimises the problem's objective, rather than a proxy
+    deadline: bool = False  # obeys the deadline
+    proof: bool = False  # gives a lower bound better than "every operator once"
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Progress: the best objective and bound so far (pJ or ns), and what the solver is at."""
+
+    stage: str
+    objective: int | None
+    bound: int
+
+
+ALL_SCHEDULES = "all schedules"
+# What poetc's bounds hold for, but for those of the staged MILP.
+CLASS = "first executions in the problem's order; any recomputation, any paging"
+# Of the staged MILP: schedules of poetc need not be in it.
+STAGED_CLASS = (
+    "first executions in the problem's order; between two of them every operator at most once again, in that order, "
+    "and page-ins right before the first that can read them"
+)
+PROBLEMS_ORDER, OWN_ORDER = "the problem's order", "this schedule's order"  # in a class: another order was chosen
+ROUNDING = 1e-8  # a gap below this fraction of the total is what HiGHS's tolerances leave open
+
+Progress = Callable[[Event], None]
+
+
+class BudgetError(InfeasibleError):
+    """The budget cannot work, and what could.
+
+    `smallest_bytes`: the smallest budget with a verified schedule (None: none found); `lower_bound_bytes`: no schedule
+    fits in less; `tensors`: names and sizes of what RAM holds at the peak of the smallest one.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        smallest_bytes: int | None,
+        lower_bound_bytes: int,
+        tensors: tuple[tuple[str, int], ...] = (),
+    ) -> None:
+        details = {"min_budget_bytes": smallest_bytes, "min_budget_bound_bytes": lower_bound_bytes}
+        super().__init__(message, details={**details, "tensors_at_peak": [list(tensor) for tensor in tensors]})
+        self.smallest_bytes, self.lower_bound_bytes, self.tensors = smallest_bytes, lower_bound_bytes, tensors
+
+
+class NotFoundError(LimitError):
+    """Neither a schedule nor a proof that there is none, which is `why`; `smallest_bytes`: the smallest budget that a
+    schedule is known for (None: none).
+    """
+
+    def __init__(self, why: str, smallest_bytes: int | None) -> None:
+        known = "allow more time"
+        if smallest_bytes is not None:
+            known = f"the smallest budget with a schedule is {smallest_bytes} bytes"
+        super().__init__(f"{why}; {known}")
+        self.why, self.smallest_bytes = why, smallest_bytes

@@ -1,0 +1,1 @@
+"""Lower bounds on the cost and on the RAM of schedules."""

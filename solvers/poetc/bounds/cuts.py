@@ -1,0 +1,446 @@
+"""Lower bounds: a relaxed MIP that enforces RAM only at the first executions of a few operators, the cuts.
+
+Let a_1 < ... < a_G be cuts and stage g run from the first execution of a_g to that of a_{g+1} (stage 0 before a_1). For
+every schedule that executes the operators for the first time in the problem's order, set
+  S[g,t] = 1 if tensor t is in RAM when a_g is first executed,
+  R[g,v] = 1 if operator v is executed in stage g,   I[g,t] = 1 if t is paged in there,   O[t] = 1 if t is paged out at
+  all.
+Then S[g+1,t] <= S[g,t] + R[g,producer] + I[g,t];  R[g,v] <= S[g,u] + R[g,producer of u] + I[g,u] for each u that v
+reads;  I[g,t] <= O[t]; R = 1 for what is first executed in stage g; RAM at a_g: sum size S + its outputs (less what may
+be in place) + its workspace. The cost counts each execution and page-in once per stage, so the optimum is a lower
+bound. Nothing is assumed about the order of recomputation. Optional rows for an operator w executed between two cuts
+(for the first time, or again: then with its operands times R[g,w]): what is in RAM at a_{g+1} and was neither made nor
+paged in since a_g (at least z[g,t] = S[g+1,t] - R - I) stayed all the time, w's operands beside it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from poetc.solvers.highs import Answer
+from poetc.solvers.liveness import Profile
+from poetc.solvers.model import NEVER, Model
+from poetc.solvers.poetc.bounds.between import Between
+from poetc.solvers.poetc.bounds.columns import Columns
+from poetc.solvers.poetc.bounds.ram import operand_bytes
+from poetc.solvers.poetc.rules import ALL, Rules
+
+# Where so many operators are alike, and such a share of the forward pass (cells of recurrent layers), those that come
+# first are so much cheaper to execute again, at most: else HiGHS chooses between them for long, and what it chooses is
+# scattered. It costs as much of the overhead that is proven.
+ALIKE, ALIKE_SHARE, TIE = 32, 0.3, 1e-3
+MARGIN = 1e-6  # subtracted from HiGHS's bound before rounding: its tolerances
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """A solved relaxation: `bound` in the problem's cost unit (rounded down), and the plan at the cuts if one was
+    found.
+    """
+
+    cuts: tuple[int, ...]
+    bound: float
+    infeasible: bool
+    exact: bool  # HiGHS solved it to optimality
+    held: tuple[frozenset[int], ...]  # per cut, the tensors in RAM
+    paged: frozenset[int]
+    run: tuple[frozenset[int], ...] = ()  # per stage, the operators executed again
+    load: tuple[frozenset[int], ...] = ()  # per stage, the tensors paged in
+    pinned: tuple[frozenset[int], ...] = ()  # per cut, what is in RAM without being a decision
+
+
+def has_many_alike(model: Model) -> bool:
+    """Whether many operators of the forward pass that can be executed again cost and take the same."""
+    kinds = Counter(
+        (
+            model.op_cost[v],
+            model.workspace[v],
+            tuple(sorted(model.size[t] for t in model.inputs[v])),
+            tuple(sorted(model.size[t] for t in model.outputs[v])),
+        )
+        for v in range(model.cut)
+        if model.recomputable[v]
+    )
+    return max(kinds.values(), default=0) >= max(ALIKE, ALIKE_SHARE * model.cut)
+
+
+class CutModel(Columns):
+    """The relaxed MIP for one list of cuts."""
+
+    def __init__(
+        self,
+        model: Model,
+        cuts: Sequence[int],
+        *,
+        between: bool = False,
+        deadline: bool = True,
+        free: frozenset[int] = frozenset(),
+        ties: bool = False,
+        rules: Rules = ALL,
+    ) -> None:
+        """`free`: tensors too small to decide about; they stay once they are made and count nothing, a relaxation.
+        `ties`: operators are a little cheaper to execute again the earlier they come, another relaxation.
+        """
+        super().__init__(model, cuts, free=free, tie=TIE if ties else 0.0, rules=rules)
+        self._build(between)
+        if deadline and model.problem.deadline_ns is not None:
+            self._deadline(model.problem.deadline_ns)
+
+    def _useful(self, cut: int) -> set[int]:
+        """Tensors that exist before `cut` and that anything at or after it can use."""
+        model = self.model
+        if not self.rules.cuts_useful:
+            return {t for t in range(model.n_tensors) if model.producer[t] < cut and t not in self.free}
+        useful: set[int] = set()
+        for t in sorted(range(model.n_tensors), key=lambda t: -model.producer[t]):
+            p = model.producer[t]
+            if p >= cut or t in self.free:
+                continue
+            if model.ends_in_ram[t]:
+                useful.add(t)
+                continue
+            for v in model.consumers[t]:
+                if v >= cut or (model.recomputable[v] and any(o in useful for o in model.outputs[v])):
+                    useful.add(t)
+                    break
+        return useful
+
+    def _build(self, between: bool) -> None:
+        model, mip, n = self.model, self.mip, self.model.n_ops
+        stages = len(self.cuts)
+        edges = [*self.cuts, n]
+        useful = [self._useful(c) for c in self.cuts]
+        capacity = model.paging_capacity if model.must_page else model.capacity
+        if model.can_page and not model.must_page and model.problem.page_buffer_bytes:
+            self.pages = mip.column()
+        for g in range(stages):
+            cut = self.cuts[g]
+            inputs = set(model.inputs[cut])
+            hold = {}
+            for t in sorted(useful[g]):
+                if self.is_pinned(t, cut):
+                    continue
+                gone = self.rules.cuts_expiry and model.expiry[t] < cut
+                if gone and not (model.pageable[t] or model.on_store[t]):
+                    continue
+                hold[t] = mip.column(lower=1.0 if t in inputs else 0.0)
+            self.hold.append(hold)
+        for g in range(stages):
+            cut, end = self.cuts[g], edges[g + 1]
+            run, load = {}, {}
+            for v in range(cut):
+                if model.recomputable[v] and any(t in useful[g] for t in model.outputs[v]):
+                    run[v] = mip.column(model.op_cost[v] / self.unit * (1 - self.tie * (1 - v / n)))
+            for t in sorted(useful[g] | {o for v in range(cut, end) for o in model.outputs[v]} - self.free):
+                if model.on_store[t] or model.pageable[t]:
+                    if model.producer[t] < end:
+                        load[t] = mip.column(model.in_cost[t] / self.unit)
+                    if t not in self.store and not model.on_store[t]:
+                        written = t in model.page_outs_needed
+                        self.store[t] = mip.column(
+                            0.0 if written else model.out_cost[t] / self.unit, 1.0 if written else 0.0
+                        )
+            self.run.append(run)
+            self.load.append(load)
+            # What stage g may start from; the page-ins that nothing avoids are in the offset.
+        for t in self.model.page_ins_needed:
+            self._needed_page_in(t)
+        for g in range(stages):
+            self._stage(g, edges[g + 1])
+        if self.rules.cuts_suffixes:
+            rows = len(mip.row_lower)
+            for g in range(stages - 1):
+                self._suffix(g)
+            if len(mip.row_lower) > rows:
+                mip.implied.append(range(rows, len(mip.row_lower)))
+        for g in range(stages):
+            self._ram(g, capacity)
+        if between:
+            for g in range(stages):
+                Between(self, g, edges[g + 1], capacity).rows()
+        self._links()
+
+    def _needed_page_in(self, t: int) -> None:
+        """What starts on the store is read at least once; the first read is in the offset, whichever stage it is in."""
+        first = min(self.model.consumers[t], default=NEVER)
+        columns = [load[t] for load in self.load if t in load]
+        if first <= self.cuts[0] or not columns:
+            return
+        self._credit(t, columns)
+
+    def _credit(self, t: int, columns: list[int]) -> int:
+        """A column that takes back the price of the first read, if it is one of `columns`."""
+        credit = self.mip.column(-self.model.in_cost[t] / self.unit, 0.0, 1.0, integer=False)
+        self.mip.row([credit, *columns], [1.0, *[-1.0] * len(columns)], upper=0.0)
+        if t in self.hold[0]:  # what is there at the first cut was read before
+            self.mip.row([credit, self.hold[0][t]], [1.0, 1.0], upper=1.0)
+        return credit
+
+    def _sources(self, g: int, t: int, end: int) -> list[int] | None:
+        """Columns whose sum makes `t` available in stage g; None if it is there anyway."""
+        p = self.model.producer[t]
+        cut = self.cuts[g]
+        if (p >= cut and p < end) or self.is_pinned(t, cut):
+            return None
+        columns = []
+        # What a_g consumes in place is gone for the rest of its stage.
+        if t in self.hold[g] and not (self.rules.cuts_expiry and self.model.expiry[t] == cut):
+            columns.append(self.hold[g][t])
+        if p in self.run[g]:
+            columns.append(self.run[g][p])
+        if t in self.load[g]:
+            columns.append(self.load[g][t])
+        return columns
+
+    def _stage(self, g: int, end: int) -> None:
+        mip, model = self.mip, self.model
+        cut = self.cuts[g]
+        for v, column in self.run[g].items():
+            for u in model.inputs[v]:
+                sources = self._sources(g, u, end)
+                if sources is not None:
+                    mip.row([column, *sources], [1.0, *[-1.0] * len(sources)], upper=0.0)
+        for v in range(cut + 1, end):  # what a_g reads is held, by its columns' lower bounds
+            for u in model.inputs[v]:
+                sources = self._sources(g, u, end)
+                if sources is not None:
+                    self._require(sources)
+        following = self.hold[g + 1] if g + 1 < len(self.cuts) else {}
+        for t, column in following.items():
+            sources = self._sources(g, t, end)
+            # What an update in this stage takes over is there at its end only if it has been read back.
+            if sources and self.rules.cuts_expiry and cut < model.expiry[t] < end and t in self.hold[g]:
+                sources.remove(self.hold[g][t])
+            if sources is not None:
+                mip.row([column, *sources], [1.0, *[-1.0] * len(sources)], upper=0.0)
+        if g + 1 == len(self.cuts):
+            for t in range(model.n_tensors):
+                if model.ends_in_ram[t]:
+                    sources = self._sources(g, t, end)
+                    if sources is not None:
+                        self._require(sources)
+
+    def _suffix(self, g: int) -> None:
+        """Stages g and later taken together, as if a_g were the only cut: what is executed at all since a_g reads what
+        is there at a_g or made since. Implied for integers; without it an LP makes an operand by halves, twice.
+        """
+        mip, model, n = self.mip, self.model, self.model.n_ops
+        cut, stages = self.cuts[g], range(g, len(self.cuts))
+
+        def together(columns: list[int]) -> int:
+            column = mip.column(integer=False)
+            mip.row([column, *columns], [1.0, *[-1.0] * len(columns)], upper=0.0)
+            return column
+
+        run = {v: together([self.run[h][v] for h in stages if v in self.run[h]]) for v in self.run[g]}
+        load: dict[int, int] = {}
+        for t in self.hold[g]:
+            columns = [self.load[h][t] for h in stages if t in self.load[h]]
+            if columns:
+                load[t] = together(columns)
+                self._link(t, load[t])  # what is read back by halves is still written as a whole
+
+        def sources(t: int) -> list[int] | None:
+            p = model.producer[t]
+            if p >= cut or self.is_pinned(t, cut):
+                return None
+            columns = [self.hold[g][t]] if t in self.hold[g] else []
+            columns += [run[p]] if p in run else []
+            columns += [load[t]] if t in load else [self.load[h][t] for h in stages if t in self.load[h]]
+            return columns
+
+        for v, column in run.items():
+            for u in model.inputs[v]:
+                made = sources(u)
+                if made is not None:
+                    mip.row([column, *made], [1.0, *[-1.0] * len(made)], upper=0.0)
+        required = {u for w in range(cut, n) for u in model.inputs[w] if model.producer[u] < cut}
+        required |= {t for t in range(model.n_tensors) if model.ends_in_ram[t]}
+        for u in sorted(required):
+            made = sources(u)
+            if made:
+                mip.row(made, [1.0] * len(made), lower=1.0)
+
+    def _require(self, sources: list[int]) -> None:
+        if not sources:
+            self.proven_infeasible = True
+            return
+        if len(sources) == 1:
+            self.mip.lower[sources[0]] = 1.0
+        else:
+            self.mip.row(sources, [1.0] * len(sources), lower=1.0)
+
+    def _ram(self, g: int, capacity: int) -> None:
+        model, cut = self.model, self.cuts[g]
+        fixed = self.fixed_bytes(cut) + operand_bytes(model, cut)
+        terms = self.done(g, cut, {*model.inputs[cut], *model.outputs[cut], *self.hold[g]}) | self.hold[g]
+        self.ram_row(list(terms.values()), [float(model.size[t]) for t in terms], capacity - fixed)
+
+    def _link(self, t: int, column: int) -> None:
+        """What it takes to page `t` in, where `column` is 1."""
+        if t in self.store:
+            self.mip.row([column, self.store[t]], [1.0, -1.0], upper=0.0)
+        if self.pages >= 0:
+            self.mip.row([column, self.pages], [1.0, -1.0], upper=0.0)
+
+    def _links(self) -> None:
+        mip, model = self.mip, self.model
+        for load in self.load:
+            for t, column in load.items():
+                self._link(t, column)
+        if model.store_limited and self.store:  # capacity, and what may be written
+            scale = float(max(1, model.store_free))
+            mip.row(
+                list(self.store.values()),
+                [model.footprint[t] / scale for t in self.store],
+                upper=model.store_free / scale,
+            )
+
+    def _deadline(self, deadline_ns: int) -> None:
+        """Time is at least what the processor is busy; where transfers overlap compute, also what a bus is."""
+        model = self.model
+        nothing = [0] * model.n_tensors
+        self._time_row(deadline_ns, model.op_ns, model.in_ns, model.out_ns)
+        if model.overlaps:
+            idle = [0] * model.n_ops
+            if model.problem.dma_full_duplex:
+                self._time_row(deadline_ns, idle, model.bus_in_ns, nothing)
+                self._time_row(deadline_ns, idle, nothing, model.bus_out_ns)
+            else:
+                self._time_row(deadline_ns, idle, model.bus_in_ns, model.bus_out_ns)
+
+    def _time_row(self, deadline_ns: int, op_ns: Sequence[int], in_ns: Sequence[int], out_ns: Sequence[int]) -> None:
+        model = self.model
+        fixed = sum(op_ns) + sum(out_ns[t] for t in model.page_outs_needed)
+        # What the first cut reads, or an operator before it, was paged in before the first stage.
+        early = [t for t in model.page_ins_needed if min(model.consumers[t], default=NEVER) <= self.cuts[0]]
+        room = deadline_ns - fixed - sum(in_ns[t] for t in early)
+        index, value = self._other_time(early, in_ns, out_ns)
+        if room < sum(x for x in value if x < 0):
+            self.proven_infeasible = True
+            return
+        for run in self.run:
+            for v, column in run.items():
+                index.append(column)
+                value.append(op_ns[v])
+        for load in self.load:
+            for t, column in load.items():
+                index.append(column)
+                value.append(in_ns[t])
+        needed = set(model.page_outs_needed)
+        for t, column in self.store.items():
+            if t not in needed:
+                index.append(column)
+                value.append(out_ns[t])
+        if any(value):
+            scale = float(max(1, abs(room)))
+            self.mip.row(index, [x / scale for x in value], upper=room / scale)
+
+    def _other_time(
+        self, early: Sequence[int], in_ns: Sequence[int], out_ns: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
+        """Other columns, and what they add to the time, in which reads of `early` and all needed writes are."""
+        return [], []
+
+    def start_of(self, codes: Sequence[int]) -> dict[int, float]:
+        """What a sequence says about the integer columns. It need not satisfy every row."""
+        model, n, m = self.model, self.model.n_ops, self.model.n_tensors
+        profile = Profile(model, codes)
+        values = {c: 0.0 for group in (*self.hold, *self.run, *self.load) for c in group.values()}
+        values.update(dict.fromkeys(self.store.values(), 0.0))
+        stage, first = -1, {v: g for g, v in enumerate(self.cuts)}
+        seen: set[int] = set()
+        for j, code in enumerate(codes):
+            if code < n:
+                if code in first and code not in seen:
+                    stage = first[code]
+                    for t, column in self.hold[stage].items():
+                        values[column] = float(any(s.birth < j <= s.end for s in profile.stays[t]))
+                elif code in seen and stage >= 0 and code in self.run[stage]:
+                    values[self.run[stage][code]] = 1.0
+                seen.add(code)
+            elif code < n + m:
+                if stage >= 0 and code - n in self.load[stage]:
+                    values[self.load[stage][code - n]] = 1.0
+            elif code - n - m in self.store:
+                values[self.store[code - n - m]] = 1.0
+        if self.pages >= 0:
+            values[self.pages] = float(any(code >= n for code in codes))
+        return values
+
+    def bound_of(self, answer: Answer) -> float:
+        """The answer's dual bound in the problem's unit: less the tolerance, then up to the next integer, as costs
+        are.
+        """
+        if not math.isfinite(answer.bound):
+            return self.model.base_cost
+        return max(self.model.base_cost, math.ceil((answer.bound - MARGIN) * self.unit))
+
+    def solve(
+        self,
+        *,
+        time_limit_s: float,
+        relax: bool = False,
+        max_nodes: int | None = None,
+        max_rounds: int | None = None,
+        gap: float = 0.0,
+        start: dict[int, float] | None = None,
+        cutoff: float = math.inf,
+        threads: int = 1,
+        seed: int = 0,
+        plain: bool = False,
+        stop: threading.Event | None = None,
+    ) -> Relaxation:
+        """Solve it; `start` as `start_of` gives it; a bound of `cutoff` is as good as any above it, and a dearer plan
+        no plan.
+        """
+        nothing: frozenset[int] = frozenset()
+        if self.proven_infeasible:
+            return Relaxation(self.cuts, math.inf, True, True, (), nothing)
+        answer = self.mip.solve(
+            time_limit_s=time_limit_s,
+            relax=relax,
+            max_nodes=max_nodes,
+            max_rounds=max_rounds,
+            gap=gap,
+            start=start,
+            cutoff=cutoff / self.unit if math.isfinite(cutoff) else None,
+            threads=threads,
+            seed=seed,
+            plain=plain,
+            stop=stop,
+        )
+        if answer.infeasible and math.isfinite(cutoff):
+            return Relaxation(self.cuts, cutoff, False, True, (), nothing)
+        if answer.infeasible:
+            return Relaxation(self.cuts, math.inf, True, True, (), nothing)
+        if answer.values is None or answer.objective > cutoff / self.unit:
+            return Relaxation(self.cuts, self.bound_of(answer), False, answer.optimal, (), nothing)
+        return self.relaxation_of(answer, answer.values)
+
+    def relaxation_of(self, answer: Answer, values: npt.NDArray[np.float64]) -> Relaxation:
+        """The plan that a solution makes."""
+        return Relaxation(
+            self.cuts,
+            self.bound_of(answer),
+            False,
+            answer.optimal,
+            held=tuple(chosen(hold, values) for hold in self.hold),
+            paged=chosen(self.store, values),
+            run=tuple(chosen(run, values) for run in self.run),
+            load=tuple(chosen(load, values) for load in self.load),
+            pinned=tuple(
+                frozenset(t for t in range(self.model.n_tensors) if self.is_pinned(t, cut)) for cut in self.cuts
+            ),
+        )
+
+
+def chosen(columns: dict[int, int], values: npt.NDArray[np.float64]) -> frozenset[int]:
+    return frozenset(key for key, column in columns.items() if values[column] > 0.5)

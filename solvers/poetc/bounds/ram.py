@@ -1,0 +1,115 @@
+"""RAM that every schedule needs: beside an operator, and for a tensor that cannot leave."""
+
+from __future__ import annotations
+
+from poetc.scheduling import Problem, choose_pairs
+from poetc.solvers.model import NEVER, Model
+
+
+def operand_bytes(model: Model, v: int) -> int:
+    """RAM that the outputs and workspace of `v` take beyond its inputs, everything allowed in place."""
+    optional = [(i, o) for i, o, required in model.pairs[v] if not required]
+    required = tuple((i, o) for i, o, needed in model.pairs[v] if needed)
+    # The checker also lets a smaller output take over a larger input.
+    op = model.problem.operators[v]
+    optional += [
+        (p.input, p.output) for p in op.in_place if not p.required and model.size[p.output] < model.size[p.input]
+    ]
+    pairs = choose_pairs(required, optional, model.size)
+    return model.workspace[v] + sum(model.size[o] for o in model.outputs[v]) - sum(model.size[o] for _, o in pairs)
+
+
+def working_set_bytes(model: Model, v: int) -> int:
+    return sum(model.size[t] for t in model.inputs[v]) + operand_bytes(model, v)
+
+
+def tiny_tensors(model: Model, share: float) -> frozenset[int]:
+    """The smallest tensors, as many as take together at most `share` of the capacity."""
+    left = share * model.capacity
+    tiny: list[int] = []
+    for t in sorted(range(model.n_tensors), key=lambda t: (model.size[t], t)):
+        left -= model.size[t]
+        if left < 0:
+            break
+        tiny.append(t)
+    return frozenset(tiny)
+
+
+def pinned_interval(model: Model, t: int) -> tuple[int, int] | None:
+    """First executions [a, b] at which `t` is in RAM in every schedule: it cannot be made again nor paged."""
+    p = model.producer[t]
+    if model.pageable[t] or model.on_store[t] or (p >= 0 and model.recomputable[p]):
+        return None
+    last = max(model.consumers[t], default=-1)
+    if model.ends_in_ram[t]:
+        last = NEVER
+    return (p + 1, last) if last > p else None
+
+
+def lower_bound_bytes(problem: Problem) -> int:
+    """No schedule, in whatever order, needs less.
+
+    For each operator: its operands and workspace, beside what can neither be made again nor paged and therefore always
+    stays; what is there at the start, and at the end;
+    and, one step before an operator, the arrival of the last of its inputs, the others being there already.
+    """
+    model = Model(problem)
+    pinned = [pinned_interval(model, t) for t in range(model.n_tensors)]
+    # The order of first executions is not assumed: only what is there from the start and until the end counts.
+    always = set()
+    for t in range(model.n_tensors):
+        if pinned[t] is not None and model.in_ram[t] and model.ends_in_ram[t]:
+            always.add(t)
+    updated: dict[int, int] = {}  # state in place: input and output of one required pair are the same bytes
+    for pairs in model.pairs:
+        for i, o, required in pairs:
+            if (
+                required
+                and model.in_ram[i]
+                and pinned[i] is not None
+                and model.ends_in_ram[o]
+                and not model.pageable[o]
+            ):
+                updated[i] = o
+                updated[o] = i
+    fixed = sum(model.size[t] for t in always)
+    fixed += sum(model.size[i] for i in updated if model.in_ram[i])
+
+    def outside(operands: set[int]) -> int:
+        """Bytes that stay beside `operands`."""
+        inside = sum(model.size[t] for t in operands & always)
+        inside += sum(model.size[i] for i in updated if model.in_ram[i] and (i in operands or updated[i] in operands))
+        return fixed - inside
+
+    bound = 0
+    for v in range(model.n_ops):
+        operands = {*model.inputs[v], *model.outputs[v]}
+        bound = max(bound, working_set_bytes(model, v) + outside(operands))
+        bound = max(bound, _arrival_bytes(model, v, outside))
+    bound = max(bound, sum(s for s, there in zip(model.size, model.in_ram, strict=True) if there))
+    bound = max(bound, sum(s for s, there in zip(model.size, model.ends_in_ram, strict=True) if there))
+    base = problem.base_bytes + (problem.page_buffer_bytes if model.must_page else 0)
+    return base + bound
+
+
+def _arrival_bytes(model: Model, v: int, outside: object) -> int:
+    """RAM when the last input of `v` to arrive is made: least over which one is last; 0 if they may all be there from
+    the start.
+    """
+    assert callable(outside)
+    least = None
+    for u in model.inputs[v]:
+        others = set(model.inputs[v]) - {u}
+        p = model.producer[u]
+        options = []
+        if p >= 0:
+            present = set(model.inputs[p]) | (others - set(model.outputs[p]))
+            size = sum(model.size[t] for t in present) + operand_bytes(model, p)
+            options.append(size + outside(present | set(model.outputs[p])))
+        if model.on_store[u] or model.pageable[u]:
+            options.append(sum(model.size[t] for t in model.inputs[v]) + outside(set(model.inputs[v])))
+        if model.in_ram[u]:
+            options.append(0)
+        option = min(options, default=0)
+        least = option if least is None else min(least, option)
+    return least or 0

@@ -1,0 +1,189 @@
+"""Schedules from elsewhere than the race: each function offers it what it finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from poetc.errors import PoetcError
+from poetc.solvers.interface import STAGED_CLASS
+from poetc.solvers.liveness import improve
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.bounds.cuts import TIE, CutModel, Relaxation
+from poetc.solvers.poetc.bounds.staged import StagedModel
+from poetc.solvers.poetc.relaxing import CUT_NODES, CUT_ROUNDS
+from poetc.solvers.poetc.search.exhaustive import search
+from poetc.solvers.poetc.search.flatten import flatten
+from poetc.solvers.poetc.search.plans import codes_of, lazy_codes, overfull
+from poetc.solvers.poetc.search.race import Race
+from poetc.solvers.poetc.search.unrolled import Unrolled
+from poetc.solvers.poetc.solving import Solving
+from poetc.solvers.published import capuchin, chen_greedy, dtr, dtr_eq, kusumoto_approx, melon
+
+PUBLISHED, PUBLISHED_OPERATORS = (chen_greedy, kusumoto_approx, dtr, dtr_eq, melon, capuchin), 400
+EXHAUSTIVE_OPERATORS, EXHAUSTIVE_STATES = 40, 30_000
+STAGED_OPERATORS, STAGED_NODES = 100, 200
+STAGED_FORWARD = "; nothing computed again or read back before the loss"
+FLATTENED_OPERATORS, LATENESS = 3000, (0.05, 0.5)
+FLATTENED_TWICE, FLATTENED_LATE = 500, 1500  # up to so many also without paging; with the other lateness
+TIGHTENED, TIGHTER = 3, 0.01  # plans for less RAM, less by how much of it at most
+
+
+def repair(solving: Solving, codes: list[int], runs: int) -> None:
+    """Evictions from a plan that needs too much RAM, the plan being the order to follow."""
+    unrolled = Unrolled(solving.model, codes)
+    race = Race(unrolled.problem, solving.options.seed, solving.stop_at)
+    race.run(runs, solving.target)
+    if race.incumbent is not None:
+        found = unrolled.restored(race.incumbent.codes)
+        if found is None:
+            return
+        solving.offer_improved(found, "evictions from a relaxed MIP")
+
+
+def tighten(solving: Solving, relaxation: Relaxation, excess_bytes: int, free: frozenset[int] = frozenset()) -> None:
+    """Plans of the same cuts for a little less RAM, as much as the last one needs too much."""
+    model, race, cuts, less = solving.model, solving.race, relaxation.cuts, 0
+    for _ in range(TIGHTENED):
+        less += excess_bytes
+        if solving.done or race.out_of_time or less > TIGHTER * model.capacity or (cuts, less) in solving.tightened:
+            return
+        solving.tightened.add((cuts, less))
+        problem = replace(solving.problem, budget_bytes=solving.problem.budget_bytes - less)
+        relaxed = CutModel(Model(problem), cuts, between=True, free=free, ties=True)
+        plan = relaxed.solve(
+            time_limit_s=race.left_s,
+            max_nodes=CUT_NODES,
+            max_rounds=CUT_ROUNDS,
+            gap=TIE,
+            cutoff=solving.known_cost,
+            threads=solving.options.threads,
+            seed=solving.options.seed,
+        )
+        codes = lazy_codes(model, plan) if plan.held else None
+        if codes is None:
+            return
+        excess = overfull(model, codes, race.capacity_for(codes))
+        if not excess:
+            solving.offer_improved(codes, f"relaxed MIP with {len(cuts)} cuts and less RAM")
+            return
+        flatten_plan(solving, codes, len(cuts))
+        excess_bytes = excess[0][0]
+
+
+def flatten_plan(solving: Solving, codes: list[int], cuts: int) -> None:
+    """A plan that is not scattered over what is alike, brought below the capacity from its peak down."""
+    origin = f"relaxed MIP with {cuts} cuts, flattened"
+    _flatten(solving, codes, solving.race.pages(codes), LATENESS, _flattening_cutoff(solving), origin)
+
+
+def flatten_keep_all(solving: Solving) -> None:
+    """Keep-all, brought below the capacity from its peak down."""
+    model = solving.model
+    if solving.done or model.n_ops > FLATTENED_OPERATORS:
+        return
+    cutoff = _flattening_cutoff(solving)
+    lateness = LATENESS if model.n_ops <= FLATTENED_LATE else LATENESS[:1]
+    ways = [True] if model.can_page else []  # with and without paging
+    if not (model.must_page or (model.can_page and model.n_ops > FLATTENED_TWICE)):
+        ways.insert(0, False)
+    if all(_flatten(solving, model.keep_all(), paging, lateness, cutoff, "keep-all flattened") for paging in ways):
+        solving.say("flattened")
+
+
+def _flattening_cutoff(solving: Solving) -> float:
+    """What it is worth following: cleaning up takes away a third of what is made again, at most."""
+    model, incumbent = solving.model, solving.race.incumbent
+    return math.inf if incumbent is None else model.base_cost + 1.5 * (incumbent.cost - model.base_cost)
+
+
+def _flatten(
+    solving: Solving, codes: list[int], paging: bool, lateness: Sequence[float], cutoff: float, origin: str
+) -> bool:
+    """False if the search ended before it."""
+    model, capacity = solving.model, solving.race.capacity(paging)
+    for beta in lateness:
+        if solving.done or solving.race.out_of_time:
+            return False
+        found = flatten(
+            model,
+            codes,
+            capacity,
+            paging=paging,
+            beta=beta,
+            most=2 * model.n_ops,
+            cutoff=cutoff,
+            stop_at=solving.stop_at,
+        )
+        if found is not None:
+            solving.race.offer(improve(model, found, capacity), origin)
+    return True
+
+
+def published(solving: Solving) -> None:
+    """What published heuristics find, cleaned up."""
+    if solving.model.n_ops > PUBLISHED_OPERATORS:
+        return
+    for method in PUBLISHED:
+        if solving.done or solving.race.out_of_time:
+            return
+        try:
+            found = method.solve(solving.problem, replace(solving.options, time_limit_s=solving.race.left_s))
+        except PoetcError:
+            continue
+        solving.offer_improved(solving.model.codes(found.steps), method.INFO.name)
+    solving.say("published heuristics")
+
+
+def spell_out(solving: Solving, relaxation: Relaxation) -> None:
+    """Where every operator is a cut the relaxation is a sequence already: take it if it fits."""
+    if not relaxation.held or len(relaxation.cuts) < solving.model.n_ops - relaxation.cuts[0]:
+        return
+    codes = codes_of(solving.model, relaxation)
+    if codes is not None and solving.race.offer(codes, "relaxed MIP"):
+        solving.say("relaxed MIP")
+
+
+def polish(solving: Solving) -> None:
+    """The staged MILP, from the incumbent on."""
+    model, incumbent = solving.model, solving.race.incumbent
+    if solving.done or solving.race.out_of_time or model.n_ops > STAGED_OPERATORS:
+        return
+    solving.polished = True
+    # Where nothing can be paged before the forward pass needs it, stages begin at the loss.
+    whole = model.n_ops <= STAGED_OPERATORS // 2 or any(
+        there and pageable for there, pageable in zip(model.in_ram, model.pageable, strict=True)
+    )
+    staged = StagedModel(model, 0 if whole or incumbent is None else model.cut)
+    result = staged.solve(
+        time_limit_s=solving.race.left_s,
+        max_nodes=STAGED_NODES,
+        gap=solving.options.gap * 0.9,
+        start=None if incumbent is None else staged.start_of(incumbent.codes),
+        threads=solving.options.threads,
+        seed=solving.options.seed,
+    )
+    codes = codes_of(model, result) if result.held else None
+    if codes is not None:
+        solving.race.offer(codes, "staged MILP")
+    solving.staged_bound = 0.0 if result.infeasible else result.bound
+    solving.staged_class = STAGED_CLASS + ("" if staged.cuts[0] == 0 else STAGED_FORWARD)
+    solving.say("staged MILP")
+
+
+def exhaust(solving: Solving) -> None:
+    """Tiny problems: the optimum over the whole class."""
+    if solving.done or solving.exhausted or solving.model.n_ops > EXHAUSTIVE_OPERATORS:
+        return
+    solving.exhausted = True
+    incumbent = solving.race.incumbent
+    cutoff = math.inf if incumbent is None else float(incumbent.cost)
+    result = search(solving.model, max_states=EXHAUSTIVE_STATES, stop_at=solving.stop_at, cutoff=cutoff)
+    if result.codes is not None:
+        solving.race.offer(result.codes, "exhaustive search")
+    elif result.complete and incumbent is None:
+        raise solving.infeasible("proven by exhaustive search")
+    bound = min(result.bound, cutoff)
+    solving.take_bound(bound, "exhaustive search")
+    solving.say("exhaustive search")

@@ -1,0 +1,250 @@
+"""poetc's own solver: schedules from a race of clairvoyant evictions, lower bounds from relaxed MIPs at a few cuts.
+
+Anytime and deterministic: work is counted in runs and nodes; the time limit only stops it. HiGHS solves relaxations in
+a thread beside the search for schedules; either sees what the other found only where they are joined.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from poetc.errors import InfeasibleError, LimitError
+from poetc.scheduling import Problem, Schedule, SolveOptions, Status
+from poetc.solvers.interface import ALL_SCHEDULES, Event, Progress, SolverInfo
+from poetc.solvers.poetc import candidates
+from poetc.solvers.poetc.beside import Beside
+from poetc.solvers.poetc.bounds.cuts import Relaxation
+from poetc.solvers.poetc.bounds.ladder import CLIMB
+from poetc.solvers.poetc.orders.best_order import best_order
+from poetc.solvers.poetc.orders.reordering import reordered, restored
+from poetc.solvers.poetc.relaxing import Relaxing, Rung, Solved
+from poetc.solvers.poetc.search.neighbourhoods import Windows
+from poetc.solvers.poetc.search.nested import nest
+from poetc.solvers.poetc.search.race import at_once
+from poetc.solvers.poetc.solving import NAME, Solving
+from poetc.solvers.poetc.work import RUN_S, Work
+
+INFO = SolverInfo(
+    name=NAME,
+    title="Clairvoyant eviction with lower bounds from relaxed MIPs",
+    paging=True,
+    energy=True,
+    deadline=True,
+    proof=True,
+)
+
+TINY_OPERATORS = 12  # exhaustive search before any relaxation with several cuts
+# Runs of the heuristic, between two relaxations a quarter of them: about as long as a relaxation takes.
+LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
+RUNS_OPERATORS = 100  # fewer operators have as many runs as small problems
+RUNS_X_OPERATORS, RUNS_X_OPERATORS_SQUARED = 60_000, 24_000_000
+QUICK_RUNS = 32  # of a small problem, before relaxations with several cuts
+SHORT_S = 1.0  # work on a relaxation of a small problem, up to which its plan is followed before the next is solved
+RACE_SHARE = 0.3  # of what a relaxation took, at least, for the runs beside the next one
+# Work on windows of the best schedule: at first, of the work limit; then of what the last relaxation took.
+FIRST_WINDOWS_SHARE, WINDOWS_SHARE = 0.08, 0.3
+REFINEMENTS, POLISH_ROUND = 30, 2  # rounds of relaxations with more and more cuts; before which the staged MILP comes
+# The search for an order: of the time limit, counted in work; on the clock, when it stops on a slow machine.
+ORDER_SHARE, ORDER_STOP_SHARE = 0.2, 0.5
+OWN_ORDER_OPERATORS = 100  # up to so many, a problem's own order is solved beside the one that was chosen
+
+
+T = TypeVar("T")
+
+
+class _Solve(Solving):
+    """The search, in stages."""
+
+    def __init__(
+        self, problem: Problem, options: SolveOptions, progress: Progress | None, to_beat: float = math.inf
+    ) -> None:
+        super().__init__(problem, options, progress, to_beat)
+        self.windows = Windows(self.race)
+        self.relaxing = Relaxing(self)
+        self.beside: Beside[Any] | None = None  # what is being solved in the background
+
+    def run(self) -> Schedule:
+        trivial = self.trivial()
+        if trivial is not None:
+            return trivial
+        try:
+            self.search()
+        finally:
+            if self.beside is not None:
+                self.beside.cancel()
+        return self.finish()
+
+    def start_beside(self, task: Callable[..., T]) -> Beside[T]:
+        self.beside = beside = Beside(task)  # known before it starts, so that it ends whatever happens
+        return beside.start()
+
+    def search(self) -> None:
+        n = self.model.n_ops
+        runs = RUNS_OF_SMALL
+        if n > RUNS_OPERATORS:
+            runs = max(LEAST_RUNS, RUNS_X_OPERATORS // n, min(MOST_RUNS, RUNS_X_OPERATORS_SQUARED // n**2))
+        if self.options.start is not None:
+            self.race.offer(self.model.codes(self.options.start.steps), "the start")
+        self.race.run(2, self.target)
+        self.say("first schedules")
+        relaxation = self.relax_one(self.model.cut, "the cut at the loss")
+        self.say("cut at the loss")
+        self.guide(relaxation, "held at the loss")
+        ladder = self.relaxing.ladder
+        known = () if self.ties else self.options.cuts  # where much is alike, one good one comes first
+        ladder.cuts = set(known)
+        single: Beside[list[Solved]] | None = None
+        climbing: Beside[list[Rung]] | None = None
+        if ladder.cuts:
+            pass
+        elif self.small:
+            ladder.cuts = self.single_cuts([] if self.done else self.relaxing.single_cutting()())
+        elif not self.done:
+            single = self.start_beside(self.relaxing.single_cutting())
+        self.race.run(QUICK_RUNS // 4 if self.small else runs // 4, self.target)
+        self.say("race")
+        quick, self.gap = self.gap, self.options.gap
+        if known and not self.done:
+            climbing = self.start_beside(
+                self.relaxing.climbing(CLIMB * FIRST_WINDOWS_SHARE * self.options.work_limit_s)
+            )
+        elif self.small:
+            refined = self.refine(runs // 8)
+            self.gap = quick
+            self.race.run(QUICK_RUNS * 3 // 4, self.target)
+            self.say("race")
+            self.gap = self.options.gap
+            if refined and self.refine(runs // 8):
+                self.race.run(runs // 4, self.target)
+                self.say("race")
+        if not self.done and nest(self.race, self.target):
+            self.say("nested checkpoints")
+        candidates.flatten_keep_all(self)
+        candidates.published(self)
+        self.slide(FIRST_WINDOWS_SHARE * self.options.work_limit_s)
+        if self.model.n_ops <= TINY_OPERATORS:
+            candidates.exhaust(self)
+        if single is not None and not self.done:
+            ladder.cuts = self.single_cuts(single.result())
+        now, windows_s = runs // 2, 0.0  # what is done beside relaxations, of the length that the last one had
+        for round_ in range(REFINEMENTS):
+            if round_ == POLISH_ROUND:
+                candidates.polish(self)
+            if self.done or self.race.out_of_time:
+                break
+            if climbing is None:
+                # Plans are of use soon where they are made in no time, or are mended to be schedules.
+                soon = self.ties or (self.small and self.relaxing.work_s < SHORT_S)
+                climbing = self.start_beside(
+                    self.relaxing.climbing(0.0 if soon else CLIMB * (now * n * RUN_S + windows_s))
+                )
+            self.race.run(now, self.target)
+            self.say("race")
+            self.slide(windows_s)
+            if self.done or not all(self.follow(rung, runs // 8) for rung in climbing.result()):
+                break
+            climbing = None
+            now = max(runs // 4, int(RACE_SHARE * self.relaxing.work_s / (n * RUN_S)))
+            windows_s = WINDOWS_SHARE * self.relaxing.work_s
+        if not self.polished:
+            candidates.polish(self)
+        candidates.exhaust(self)
+        if not self.done:
+            self.race.run(runs, self.target)
+            self.say("race")
+            self.slide(FIRST_WINDOWS_SHARE * self.options.work_limit_s)
+
+    def refine(self, runs: int) -> bool:
+        """Solve the next relaxation, and `follow` it."""
+        return not self.done and all(self.follow(rung, runs) for rung in self.relaxing.climbing()())
+
+    def follow(self, rung: Rung, runs: int) -> bool:
+        """Take the bound of a relaxation and what its plan is good for. False where this leads no further."""
+        relaxation = self.relaxing.take(rung.solved, f"{rung.cuts} cuts")
+        if relaxation is None:
+            return False
+        candidates.spell_out(self, relaxation)
+        if rung.codes is not None:
+            self.offer_improved(rung.codes, f"relaxed MIP with {rung.cuts} cuts")
+            if rung.excess_bytes and not self.done:
+                candidates.repair(self, rung.codes, runs)
+            if rung.excess_bytes and self.ties:
+                candidates.flatten_plan(self, rung.codes, rung.cuts)
+                candidates.tighten(self, relaxation, rung.excess_bytes, rung.free)
+        self.guide(relaxation, f"held at {rung.cuts} cuts")
+        self.say(f"{rung.cuts} cuts")
+        return rung.more
+
+    def slide(self, work_s: float) -> None:
+        """Windows of the best schedule decided anew."""
+        if not self.done and self.windows.run(work_s, self.target):
+            self.say("windows")
+
+    def single_cuts(self, solved: list[Solved]) -> set[int]:
+        """The cut at the loss and the best of these."""
+        for one in solved:
+            relaxation = self.relaxing.take(one, "one cut")
+        if not solved or relaxation is None:
+            return {self.model.cut}
+        self.guide(relaxation, "held at the best single cut")
+        self.say("single cuts")
+        return {*relaxation.cuts} if self.ties else {self.model.cut, *relaxation.cuts}
+
+    def relax_one(self, cut: int, name: str) -> Relaxation:
+        relaxation = self.relaxing.take(self.relaxing.task((cut,))(), name)
+        assert relaxation is not None
+        return relaxation
+
+
+def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+    """The cheapest schedule found, with a lower bound. Raises InfeasibleError only if proven, else LimitError."""
+    if options.fixed_order:
+        return _Solve(problem, options, progress, math.inf if options.to_beat is None else options.to_beat).run()
+    started = time.monotonic()
+    first = at_once(problem, options)
+    if first is None:
+        return _solve_any_order(problem, options, progress)
+    least = first.proof.objective
+
+    def report(event: Event) -> None:
+        if progress is not None:
+            known = least if event.objective is None else min(least, event.objective)
+            progress(replace(event, objective=known))
+
+    report(Event(stage="at once", objective=least, bound=first.proof.bound))
+    left_s = max(0.1, options.time_limit_s - (time.monotonic() - started))
+    try:
+        found = _solve_any_order(problem, replace(options, time_limit_s=left_s), report)
+    except LimitError:
+        return first
+    return first if least < found.proof.objective else found
+
+
+def _solve_any_order(problem: Problem, options: SolveOptions, progress: Progress | None) -> Schedule:
+    """Under the order that short races choose."""
+    started = time.monotonic()
+    stop_at = started + ORDER_STOP_SHARE * options.time_limit_s
+    order = best_order(problem, options, Work(ORDER_SHARE * options.work_limit_s, stop_at))
+    rest = replace(options, time_limit_s=max(0.1, options.time_limit_s - (time.monotonic() - started)))
+    if order is None:
+        return _Solve(problem, rest, progress).run()
+    schedule = restored(_Solve(reordered(problem, order), rest, progress).run(), order)
+    proof, left_s = schedule.proof, options.time_limit_s - (time.monotonic() - started)
+    proven = proof.schedule_class == ALL_SCHEDULES and proof.status is Status.OPTIMAL
+    close = options.gap > 0 and proof.gap() <= options.gap
+    if proven or close or left_s <= 0 or len(problem.operators) > OWN_ORDER_OPERATORS:
+        return schedule
+    # Short races chose the order: in what time is left, a small problem's own order is solved as well.
+    try:
+        own = _Solve(problem, replace(options, time_limit_s=left_s), progress, to_beat=proof.objective).run()
+        if own.proof.objective < proof.objective:
+            return own
+    except (InfeasibleError, LimitError):
+        pass
+    if time.monotonic() - started >= options.time_limit_s:  # nor would more time have been of no use
+        return replace(schedule, proof=replace(proof, status=Status.LIMIT))
+    return schedule

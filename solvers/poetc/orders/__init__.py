@@ -1,0 +1,1 @@
+"""Orders of first executions: which one to solve the problem under."""

@@ -1,0 +1,1 @@
+"""State placement: which state lives in RAM and which on the store."""

@@ -1,0 +1,308 @@
+"""Which state lives on the store: a relaxation that leaves it open, and a search among what it suggests.
+
+State that lives on the store is read once in a step at least, and written once if the step updates it. State that lives
+in RAM costs nothing as long as it stays there, and occupies RAM from the end of one step to the beginning of the next.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, movable_state, on_store
+from poetc.solvers.interface import ROUNDING, Event, Progress
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.beside import Beside
+from poetc.solvers.poetc.bounds.cuts import Relaxation
+from poetc.solvers.poetc.bounds.ladder import new_cuts, single_cut_positions
+from poetc.solvers.poetc.bounds.ram import lower_bound_bytes, tiny_tensors
+from poetc.solvers.poetc.placement.relaxation import OpenHomes, open_model
+from poetc.solvers.poetc.search.neighbourhoods import Windows
+from poetc.solvers.poetc.search.nested import nest
+from poetc.solvers.poetc.search.plans import lazy_codes, overfull
+from poetc.solvers.poetc.search.race import Race
+from poetc.solvers.poetc.work import ITERATION_S, RUN_S
+
+# Work, as in relaxing.py and engine.py: HiGHS's rounds and nodes, coefficients of a relaxation, runs of a race.
+ROUNDS, NODES, GAP, CUT_ENTRIES, MOST_EFFORT = 100, 200, 1e-4, 1_500_000, 64
+LARGE_ENTRIES, SLACK = 500_000, 0.05  # from so many on, solved no closer than this share of the gap left
+# Of the positions of single cuts, every so many first, and as LPs; of a small problem all, and as MIPs.
+COARSE_CUTS, SMALL_OPERATORS = 4, 200
+RUNS, RUNS_X_OPERATORS = 12, 12_000
+# Beside a relaxation: as much work on schedules as the last one took, and at least so much of the work limit.
+LEAST_BESIDE, MOST_RUNS = 0.08, 240
+LARGEST, NEAR = 16, 1.01  # state that changes places; what races may find beyond the best, of homes worth a solve
+NESTED_FROM = 0.9  # of the cheapest schedule known: what every operator once costs where nested checkpoints are tried
+COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems do without their smallest tensors, so much of the RAM
+
+
+class HomeSearch:
+    """For `problem`, all of whose state lives in RAM, under its order of operators: what its state on the store costs.
+
+    The relaxation is solved with more and more cuts, where its last plan needs too much RAM. Each time short races find
+    out what the homes that it suggests cost; then homes beside the best are raced. `bound` holds for schedules of the
+    class `poetc.CLASS` with any homes.
+    """
+
+    def __init__(self, problem: Problem, options: SolveOptions, stop_at: float, progress: Progress | None) -> None:
+        self.problem, self.options, self.stop_at, self.progress = problem, options, stop_at, progress
+        self.chains = movable_state(problem)
+        self.everything = frozenset(chain[0] for chain in self.chains)
+        self.model = open_model(problem)
+        self.bound = float(sum(self.model.op_cost))
+        self.free: frozenset[int] = frozenset()
+        if self.model.n_tensors > COARSE_TENSORS:
+            self.free = tiny_tensors(self.model, FREE_SHARE)
+        self.effort = 1
+        self.raced: dict[frozenset[int], float] = {}  # by homes: what short races found
+        self.solved: dict[frozenset[int], float] = {}  # and what the whole solver did
+        self.too_tight: set[frozenset[int]] = set()  # what packs only with less in RAM between steps
+        self.suggested: frozenset[int] | None = None  # by the last relaxation
+        self.settled = False  # twice the same
+        self.impossible = False  # proven under the order, with any homes
+        self.spent = 0.0
+        self.cuts: tuple[int, ...] = ()  # of the next relaxation
+        self.known: dict[frozenset[int], float] = {}  # the cheapest schedules, longer searches too
+        self._codes: dict[frozenset[int], list[int]] = {}
+        self._relaxing_s = 0.0  # what the last relaxation with several cuts took on a usual machine
+        self._longer: tuple[frozenset[int], Race, Windows] | None = None  # a search for schedules with these homes
+        self._stages = self._all_stages()
+
+    def best(self) -> frozenset[int]:
+        """The homes for which races found the cheapest schedule."""
+        # What found nothing may still be the only thing that fits: everything on the store.
+        costs, usual = self.raced, self.everything
+        return min(
+            costs.keys() - self.too_tight, key=lambda s: (costs[s], s != usual, len(s), sorted(s)), default=usual
+        )
+
+    def untried(self) -> frozenset[int] | None:
+        """The cheapest of those that have not been solved, if races found about as much as for one that has."""
+        open_ = [s for s in self.raced if s not in self.solved]
+        known = min((self.raced[s] for s in self.solved if s in self.raced), default=math.inf)
+        found = min(open_, key=lambda s: (s in self.too_tight, self.raced[s], len(s), sorted(s)), default=None)
+        return found if found is not None and self.raced[found] <= NEAR * known < math.inf else None
+
+    def run(self, work_s: float = math.inf, *, until_settled: bool = False) -> bool:
+        """So much more work, in seconds that do not depend on the machine, or until two relaxations in turn suggest the
+        same homes. False if there is nothing left to do.
+        """
+        limit = self.spent + work_s
+        while self.spent < limit and not (until_settled and self.settled):
+            if self.done or not next(self._stages, False):
+                return False
+        return True
+
+    def schedule(self, stored: frozenset[int]) -> Schedule | None:
+        """The cheapest that was found with these homes."""
+        if stored not in self._codes:
+            return None
+        placed = on_store(self.problem, stored)
+        codes, cost = self._codes[stored], int(self.known[stored])
+        steps = Completer(placed).run(Model(placed).actions(codes)).steps
+        least = min(cost, math.ceil(self.bound))
+        proof = Proof(status=Status.FEASIBLE, objective=cost, bound=least, schedule_class="", method="race")
+        return Schedule(solver="poetc", steps=steps, proof=proof)
+
+    def loosen(self, stored: frozenset[int], excess_bytes: int) -> bool:
+        """Race homes with so much less in RAM between steps than `stored`, which does not pack. False if none works."""
+        needed, other = excess_bytes, stored
+        while needed > 0 and other != self.everything:
+            inside = sorted(self.everything - other, key=lambda t: (self.model.size[t], t))
+            added = next((t for t in inside if self.model.size[t] >= needed), inside[-1])
+            needed -= self.model.size[added]
+            other |= {added}
+        if other == stored:
+            return False
+        self._race(other, None)
+        if self.raced.get(other, math.inf) == math.inf:
+            return False
+        self.too_tight.add(stored)
+        return True
+
+    @property
+    def least(self) -> float:
+        """The cost of the cheapest schedule known."""
+        return min((*self.known.values(), *self.solved.values()), default=math.inf)
+
+    @property
+    def done(self) -> bool:
+        return time.monotonic() >= self.stop_at or self.proven or self.impossible
+
+    @property
+    def proven(self) -> bool:
+        return self.bound >= self.least * (1 - max(self.options.gap, ROUNDING))
+
+    def _all_stages(self) -> Iterator[bool]:
+        self._race(frozenset(), None)
+        self._race(self.everything, None)
+        positions, found = single_cut_positions(self.model), dict[int, float]()
+
+        def best() -> int:
+            return max(found, key=lambda k: (found[k], k))
+
+        small = self.model.n_ops <= SMALL_OPERATORS
+        waiting = list(range(len(positions)))
+        if not small:
+            waiting = waiting[COARSE_CUTS // 2 :: COARSE_CUTS]  # then beside the best, as long as it is
+        while waiting:
+            k = waiting.pop(0)
+            relaxation = self._relax((positions[k],), lp=not small)
+            found[k] = 0.0 if relaxation is None else relaxation.bound
+            yield True
+            if not waiting:
+                waiting = [j for j in (best() - 1, best() + 1) if 0 <= j < len(positions) and j not in found]
+        cuts = {self.model.cut, *([positions[best()]] if found else [])}
+        new: list[int] = []
+        while True:
+            self.cuts = tuple(sorted(cuts))
+            relaxation = self._relax(self.cuts)
+            if self.too_large and new:
+                if len(new) == 1 or self.done:
+                    self.cuts = tuple(sorted(cuts - set(new)))  # those that were solved
+                    break
+                half = len(new) // 2
+                cuts.difference_update(new[half:])
+                new = new[:half]  # where the plan needs the most RAM
+                continue
+            if relaxation is None or relaxation.infeasible:
+                self.cuts = ()
+                break
+            excess = self._follow(relaxation) if relaxation.held else []
+            new = new_cuts(cuts, [v for _, v in excess], self.model.n_ops)
+            cuts.update(new)
+            self.cuts = tuple(sorted(cuts))
+            yield True
+            if new:
+                continue
+            if self.free:
+                self.free = frozenset()  # now the smallest tensors matter
+            elif relaxation.exact or self.effort > MOST_EFFORT:
+                break
+            else:
+                self.effort *= 4
+        yield from self._neighbours()
+
+    @property
+    def too_large(self) -> bool:
+        """The last relaxation, so that it was not solved."""
+        return len(self.relaxed.cuts) > 1 and self.relaxed.mip.entries > CUT_ENTRIES
+
+    def _relax(self, cuts: tuple[int, ...], lp: bool = False) -> Relaxation | None:
+        self.relaxed = OpenHomes(self.model, cuts, self.chains, between=len(cuts) > 1, free=self.free)
+        if self.too_large:
+            return None
+        nothing_known = self.least == math.inf
+        solve = functools.partial(
+            self.relaxed.solve,
+            time_limit_s=max(0.1, self.stop_at - time.monotonic()),
+            relax=lp,
+            max_nodes=self.effort * NODES,
+            max_rounds=self.effort * ROUNDS,
+            gap=GAP if self.relaxed.mip.entries < LARGE_ENTRIES else max(GAP, SLACK * (1 - self.bound / self.least)),
+            cutoff=self.least,
+            threads=self.options.threads,
+            seed=self.options.seed,
+        )
+        relaxation = solve() if len(cuts) == 1 else self._beside(lambda stop: solve(stop=stop))
+        if relaxation is None:
+            return None
+        work_s = self.relaxed.mip.iterations * math.sqrt(self.relaxed.mip.entries) * ITERATION_S
+        self.spent += work_s
+        if len(cuts) > 1:
+            self._relaxing_s = work_s
+        if not relaxation.infeasible:
+            self.bound = max(self.bound, relaxation.bound)
+        elif nothing_known:  # else it says that nothing is cheaper
+            self.impossible = True
+        return relaxation
+
+    def _beside(self, task: Callable[[threading.Event], Relaxation]) -> Relaxation | None:
+        """What it returns, while schedules are searched for with the best homes so far; None if that ends the search.
+        The first relaxation, which is soon solved, is waited for.
+        """
+        if self._relaxing_s == 0.0:
+            return task(threading.Event())
+        relaxing = Beside(task)
+        try:
+            relaxing.start()
+            self._search_longer(max(self._relaxing_s, LEAST_BESIDE * self.options.work_limit_s))
+            if not self.proven:
+                return relaxing.result()
+        finally:
+            relaxing.cancel()
+        return None
+
+    def _search_longer(self, work_s: float) -> None:
+        """With the best homes: half runs of a race, half windows."""
+        stored = self.best()
+        if stored not in self._codes:
+            return
+        if self._longer is None or self._longer[0] != stored:
+            race = Race(on_store(self.problem, stored), self.options.seed, self.stop_at)
+            race.offer(self._codes[stored], "homes")
+            self._longer = stored, race, Windows(race)
+        _, race, windows = self._longer
+        race.stop_at = self.stop_at
+        target = self.bound / (1 - max(self.options.gap, ROUNDING)) if self.options.gap < 1 else math.inf
+        race.run(min(MOST_RUNS, int(work_s / 2 / (self.model.n_ops * RUN_S))), target)
+        windows.run(work_s / 2, target)
+        self._keep(stored, race)
+        if self.progress is not None:
+            self.progress(Event(stage="best homes so far", objective=int(self.least), bound=math.ceil(self.bound)))
+
+    def _keep(self, stored: frozenset[int], race: Race) -> None:
+        found = race.incumbent
+        if found is not None and found.cost < self.known.get(stored, math.inf):
+            self.known[stored], self._codes[stored] = found.cost, found.codes
+
+    def _follow(self, relaxation: Relaxation) -> list[tuple[int, int]]:
+        """Race the homes of a plan; operators at which it needs too much RAM, and by how much."""
+        stored = self.relaxed.stored
+        self.settled |= stored == self.suggested
+        self.suggested = stored
+        self._race(stored, relaxation)
+        model = Model(on_store(self.problem, stored))
+        codes = lazy_codes(model, relaxation)
+        return [] if codes is None else overfull(model, codes, model.paging_capacity)
+
+    def _neighbours(self) -> Iterator[bool]:
+        """Homes that differ from the best by one tensor, or by two that change places, until none is better."""
+        sizes = {c[0]: self.model.size[c[0]] for c in self.chains}
+        largest = sorted(sizes, key=lambda t: (-sizes[t], t))[:LARGEST]
+        improved = True
+        while improved:
+            best, improved = self.best(), False
+            inside, outside = ([t for t in largest if (t in best) == there] for there in (True, False))
+            changes = [{t} for t in largest]
+            changes += [{t, min(inside, key=lambda u: (abs(sizes[t] - sizes[u]), u))} for t in outside if inside]
+            for change in changes:
+                other = best ^ change
+                if other not in self.raced:
+                    self._race(other, None)
+                    improved |= other in self.raced and self.raced[other] < self.raced[best]
+                    yield True
+
+    def _race(self, stored: frozenset[int], relaxation: Relaxation | None) -> None:
+        placed = on_store(self.problem, stored)
+        if lower_bound_bytes(placed) > placed.budget_bytes:
+            return
+        race = Race(placed, self.options.seed, self.stop_at)
+        if relaxation is not None:
+            race.add_arms(relaxation, "homes")
+        least = len(race.arms)
+        race.run(max(least, min(RUNS, RUNS_X_OPERATORS // self.model.n_ops)), 0.0)
+        if stored in (frozenset(), self.everything) and race.model.base_cost < NESTED_FROM * self.least:
+            self.spent += nest(race, 0.0, quick=True)
+        cost = math.inf
+        if race.incumbent is not None:
+            cost = float(race.incumbent.cost)
+            self._keep(stored, race)
+        self.spent += race.runs * self.model.n_ops * RUN_S
+        self.raced[stored] = min(cost, self.raced.get(stored, math.inf))
+        if self.progress is not None:
+            known = None if self.least == math.inf else int(self.least)
+            self.progress(Event(stage="homes of state", objective=known, bound=math.ceil(self.bound)))

@@ -1,0 +1,211 @@
+"""The relaxations that poetc solves: which, with how much work, and what comes of each.
+
+Tasks run beside the search for schedules, or at once; what is known is read when a task is made, not while it runs.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from poetc.solvers.interface import ROUNDING
+from poetc.solvers.poetc.bounds.cuts import TIE, CutModel, Relaxation
+from poetc.solvers.poetc.bounds.ladder import Ladder, around, left, single_cut_positions
+from poetc.solvers.poetc.search.plans import lazy_codes, overfull
+from poetc.solvers.poetc.solving import Solving
+from poetc.solvers.poetc.work import ITERATION_S
+
+# Work on a relaxation: HiGHS's rounds at the root (its bound stands still after about as many), then nodes.
+CUT_ROUNDS, CUT_NODES, CUT_NODES_X_ENTRIES = 100, 200, 10_000_000
+CUT_ENTRIES = 1_500_000  # relaxations with more coefficients are not tried
+TIES_SHARE = 4  # relaxations that decide between what is alike cost at most the inverse of it of the gap
+PROMISING_CUTS = 2  # of the LPs with one cut of a small problem, those with the best bounds are solved as MIPs
+COARSE_CUTS = 4  # of the positions of single cuts, every so many first
+BEST_CUT_SHARE = 0.08  # of the work limit, for where in its stretch the best single cut is
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """What came of solving a relaxation; None if it is too large."""
+
+    relaxation: Relaxation | None
+    work_s: float = 0.0  # of a usual machine
+    cut_short: bool = False  # by the clock
+    aim: float = math.inf  # a bound this good was all that was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A relaxation with several cuts, and what follows from its plan."""
+
+    solved: Solved
+    cuts: int
+    codes: list[int] | None = None  # of the plan, if it can be executed
+    excess_bytes: int = 0  # that it needs too much
+    more: bool = False  # another relaxation is of use
+    free: frozenset[int] = frozenset()  # what it does not decide about
+
+
+class Relaxing:
+    """Tasks that solve relaxations of what is being solved."""
+
+    def __init__(self, solving: Solving) -> None:
+        self.solving, self.options = solving, solving.options
+        self.race, self.model = solving.race, solving.model
+        self.ladder = Ladder(self.model, most_new=1 if solving.ties else None)
+        self.work_s = 0.0  # what the last relaxation took on a usual machine
+
+    def single_cutting(self) -> Callable[..., list[Solved]]:
+        """A task: relaxations with one cut, along the backward pass, where RAM is scarce."""
+        positions, small = single_cut_positions(self.model), self.solving.small
+        known, gap, cost = self.solving.bound, self.solving.gap, self.solving.known_cost
+
+        def task(stop: threading.Event | None = None) -> list[Solved]:
+            found: dict[int, Solved] = {}  # by index into positions; of a small problem first LPs
+            solved: list[Solved] = []
+
+            def bound(k: int) -> float:
+                relaxation = found[k].relaxation
+                assert relaxation is not None
+                return relaxation.bound
+
+            def solve(k: int, lp: bool) -> None:
+                least = max([known, *map(bound, found)])
+                found[k] = self.task((positions[k],), lp=lp, bound=least, cost=cost)(stop)
+                solved.append(found[k])
+
+            def best() -> int:
+                return max(found, key=lambda k: (bound(k), k))
+
+            def over() -> bool:
+                stopped = self.race.out_of_time or (stop is not None and stop.is_set())
+                return stopped or (bool(found) and bound(best()) >= cost * (1 - gap))
+
+            waiting = list(range(COARSE_CUTS // 2, len(positions), COARSE_CUTS))  # then beside the best
+            while waiting and not over():
+                solve(waiting.pop(0), small)
+                if not waiting:
+                    waiting = [j for j in (best() - 1, best() + 1) if 0 <= j < len(positions) and j not in found]
+            if small and found:
+                promising = sorted(found, key=lambda k: (-bound(k), -k))[:PROMISING_CUTS]
+                found.clear()
+                for k in promising:
+                    solve(k, False)
+            if (
+                self.solving.ties and found and not over()
+            ):  # which of those around the best it is can matter more than where
+                k = best()
+                positions[k] = self.best_cut(k, bound(k), cost, stop)
+                if positions[k] != single_cut_positions(self.model)[k]:
+                    solve(k, False)
+            # The best comes last.
+            return [*(s for s in solved if s is not found[best()]), found[best()]] if found else []
+
+        return task
+
+    def best_cut(self, k: int, bound: float, cost: float, stop: threading.Event | None) -> int:
+        """The operator of the k-th stretch whose LP proves the most."""
+        bounds: dict[int, float] = {}
+        left_s = BEST_CUT_SHARE * self.options.work_limit_s
+        for v in around(self.model, k):
+            if bounds and (left_s <= 0 or self.race.out_of_time or (stop is not None and stop.is_set())):
+                break
+            solved = self.task((v,), lp=True, bound=bound, cost=cost)(stop)
+            assert solved.relaxation is not None
+            bounds[v] = solved.relaxation.bound
+            left_s -= solved.work_s
+        return max(bounds, key=lambda v: (bounds[v], -v))
+
+    def climbing(self, work_s: float = 0.0) -> Callable[..., list[Rung]]:
+        """A task: relaxations with more and more cuts, at least one, until they were so much work."""
+        known, cost, gap = self.solving.bound, self.solving.known_cost, self.solving.gap
+
+        def task(stop: threading.Event | None = None) -> list[Rung]:
+            rungs: list[Rung] = []
+            bound, spent_s = known, 0.0
+            while True:
+                rung = self.climb(bound, cost, stop)
+                rungs.append(rung)
+                spent_s += rung.solved.work_s
+                if rung.solved.relaxation is not None:
+                    bound = max(bound, rung.solved.relaxation.bound)
+                stopped = self.race.out_of_time or (stop is not None and stop.is_set())
+                if not rung.more or spent_s >= work_s or stopped or bound >= cost * (1 - gap):
+                    return rungs
+
+        return task
+
+    def climb(self, bound: float, cost: float, stop: threading.Event | None) -> Rung:
+        """The next relaxation. The operators at which its plan needs too much RAM become cuts."""
+        ladder = self.ladder
+        cuts, free = tuple(sorted(ladder.cuts)), ladder.free
+        solved = self.task(cuts, between=True, bound=bound, cost=cost)(stop)
+        relaxation = solved.relaxation
+        if relaxation is None or relaxation.infeasible:
+            return Rung(solved, len(cuts))
+        excess: list[tuple[int, int]] = []
+        codes = lazy_codes(self.model, relaxation) if relaxation.held else None
+        if codes is not None:
+            excess = overfull(self.model, codes, self.race.capacity_for(codes))
+        more = ladder.climb(relaxation, solved.aim, excess, followed=codes is not None)
+        return Rung(solved, len(cuts), codes, excess[0][0] if excess else 0, more, free)
+
+    def task(
+        self,
+        cuts: tuple[int, ...],
+        *,
+        between: bool = False,
+        lp: bool = False,
+        bound: float | None = None,
+        cost: float | None = None,
+    ) -> Callable[..., Solved]:
+        """A task: solve the relaxation with these cuts, or its LP, with so much work, or until the time is up. `bound`
+        and `cost`: what is known, if that is not what is known now.
+        """
+        bound = self.solving.bound if bound is None else bound
+        cost = self.solving.known_cost if cost is None else cost
+        ladder = self.ladder
+        effort, free = ladder.effort if between else 1, ladder.free
+        # As long as that costs little of the gap.
+        ties = self.solving.ties and cost - bound > TIES_SHARE * TIE * (cost - self.model.base_cost)
+        aim = ladder.aim(bound, cost, self.solving.gap) if between else cost
+        # No closer than a quarter of what was asked for, or of what is aimed at.
+        gap = min(self.solving.gap, left(bound, aim)) / 4
+        if cost < math.inf:
+            gap = max(gap, ladder.slack * left(bound, cost))
+
+        def task(stop: threading.Event | None = None) -> Solved:
+            model = CutModel(self.model, cuts, between=between, free=free, ties=ties)
+            if len(cuts) > 1 and model.mip.entries > CUT_ENTRIES:
+                return Solved(None)
+            nodes = max(CUT_NODES // 10, min(CUT_NODES, CUT_NODES_X_ENTRIES // max(1, model.mip.entries)))
+            relaxation = model.solve(
+                time_limit_s=self.race.left_s,
+                max_nodes=effort * nodes,
+                max_rounds=effort * CUT_ROUNDS,
+                gap=gap,
+                cutoff=aim if aim == cost else aim * (1 + ROUNDING),  # HiGHS's tolerances
+                threads=self.options.threads,
+                seed=self.options.seed,
+                relax=lp,
+                plain=self.solving.small,
+                stop=stop,
+            )
+            if aim < cost and not relaxation.infeasible:
+                relaxation = replace(relaxation, bound=min(relaxation.bound, aim))
+            work_s = model.mip.iterations * math.sqrt(model.mip.entries) * ITERATION_S
+            return Solved(relaxation, work_s, not relaxation.exact and time.monotonic() >= self.solving.stop_at, aim)
+
+        return task
+
+    def take(self, solved: Solved, name: str) -> Relaxation | None:
+        """Its bound."""
+        relaxation = solved.relaxation
+        if relaxation is not None:
+            self.work_s = solved.work_s
+            self.solving.cut_short |= solved.cut_short
+            self.solving.raise_bound(relaxation, name)
+        return relaxation

@@ -1,0 +1,1 @@
+"""Schedules: heuristics that find them, and searches that make them cheaper."""

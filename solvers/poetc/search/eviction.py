@@ -1,0 +1,555 @@
+"""Clairvoyant eviction: executes the operators in their order and, when RAM is short, drops or pages out what is cheap
+to bring back, large, and needed late.
+
+A resident tensor's score is log cost^gamma / (size^alpha * distance^beta); the least goes first. Cost is the cheaper of
+recomputing (its operator and the closure of absent tensors that it needs) and paging (the write, if still unpaid, and
+the read). Distance is counted in operators until its next read, or until the next need of an absent tensor that has to
+be recomputed from it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from poetc.solvers.model import NEVER, Model
+
+INFINITE = math.inf
+LONGEST_CLOSURE = 300
+EXECUTIONS_A_LOOK = 64  # at the clock
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a run scores. `noise` is added to the scores (one number a tensor)."""
+
+    alpha: float = 1.0
+    beta: float = 1.0
+    gamma: float = 1.0
+    noise: npt.NDArray[np.float64] | None = None
+    plan: Plan | None = None
+    recompute: bool = True  # False: paging alone
+    depth_first: bool = False  # order of a recomputed closure: depth first rather than ascending
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a relaxed MIP would hold: after operator v, `drop[v]` lists the tensors to let go; `favour` is added to a
+    score.
+    """
+
+    drop: tuple[tuple[int, ...], ...]
+    favour: npt.NDArray[np.float64]
+    keep: tuple[bool, ...]  # not let go before the cut even if nothing reads it now
+
+
+class Stuck(Exception):
+    """RAM is too short for this run; `operator` could not be executed."""
+
+    def __init__(self, operator: int) -> None:
+        super().__init__(operator)
+        self.operator = operator
+
+
+class Simulation:
+    """One run. `run` returns the action codes, or raises Stuck, at `stop_at` too; with `cutoff`, None once the cost
+    passes it.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        capacity: int,
+        policy: Policy,
+        *,
+        paging: bool,
+        cutoff: float = INFINITE,
+        stop_at: float = math.inf,
+    ) -> None:
+        self.model, self.capacity, self.policy = model, capacity, policy
+        self.paging = paging
+        self.cutoff, self.stop_at = cutoff, stop_at
+        m = model.n_tensors
+        self.position = 0
+        self.resident = model.in_ram.copy()
+        self.stored = model.on_store.copy()
+        self.store_free = model.store_free
+        self.executed = [False] * model.n_ops
+        self.codes: list[int] = []
+        self.executions = 0
+        self.spent: float = 0
+        self.remaining: float = sum(model.op_cost)
+        self.used = sum(s for s, r in zip(model.size, self.resident, strict=True) if r)
+        self.at = [0] * m  # index of the next unread consumer
+        self.pending: list[list[tuple[int, int]]] = [[] for _ in range(m)]  # heap of (need, absent tensor made from it)
+        self.need = [self._direct(t) for t in range(m)]
+        self.need_dirty: set[int] = set()
+        self.dirty: set[int] = set()
+        self.cost_known = [False] * m
+        self.mark = [0] * m
+        self.stamp = 0
+        self.guard = [0] * m  # needed by the closure under way
+        sizes = np.maximum(1, np.array(model.size, dtype=np.float64))
+        self.bias = -policy.alpha * np.log(sizes)
+        if policy.noise is not None:
+            self.bias = self.bias + policy.noise
+        if policy.plan is not None:
+            self.bias = self.bias + policy.plan.favour
+        self.need_array = np.array(self.need, dtype=np.float64)
+        self.cost_array = np.zeros(m)  # gamma * log cost, or of a lower bound on it
+        self.known_at = [-1] * m  # the change at which cost_array was exact
+        self.changes = 0  # tensors that came or went
+        self.block = np.where(np.array(self.resident), 0.0, INFINITE) if m else np.zeros(0)
+        for t in range(m):
+            if self.resident[t]:
+                self._cost_changed(t)
+        self.limit = 40 * model.n_ops + 4 * m + 1000
+
+    # --- needs ---
+
+    def _direct(self, t: int) -> int:
+        uses = self.model.consumers[t]
+        k = self.at[t]
+        if k < len(uses):
+            return uses[k]
+        return self.model.n_ops if self.model.ends_in_ram[t] else NEVER
+
+    def _refresh_needs(self) -> None:
+        producer = self.model.producer
+        work = [(-producer[t], t) for t in self.need_dirty]
+        heapq.heapify(work)
+        queued = self.need_dirty
+        while work:
+            _, t = heapq.heappop(work)
+            queued.discard(t)
+            need = self._direct(t)
+            heap = self.pending[t]
+            while heap:
+                n, o = heap[0]
+                if self.resident[o] or self.stored[o]:
+                    heapq.heappop(heap)
+                elif self.need[o] != n:
+                    if self.need[o] >= NEVER:
+                        heapq.heappop(heap)
+                    else:
+                        heapq.heapreplace(heap, (self.need[o], o))
+                else:
+                    need = min(need, n)
+                    break
+            if need != self.need[t]:
+                self.need[t] = need
+                self.need_array[t] = need
+                if not self.resident[t] and not self.stored[t] and producer[t] >= 0:
+                    for u in self.model.inputs[producer[t]]:
+                        if need < NEVER:
+                            heapq.heappush(self.pending[u], (need, t))
+                        if u not in queued:
+                            queued.add(u)
+                            heapq.heappush(work, (-producer[u], u))
+
+    def _needs_of_inputs_changed(self, t: int) -> None:
+        p = self.model.producer[t]
+        if p >= 0:
+            self.need_dirty.update(self.model.inputs[p])
+
+    # --- cost of bringing back ---
+
+    def _cost_changed(self, t: int) -> None:
+        self.cost_known[t] = False
+        self.dirty.add(t)
+
+    def _costs_below_changed(self, t: int) -> None:
+        """`t` came or went: what is recomputed from it costs something else now."""
+        model, executed = self.model, self.executed
+        stack = [t]
+        while stack:
+            for v in model.consumers[stack.pop()]:
+                if executed[v]:
+                    for o in model.outputs[v]:
+                        if self.resident[o]:
+                            if self.cost_known[o]:
+                                self.cost_known[o] = False
+                                self.dirty.add(o)
+                        elif self.cost_known[o]:
+                            self.cost_known[o] = False
+                            stack.append(o)
+
+    def _closure(self, t: int, limit: float = INFINITE) -> float:
+        """Cost of recomputing `t` from what is in RAM or on the store; infinite if that is impossible when it is
+        needed, or takes more than LONGEST_CLOSURE operators. It is counted no further than to `limit`.
+        """
+        model = self.model
+        if not self.policy.recompute:
+            return INFINITE
+        self.stamp += 1
+        stamp, mark, need = self.stamp, self.mark, self.need[t]
+        total: float = 0
+        stack = [t]
+        seen_ops = set()
+        self.cost_known[t] = True
+        while stack:
+            v = model.producer[stack.pop()]
+            if v in seen_ops:
+                continue
+            if v < 0 or not model.recomputable[v]:
+                return INFINITE
+            seen_ops.add(v)
+            total += model.op_cost[v]
+            if total >= limit:
+                return total  # what was not looked at can only add to it
+            if len(seen_ops) > LONGEST_CLOSURE:
+                return INFINITE
+            for u in model.inputs[v]:
+                if mark[u] == stamp:
+                    continue
+                mark[u] = stamp
+                if self.resident[u]:
+                    if model.expiry[u] < need < NEVER:
+                        return INFINITE
+                elif self.stored[u]:
+                    total += model.in_cost[u]
+                else:
+                    self.cost_known[u] = True
+                    stack.append(u)
+        return total
+
+    def _page_cost(self, t: int) -> float:
+        model = self.model
+        if not self.paging:
+            return INFINITE
+        if self.stored[t]:
+            return model.in_cost[t]
+        if not model.pageable[t] or model.footprint[t] > self.store_free:
+            return INFINITE
+        return model.in_cost[t] + (0 if model.ends_on_store[t] else model.out_cost[t])
+
+    def _cheaper_to_page(self, t: int) -> bool:
+        cost = self._page_cost(t)
+        return cost < INFINITE and (cost == 0 or self._closure(t, cost) > cost)
+
+    def _refresh(self) -> None:
+        """Needs, and for what changed a lower bound on its cost: how dear it is is found out when it matters."""
+        self._refresh_needs()
+        model, recompute = self.model, self.policy.recompute
+        for t in self.dirty:
+            if self.resident[t]:
+                p = model.producer[t]
+                least = model.op_cost[p] if recompute and p >= 0 and model.recomputable[p] else INFINITE
+                self._set_cost(t, min(self._page_cost(t), least))
+        self.dirty.clear()
+
+    def _set_cost(self, t: int, cost: float) -> None:
+        self.cost_array[t] = INFINITE if cost == INFINITE else self.policy.gamma * math.log(1e-3 + cost)
+
+    def _find_cost(self, t: int, limit: float = INFINITE) -> None:
+        """Its cost; one above `limit` may come out as any other above `limit`."""
+        cost = self._page_cost(t)
+        if not (self.stored[t] and cost == 0):
+            closure = self._closure(t, min(cost, limit))
+            exact = closure < limit or cost <= limit
+            cost = min(cost, closure)
+        else:
+            exact = True
+        self._set_cost(t, cost)
+        if exact:
+            self.known_at[t] = self.changes
+
+    def _cheapest(self, score: npt.NDArray[np.float64]) -> int:
+        """The tensor of least score, where `score` has lower bounds; they are made exact as far as that takes."""
+        while True:
+            t = int(np.argmin(score))
+            if self.known_at[t] == self.changes or self.need[t] >= NEVER or score[t] == INFINITE:
+                return t
+            rest = score[t] - self.cost_array[t]
+            score[t] = INFINITE
+            second = float(score.min())
+            limit = INFINITE
+            if second < INFINITE and self.policy.gamma > 0:
+                exponent = (second - rest) / self.policy.gamma
+                limit = 2 * math.exp(exponent) if exponent < 600 else INFINITE
+            self._find_cost(t, limit)
+            score[t] = rest + self.cost_array[t]
+
+    # --- coming and going ---
+
+    def _leave(self, t: int) -> None:
+        self.resident[t] = False
+        self.block[t] = INFINITE
+        if not self.stored[t]:
+            need = self.need[t]
+            p = self.model.producer[t]
+            if p >= 0 and need < NEVER:
+                for u in self.model.inputs[p]:
+                    heapq.heappush(self.pending[u], (need, t))
+            self._needs_of_inputs_changed(t)
+        self.cost_known[t] = True
+        self.changes += 1
+        # What is recomputed from it becomes dearer, so that bounds hold on; but by way of the store it may have become
+        # possible at all.
+        if self.model.expiry[t] < NEVER:
+            self._costs_below_changed(t)
+
+    def _drop(self, t: int) -> None:
+        self.used -= self.model.size[t]
+        self._leave(t)
+
+    def _enter(self, t: int) -> None:
+        self.resident[t] = True
+        self.block[t] = 0.0
+        if not self.stored[t]:
+            self._needs_of_inputs_changed(t)
+        self.changes += 1
+        self._cost_changed(t)
+        self._costs_below_changed(t)
+
+    def _page_out(self, t: int) -> None:
+        model = self.model
+        self.codes.append(model.n_ops + model.n_tensors + t)
+        self.spent += model.out_cost[t]
+        self.stored[t] = True
+        self.store_free -= model.footprint[t]
+        self._needs_of_inputs_changed(t)
+
+    def _evict(self, t: int) -> None:
+        """Let `t` go, in the way in which it comes back more cheaply."""
+        if (self.need[t] >= NEVER and self.model.ends_on_store[t] and not self.stored[t]) or (
+            self.need[t] < NEVER and not self.stored[t] and self._cheaper_to_page(t)
+        ):
+            self._page_out(t)
+        self._drop(t)
+
+    def _make_room(self, size: int, locked: Sequence[int], operator: int) -> None:
+        if self.used + size <= self.capacity:
+            return
+        policy = self.policy
+        for t in locked:
+            self.block[t] = INFINITE
+        evicted: list[tuple[float, int]] = []
+        while self.used + size > self.capacity:
+            self._refresh()
+            distance = np.maximum(1.0, self.need_array - self.position)
+            score = self.cost_array + self.bias + self.block
+            if policy.beta:
+                score -= policy.beta * np.log(distance)
+            dead = self.need_array >= NEVER
+            if policy.plan is not None and self.position < self.model.cut:
+                dead &= ~np.array(policy.plan.keep)
+            score = np.where(dead, score - 1e6, score)
+            # Something dead needs no way back, unless it still has to be written.
+            np.copyto(score, self.bias - 1e6, where=(self.need_array >= NEVER) & (self.block == 0.0) & np.isinf(score))
+            t = self._cheapest(score)
+            if score[t] == INFINITE:
+                for u in locked:
+                    self.block[u] = 0.0 if self.resident[u] else INFINITE
+                raise Stuck(operator)
+            before = len(self.codes)
+            cost = float(self.cost_array[t])
+            is_dead = self.need[t] >= NEVER
+            self._evict(t)
+            if len(self.codes) == before and not is_dead:
+                evicted.append((-cost, t))
+        # One large eviction can make earlier small ones unnecessary.
+        if len(evicted) > 1:
+            for _, t in sorted(evicted):
+                if not self.resident[t] and self.used + size + self.model.size[t] <= self.capacity:
+                    self.used += self.model.size[t]
+                    self._enter(t)
+        for t in locked:
+            self.block[t] = 0.0 if self.resident[t] else INFINITE
+
+    # --- execution ---
+
+    def _gather(self, wanted: Sequence[int], operator: int, depth: int = 0) -> None:
+        """Bring all of `wanted` into RAM."""
+        if depth > 60:
+            raise Stuck(operator)
+        for _ in range(6):
+            missing = [t for t in wanted if not self.resident[t]]
+            if not missing:
+                return
+            for t in wanted:
+                self.guard[t] += 1
+            try:
+                for t in missing:
+                    if not self.resident[t]:
+                        self._restore(t, wanted, operator, depth)
+            finally:
+                for t in wanted:
+                    self.guard[t] -= 1
+        raise Stuck(operator)
+
+    def _restore(self, t: int, wanted: Sequence[int], operator: int, depth: int) -> None:
+        model = self.model
+        self._refresh_needs()
+        by_page = self.stored[t] and (model.producer[t] < 0 or self._closure(t, model.in_cost[t]) >= model.in_cost[t])
+        if by_page or (self.stored[t] and model.producer[t] < 0):
+            self._page_in(t, wanted, operator)
+            return
+        order, pages = self._closure_order(t, operator)
+        guarded = Counter(u for v in order for u in model.inputs[v])
+        for u, readers in guarded.items():
+            self.guard[u] += readers
+        try:
+            for v in order:
+                if not all(self.resident[o] for o in model.outputs[v]):
+                    for u in model.inputs[v]:
+                        if not self.resident[u] and u in pages and self.stored[u]:
+                            self._page_in(u, model.inputs[v], operator)
+                    if any(not self.resident[u] for u in model.inputs[v]):
+                        self._gather(model.inputs[v], operator, depth + 1)
+                for u in model.inputs[v]:
+                    self.guard[u] -= 1
+                    guarded[u] -= 1
+                if not all(self.resident[o] for o in model.outputs[v]):
+                    self._execute(v, first=False)
+        finally:
+            for u, readers in guarded.items():
+                self.guard[u] -= readers
+
+    def _page_in(self, t: int, locked: Sequence[int], operator: int) -> None:
+        model = self.model
+        self._room(model.size[t], [u for u in locked if self.resident[u]], operator)
+        self.codes.append(model.n_ops + t)
+        self.spent += model.in_cost[t]
+        self.used += model.size[t]
+        self._enter(t)
+
+    def _room(self, size: int, locked: list[int], operator: int) -> None:
+        """Make room; what the closure under way needs later is only given up when nothing else is left."""
+        if self.used + size <= self.capacity:
+            return
+        soft = [t for t, g in enumerate(self.guard) if g and self.resident[t]]
+        try:
+            self._make_room(size, list(dict.fromkeys([*locked, *soft])), operator)
+        except Stuck:
+            self._make_room(size, locked, operator)
+
+    def _closure_order(self, t: int, operator: int) -> tuple[list[int], set[int]]:
+        """The operators to execute for `t`, and what has to be paged in for them."""
+        model = self.model
+        ops: set[int] = set()
+        pages: set[int] = set()
+        post: list[int] = []
+        stack: list[tuple[int, bool]] = [(model.producer[t], False)]
+        while stack:
+            v, done = stack.pop()
+            if done:
+                post.append(v)
+                continue
+            if v in ops:
+                continue
+            if v < 0 or (not model.recomputable[v] and self.executed[v]):
+                raise Stuck(operator)
+            ops.add(v)
+            stack.append((v, True))
+            for u in model.inputs[v]:
+                if self.resident[u]:
+                    continue
+                if self.stored[u]:
+                    pages.add(u)
+                else:
+                    stack.append((model.producer[u], False))
+        return (post if self.policy.depth_first else sorted(ops)), pages
+
+    def _execute(self, v: int, *, first: bool) -> None:
+        model = self.model
+        self._refresh_needs()
+        makes = model.outputs[v]
+        for o in makes:
+            if self.resident[o]:  # made anew: the old copy ends after its last use
+                self._drop(o)
+        replaced: dict[int, int] = {}
+        for i, o, required in model.pairs[v]:
+            if i in replaced or o in replaced.values() or o not in makes:
+                continue
+            if required or self._dies(i, v, first):
+                replaced[i] = o
+        growth = sum(model.size[o] for o in makes) - sum(model.size[o] for o in replaced.values())
+        size = growth + model.workspace[v]
+        locked = [u for u in model.inputs[v] if self.resident[u]]
+        try:
+            self._room(size, locked, v)
+        except Stuck:
+            # As a last resort an input is overwritten although it will be needed again.
+            for i, o, _ in sorted(model.pairs[v], key=lambda p: -model.size[p[1]]):
+                if i not in replaced and o in makes and o not in replaced.values() and not self.guard[i]:
+                    if self._page_cost(i) == INFINITE and self._closure(i) == INFINITE:
+                        continue
+                    if self._cheaper_to_page(i) and not self.stored[i]:
+                        self._page_out(i)
+                    replaced[i] = o
+                    size -= model.size[o]
+                    growth -= model.size[o]
+                    if self.used + size <= self.capacity:
+                        break
+            self._room(size, locked, v)
+        self.codes.append(v)
+        self.executions += 1
+        if len(self.codes) > self.limit or (
+            self.executions % EXECUTIONS_A_LOOK == 0 and time.monotonic() >= self.stop_at
+        ):
+            raise Stuck(v)
+        self.spent += model.op_cost[v]
+        self.used += growth
+        if first:
+            self.executed[v] = True
+            self.remaining -= model.op_cost[v]
+            for u in model.inputs[v]:
+                self.at[u] += 1
+                self.need_dirty.add(u)
+        for i in replaced:
+            if model.ends_on_store[i] and not self.stored[i]:
+                raise Stuck(v)
+            self._leave(i)
+        for o in makes:
+            self._enter(o)
+
+    def _dies(self, t: int, v: int, first: bool) -> bool:
+        """Will nothing read `t` after the execution of `v`?"""
+        if self.guard[t] or self.model.ends_on_store[t]:
+            return False
+        uses, k = self.model.consumers[t], self.at[t]
+        if first and k < len(uses) and uses[k] == v:
+            k += 1
+        if k < len(uses) or self.model.ends_in_ram[t]:
+            return False
+        return not any(
+            not self.resident[o] and not self.stored[o] and n < NEVER and self.need[o] < NEVER
+            for n, o in self.pending[t]
+        )
+
+    def run(self) -> list[int] | None:
+        model, plan = self.model, self.policy.plan
+        for t in range(model.n_tensors):
+            if model.ends_on_store[t] and model.in_ram[t]:
+                self._page_out(t)
+        for v in range(model.n_ops):
+            self.position = v
+            if self.spent + self.remaining > self.cutoff:
+                return None
+            self._gather(model.inputs[v], v)
+            self._execute(v, first=True)
+            for t in model.outputs[v]:
+                if model.ends_on_store[t] and self.resident[t] and not self.stored[t]:
+                    self._page_out(t)
+            if plan is not None:
+                self._refresh()
+                for t in plan.drop[v]:
+                    if not self.resident[t] or self.need[t] <= v:
+                        continue
+                    if self.known_at[t] != self.changes:
+                        self._find_cost(t)
+                    if self.cost_array[t] < INFINITE:
+                        self._evict(t)
+                        self._refresh()
+        self.position = model.n_ops
+        final = [t for t in range(model.n_tensors) if model.ends_in_ram[t]]
+        self._gather(final, model.n_ops - 1)
+        return self.codes

@@ -1,0 +1,586 @@
+"""A schedule made cheaper piece by piece: a MIP decides anew what is kept, paged and made again, within a stretch of
+its sequence or wherever the LP over all of it disagrees; everything else stays as it is.
+
+The sequence of executions gets more of them, as candidates: before what reads a tensor in the window, what makes it
+again and, where that needs something that is not there, that too. For every tensor, between two of the executions that
+touch it (read or make it), K = 1 if it stays in RAM; X = 1 for an execution that happens (first ones do), I for a
+page-in right before a reader, O for a page-out right behind the birth:
+  X[reader] <= K[before] + I <= 1, I <= X, I <= O;   K[behind] <= K[before] + X[maker] or I, K = 0 once it is consumed;
+  RAM at every execution: what stays, is read and made, and workspace, less c for what is made in place,
+  c <= X, c <= 1 - K[behind].
+That is what the checker counts, so every solution is a schedule (not only a relaxation of one) at its exact cost, but
+for the time of transfers that overlap compute. Page-outs behind the birth and page-ins right before the reader need no
+RAM that the execution there does not need anyway.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from poetc.solvers.highs import Mip
+from poetc.solvers.liveness import improve
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.search.race import Race
+from poetc.solvers.poetc.work import ITERATION_S
+
+SCALE = 1000.0  # what every operator once costs in the MIP's units
+# What is decided anew at a time: so many executions (0: all of them, where an LP disagrees; -1: all of what tensors do
+# about which it does), and how deep candidates go.
+WHOLE, WIDE = 0, -1
+LEVELS = ((WHOLE, 1), (WHOLE, 2), (WIDE, 1), (30, 2), (WHOLE, 3), (WIDE, 2), (60, 2), (120, 2))
+NODES, ROUNDS, GAP = 60, 300, 1e-3
+AGREED = 1e-6
+FEW = 8  # kept at once: so many stand in every RAM row
+MOST_IN_LP, MOST_DECISIONS = 12_000, 1500  # larger LPs, and MIPs behind them, are not tried
+LP_S = ITERATION_S / 3
+ENTRY_S = 2.5e-6  # work a coefficient, beside HiGHS's iterations
+ZERO, ONE = -1, -2  # columns that are constants
+
+Terms = list[tuple[int, float]]
+Decision = tuple[
+    int, int
+]  # of a tensor and the index of its touch, whether it stays; of -1 and a position, whether it runs
+
+
+@dataclass(slots=True)
+class Touch:
+    """A position that makes or reads a tensor; -1 is the start, the number of positions the end."""
+
+    position: int
+    makes: bool
+    paged: bool = False  # in the schedule so far it is paged in for it
+    kept: bool = False  # in the schedule so far it stays from here to the next
+
+
+@dataclass(slots=True)
+class Executions:
+    """Executions in order and how the schedule so far supplies what they read."""
+
+    model: Model
+    operators: list[int]
+    taken: list[bool]  # executed in the schedule so far (others are candidates)
+    first: list[bool]
+    touches: list[list[Touch]]
+    written: set[int]
+
+
+def parse(model: Model, codes: Sequence[int], candidates: dict[int, list[int]] | None = None) -> Executions:
+    """The executions of a sequence, `candidates[k]` inserted before the k-th of them."""
+    n, m = model.n_ops, model.n_tensors
+    operators: list[int] = []
+    taken: list[bool] = []
+    first: list[bool] = []
+    seen = [False] * n
+    touches: list[list[Touch]] = [[] for _ in range(m)]
+    written = {t for t in range(m) if model.ends_on_store[t] and not model.on_store[t]}
+    loaded: set[int] = set()
+    for t in range(m):
+        if model.in_ram[t]:
+            touches[t].append(Touch(-1, True))
+
+    def touch(t: int, new: Touch, happens: bool) -> None:
+        if happens and not new.makes:
+            new.paged = t in loaded
+            loaded.discard(t)
+            if not new.paged:
+                for old in reversed(touches[t]):  # it has been there since the last touch that took place
+                    old.kept = True
+                    if old.position < 0 or taken[old.position]:
+                        break
+        elif happens:
+            loaded.discard(t)
+        touches[t].append(new)
+
+    def append(v: int, happens: bool) -> None:
+        position = len(operators)
+        operators.append(v)
+        taken.append(happens)
+        first.append(happens and not seen[v])
+        seen[v] |= happens
+        for t in model.inputs[v]:
+            touch(t, Touch(position, False), happens)
+        for t in model.outputs[v]:
+            touch(t, Touch(position, True), happens)
+
+    k = 0
+    for code in codes:
+        if code < n:
+            for v in (candidates or {}).get(k, ()):
+                append(v, False)
+            append(code, True)
+            k += 1
+        elif code < n + m:
+            loaded.add(code - n)
+        else:
+            written.add(code - n - m)
+    end = len(operators)
+    taken.append(True)
+    for t in range(m):
+        if model.ends_in_ram[t]:
+            touch(t, Touch(end, False), True)
+    taken.pop()
+    return Executions(model, operators, taken, first, touches, written)
+
+
+def candidates_in(sequence: Executions, start: int, stop: int, depth: int, paging: bool) -> dict[int, list[int]]:
+    """For the executions from `start` to before `stop`: what may be executed again before them."""
+    model = sequence.model
+    starts = [[touch.position for touch in touches] for touches in sequence.touches]
+
+    def there(t: int, position: int) -> bool:
+        at = bisect.bisect_left(starts[t], position) - 1
+        return at >= 0 and sequence.touches[t][at].kept
+
+    def dear(t: int) -> bool:
+        """Cheaper to write and read than to make again."""
+        if not paging or not (model.pageable[t] or model.on_store[t]) or model.store_limited:
+            return False
+        written = model.on_store[t] or t in sequence.written
+        return model.op_cost[model.producer[t]] >= model.in_cost[t] + (0 if written else model.out_cost[t])
+
+    def reached(v: int, position: int) -> bool:
+        return all(starts[t] and starts[t][0] < position for t in model.outputs[v])
+
+    found: dict[int, list[int]] = {}
+    for k in range(start, min(stop, len(sequence.operators))):
+        again: set[int] = set()
+        layer = list(model.inputs[sequence.operators[k]])
+        for level in range(depth):
+            deeper: list[int] = []
+            for t in layer:
+                v = model.producer[t]
+                if v < 0 or v in again or not model.recomputable[v] or not reached(v, k):
+                    continue
+                at = bisect.bisect_left(starts[t], k) - 1
+                if dear(t):
+                    continue
+                if level == 0 and starts[t][at] >= k - 2:
+                    continue  # it has just been touched
+                again.add(v)
+                deeper += [u for u in model.inputs[v] if not there(u, k)]
+            layer = deeper
+        if again:
+            found[k] = sorted(again)
+    return found
+
+
+@dataclass
+class WindowModel:
+    """The MIP for one window of a schedule, without what is `decided` to stay as it is."""
+
+    model: Model
+    codes: Sequence[int]
+    capacity: int
+    paging: bool
+    start: int  # of the window, in executions
+    stop: int
+    depth: int = 2
+    dense: bool = True  # RAM rows with all that is kept, which cuts need and LPs take long for
+    decided: frozenset[Decision] = frozenset()
+    mip: Mip = field(init=False)
+    sequence: Executions = field(init=False)
+    initial: dict[int, float] = field(init=False)
+    execute: list[int] = field(init=False)
+    keep: list[list[int]] = field(init=False)
+    load: list[list[int]] = field(init=False)
+    store: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        model = self.model
+        plain = parse(model, self.codes)
+        found = candidates_in(plain, self.start, self.stop, self.depth, self.paging)
+        self.sequence = parse(model, self.codes, found)
+        self.begin, self.end = self.start, self.stop + sum(len(again) for again in found.values())
+        self.mip = Mip()
+        self.unit = max(1.0, float(model.base_cost)) / SCALE
+        self.initial = {}
+        self._columns()
+        self._rows()
+        self._ram()
+        self._limits()
+
+    # --- columns ---
+
+    def _pageable(self, t: int) -> bool:
+        return self.paging and (self.model.pageable[t] or self.model.on_store[t])
+
+    def _column(self, value: bool, cost: float = 0.0, *, integer: bool = True) -> int:
+        column = self.mip.column(cost / self.unit, integer=integer)
+        if integer:
+            self.initial[column] = float(value)
+        self.values.append(float(value))
+        return column
+
+    def _columns(self) -> None:
+        model, sequence = self.model, self.sequence
+        self.values: list[float] = []
+        begin, end = self.begin, self.end
+        free_at: set[int] = set()  # positions at which a free gap ends
+        free: list[list[bool]] = []
+        for t, touches in enumerate(sequence.touches):
+            gaps = []
+            for j, touch in enumerate(touches):
+                until = touches[j + 1].position if j + 1 < len(touches) else touch.position
+                is_free = j + 1 < len(touches) and touch.position < end and until >= begin
+                if until >= end and touch.kept and not self._pageable(t):
+                    is_free = False  # nothing behind the window is made again that is not yet
+                gaps.append(is_free)
+                if is_free:
+                    free_at.add(until)
+            free.append(gaps)
+        self.execute = []
+        for k, v in enumerate(sequence.operators):
+            if sequence.first[k]:
+                self.execute.append(ONE)
+            elif (-1, k) in self.decided:
+                self.execute.append(ONE if sequence.taken[k] else ZERO)
+            elif begin <= k < end or k in free_at or not sequence.taken[k]:
+                self.execute.append(self._column(sequence.taken[k], model.op_cost[v]))
+            else:
+                self.execute.append(ONE)
+        self.keep, self.load, self.store = [], [], []
+        for t, touches in enumerate(sequence.touches):
+            keep, load, any_load = [], [], False
+            pageable = self._pageable(t)
+            for j, touch in enumerate(touches):
+                if j + 1 == len(touches):
+                    keep.append(ZERO)
+                elif free[t][j] and (t, j) not in self.decided:
+                    keep.append(self._column(touch.kept))
+                else:
+                    keep.append(ONE if touch.kept else ZERO)
+                is_free = free[t][j - 1] if j else begin <= touch.position < end
+                if touch.makes or not pageable:
+                    load.append(ZERO)
+                elif is_free:
+                    load.append(self._column(touch.paged, model.in_cost[t], integer=False))
+                    any_load = True
+                else:
+                    load.append(ONE if touch.paged else ZERO)
+            self.keep.append(keep)
+            self.load.append(load)
+            if model.on_store[t] or not pageable:
+                self.store.append(ONE if model.on_store[t] or t in sequence.written else ZERO)
+            elif model.ends_on_store[t]:
+                self.store.append(ONE)
+            elif any_load:
+                needed = any(column == ONE for column in load)
+                self.store.append(
+                    ONE if needed else self._column(t in sequence.written, model.out_cost[t], integer=False)
+                )
+            else:
+                self.store.append(ONE if t in sequence.written else ZERO)
+
+    # --- rows ---
+
+    def _row(self, terms: Terms, upper: float, scale: float = 1.0) -> None:
+        """sum <= upper."""
+        kept: dict[int, float] = {}
+        for column, value in terms:
+            if column == ONE:
+                upper -= value
+            elif column != ZERO:
+                kept[column] = kept.get(column, 0.0) + value
+        if sum(max(0.0, x) for x in kept.values()) <= upper + 1e-9:
+            return
+        if not kept:
+            raise AssertionError("the schedule so far breaks a row")
+        self.mip.row(list(kept), [x / scale for x in kept.values()], upper=upper / scale)
+
+    def _rows(self) -> None:
+        sequence = self.sequence
+        length = len(sequence.operators)
+        for t, touches in enumerate(sequence.touches):
+            keep, load = self.keep[t], self.load[t]
+            for j, touch in enumerate(touches):
+                before = keep[j - 1] if j else ZERO
+                happens = ONE if touch.position < 0 or touch.position == length else self.execute[touch.position]
+                if touch.makes:
+                    self._row([(keep[j], 1.0), (before, -1.0), (happens, -1.0)], 0.0)
+                    continue
+                there = [(before, -1.0), (load[j], -1.0)]
+                self._row([(happens, 1.0), *there], 0.0)
+                self._row([(keep[j], 1.0), *there], 0.0)
+                if load[j] >= 0:
+                    self._row([(before, 1.0), (load[j], 1.0)], 1.0)
+                    self._row([(load[j], 1.0), (happens, -1.0)], 0.0)
+                    self._row([(load[j], 1.0), (self.store[t], -1.0)], 0.0)
+
+    def _ram(self) -> None:
+        model, sequence, sizes = self.model, self.sequence, self.model.size
+        length = len(sequence.operators)
+        base = [0] * (length + 1)  # differences, then what is there anyway
+        local: list[Terms] = [[] for _ in range(length)]
+        starts: list[list[tuple[int, int]]] = [[] for _ in range(length + 1)]
+        stops: list[list[int]] = [[] for _ in range(length + 1)]
+        at: list[dict[int, int]] = [{} for _ in range(length)]  # index of the touch
+        for t, touches in enumerate(sequence.touches):
+            for j, touch in enumerate(touches):
+                if 0 <= touch.position < length:
+                    at[touch.position][t] = j
+                if j + 1 == len(touches) or self.keep[t][j] == ZERO:
+                    continue
+                first, last = touch.position + 1, touches[j + 1].position  # [first, last)
+                if first >= last:
+                    continue
+                if self.keep[t][j] == ONE:
+                    base[first] += sizes[t]
+                    base[last] -= sizes[t]
+                else:
+                    starts[first].append((self.keep[t][j], sizes[t]))
+                    stops[last].append(self.keep[t][j])
+        for k, v in enumerate(sequence.operators):
+            terms, x = local[k], self.execute[k]
+            terms.append((x, float(model.workspace[v])))
+            for t in model.inputs[v]:
+                j = at[k][t]
+                terms += [(self.keep[t][j - 1] if j else ZERO, float(sizes[t])), (self.load[t][j], float(sizes[t]))]
+            for t in model.outputs[v]:
+                j = at[k][t]
+                behind = self.keep[t][j]
+                if x == ONE or behind == ZERO:
+                    terms.append((x, float(sizes[t])))
+                elif behind == ONE:
+                    terms.append((ONE, float(sizes[t])))
+                else:
+                    there = self._column(sequence.taken[k] or sequence.touches[t][j].kept, integer=False)
+                    self._row([(x, 1.0), (there, -1.0)], 0.0)
+                    self._row([(behind, 1.0), (there, -1.0)], 0.0)
+                    terms.append((there, float(sizes[t])))
+            self._in_place(k, v, at[k], terms)
+        occupancy = _Occupancy(self)
+        used, highest = 0, -1  # positions in a row with the same free columns count once: the highest of them
+        for k in range(length):
+            used += base[k]
+            fixed, terms = used, []
+            for column, value in local[k]:
+                if column == ONE:
+                    fixed += int(value)
+                elif column != ZERO and value:
+                    terms.append((column, value))
+            if (starts[k] or stops[k] or terms) and highest >= 0:
+                occupancy.row([], highest)
+                highest = -1
+            occupancy.change(starts[k], stops[k])
+            if terms:
+                occupancy.row(terms, fixed)
+            else:
+                highest = max(highest, fixed)
+        if highest >= 0:
+            occupancy.row([], highest)
+
+    def _in_place(self, k: int, v: int, at: dict[int, int], terms: Terms) -> None:
+        model, x = self.model, self.execute[k]
+        taken = {t for i, o, required in model.pairs[v] if required for t in (i, o)}
+        shared: dict[tuple[str, int], list[int]] = {}
+        for i, o, required in model.pairs[v]:
+            behind = self.keep[i][at[i]]
+            if required:
+                self._row([(behind, 1.0), (x, 1.0)], 1.0)
+                terms.append((x, -float(model.size[o])))
+                continue
+            if i in taken or o in taken or behind == ONE or x == ZERO:
+                continue
+            credit = self._column(False, integer=False)
+            self._row([(credit, 1.0), (x, -1.0)], 0.0)
+            self._row([(credit, 1.0), (behind, 1.0)], 1.0)
+            shared.setdefault(("i", i), []).append(credit)
+            shared.setdefault(("o", o), []).append(credit)
+            terms.append((credit, -float(model.size[o])))
+        for columns in shared.values():
+            if len(columns) > 1:
+                self._row([(c, 1.0) for c in columns], 1.0)
+
+    def _limits(self) -> None:
+        model = self.model
+        if model.store_limited:
+            terms = [(c, float(model.footprint[t])) for t, c in enumerate(self.store) if not model.on_store[t]]
+            self._row(terms, float(model.store_free), float(max(1, model.store_free)))
+        limit = model.problem.deadline_ns
+        if limit is not None:  # transfers that overlap compute count as none here: the race checks what they delay
+            terms = [(x, float(model.op_ns[v])) for x, v in zip(self.execute, self.sequence.operators, strict=True)]
+            for t, columns in enumerate(self.load):
+                terms += [(c, float(model.in_ns[t])) for c in columns]
+                if not model.on_store[t]:
+                    terms.append((self.store[t], float(model.out_ns[t])))
+            self._row(terms, float(limit), float(max(1, limit)))
+
+    # --- solving ---
+
+    def codes_of(self, values: npt.NDArray[np.float64]) -> list[int]:
+        model, sequence = self.model, self.sequence
+        n, m, length = model.n_ops, model.n_tensors, len(sequence.operators)
+
+        def chosen(column: int) -> bool:
+            return column == ONE or (column != ZERO and values[column] > 0.5)
+
+        loads: list[list[int]] = [[] for _ in range(length + 1)]
+        for t, touches in enumerate(sequence.touches):
+            for j, touch in enumerate(touches):
+                if chosen(self.load[t][j]):
+                    loads[touch.position].append(t)
+        out = {t for t in range(m) if not model.on_store[t] and chosen(self.store[t])}
+        codes = [n + m + t for t in sorted(out) if model.in_ram[t]]
+        done: set[int] = set()
+        for k, v in enumerate(sequence.operators):
+            if not chosen(self.execute[k]):
+                continue
+            codes += [n + t for t in loads[k]]
+            codes.append(v)
+            if v not in done:
+                done.add(v)
+                codes += [n + m + t for t in model.outputs[v] if t in out]
+        return codes + [n + t for t in loads[length]]
+
+    def agreed(self, plan: npt.NDArray[np.float64], *, wide: bool) -> frozenset[Decision]:
+        """What the LP's `plan` and the schedule so far agree about; `wide`: nothing about a tensor that they disagree
+        about anywhere, nor whether it is made.
+        """
+        found: set[Decision] = set()
+
+        def agree(column: int) -> bool:
+            return column < 0 or abs(plan[column] - self.values[column]) <= AGREED
+
+        makers: set[int] = set()
+        for t, keep in enumerate(self.keep):
+            made_at = [k.position for k in self.sequence.touches[t] if k.makes and k.position >= 0]
+            if wide and not all(agree(column) for column in (*keep, *(self.execute[k] for k in made_at))):
+                makers.update(made_at)
+                continue
+            found.update((t, j) for j, column in enumerate(keep) if agree(column))
+        found.update((-1, k) for k, column in enumerate(self.execute) if agree(column) and k not in makers)
+        return frozenset(found)
+
+    def key(self) -> int:
+        """The same for the same MIP."""
+        mip = self.mip
+        return hash((*mip.cost, *mip.row_upper, *mip.index, *mip.value, *self.values))
+
+    def cost_now(self) -> float:
+        """Of the free columns, in the schedule so far."""
+        return sum(c * x for c, x in zip(self.mip.cost, self.values, strict=True))
+
+
+class _Occupancy:
+    """What free columns keep in RAM at a position: their sum or, of many, a column that differs from the one before by
+    what has come and gone since.
+    """
+
+    def __init__(self, window: WindowModel) -> None:
+        self.window, self.scale = window, float(max(1, window.capacity))
+        self.active: dict[int, int] = {}
+        self.total = 0
+        self.since: dict[int, float] = {}
+        self.column = ZERO
+
+    def change(self, starts: list[tuple[int, int]], stops: list[int]) -> None:
+        for column in stops:
+            size = self.active.pop(column)
+            self.total -= size
+            self.since[column] = self.since.get(column, 0.0) - size
+        for column, size in starts:
+            self.active[column] = size
+            self.total += size
+            self.since[column] = float(size)
+
+    def row(self, terms: Terms, fixed: int) -> None:
+        """That and `terms` fit beside `fixed` bytes."""
+        window = self.window
+        room = float(window.capacity - fixed)
+        if self.total + sum(max(0.0, value) for _, value in terms) <= room:
+            return
+        if window.dense or len(self.active) <= FEW:
+            window._row([*((c, float(s)) for c, s in self.active.items()), *terms], room, self.scale)
+            return
+        changed = [(c, x / self.scale) for c, x in self.since.items() if x]
+        if changed:
+            column = window._column(False, integer=False)
+            before = [] if self.column == ZERO else [(self.column, 1.0)]
+            entries = [(column, -1.0), *before, *changed]
+            window.mip.row([c for c, _ in entries], [x for _, x in entries], lower=0.0, upper=0.0)
+            self.column, self.since = column, {}
+        window._row([(self.column, self.scale), *terms], room, self.scale)
+
+
+@dataclass
+class Windows:
+    """Solves such MIPs about the incumbent of a race; what it finds is offered there. Goes on where it stopped."""
+
+    race: Race
+    level: int = 0
+    at: int = 0
+    found: bool = False  # anything cheaper since the sweep began
+    last: list[int] | None = None  # the sequence that the last run ended with
+    seen: set[int] = field(default_factory=set)  # windows that were solved
+
+    def run(self, work_s: float, target: float) -> float:
+        """Until so much work (in seconds of a usual machine) is done, the incumbent costs at most `target`, the time is
+        up, or nothing is found any more. The work that was done.
+        """
+        race, done_s = self.race, 0.0
+        if race.incumbent is not None and race.incumbent.codes is not self.last:
+            self.level, self.at, self.found = 0, 0, False
+        while done_s < work_s and self.level < len(LEVELS) and race.incumbent is not None:
+            if race.out_of_time or race.incumbent.cost <= target:
+                break
+            length = sum(code < race.model.n_ops for code in race.incumbent.codes)
+            size, depth = LEVELS[self.level]
+            if size <= 0:
+                done_s += self._one(0, length, depth, size)
+                self.at = length
+            elif self.at < max(1, length - size // 3):
+                done_s += self._one(self.at, min(self.at + size, length), depth, size)
+                self.at += size // 2
+                continue
+            # After something cheaper, what takes the least time comes again.
+            self.level = 0 if self.found and self.level else self.level + 1
+            self.at, self.found = 0, False
+        self.last = None if race.incumbent is None else race.incumbent.codes
+        return done_s
+
+    def _one(self, start: int, stop: int, depth: int, size: int) -> float:
+        race = self.race
+        assert race.incumbent is not None
+        model, codes = race.model, race.incumbent.codes
+        paging = any(code >= model.n_ops for code in codes)
+        capacity = race.capacity(paging)
+        window = WindowModel(model, codes, capacity, paging, start, stop, depth, dense=size > 0)
+        now = window.cost_now()
+        work_s = window.mip.entries * ENTRY_S
+        key = hash((size, window.key()))
+        if now <= 0.0 or key in self.seen:
+            return work_s / 2
+        self.seen.add(key)
+        if size <= 0:
+            mip = window.mip
+            if len(window.initial) > MOST_IN_LP:
+                return work_s
+            plan = mip.solve(time_limit_s=race.left_s, relax=True, seed=race.seed)
+            work_s += mip.iterations * math.sqrt(mip.entries) * LP_S
+            if plan.values is None or plan.objective > now - GAP:
+                return work_s
+            decided = window.agreed(plan.values, wide=size == WIDE)
+            window = WindowModel(model, codes, capacity, paging, start, stop, depth, decided=decided)
+            now = window.cost_now()
+            if len(window.initial) > MOST_DECISIONS:
+                return work_s
+        mip = window.mip
+        answer = mip.solve(
+            time_limit_s=race.left_s,
+            gap=GAP,
+            max_nodes=NODES,
+            max_rounds=ROUNDS,
+            start=window.initial,
+            seed=race.seed,
+        )
+        if answer.values is not None and answer.objective < now - GAP:
+            cost = race.incumbent.cost
+            race.offer(improve(model, window.codes_of(answer.values), capacity), "windows")
+            self.found |= race.incumbent.cost < cost
+        return work_s + mip.entries * ENTRY_S + mip.iterations * math.sqrt(mip.entries) * ITERATION_S

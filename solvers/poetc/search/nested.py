@@ -1,0 +1,403 @@
+"""Nested checkpoints: the forward pass as a chain of short segments, of which a dynamic program decides what to record
+for the backward pass, what to run again and from where, on as many levels as pay.
+
+Segments begin where little is handed on: H(a) is what is made before segment a and read by forward operators in or
+behind it. With saved(a) what the backward operators of segment a read, T(m, a, b) is the least cost of all runs of
+segments a ... b, given H(a), until their backward operators have been executed, in m bytes beside H(a):
+
+    T(m, a, a) = what it takes to make saved(a)                                         if m >= what undoing a takes
+    T(m, a, b) = min( record(a) + T(m - saved(a) and H(a + 1), a + 1, b)                if m >= what undoing a takes,
+                      min over j of advance(a ... j - 1) + T(m - H(j), j, b) + T(m, a, j - 1)
+                                          if m >= what running a ... j - 1 takes beside the gradients there then )
+
+That is rotor's program (see `rotor`) for sets of tensors in place of single ones that separate a chain, so that single
+steps of stacked recurrent layers are segments. What is cheap to make from what stays in RAM anyway (weights in another
+layout) is handed on by nobody and counted as an operand only. The sequence that a plan spells out, operators made again
+as their results are wanted, may need too much RAM here and there, so that programs for more memory than there is come
+into question; what brings it below the capacity are evictions from it (`Unrolled`) or `flatten`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from poetc.solvers.liveness import improve
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.search.eviction import Policy, Simulation, Stuck
+from poetc.solvers.poetc.search.flatten import flatten
+from poetc.solvers.poetc.search.race import Race
+from poetc.solvers.poetc.search.unrolled import Unrolled
+
+SLOTS = 128  # the capacity; bytes are rounded up to slots
+MEMORY = 1.6  # of the capacity, which programs may count on at most
+FEWEST, MOST = 8, (144, 64)  # segments, of two programs
+MOST_OPERATORS, DEAR = 2000, 1.2  # larger problems, and schedules that cost less than so many times the least, are left
+CHEAP = 0.01  # of the forward pass's cost: what takes less, from what stays in RAM, is not handed on
+AHEAD = 8  # a backward operator that needs an earlier segment is early where one of so many after it does not
+# Memories that are tried, in slots beyond the least for which there is a plan; failures in turn that end it.
+TRIED, FAILURES = (0, 4, 8, 13, 20, 32, 48, 64, 80), 2
+POLICIES = (Policy(), Policy(alpha=1.0, beta=1.5, gamma=0.7))
+NEAR, FLATTENINGS, LATENESS = 1.08, 60, 0.5  # times the capacity, to which plans are flattened before evictions; steps
+MARGIN = 1.3  # times the overhead: what cleaning up may take away again
+ENTRY_S, TRY_S = 3e-9, 1e-3  # work: a choice of a program; a memory, times the length of its sequence
+RECORD = -1
+
+
+def nest(race: Race, target: float, *, quick: bool = False) -> float:
+    """Offer `race` what programs for several memories lead to, until the incumbent costs at most `target`; `quick`: the
+    smaller program, until two fit. Nothing where little is made again. The work, in seconds of a usual machine.
+    """
+    model = race.model
+    if model.n_ops > MOST_OPERATORS or (race.incumbent is not None and race.incumbent.cost <= DEAR * model.base_cost):
+        return 0.0
+    work_s = 0.0
+    paging = model.must_page or (
+        race.incumbent is not None and any(code >= model.n_ops for code in race.incumbent.codes)
+    )
+    capacity = race.capacity(paging)
+    slot_bytes = max(1, -(-capacity // SLOTS))
+    for most in MOST[-1:] if quick else MOST:
+        chain = segments_of(model, most)
+        if chain is None or len(chain.starts) < FEWEST or race.out_of_time:
+            break
+        program = Program(model, chain, slot_bytes, int(MEMORY * SLOTS))
+        work_s += len(chain.starts) ** 3 * program.slots * ENTRY_S
+        least, failures, fitted = program.least, 0, 0
+        if least is None:
+            continue
+        for more in TRIED:
+            slots = least + more
+            if FAILURES in (failures, fitted if quick else 0) or slots > program.slots:
+                break
+            if race.out_of_time or (race.incumbent is not None and race.incumbent.cost <= target):
+                return work_s
+            codes = program.codes(slots)
+            work_s += TRY_S * len(codes)
+            if race.incumbent is not None and model.cost(codes) >= race.incumbent.cost:
+                continue
+            fits = _fitted(race, codes, paging)
+            failures, fitted = 0 if fits else failures + 1, fitted + fits
+    return work_s
+
+
+def _fitted(race: Race, codes: list[int], paging: bool) -> bool:
+    """Offer what evictions make of a sequence, as it is and with its highest peaks taken down. Whether one fits."""
+    lower = flatten(
+        race.model,
+        codes,
+        int(NEAR * race.capacity(paging)),
+        paging=paging,
+        beta=LATENESS,
+        most=FLATTENINGS,
+        cutoff=_cutoff(race),
+        stop_at=race.stop_at,
+    )
+    fits = lower is not None and _evict(race, lower, paging)
+    return (lower != codes and _evict(race, codes, paging)) or fits
+
+
+def _evict(race: Race, codes: list[int], paging: bool) -> bool:
+    """Evictions from the sequence, which know when what it makes again is read."""
+    model, fits = race.model, False
+    unrolled = Unrolled(model, codes)
+    plan = Model(unrolled.problem)
+    capacity = plan.paging_capacity if paging else plan.capacity
+    for policy in POLICIES:
+        try:
+            run = Simulation(plan, capacity, policy, paging=paging, cutoff=_cutoff(race), stop_at=race.give_up_at)
+            evicted = run.run()
+        except Stuck:
+            continue
+        found = None if evicted is None else unrolled.restored(evicted)
+        if found is not None:
+            fits |= race.offer(improve(model, found, race.capacity(paging)), "nested checkpoints")
+    return fits
+
+
+def _cutoff(race: Race) -> float:
+    base = race.model.base_cost
+    return math.inf if race.incumbent is None else base + MARGIN * (race.incumbent.cost - base)
+
+
+@dataclass(slots=True)
+class Segments:
+    """The chain: where segments begin, and by segment what they take and leave; costs and bytes."""
+
+    starts: list[int]
+    handed: list[frozenset[int]]  # H; nothing behind the last segment
+    saved: list[frozenset[int]]
+    backward: list[list[int]]  # operators
+    cheap: frozenset[int]
+    advance: list[float] = field(default_factory=list)  # to H of the next
+    record: list[float] = field(default_factory=list)  # and saved
+    leaf: list[float] = field(default_factory=list)  # saved alone
+    run_bytes: list[int] = field(default_factory=list)  # beside H
+    undo_bytes: list[int] = field(default_factory=list)  # its backward operators, all gradients included
+    leaf_bytes: list[int] = field(default_factory=list)  # the same with the run before
+    gradient_bytes: list[int] = field(default_factory=list)  # there before that
+
+
+def segments_of(model: Model, most: int) -> Segments | None:
+    """At most so many segments; None where nothing is handed on."""
+    cut, sizes = model.cut, model.size
+    cheap = _cheap(model)
+    last = [max((v for v in model.consumers[t] if v < cut), default=-1) for t in range(model.n_tensors)]
+    local = [t for t in range(model.n_tensors) if 0 <= model.producer[t] < cut and t not in cheap]
+    change = np.zeros(cut + 2, dtype=np.int64)
+    for t in local:
+        if last[t] >= 0:
+            change[model.producer[t] + 1] += sizes[t]
+            change[last[t] + 1] -= sizes[t]
+    handed = np.cumsum(change)
+    minima = [q for q in range(1, cut) if handed[q - 1] > handed[q] <= handed[q + 1]]
+    if len(minima) < FEWEST:  # as much is handed on by every step
+        minima = [q for q in range(1, cut) if handed[q - 1] >= handed[q] <= handed[q + 1]]
+    spent = np.concatenate(([0.0], np.cumsum(model.op_cost[:cut])))
+    while len(minima) + 1 > most:  # without one of the highest, the one whose neighbours are the closest together
+        edges = [0, *minima, cut]
+        k = max(range(len(minima)), key=lambda k: (handed[minima[k]], spent[edges[k]] - spent[edges[k + 2]]))
+        minima.pop(k)
+    if not minima:
+        return None
+    starts = [0, *minima]
+    sets = [frozenset(t for t in local if model.producer[t] < q <= last[t]) for q in starts]
+    chain = _assigned(model, starts, [*sets, frozenset()], cheap)
+    _measure(model, chain, last)
+    return chain
+
+
+def _cheap(model: Model) -> frozenset[int]:
+    """What takes little to make from what is in RAM during the backward pass anyway, or comes from the store."""
+    limit = CHEAP * sum(model.op_cost[: model.cut])
+    cost: dict[int, float] = {}
+    for t in range(model.n_tensors):
+        if model.on_store[t]:
+            cost[t] = model.in_cost[t]
+        elif model.in_ram[t] and (model.ends_in_ram[t] or max(model.consumers[t], default=-1) >= model.cut):
+            cost[t] = 0.0
+    made: set[int] = set()
+    for v in range(model.cut):
+        total = model.op_cost[v] + sum(cost.get(t, math.inf) for t in model.inputs[v])
+        if model.recomputable[v] and total <= limit:
+            cost |= dict.fromkeys(model.outputs[v], total)
+            made.update(model.outputs[v])
+    return frozenset(made)
+
+
+def _assigned(model: Model, starts: list[int], handed: list[frozenset[int]], cheap: frozenset[int]) -> Segments:
+    """Each backward operator belongs to the last segment, from the one before it on, that makes or hands on what it
+    reads. What an operator reads that is early is handed on to where it is executed.
+    """
+    n, cut, count = model.n_ops, model.cut, len(starts)
+    of = [bisect.bisect_right(starts, v) - 1 for v in range(cut)]
+    reads = [[t for t in model.inputs[v] if 0 <= model.producer[t] < cut and t not in cheap] for v in range(cut, n)]
+    newest = [max((of[model.producer[t]] for t in r), default=-1) for r in reads]
+    saved: list[set[int]] = [set() for _ in range(count)]
+    backward: list[list[int]] = [[] for _ in range(count)]
+    now = count - 1
+    for k, r in enumerate(reads):
+        missing = [of[model.producer[t]] for t in r if t not in handed[now] and of[model.producer[t]] < now]
+        if missing:
+            now = min(now, max(missing + newest[k : k + AHEAD]))
+        backward[now].append(cut + k)
+        for t in r:
+            made_in = of[model.producer[t]]
+            for a in range(made_in + 1, now + 1):
+                handed[a] |= {t}
+            if made_in >= now:
+                saved[made_in].add(t)
+    return Segments(starts, handed, [frozenset(s) for s in saved], backward, cheap)
+
+
+def _measure(model: Model, chain: Segments, last: list[int]) -> None:
+    cut, sizes, count = model.cut, model.size, len(chain.starts)
+    edges = [*chain.starts, cut]
+    gradients = _gradients(model)
+    there = int(gradients[-1])
+    for a in range(count):
+        handed, saved, after = chain.handed[a], chain.saved[a], chain.handed[a + 1]
+        first, end = edges[a], edges[a + 1]
+        for costs, wanted in ((chain.advance, after), (chain.record, after | saved), (chain.leaf, saved)):
+            costs.append(sum(model.op_cost[v] for v in _needed(model, wanted, first, end, handed | chain.cheap)))
+        peak = 0
+        for v in range(first, end):
+            touched = {*model.inputs[v], *model.outputs[v]}
+            used = sum(sizes[t] for t in touched if model.producer[t] >= 0 and t not in handed)
+            used += sum(
+                sizes[t]
+                for u in range(first, v)
+                for t in model.outputs[u]
+                if last[t] > v and t not in touched and t not in chain.cheap
+            )
+            used -= sum(sizes[o] for i, o in _in_place(model, v, last))
+            peak = max(peak, used + model.workspace[v])
+        chain.run_bytes.append(peak)
+        backward = chain.backward[a]
+        ends = {t: v for v in backward for t in model.inputs[v] if t in saved}
+        undo = 0
+        for v in backward:
+            used = int(gradients[v]) + model.workspace[v]
+            used += sum(sizes[t] for t in model.inputs[v] if t in chain.cheap)
+            used += sum(sizes[t] for t, after_ in ends.items() if after_ >= v)
+            undo = max(undo, used)
+        chain.undo_bytes.append(undo)
+        chain.gradient_bytes.append(int(gradients[backward[0] - 1]) if backward else -1)
+    for a in range(count - 1, -1, -1):
+        if chain.gradient_bytes[a] < 0:
+            chain.gradient_bytes[a] = chain.gradient_bytes[a + 1] if a + 1 < count else there
+        made = sum(sizes[t] for t in chain.saved[a])
+        run = max(made, chain.run_bytes[a]) if chain.leaf[a] else made
+        chain.leaf_bytes.append(max(chain.undo_bytes[a], chain.gradient_bytes[a] + run))
+    chain.leaf_bytes.reverse()
+
+
+def _in_place(model: Model, v: int, ends: list[int]) -> list[tuple[int, int]]:
+    used: set[int] = set()
+    pairs = []
+    for i, o, required in model.pairs[v]:
+        if i not in used and o not in used and (required or ends[i] == v):
+            used |= {i, o}
+            pairs.append((i, o))
+    return pairs
+
+
+def _gradients(model: Model) -> npt.NDArray[np.int64]:
+    """Bytes in RAM at every operator, as in keep-all, of what backward operators make and of what begins there."""
+    n, sizes = model.n_ops, model.size
+    ends = [n if model.ends_in_ram[t] else max(model.consumers[t], default=-1) for t in range(model.n_tensors)]
+    change = np.zeros(n + 2, dtype=np.int64)
+    for t in range(model.n_tensors):
+        p = model.producer[t]
+        if p >= model.cut or model.in_ram[t]:
+            change[max(p, 0)] += sizes[t]
+            change[max(p, 0, ends[t]) + 1] -= sizes[t]
+    there: npt.NDArray[np.int64] = np.cumsum(change)[: n + 1]
+    for v in range(n):
+        there[v] -= sum(sizes[o] for _, o in _in_place(model, v, ends) if model.producer[o] >= model.cut)
+    return there
+
+
+def _needed(model: Model, wanted: Collection[int], first: int, end: int, there: Collection[int]) -> list[int]:
+    """The operators from `first` to before `end` that it takes to make `wanted` from what is there."""
+    found: set[int] = set()
+    stack = [t for t in wanted if t not in there]
+    while stack:
+        v = model.producer[stack.pop()]
+        if v not in found and first <= v < end and model.recomputable[v]:  # what else it made stays
+            found.add(v)
+            stack += [t for t in model.inputs[v] if t not in there]
+    return sorted(found)
+
+
+class Program:
+    """T for up to so many slots of memory, and the choices that attain it."""
+
+    def __init__(self, model: Model, chain: Segments, slot_bytes: int, slots: int) -> None:
+        self.model, self.chain, self.slots = model, chain, slots
+        count = len(chain.starts)
+        memory = np.arange(slots + 1)
+
+        def in_slots(size_bytes: int) -> int:
+            return min(-(-size_bytes // slot_bytes), slots + 1)
+
+        def bytes_of(tensors: Collection[int]) -> int:
+            return sum(model.size[t] for t in tensors)
+
+        handed = chain.handed
+        self.kept = [in_slots(bytes_of((chain.saved[a] | handed[a + 1]) - handed[a])) for a in range(count)]
+        undo = [in_slots(x) for x in chain.undo_bytes]
+        self.entered = np.zeros((count, count), dtype=np.int64)
+        running = np.zeros((count, count), dtype=np.int64)  # [a, k]: bytes while a ... k run
+        for a in range(count):
+            for k in range(a, count):
+                beside = bytes_of(handed[k] - handed[a])
+                self.entered[a, k] = in_slots(beside)
+                running[a, k] = max(running[a, k - 1] if k > a else 0, beside + chain.run_bytes[k])
+        prefix = np.concatenate(([0.0], np.cumsum(chain.advance)))
+        self.cost = np.full((count, count, slots + 1), math.inf)
+        self.choice = np.full((count, count, slots + 1), RECORD, dtype=np.int16)
+        for a in range(count):
+            self.cost[a, a] = np.where(memory >= in_slots(chain.leaf_bytes[a]), chain.leaf[a], math.inf)
+        for length, a in itertools.product(range(1, count), range(count)):
+            b = a + length
+            if b >= count:
+                continue
+            gradients = chain.gradient_bytes[b] if b + 1 < count else 0
+            record = np.full(slots + 1, math.inf)
+            kept = self.kept[a]
+            record[kept:] = chain.record[a] + self.cost[a + 1, b][: max(0, slots + 1 - kept)]
+            record[: max(undo[a], in_slots(chain.run_bytes[a] + gradients))] = math.inf
+            self.cost[a, b] = record
+            if a == 0:
+                continue  # what everything begins with is there until the end: it is recorded
+            js = np.arange(a + 1, b + 1)
+            left = memory[None, :] - self.entered[a, js][:, None]
+            rest = np.take_along_axis(self.cost[js, b], np.maximum(left, 0), axis=1)
+            total = rest + self.cost[a, js - 1] + (prefix[js] - prefix[a])[:, None]
+            needed = -(-(running[a, js - 1] + gradients) // slot_bytes)
+            total[(left < 0) | (memory[None, :] < needed[:, None])] = math.inf
+            best = np.argmin(total, axis=0)
+            cost = total[best, memory]
+            self.cost[a, b] = np.minimum(record, cost)
+            self.choice[a, b] = np.where(cost < record, js[best], RECORD)
+
+    @property
+    def least(self) -> int | None:
+        """The least memory, in slots, for which there is a plan."""
+        possible = np.flatnonzero(np.isfinite(self.cost[0, -1]))
+        return int(possible[0]) if len(possible) else None
+
+    def codes(self, slots: int) -> list[int]:
+        """The sequence of the best plan within so many slots, at least `least`, with what pages nothing avoids."""
+        self._operators: list[int] = []
+        self._reached = 0  # first executions
+        self._write(0, len(self.chain.starts) - 1, slots, frozenset())
+        return _paged(self.model, self._operators)
+
+    def _run(self, a: int, b: int, wanted: Collection[int], there: frozenset[int]) -> None:
+        """Segments a ... b - 1, as far as `wanted` takes and operators come for the first time."""
+        edges = [*self.chain.starts, self.model.cut]
+        first, end = edges[a], edges[b]
+        operators = _needed(self.model, wanted, first, end, there | self.chain.cheap)
+        if end > self._reached:
+            operators = [v for v in operators if v < self._reached] + list(range(self._reached, end))
+            self._reached = end
+        self._operators += operators
+
+    def _write(self, a: int, b: int, slots: int, there: frozenset[int]) -> None:
+        """`there`: what is held, H(a) among it."""
+        chain = self.chain
+        choice = int(self.choice[a, b, slots])
+        if a == b:
+            self._run(a, a + 1, chain.saved[a], there)
+        elif choice == RECORD:
+            wanted = chain.saved[a] | chain.handed[a + 1]
+            self._run(a, a + 1, wanted, there)
+            self._write(a + 1, b, slots - self.kept[a], there | wanted)
+        else:
+            self._run(a, choice, chain.handed[choice], there)
+            self._write(choice, b, slots - int(self.entered[a, choice]), there | chain.handed[choice])
+            self._write(a, choice - 1, slots, there)
+            return
+        self._operators += chain.backward[a]
+
+
+def _paged(model: Model, operators: list[int]) -> list[int]:
+    """With the page-ins and page-outs that nothing avoids."""
+    n, m = model.n_ops, model.n_tensors
+    codes = [n + m + t for t in model.page_outs_needed if model.in_ram[t]]
+    waiting, unwritten = set(model.page_ins_needed), set(model.page_outs_needed)
+    for v in operators:
+        codes += [n + t for t in model.inputs[v] if t in waiting]
+        waiting.difference_update(model.inputs[v])
+        codes.append(v)
+        codes += [n + m + t for t in model.outputs[v] if t in unwritten]
+        unwritten.difference_update(model.outputs[v])
+    return codes + [n + t for t in sorted(waiting)]

@@ -1,0 +1,190 @@
+"""From the solution of a relaxation to what the eviction heuristic should hold, and samples of its parameters."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from poetc.solvers.liveness import Profile
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.bounds.cuts import Relaxation
+from poetc.solvers.poetc.search.eviction import Plan, Policy
+
+
+def plan_of(model: Model, relaxation: Relaxation, favour: float) -> Plan:
+    """Let go of what the relaxation does not hold at a cut right after its last direct use before it."""
+    cuts, held = relaxation.cuts, relaxation.held
+    drop: list[list[int]] = [[] for _ in range(model.n_ops)]
+    for t in range(model.n_tensors):
+        p = model.producer[t]
+        if p >= cuts[0] or (p < 0 and not model.in_ram[t]) or t in held[0]:
+            continue
+        uses = model.consumers[t]
+        k = bisect.bisect_left(uses, cuts[0])
+        drop[uses[k - 1] if k else max(p, 0)].append(t)
+    for g in range(1, len(cuts)):
+        for t in sorted(held[g - 1] - held[g]):
+            uses = model.consumers[t]
+            k = bisect.bisect_left(uses, cuts[g])
+            last = uses[k - 1] if k else 0
+            drop[last if last >= cuts[g - 1] else cuts[g] - 1].append(t)
+    keep = [t in held[0] for t in range(model.n_tensors)]
+    return Plan(tuple(map(tuple, drop)), np.where(np.array(keep), favour, 0.0), tuple(keep))
+
+
+def codes_of(model: Model, relaxation: Relaxation) -> list[int] | None:
+    """The sequence that a relaxation with a cut at every operator (from the first cut on) spells out, recomputations by
+    ascending operator after each first execution, page-ins before the first that reads them. It may exceed the RAM,
+    which the relaxation does not count during recomputations; None if it reads what is not there.
+    """
+    n, m = model.n_ops, model.n_tensors
+    there = {t for t in range(m) if model.in_ram[t]}
+    codes: list[int] = []
+    written = relaxation.paged | set(model.page_outs_needed)
+    waiting = set(model.page_ins_needed)
+
+    def execute(v: int) -> bool:
+        if any(t not in there for t in model.inputs[v]):
+            return False
+        codes.append(v)
+        there.difference_update(i for i, _, required in model.pairs[v] if required)
+        there.update(model.outputs[v])
+        return True
+
+    def write(tensors: Iterable[int]) -> None:
+        chosen = sorted(written.intersection(tensors) - written_now)
+        codes.extend(n + m + t for t in chosen)
+        written_now.update(chosen)
+
+    written_now: set[int] = set()
+    write(t for t in sorted(there))
+    for v in range(n):
+        for t in model.inputs[v]:
+            if t in waiting and t not in there:
+                codes.append(n + t)
+                there.add(t)
+                waiting.discard(t)
+        if not execute(v):
+            return None
+        write(model.outputs[v])
+        if v >= relaxation.cuts[0]:
+            g = bisect.bisect_right(relaxation.cuts, v) - 1
+            loads = [t for t in sorted(relaxation.load[g]) if t in written_now or model.on_store[t]]
+            for u in [*sorted(relaxation.run[g]), None]:
+                for t in list(loads):
+                    if u is None or t in model.inputs[u]:
+                        loads.remove(t)
+                        codes.append(n + t)
+                        there.add(t)
+                        waiting.discard(t)
+                if u is not None and not execute(u):
+                    return None
+    return codes
+
+
+def lazy_codes(model: Model, relaxation: Relaxation) -> list[int] | None:
+    """A sequence that follows a relaxation: what it executes again or pages in in a stage comes right before what reads
+    it, or at the stage's end. It may exceed the RAM between cuts; None if it reads what is not there.
+    """
+    n, m = model.n_ops, model.n_tensors
+    there = {t for t in range(m) if model.in_ram[t]}
+    codes: list[int] = []
+    unwritten = {*relaxation.paged, *model.page_outs_needed} - {t for t in range(m) if model.on_store[t]}
+    waiting = set(model.page_ins_needed)
+
+    def write(tensors: Iterable[int]) -> None:
+        chosen = sorted(unwritten.intersection(tensors))
+        codes.extend(n + m + t for t in chosen)
+        unwritten.difference_update(chosen)
+
+    def execute(v: int) -> None:
+        codes.append(v)
+        there.difference_update(i for i, _, required in model.pairs[v] if required)
+        there.update(model.outputs[v])
+        write(model.outputs[v])
+
+    def bring(wanted: Iterable[int], run: set[int], load: set[int]) -> bool:
+        """Everything in `wanted`, with what it takes, by ascending operator."""
+        order: set[int] = set()
+        stack = [t for t in wanted if t not in there]
+        pages: set[int] = set()
+        while stack:
+            t = stack.pop()
+            p = model.producer[t]
+            if t in load or t in waiting:
+                pages.add(t)
+            elif p in run:
+                if p not in order:
+                    order.add(p)
+                    stack.extend(u for u in model.inputs[p] if u not in there)
+            else:
+                return False
+        for v in sorted(order):
+            page_in(pages.intersection(model.inputs[v]) - there)
+            execute(v)
+        page_in(pages - there)
+        return True
+
+    def page_in(tensors: Iterable[int]) -> None:
+        for t in sorted(tensors):
+            codes.append(n + t)
+            there.add(t)
+            waiting.discard(t)
+
+    write(sorted(there))
+    edges = [*relaxation.cuts, n]
+    for v in range(edges[0]):
+        if not bring(model.inputs[v], set(), set()):
+            return None
+        execute(v)
+    for g, cut in enumerate(relaxation.cuts):
+        run, load = set(relaxation.run[g]), set(relaxation.load[g])
+        there &= relaxation.held[g] | relaxation.pinned[g]
+        for v in range(cut, edges[g + 1]):
+            if not bring(model.inputs[v], run, load):
+                return None
+            gone = {i for i, _, required in model.pairs[v] if required}
+            for x in sorted(run) if gone else ():  # what reads what an update takes over cannot come after it
+                if not gone.isdisjoint(model.inputs[x]):
+                    bring(model.outputs[x], run, load)
+            execute(v)
+        last = g + 1 == len(relaxation.cuts)
+        after = [t for t in range(m) if model.ends_in_ram[t]] if last else relaxation.held[g + 1]
+        if not bring(after, run, load):
+            return None
+    return codes
+
+
+def overfull(model: Model, codes: Sequence[int], capacity: int) -> list[tuple[int, int]]:
+    """(excess bytes, operator) for the operators at whose first execution, or before it since the one before, a
+    sequence needs more than the capacity; the largest excess first.
+    """
+    ram = Profile(model, codes).ram
+    found: list[tuple[int, int]] = []
+    seen = [False] * model.n_ops
+    worst = 0
+    for j, code in enumerate(codes):
+        worst = max(worst, int(ram[j]) - capacity)
+        if code < model.n_ops and not seen[code]:
+            seen[code] = True
+            if worst > 0:
+                found.append((worst, code))
+            worst = 0
+    return sorted(found, key=lambda x: (-x[0], x[1]))
+
+
+def sample(random: np.random.Generator, model: Model, around: Policy | None, plan: Plan | None) -> Policy:
+    """A random policy; near `around` if given."""
+    if around is None:
+        alpha, beta, gamma = random.uniform(0.2, 2), random.uniform(0, 2), random.uniform(0.2, 1.5)
+    else:
+        alpha, beta, gamma = (
+            x * float(np.exp(random.normal(0, 0.2))) for x in (around.alpha, around.beta, around.gamma)
+        )
+    level = float(random.choice([0.0, 0.0, 0.1, 0.3, 0.8]))
+    noise = random.normal(0, level, model.n_tensors) if level else None
+    if around is not None and around.noise is not None and random.random() < 0.7:
+        noise = around.noise + (noise if noise is not None else 0.0)
+    return Policy(alpha=alpha, beta=beta, gamma=gamma, noise=noise, plan=plan, depth_first=bool(random.random() < 0.3))

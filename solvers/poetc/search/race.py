@@ -1,0 +1,208 @@
+"""The race: many runs of the eviction heuristic with different parameters, each cleaned up, the best kept."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status
+from poetc.solvers.interface import ALL_SCHEDULES
+from poetc.solvers.liveness import improve
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.bounds.cuts import Relaxation
+from poetc.solvers.poetc.search.eviction import Policy, Simulation, Stuck
+from poetc.solvers.poetc.search.plans import plan_of, sample
+
+
+@dataclass(slots=True)
+class Incumbent:
+    codes: list[int]
+    cost: int
+    time_ns: int
+    origin: str
+
+
+@dataclass(slots=True)
+class _Arm:
+    """A way of running: with or without paging, guided by a relaxation or not."""
+
+    name: str
+    paging: bool
+    relaxation: Relaxation | None
+    recompute: bool = True
+    best: float = np.inf
+    policy: Policy | None = None
+    runs: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class Race:
+    """Keeps the best feasible sequence. `stop_at` is a clock time; everything else is counted in runs."""
+
+    problem: Problem
+    seed: int
+    stop_at: float
+    model: Model = field(init=False)
+    completer: Completer = field(init=False)
+    incumbent: Incumbent | None = None
+    runs: int = 0
+    arms: list[_Arm] = field(default_factory=list)
+    random: np.random.Generator = field(init=False)
+    too_slow: float = 0.0  # the largest weight on time whose schedules missed the deadline
+    in_time: float | None = None  # the smallest that met it
+    _weighted: dict[float, Model] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.model = Model(self.problem)
+        self.completer = Completer(self.problem)
+        self.random = np.random.Generator(np.random.PCG64(self.seed))
+        self.add_arms(None)
+
+    def add_arms(self, relaxation: Relaxation | None, name: str = "free") -> None:
+        model = self.model
+        if not model.must_page:
+            self.arms.append(_Arm(name, False, relaxation))
+        if model.can_page:
+            self.arms.append(_Arm(f"{name}, paging", True, relaxation))
+
+    def page_alone(self) -> None:
+        """Runs without recomputation, next: it takes room for what an operand is made of, reading one back none."""
+        if self.model.can_page:
+            self.arms.insert(0, _Arm("paging alone", True, None, recompute=False))
+
+    @property
+    def out_of_time(self) -> bool:
+        return time.monotonic() >= self.stop_at
+
+    @property
+    def give_up_at(self) -> float:
+        """When a run is not brought to its end: where nothing has been found, it is."""
+        return math.inf if self.incumbent is None else self.stop_at
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the time, as a limit for HiGHS."""
+        return max(0.1, self.stop_at - time.monotonic())
+
+    def capacity(self, paging: bool) -> int:
+        return self.model.paging_capacity if paging else self.model.capacity
+
+    def pages(self, codes: list[int]) -> bool:
+        return any(code >= self.model.n_ops for code in codes)
+
+    def capacity_for(self, codes: list[int]) -> int:
+        return self.capacity(self.pages(codes))
+
+    def offer(self, codes: list[int], origin: str) -> bool:
+        """Take a sequence if it fits in RAM, meets the deadline and is better. True if it fits and is in time."""
+        model = self.model
+        once = [code for code in codes if code < model.n_ops and not model.recomputable[code]]
+        if len(once) > len(set(once)):
+            return False
+        completion = self.completer.run(model.actions(codes))
+        if completion.peak_bytes > self.problem.budget_bytes:
+            return False
+        if model.stored_bytes(codes) > model.store_free:
+            return False
+        time_ns = completion.time_ns
+        if self.problem.deadline_ns is not None and time_ns > self.problem.deadline_ns:
+            return False
+        cost = int(model.cost(codes))
+        if self.incumbent is None or cost < self.incumbent.cost:
+            self.incumbent = Incumbent(codes, cost, time_ns, origin)
+        return True
+
+    def run(self, count: int, target: float) -> None:
+        """Up to `count` runs; ends when the incumbent costs at most `target`, or at the time limit."""
+        for _ in range(count):
+            if self.out_of_time or (self.incumbent is not None and self.incumbent.cost <= target):
+                return
+            self._one()
+
+    def _choose(self) -> _Arm:
+        fresh = [a for a in self.arms if a.runs < 3]
+        if fresh:
+            return min(fresh, key=lambda a: a.runs)
+        if self.random.random() < 0.25:
+            return self.arms[int(self.random.integers(len(self.arms)))]
+        return min(self.arms, key=lambda a: (a.best, a.failures / a.runs))
+
+    def _weight(self) -> float:
+        """Cost of a ns in this run: bisected on a logarithmic scale between what misses and what meets the deadline."""
+        deadline = self.problem.deadline_ns
+        if deadline is None or (self.too_slow == 0.0 and self.in_time is None):
+            return 0.0
+        if self.in_time == 0.0:
+            return 0.0
+        if self.in_time is None:
+            return self.too_slow * 4
+        low = self.too_slow or self.in_time / 64
+        return (low * self.in_time) ** 0.5 if self.in_time > low * 1.05 else self.in_time
+
+    def _model_for(self, weight: float) -> Model:
+        if weight == 0.0:
+            return self.model
+        if weight not in self._weighted:
+            self._weighted.clear()
+            self._weighted[weight] = Model(self.problem, time_weight=weight)
+        return self._weighted[weight]
+
+    def _one(self) -> None:
+        arm = self._choose()
+        weight = self._weight()
+        model = self._model_for(weight)
+        plan = None
+        if arm.relaxation is not None and arm.relaxation.held:
+            plan = plan_of(model, arm.relaxation, float(self.random.choice([0.0, 1.0, 3.0])))
+        around = arm.policy if arm.policy is not None and self.random.random() < 0.5 else None
+        policy = Policy(plan=plan) if arm.runs == 0 else sample(self.random, model, around, plan)
+        if not arm.recompute:
+            policy = replace(policy, recompute=False)
+        arm.runs += 1
+        self.runs += 1
+        capacity = self.capacity(arm.paging)
+        try:
+            codes = Simulation(model, capacity, policy, paging=arm.paging, stop_at=self.give_up_at).run()
+        except Stuck:
+            arm.failures += 1
+            if arm.paging and all(a.recompute for a in self.arms):
+                self.page_alone()
+            return
+        if codes is None:
+            return
+        codes = improve(model, codes, capacity)
+        met = self.offer(codes, f"clairvoyant eviction ({arm.name})")
+        if met:
+            self.in_time = weight if self.in_time is None else min(self.in_time, weight)
+        else:
+            unit = max(1e-12, self.model.base_cost / max(1, self.problem.compute_once_ns))
+            self.too_slow = max(self.too_slow, weight, unit * 0.05)
+        cost = self.model.cost(codes) if met else np.inf
+        if cost < arm.best:
+            arm.best, arm.policy = cost, policy
+
+
+def at_once(problem: Problem, options: SolveOptions) -> Schedule | None:
+    """What the first run that succeeds, of one of each kind, finds under the problem's own order. Near the smallest
+    budget paging alone often succeeds where recomputing has no room.
+    """
+    race = Race(problem, options.seed, math.inf)
+    race.run(len(race.arms), math.inf)
+    if race.incumbent is None and not all(arm.recompute for arm in race.arms):
+        race.run(1, math.inf)
+    if race.incumbent is None:
+        return None
+    steps = Completer(problem).run(race.model.actions(race.incumbent.codes)).steps
+    cost = race.incumbent.cost
+    proof = Proof(
+        status=Status.LIMIT,
+        objective=cost,
+        bound=min(cost, int(race.model.base_cost)),
+        schedule_class=ALL_SCHEDULES,
+        method=f"schedule: {race.incumbent.origin}; bound: every operator once",
+    )
+    return Schedule(solver="poetc", steps=steps, proof=proof)

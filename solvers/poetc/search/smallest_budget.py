@@ -1,0 +1,99 @@
+"""How small the RAM can be at all: the smallest budget with a verified schedule, and a proven lower bound."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+
+from poetc.scheduling import (
+    Completer,
+    Completion,
+    Compute,
+    Problem,
+    Proof,
+    Schedule,
+    Status,
+    keep_all_peak_bytes,
+    verify,
+)
+from poetc.solvers.model import Model
+from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
+from poetc.solvers.poetc.search.race import Race
+from poetc.solvers.poetc.work import Work
+
+RESOLUTION = 400  # the bisection ends within so small a part of the bound
+STEP_FACTOR = 4  # by which its steps grow as long as nothing is found
+FIRST_RUNS = 3  # of the heuristic for a budget, before the bisection that takes more
+WORK_S = 4.0  # of a usual machine, at most: three times what DenseNet-121 takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinimumBudget:
+    """`smallest_bytes`: a schedule for it was verified (None: not even keep-all is one); `tensors` (name, bytes): RAM
+    at its peak, workspace included, what is made in place not.
+    """
+
+    smallest_bytes: int | None
+    lower_bound_bytes: int
+    schedule: Schedule | None
+    tensors: tuple[tuple[str, int], ...] = ()
+
+
+def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, runs: int = 12) -> MinimumBudget:
+    """Bisection over budgets, each tried with a few runs of the heuristic, then again with up to `runs`. The
+    deadline holds, the budget is ignored. What ends it is counted work, or the time limit on a slow machine.
+    """
+    work = Work(WORK_S, time.monotonic() + time_limit_s)
+    low = lower_bound_bytes(problem)
+    model = Model(problem)
+    high = keep_all_peak_bytes(problem)
+    best = _completed(problem, model, model.keep_all(), high)
+    in_time = problem.deadline_ns is None or best.time_ns <= problem.deadline_ns
+    if not in_time or model.stored_bytes(model.keep_all()) > model.store_free:
+        return MinimumBudget(smallest_bytes=None, lower_bound_bytes=low, schedule=None)
+    resolution = max(problem.alignment_bytes, min(high - low, low) // RESOLUTION)
+    for count in (FIRST_RUNS, runs):
+        # The bound is often reached, or nearly: first it is tried, then more and more above it.
+        tight, probe, step = low, low, resolution
+        while high - tight >= resolution and not work.over:
+            race = Race(dataclasses.replace(problem, budget_bytes=probe), seed, work.stop_at)
+            race.page_alone()
+            race.run(count, float("inf"))
+            work.spend_runs(race.runs, model.n_ops)
+            if race.incumbent is not None:
+                best = _completed(problem, model, race.incumbent.codes, probe)
+                high = min(probe, best.peak_bytes)
+            else:
+                tight, step = probe + 1, step * STEP_FACTOR
+            probe = min((tight + high) // 2, tight + step)
+    return _answer(problem, best, low)
+
+
+def _completed(problem: Problem, model: Model, codes: list[int], budget_bytes: int) -> Completion:
+    """For a budget: transfers that overlap compute use all of it."""
+    return Completer(dataclasses.replace(problem, budget_bytes=budget_bytes)).run(model.actions(codes))
+
+
+def _answer(problem: Problem, completion: Completion, low: int) -> MinimumBudget:
+    cost = completion.energy_pj if problem.objective == "energy" else completion.time_ns
+    proof = Proof(
+        status=Status.FEASIBLE, objective=cost, bound=0, schedule_class="all schedules", method="smallest budget"
+    )
+    schedule = Schedule(solver="poetc", steps=completion.steps, proof=proof)
+    trace = verify(dataclasses.replace(problem, budget_bytes=completion.peak_bytes), schedule)
+    present = {problem.tensors[t].name: problem.tensors[t].size_bytes for t in trace.resident_at(trace.peak_step)}
+    step = schedule.steps[trace.peak_step]
+    if isinstance(step, Compute):
+        for _, made in step.in_place:  # its bytes are those of what it overwrites
+            present.pop(problem.tensors[made].name)
+        operator = problem.operators[step.operator]
+        if operator.workspace_bytes:
+            present[f"workspace of {operator.name}"] = operator.workspace_bytes
+    largest = sorted(present.items(), key=lambda part: -part[1])[:8]
+    return MinimumBudget(
+        smallest_bytes=completion.peak_bytes,
+        lower_bound_bytes=min(low, completion.peak_bytes),
+        schedule=schedule,
+        tensors=tuple(largest),
+    )

@@ -1,0 +1,196 @@
+"""What a solve of poetc knows, the endings it can have, and what it says meanwhile."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from poetc.errors import InfeasibleError, LimitError
+from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, keep_all
+from poetc.solvers.interface import ALL_SCHEDULES, CLASS, ROUNDING, BudgetError, Event, NotFoundError, Progress
+from poetc.solvers.liveness import improve
+from poetc.solvers.poetc.bounds.cuts import Relaxation, has_many_alike
+from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
+from poetc.solvers.poetc.search.race import Race
+from poetc.solvers.poetc.search.smallest_budget import min_budget
+
+NAME = "poetc"
+QUICK_OPERATORS, QUICK_GAP = 200, 1e-6  # up to so many, a problem is small
+
+
+class Solving:
+    """One problem under one order of operators: the best schedule and bound so far."""
+
+    def __init__(
+        self, problem: Problem, options: SolveOptions, progress: Progress | None, to_beat: float = math.inf
+    ) -> None:
+        self.problem, self.options, self.progress = problem, options, progress
+        self.to_beat = to_beat  # the cost of a schedule of another order: dearer ones are of no use
+        self.small = len(problem.operators) <= QUICK_OPERATORS
+        # Of a small problem, a gap that was asked for is closed further as long as that costs next to nothing.
+        self.gap = min(options.gap, QUICK_GAP) if self.small else options.gap
+        self.stop_at = time.monotonic() + options.time_limit_s
+        self.race = Race(problem, options.seed, self.stop_at)
+        self.model = self.race.model
+        self.ties = not self.small and has_many_alike(self.model)
+        self.bound = float(self.model.base_cost)
+        self.bound_by = "every operator once"
+        if options.proven > self.bound:
+            self.bound, self.bound_by = float(options.proven), "what was proven before"
+        self.staged_bound, self.staged_class = 0.0, ""  # a bound for fewer schedules
+        self.log: list[str] = []
+        self.cut_short = False  # a relaxation, by the clock
+        self.exhausted = self.polished = False  # as `_candidates` says
+        self.tightened: set[tuple[tuple[int, ...], int]] = set()  # cuts and bytes of what `_candidates.tighten` solved
+
+    @property
+    def target(self) -> float:
+        """An incumbent this cheap ends the search."""
+        if self.gap >= 1:
+            return math.inf
+        optimal = self.bound / (1 - ROUNDING)
+        return max(optimal, self.asked_from(self.bound) / (1 - self.gap))
+
+    def asked_from(self, bound: float) -> float:
+        """What a gap is from that was asked for, where so much is proven for this budget."""
+        return bound if self.options.bound is None else min(bound, self.options.bound)
+
+    @property
+    def known_cost(self) -> float:
+        return math.inf if self.race.incumbent is None else self.race.incumbent.cost
+
+    @property
+    def done(self) -> bool:
+        incumbent = self.race.incumbent
+        if self.bound >= self.to_beat:
+            return True
+        if incumbent is None:
+            return False
+        if incumbent.cost <= self.target:
+            return True
+        # A gap that was asked for may be proven for a smaller class, which the answer then names.
+        gap = self.gap
+        return gap > 0 and self.staged_bound > 0 and incumbent.cost * (1 - gap) <= self.asked_from(self.staged_bound)
+
+    def say(self, stage: str) -> None:
+        incumbent = self.race.incumbent
+        cost = None if incumbent is None else incumbent.cost
+        text = f"{stage}: " + ("no schedule yet" if cost is None else f"schedule {cost}") + f", bound {int(self.bound)}"
+        self.log.append(text)
+        if self.progress is not None:
+            self.progress(Event(stage=stage, objective=cost, bound=int(self.bound)))
+
+    def raise_bound(self, relaxation: Relaxation, name: str) -> None:
+        if relaxation.infeasible:
+            raise self.infeasible(f"proven by {name}")
+        self.take_bound(relaxation.bound, name)
+
+    def take_bound(self, bound: float, name: str) -> None:
+        if bound > self.bound:
+            self.bound, self.bound_by = bound, name
+        incumbent = self.race.incumbent
+        if incumbent is not None and self.bound > incumbent.cost * (1 + ROUNDING) + 1:
+            raise AssertionError(f"the bound {self.bound} from {self.bound_by} exceeds a schedule of {incumbent.cost}")
+
+    def offer_improved(self, codes: list[int], origin: str) -> None:
+        """A sequence, cleaned up."""
+        capacity = self.race.capacity_for(codes)
+        self.race.offer(improve(self.model, codes, capacity), origin)
+
+    def guide(self, relaxation: Relaxation, name: str) -> None:
+        if relaxation.held and not self.done:
+            self.race.add_arms(relaxation, name)
+
+    def trivial(self) -> Schedule | None:
+        problem, model = self.problem, self.model
+        schedule = keep_all(problem)
+        needed = lower_bound_bytes(problem)
+        least_ns = model.time(model.keep_all())
+        if problem.deadline_ns is not None and least_ns > problem.deadline_ns:
+            raise InfeasibleError(
+                f"the deadline of {problem.deadline_ns / 1e6:.6g} ms cannot be met: every operator once takes "
+                f"{least_ns / 1e6:.6g} ms; allow at least that"
+            )
+        stored = sum(model.footprint[t] for t in model.page_outs_needed)
+        if stored > model.store_free:
+            limit = problem.write_limit_bytes
+            if limit is not None and stored > limit:
+                raise InfeasibleError(
+                    f"what must end on the store takes {stored} bytes of writing, the limit is {limit}; allow that"
+                )
+            raise InfeasibleError(
+                f"the store is too small: {stored - model.store_free} bytes more are needed at the end"
+            )
+        completion = Completer(problem).run(model.actions(model.keep_all()))
+        in_time = problem.deadline_ns is None or completion.time_ns <= problem.deadline_ns
+        if completion.peak_bytes <= problem.budget_bytes and in_time:
+            self.log.append("keep-all fits")
+            proof = Proof(
+                status=Status.OPTIMAL,
+                objective=schedule.proof.objective,
+                bound=schedule.proof.objective,
+                schedule_class=ALL_SCHEDULES,
+                method="every operator once",
+            )
+            return Schedule(solver=NAME, steps=schedule.steps, proof=proof, log=tuple(self.log))
+        if needed > problem.budget_bytes:
+            raise self.infeasible("an operator's operands alone need more")
+        return None
+
+    def infeasible(self, why: str) -> InfeasibleError:
+        if self.to_beat < math.inf:
+            return InfeasibleError("nothing fits under this order")
+        smallest = min_budget(self.problem, time_limit_s=max(2.0, min(20.0, self.stop_at - time.monotonic())))
+        budget = self.problem.budget_bytes
+        written = self.problem.write_limit_bytes
+        within = "" if written is None else f" with at most {written} bytes written to the store"
+        text = f"no schedule fits in {budget} bytes{within} ({why})"
+        if smallest.smallest_bytes is None or smallest.smallest_bytes <= budget:
+            text += " together with the deadline; allow more of either"
+        else:
+            text += f"; the smallest budget known to work is {smallest.smallest_bytes} bytes (nothing below "
+            text += f"{smallest.lower_bound_bytes} can)"
+        if smallest.tensors:
+            text += "; at its peak: " + ", ".join(f"{name} ({size})" for name, size in smallest.tensors[:5])
+        return BudgetError(
+            text,
+            smallest_bytes=smallest.smallest_bytes,
+            lower_bound_bytes=smallest.lower_bound_bytes,
+            tensors=smallest.tensors,
+        )
+
+    def finish(self) -> Schedule:
+        if self.race.incumbent is None and self.to_beat < math.inf:
+            raise LimitError("found nothing under this order")
+        if self.race.incumbent is None:
+            # The bisection runs the heuristic with less RAM, which now and then succeeds where it failed with more.
+            smallest = min_budget(self.problem, time_limit_s=max(2.0, min(20.0, self.stop_at - time.monotonic())))
+            found = smallest.smallest_bytes
+            if found is not None and found <= self.problem.budget_bytes and smallest.schedule is not None:
+                self.race.offer(self.model.codes(smallest.schedule.steps), "smallest budget")
+        if self.race.incumbent is None:
+            why = f"found no schedule for {self.problem.budget_bytes} bytes, nor a proof that there is none"
+            raise NotFoundError(why, found)
+        incumbent = self.race.incumbent
+        self.take_bound(self.bound, self.bound_by)
+        bound, bound_by, schedule_class = math.ceil(self.bound), self.bound_by, CLASS
+        if bound < self.staged_bound <= incumbent.cost:
+            # A better bound, for fewer schedules: the class says so.
+            bound, bound_by, schedule_class = math.ceil(self.staged_bound), "staged MILP", self.staged_class
+        bound = min(bound, incumbent.cost)
+        gap = (incumbent.cost - bound) / max(1, incumbent.cost)
+        if gap <= ROUNDING:
+            status = Status.OPTIMAL
+        elif gap <= self.options.gap or not (self.race.out_of_time or self.cut_short):
+            status = Status.FEASIBLE
+        else:
+            status = Status.LIMIT
+        completion = Completer(self.problem).run(self.model.actions(incumbent.codes))
+        proof = Proof(
+            status=status,
+            objective=incumbent.cost,
+            bound=bound,
+            schedule_class=schedule_class,
+            method=f"schedule: {incumbent.origin}; bound: {bound_by}",
+        )
+        return Schedule(solver=NAME, steps=completion.steps, proof=proof, log=tuple(self.log))

@@ -1,0 +1,110 @@
+"""What the published methods share: candidates are completed, checked and the cheapest kept; one way of failing."""
+
+from __future__ import annotations
+
+import time
+
+from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError
+from poetc.scheduling import (
+    Completer,
+    Completion,
+    Paging,
+    Problem,
+    Proof,
+    Schedule,
+    ScheduleError,
+    SolveOptions,
+    Status,
+    verify,
+)
+from poetc.solvers.interface import Event, Progress, SolverInfo
+from poetc.solvers.model import Model
+from poetc.solvers.published._tape import Irretrievable
+
+__all__ = ["Baseline", "Irretrievable"]
+
+
+class Baseline:
+    """Collects the candidates of one method on one problem.
+
+    A method's own estimate of memory decides what it tries; what counts is the exact replay of each candidate.
+    """
+
+    def __init__(self, info: SolverInfo, problem: Problem, options: SolveOptions, progress: Progress | None) -> None:
+        if problem.paging is Paging.DMA:
+            raise UnsupportedProblemError(f"{info.name}: transfers that overlap compute are not implemented")
+        self.info, self.problem, self.options, self.progress = info, problem, options, progress
+        self.model = Model(problem)
+        self.completer = Completer(problem)
+        self.stop_at = time.monotonic() + options.time_limit_s
+        self.best: Completion | None = None
+        self.best_cost = 0
+        self.label = ""
+        self.log: list[str] = []
+        self.least_peak_bytes: int | None = None  # among the candidates that did not fit
+        self.refusal = ""  # why the last candidate was refused
+
+    @property
+    def out_of_time(self) -> bool:
+        return time.monotonic() >= self.stop_at
+
+    def check_time(self) -> None:
+        """Raises LimitError at the time limit if nothing was found so far."""
+        if self.best is None and self.out_of_time:
+            raise LimitError(f"{self.info.name}: found no schedule in {self.options.time_limit_s:g} s; allow more time")
+
+    def peak_bytes(self, codes: list[int]) -> int:
+        return self.completer.run(self.model.actions(codes)).peak_bytes
+
+    def offer(self, codes: list[int], label: str) -> bool:
+        """True if the sequence fits RAM, store and deadline; kept if it is the cheapest so far."""
+        problem = self.problem
+        completion = self.completer.run(self.model.actions(codes))
+        if completion.peak_bytes > problem.budget_bytes:
+            if self.least_peak_bytes is None or completion.peak_bytes < self.least_peak_bytes:
+                self.least_peak_bytes = completion.peak_bytes
+            return False
+        if problem.deadline_ns is not None and completion.time_ns > problem.deadline_ns:
+            taken_ms, allowed_ms = completion.time_ns / 1e6, problem.deadline_ns / 1e6
+            self.refusal = f"its schedule takes {taken_ms:.6g} ms, the deadline is {allowed_ms:.6g}"
+            return False
+        cost = completion.energy_pj if problem.objective == "energy" else completion.time_ns
+        if self.best is not None and cost >= self.best_cost:
+            return True
+        try:
+            verify(problem, self._schedule(completion, cost, label))
+        except ScheduleError as error:
+            self.refusal = error.reason
+            return False
+        self.best, self.best_cost, self.label = completion, cost, label
+        self.log.append(f"{label}: {cost}")
+        if self.progress is not None:
+            self.progress(Event(stage=label, objective=cost, bound=int(self.model.base_cost)))
+        return True
+
+    def _schedule(
+        self, completion: Completion, cost: int, label: str, bound: int | None = None, schedule_class: str = ""
+    ) -> Schedule:
+        base = int(self.model.base_cost)
+        proven = base if bound is None else max(base, min(bound, cost))
+        proof = Proof(
+            status=Status.OPTIMAL if proven == cost else Status.FEASIBLE,
+            objective=cost,
+            bound=proven,
+            schedule_class=schedule_class or "all schedules",
+            method=f"schedule: {self.info.title} ({label}); bound: {'the same' if bound else 'every operator once'}",
+        )
+        return Schedule(solver=self.info.name, steps=completion.steps, proof=proof, log=tuple(self.log))
+
+    def finish(self, *, bound: int | None = None, schedule_class: str = "") -> Schedule:
+        """The cheapest candidate. `bound`: what the method proved for `schedule_class`, if anything.
+
+        Raises InfeasibleError with the reason if no candidate passed.
+        """
+        if self.best is not None:
+            return self._schedule(self.best, self.best_cost, self.label, bound, schedule_class)
+        if self.least_peak_bytes is not None and not self.refusal:
+            why = f"it needs {self.least_peak_bytes} bytes at the least, the budget is {self.problem.budget_bytes}"
+        else:
+            why = self.refusal or "it makes no schedule of this problem"
+        raise InfeasibleError(f"{self.info.name}: {why}; take a larger budget or another solver")

@@ -1,0 +1,312 @@
+"""Eviction while the step runs: execute in order, give something up when RAM is short, bring it back when it is read.
+
+What the online methods (DTR, Melon, Sage, SwapAdvisor, SuperNeurons' cache) share; each brings a score, and the
+evictable tensor with the least goes. A tensor dies with its last reader in the step's own order, as reference counting
+sees it. One rule is added for correctness: before an update overwrites state, whatever still has to be recomputed from
+it is, and then stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from poetc.errors import LimitError
+from poetc.solvers.published._baseline import Baseline
+from poetc.solvers.published._tape import Irretrievable
+
+Score = Callable[["Online", int], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """`score`: the tensor with the least is evicted. `pageable`: what may be written to the store."""
+
+    score: Score
+    recompute: bool = True
+    pageable: Collection[int] = ()
+    give_up: Sequence[tuple[int, Collection[int]]] = ()  # (after operator, tensors dropped whatever the RAM)
+    also_reads: Mapping[int, Collection[int]] = field(default_factory=dict)  # operator -> what must be alive for it too
+    order: Sequence[int] | None = None  # of the first executions; the problem's own if None
+
+
+class Online:
+    """One run within `capacity` bytes; `run` gives the action codes. Raises Irretrievable, or LimitError on
+    thrashing.
+    """
+
+    def __init__(self, baseline: Baseline, capacity: int, rules: Rules) -> None:
+        model = baseline.model
+        self.baseline, self.model, self.capacity, self.rules = baseline, model, capacity, rules
+        self.resident = {t for t in range(model.n_tensors) if model.in_ram[t]}
+        self.stored = {t for t in range(model.n_tensors) if model.on_store[t]}
+        self.used = sum(model.size[t] for t in self.resident)
+        self.executed = [False] * model.n_ops
+        self.locks = [0] * model.n_tensors
+        self.pinned: set[int] = set()
+        self.gone: set[int] = set()  # overwritten by an update
+        self.clock: float = 0  # cost spent so far: what staleness is measured in
+        self.position = 0  # in the order of first executions
+        self.accessed = [0.0] * model.n_tensors
+        self.codes: list[int] = []
+        self.rematerialized: float = 0
+        self.thrashing = 20 * sum(model.op_cost)
+        order = range(model.n_ops) if rules.order is None else rules.order
+        self.order = list(order)
+        at = {v: i for i, v in enumerate(self.order)}
+        self.uses = [[at[v] for v in consumers] for consumers in model.consumers]
+        for v, tensors in rules.also_reads.items():
+            for t in tensors:
+                self.uses[t].append(at[v])
+        for uses in self.uses:
+            uses.sort()
+        self.readers_left = [len(uses) for uses in self.uses]
+        self._version = 0  # of what is resident: caches of scores hang on it
+        self._closures: dict[int, tuple[int, float]] = {}
+
+    # --- what scores look at ---
+
+    def alive(self, t: int) -> bool:
+        return self.readers_left[t] > 0 or self.model.ends_in_ram[t]
+
+    def next_use(self, t: int) -> int:
+        """Position of the next reader; beyond the last operator if there is none."""
+        uses = self.uses[t]
+        k = len(uses) - self.readers_left[t]
+        return uses[k] if k < len(uses) else self.model.n_ops
+
+    def last_use(self, t: int) -> int:
+        return self.model.n_ops if self.model.ends_in_ram[t] or not self.uses[t] else self.uses[t][-1]
+
+    def staleness(self, t: int) -> float:
+        return max(1.0, self.clock - self.accessed[t])
+
+    def ancestors_cost(self, t: int) -> float:
+        """Cost of recomputing `t`: its operator and all absent tensors that it takes. Infinite if it cannot be."""
+        known = self._closures.get(t)
+        if known is not None and known[0] == self._version:
+            return known[1]
+        operators = self.closure(t)
+        cost = float("inf") if operators is None else sum(self.model.op_cost[v] for v in operators)
+        self._closures[t] = (self._version, cost)
+        return cost
+
+    def closure(self, t: int) -> set[int] | None:
+        """Operators to execute to make `t` anew; None if that is impossible."""
+        model = self.model
+        operators: set[int] = set()
+        stack = [model.producer[t]]
+        while stack:
+            v = stack.pop()
+            if v in operators:
+                continue
+            if v < 0 or (self.executed[v] and not model.recomputable[v]):
+                return None
+            operators.add(v)
+            for u in model.inputs[v]:
+                if u in self.resident or u in self.stored:
+                    continue
+                if u in self.gone:
+                    return None
+                stack.append(model.producer[u])
+        return operators
+
+    def evicted_neighbourhood(self, t: int) -> set[int]:
+        """Operators of absent tensors connected to `t` through absent tensors: ancestors, and executed descendants."""
+        model = self.model
+        found: set[int] = set()
+        stack = list(model.inputs[model.producer[t]]) if model.producer[t] >= 0 else []
+        while stack:
+            u = stack.pop()
+            v = model.producer[u]
+            if u in self.resident or u in self.stored or v < 0 or v in found:
+                continue
+            found.add(v)
+            stack.extend(model.inputs[v])
+        down = [t]
+        seen = {t}
+        while down:
+            for v in model.consumers[down.pop()]:
+                if not self.executed[v]:
+                    continue
+                for o in model.outputs[v]:
+                    if o not in seen and o not in self.resident and o not in self.stored and o not in self.gone:
+                        seen.add(o)
+                        if self.alive(o):
+                            found.add(v)
+                        down.append(o)
+        return found
+
+    # --- running ---
+
+    def run(self) -> list[int]:
+        model = self.model
+        give_up = dict(self.rules.give_up)
+        for t in sorted(self.resident):
+            if model.ends_on_store[t]:
+                self._page_out(t)
+        for position, v in enumerate(self.order):
+            self.position = position
+            self._before_overwriting(v)
+            self._with_inputs(v, first=True)
+            self.drop(give_up.get(v, ()))
+            if position % 16 == 0 and self.baseline.out_of_time:
+                raise LimitError(f"{self.baseline.info.name}: the time limit ended its simulation; allow more time")
+        self.position = model.n_ops
+        for t in range(model.n_tensors):
+            if model.ends_in_ram[t]:
+                self._restore(t)
+                self.locks[t] += 1
+        return self.codes
+
+    def drop(self, tensors: Iterable[int]) -> None:
+        for t in tensors:
+            if t in self.resident and not self.locks[t] and self.closure(t) is not None:
+                self._leave(t)
+
+    def _with_inputs(self, v: int, *, first: bool) -> None:
+        """Execute `v`; its inputs are brought back first, each locked as soon as it is there."""
+        model = self.model
+        locked: list[int] = []
+        for t in model.inputs[v]:
+            self.locks[t] += 1
+            locked.append(t)
+        for t in model.inputs[v]:
+            self._restore(t)
+        self._execute(v, first=first)
+        for t in locked:
+            self.locks[t] -= 1
+            self._release(t)
+        for t in self.rules.also_reads.get(v, ()):
+            self._release(t)
+
+    def _execute(self, v: int, *, first: bool) -> None:
+        model = self.model
+        if not first:
+            self.rematerialized += model.op_cost[v]
+            if self.rematerialized > self.thrashing:
+                raise LimitError(f"{self.baseline.info.name}: recomputes without getting on (thrashing)")
+        for o in model.outputs[v]:
+            if o in self.resident:
+                self._leave(o)
+        replaced: dict[int, int] = {}
+        for i, o, required in model.pairs[v]:
+            dies = self.readers_left[i] == (1 if first else 0) and self.locks[i] <= 1 and not model.ends_in_ram[i]
+            free = i not in replaced and o not in replaced.values()
+            if free and (required or (dies and model.producer[i] >= 0 and model.size[i] == model.size[o])):
+                replaced[i] = o
+        grown = sum(model.size[o] for o in model.outputs[v]) - sum(model.size[o] for o in replaced.values())
+        self._make_room(grown + model.workspace[v])
+        self.codes.append(v)
+        self.clock += model.op_cost[v]
+        for i in replaced:
+            if i in self.resident:
+                self._leave(i)
+        self.executed[v] = True
+        if first:
+            for t in (*model.inputs[v], *self.rules.also_reads.get(v, ())):
+                self.readers_left[t] -= 1
+        self.gone.update(i for i, _, required in model.pairs[v] if required)
+        for t in model.inputs[v]:
+            self.accessed[t] = self.clock
+        for o in model.outputs[v]:
+            self._enter(o)
+            if model.ends_on_store[o]:
+                self._page_out(o)
+        for o in model.outputs[v]:
+            self._release(o)
+
+    def _release(self, t: int) -> None:
+        """Free `t` if nothing will read it; what nothing can make again stays (`complete` frees it when it can)."""
+        source = self.model.producer[t] < 0 or not self.model.recomputable[self.model.producer[t]]
+        if t in self.resident and not self.locks[t] and not self.alive(t) and not source:
+            self._leave(t)
+
+    def _restore(self, t: int) -> None:
+        if t in self.resident:
+            return
+        model = self.model
+        if t in self.stored:
+            self._make_room(model.size[t])
+            self.codes.append(model.n_ops + t)
+            self._enter(t)
+            return
+        operators = self.closure(t)
+        if operators is None:
+            raise Irretrievable(f"{model.problem.tensors[t].name!r} was evicted but cannot be made again")
+        order = sorted(operators)
+        locked = [u for v in order for u in model.inputs[v]] + [t]
+        for u in locked:
+            self.locks[u] += 1
+        pending = list(locked[:-1])
+        for v in order:
+            if not all(o in self.resident for o in model.outputs[v]):
+                for u in model.inputs[v]:
+                    self._restore(u)
+                self._execute(v, first=False)
+            for u in model.inputs[v]:
+                self.locks[u] -= 1
+                pending.remove(u)
+                self._release(u)
+        self.locks[t] -= 1
+
+    def _before_overwriting(self, v: int) -> None:
+        model = self.model
+        state = {i for i, _, required in model.pairs[v] if required}
+        readers = {
+            u for i in state for u in model.consumers[i] if u != v and self.executed[u] and model.recomputable[u]
+        }
+        if not readers:
+            return
+        for t in range(model.n_tensors):
+            p = model.producer[t]
+            if p < 0 or not self.executed[p] or t in self.resident or t in self.stored or not self.alive(t):
+                continue
+            if t in self.gone:
+                continue
+            operators = self.closure(t)
+            if operators is not None and operators & readers:
+                self._restore(t)
+                self.pinned.add(t)
+
+    # --- coming and going ---
+
+    def evictable(self, t: int) -> bool:
+        if self.locks[t] or t in self.pinned or t not in self.resident:
+            return False
+        if t in self.stored or t in self.rules.pageable:
+            return True
+        return self.rules.recompute and self.ancestors_cost(t) != float("inf")
+
+    def _make_room(self, size: int) -> None:
+        while self.used + size > self.capacity:
+            candidates = [t for t in self.resident if self.model.size[t] and self.evictable(t)]
+            if not candidates:
+                name = self.baseline.info.name
+                self.baseline.refusal = f"nothing is left to evict where {self.used + size} bytes are needed"
+                raise Irretrievable(f"{name}: {self.baseline.refusal}, the budget leaves {self.capacity}")
+            t = min(candidates, key=lambda u: (self.rules.score(self, u), u))
+            if t in self.rules.pageable and t not in self.stored and self.alive(t):
+                self._page_out(t)
+            self._leave(t)
+
+    def _page_out(self, t: int) -> None:
+        if t not in self.stored:
+            self.codes.append(self.model.n_ops + self.model.n_tensors + t)
+            self.stored.add(t)
+
+    def _leave(self, t: int) -> None:
+        self.resident.discard(t)
+        self.used -= self.model.size[t]
+        self._version += 1
+
+    def _enter(self, t: int) -> None:
+        self.resident.add(t)
+        self.used += self.model.size[t]
+        self.accessed[t] = self.clock
+        self._version += 1
+
+
+def capacity_of(baseline: Baseline, *, paging: bool) -> int:
+    """What the budget leaves for tensors and workspace."""
+    return baseline.model.paging_capacity if paging else baseline.model.capacity

@@ -1,0 +1,175 @@
+"""The stages of Checkmate's formulation: what `checkmate`, `checkmate_lp` and `moccasin` have in common.
+
+Stage t executes operator t for the first time, after any recomputations of earlier operators in ascending order.
+Binaries R[t,k] (operator k is executed in stage t) and S[t,i] (tensor i is in RAM when stage t begins) obey
+
+    R[t,t] = 1;  R[t,k] <= R[t,producer of i] + S[t,i] for each i that k reads;
+    S[t+1,i] <= S[t,i] + R[t,producer of i].
+
+Beyond the papers: several outputs an operator, inputs of the network, tensors wanted at the end, operators that must
+not be repeated. State that an update overwrites in place is always in RAM, so its versions have no variables; no
+operator that reads a version is executed in a stage after the update. Optional in-place is not decided here.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError
+from poetc.scheduling import Problem, Schedule, SolveOptions, state_chains
+from poetc.solvers.highs import Answer, Mip
+from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.model import Model
+from poetc.solvers.published._baseline import Baseline
+
+SCALE = 1000.0  # the cost of every operator once, in the MIP's units
+Values = npt.NDArray[np.float64]
+Linear = list[tuple[int, float]]  # columns with coefficients
+
+
+class StageModel:
+    """R and S with their rows. `room_bytes`: RAM for everything but state. Subclasses add `memory`."""
+
+    def __init__(self, model: Model, room_bytes: int) -> None:
+        problem = model.problem
+        self.model, self.n = model, model.n_ops
+        pinned = {t for chain in state_chains(problem) for t in chain}
+        self.room = max(1, room_bytes)
+        self.free_tensors = [t for t in range(model.n_tensors) if t not in pinned]
+        self.inputs = [tuple(t for t in model.inputs[k] if t not in pinned) for k in range(self.n)]
+        self.outputs = [tuple(t for t in model.outputs[k] if t not in pinned) for k in range(self.n)]
+        self.weight = [s / self.room for s in model.size]
+        self.unit = max(1.0, float(model.base_cost)) / SCALE
+        self.mip = Mip(offset=SCALE)
+        self.R: dict[tuple[int, int], int] = {}
+        self.S: dict[tuple[int, int], int] = {}
+        last_reader = [min((model.expiry[t] for t in model.inputs[k]), default=self.n) for k in range(self.n)]
+        for t in range(self.n):
+            for k in range(t):
+                if model.recomputable[k] and last_reader[k] >= t:
+                    self.R[t, k] = self.mip.column(model.op_cost[k] / self.unit)
+            for i in self.free_tensors:
+                if self._may_be_held(t, i):
+                    self.S[t, i] = self.mip.column()
+        self._correctness()
+        self.memory()
+
+    def _may_be_held(self, t: int, i: int) -> bool:
+        """Later than it is made, and no longer than something can read it."""
+        model = self.model
+        made = model.producer[i]
+        if made < 0 and not model.in_ram[i]:
+            return False
+        wanted = model.ends_in_ram[i] or any(u >= t or (t, u) in self.R for u in model.consumers[i])
+        return made < t and model.expiry[i] >= t and wanted
+
+    # --- linear expressions ---
+
+    def executed(self, t: int, k: int) -> tuple[Linear, float]:
+        """R[t,k] as (columns, constant)."""
+        if k == t:
+            return [], 1.0
+        column = self.R.get((t, k))
+        return ([(column, 1.0)], 0.0) if column is not None else ([], 0.0)
+
+    def held(self, t: int, i: int) -> tuple[Linear, float]:
+        """S[t,i]; t = n is the end."""
+        if t == self.n:
+            return [], float(self.model.ends_in_ram[i])
+        if t == 0 and self.model.in_ram[i]:
+            return [], 1.0
+        column = self.S.get((t, i))
+        return ([(column, 1.0)], 0.0) if column is not None else ([], 0.0)
+
+    def at_most(self, *terms: tuple[tuple[Linear, float], float], limit: float) -> None:
+        """Row: sum of coefficient x expression <= limit."""
+        columns: dict[int, float] = {}
+        for (linear, constant), factor in terms:
+            limit -= factor * constant
+            for column, value in linear:
+                columns[column] = columns.get(column, 0.0) + factor * value
+        if columns or limit < -1e-9:
+            self.mip.row(list(columns), list(columns.values()), upper=limit)
+
+    def _correctness(self) -> None:
+        model = self.model
+        for t in range(self.n):
+            for k in range(t + 1):
+                if k != t and (t, k) not in self.R:
+                    continue
+                for i in self.inputs[k]:
+                    self.at_most(
+                        (self.executed(t, k), 1.0), (self._made(t, i), -1.0), (self.held(t, i), -1.0), limit=0.0
+                    )
+            for i in self.free_tensors:
+                if t + 1 < self.n and (t + 1, i) not in self.S:
+                    continue
+                if t + 1 == self.n and not model.ends_in_ram[i]:
+                    continue
+                self.at_most((self.held(t + 1, i), 1.0), (self.held(t, i), -1.0), (self._made(t, i), -1.0), limit=0.0)
+
+    def _made(self, t: int, i: int) -> tuple[Linear, float]:
+        p = self.model.producer[i]
+        return self.executed(t, p) if 0 <= p <= t else ([], 0.0)
+
+    def memory(self) -> None:
+        raise NotImplementedError
+
+    # --- solutions ---
+
+    def codes(self, values: Values) -> list[int]:
+        codes: list[int] = []
+        for t in range(self.n):
+            codes += [k for k in range(t) if (t, k) in self.R and values[self.R[t, k]] > 0.5]
+            codes.append(t)
+        return codes
+
+    def bound(self, answer: Answer) -> int:
+        """The proven bound in the problem's own unit."""
+        return 0 if not math.isfinite(answer.bound) else max(0, math.ceil((answer.bound - 1e-6) * self.unit))
+
+
+def build(
+    info: SolverInfo,
+    kind: type[StageModel],
+    most_operators: int,
+    problem: Problem,
+    options: SolveOptions,
+    progress: Progress | None,
+    fraction: float = 1.0,
+) -> tuple[Baseline, StageModel]:
+    """The formulation for `fraction` of the RAM beside the state. Raises UnsupportedProblemError, InfeasibleError."""
+    baseline = Baseline(info, problem, options, progress)
+    model = baseline.model
+    if model.must_page:
+        raise UnsupportedProblemError(f"{info.name}: recomputes only, but this problem has tensors on the store")
+    if model.n_ops > most_operators:
+        raise UnsupportedProblemError(
+            f"{info.name}: {model.n_ops} operators make too large a program, at most {most_operators}"
+        )
+    state = sum(model.size[chain[0]] for chain in state_chains(problem))
+    if model.capacity <= state:
+        raise InfeasibleError(f"{info.name}: the state alone needs {state} bytes of RAM; raise the budget")
+    return baseline, kind(model, int((model.capacity - state) * fraction))
+
+
+def solve_exactly(baseline: Baseline, stages: StageModel, schedule_class: str) -> Schedule:
+    """The MIP's optimum, or its best solution at the time limit. Raises InfeasibleError, LimitError."""
+    options, name = baseline.options, baseline.info.name
+    baseline.check_time()
+    answer = stages.mip.solve(
+        time_limit_s=baseline.stop_at - time.monotonic(),
+        gap=options.gap,
+        threads=options.threads,
+        seed=options.seed,
+    )
+    if answer.infeasible:
+        raise InfeasibleError(f"{name}: its formulation has no schedule for {baseline.problem.budget_bytes} bytes")
+    if answer.values is None:
+        raise LimitError(f"{name}: found no schedule in {options.time_limit_s:g} s; allow more time")
+    baseline.offer(stages.codes(answer.values), "optimum" if answer.optimal else "best at the limit")
+    return baseline.finish(bound=stages.bound(answer), schedule_class=schedule_class)

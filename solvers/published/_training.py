@@ -1,0 +1,94 @@
+"""A Problem seen as a training step: the forward pass (the loss included), then the backward pass with its updates."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from poetc.errors import UnsupportedProblemError
+from poetc.solvers.model import Model
+from poetc.solvers.published._tape import Tape
+
+# Kinds by what they do, in lower case and without a trailing Grad...: what the papers tell apart.
+CONVOLUTIONS = frozenset({"conv", "convtranspose", "convolution"})
+CONTRACTIONS = CONVOLUTIONS | {"matmul", "gemm", "dense", "linear", "scores", "context", "lstm", "gru", "rnn"}
+REDUCTIONS = frozenset(
+    {"batchnormstats", "softmax", "logsoftmax", "layernorm", "groupnorm", "rmsnorm", "argmax", "cumsum"}
+    | {"crossentropy", "meansquarederror", "norm", "bn", "lrn", "loss"}
+)
+
+
+def is_convolution(kind: str) -> bool:
+    return kind.lower() in CONVOLUTIONS
+
+
+def is_contraction(kind: str) -> bool:
+    return kind.lower() in CONTRACTIONS
+
+
+def is_reduction(kind: str) -> bool:
+    lower = kind.lower()
+    return lower in REDUCTIONS or lower.startswith("reduce") or lower.endswith("pool")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Operators before `cut` are the forward pass and the loss."""
+
+    cut: int
+    made: tuple[int, ...]  # tensors that the forward pass makes
+    saved: tuple[int, ...]  # of them, what the backward pass reads
+    optional: frozenset[int]  # of `made`, what a method may give up: recomputable, not wanted at the end
+    last_forward_use: dict[int, int]  # of `made`: the last forward reader, or the producer
+    to_loss: frozenset[int]  # forward operators that the loss depends on
+
+
+def split(model: Model, solver: str) -> Split:
+    """Raises UnsupportedProblemError where there is no backward pass."""
+    operators = model.problem.operators
+    cut = next((v for v, op in enumerate(operators) if op.phase == "backward"), 0)
+    if cut == 0:
+        raise UnsupportedProblemError(
+            f"{solver}: needs a forward pass followed by a backward pass (operators of phase 'backward')"
+        )
+    made = tuple(t for v in range(cut) for t in model.outputs[v])
+    last = {t: max([u for u in model.consumers[t] if u < cut], default=model.producer[t]) for t in made}
+    saved = tuple(t for t in made if any(u >= cut for u in model.consumers[t]))
+    optional = frozenset(t for t in made if model.recomputable[model.producer[t]] and not model.ends_in_ram[t])
+    needed = set(saved)
+    relevant: set[int] = set()
+    for v in reversed(range(cut)):
+        if any(t in needed for t in model.outputs[v]):
+            relevant.add(v)
+            needed.update(model.inputs[v])
+    return Split(cut, made, saved, optional, last, frozenset(relevant))
+
+
+def run_static(
+    model: Model,
+    parts: Split,
+    keep: Collection[int],
+    page: Collection[int] = (),
+    *,
+    retain: bool = True,
+) -> list[int]:
+    """The sequence that, between forward and backward pass, holds `keep` in RAM and `page` on the store.
+
+    `page` is written after its last forward use and read back when the backward pass needs it. Everything else is
+    recomputed on demand; `retain`: what was recomputed once is held until its last use, else only for one operator.
+    """
+    tape = Tape(model)
+    writes: dict[int, list[int]] = {}
+    for t in sorted(page):
+        writes.setdefault(parts.last_forward_use[t], []).append(t)
+    for v in range(parts.cut):
+        tape.compute(v)
+        for t in writes.get(v, ()):
+            tape.page_out(t)
+    tape.drop(t for t in parts.made if (t in parts.optional and t not in keep) or t in page)
+    held = set(keep)
+    for v in range(parts.cut, model.n_ops):
+        brought = tape.compute(v)
+        if not retain:
+            tape.drop(t for t in brought if t not in held)
+    return tape.finish()

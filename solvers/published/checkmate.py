@@ -1,0 +1,82 @@
+"""Checkmate: optimal rematerialization by a MILP (Jain, Jain, Nrusimha, Gholami, Abbeel, Gonzalez, Keutzer, Stoica,
+MLSys 2020, section 4).
+
+To the stages of `_stages` it adds FREE[t,i,k], "i is freed right after k in stage t", with the number of hazards
+
+    h = (1 - R[t,k]) + S[t+1,i] + sum of R[t,j] over the readers j > k of i,    h <= (largest h) (1 - FREE[t,i,k]),
+
+and the memory U[t,k] while k runs: U[t,0] = held at the start + made by 0, U[t,k+1] = U[t,k] + made by k+1 - freed
+after k, all at most the budget (equations 2 to 9). The lower side, 1 - FREE <= h, only forbids freeing less, and is
+left out.
+"""
+
+from __future__ import annotations
+
+from poetc.scheduling import Problem, Schedule, SolveOptions
+from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.published._stages import Linear, StageModel, build, solve_exactly
+
+INFO = SolverInfo(
+    name="checkmate",
+    title="Checkmate's MILP",
+    citation="P. Jain et al., Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization, MLSys 2020",
+    energy=True,
+    proof=True,
+    notes="Of the order of T^2 binaries: up to 160 operators. Recomputation only, no optional in-place.",
+)
+
+MOST_OPERATORS = 160
+CLASS = "Checkmate's stages: recomputation once a stage in ascending order, no paging, no optional in-place"
+
+
+class Checkmate(StageModel):
+    def memory(self) -> None:
+        for t in range(self.n):
+            used = self._start(t)
+            for k in range(t + 1):
+                if k == t or (t, k) in self.R:
+                    used = self._step(t, k, used)
+
+    def _start(self, t: int) -> int:
+        """What is held when the stage begins."""
+        column = self.mip.column(integer=False)
+        terms = [(self.held(t, i), self.weight[i]) for i in self.free_tensors]
+        self.at_most(*terms, (([(column, 1.0)], 0.0), -1.0), limit=0.0)
+        return column
+
+    def _step(self, t: int, k: int, before: int) -> int:
+        """Execute k: what it makes and its workspace fit beside `before`; then what nobody needs is freed."""
+        made = sum(self.weight[i] for i in self.outputs[k])
+        extra = made + self.model.workspace[k] / self.room
+        self.at_most((([(before, 1.0)], 0.0), 1.0), (self.executed(t, k), extra), limit=1.0)
+        after = self.mip.column(integer=False)
+        freed: Linear = []
+        for i in dict.fromkeys((*self.inputs[k], *self.outputs[k])):
+            free = self.mip.column()
+            later = [j for j in self.model.consumers[i] if k < j <= t]
+            hazards = [(self.executed(t, j), 1.0) for j in later]
+            stays = self.held(t + 1, i)
+            largest = 2.0 + len(later)
+            self.at_most(
+                (([], 1.0), 1.0),
+                (self.executed(t, k), -1.0),
+                (stays, 1.0),
+                *hazards,
+                (([(free, 1.0)], 0.0), largest),
+                limit=largest,
+            )
+            freed.append((free, self.weight[i]))
+        self.at_most(
+            (([(before, 1.0)], 0.0), 1.0),
+            (self.executed(t, k), made),
+            ((freed, 0.0), -1.0),
+            (([(after, 1.0)], 0.0), -1.0),
+            limit=0.0,
+        )
+        return after
+
+
+def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+    """Raises UnsupportedProblemError (too large, tensors on the store), InfeasibleError, LimitError."""
+    baseline, stages = build(INFO, Checkmate, MOST_OPERATORS, problem, options, progress)
+    return solve_exactly(baseline, stages, CLASS)

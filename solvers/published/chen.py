@@ -1,0 +1,78 @@
+"""Training deep nets with sublinear memory cost: the square-root rule (Chen, Xu, Zhang, Guestrin, arXiv 1604.06174,
+2016, section 4).
+
+Candidates for checkpoints are the articulation points of the undirected forward graph, or all its operators
+("linearized", as Checkmate's authors call it, Jain et al. 2020, section 6.2). Of n candidates every floor(sqrt n)-th is
+kept; a segment in between is recomputed once, when the backward pass first needs it, and held until used. The
+stride does not look at the budget; of the two kinds of candidates the cheaper schedule that fits is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from poetc.scheduling import Problem, Schedule, SolveOptions
+from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.model import Model
+from poetc.solvers.published._baseline import Baseline
+from poetc.solvers.published._tape import Irretrievable
+from poetc.solvers.published._training import Split, run_static, split
+
+INFO = SolverInfo(
+    name="chen",
+    title="Checkpoints every sqrt(n) operators",
+    citation="T. Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv 1604.06174, 2016",
+    notes="The stride ignores the budget: one memory, one cost. Recomputation only.",
+)
+
+
+def candidates(model: Model, parts: Split) -> dict[str, list[int]]:
+    """Forward operators that may be checkpoints, ascending: articulation points, all."""
+    import networkx  # takes long to import
+
+    graph = networkx.Graph()
+    graph.add_nodes_from(sorted(parts.to_loss))
+    for v in sorted(parts.to_loss):
+        graph.add_edges_from((model.producer[t], v) for t in model.inputs[v] if model.producer[t] in parts.to_loss)
+    points = sorted(networkx.articulation_points(graph))
+    return {"articulation points": points, "all operators": sorted(parts.to_loss)}
+
+
+def checkpointed(model: Model, parts: Split, checkpoints: Sequence[int]) -> list[int]:
+    """The sequence that keeps the outputs of `checkpoints`, and the last segment, which the backward pass enters first.
+
+    What no recomputation can make again is kept too.
+    """
+    last = max(checkpoints, default=-1)
+    keep = {t for v in checkpoints for t in model.outputs[v]}
+    keep.update(t for t in parts.made if model.producer[t] > last)
+    return run_static(model, parts, keep)
+
+
+def offer_all(baseline: Baseline, parts: Split, choices: Iterable[tuple[str, Sequence[int]]]) -> None:
+    """Offer the schedule of every set of checkpoints, each once."""
+    tried: set[tuple[int, ...]] = set()
+    for label, checkpoints in choices:
+        if tuple(checkpoints) in tried:
+            continue
+        tried.add(tuple(checkpoints))
+        if baseline.out_of_time:
+            break
+        try:
+            baseline.offer(checkpointed(baseline.model, parts, checkpoints), label)
+        except Irretrievable as error:
+            baseline.refusal = str(error)
+    baseline.check_time()
+
+
+def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+    """Raises InfeasibleError where the budget is below what the rule needs."""
+    baseline = Baseline(INFO, problem, options, progress)
+    parts = split(baseline.model, INFO.name)
+    choices = []
+    for name, points in candidates(baseline.model, parts).items():
+        stride = max(1, math.isqrt(len(points)))
+        choices.append((f"every {stride}th of {len(points)} {name}", points[stride - 1 :: stride]))
+    offer_all(baseline, parts, choices)
+    return baseline.finish()

@@ -1,0 +1,53 @@
+"""Training deep nets with sublinear memory cost: the greedy rule (Chen, Xu, Zhang, Guestrin, arXiv 1604.06174, 2016,
+algorithm 3).
+
+Walking over the forward pass, a checkpoint is set at the next candidate once the bytes made since the last one exceed
+b; b is swept over 50 values up to the sum, and the cheapest schedule that fits is taken. Candidates as in `chen`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poetc.scheduling import Problem, Schedule, SolveOptions
+from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.model import Model
+from poetc.solvers.published._baseline import Baseline
+from poetc.solvers.published._training import Split, split
+from poetc.solvers.published.chen import candidates, offer_all
+
+INFO = SolverInfo(
+    name="chen_greedy",
+    title="Checkpoints whenever b bytes were made, the best b",
+    citation="T. Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv 1604.06174, 2016",
+    notes="Recomputation only.",
+)
+
+VALUES = 50
+
+
+def _checkpoints(model: Model, parts: Split, points: Sequence[int], threshold: float) -> list[int]:
+    allowed = set(points)
+    chosen: list[int] = []
+    made = 0
+    for v in sorted(parts.to_loss):
+        made += sum(model.size[t] for t in model.outputs[v])
+        if made > threshold and v in allowed:
+            chosen.append(v)
+            made = 0
+    return chosen
+
+
+def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+    """Raises InfeasibleError where no threshold fits."""
+    baseline = Baseline(INFO, problem, options, progress)
+    model = baseline.model
+    parts = split(model, INFO.name)
+    total = sum(model.size[t] for v in parts.to_loss for t in model.outputs[v])
+    choices = [
+        (f"{name}, b = {int(total * k / VALUES)}", _checkpoints(model, parts, points, total * k / VALUES))
+        for name, points in candidates(model, parts).items()
+        for k in range(VALUES, -1, -1)
+    ]
+    offer_all(baseline, parts, choices)
+    return baseline.finish()

@@ -1,0 +1,34 @@
+"""Kusumoto, Inoue, Watanabe, Akiba, Koyama, "A graph theoretic framework of recomputation algorithms for
+memory-efficient backpropagation", NeurIPS 2019: the exact dynamic program over all lower sets (section 4.2).
+
+A chain of lower sets {} = L_0 < L_1 < ... < L_k = V cuts the forward graph into segments V_i. What of V_i feeds later
+segments (the border of L_i) is cached, the rest is recomputed when V_i is undone, which takes, beside the cache, 2
+m(V_i) + m(d+(L_i) - L_i) + m(d-(d+(L_i)) - L_i) bytes. State: (L, recomputation so far) -> the least cache. The
+paper's unit costs are the problem's own here, rounded to 1/400 of the forward pass; the last segment is held, as it
+is undone at once. What is decided is replayed exactly.
+"""
+
+from __future__ import annotations
+
+from poetc.scheduling import Problem, Schedule, SolveOptions
+from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.published._baseline import Baseline
+from poetc.solvers.published._lower_sets import run
+
+INFO = SolverInfo(
+    name="kusumoto",
+    title="Dynamic program over all lower sets",
+    citation="M. Kusumoto et al., A Graph Theoretic Framework of Recomputation Algorithms for Memory-Efficient "
+    "Backpropagation, NeurIPS 2019",
+    energy=True,
+    notes="Up to 600 lower sets: nearly a chain. Each operator is recomputed at most once. Recomputation only.",
+)
+
+LIMIT = 600
+
+
+def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+    """Raises UnsupportedProblemError (no backward pass, too many lower sets), InfeasibleError."""
+    baseline = Baseline(INFO, problem, options, progress)
+    run(baseline, exact=True, limit=LIMIT)
+    return baseline.finish()

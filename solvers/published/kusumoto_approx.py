@@ -1,0 +1,25 @@
+"""Kusumoto et al., NeurIPS 2019: the approximate dynamic program (section 4.3), over the lower sets that single
+operators and all that they depend on make. See `kusumoto`."""
+
+from __future__ import annotations
+
+from poetc.scheduling import Problem, Schedule, SolveOptions
+from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.published._baseline import Baseline
+from poetc.solvers.published._lower_sets import run
+
+INFO = SolverInfo(
+    name="kusumoto_approx",
+    title="Dynamic program over the lower sets of single operators",
+    citation="M. Kusumoto et al., A Graph Theoretic Framework of Recomputation Algorithms for Memory-Efficient "
+    "Backpropagation, NeurIPS 2019",
+    energy=True,
+    notes="Each operator is recomputed at most once. Recomputation only.",
+)
+
+
+def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+    """Raises UnsupportedProblemError (no backward pass), InfeasibleError."""
+    baseline = Baseline(INFO, problem, options, progress)
+    run(baseline, exact=False, limit=0)
+    return baseline.finish()

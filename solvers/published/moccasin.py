@@ -1,0 +1,88 @@
+"""Moccasin: few retention intervals for each tensor (Bartan, Li, Teague, Lott, Dilkina, ICML 2023, section 2).
+
+Each operator is executed at most C = 2 times, so that each tensor has at most two intervals in which it is retained.
+The paper gives the intervals' ends to a constraint solver (CP-SAT). Here the same schedules are a MILP for HiGHS: an
+interval is the tensor's execution in some stage, S[t,i] for the stages that it crosses and, within stage t, q[t,i,j]
+in [0, 1], "retained until the stage's j-th reader of i has run":
+
+    q[t,i,j] >= q[t,i,j+1],  q[t,i,j] >= R[t, j-th reader],
+    q[t,i,last + 1] = S[t+1,i],  q[t,i,1] <= S[t,i] + R[t,producer of i].
+
+Memory while k runs is what is held before it, what it makes, and its workspace; it needs no products and no big
+constants. Executions after the first: sum over t of R[t,k] <= C - 1.
+"""
+
+from __future__ import annotations
+
+from poetc.scheduling import Problem, Schedule, SolveOptions
+from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.published._stages import Linear, StageModel, build, solve_exactly
+
+INFO = SolverInfo(
+    name="moccasin",
+    title="At most two retention intervals a tensor, as a MILP",
+    citation="B. Bartan et al., Moccasin: Efficient Tensor Rematerialization for Neural Networks, ICML 2023",
+    energy=True,
+    proof=True,
+    notes="The paper's constraint program as a MILP (HiGHS instead of CP-SAT): up to 160 operators. Recomputation "
+    "only, no optional in-place.",
+)
+
+MOST_OPERATORS = 160
+INTERVALS = 2
+CLASS = "Checkmate's stages with at most two executions an operator, no paging, no optional in-place"
+
+Expression = tuple[Linear, float]
+
+
+class Moccasin(StageModel):
+    def memory(self) -> None:
+        for t in range(self.n):
+            self._stage(t)
+        for k in range(self.n):
+            again = [self.R[t, k] for t in range(self.n) if (t, k) in self.R]
+            if len(again) >= INTERVALS:
+                self.mip.row(again, [1.0] * len(again), upper=INTERVALS - 1)
+
+    def _stage(self, t: int) -> None:
+        running = [k for k in range(t + 1) if k == t or (t, k) in self.R]
+        position = {k: j for j, k in enumerate(running)}
+        retained: dict[int, list[Expression]] = {}  # tensor -> q[t,i,1], ..., q[t,i,last + 1]
+        readers: dict[int, list[int]] = {}
+        for i in self.free_tensors:
+            p = self.model.producer[i]
+            readers[i] = [k for k in self.model.consumers[i] if k in position]
+            if p > t or (p < 0 and not self.model.in_ram[i]):
+                continue
+            chain: list[Expression] = [self.held(t + 1, i)]
+            for k in reversed(readers[i]):
+                q: Expression = ([(self.mip.column(integer=False), 1.0)], 0.0)
+                self.at_most((chain[-1], 1.0), (q, -1.0), limit=0.0)
+                self.at_most((self.executed(t, k), 1.0), (q, -1.0), limit=0.0)
+                chain.append(q)
+            chain.reverse()
+            retained[i] = chain
+            source = [(self.executed(t, p), -1.0)] if p >= 0 else []
+            self.at_most((chain[0], 1.0), (self.held(t, i), -1.0), *source, limit=0.0)
+        state: dict[int, Expression] = {i: self.held(t, i) for i in retained}
+        for i in retained:
+            if self.model.producer[i] not in position:
+                # Nothing makes it in this stage: it is held as long as it is needed.
+                state[i] = retained[i][0]
+        used = [0] * self.model.n_tensors
+        for k in running:
+            # A copy that k makes anew takes the place of the old one.
+            beside = [(state[i], self.weight[i]) for i in retained if i not in self.outputs[k]]
+            made = sum(self.weight[i] for i in self.outputs[k]) + self.model.workspace[k] / self.room
+            self.at_most(*beside, (self.executed(t, k), made), limit=1.0)
+            for i in self.outputs[k]:
+                state[i] = retained[i][0]
+            for i in self.inputs[k]:
+                used[i] += 1
+                state[i] = retained[i][used[i]]
+
+
+def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+    """Raises UnsupportedProblemError (too large, tensors on the store), InfeasibleError, LimitError."""
+    baseline, stages = build(INFO, Moccasin, MOST_OPERATORS, problem, options, progress)
+    return solve_exactly(baseline, stages, CLASS)

@@ -1,0 +1,291 @@
+"""POET's own MILP (Patil et al., ICML 2022), written in PuLP to be read, for small problems and as the reference.
+
+T stages, one an operator in the fixed order; in stage t operator t is executed for the first time. Binaries for stage
+t:
+  R[t,k]     operator k is executed;
+  SRam[t,i]  tensor i is in RAM when stage t begins, SSd[t,i] on the store;
+  MIn[t,i]   i is paged in (to be used from stage t + 1), MOut[t,i] paged out (it must be in RAM when t begins);
+  FreeE[t,e] edge e = (tensor i, reader k): i is freed right after k;
+and continuous U[t,k], the RAM while operator k runs in stage t. Minimise sum R e + MIn e_in + MOut e_out subject to
+  (correctness)  R[t,k] <= R[t,producer of i] + SRam[t,i] for each i that k reads;
+                 SRam[t+1,i] <= SRam[t,i] + R[t,producer of i] + MIn[t,i];  SSd[t+1,i] <= SSd[t,i] + MOut[t,i];
+                 MIn[t,i] <= SSd[t,i];  MOut[t,i] <= SRam[t,i];  R[t,t] = 1, nothing above the diagonal;
+  (memory)       U[t,0] = sum of SRam[t,i] size_i + R[t,0] size of what 0 makes;
+                 U[t,k+1] = U[t,k] + R[t,k+1] size of what k+1 makes - sum over edges e = (i,k) of FreeE[t,e] size_i;  U
+                 <= budget;
+  (freeing)      1 - FreeE[t,e] <= hazards <= (largest number of hazards) (1 - FreeE[t,e]), where
+                 hazards = (1 - R[t,k]) + SRam[t+1,i] + sum of R[t,j] over readers j > k of i;
+  (deadline)     sum R time <= deadline.
+The formulation follows sections 4.1-4.3 of the paper and the released code (commit 6e63098), which differ in nothing
+that matters here.
+
+Where it stops short of what a Problem says. Under `Semantics.POET` all this stands as it is: a page-in is usable one
+stage late, in-place and the order of recomputation are not decided, an unread output stays until its stage ends, paging
+takes no time. Needed beyond the paper: tensors that are there at the start or wanted at the end, several outputs an
+operator, workspace (added to U while its operator runs), operators that must not be repeated, and tensors that an
+update consumes (gone in later stages). Under `Semantics.EXACT` paging time counts for the deadline too. The solution
+becomes steps (page-outs at the start of a stage, page-ins at its end) and is checked like any other; what does not pass
+is reported as infeasible for this formulation. Its bound holds for its own class of schedules alone, which may exclude
+cheaper ones.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import highspy
+import pulp
+
+from poetc.errors import InfeasibleError, LimitError
+from poetc.scheduling import (
+    Completer,
+    Paging,
+    Problem,
+    Proof,
+    Schedule,
+    ScheduleError,
+    SolveOptions,
+    Status,
+    verify,
+)
+from poetc.solvers.interface import Event, Progress, SolverInfo
+from poetc.solvers.model import Model
+
+INFO = SolverInfo(
+    name="poet",
+    title="POET's MILP, literally",
+    citation="S. G. Patil et al., POET: Training Neural Networks on Tiny Devices with Integrated Rematerialization and "
+    "Paging, ICML 2022",
+    paging=True,
+    energy=True,
+    deadline=True,
+    proof=True,
+    notes="5 T^2 + T E binaries: for problems of up to some tens of operators",
+)
+
+CLASS = "POET's stages: recomputation once a stage in ascending order, page-ins one stage ahead, no in-place"
+SCALE = 1000.0  # the cost of every operator once, in the MILP's units
+TOO_LARGE = 140  # operators: the model alone takes minutes to build beyond
+
+_Matrix = list[list[Any]]
+
+
+class _Formulation:
+    def __init__(self, problem: Problem, options: SolveOptions) -> None:
+        self.problem, self.model, self.options = problem, Model(problem), options
+        self.stop_at = time.monotonic() + options.time_limit_s
+        model = self.model
+        self.n, self.m = model.n_ops, model.n_tensors
+        self.pages = model.can_page
+        self.capacity = model.paging_capacity if self.pages else model.capacity
+        self.lp = pulp.LpProblem("POET", pulp.LpMinimize)
+        self.edges = [(i, k) for k in range(self.n) for i in model.inputs[k]]
+        self.size = [s / max(1, self.capacity) for s in model.size]  # RAM in units of the budget
+
+    def binaries(self, name: str, columns: int, stages: int | None = None) -> _Matrix:
+        rows = self.n if stages is None else stages
+        return [[self.lp.add_variable(f"{name}_{t}_{i}", cat="Binary") for i in range(columns)] for t in range(rows)]
+
+    def left_s(self) -> float:
+        """Raises LimitError at the time limit: building the model counts."""
+        left_s = self.stop_at - time.monotonic()
+        if left_s <= 0:
+            raise LimitError(
+                f"POET's formulation was not even built in {self.options.time_limit_s:g} s; allow more time"
+            )
+        return left_s
+
+    def build(self) -> None:
+        n, m = self.n, self.m
+        self.R, self.SRam, self.SSd = self.binaries("R", n), self.binaries("SRam", m), self.binaries("SSd", m)
+        self.MIn, self.MOut = self.binaries("MIn", m), self.binaries("MOut", m)
+        self.FreeE = self.binaries("FreeE", len(self.edges))
+        self.U = [[self.lp.add_variable(f"U_{t}_{k}", 0, 1) for k in range(n)] for t in range(n)]
+        self.objective()
+        self.bounds()
+        self.correctness()
+        self.ends()
+        self.memory()
+        if self.problem.deadline_ns is not None:
+            self.deadline(self.problem.deadline_ns)
+
+    def objective(self) -> None:
+        model, unit = self.model, max(1.0, float(self.model.base_cost)) / SCALE
+        cost = pulp.lpSum(self.R[t][k] * (model.op_cost[k] / unit) for t in range(self.n) for k in range(self.n))
+        cost += pulp.lpSum(self.MIn[t][i] * (model.in_cost[i] / unit) for t in range(self.n) for i in range(self.m))
+        cost += pulp.lpSum(self.MOut[t][i] * (model.out_cost[i] / unit) for t in range(self.n) for i in range(self.m))
+        self.lp += cost
+
+    def fix(self, variable: Any, value: int) -> None:
+        variable.lowBound = variable.upBound = value
+
+    def bounds(self) -> None:
+        """The triangular structure: nothing exists before its first execution."""
+        model = self.model
+        for t in range(self.n):
+            for k in range(self.n):
+                if k == t:
+                    self.fix(self.R[t][k], 1)
+                elif k > t or not model.recomputable[k]:
+                    self.fix(self.R[t][k], 0)
+            for i in range(self.m):
+                p = model.producer[i]
+                if p >= t or (t == 0 and not model.in_ram[i]):
+                    self.fix(self.SRam[t][i], 0)
+                if t == 0 and model.in_ram[i]:
+                    self.fix(self.SRam[t][i], 1)
+                if (p >= t or t == 0) and not model.on_store[i]:
+                    self.fix(self.SSd[t][i], 0)
+                if not model.pageable[i]:
+                    self.fix(self.MOut[t][i], 0)
+                if not (model.pageable[i] or model.on_store[i]):
+                    self.fix(self.MIn[t][i], 0)
+                if model.expiry[i] < t and not (model.pageable[i] or model.on_store[i]):
+                    self.fix(self.SRam[t][i], 0)
+
+    def made(self, t: int, i: int) -> Any:
+        p = self.model.producer[i]
+        return self.R[t][p] if p >= 0 else 0
+
+    def correctness(self) -> None:
+        model = self.model
+        for t in range(self.n):
+            self.left_s()
+            for i, k in self.edges:
+                self.lp += self.R[t][k] <= self.made(t, i) + self.SRam[t][i]
+            for i in range(self.m):
+                self.lp += self.MIn[t][i] <= self.SSd[t][i]
+                self.lp += self.MOut[t][i] <= self.SRam[t][i]
+                if t + 1 < self.n:
+                    # What an update consumes in stage t is in RAM afterwards only if it is paged in.
+                    stays = 0 if model.expiry[i] == t else self.SRam[t][i] + self.made(t, i)
+                    self.lp += self.SRam[t + 1][i] <= stays + self.MIn[t][i]
+                    stored = 1 if model.on_store[i] else self.SSd[t][i] + self.MOut[t][i]
+                    self.lp += self.SSd[t + 1][i] <= stored
+
+    def ends(self) -> None:
+        last = self.n - 1
+        for i in range(self.m):
+            if self.model.ends_in_ram[i]:
+                self.lp += self.SRam[last][i] + self.made(last, i) + self.MIn[last][i] >= 1
+            if self.model.ends_on_store[i] and not self.model.on_store[i]:
+                self.lp += self.SSd[last][i] + self.MOut[last][i] >= 1
+
+    def memory(self) -> None:
+        model, n = self.model, self.n
+        readers_after = {(i, k): [j for j in model.consumers[i] if j > k] for i, k in self.edges}
+        ends = [(e, i) for e, (i, _) in enumerate(self.edges)]
+        leaving: list[list[tuple[int, int]]] = [[] for _ in range(n)]
+        for e, i in ends:
+            leaving[self.edges[e][1]].append((e, i))
+        for t in range(n):
+            self.left_s()
+            for e, (i, k) in enumerate(self.edges):
+                later = readers_after[i, k]
+                hazards = 1 - self.R[t][k] + pulp.lpSum(self.R[t][j] for j in later)
+                largest = 1 + len(later)
+                if t + 1 < n:
+                    hazards += self.SRam[t + 1][i]
+                    largest += 1
+                elif model.ends_in_ram[i]:
+                    hazards += 1
+                    largest += 1
+                self.lp += 1 - self.FreeE[t][e] <= hazards
+                self.lp += hazards <= largest * (1 - self.FreeE[t][e])
+            held = pulp.lpSum(self.SRam[t][i] * self.size[i] for i in range(self.m))
+            for k in range(n):
+                made = self.R[t][k] * sum(self.size[i] for i in model.outputs[k])
+                if k == 0:
+                    self.lp += self.U[t][0] == held + made
+                else:
+                    freed = pulp.lpSum(self.FreeE[t][e] * self.size[i] for e, i in leaving[k - 1])
+                    self.lp += self.U[t][k] == self.U[t][k - 1] + made - freed
+                if model.workspace[k]:
+                    self.lp += self.U[t][k] + self.R[t][k] * (model.workspace[k] / max(1, self.capacity)) <= 1
+
+    def deadline(self, deadline_ns: int) -> None:
+        model, unit = self.model, float(max(1, deadline_ns))
+        used = pulp.lpSum(self.R[t][k] * (model.op_ns[k] / unit) for t in range(self.n) for k in range(self.n))
+        used += pulp.lpSum(self.MIn[t][i] * (model.in_ns[i] / unit) for t in range(self.n) for i in range(self.m))
+        used += pulp.lpSum(self.MOut[t][i] * (model.out_ns[i] / unit) for t in range(self.n) for i in range(self.m))
+        self.lp += used <= 1
+
+    def codes(self) -> list[int]:
+        """The steps that the solution spells out."""
+        n, m = self.n, self.m
+        codes: list[int] = []
+        for t in range(n):
+            codes += [n + m + i for i in range(m) if _one(self.MOut[t][i])]
+            codes += [k for k in range(n) if _one(self.R[t][k])]
+            codes += [n + i for i in range(m) if _one(self.MIn[t][i])]
+        return codes
+
+
+def _one(variable: Any) -> bool:
+    return (pulp.value(variable) or 0.0) > 0.5
+
+
+def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+    """POET's optimum, if the time limit allows. Raises InfeasibleError, LimitError."""
+    if len(problem.operators) > TOO_LARGE:
+        raise LimitError(
+            f"POET's formulation is for small problems: {len(problem.operators)} operators, at most {TOO_LARGE}; "
+            "use --solver poetc"
+        )
+    if problem.paging is Paging.DMA:
+        raise InfeasibleError("POET's formulation knows no transfers that overlap compute; use --solver poetc")
+    formulation = _Formulation(problem, options)
+    if formulation.capacity <= 0:
+        raise InfeasibleError(f"no RAM is left for tensors in {problem.budget_bytes} bytes; raise the budget")
+    formulation.build()
+    solver = pulp.HiGHS(
+        msg=False,
+        timeLimit=formulation.left_s(),
+        threads=options.threads,
+        gapRel=options.gap,
+        random_seed=options.seed,
+    )
+    formulation.lp.solve(solver)
+    # PuLP calls a run that hit its time limit "Optimal": what happened is read from HiGHS.
+    highs = formulation.lp.solverModel
+    status, info = highs.getModelStatus(), highs.getInfo()
+    if status == highspy.HighsModelStatus.kInfeasible:
+        raise InfeasibleError(f"POET's formulation has no schedule for {problem.budget_bytes} bytes; raise the budget")
+    if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        raise LimitError(f"POET's formulation found no schedule in {options.time_limit_s:g} s; allow more time")
+    return _schedule(problem, formulation, status == highspy.HighsModelStatus.kOptimal, info, progress)
+
+
+def _schedule(
+    problem: Problem,
+    formulation: _Formulation,
+    optimal: bool,
+    info: Any,
+    progress: Progress | None,
+) -> Schedule:
+    model = formulation.model
+    codes = formulation.codes()
+    completion = Completer(problem).run(model.actions(codes))
+    cost = completion.energy_pj if problem.objective == "energy" else completion.time_ns
+    unit = max(1.0, float(model.base_cost)) / SCALE
+    bound = math.ceil((info.mip_dual_bound - 1e-6) * unit) if math.isfinite(info.mip_dual_bound) else 0
+    bound = max(0, min(bound, cost))
+    gap = (cost - bound) / max(1, cost)
+    if optimal and gap <= 1e-7:
+        state = Status.OPTIMAL
+    else:
+        state = Status.FEASIBLE if optimal else Status.LIMIT
+    proof = Proof(status=state, objective=cost, bound=bound, schedule_class=CLASS, method="POET's MILP in HiGHS")
+    if progress is not None:
+        progress(Event(stage="POET's MILP", objective=cost, bound=bound))
+    log = (f"{int(info.mip_node_count)} nodes",)
+    schedule = Schedule(solver=INFO.name, steps=completion.steps, proof=proof, log=log)
+    try:
+        verify(problem, schedule)
+    except ScheduleError as error:
+        raise InfeasibleError(
+            f"POET's solution breaks the exact rules ({error.reason}): infeasible for this formulation"
+        ) from error
+    return schedule

@@ -1,0 +1,84 @@
+"""Sage: inline what is cheap, then evict at run time (Gim, Ko, MobiSys 2022, sections 4 and 5).
+
+State selection: of what the forward pass makes, a tensor that the backward pass reads is stored if the cone of
+operators that makes it from stored tensors holds a contraction or a reduction, or if its operators times its inputs
+exceed 5; else it is inlined, which here means recomputed for each of its backward readers. On out-of-memory the
+unlocked recomputable tensor of the least (t + 1) / (size + 1) is evicted, t its operator's time in microseconds, and
+the step goes on. The cones are searched on the Problem's operators, after the graph's own fusion; Sage's gradient
+accumulation changes the graph (see `gpipe`).
+"""
+
+from __future__ import annotations
+
+from poetc.scheduling import Problem, Schedule, SolveOptions
+from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.model import Model
+from poetc.solvers.published._baseline import Baseline, Irretrievable
+from poetc.solvers.published._online import Online, Rules, capacity_of
+from poetc.solvers.published._training import Split, is_contraction, is_reduction, split
+
+INFO = SolverInfo(
+    name="sage",
+    title="Cheap cones inlined, the rest evicted on demand",
+    citation="I. Gim and J. Ko, Memory-efficient DNN Training on Mobile Devices, MobiSys 2022",
+    notes="No gradient accumulation. Recomputation only.",
+)
+
+CONE_LIMIT = 5  # operators x inputs of a cone that is still inlined
+
+
+def _score(run: Online, t: int) -> float:
+    return (run.model.op_ns[run.model.producer[t]] / 1000 + 1) / (run.model.size[t] + 1)
+
+
+def inlined(model: Model, parts: Split) -> dict[int, set[int]]:
+    """Tensors of the forward pass that are not stored for the backward pass -> what is stored to make them again."""
+    chosen: dict[int, set[int]] = {}
+    for v in range(parts.cut):
+        for t in model.outputs[v]:
+            if t not in parts.optional or model.problem.operators[v].phase == "loss":
+                continue
+            if not any(u >= parts.cut for u in model.consumers[t]):
+                continue
+            operators: set[int] = set()
+            inputs: set[int] = set()
+            stack = [v]
+            while stack:
+                u = stack.pop()
+                if u in operators:
+                    continue
+                operators.add(u)
+                for i in model.inputs[u]:
+                    if i in chosen:
+                        stack.append(model.producer[i])
+                    else:
+                        inputs.add(i)
+            kinds = [model.problem.operators[u].kind for u in operators]
+            heavy = any(is_contraction(k) or is_reduction(k) for k in kinds)
+            if not heavy and len(operators) * len(inputs) <= CONE_LIMIT:
+                chosen[t] = inputs
+    return chosen
+
+
+def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+    """Raises InfeasibleError, LimitError (thrashing)."""
+    baseline = Baseline(INFO, problem, options, progress)
+    model = baseline.model
+    parts = split(model, INFO.name)
+    given_up = inlined(model, parts)
+    also_reads: dict[int, set[int]] = {}
+    for t, inputs in given_up.items():
+        for u in model.consumers[t]:
+            if u >= parts.cut:
+                also_reads.setdefault(u, set()).update(inputs - set(model.inputs[u]))
+    rules = Rules(
+        score=_score,
+        give_up=[(v, given_up) for v in range(parts.cut - 1, model.n_ops)],
+        also_reads=also_reads,
+    )
+    run = Online(baseline, capacity_of(baseline, paging=False), rules)
+    try:
+        baseline.offer(run.run(), f"{len(given_up)} tensors inlined")
+    except Irretrievable as error:
+        baseline.refusal = baseline.refusal or str(error)
+    return baseline.finish()

@@ -1,0 +1,103 @@
+"""SuperNeurons: liveness, a tensor cache for convolutions, recomputation of cheap layers (Wang, Ye, Zhao, Wu, Li,
+Song, Xu, Kraska, PPoPP 2018, section 3).
+
+Checkpoints are the outputs of convolutions (of all contractions, where there are none). What lies between two of them
+is cheap and dropped after the forward pass. In the backward pass a segment is speed-centric (recomputed once and
+held) if its memory is at most l_peak, the most that one layer needs, else memory-centric (recomputed anew for each
+reader). Checkpoints are offloaded only when RAM is short, the least recently used first, and stay on the store until
+the backward pass reads them. If everything fits without recomputation, nothing is done.
+"""
+
+from __future__ import annotations
+
+from poetc.scheduling import Problem, Schedule, SolveOptions
+from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.model import Model
+from poetc.solvers.published._baseline import Baseline, Irretrievable
+from poetc.solvers.published._tape import Tape
+from poetc.solvers.published._training import Split, is_contraction, is_convolution, split
+
+INFO = SolverInfo(
+    name="superneurons",
+    title="Convolutions kept or offloaded, cheap layers recomputed",
+    citation="L. Wang et al., SuperNeurons: Dynamic GPU Memory Management for Training Deep Neural Networks, "
+    "PPoPP 2018",
+    paging=True,
+    notes="Which layers are recomputed follows from their kind, not from their cost.",
+)
+
+
+def _checkpoints(model: Model, parts: Split) -> list[int]:
+    operators = model.problem.operators
+    for wanted in (is_convolution, is_contraction):
+        found = [v for v in sorted(parts.to_loss) if wanted(operators[v].kind)]
+        if found:
+            return found
+    return sorted(parts.to_loss)
+
+
+def _segments(model: Model, parts: Split, checkpoints: list[int]) -> tuple[dict[int, int], set[int]]:
+    """Cheap tensor -> its segment (the checkpoint before it), and the segments that are speed-centric."""
+    l_peak = max(
+        sum(model.size[t] for t in (*model.inputs[v], *model.outputs[v])) + model.workspace[v]
+        for v in range(model.n_ops)
+    )
+    segment: dict[int, int] = {}
+    memory: dict[int, int] = {}
+    current = -1
+    marks = set(checkpoints)
+    for v in range(parts.cut):
+        if v in marks:
+            current = v
+            continue
+        for t in model.outputs[v]:
+            if t in parts.optional:
+                segment[t] = current
+                memory[current] = memory.get(current, 0) + model.size[t]
+    return segment, {s for s, size in memory.items() if size <= l_peak}
+
+
+def _codes(model: Model, parts: Split, segment: dict[int, int], speedy: set[int], paged: set[int]) -> list[int]:
+    tape = Tape(model)
+    writes: dict[int, list[int]] = {}
+    for t in sorted(paged):
+        writes.setdefault(parts.last_forward_use[t], []).append(t)
+    for v in range(parts.cut):
+        tape.compute(v)
+        for t in writes.get(v, ()):
+            tape.page_out(t)
+    tape.drop(paged)
+    tape.drop(segment)
+    for v in range(parts.cut, model.n_ops):
+        brought = tape.compute(v)
+        tape.drop(t for t in brought if t in segment and segment[t] not in speedy)
+    return tape.finish()
+
+
+def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+    """Raises UnsupportedProblemError, InfeasibleError."""
+    baseline = Baseline(INFO, problem, options, progress)
+    model = baseline.model
+    parts = split(model, INFO.name)
+    checkpoints = _checkpoints(model, parts)
+    segment, speedy = _segments(model, parts, checkpoints)
+    # Least recently used at the end of the forward pass: in the order of their last forward readers.
+    cache = sorted(
+        (t for v in checkpoints for t in model.outputs[v] if t in parts.saved and t in parts.optional),
+        key=lambda t: (parts.last_forward_use[t], t),
+    )
+    cache = [t for t in cache if model.pageable[t]]
+    if baseline.offer(model.keep_all(), "nothing to do"):
+        return baseline.finish()
+    for count in range(len(cache) + 1):
+        if baseline.out_of_time:
+            break
+        try:
+            codes = _codes(model, parts, segment, speedy, set(cache[:count]))
+        except Irretrievable as error:
+            baseline.refusal = str(error)
+            break
+        if baseline.offer(codes, f"{count} of {len(cache)} checkpoints offloaded"):
+            break
+    baseline.check_time()
+    return baseline.finish()

@@ -1,0 +1,73 @@
+"""vDNN, policy "conv": the inputs of convolutions live on the store between forward and backward pass (Rhu,
+Gimelshein, Clemons, Zulfiqar, Keckler, MICRO 2016, section 3).
+
+An offloaded tensor is written after its last forward reader and read back when the backward pass needs it: with
+synchronous transfers prefetching it during an earlier layer only takes room, so it is read right before its use. The
+paper's dynamic policy is applied on top of either static one: offload nothing if everything fits, else everything the
+policy names, then, largest first, take back what need not have been offloaded. Policy "all" is the solver vdnn_all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from poetc.errors import UnsupportedProblemError
+from poetc.scheduling import Problem, Schedule, SolveOptions
+from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.model import Model
+from poetc.solvers.published._baseline import Baseline, Irretrievable
+from poetc.solvers.published._training import Split, is_convolution, run_static, split
+
+INFO = SolverInfo(
+    name="vdnn",
+    title="Inputs of convolutions offloaded (policy conv, dynamic)",
+    citation="M. Rhu et al., vDNN: Virtualized Deep Neural Networks, MICRO 2016",
+    paging=True,
+    notes="Offloads activations only; nothing is recomputed.",
+)
+
+
+def feature_maps(model: Model, parts: Split, readers: Iterable[int]) -> list[int]:
+    """What the forward operators `readers` read, the forward pass made and the backward pass reads; largest first."""
+    read = {t for v in readers for t in model.inputs[v]}
+    maps = [t for t in parts.saved if t in read and t in parts.optional and model.pageable[t]]
+    return sorted(maps, key=lambda t: (-model.size[t], t))
+
+
+def offload(baseline: Baseline, parts: Split, maps: list[int]) -> Schedule:
+    """The dynamic policy over `maps`."""
+    model = baseline.model
+    page = set[int]()
+    everything = set(parts.made)
+
+    def offer(chosen: set[int]) -> bool:
+        try:
+            codes = run_static(model, parts, everything - chosen, chosen)
+        except Irretrievable as error:
+            baseline.refusal = str(error)
+            return False
+        return baseline.offer(codes, f"{len(chosen)} tensors offloaded")
+
+    if not offer(page):
+        page = set(maps)
+        if offer(page):
+            for t in maps:
+                if baseline.out_of_time:
+                    break
+                if offer(page - {t}):
+                    page.remove(t)
+    baseline.check_time()
+    return baseline.finish()
+
+
+def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+    """Raises UnsupportedProblemError (no store, no convolution), InfeasibleError."""
+    baseline = Baseline(INFO, problem, options, progress)
+    model = baseline.model
+    if not any(model.pageable):
+        raise UnsupportedProblemError(f"{INFO.name}: offloads only, and nothing here may be paged")
+    parts = split(model, INFO.name)
+    convolutions = [v for v in range(parts.cut) if is_convolution(problem.operators[v].kind)]
+    if not convolutions:
+        raise UnsupportedProblemError(f"{INFO.name}: the policy offloads inputs of convolutions, there are none")
+    return offload(baseline, parts, feature_maps(model, parts, convolutions))

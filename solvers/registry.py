@@ -1,0 +1,72 @@
+"""Finds the solvers and runs one. Nothing has to be registered by hand.
+
+A solver is a module of `FOLDERS` without a leading underscore that has an `INFO`, or an entry point "poetc.solvers" of
+another distribution.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import pkgutil
+from types import ModuleType
+
+from poetc.errors import UsageError
+from poetc.scheduling import Problem, Schedule, SolveOptions, verify
+from poetc.solvers.interface import Progress, SolverInfo
+
+ENTRY_POINTS = "poetc.solvers"
+FOLDERS = ("poetc.solvers", "poetc.solvers.published")  # a file dropped into either is found
+
+
+def _if_solver(module: ModuleType) -> ModuleType | None:
+    return module if isinstance(getattr(module, "INFO", None), SolverInfo) else None
+
+
+@functools.cache
+def _modules() -> dict[str, ModuleType]:
+    found: dict[str, ModuleType] = {}
+    for folder in FOLDERS:
+        for file in pkgutil.iter_modules(importlib.import_module(folder).__path__):
+            if not file.name.startswith("_"):
+                module = _if_solver(importlib.import_module(f"{folder}.{file.name}"))
+                if module is not None:
+                    found.setdefault(file.name, module)
+    for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda p: p.name):
+        module = None if point.name in found else _if_solver(point.load())
+        if module is not None:
+            found[point.name] = module
+    return dict(sorted(found.items()))
+
+
+def _module(name: str) -> ModuleType | None:
+    """The solver of this name; the others are not imported for it, which takes longer than solving a small problem."""
+    if name.isidentifier() and not name.startswith("_"):
+        for folder in FOLDERS:
+            if importlib.util.find_spec(f"{folder}.{name}"):
+                module = _if_solver(importlib.import_module(f"{folder}.{name}"))
+                if module is not None:
+                    return module
+    return _modules().get(name)
+
+
+def available() -> dict[str, SolverInfo]:
+    """Name -> description, sorted by name."""
+    return {name: module.INFO for name, module in _modules().items()}
+
+
+def solve(
+    problem: Problem, solver: str = "poetc", options: SolveOptions | None = None, progress: Progress | None = None
+) -> Schedule:
+    """Run a solver and check what it returns before handing it out.
+
+    Raises UsageError (unknown solver), InfeasibleError, LimitError; ScheduleError would be a defect of the solver.
+    """
+    module = _module(solver)
+    if module is None:
+        raise UsageError(f"unknown solver {solver!r}; there are {', '.join(_modules())}")
+    schedule: Schedule = module.solve(problem, options or SolveOptions(), progress)
+    verify(problem, schedule)
+    return schedule
