@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from poetc.devices import format_bytes, format_ns, format_pj
+from poetc.reporting import recomputed_of
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "out"
@@ -113,8 +114,8 @@ def main() -> None:
                 f"{format_pj(solved['energy_pj'])} (computing once: {format_pj(solved['compute_once_pj'])})",
             ),
             ("time of a step", f"{format_ns(solved['time_ns'])} on the {DEVICE}, modelled"),
-            ("recomputed", f"{solved['recomputes']} of {solved['operators']} operators"),
-            ("paged", f"{solved['page_outs']} tensors out, {solved['page_ins']} in"),
+            ("recomputed", recomputed_of(solved["recomputed_operators"], solved["recomputes"], solved["operators"])),
+            ("page transfers", f"{solved['page_outs']} out, {solved['page_ins']} in"),
         )
     )
     checked = poetc("validate", solved_dir)

@@ -20,7 +20,7 @@ from poetc.graph import Graph, Role
 from poetc.locking import Difference
 from poetc.locking._diff import diff_artifacts
 from poetc.pipeline import ModelRequest, SolveRequest
-from poetc.scheduling import DEFAULT_GAP, MemoryPlan, Problem, Schedule, SolveOptions
+from poetc.scheduling import DEFAULT_GAP, MemoryPlan, Problem, Schedule, SolveOptions, verify
 from poetc.training import TrainingOptions
 
 Progress = Callable[[str], None]
@@ -238,7 +238,8 @@ class Solution:
     def _rows(self) -> list[tuple[str, str]]:
         s, p = self.summary, self.schedule.proof
         words = reporting.status_words(self.status, self.gap, s.get("asked_gap"))
-        moves = f"{s['recomputes']} recomputed, {s['page_outs']} paged out, {s['page_ins']} paged in"
+        executions = verify(self.problem, self.schedule).executions
+        moves = f"{s['page_outs']} page transfers out, {s['page_ins']} in"
         return [
             ("status", f"{words}; gap {self.gap:.3%} of the total ({p.schedule_class})"),
             ("device", self.problem.device),
@@ -246,7 +247,7 @@ class Solution:
             ("keep-all", format_bytes(s["keep_all_peak_bytes"])),
             ("energy (modelled)", f"{format_pj(self.energy_pj)}, computing once {format_pj(s['compute_once_pj'])}"),
             ("time (modelled)", format_ns(self.time_ns)),
-            ("schedule", f"{s['operators']} operators; {moves}"),
+            ("recomputed", f"{reporting.recomputed(executions)}; {moves}"),
         ]
 
     def __repr__(self) -> str:

@@ -56,13 +56,16 @@ def solve_curve(
     options: SolveOptions,
     progress: Progress,
     state: str = "ram",
+    known: homes.Placed | None = None,
 ) -> list[Point]:
     """A Point for each of `budgets`, in the order given. `options.time_limit_s` is that of one solve; `state` as in
-    `poetc.homes`.
+    `poetc.homes`; `known`: a schedule that was found before.
     """
     order = visiting_order(sorted(set(budgets)))
     work_share = min(1.0, AT_ONCE * CURVE_COST / max(1, len(order)))
     curve = _Curve(problem, solver, options, progress, state, work_share * options.work_limit_s)
+    if known is not None:
+        curve.found.append(_Found(known.problem.budget_bytes, known))
     stop_at = time.monotonic() + options.time_limit_s * min(CURVE_COST, len(order))
     for left, budget in zip(range(len(order), 0, -1), order, strict=True):
         progress(f"{len(order) - left + 1} of {len(order)} budgets")

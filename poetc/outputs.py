@@ -5,25 +5,33 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from poetc import artifact, codegen, predicting, reporting
+from poetc import artifact, codegen, homes, predicting, reporting, variants
 from poetc.artifact import Artifact
 from poetc.codegen import Validation
 from poetc.codegen.program import Program
 from poetc.curve import solve_curve
+from poetc.devices import build_problem
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import write_text
 from poetc.graph import Array, TrainingGraph
-from poetc.scheduling import all_in_ram, keep_all, pack
-from poetc.scheduling.schedule import SolveOptions
+from poetc.scheduling import (
+    DEFAULT_GAP,
+    Paging,
+    Problem,
+    ScheduleError,
+    SolveOptions,
+    all_in_ram,
+    keep_all,
+    pack,
+)
 
 Progress = Callable[[str], None]
-CURVE_GAP = 0.01  # good enough for a point of a plot
 
 
 def _silent(message: str) -> None:
@@ -221,6 +229,29 @@ def _read_reference(path: Path) -> dict[str, Array]:
         raise UsageError(f"{path}: not an .npz file of arrays; docs/SPEC.md says what a reference holds") from error
 
 
+def _asked(solved: Artifact) -> Problem:
+    """The problem before kernels and homes of state were chosen, both for one budget. Where an earlier version of poetc
+    solved it, whose costs were others, the kernels are those that were chosen.
+    """
+    problem = solved.problem
+    if solved.graph is None or solved.profile is None:
+        return problem
+    paging = problem.paging if problem.paging is Paging.DMA else None
+    built = build_problem(solved.graph, solved.profile, budget_bytes=problem.budget_bytes, paging=paging)
+    asked = replace(
+        built,
+        deadline_ns=problem.deadline_ns,
+        objective=problem.objective,
+        paging=problem.paging,
+        write_limit_bytes=problem.write_limit_bytes,
+    )
+    try:
+        variants.choice_of(asked, problem)
+    except (ScheduleError, ValueError):
+        return all_in_ram(problem)
+    return asked
+
+
 def report(
     directory: Path, html: Path | None = None, curve_s: float | None = None, progress: Progress = lambda text: None
 ) -> tuple[dict[str, Any], str]:
@@ -232,10 +263,10 @@ def report(
     if curve_s is not None:
         from poetc.reporting import budget_curve  # which plots as `compare` does, and that reads models
 
-        options = SolveOptions(time_limit_s=curve_s, gap=CURVE_GAP)
-        problem = all_in_ram(solved.problem) if solved.graph is not None else solved.problem
-        state = str(solved.summary.get("state", "ram"))
-        points = solve_curve(problem, budget_curve.budgets(problem), "poetc", options, progress, state)
+        options = SolveOptions(time_limit_s=curve_s, gap=DEFAULT_GAP)
+        problem, state = _asked(solved), str(solved.summary.get("state", "ram"))
+        known = homes.Placed(problem=solved.problem, schedule=solved.schedule, plan=solved.plan)
+        points = solve_curve(problem, budget_curve.budgets(problem), "poetc", options, progress, state, known)
         section = budget_curve.section(problem, points)
         reports["report.html"] = reporting.html(reporting.Solved.from_artifact(solved), section)
         html = html or directory / "report.html"

@@ -233,6 +233,7 @@ def _summary(
         "keep_all_peak_bytes": keep_all_peak_bytes(asked),
         "min_budget_bytes": ram_bytes if min_budget_bytes is None else min(min_budget_bytes, ram_bytes),
         "recomputes": trace.recomputes,
+        "recomputed_operators": sum(n > 1 for n in trace.executions),
         "page_outs": trace.page_outs,
         "page_ins": trace.page_ins,
         "leaner_kernels": len(variants.leaner_operators(asked, problem)),

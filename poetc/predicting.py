@@ -116,7 +116,8 @@ def within_budget(
     taken = problem.base_bytes + found.plan.arena_bytes
     note = (
         f"predictions are scheduled too, in {taken:,} bytes instead of {needed:,}:"
-        f" {trace.recomputes} operators run again, {trace.page_outs + trace.page_ins} transfers"
+        f" {sum(n > 1 for n in trace.executions)} operators are recomputed,"
+        f" {trace.page_outs + trace.page_ins} page transfers"
     )
     return replace(found, note=note)
 

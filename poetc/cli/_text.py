@@ -43,16 +43,18 @@ def percent(value: float | None) -> str:
 
 def share(part: int | None, whole: int | None) -> str:
     """`part` as a size, with its share of `whole`."""
-    return size(part) + (f"  ({part / whole:.1%} of keep-all)" if part is not None and whole else "")
+    from poetc.reporting import of_keep_all
+
+    return size(part) + (f"  ({of_keep_all(part, whole)})" if part is not None and whole else "")
 
 
 def solve_text(summary: Mapping[str, Any]) -> str:
     """The totals of a solve."""
-    from poetc.reporting import status_words
+    from poetc.reporting import recomputed_of, status_words
 
     keep_all = summary["keep_all_peak_bytes"]
     limit = summary["deadline_ns"]
-    moves = f"{summary['recomputes']} recomputed, {summary['page_outs']} paged out, {summary['page_ins']} paged in"
+    recomputed = recomputed_of(summary["recomputed_operators"], summary["recomputes"], summary["operators"])
     return fields(
         (
             ("status", status_words(summary["status"], summary["gap"], summary["asked_gap"])),
@@ -67,10 +69,11 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("gap on overhead", percent(summary["overhead_gap"])),
             ("waiting for the store", duration(summary["stall_ns"] or None)),
             ("time", duration(summary["time_ns"]) + (f"  (deadline {duration(limit)})" if limit is not None else "")),
-            ("schedule", f"{summary['operators']} operators; {moves}"),
+            ("recomputed", recomputed),
+            ("page transfers", f"{summary['page_outs']} out, {summary['page_ins']} in"),
             ("moved within RAM", _moved(summary)),
             ("micro-batches", str(summary["micro_batches"]) if summary["micro_batches"] != 1 else ""),
-            ("written a step", _written(summary)),
+            ("written", _written(summary)),
             ("flash", _flash(summary)),
             ("written to", str(summary["out"] or "")),
         )
@@ -94,13 +97,10 @@ def _flash(summary: Mapping[str, Any]) -> str:
 
 
 def _written(summary: Mapping[str, Any]) -> str:
-    from poetc.reporting import life
+    from poetc.reporting import written
 
-    written, limit = summary["store_written_bytes"], summary["store_write_limit_bytes"]
-    if not written:
-        return ""
-    worn = life(summary)
-    return size(written) + ("" if limit is None else f" of {size(limit)} allowed") + (worn and f"; {worn}")
+    bytes_a_step = summary["store_written_bytes"]
+    return written(summary, bytes_a_step, summary["store_write_limit_bytes"]) if bytes_a_step else ""
 
 
 def validate_text(result: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from poetc.reporting._solved import Solved
-from poetc.reporting._words import life
+from poetc.reporting._words import of_keep_all, recomputed, recomputed_of, written
 from poetc.reporting._words import status as status_words
 from poetc.reporting.html import html
 from poetc.reporting.text import text
@@ -13,7 +13,7 @@ from poetc.reporting.text import text
 if TYPE_CHECKING:
     from poetc.artifact import Artifact
 
-__all__ = ["Solved", "html", "life", "reports", "status_words", "text"]
+__all__ = ["Solved", "html", "of_keep_all", "recomputed", "recomputed_of", "reports", "status_words", "text", "written"]
 
 
 def reports(artifact: Artifact) -> dict[str, str]:

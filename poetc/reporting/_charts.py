@@ -151,8 +151,8 @@ def timeline(solved: Solved, facts: Facts) -> str:
     }
     kept = len(forward) - len(changed)
     summary = (
-        f"Of {len(forward)} tensors made by the forward pass, {kept} are made once and kept as long as needed, "
-        f"{counts['recomputed']} are recomputed, {counts['paged']} come back from the store."
+        f"Of {len(forward)} tensors made by the forward pass, {kept} are made once and kept as long as needed. "
+        f"{counts['recomputed']} are made again by recomputed operators; {counts['paged']} come back from the store."
     )
     items = "".join(_timeline_row(problem, t, fates[t], "".join(stays[t]), steps) for t in rows)
     more = len(forward) - len(rows)

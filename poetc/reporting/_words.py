@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from poetc.devices.units import format_bytes, format_ns, format_pj
@@ -56,7 +56,25 @@ def ended(gap: float, asked_gap: float | None) -> str:
 
 
 def of_keep_all(size_bytes: int, keep_all_bytes: int | None) -> str:
-    return f"{percent(size_bytes / keep_all_bytes)} of keep-all" if keep_all_bytes else ""
+    if not keep_all_bytes:
+        return ""
+    if size_bytes > keep_all_bytes:
+        return "more than keep-all needs"
+    return f"{percent(size_bytes / keep_all_bytes)} of keep-all"
+
+
+def recomputed(executions: Sequence[int]) -> str:
+    """How many operators run more than once in a step, and how often in all; `executions`: of each operator."""
+    again = [n - 1 for n in executions if n > 1]
+    return recomputed_of(len(again), sum(again), len(executions))
+
+
+def recomputed_of(again: int, times: int, operators: int) -> str:
+    """`again` of so many operators are recomputed, `times` times in all."""
+    if not again:
+        return f"none of {operators:,} operators"
+    often = "once" if times == again == 1 else "once each" if times == again else f"{times:,} times in all"
+    return f"{again:,} of {operators:,} operators, {often}"
 
 
 def cost(solved: Solved, value: int) -> str:
@@ -88,11 +106,12 @@ def moved(solved: Solved) -> str:
     return f"{format_bytes(trace.moved_bytes)}, {format_pj(trace.move_pj)}, {format_ns(trace.move_ns)}"
 
 
-def wear(solved: Solved) -> str:
-    """What limits the writing to the store, and what it leads to; empty if neither is known."""
-    limit = solved.problem.write_limit_bytes
-    parts = ["" if limit is None else f"of {format_bytes(limit)} allowed", life(solved.summary)]
-    return "; ".join(part for part in parts if part)
+def written(summary: Mapping[str, Any], written_bytes: int, limit_bytes: int | None) -> str:
+    """What a step writes to the store, what limits it, and what it leads to, as far as that is known."""
+    text = f"{format_bytes(written_bytes)} a step"
+    if limit_bytes is not None:
+        text += f", of {format_bytes(limit_bytes)} allowed"
+    return f"{text}; {worn}" if (worn := life(summary)) and written_bytes else text
 
 
 def life(summary: Mapping[str, Any]) -> str:

@@ -130,7 +130,7 @@ def _changes(solved: Solved, facts: Facts) -> str:
             )
             for r in facts.redone[:_LIST_ROWS]
         ]
-        heading = f"Recomputed: {len(facts.redone)} operators"
+        heading = f"Recomputed: {_words.recomputed(solved.trace.executions)}"
         parts.append(_table(heading, ("operator", "times more", "energy", "time"), rows, more=len(facts.redone)))
     if facts.moved:
         rows = [
@@ -187,13 +187,14 @@ def _totals(solved: Solved) -> str:
         ("operators", f"{len(problem.operators):,}"),
         ("tensors", f"{len(problem.tensors):,}"),
         ("steps in the schedule", f"{len(solved.schedule.steps):,}"),
-        ("kernel calls", f"{computes:,}, of which {trace.recomputes:,} recompute"),
+        ("kernel calls", f"{computes:,}"),
+        ("recomputed", _words.recomputed(trace.executions)),
         (
             "page transfers",
             f"{trace.page_outs:,} out, {trace.page_ins:,} in; {format_bytes(trace.store_bytes)} on the store",
         ),
         ("moved within RAM", f"{trace.moves:,} times; {_words.moved(solved)}"),
-        ("written to the store", f"{format_bytes(trace.written_bytes)} a step {_words.wear(solved)}"),
+        ("written to the store", _words.written(solved.summary, trace.written_bytes, problem.write_limit_bytes)),
         ("peak RAM", f"{trace.peak_bytes:,} bytes at step {trace.peak_step:,}"),
         ("budget", f"{problem.budget_bytes:,} bytes"),
         ("runtime and stack", f"{problem.base_bytes:,} bytes"),

@@ -55,20 +55,19 @@ def _memory(solved: Solved) -> str:
 def _cost(solved: Solved) -> str:
     problem, trace = solved.problem, solved.trace
     rows = [
-        ("energy", format_pj(trace.energy_pj), f"computing once: {format_pj(problem.compute_once_pj)}"),
-        ("time", format_ns(trace.time_ns), f"computing once: {format_ns(problem.compute_once_ns)}"),
+        ("energy", f"{format_pj(trace.energy_pj)} (computing once: {format_pj(problem.compute_once_pj)})"),
+        ("time", f"{format_ns(trace.time_ns)} (computing once: {format_ns(problem.compute_once_ns)})"),
     ]
     if problem.deadline_ns is not None:
-        rows.append(("deadline", format_ns(problem.deadline_ns), ""))
-    rows.append(("recomputed", f"{trace.recomputes} operators", f"of {len(problem.operators)}"))
-    rows.append(
-        ("paged", f"{trace.page_outs} out, {trace.page_ins} in", f"{format_bytes(trace.store_bytes)} on the store")
-    )
+        rows.append(("deadline", format_ns(problem.deadline_ns)))
+    rows.append(("recomputed", _words.recomputed(trace.executions)))
+    paged = f"{trace.page_outs} out, {trace.page_ins} in; {format_bytes(trace.store_bytes)} on the store"
+    rows.append(("page transfers", paged))
     if trace.moves:
-        rows.append(("moved within RAM", f"{trace.moves} times", _words.moved(solved)))
+        rows.append(("moved within RAM", f"{trace.moves} times: {_words.moved(solved)}"))
     if trace.written_bytes:
-        rows.append(("written", format_bytes(trace.written_bytes), _words.wear(solved)))
-    return f"One training step ({_words.MODELLED[0].lower()}{_words.MODELLED[1:-1]})\n" + _table(rows, right=(1,))
+        rows.append(("written", _words.written(solved.summary, trace.written_bytes, problem.write_limit_bytes)))
+    return f"One training step ({_words.MODELLED[0].lower()}{_words.MODELLED[1:-1]})\n" + _table(rows)
 
 
 def _redone(solved: Solved, facts: Facts) -> str:
@@ -80,7 +79,7 @@ def _redone(solved: Solved, facts: Facts) -> str:
         for r in facts.redone[:_ROWS]
     ]
     total = format_pj(sum(r.extra_pj for r in facts.redone))
-    return f"Recomputed: {len(facts.redone)} operators, {total} more\n" + _table(
+    return f"Recomputed: {_words.recomputed(solved.trace.executions)}, {total} more\n" + _table(
         [*rows, *_more(len(facts.redone), 4)], right=(1, 2, 3)
     )
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from poetc import artifact, homes, outputs, variants
-from poetc.devices import build_problem, load_profile
-from poetc.scheduling import Problem, problem_from_json, problem_to_json
+from poetc.curve import Point, solve_curve
+from poetc.devices import build_problem, format_bytes, format_pj, load_profile
+from poetc.reporting import budget_curve
+from poetc.scheduling import (
+    DEFAULT_GAP,
+    Problem,
+    SolveOptions,
+    all_in_ram,
+    keep_all_peak_bytes,
+    problem_from_json,
+    problem_to_json,
+)
 from tests.cli.conftest import MODEL, Ended, run
 
 BOARD = ("--batch", "1", "--device", "stm32f746", "--time-limit", "4")
@@ -78,6 +90,32 @@ def test_a_directory_of_before_kernels_had_names(least: tuple[Path, Ended], tmp_
     again = artifact.read(tmp_path / "before")
     assert again.problem == solved.problem
     assert outputs.training_program(again) == outputs.training_program(solved)
+
+
+def test_a_curve_is_of_the_fastest_kernels_where_they_fit(
+    least: tuple[Path, Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of those that the report's own budget asked for. Its own schedule is one of its points, which are as near
+    the optimum as those of `compare`.
+    """
+    out, _ = least
+    given: list[SolveOptions] = []
+
+    def solved(*arguments: Any) -> list[Point]:
+        given.append(arguments[3])
+        return solve_curve(*arguments)
+
+    monkeypatch.setattr(outputs, "solve_curve", solved)
+    monkeypatch.setattr(budget_curve, "SHARES", (100,))
+    assert run("report", out, "--curve", "--time-limit", "2", "--html", tmp_path / "page.html").code == 0
+    rows = re.findall(r"<tr>(<td>.*?)</tr>", (tmp_path / "page.html").read_text().split('id="curve"')[1])
+    cells = [re.findall("<td>(.*?)</td>", row) for row in rows]
+    assert given[0].gap == DEFAULT_GAP
+    own, most = cells[0], cells[1]
+    assert own[0].endswith("(this one)") and own[2] == format_pj(artifact.read(out).schedule.proof.objective)
+    problem = asked(out)
+    assert most[0] == format_bytes(keep_all_peak_bytes(problem)) and most[2] == format_pj(problem.compute_once_pj)
+    assert keep_all_peak_bytes(all_in_ram(artifact.read(out).problem)) < keep_all_peak_bytes(problem)
 
 
 def test_lock_check_and_diff(least: tuple[Path, Ended], tmp_path: Path) -> None:

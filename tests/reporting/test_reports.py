@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from poetc.reporting import Solved, html, status_words, text
+from poetc.reporting import Solved, html, of_keep_all, recomputed, status_words, text, written
 from poetc.reporting._facts import Category, Origin, gather
 from poetc.reporting._words import percent, shorten
 from poetc.reporting._words import proof as proof_words
@@ -202,7 +202,14 @@ def test_the_page_is_well_formed_and_needs_nothing_from_outside() -> None:
     assert all(a.get("role") == "img" and (a.get("aria-labelledby") or a.get("aria-label")) for a in labelled)
     assert "$" not in source  # nothing left to fill in
     words = " ".join(page.text)
-    for expected in ("1 are recomputed", "1 come back from the store", "a <class>", "event <1>", "a <note>", "budget"):
+    for expected in (
+        "1 are made again by recomputed operators",
+        "1 come back from the store",
+        "a <class>",
+        "event <1>",
+        "a <note>",
+        "budget",
+    ):
         assert expected in words
 
 
@@ -249,7 +256,7 @@ def test_text_tells_the_essentials() -> None:
     for expected in (
         "RAM",
         "budget",
-        "Recomputed: 1 operators",
+        "Recomputed: 1 of 12 operators, once",
         "Paged: 1 tensors",
         "1 out, 1 in",
         "modelled",
@@ -306,6 +313,35 @@ def test_a_status_in_words_says_how_near_and_what_ended_the_search() -> None:
     solved = replace(solved, schedule=replace(solved.schedule, proof=close))
     assert "The search stopped at the default gap; --gap 0 proves on." in proof_words(solved)
     assert "within 0.1 % of optimal (proven), stopped at the default gap" in html(solved)
+
+
+def test_recomputed_means_operators_everywhere() -> None:
+    assert recomputed([1, 1]) == "none of 2 operators"
+    assert recomputed([1, 2]) == "1 of 2 operators, once"
+    assert recomputed([2, 2, 1]) == "2 of 3 operators, once each"
+    assert recomputed([2, 3, 1]) == "2 of 3 operators, 3 times in all"
+    solved = example()
+    words = recomputed(solved.trace.executions)
+    assert f"Recomputed: {words}" in text(solved) and f"recomputed      {words}" in text(solved)
+    assert html(solved).count(words) >= 2
+
+
+def test_a_budget_above_keep_all_is_no_percentage() -> None:
+    assert of_keep_all(4, 10) == "40.0 % of keep-all"
+    assert of_keep_all(10, 10) == "100.0 % of keep-all"
+    assert of_keep_all(58_217, 10) == "more than keep-all needs"
+    assert of_keep_all(4, None) == ""
+
+
+def test_what_is_written_to_the_store_is_one_phrase() -> None:
+    summary = {"store_life_steps": 1000, "store_life_years": 2.0}
+    assert written({}, 512, None) == "512 B a step"
+    assert written({}, 512, 1024) == "512 B a step, of 1,024 B allowed"
+    worn = "worn out after 1,000 steps (2.0 years without a pause)"
+    assert written(summary, 512, None) == f"512 B a step; {worn}"
+    assert written(summary, 512, 1024) == f"512 B a step, of 1,024 B allowed; {worn}"
+    solved = replace(example(), summary=summary)
+    assert f"a step; {worn}" in html(solved) and f"a step; {worn}" in text(solved).replace("\n", " ")
 
 
 def test_an_arena_over_the_budget_is_not_said_to_fit() -> None:

@@ -83,6 +83,17 @@ def test_a_wider_gap_needs_fewer_solves() -> None:
     assert counts[0.5] < counts[0.0]
 
 
+def test_a_schedule_that_is_known_already_is_a_point() -> None:
+    problem = training_problem(Random(2), 1)
+    budget = 280
+    (found,) = solve_curve(problem, [budget], "poetc", OPTIONS, quiet)
+    assert found.placed is not None and found.schedule is not None
+    (alone,) = solve_curve(problem, [budget], "keep_all", OPTIONS, quiet)
+    assert alone.schedule is None, "keep-all does not fit"
+    (point,) = solve_curve(problem, [budget], "keep_all", OPTIONS, quiet, "ram", found.placed)
+    assert point.schedule is not None and point.schedule.proof.objective == found.schedule.proof.objective
+
+
 def test_bounds_about_an_order_are_lent_to_schedules_of_that_order_only() -> None:
     problem = training_problem(Random(3), 1)
     points = solve_curve(problem, [keep_all_peak_bytes(problem)], "poetc", OPTIONS, quiet)
