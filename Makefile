@@ -5,6 +5,7 @@ BIN := .venv/bin
 JOBS ?= 2
 MODELS ?= ../shared/models
 POET_PROBLEMS ?= ../shared/poet
+C_SOURCES = $(shell find poetc demo tests -name '*.[ch]')
 PYTEST_ARGS ?=
 
 .PHONY: help
@@ -36,15 +37,17 @@ demo-arm: setup setup-arm ## train LeNet on an emulated Cortex-M3 with 64 KiB an
 	@$(BIN)/python demo/boards/demo.py $(CLASS)
 
 .PHONY: lint
-lint: setup-test ## ruff and mypy
+lint: setup-test ## ruff, mypy and the format of the C
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
 	$(BIN)/mypy
 
 .PHONY: format
 format: setup-test ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(C_SOURCES)
 
 .PHONY: test
 test: lint setup-arm setup-browser ## lint and every test that the project contains

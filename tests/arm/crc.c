@@ -1,4 +1,5 @@
-/* Checksums of every length below LENGTHS and a longer one, from every alignment, continued from the length: a line each. */
+/* Checksums of every length below LENGTHS and a longer one, from every alignment, continued from the length: a line
+ * each. */
 #include "poetc.h"
 
 #include <stdio.h>

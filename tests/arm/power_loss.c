@@ -2,8 +2,9 @@
  *
  *     power_loss STEPS CHECKPOINT_SLOTS [CUTS_A_BOOT]
  *
- * Prints "cuts N steps_lost_at_most M" and exits 0; or says what is wrong and exits 1. The block being written at the cut is torn: its
- * first half is new, the rest old. After it nothing is written or read until the next boot, which starts with garbage in RAM.
+ * Prints "cuts N steps_lost_at_most M" and exits 0; or says what is wrong and exits 1. The block being written at the
+ * cut is torn: its first half is new, the rest old. After it nothing is written or read until the next boot, which
+ * starts with garbage in RAM.
  */
 #include "model.h"
 #include "poetc_checkpoint.h"
@@ -68,7 +69,8 @@ static poetc_config config;
 static poetc_runtime runtime;
 static poetc_checkpoint checkpoint;
 
-/* One boot: load, and train until `steps` are complete or the power goes. Returns 0 or the error; `resumed` is where it began. */
+/* One boot: load, and train until `steps` are complete or the power goes. Returns 0 or the error; `resumed` is where it
+ * began. */
 static int boot(uint32_t steps, uint32_t *resumed, uint32_t *saved)
 {
     int err;

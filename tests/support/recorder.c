@@ -1,7 +1,8 @@
-/* Records what a program writes to files, in order, for a medium that is simulated afterwards (tests/support/medium.py).
+/* Records what a program writes to files, in order, for a medium that is simulated afterwards
+ * (tests/support/medium.py).
  *
- * Linked into the program with -Wl,--wrap=NAME for each function below. Where the environment's RECORD names a file, each call is
- * appended to it: a letter, then counted strings and numbers as medium.py reads them.
+ * Linked into the program with -Wl,--wrap=NAME for each function below. Where the environment's RECORD names a file,
+ * each call is appended to it: a letter, then counted strings and numbers as medium.py reads them.
  */
 #define _GNU_SOURCE
 
@@ -32,7 +33,7 @@ static FILE *record(void)
 static void put(char letter, const char *first, const char *second, uint64_t offset, const void *data, uint64_t size)
 {
     FILE *file = record();
-    uint64_t head[4] = { strlen(first), strlen(second), offset, size };
+    uint64_t head[4] = {strlen(first), strlen(second), offset, size};
 
     if (file == NULL)
         return;

@@ -1,7 +1,8 @@
 /* poetc runtime: runs an emitted training step on a caller-provided arena.
  *
- * C99, no malloc, no mutable global state (but for the pool of threads that -DPOETC_THREADS=N asks for), no recursion. Every
- * function that can fail returns 0 or a negative code: one of POETC_E*, or what the store's driver or the observer returned.
+ * C99, no malloc, no mutable global state (but for the pool of threads that -DPOETC_THREADS=N asks for), no recursion.
+ * Every function that can fail returns 0 or a negative code: one of POETC_E*, or what the store's driver or the
+ * observer returned.
  */
 #ifndef POETC_H
 #define POETC_H
@@ -18,10 +19,10 @@ extern "C" {
 
 enum poetc_error {
     POETC_OK = 0,
-    POETC_EIO = -5,       /* the store's driver reported an error and no code of its own */
-    POETC_EINVAL = -22,   /* a wrong argument: arena or constants missing, too small or not aligned, no store to page to */
-    POETC_ERANGE = -34,   /* data out of range: a class index or a token outside the table */
-    POETC_ECORRUPT = -84  /* a page is torn, fails its checksum, or is not the one that was written last */
+    POETC_EIO = -5,      /* the store's driver reported an error and no code of its own */
+    POETC_EINVAL = -22,  /* a wrong argument: arena, constants or store missing, too small or not aligned */
+    POETC_ERANGE = -34,  /* data out of range: a class index or a token outside the table */
+    POETC_ECORRUPT = -84 /* a page is torn, fails its checksum, or is not the one that was written last */
 };
 
 /* A reference to an operand: bit 0 tells the space (0 arena, 1 constants), the rest is offset / POETC_ALIGN. */
@@ -35,7 +36,8 @@ typedef struct poetc_share {
 } poetc_share;
 #endif
 
-/* What a kernel sees: its operands (inputs, outputs, then workspace), compile-time constants, and the two memory spaces. */
+/* What a kernel sees: its operands (inputs, outputs, then workspace), compile-time constants, and the two memory
+ * spaces. */
 typedef struct poetc_call {
     const poetc_ref *refs;
     const int32_t *ints;
@@ -80,8 +82,9 @@ typedef struct poetc_step {
     uint8_t opcode;
 } poetc_step;
 
-/* A region of the store. A slot is size_bytes of data and the trailer, in whole blocks. State that lives on the store has two
- * slots, written in turn by successive runs, so that what the last complete run wrote survives a run that fails. */
+/* A region of the store. A slot is size_bytes of data and the trailer, in whole blocks. State that lives on the store
+ * has two slots, written in turn by successive runs, so that what the last complete run wrote survives a run that
+ * fails. */
 typedef struct poetc_page {
     uint32_t first_block;
     uint32_t size_bytes;
@@ -116,14 +119,15 @@ typedef struct poetc_program {
 /* A tensor that the caller reaches by name, in the arena. */
 typedef struct poetc_binding {
     const char *name;
-    uint32_t offset;     /* bytes */
+    uint32_t offset; /* bytes */
     uint32_t size_bytes;
 } poetc_binding;
 
 /* Secondary storage. All calls return 0 or a negative code; the first two move whole blocks of program->block_bytes.
  *
- * `sync` is a barrier: when it returns, all that was written before is on the medium and survives a loss of power. Without it
- * (NULL) page_out must itself return only then, as a driver does that waits for its card. Checkpoints call it; a run does not. */
+ * `sync` is a barrier: when it returns, all that was written before is on the medium and survives a loss of power.
+ * Without it (NULL) page_out must itself return only then, as a driver does that waits for its card. Checkpoints call
+ * it; a run does not. */
 typedef struct poetc_store {
     int (*page_out)(void *context, uint32_t first_block, uint32_t block_count, const void *data);
     int (*page_in)(void *context, uint32_t first_block, uint32_t block_count, void *data);
@@ -133,8 +137,8 @@ typedef struct poetc_store {
 
 struct poetc_runtime;
 
-/* Called before each step (index = 0 .. step_count - 1) and once after the last (index = step_count); a negative return value
- * ends the run with it. For progress, watchdogs, measurement and validation. */
+/* Called before each step (index = 0 .. step_count - 1) and once after the last (index = step_count); a negative return
+ * value ends the run with it. For progress, watchdogs, measurement and validation. */
 typedef int (*poetc_observer)(void *context, const struct poetc_runtime *runtime, uint32_t index);
 
 /* What the caller provides. Must outlive the runtime; may be const and live in flash. */
@@ -147,50 +151,57 @@ typedef struct poetc_config {
     void *observer_context;  /* handed to the observer. Default NULL. */
 } poetc_config;
 
-/* All the memory that the runtime itself needs, besides the arena and the stack: 28 bytes where a pointer has 4, 40 where it has 8. */
+/* All the memory that the runtime itself needs, besides the arena and the stack: 28 bytes where a pointer has 4, 40
+ * where it has 8. */
 typedef struct poetc_runtime {
     const poetc_config *config;
     const poetc_program *program;
     uint32_t run_count; /* complete runs of a training program: the version of the state */
-    uint32_t sequence;  /* runs begun, complete or not: stamps pages, so that a page of an earlier run is not taken for this one's */
+    uint32_t sequence;  /* runs begun, complete or not: stamps pages, so that a page of an earlier run is not taken for
+                           this one's */
     uint32_t step;      /* where the last run stopped: the step that failed, or step_count */
     uint32_t page_ins;  /* transfers so far */
     uint32_t page_outs;
 } poetc_runtime;
 
-/* Check the configuration against `program` and set up `runtime`. `state_image` (program->state_bytes) is copied to the bottom of the
- * arena; NULL leaves the arena as it is. POETC_EINVAL: see there. */
-int poetc_init(poetc_runtime *runtime, const poetc_program *program, const poetc_config *config, const void *state_image);
+/* Check the configuration against `program` and set up `runtime`. `state_image` (program->state_bytes) is copied to the
+ * bottom of the arena; NULL leaves the arena as it is. POETC_EINVAL: see there. */
+int poetc_init(poetc_runtime *runtime, const poetc_program *program, const poetc_config *config,
+               const void *state_image);
 
-/* Go on with another program of the same emitted model (from training to inference and back): state and counters stay. */
+/* Go on with another program of the same emitted model (from training to inference and back): state and counters stay.
+ */
 int poetc_select(poetc_runtime *runtime, const poetc_program *program);
 
-/* Run the program once: one training step, or one prediction. Write the inputs to the arena before each run; they need not survive it.
+/* Run the program once: one training step, or one prediction. Write the inputs to the arena before each run; they need
+ * not survive it.
  *
- * On an error the run stops at that step (runtime->step) and returns the code; what it returns is the first error. State then holds,
- * tensor by tensor, either the old or the new version (an update is one step of the program), never a mixture and never data from
- * a bad page; state that was only on the store at that moment is brought back by poetc_recover, which poetc_run calls once. State that
- * lives on the store is that of the last complete run. To undo the half step, restore a saved copy of the state; to go on
- * regardless, call poetc_run again. */
+ * On an error the run stops at that step (runtime->step) and returns the code; what it returns is the first error.
+ * State then holds, tensor by tensor, either the old or the new version (an update is one step of the program), never a
+ * mixture and never data from a bad page; state that was only on the store at that moment is brought back by
+ * poetc_recover, which poetc_run calls once. State that lives on the store is that of the last complete run. To undo
+ * the half step, restore a saved copy of the state; to go on regardless, call poetc_run again. */
 int poetc_run(poetc_runtime *runtime);
 
-/* After a run that failed: bring back to RAM what the schedule had moved to the store. A page that cannot be read, or is not whole,
- * is left out, the others are brought back all the same, and the first error is returned: what that page has is not in its place.
- * Call it again once the store works, before the next poetc_run. Nothing to do after a run that went well. */
+/* After a run that failed: bring back to RAM what the schedule had moved to the store. A page that cannot be read, or
+ * is not whole, is left out, the others are brought back all the same, and the first error is returned: what that page
+ * has is not in its place. Call it again once the store works, before the next poetc_run. Nothing to do after a run
+ * that went well. */
 int poetc_recover(poetc_runtime *runtime);
 
 /* The loss of the last run: a copy of the float at program->loss_offset. */
 float poetc_loss(const poetc_runtime *runtime);
 
-/* Read or write a float in the arena between runs, such as the learning rate: `offset` in bytes, from the emitted header. */
+/* Read or write a float in the arena between runs, such as the learning rate: `offset` in bytes, from the emitted
+ * header. */
 float poetc_get_float(const poetc_runtime *runtime, uint32_t offset);
 void poetc_set_float(poetc_runtime *runtime, uint32_t offset, float value);
 
 /* Blocks of one slot of a page. */
 uint32_t poetc_page_blocks(const poetc_program *program, uint32_t page);
 
-/* Put the initial value of a page on the store (data: size_bytes of it), for state that lives there; the emitted store image has
- * the same bytes. */
+/* Put the initial value of a page on the store (data: size_bytes of it), for state that lives there; the emitted store
+ * image has the same bytes. */
 int poetc_load_page(poetc_runtime *runtime, uint32_t page, const void *data);
 
 /* CRC-32 (IEEE 802.3, reflected), continued from `crc`; start with 0. */

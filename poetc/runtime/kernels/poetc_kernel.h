@@ -1,8 +1,8 @@
 /* What kernels share. Private to the kernels: they see a poetc_call and nothing else of the runtime.
  *
- * Conventions. A kernel is `int poetc_op_<kind>(const poetc_call *call)` and returns 0 or a POETC_E* code. Operands are the
- * operator's inputs, its outputs, then the workspace. Sizes are int32_t: a tensor has fewer than 2^31 elements. An operand
- * that may be overwritten in place (OpSpec.may_alias) is never declared restrict.
+ * Conventions. A kernel is `int poetc_op_<kind>(const poetc_call *call)` and returns 0 or a POETC_E* code. Operands are
+ * the operator's inputs, its outputs, then the workspace. Sizes are int32_t: a tensor has fewer than 2^31 elements. An
+ * operand that may be overwritten in place (OpSpec.may_alias) is never declared restrict.
  */
 #ifndef POETC_KERNEL_H
 #define POETC_KERNEL_H
@@ -12,14 +12,15 @@
 
 #define POETC_MAX_RANK 16
 
-/* Sums are made of partial sums of at most POETC_SUM_BLOCK terms, so that rounding errors stay near 1e-7 for any length. */
+/* Sums are made of partial sums of at most POETC_SUM_BLOCK terms, so that rounding errors stay near 1e-7 for any
+ * length. */
 #define POETC_SUM_BLOCK 64
 
-/* The FPU of Cortex-M, which GCC's C reaches only in part. `vmla` is sum += a * b with two roundings, as everywhere: a sum of
- * products costs as little as with fused multiply-adds and has the bits of every other target. `vldm` and `vstm` move four
- * floats in one instruction; they want registers that follow each other, hence the names. Without optimisation (-O0) GCC runs out
- * of registers for assembly: then all is C. */
-#if defined(__GNUC__) && defined(__OPTIMIZE__) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' &&                    \
+/* The FPU of Cortex-M, which GCC's C reaches only in part. `vmla` is sum += a * b with two roundings, as everywhere: a
+ * sum of products costs as little as with fused multiply-adds and has the bits of every other target. `vldm` and `vstm`
+ * move four floats in one instruction; they want registers that follow each other, hence the names. Without
+ * optimisation (-O0) GCC runs out of registers for assembly: then all is C. */
+#if defined(__GNUC__) && defined(__OPTIMIZE__) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' &&          \
     defined(__ARM_FP) && (__ARM_FP & 4)
 #define POETC_FPU_M 1
 #define POETC_MULTIPLY_ADD(sum, a, b) __asm__("vmla.f32 %0, %1, %2" : "+t"(sum) : "t"(a), "t"(b))
@@ -46,8 +47,8 @@
 #define POETC_STORE_QUAD(p, v) ((p)[0] = v##0, (p)[1] = v##1, (p)[2] = v##2, (p)[3] = v##3, (p) += 4)
 #endif
 
-/* x[0] + x[stride] + ... + x[(count - 1) * stride] in the reference order: blocks in sequence, and their sums carried with
- * compensation (Kahan), which bounds the error independently of the number of blocks. */
+/* x[0] + x[stride] + ... + x[(count - 1) * stride] in the reference order: blocks in sequence, and their sums carried
+ * with compensation (Kahan), which bounds the error independently of the number of blocks. */
 static inline float poetc_sum(const float *x, int32_t count, int32_t stride)
 {
     float total = 0.0f, lost = 0.0f;

@@ -1,9 +1,10 @@
-/* Several threads for one kernel, where an operating system has them: only with -DPOETC_THREADS=N, N the most threads. Without it
- * all of this is nothing, and kernels are the code that they were.
+/* Several threads for one kernel, where an operating system has them: only with -DPOETC_THREADS=N, N the most threads.
+ * Without it all of this is nothing, and kernels are the code that they were.
  *
- * A kernel runs once in every thread and does its share of the results, each by the operations of the whole kernel in their
- * order: a sum is never split, so that the bits do not depend on the number of threads. What it packs goes to a buffer of the
- * pool, one a thread: lines that are in no other core's cache, unlike the arena's workspace, where other tensors were.
+ * A kernel runs once in every thread and does its share of the results, each by the operations of the whole kernel in
+ * their order: a sum is never split, so that the bits do not depend on the number of threads. What it packs goes to a
+ * buffer of the pool, one a thread: lines that are in no other core's cache, unlike the arena's workspace, where other
+ * tensors were.
  */
 #ifndef POETC_THREADS_H
 #define POETC_THREADS_H
@@ -22,8 +23,8 @@
 #endif
 #define POETC_THREADS_ELEMENT 8 /* multiply-adds that take as long as an element of an element-wise kernel */
 
-/* Runs the kernel in all threads. Alone, if its workspace does not fit their buffers, or another caller has the pool. The
- * first code that is not 0, in the order of the shares. */
+/* Runs the kernel in all threads. Alone, if its workspace does not fit their buffers, or another caller has the pool.
+ * The first code that is not 0, in the order of the shares. */
 int poetc_parallel(poetc_kernel kernel, const poetc_call *call, int32_t workspace_floats);
 
 /* At the beginning of a kernel. `work` is counted as above; `floats` is the size of its workspace. */
@@ -62,13 +63,14 @@ static inline int32_t poetc_share_end(poetc_share share, int32_t count, int32_t 
         continue;                                                                                                      \
     }
 
-/* Products: batches of them, or columns in whole register blocks, or rows. Every thread reads all of the other side, and packs
- * it if it is the columns': rows only if there are far more of them, or columns make uneven shares. */
+/* Products: batches of them, or columns in whole register blocks, or rows. Every thread reads all of the other side,
+ * and packs it if it is the columns': rows only if there are far more of them, or columns make uneven shares. */
 typedef struct {
     poetc_share batches, rows, columns;
 } poetc_split;
 
-static inline poetc_split poetc_split_product(poetc_share share, int32_t batches, int32_t rows, int32_t columns, int32_t block)
+static inline poetc_split poetc_split_product(poetc_share share, int32_t batches, int32_t rows, int32_t columns,
+                                              int32_t block)
 {
     poetc_split split = {{0, 0}, {0, 0}, {0, 0}};
     const int32_t parts = share.parts, blocks = (columns + block - 1) / block;
@@ -87,8 +89,9 @@ static inline poetc_split poetc_split_product(poetc_share share, int32_t batches
 /* Declares `name`. Rows 0: they must not be split. */
 #define POETC_SPLIT(name, share, batches, rows, columns)                                                               \
     const poetc_split name = poetc_split_product(share, batches, rows, columns, POETC_GEMM_COLUMNS);
-/* The same for the gradient of weights, a sum of `terms`. Where what every thread packs, all columns, is little beside its rows, rows: they
- * lie together, and a processor that fetches ahead does not take what the other thread is about to write. */
+/* The same for the gradient of weights, a sum of `terms`. Where what every thread packs, all columns, is little beside
+ * its rows, rows: they lie together, and a processor that fetches ahead does not take what the other thread is about to
+ * write. */
 #define POETC_SPLIT_WEIGHTS(name, share, terms, rows, columns)                                                         \
     POETC_SPLIT(name, share, 1, (int64_t)(terms) * (share).parts <= (rows) ? INT32_MAX : (rows), columns)
 #define POETC_SPLIT_ROWS(g, split) ((g).share = (split).rows)

@@ -26,7 +26,8 @@ static int check(const poetc_program *program, const poetc_config *config)
     return POETC_OK;
 }
 
-int poetc_init(poetc_runtime *runtime, const poetc_program *program, const poetc_config *config, const void *state_image)
+int poetc_init(poetc_runtime *runtime, const poetc_program *program, const poetc_config *config,
+               const void *state_image)
 {
     int err;
 
@@ -73,8 +74,8 @@ static uint32_t crc_of_bytes(uint32_t crc, const uint8_t *bytes, size_t size_byt
 }
 
 #if defined(__PCLMUL__) && defined(__x86_64__)
-/* 128 bits of the message, a polynomial over GF(2): what is left of the CRC if it is multiplied by x^n and added to what comes n bits
- * later. Factors are x^(n + 32) and x^(n - 32) modulo the CRC's polynomial, bits reflected. */
+/* 128 bits of the message, a polynomial over GF(2): what is left of the CRC if it is multiplied by x^n and added to
+ * what comes n bits later. Factors are x^(n + 32) and x^(n - 32) modulo the CRC's polynomial, bits reflected. */
 typedef long long polynomial __attribute__((vector_size(16)));
 
 static inline polynomial load(const uint8_t *bytes)
@@ -87,7 +88,8 @@ static inline polynomial load(const uint8_t *bytes)
 
 static inline polynomial fold(polynomial value, polynomial factors, polynomial later)
 {
-    return __builtin_ia32_pclmulqdq128(value, factors, 0x00) ^ __builtin_ia32_pclmulqdq128(value, factors, 0x11) ^ later;
+    return __builtin_ia32_pclmulqdq128(value, factors, 0x00) ^ __builtin_ia32_pclmulqdq128(value, factors, 0x11) ^
+           later;
 }
 
 #define CRC_LEAST_BYTES 64u
@@ -168,7 +170,8 @@ uint32_t poetc_page_blocks(const poetc_program *program, uint32_t page)
 {
     uint32_t rest = program->pages[page].size_bytes % program->block_bytes;
 
-    return program->pages[page].size_bytes / program->block_bytes + (rest + POETC_TRAILER > program->block_bytes ? 2u : 1u);
+    return program->pages[page].size_bytes / program->block_bytes +
+           (rest + POETC_TRAILER > program->block_bytes ? 2u : 1u);
 }
 
 /* A driver's code, or POETC_EIO for a failure that it gave no negative code for. */
@@ -177,8 +180,8 @@ static int driver_code(int code)
     return code > 0 ? POETC_EIO : code;
 }
 
-/* Full blocks go straight from the tensor; the rest of it and the trailer, at the end of the last block, through the page buffer. The
- * trailer is written last, so that a page cut short by a power loss does not have it. */
+/* Full blocks go straight from the tensor; the rest of it and the trailer, at the end of the last block, through the
+ * page buffer. The trailer is written last, so that a page cut short by a power loss does not have it. */
 static int write_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot, uint32_t stamp, const uint8_t *data)
 {
     const poetc_program *program = runtime->program;
@@ -260,7 +263,8 @@ static int verify_page(const poetc_runtime *runtime, uint32_t index, uint32_t sl
     return memcmp(trailer, buffer + block - POETC_TRAILER, POETC_TRAILER) == 0 ? POETC_OK : POETC_ECORRUPT;
 }
 
-/* State on the store is stamped with its version, and version v lives in slot v mod 2; anything else with the run that wrote it. */
+/* State on the store is stamped with its version, and version v lives in slot v mod 2; anything else with the run that
+ * wrote it. */
 static int page_out(poetc_runtime *runtime, const poetc_step *step)
 {
     const uint32_t page = (uint32_t)step->ints[0], version = runtime->run_count + 1u;

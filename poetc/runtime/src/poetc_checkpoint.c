@@ -1,14 +1,15 @@
 /* Checkpoints of the training state. See poetc_checkpoint.h.
  *
- * A slot is the state, zeros, and a trailer at the end of its last block: version (complete runs), sequence, the caller's two words,
- * size, CRC-32 over a tag, the model's identity, these five, the state. Version v goes to slot v mod slots; the trailer is in the block
- * that is written last. Nothing says which slot is the newest: the versions do, so that there is no third place that could be torn.
+ * A slot is the state, zeros, and a trailer at the end of its last block: version (complete runs), sequence, the
+ * caller's two words, size, CRC-32 over a tag, the model's identity, these five, the state. Version v goes to slot v
+ * mod slots; the trailer is in the block that is written last. Nothing says which slot is the newest: the versions do,
+ * so that there is no third place that could be torn.
  */
 #include "poetc_checkpoint.h"
 
 #include <string.h>
 
-static const uint8_t tag[8] = { 'p', 'o', 'e', 't', 'c', ' ', 'c', '2' }; /* tells a checkpoint from a page */
+static const uint8_t tag[8] = {'p', 'o', 'e', 't', 'c', ' ', 'c', '2'}; /* tells a checkpoint from a page */
 
 enum { SIZE_AT = 16, CRC_AT = 20 };
 
@@ -55,7 +56,8 @@ static uint32_t begin_crc(const poetc_checkpoint *checkpoint, const uint8_t *tra
     uint8_t identity[4];
 
     put_u32(identity, checkpoint->identity);
-    return poetc_crc32(poetc_crc32(poetc_crc32(0, tag, sizeof tag), identity, sizeof identity), trailer, POETC_CHECKPOINT_TRAILER - 4u);
+    return poetc_crc32(poetc_crc32(poetc_crc32(0, tag, sizeof tag), identity, sizeof identity), trailer,
+                       POETC_CHECKPOINT_TRAILER - 4u);
 }
 
 static int save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
@@ -107,7 +109,8 @@ static int read_trailer(const poetc_runtime *runtime, const poetc_checkpoint *ch
     const poetc_store *store = &runtime->config->store;
     const uint32_t count = poetc_checkpoint_blocks(program);
     uint8_t *buffer = checkpoint->buffer, *trailer = buffer + program->block_bytes - POETC_CHECKPOINT_TRAILER;
-    int err = driver_code(store->page_in(store->context, checkpoint->first_block + (slot + 1u) * count - 1u, 1, buffer));
+    int err =
+        driver_code(store->page_in(store->context, checkpoint->first_block + (slot + 1u) * count - 1u, 1, buffer));
 
     if (err)
         return err;
@@ -148,7 +151,8 @@ static int read_state(poetc_runtime *runtime, poetc_checkpoint *checkpoint, uint
 /* From the newest trailer to the oldest, until one has its state. */
 static int load(poetc_runtime *runtime, poetc_checkpoint *checkpoint)
 {
-    const uint8_t *trailer = (const uint8_t *)checkpoint->buffer + runtime->program->block_bytes - POETC_CHECKPOINT_TRAILER;
+    const uint8_t *trailer =
+        (const uint8_t *)checkpoint->buffer + runtime->program->block_bytes - POETC_CHECKPOINT_TRAILER;
     uint32_t slot, below = UINT32_MAX;
 
     for (;;) {

@@ -18,7 +18,7 @@
 #define SPINS 4000                 /* about 50 microseconds before a worker sleeps, so that the next kernel finds it awake */
 #define WORKERS (POETC_THREADS > 1 ? POETC_THREADS - 1 : 1)
 
-static pthread_mutex_t pool = PTHREAD_MUTEX_INITIALIZER;  /* who has it runs a kernel */
+static pthread_mutex_t pool = PTHREAD_MUTEX_INITIALIZER;   /* who has it runs a kernel */
 static pthread_mutex_t sleep_ = PTHREAD_MUTEX_INITIALIZER; /* of what follows, while workers sleep */
 static pthread_cond_t awake = PTHREAD_COND_INITIALIZER;
 static int sleeping, stopping;
@@ -123,7 +123,8 @@ static int wanted(void)
     return number < 1 ? 1 : number < POETC_THREADS ? (int)number : POETC_THREADS;
 }
 
-/* As many as there are to be had: with fewer, shares are larger. Those that run wait for the first job, whose count is final. */
+/* As many as there are to be had: with fewer, shares are larger. Those that run wait for the first job, whose count is
+ * final. */
 static void start(void)
 {
     static int prepared;

@@ -1,19 +1,19 @@
 /* Convolution over [N, C, H, W], forward and backward.
  *
- * Conv and ConvGradInput are both correlations of rows: a row of the result is, for each of its channels, a sum over the
- * source's channels ("depth") and the taps of the window. They differ only in steps, so they share `correlate_row`, which
- * computes tiles of 4 channels x 4 pixels in registers. The order of a sum is depth, tap row, tap column, for every pixel
- * and in every tile, so a result does not depend on how the row was tiled.
+ * Conv and ConvGradInput are both correlations of rows: a row of the result is, for each of its channels, a sum over
+ * the source's channels ("depth") and the taps of the window. They differ only in steps, so they share `correlate_row`,
+ * which computes tiles of 4 channels x 4 pixels in registers. The order of a sum is depth, tap row, tap column, for
+ * every pixel and in every tile, so a result does not depend on how the row was tiled.
  */
 #include "convolution/poetc_convolution.h"
 #include "simd/poetc_f4.h"
 
 /* One row of the result for `channels` channels. Steps are in floats, columns in pixels of the source. */
 typedef struct {
-    const float *source; /* the first source row that a tap reads, at column 0, first channel */
-    const float *weight; /* of the first channel, first depth, first tap */
-    const float *bias;   /* of the first channel, or NULL */
-    float *result;       /* of the first channel, first pixel */
+    const float *source;                    /* the first source row that a tap reads, at column 0, first channel */
+    const float *weight;                    /* of the first channel, first depth, first tap */
+    const float *bias;                      /* of the first channel, or NULL */
+    float *result;                          /* of the first channel, first pixel */
     int32_t channels, depth, rows, columns; /* of taps: rows x columns */
     ptrdiff_t depth_step, row_step;         /* in the source */
     int32_t column, column_step;            /* source column of pixel 0's first tap; from tap to tap */
@@ -23,7 +23,8 @@ typedef struct {
     ptrdiff_t result_channel, result_pixel;
 } row_task;
 
-/* Sums begin with the bias: added last it would meet a sum that has lost the bits that decide which side of zero it is. */
+/* Sums begin with the bias: added last it would meet a sum that has lost the bits that decide which side of zero it is.
+ */
 static inline float bias_of(const row_task *t, int32_t channel)
 {
     return t->bias ? t->bias[channel] : 0.0f;
@@ -213,7 +214,7 @@ int poetc_op_conv(const poetc_call *call)
 
 /* The taps k of a window through which position `at` (padded, in pixels of the image) was read, as a progression. */
 typedef struct {
-    int32_t first, step, count; /* k = first, first + step, ... */
+    int32_t first, step, count;      /* k = first, first + step, ... */
     int32_t position, position_step; /* index of the output that tap `first` belongs to; from tap to tap */
 } tap_progression;
 
@@ -235,8 +236,8 @@ static tap_progression taps_at(int32_t at, int32_t kernel, int32_t dilation, int
     return taps;
 }
 
-/* gy[N,O,OH,OW], w[O,C/group,kh,kw], b[C]? -> gx[N,C,H,W]. With the bias it is the transposed convolution. Pixels of a row
- * that lie a stride apart see the same taps and consecutive outputs: each such class is a row task of its own. */
+/* gy[N,O,OH,OW], w[O,C/group,kh,kw], b[C]? -> gx[N,C,H,W]. With the bias it is the transposed convolution. Pixels of a
+ * row that lie a stride apart see the same taps and consecutive outputs: each such class is a row task of its own. */
 int poetc_op_conv_grad_input(const poetc_call *call)
 {
     const convolution c = describe(call);
@@ -249,15 +250,14 @@ int poetc_op_conv_grad_input(const poetc_call *call)
     for (n = 0; n < c.batch; n++) {
         for (g = 0; g < c.group; g++) {
             for (ih = 0; ih < c.height; ih++) {
-                tap_progression down =
-                    taps_at(ih + c.pad_top, c.kernel_h, c.dilation_h, c.stride_h, c.output_height);
+                tap_progression down = taps_at(ih + c.pad_top, c.kernel_h, c.dilation_h, c.stride_h, c.output_height);
                 for (phase = 0; phase < c.stride_w && phase < c.width; phase++) {
                     tap_progression across = taps_at(phase + c.pad_left, c.kernel_w, c.dilation_w, c.stride_w, -1);
                     row_task t;
                     t.source = gy + ((ptrdiff_t)n * c.outputs + (ptrdiff_t)g * depth) * output_plane +
                                (ptrdiff_t)down.position * c.output_width;
-                    t.weight = w + (ptrdiff_t)g * depth * channels * taps + (ptrdiff_t)down.first * c.kernel_w +
-                               across.first;
+                    t.weight =
+                        w + (ptrdiff_t)g * depth * channels * taps + (ptrdiff_t)down.first * c.kernel_w + across.first;
                     t.bias = bias ? bias + (ptrdiff_t)g * channels : NULL;
                     t.result = gx + ((ptrdiff_t)n * c.channels + (ptrdiff_t)g * channels) * plane +
                                (ptrdiff_t)ih * c.width + phase;

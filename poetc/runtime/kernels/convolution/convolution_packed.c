@@ -1,5 +1,5 @@
-/* Convolution as a matrix product on packed operands (poetc_gemm.h): convolution.c's kernel, faster, with workspace. Pixels are
- * gathered while they are packed; no column matrix is made. The gradients are convolution_packed_grad_*.c.
+/* Convolution as a matrix product on packed operands (poetc_gemm.h): convolution.c's kernel, faster, with workspace.
+ * Pixels are gathered while they are packed; no column matrix is made. The gradients are convolution_packed_grad_*.c.
  *
  * Columns are numbered over the batch, image after image, so that small images share a register block. */
 #include "convolution/poetc_convolution_packed.h"
@@ -33,10 +33,12 @@ POETC_APART int direct_conv(const convolution *c, const float *x, const float *w
             const float *image = x + ((ptrdiff_t)n * c->channels + group * inputs) * c->height * c->width;
             const float *filters = w + (ptrdiff_t)group * outputs * terms;
             float *result = y + ((ptrdiff_t)n * c->outputs + group * outputs) * c->output_height * c->output_width;
-            for (oh = POETC_BEGIN(c->share, c->output_height, 1); oh < POETC_END(c->share, c->output_height, 1); oh += held) {
+            for (oh = POETC_BEGIN(c->share, c->output_height, 1); oh < POETC_END(c->share, c->output_height, 1);
+                 oh += held) {
                 const int32_t here = poetc_min(held, POETC_END(c->share, c->output_height, 1) - oh);
                 const int32_t plane = ((here - 1) * c->stride_h + reach + 1);
-                copy_strip(strip, image, inputs, c->height, c->width, oh * c->stride_h - c->pad_top, plane, -c->pad_left, row);
+                copy_strip(strip, image, inputs, c->height, c->width, oh * c->stride_h - c->pad_top, plane,
+                           -c->pad_left, row);
                 for (k = 0; k < terms; k++) {
                     const int32_t channel = k / taps, kh = (k - channel * taps) / c->kernel_w;
                     const int32_t kw = k - channel * taps - kh * c->kernel_w;
@@ -72,13 +74,15 @@ POETC_APART int direct_conv(const convolution *c, const float *x, const float *w
 
 #elif defined(POETC_HELIUM)
 
-/* Conv; returns whether it was done: there must be loops for it, few lanes for nothing, and room for weights and a strip. */
-POETC_APART int direct_conv(const convolution *c, const float *x, const float *w, const float *bias, float *y, float *workspace,
-                            int32_t size, int32_t depth)
+/* Conv; returns whether it was done: there must be loops for it, few lanes for nothing, and room for weights and a
+ * strip. */
+POETC_APART int direct_conv(const convolution *c, const float *x, const float *w, const float *bias, float *y,
+                            float *workspace, int32_t size, int32_t depth)
 {
     const int32_t inputs = c->channels / c->group, outputs = c->outputs / c->group, taps = c->kernel_h * c->kernel_w;
     const int32_t terms = inputs * taps, width = c->output_width, reach = (c->kernel_h - 1) * c->dilation_h;
-    const int is_padded = c->pad_top > 0 || c->pad_left > 0 || (c->output_height - 1) * c->stride_h + reach >= c->height ||
+    const int is_padded = c->pad_top > 0 || c->pad_left > 0 ||
+                          (c->output_height - 1) * c->stride_h + reach >= c->height ||
                           width + c->kernel_w - 1 > c->width;
     const int32_t row = is_padded ? width + c->kernel_w - 1 : c->width, most = depth < taps ? 1 : depth / taps;
     const int32_t room = (size - 1 - 6 * terms - DIRECT_LANES) / (inputs * row) - reach - 1;
@@ -99,7 +103,8 @@ POETC_APART int direct_conv(const convolution *c, const float *x, const float *w
                 const int32_t plane = is_padded ? ((here - 1) * c->stride_h + reach + 1) * row : c->height * c->width;
                 const float *from = is_padded ? strip : image + oh * c->stride_h * row;
                 if (is_padded)
-                    copy_strip(strip, image, inputs, c->height, c->width, oh * c->stride_h - c->pad_top, plane / row, -c->pad_left, row);
+                    copy_strip(strip, image, inputs, c->height, c->width, oh * c->stride_h - c->pad_top, plane / row,
+                               -c->pad_left, row);
                 for (o = 0; o < outputs; o += rows) {
                     direct_task t;
                     rows = direct_rows(outputs - o);
@@ -111,14 +116,16 @@ POETC_APART int direct_conv(const convolution *c, const float *x, const float *w
                         const float *line = from + r * c->stride_h * row;
                         float *to = result + ((ptrdiff_t)o * c->output_height + oh + r) * width;
                         for (at = 0; at < width; at += 4 * t.blocks) {
-                            const int32_t left = at + 4 > width ? width - 4 : at; /* the last four overlap those before */
+                            const int32_t left =
+                                at + 4 > width ? width - 4 : at; /* the last four overlap those before */
                             t.blocks = at == 0 ? width / 4 : 1;
                             t.a = workspace, t.b = line + left, t.y = to + left, t.accumulate = 0;
                             t.bias = bias ? bias + group * outputs + o : NULL;
                             for (first = 0; first < inputs; first += most) {
                                 t.channels = poetc_min(most, inputs - first);
                                 poetc_direct_run(rows, c->kernel_w, &t);
-                                t.a += (ptrdiff_t)most * taps * rows, t.b += (ptrdiff_t)most * plane, t.accumulate = 1, t.bias = NULL;
+                                t.a += (ptrdiff_t)most * taps * rows, t.b += (ptrdiff_t)most * plane;
+                                t.accumulate = 1, t.bias = NULL;
                             }
                         }
                     }
@@ -145,7 +152,8 @@ int poetc_op_conv_packed(const poetc_call *call)
     const int32_t terms = call->ints[18], total = c.batch * pixels;
     const int pointwise = is_pointwise(&c);
     float *workspace = POETC_WORKSPACE(call, c.has_bias ? 4 : 3);
-    const poetc_gemm_space space = poetc_gemm_carve(workspace, call->ints[17], terms, (k + terms - 1) / terms, total, 0);
+    const poetc_gemm_space space =
+        poetc_gemm_carve(workspace, call->ints[17], terms, (k + terms - 1) / terms, total, 0);
     int32_t group, column, first;
     POETC_SPLIT(split, c.share, 1, outputs, total)
     POETC_THREADED(poetc_op_conv_packed, call, CONVOLUTION_WORK(c), call->ints[17]);

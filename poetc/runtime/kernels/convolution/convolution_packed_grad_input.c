@@ -1,5 +1,5 @@
-/* The gradient of a convolution's input as matrix products on packed operands (poetc_gemm.h): convolution.c's kernel, faster, with
- * workspace. */
+/* The gradient of a convolution's input as matrix products on packed operands (poetc_gemm.h): convolution.c's kernel,
+ * faster, with workspace. */
 #include "convolution/poetc_convolution_packed.h"
 #include "convolution/poetc_convolution_spread.h"
 #if defined(POETC_HELIUM)
@@ -46,7 +46,8 @@ POETC_APART int direct_grad_input(const convolution *c, const float *gy, const f
             for (top = POETC_BEGIN(c->share, c->height, 1); top < POETC_END(c->share, c->height, 1); top += held) {
                 const int32_t here = poetc_min(held, POETC_END(c->share, c->height, 1) - top), plane = here + reach;
                 const int32_t first = top + c->pad_top - reach; /* the strip's first row of gy */
-                copy_strip(strip, from, outputs, c->output_height, c->output_width, first, plane, c->pad_left - wide, row);
+                copy_strip(strip, from, outputs, c->output_height, c->output_width, first, plane, c->pad_left - wide,
+                           row);
                 for (k = 0; k < outputs; k++)
                     offset[k] = k * plane * row;
                 for (ch = 0; ch < channels; ch += rows) {
@@ -81,8 +82,9 @@ POETC_APART int direct_grad_input(const convolution *c, const float *gy, const f
                                     const direct_mask nothing = lanes * 0 + INT32_MIN; /* -0 */
                                     const direct_mask bits = (direct_mask)poetc_vector_load(tile + i * DIRECT_LANES);
                                     float *sum = total + i * DIRECT_LANES;
-                                    poetc_vector_store(sum, poetc_vector_load(sum) + (poetc_vector)((bits & here_too) |
-                                                                                                    (nothing & ~here_too)));
+                                    poetc_vector_store(sum,
+                                                       poetc_vector_load(sum) +
+                                                           (poetc_vector)((bits & here_too) | (nothing & ~here_too)));
                                 }
                             }
                         }
@@ -104,7 +106,8 @@ POETC_APART int direct_grad_input(const convolution *c, const float *gy, const f
 
 #elif defined(POETC_HELIUM)
 
-/* to[(o * taps + tap) * rows + row]: the filters of `rows` channels, turned, from those of each of `outputs` outputs, `step` floats apart. */
+/* to[(o * taps + tap) * rows + row]: the filters of `rows` channels, turned, from those of each of `outputs` outputs,
+ * `step` floats apart. */
 static void pack_turned(float *to, const float *from, ptrdiff_t step, int32_t rows, int32_t taps, int32_t outputs)
 {
     const uint32x4_t apart = vmulq_n_u32(vidupq_n_u32(0, 1), 4u * (uint32_t)rows);
@@ -113,21 +116,24 @@ static void pack_turned(float *to, const float *from, ptrdiff_t step, int32_t ro
         const float *source = from;
         for (row = 0; row < rows; row++) {
             uint32x4_t put = vsubq_u32(vdupq_n_u32((uint32_t)(to + (taps - 1) * rows + row)), apart);
+            /* clang-format off */
             __asm__ volatile("wls lr, %[n], 2f\n1:\tvldrw.u32 q0, [%[from]], #16\n\tvstrw.32 q0, [%q[put]]\n\t"
                              "vsub.i32 %q[put], %q[put], %[step]\n\tle lr, 1b\n2:"
                              : [from] "+&r"(source), [put] "+w"(put)
                              : [n] "r"(taps / 4), [step] "r"(16 * rows)
                              : "lr", "q0", "memory");
+            /* clang-format on */
             for (k = taps % 4; k > 0; k--)
                 to[(k - 1) * rows + row] = *source++;
         }
     }
 }
 
-/* ConvGradInput with strides of one: a convolution of gy, zeros around it, by the turned filters of some outputs at a time; lines of them that
- * meet nothing but zeros are left out. Whether it was done: there must be loops for it, and room for filters and a strip. */
-POETC_APART int direct_grad_input(const convolution *c, const float *gy, const float *w, const float *bias, float *gx, float *workspace,
-                                  int32_t size, int32_t depth)
+/* ConvGradInput with strides of one: a convolution of gy, zeros around it, by the turned filters of some outputs at a
+ * time; lines of them that meet nothing but zeros are left out. Whether it was done: there must be loops for it, and
+ * room for filters and a strip. */
+POETC_APART int direct_grad_input(const convolution *c, const float *gy, const float *w, const float *bias, float *gx,
+                                  float *workspace, int32_t size, int32_t depth)
 {
     const int32_t channels = c->channels / c->group, outputs = c->outputs / c->group, taps = c->kernel_h * c->kernel_w;
     const int32_t width = c->width, reach = c->kernel_h - 1, row = width + c->kernel_w - 1, vectors = (width + 3) / 4;
@@ -139,9 +145,11 @@ POETC_APART int direct_grad_input(const convolution *c, const float *gy, const f
     int32_t group, n, top, o, ch, rows, r, at;
     direct_task t;
     (void)depth;
-    if (c->stride_h != 1 || c->stride_w != 1 || c->dilation_h != 1 || c->dilation_w != 1 || (c->kernel_w != 3 && c->kernel_w != 5))
+    if (c->stride_h != 1 || c->stride_w != 1 || c->dilation_h != 1 || c->dilation_w != 1 ||
+        (c->kernel_w != 3 && c->kernel_w != 5))
         return 0;
-    if (channels < 4 || width < 4 || 16 * vectors > 5 * width || 40 * vectors > 17 * c->output_width || held * width < 16)
+    if (channels < 4 || width < 4 || 16 * vectors > 5 * width || 40 * vectors > 17 * c->output_width ||
+        held * width < 16)
         return 0;
     t.next = 4 * (row - c->kernel_w), t.y_row = (ptrdiff_t)c->height * width;
     for (n = 0; n < c->batch; n++) {
@@ -155,11 +163,12 @@ POETC_APART int direct_grad_input(const convolution *c, const float *gy, const f
                 const int32_t plane = end > begin ? (end - begin) * row : 0;
                 for (o = 0; o < outputs; o += most) {
                     const int32_t count = poetc_min(most, outputs - o);
-                    copy_strip(strip, from + o * plane_of_gy, count, c->output_height, c->output_width, begin, end - begin,
-                               c->pad_left - c->kernel_w + 1, row);
+                    copy_strip(strip, from + o * plane_of_gy, count, c->output_height, c->output_width, begin,
+                               end - begin, c->pad_left - c->kernel_w + 1, row);
                     for (ch = 0; ch < channels; ch += rows) {
                         rows = direct_rows(channels - ch);
-                        pack_turned(workspace, filters + ((ptrdiff_t)o * channels + ch) * taps, (ptrdiff_t)channels * taps, rows, taps, count);
+                        pack_turned(workspace, filters + ((ptrdiff_t)o * channels + ch) * taps,
+                                    (ptrdiff_t)channels * taps, rows, taps, count);
                         t.accumulate = o > 0, t.bias = bias && o == 0 ? bias + group * channels + ch : NULL;
                         for (r = 0; r < here; r++) {
                             const int32_t low = first + r < 0 ? -(first + r) : 0;
@@ -167,11 +176,14 @@ POETC_APART int direct_grad_input(const convolution *c, const float *gy, const f
                             const float *line = strip + (first + r + low - begin) * row;
                             float *to = result + ((ptrdiff_t)ch * c->height + top + r) * width;
                             t.lines = lines, t.channels = lines > 0 ? count : 0;
-                            t.skip = (c->kernel_h - lines) * c->kernel_w * rows, t.plane = plane - (ptrdiff_t)lines * row;
+                            t.skip = (c->kernel_h - lines) * c->kernel_w * rows,
+                            t.plane = plane - (ptrdiff_t)lines * row;
                             for (at = 0; at < width; at += 4 * t.blocks) {
-                                const int32_t left = at + 4 > width && o == 0 ? width - 4 : at; /* overlaps those before */
+                                const int32_t left =
+                                    at + 4 > width && o == 0 ? width - 4 : at; /* overlaps those before */
                                 t.blocks = at == 0 ? width / 4 : 1;
-                                t.lanes = poetc_min(4, width - left), t.a = workspace + low * c->kernel_w * rows, t.b = line + left, t.y = to + left;
+                                t.lanes = poetc_min(4, width - left), t.a = workspace + low * c->kernel_w * rows,
+                                t.b = line + left, t.y = to + left;
                                 poetc_direct_run(rows, c->kernel_w, &t);
                             }
                         }
@@ -193,8 +205,9 @@ POETC_APART int direct_grad_input(const convolution *c, const float *gy, const f
 #define STREAM_TERMS 32 /* rows of weights at once: so many streams the processor foresees */
 #define STREAM_ROWS (POETC_LANES == 16 ? 8 : 4)
 
-/* Some terms of products of pixels' gradients, `a_k` floats from term to term, with rows of weights where they are. `sums` of a block of
- * terms begin with 0 or what is there; with the last terms of a block they go to `total`, else NULL. */
+/* Some terms of products of pixels' gradients, `a_k` floats from term to term, with rows of weights where they are.
+ * `sums` of a block of terms begin with 0 or what is there; with the last terms of a block they go to `total`, else
+ * NULL. */
 typedef struct {
     const float *a, *b;
     float *sums, *total;
@@ -236,8 +249,9 @@ POETC_APART void stream(const stream_task *t)
     }
 }
 
-/* ConvGradInput for few pixels, where weights are what there is to read: once, where they are. Lanes lie along the channels'
- * taps, pixels are rows of the register block; sums have the same terms in the same order. Whether it was done. */
+/* ConvGradInput for few pixels, where weights are what there is to read: once, where they are. Lanes lie along the
+ * channels' taps, pixels are rows of the register block; sums have the same terms in the same order. Whether it was
+ * done. */
 POETC_APART int stream_weights(const convolution *c, const float *gy, const float *w, const float *bias, float *gx,
                                float *workspace, int32_t size, int32_t terms)
 {
@@ -248,7 +262,8 @@ POETC_APART int stream_weights(const convolution *c, const float *gy, const floa
     int32_t unit = 1, most, channel, count, group, first, column, i, k;
     while (unit * taps % COLUMNS)
         unit *= 2;
-    most = (size - 16) / (3 * pixels * taps) / unit * unit; /* channels at once: products, sums of a block of terms, products turned */
+    most = (size - 16) / (3 * pixels * taps) / unit *
+           unit; /* channels at once: products, sums of a block of terms, products turned */
     if (c->batch != 1 || pixels > 2 * POETC_GEMM_ROWS || pixels % POETC_LANES || channels % unit || most <= 0)
         return 0;
     for (group = 0; group < c->group; group++) {
@@ -283,7 +298,8 @@ POETC_APART int stream_weights(const convolution *c, const float *gy, const floa
                 }
             }
             for (i = 0; i < pixels; i += POETC_LANES)
-                poetc_transpose_lanes(turned + i, pixels, total + (ptrdiff_t)i * columns, columns, columns / POETC_LANES);
+                poetc_transpose_lanes(turned + i, pixels, total + (ptrdiff_t)i * columns, columns,
+                                      columns / POETC_LANES);
             spread_somehow(c, turned, count, 0, c->output_height, channel_bias, to);
         }
     }
@@ -295,9 +311,9 @@ POETC_APART int stream_weights(const convolution *c, const float *gy, const floa
 #define stream_weights(c, gy, w, bias, gx, workspace, size, terms) 0
 #endif
 
-/* As poetc_op_conv_grad_input. Products w' gy of some channels' taps and some rows of the output are made in the workspace
- * and added to the pixels they belong to. The last ints: as above, the part of the workspace that holds products (floats; 0
- * for a pointwise convolution, which needs none), and its rows of the output and channels. */
+/* As poetc_op_conv_grad_input. Products w' gy of some channels' taps and some rows of the output are made in the
+ * workspace and added to the pixels they belong to. The last ints: as above, the part of the workspace that holds
+ * products (floats; 0 for a pointwise convolution, which needs none), and its rows of the output and channels. */
 int poetc_op_conv_grad_input_packed(const poetc_call *call)
 {
     const convolution c = describe(call);
@@ -340,7 +356,8 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
             const int32_t panels = (end - start + COLUMNS - 1) / COLUMNS * COLUMNS;
             /* What is packed serves all channels: each block of terms stays where it is. */
             const int once = (int64_t)((outputs + terms - 1) / terms) * panels <= space.columns;
-            for (channel = POETC_BEGIN(c.share, channels, 1); channel < POETC_END(c.share, channels, 1); channel += block) {
+            for (channel = POETC_BEGIN(c.share, channels, 1); channel < POETC_END(c.share, channels, 1);
+                 channel += block) {
                 const int32_t count = poetc_min(block, POETC_END(c.share, channels, 1) - channel);
                 g.rows = count * taps;
                 g.row_bias = pointwise && bias ? bias + (ptrdiff_t)group * channels + channel : NULL;
@@ -363,7 +380,8 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
                     }
                 }
                 if (!pointwise)
-                    spread_somehow(&c, workspace, count, row, rows, bias ? bias + (ptrdiff_t)group * channels + channel : NULL,
+                    spread_somehow(&c, workspace, count, row, rows,
+                                   bias ? bias + (ptrdiff_t)group * channels + channel : NULL,
                                    g_gx + (ptrdiff_t)channel * plane);
             }
         }

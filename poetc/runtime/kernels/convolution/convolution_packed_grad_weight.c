@@ -1,5 +1,5 @@
-/* The gradient of a convolution's weight as a matrix product on packed operands (poetc_gemm.h), and the step of plain gradient
- * descent that takes it: convolution.c's kernel, faster, with workspace. */
+/* The gradient of a convolution's weight as a matrix product on packed operands (poetc_gemm.h), and the step of plain
+ * gradient descent that takes it: convolution.c's kernel, faster, with workspace. */
 #include "convolution/poetc_convolution_packed.h"
 #include "convolution/poetc_direct.h"
 #include "convolution/poetc_windows.h"
@@ -7,29 +7,25 @@
 
 #if defined(POETC_DIRECT)
 
-/* LANES outputs for `count` taps: lanes lie along the outputs, a term is a pixel. Pixels are those of rows of gy: `pixels` of
- * them from column `column` on, in rows of `width`. */
+/* LANES outputs for `count` taps: lanes lie along the outputs, a term is a pixel. Pixels are those of rows of gy:
+ * `pixels` of them from column `column` on, in rows of `width`. */
 POETC_INLINE void direct_taps(const int count, const float *gy, const float *x, const int32_t *offset, int32_t pixels,
-                              int32_t column, int32_t width, ptrdiff_t x_row, const ptrdiff_t x_step, float *total, int first)
+                              int32_t column, int32_t width, ptrdiff_t x_row, const ptrdiff_t x_step, float *total,
+                              int first)
 {
     poetc_vector sum[28];
     int i;
-    _Pragma("GCC unroll 28")
-    for (i = 0; i < count; i++)
-        sum[i] = (poetc_vector){0};
+    _Pragma("GCC unroll 28") for (i = 0; i < count; i++) sum[i] = (poetc_vector){0};
     while (pixels > 0) {
         int32_t run = poetc_min(width - column, pixels);
         const float *from = x + column * x_step;
         pixels -= run, column = 0, x += x_row;
         for (; run > 0; run--, from += x_step, gy += DIRECT_LANES) {
             const poetc_vector v = poetc_vector_load(gy);
-            _Pragma("GCC unroll 28")
-            for (i = 0; i < count; i++)
-                POETC_ADD_SCALED(sum[i], v, from[offset[i]]);
+            _Pragma("GCC unroll 28") for (i = 0; i < count; i++) POETC_ADD_SCALED(sum[i], v, from[offset[i]]);
         }
     }
-    _Pragma("GCC unroll 28")
-    for (i = 0; i < count; i++, total += DIRECT_LANES)
+    _Pragma("GCC unroll 28") for (i = 0; i < count; i++, total += DIRECT_LANES)
         poetc_vector_store(total, first ? sum[i] : poetc_vector_load(total) + sum[i]);
 }
 
@@ -48,15 +44,16 @@ DEFINE_TAPS(4)
 DEFINE_TAPS(1)
 #undef DEFINE_TAPS
 
-/* ConvGradWeight for few outputs: gy is transposed, x read where it is or, if padded, from a strip. With a learning rate gw is
- * the weight, which descends. */
+/* ConvGradWeight for few outputs: gy is transposed, x read where it is or, if padded, from a strip. With a learning
+ * rate gw is the weight, which descends. */
 POETC_APART int direct_grad_weight(const convolution *c, const float *x, const float *gy, float *gw, const float *lr,
                                    float *workspace, int32_t size, int32_t depth)
 {
     const int32_t inputs = c->channels / c->group, outputs = c->outputs / c->group, taps = c->kernel_h * c->kernel_w;
     const int32_t pixels = c->output_height * c->output_width;
     const int32_t right = (c->output_width - 1) * c->stride_w + (c->kernel_w - 1) * c->dilation_w + 1 - c->pad_left;
-    const int32_t reach = (c->kernel_h - 1) * c->dilation_h, bottom = (c->output_height - 1) * c->stride_h + reach + 1 - c->pad_top;
+    const int32_t reach = (c->kernel_h - 1) * c->dilation_h,
+                  bottom = (c->output_height - 1) * c->stride_h + reach + 1 - c->pad_top;
     const int padded = c->pad_top > 0 || c->pad_left > 0 || right > c->width || bottom > c->height;
     const int32_t row = padded ? right + c->pad_left : c->width;
     /* rows of gy that a block of terms may touch, and the rows of x that they reach */
@@ -74,17 +71,20 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
     for (group = 0; group < c->group; group++) {
         for (out = 0; out < outputs; out += DIRECT_LANES) {
             const int32_t count = poetc_min(DIRECT_LANES, outputs - out);
-            for (channel = POETC_BEGIN(c->share, inputs, 1); channel < POETC_END(c->share, inputs, 1); channel += held) {
+            for (channel = POETC_BEGIN(c->share, inputs, 1); channel < POETC_END(c->share, inputs, 1);
+                 channel += held) {
                 const int32_t here = poetc_min(held, POETC_END(c->share, inputs, 1) - channel), all = here * taps;
                 float *total = workspace + all, *turned = total + all * DIRECT_LANES;
                 float *strip = turned + depth * DIRECT_LANES;
                 float *to = gw + ((ptrdiff_t)(group * outputs + out) * inputs + channel) * taps;
                 for (k = 0; k < all; k++) {
-                    const int32_t ch = k / taps, kh = (k - ch * taps) / c->kernel_w, kw = k - ch * taps - kh * c->kernel_w;
+                    const int32_t ch = k / taps, kh = (k - ch * taps) / c->kernel_w,
+                                  kw = k - ch * taps - kh * c->kernel_w;
                     offset[k] = ch * plane + kh * c->dilation_h * row + kw * c->dilation_w;
                 }
                 for (n = 0; n < c->batch; n++) {
-                    const float *image = x + ((ptrdiff_t)n * c->channels + group * inputs + channel) * c->height * c->width;
+                    const float *image =
+                        x + ((ptrdiff_t)n * c->channels + group * inputs + channel) * c->height * c->width;
                     const float *g = gy + ((ptrdiff_t)n * c->outputs + group * outputs + out) * pixels;
                     for (first = 0; first < pixels; first += depth) {
                         const int32_t terms = poetc_min(depth, pixels - first), oh = first / c->output_width;
@@ -113,8 +113,8 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
                             for (i = 0; i < DIRECT_LANES; i++)
                                 turned[k * DIRECT_LANES + i] = i < count ? g[(ptrdiff_t)i * pixels + first + k] : 0.0f;
                         if (padded) {
-                            copy_strip(strip, image, here, c->height, c->width, oh * c->stride_h - c->pad_top, touched_rows,
-                                       -c->pad_left, row);
+                            copy_strip(strip, image, here, c->height, c->width, oh * c->stride_h - c->pad_top,
+                                       touched_rows, -c->pad_left, row);
                             from = strip;
                         }
                         for (tap = 0; tap < all;) {
@@ -217,20 +217,24 @@ DEFINE_TAPS(2)
 DEFINE_TAPS(1)
 #undef DEFINE_TAPS
 
-/* ConvGradWeight with a stride of one along rows: windows are gathered, four taps a vector, where they are or from a strip, instead of
- * being packed. Returns whether it was done: there must be room for the strip of at least one row of gy. */
+/* ConvGradWeight with a stride of one along rows: windows are gathered, four taps a vector, where they are or from a
+ * strip, instead of being packed. Returns whether it was done: there must be room for the strip of at least one row of
+ * gy. */
 POETC_APART int direct_grad_weight(const convolution *c, const float *x, const float *gy, float *gw, const float *lr,
                                    float *workspace, int32_t size, int32_t depth)
 {
     const int32_t inputs = c->channels / c->group, outputs = c->outputs / c->group, taps = c->kernel_h * c->kernel_w;
-    const int32_t columns = inputs * taps, pixels = c->output_height * c->output_width, reach = (c->kernel_h - 1) * c->dilation_h;
+    const int32_t columns = inputs * taps, pixels = c->output_height * c->output_width,
+                  reach = (c->kernel_h - 1) * c->dilation_h;
     const int padded = is_padded(c);
     const int32_t row = strip_width(c), offsets = (columns + 3) / 4 * 4;
     const int32_t each = 6 * c->output_width + (padded ? inputs * c->stride_h * row : 0); /* floats a row of gy */
     const int32_t room = size - 1 - offsets - (padded ? inputs * (reach + 1 - c->stride_h) * row : 0);
     const int32_t most = poetc_min(c->output_height, (depth + c->output_width - 1) / c->output_width);
-    const int32_t held = room < each ? 0 : poetc_min(most, room / each); /* rows of gy at a time: about a block of terms */
-    const int32_t rows_of_x = (held - 1) * c->stride_h + reach + 1, plane = padded ? rows_of_x * row : c->height * c->width;
+    const int32_t held =
+        room < each ? 0 : poetc_min(most, room / each); /* rows of gy at a time: about a block of terms */
+    const int32_t rows_of_x = (held - 1) * c->stride_h + reach + 1,
+                  plane = padded ? rows_of_x * row : c->height * c->width;
     uint32_t *offset = (uint32_t *)workspace; /* bytes */
     float *packed = workspace + offsets, *strip = packed + held * 6 * c->output_width;
     int32_t group, n, top, o, rows, channel, kh, kw, k = 0;
@@ -252,11 +256,13 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
                 t.lines = poetc_min(held, c->output_height - top), t.width = c->output_width;
                 t.skip = c->stride_h * row - c->output_width, t.accumulate = n > 0 || top > 0;
                 for (channel = 0; padded && channel < inputs; channel++)
-                    copy_padded(strip + (ptrdiff_t)channel * plane, image + (ptrdiff_t)channel * c->height * c->width, c,
-                                top * c->stride_h - c->pad_top, rows_of_x, row);
+                    copy_padded(strip + (ptrdiff_t)channel * plane, image + (ptrdiff_t)channel * c->height * c->width,
+                                c, top * c->stride_h - c->pad_top, rows_of_x, row);
                 for (o = 0; o < outputs; o += rows) {
                     rows = outputs - o >= 6 ? 6 : outputs - o >= 4 ? 4 : outputs - o >= 2 ? 2 : 1;
-                    poetc_pack_apart(packed, gy + ((ptrdiff_t)n * c->outputs + group * outputs + o) * pixels + top * c->output_width,
+                    poetc_pack_apart(packed,
+                                     gy + ((ptrdiff_t)n * c->outputs + group * outputs + o) * pixels +
+                                         top * c->output_width,
                                      pixels, rows, t.lines * c->output_width);
                     t.gy = packed, t.to = part + (ptrdiff_t)o * columns, t.to_row = columns;
                     for (k = 0; k < columns; k += 4, t.to += 4) {
@@ -280,10 +286,11 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
 #define direct_grad_weight(c, x, gy, gw, lr, workspace, size, depth) 0
 #endif
 
-/* What the weight's gradient multiplies gy by: columns from number `column` on, pixels from number `first` of image n on; or
- * whole small images. */
-POETC_APART void pack_taps(const poetc_gemm_space *space, const convolution *c, const float *image, int32_t n, int32_t first,
-                           const poetc_gemm *g, int32_t column, float *strip, int32_t held, const prologue *p)
+/* What the weight's gradient multiplies gy by: columns from number `column` on, pixels from number `first` of image n
+ * on; or whole small images. */
+POETC_APART void pack_taps(const poetc_gemm_space *space, const convolution *c, const float *image, int32_t n,
+                           int32_t first, const poetc_gemm *g, int32_t column, float *strip, int32_t held,
+                           const prologue *p)
 {
     const int32_t pixels = c->output_height * c->output_width;
     int32_t k;
@@ -308,7 +315,8 @@ POETC_APART void pack_taps(const poetc_gemm_space *space, const convolution *c, 
 }
 
 /* A batch norm and an activation, of packed pixels of channels from number `channel` on, which are columns. */
-static void normalize_panels(const prologue *n, int32_t channel, const poetc_gemm_space *space, int32_t columns, int32_t depth)
+static void normalize_panels(const prologue *n, int32_t channel, const poetc_gemm_space *space, int32_t columns,
+                             int32_t depth)
 {
     int32_t at, k, i;
     for (at = 0; at < columns; at += COLUMNS) {
@@ -338,8 +346,8 @@ static void normalize_panels(const prologue *n, int32_t channel, const poetc_gem
 }
 
 /* copy_padded, then once more what lies on the image. */
-static void normalize_strip(const prologue *n, int32_t channel, float *to, const float *plane, const convolution *c, int32_t first,
-                            int32_t count, int32_t columns)
+static void normalize_strip(const prologue *n, int32_t channel, float *to, const float *plane, const convolution *c,
+                            int32_t first, int32_t count, int32_t columns)
 {
     const int32_t begin = clip(c->pad_left, 0, columns), end = clip(c->width + c->pad_left, begin, columns);
     const int32_t top = clip(first, 0, c->height), bottom = clip(first + count, top, c->height);
@@ -360,8 +368,8 @@ static int32_t table_third(const poetc_call *call)
     return (call->ints[1] + 31) / 32 * 32 + 32;
 }
 
-/* The prologue and its table of all channels, in the end of the workspace: the stack has no room for them. `first`: the batch norm's first
- * operand. */
+/* The prologue and its table of all channels, in the end of the workspace: the stack has no room for them. `first`: the
+ * batch norm's first operand. */
 POETC_APART prologue *prepare(const poetc_call *call, int32_t first, float *workspace)
 {
     const poetc_norm norm = poetc_norm_of(call, first);
@@ -378,11 +386,11 @@ POETC_APART prologue *prepare(const poetc_call *call, int32_t first, float *work
     return n;
 }
 
-/* The gradient of the weights; or, if there is a learning rate, the weights in `to` moved by it: then a strip of results of
- * all outputs, in the workspace, is all that is held of it. Sums go over the pixels of all images, block after block; a block
- * never crosses from one image to the next. */
-static void grad_weight(const poetc_call *call, const float *x, const float *gy, float *to, float *workspace, const float *lr,
-                        prologue *norm)
+/* The gradient of the weights; or, if there is a learning rate, the weights in `to` moved by it: then a strip of
+ * results of all outputs, in the workspace, is all that is held of it. Sums go over the pixels of all images, block
+ * after block; a block never crosses from one image to the next. */
+static void grad_weight(const poetc_call *call, const float *x, const float *gy, float *to, float *workspace,
+                        const float *lr, prologue *norm)
 {
     const convolution c = describe(call);
     const int32_t pixels = c.output_height * c.output_width, inputs = c.channels / c.group;
@@ -397,7 +405,7 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
     const int32_t held = is_pointwise(&c) ? 0 : strip_rows(&c, strip);
     poetc_gemm_space space = poetc_gemm_carve(workspace, size, terms, blocks > 1 ? blocks : c.batch, width, 0);
     const int32_t images = blocks > 1 ? 1 : space.depth / terms; /* at once: small ones, one a block */
-#ifdef POETC_AT_ONCE /* sums of one block move the weights at once */
+#ifdef POETC_AT_ONCE                                             /* sums of one block move the weights at once */
     float *const strip_at = lr && pixels * c.batch > terms ? workspace + call->ints[17] : NULL;
 #else
     float *const strip_at = lr ? workspace + call->ints[17] : NULL;
@@ -406,7 +414,7 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
     POETC_SPLIT_WEIGHTS(split, c.share, c.batch * pixels, outputs, width)
     if (!norm)
         workspace[call->ints[17] - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
-    if (strip_at) /* as many as it holds */
+    if (strip_at)                             /* as many as it holds */
         space.columns = poetc_min(space.columns, (call->ints[20] - call->ints[17]) / outputs / COLUMNS * COLUMNS);
     if (!norm && !is_pointwise(&c) && direct_grad_weight(&c, x, gy, to, lr, workspace, call->ints[17], terms))
         return;
@@ -449,7 +457,8 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
     }
 }
 
-/* As poetc_op_conv_grad_weight; the last ints as above, and the floats of the workspace that hold a strip of an image. */
+/* As poetc_op_conv_grad_weight; the last ints as above, and the floats of the workspace that hold a strip of an image.
+ */
 int poetc_op_conv_grad_weight_packed(const poetc_call *call)
 {
     POETC_THREADED(poetc_op_conv_grad_weight_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[17]);
@@ -463,7 +472,8 @@ int poetc_op_conv_grad_weight_norm_packed(const poetc_call *call)
 {
     float *workspace = POETC_WORKSPACE(call, 7);
     POETC_THREADED(poetc_op_conv_grad_weight_norm_packed, call, CONVOLUTION_WORK(describe(call)), call->ints[17]);
-    grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, 6), workspace, NULL, prepare(call, 2, workspace));
+    grad_weight(call, poetc_in(call, 0), poetc_in(call, 1), poetc_out(call, 6), workspace, NULL,
+                prepare(call, 2, workspace));
     return POETC_OK;
 }
 

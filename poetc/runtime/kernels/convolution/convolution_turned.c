@@ -1,6 +1,7 @@
-/* The gradient of a convolution's weights with lanes along the channels, and the step of plain gradient descent that takes it: the image
- * is turned once, so that a pixel's channels lie side by side, and every tap reads it where it is. Windows of pixels that lie apart, which
- * convolution_packed_grad_weight.c packs one by one, are never packed. Sums are those of that kernel, in its order. */
+/* The gradient of a convolution's weights with lanes along the channels, and the step of plain gradient descent that
+ * takes it: the image is turned once, so that a pixel's channels lie side by side, and every tap reads it where it is.
+ * Windows of pixels that lie apart, which convolution_packed_grad_weight.c packs one by one, are never packed. Sums are
+ * those of that kernel, in its order. */
 #include "convolution/poetc_convolution.h"
 #include "gemm/poetc_gemm.h"
 #include "operators/poetc_descend.h"
@@ -125,7 +126,8 @@ static void turn(const float *from, ptrdiff_t step, int32_t count, float *to)
             to[k * COLUMNS + lane] = from[k + lane * step];
 }
 
-/* Of every tap and pixel of gy, of `images` images: where its pixel lies in the turned ones; `zeros` where it lies beside the image. */
+/* Of every tap and pixel of gy, of `images` images: where its pixel lies in the turned ones; `zeros` where it lies
+ * beside the image. */
 static void find_taps(const convolution *c, int32_t images, int32_t zeros, int32_t *offset)
 {
     int32_t kh, kw, n, oh, ow;
@@ -162,7 +164,8 @@ POETC_APART void turn_back(const float *total, int32_t taps, int32_t outputs, fl
     }
 }
 
-/* Images at a time, `size` floats being there; 0: there is no room for one. If not all of them, sums of all outputs are kept. */
+/* Images at a time, `size` floats being there; 0: there is no room for one. If not all of them, sums of all outputs are
+ * kept. */
 static int32_t images_at_once(const convolution *c, int32_t size)
 {
     const int32_t taps = c->kernel_h * c->kernel_w, outputs = c->outputs / c->group;
@@ -188,15 +191,18 @@ static void fetch(const float *weights, ptrdiff_t row, int32_t floats, int32_t o
 }
 
 /* ints: those of all convolutions, the floats of the workspace. */
-static int grad_weight(const poetc_call *call, const float *x, const float *gy, float *to, float *workspace, const float *lr)
+static int grad_weight(const poetc_call *call, const float *x, const float *gy, float *to, float *workspace,
+                       const float *lr)
 {
     const convolution c = describe(call);
     const int32_t pixels = c.output_height * c.output_width, plane = c.height * c.width, inputs = c.channels / c.group;
-    const int32_t outputs = c.outputs / c.group, taps = c.kernel_h * c.kernel_w, images = images_at_once(&c, call->ints[17]);
+    const int32_t outputs = c.outputs / c.group, taps = c.kernel_h * c.kernel_w,
+                  images = images_at_once(&c, call->ints[17]);
     const int32_t part = taps * COLUMNS, kept = images < c.batch ? outputs : 0;
     const ptrdiff_t weights_row = (ptrdiff_t)inputs * taps;
     float *const totals = workspace + (ptrdiff_t)((64u - ((uintptr_t)workspace & 63u)) & 63u) / 4;
-    float *const turned = totals + (ptrdiff_t)(kept + OUTPUTS) * part + LANES * COLUMNS, *const strip = turned + OUTPUTS * part + LANES;
+    float *const turned = totals + (ptrdiff_t)(kept + OUTPUTS) * part + LANES * COLUMNS;
+    float *const strip = turned + OUTPUTS * part + LANES;
     float *const zeros = strip + (ptrdiff_t)images * plane * COLUMNS;
     int32_t *const offset = (int32_t *)(zeros + COLUMNS);
     const int split = inputs / CHANNELS >= POETC_PARTS(call->share); /* channels, else outputs */
@@ -215,7 +221,8 @@ static int grad_weight(const poetc_call *call, const float *x, const float *gy, 
         for (channel = begin; channel < end; channel += COLUMNS) {
             for (n = 0; n < c.batch; n += images) {
                 tap_task t;
-                t.images = poetc_min(images, c.batch - n), t.count = pixels, t.row = pixels, t.image = (ptrdiff_t)c.outputs * pixels;
+                t.images = poetc_min(images, c.batch - n), t.count = pixels, t.row = pixels,
+                t.image = (ptrdiff_t)c.outputs * pixels;
                 t.pixels = strip, t.total_row = part, t.accumulate = n > 0;
                 for (i = 0; i < t.images; i++)
                     turn(x + ((ptrdiff_t)(n + i) * c.channels + group * inputs + channel) * plane, plane, plane,
@@ -223,7 +230,8 @@ static int grad_weight(const poetc_call *call, const float *x, const float *gy, 
                 for (first = from; first < stop; first += OUTPUTS) {
                     const int32_t here = poetc_min(OUTPUTS, stop - first), last = n + t.images == c.batch;
                     float *const total = totals + (ptrdiff_t)(kept ? first : 0) * part;
-                    float *const weights = to + ((ptrdiff_t)group * outputs + first) * weights_row + (ptrdiff_t)channel * taps;
+                    float *const weights =
+                        to + ((ptrdiff_t)group * outputs + first) * weights_row + (ptrdiff_t)channel * taps;
                     for (tap = 0; tap < taps; tap++) {
                         if (last && lr)
                             fetch(weights, weights_row, part, here, tap, taps);
@@ -266,5 +274,6 @@ int poetc_op_conv_grad_weight_sgd_turned(const poetc_call *call);
 int poetc_op_conv_grad_weight_sgd_turned(const poetc_call *call)
 {
     POETC_THREADED(poetc_op_conv_grad_weight_sgd_turned, call, CONVOLUTION_WORK(describe(call)), call->ints[17]);
-    return grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, 4), POETC_WORKSPACE(call, 5), poetc_in(call, 3));
+    return grad_weight(call, poetc_in(call, 1), poetc_in(call, 2), poetc_out(call, 4), POETC_WORKSPACE(call, 5),
+                       poetc_in(call, 3));
 }

@@ -1,18 +1,19 @@
 /* Convolutions of 3 x 3 with strides of one, and their gradients, by 16 multiplications for four results instead of 36:
- * F(2 x 2, 3 x 3) of Winograd's minimal filters (Lavin and Gray 2016, "Fast algorithms for convolutional neural networks").
+ * F(2 x 2, 3 x 3) of Winograd's minimal filters (Lavin and Gray 2016, "Fast algorithms for convolutional neural
+ * networks").
  *
- * A tile of 4 x 4 pixels of the image and the 3 x 3 weights are transformed by additions (and halves of weights) into 16
- * numbers each; these are multiplied, summed over the channels by 16 packed products, and transformed into 2 x 2 pixels of
- * the output. The gradient of the weights is the transposed algorithm: tiles of 2 x 2 pixels of gy are transformed, and the
- * products summed over tiles.
+ * A tile of 4 x 4 pixels of the image and the 3 x 3 weights are transformed by additions (and halves of weights) into
+ * 16 numbers each; these are multiplied, summed over the channels by 16 packed products, and transformed into 2 x 2
+ * pixels of the output. The gradient of the weights is the transposed algorithm: tiles of 2 x 2 pixels of gy are
+ * transformed, and the products summed over tiles.
  *
  * SIMD lanes lie along channels, so that tiles at edges and of small images cost what others do: strips of an image are
- * turned, with zeros around them, on their way in, and the output on its way out. Every number is made by the same operations
- * whatever the width of the vectors, the size of the workspace and the number of threads. */
+ * turned, with zeros around them, on their way in, and the output on its way out. Every number is made by the same
+ * operations whatever the width of the vectors, the size of the workspace and the number of threads. */
 #include "convolution/poetc_winograd.h"
 
-/* How much is done at a time: `tiles` of them, and whether the transformed weights of all outputs are kept for further ones.
- * No tiles: the workspace does not do. */
+/* How much is done at a time: `tiles` of them, and whether the transformed weights of all outputs are kept for further
+ * ones. No tiles: the workspace does not do. */
 typedef struct {
     int32_t tiles;
     int keeps;
@@ -42,14 +43,16 @@ static float *aligned(float *workspace)
     return workspace + (ptrdiff_t)((64u - ((uintptr_t)workspace & 63u)) & 63u) / 4;
 }
 
-/* What a thread makes: some tiles or channels, and some outputs, from their transforms on, so that threads wait for each other at the
- * end only, and next to nothing goes from one to the other. What two of them transform alike costs less than that would. */
+/* What a thread makes: some tiles or channels, and some outputs, from their transforms on, so that threads wait for
+ * each other at the end only, and next to nothing goes from one to the other. What two of them transform alike costs
+ * less than that would. */
 #ifdef POETC_THREADS
 #define OWN_FLOATS(call, size) ((call)->workspace ? POETC_THREADS_FLOATS : (size))
 
-/* Shares of two ranges, in whole units, that take the least time: `both` a pair, `first` and `second` an element of each. */
-static void split_both(poetc_share share, int32_t firsts, int32_t first_unit, int32_t seconds, int32_t second_unit, int64_t both,
-                       int64_t first, int64_t second, poetc_share *of_first, poetc_share *of_second)
+/* Shares of two ranges, in whole units, that take the least time: `both` a pair, `first` and `second` an element of
+ * each. */
+static void split_both(poetc_share share, int32_t firsts, int32_t first_unit, int32_t seconds, int32_t second_unit,
+                       int64_t both, int64_t first, int64_t second, poetc_share *of_first, poetc_share *of_second)
 {
     int64_t best = INT64_MAX;
     int32_t parts;
@@ -74,13 +77,14 @@ static void split_both(poetc_share share, int32_t firsts, int32_t first_unit, in
 #define SPLIT_BOTH(of_first, of_second, share, firsts, first_unit, seconds, second_unit, both, first, second)
 #endif
 
-/* What transforms take, in the time of a multiply-add: of a tile's channel, of a weight, of its gradient (poetc/ops/_winograd.py). */
+/* What transforms take, in the time of a multiply-add: of a tile's channel, of a weight, of its gradient
+ * (poetc/ops/_winograd.py). */
 #define TILE_TIME 215
 #define WEIGHT_TIME 400
 #define SUM_TIME 280
 
-/* A convolution at work: tiles [begin, end) for outputs [first, last); now `count` tiles from number `at` on, `here` outputs from number
- * `out` on, `terms` channels from number `piece` on. */
+/* A convolution at work: tiles [begin, end) for outputs [first, last); now `count` tiles from number `at` on, `here`
+ * outputs from number `out` on, `terms` channels from number `piece` on. */
 typedef struct {
     convolved c;
     int32_t begin, end, first, last;
@@ -91,8 +95,8 @@ typedef struct {
 
 POETC_APART void transform_pixels(const products *j)
 {
-    transform_tiles(&j->c.image, NULL, 0, j->at, j->at + j->count, 0, j->c.image.channels, j->scratch, j->v, j->depth, j->v_plane,
-                    j->depth, 0);
+    transform_tiles(&j->c.image, NULL, 0, j->at, j->at + j->count, 0, j->c.image.channels, j->scratch, j->v, j->depth,
+                    j->v_plane, j->depth, 0);
 }
 
 POETC_APART void multiply(const products *j)
@@ -130,8 +134,8 @@ POETC_APART void make_output(const products *j)
             const float *bias = c->bias ? c->bias + j->out + channel : NULL, *from = strip;
             float *y = c->y + ((ptrdiff_t)r.image * c->outputs + j->out + channel) * pixels;
             y += (ptrdiff_t)2 * r.row * c->width + 2 * r.column;
-            transform_products(j->m + (ptrdiff_t)(tile - j->at) * j->block + channel, j->block, j->m_plane, &r, c->height,
-                               c->width, strip);
+            transform_products(j->m + (ptrdiff_t)(tile - j->at) * j->block + channel, j->block, j->m_plane, &r,
+                               c->height, c->width, strip);
             if (wide == c->width)
                 turn_out(from, high * wide, y, pixels, valid, bias);
             else
@@ -159,8 +163,8 @@ POETC_APART plan prepare(const poetc_call *call, int turned, products *j)
     j->depth = round_up(image->channels, WIDTH), j->block = block;
     {
         const int32_t tiles = image->batch * image->rows * image->columns;
-        SPLIT_BOTH(of_tiles, of_outputs, call->share, tiles, image->columns, j->c.outputs, block, 16 * j->depth + TILE_TIME,
-                   TILE_TIME * j->depth, WEIGHT_TIME * j->depth)
+        SPLIT_BOTH(of_tiles, of_outputs, call->share, tiles, image->columns, j->c.outputs, block,
+                   16 * j->depth + TILE_TIME, TILE_TIME * j->depth, WEIGHT_TIME * j->depth)
         j->begin = POETC_BEGIN(of_tiles, tiles, image->columns), j->end = POETC_END(of_tiles, tiles, image->columns);
         j->first = POETC_BEGIN(of_outputs, j->c.outputs, block), j->last = POETC_END(of_outputs, j->c.outputs, block);
     }
@@ -217,7 +221,8 @@ static int32_t floats_of_products(int32_t channels, int32_t block)
 /* x, w, [b] -> y */
 int poetc_op_conv_winograd(const poetc_call *call)
 {
-    POETC_THREADED(poetc_op_conv_winograd, call, CONVOLUTION_WORK(describe(call)), floats_of_products(call->ints[1], call->ints[18]));
+    POETC_THREADED(poetc_op_conv_winograd, call, CONVOLUTION_WORK(describe(call)),
+                   floats_of_products(call->ints[1], call->ints[18]));
     return convolve(call, 0);
 }
 
@@ -238,8 +243,8 @@ static int32_t plan_tiles(int32_t size, int32_t tiles, int32_t columns, int32_t 
     return poetc_min(fit, MOST_SUMS) / TERMS * TERMS;
 }
 
-/* The gradient at work, channels [begin, end) of outputs [first, last): `count` tiles from number `at` on, `here` outputs from number
- * `out` on, `terms` channels from number `piece` on. */
+/* The gradient at work, channels [begin, end) of outputs [first, last): `count` tiles from number `at` on, `here`
+ * outputs from number `out` on, `terms` channels from number `piece` on. */
 typedef struct {
     tiled image, gy;
     int32_t begin, end, first, last;
@@ -248,20 +253,23 @@ typedef struct {
     float *scratch, *v, *y, *z;
 } sums;
 
-/* Gradients of outputs and, where they are others, pixels; `norm`: of what is done to these first, the first operand, or 0. */
+/* Gradients of outputs and, where they are others, pixels; `norm`: of what is done to these first, the first operand,
+ * or 0. */
 POETC_APART void transform_both(const sums *j, int pixels, const poetc_call *call, int32_t norm)
 {
     const int32_t end = j->at + j->count;
     normal n;
     if (norm && pixels) {
         n.norm = poetc_norm_of(call, norm);
-        n.centre = j->scratch + STRIP_FLOATS, n.factor = n.centre + MOST_PIECE, n.shift = n.factor + MOST_PIECE; /* until products */
+        n.centre = j->scratch + STRIP_FLOATS, n.factor = n.centre + MOST_PIECE,
+        n.shift = n.factor + MOST_PIECE; /* until products */
         prepare_normal(&n, j->piece, j->terms);
     }
     if (pixels)
-        transform_tiles(&j->image, norm ? &n : NULL, 0, j->at, end, j->piece, j->piece + j->terms, j->scratch, j->v, COLUMNS,
-                        j->v_plane, COLUMNS, (ptrdiff_t)j->count * COLUMNS);
-    transform_tiles(&j->gy, NULL, 1, j->at, end, j->out, j->out + j->here, j->scratch, j->y, j->block, j->y_plane, j->block, 0);
+        transform_tiles(&j->image, norm ? &n : NULL, 0, j->at, end, j->piece, j->piece + j->terms, j->scratch, j->v,
+                        COLUMNS, j->v_plane, COLUMNS, (ptrdiff_t)j->count * COLUMNS);
+    transform_tiles(&j->gy, NULL, 1, j->at, end, j->out, j->out + j->here, j->scratch, j->y, j->block, j->y_plane,
+                    j->block, 0);
 }
 
 POETC_APART void multiply_and_add(const sums *j)
@@ -283,11 +291,19 @@ POETC_APART void multiply_and_add(const sums *j)
 }
 
 /* Tiles at a time, 0 where the workspace is too small; apart, so that what is read once leaves the stack. */
-POETC_APART int32_t prepare_sums(const poetc_call *call, const float *x, const float *gy, float *workspace, int descends, sums *j)
+POETC_APART int32_t prepare_sums(const poetc_call *call, const float *x, const float *gy, float *workspace,
+                                 int descends, sums *j)
 {
     const convolution d = describe(call);
     const int32_t size = OWN_FLOATS(call, call->ints[17]), block = call->ints[18];
-    const tiled image = {x, d.batch, d.channels, d.height, d.width, d.pad_top, d.pad_left, (d.output_height + 1) / 2,
+    const tiled image = {x,
+                         d.batch,
+                         d.channels,
+                         d.height,
+                         d.width,
+                         d.pad_top,
+                         d.pad_left,
+                         (d.output_height + 1) / 2,
                          (d.output_width + 1) / 2};
     const tiled output = {gy, d.batch, d.outputs, d.output_height, d.output_width, 0, 0, image.rows, image.columns};
     const int32_t tiles = d.batch * image.rows * image.columns;
@@ -310,7 +326,8 @@ POETC_APART int32_t prepare_sums(const poetc_call *call, const float *x, const f
     return at_once;
 }
 
-/* The gradient of the weights; or, if they descend, the weights moved by it. Operands: [w], x, gy, [mean, var, scale, bias], [lr]. */
+/* The gradient of the weights; or, if they descend, the weights moved by it. Operands: [w], x, gy, [mean, var, scale,
+ * bias], [lr]. */
 static int grad_weight(const poetc_call *call, int descends, int32_t norm)
 {
     const int32_t rate = 2 + descends + (norm ? 4 : 0), result = rate + descends;
@@ -333,7 +350,8 @@ static int grad_weight(const poetc_call *call, int descends, int32_t norm)
                 multiply_and_add(&j);
             }
             for (i = 0; i < j.here; i++, to += (ptrdiff_t)j.image.channels * 9)
-                transform_sums(j.z + (ptrdiff_t)i * j.columns, j.z_plane, j.terms, to, descends ? poetc_in(call, rate) : NULL, j.scratch);
+                transform_sums(j.z + (ptrdiff_t)i * j.columns, j.z_plane, j.terms, to,
+                               descends ? poetc_in(call, rate) : NULL, j.scratch);
         }
     }
     return POETC_OK;

@@ -10,7 +10,8 @@ typedef struct {
     int32_t outputs, output_height, output_width;   /* output */
     int32_t kernel_h, kernel_w, stride_h, stride_w; /* window */
     int32_t pad_top, pad_left, dilation_h, dilation_w;
-    int32_t group, has_bias; /* of the gradient of a weight, in place of the latter: what is done to x first (poetc_norm.h), or 0 */
+    int32_t group, has_bias; /* of the gradient of a weight, in place of the latter: what is done to x first
+                                (poetc_norm.h), or 0 */
 #ifdef POETC_THREADS
     poetc_share share;
 #endif
@@ -24,10 +25,26 @@ typedef struct {
 static inline convolution describe(const poetc_call *call)
 {
     const int32_t *i = call->ints;
-    convolution c = {i[0], i[1], i[2],  i[3],  i[4],  i[5],  i[6],  i[7], i[8],
-                     i[9], i[10], i[11], i[12], i[13], i[14], i[15], i[16]
+    convolution c = {i[0],
+                     i[1],
+                     i[2],
+                     i[3],
+                     i[4],
+                     i[5],
+                     i[6],
+                     i[7],
+                     i[8],
+                     i[9],
+                     i[10],
+                     i[11],
+                     i[12],
+                     i[13],
+                     i[14],
+                     i[15],
+                     i[16]
 #ifdef POETC_THREADS
-                     , call->share
+                     ,
+                     call->share
 #endif
     };
     return c;

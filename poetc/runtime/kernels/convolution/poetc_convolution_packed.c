@@ -3,8 +3,8 @@
 #include "convolution/poetc_direct_helium.h"
 #endif
 
-void poetc_pack_planes(const poetc_gemm_space *space, const float *from, int32_t channels, int32_t pixels, int32_t first,
-                       int32_t depth, int32_t column, int32_t columns)
+void poetc_pack_planes(const poetc_gemm_space *space, const float *from, int32_t channels, int32_t pixels,
+                       int32_t first, int32_t depth, int32_t column, int32_t columns)
 {
     int32_t at, k, run;
     for (at = 0; at < columns; at += run) {

@@ -49,7 +49,7 @@ static inline int32_t clip(int32_t x, int32_t low, int32_t high)
 
 /* Rows (channels) [first, first + depth) of planes of `pixels`, `channels` of them an image, and columns (n, oh, ow)
  * [column, column + columns), into panels. */
-void poetc_pack_planes(const poetc_gemm_space *space, const float *from, int32_t channels, int32_t pixels, int32_t first,
-                       int32_t depth, int32_t column, int32_t columns);
+void poetc_pack_planes(const poetc_gemm_space *space, const float *from, int32_t channels, int32_t pixels,
+                       int32_t first, int32_t depth, int32_t column, int32_t columns);
 
 #endif

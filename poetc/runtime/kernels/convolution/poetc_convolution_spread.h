@@ -1,5 +1,5 @@
-/* What the packing kernel of a convolution's gradient of the input (convolution_packed_grad_input.c) does with products: adds each to the pixel
- * that it belongs to, in one order whatever the way. */
+/* What the packing kernel of a convolution's gradient of the input (convolution_packed_grad_input.c) does with
+ * products: adds each to the pixel that it belongs to, in one order whatever the way. */
 #ifndef POETC_CONVOLUTION_SPREAD_H
 #define POETC_CONVOLUTION_SPREAD_H
 
@@ -29,7 +29,8 @@ static inline void add_to(float *to, const float *from, int32_t count)
 #if defined(POETC_MASKED)
 
 /* As spread, of rows that the output shares with the image: a pixel's sum has the same order. */
-POETC_APART void spread_masked(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows, float *gx)
+POETC_APART void spread_masked(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows,
+                               float *gx)
 {
     const int32_t taps = c->kernel_h * c->kernel_w, wide = c->width;
     const ptrdiff_t plane = (ptrdiff_t)c->height * wide, width = (ptrdiff_t)rows * wide;
@@ -61,7 +62,9 @@ POETC_APART void spread_masked(const convolution *c, const float *products, int3
                         const __mmask16 m = left < 16 ? (__mmask16)(mask[next] & ((1u << left) - 1u)) : mask[next];
                         if (++next == period)
                             next = 0;
-                        _mm512_mask_storeu_ps(at, m, _mm512_add_ps(_mm512_maskz_loadu_ps(m, at), _mm512_maskz_loadu_ps(m, from)));
+                        _mm512_mask_storeu_ps(at, m,
+                                              _mm512_add_ps(_mm512_maskz_loadu_ps(m, at),
+                                                            _mm512_maskz_loadu_ps(m, from)));
                     }
                 }
             }
@@ -75,7 +78,8 @@ static inline int spreads_masked(const convolution *c)
 }
 
 /* The same where columns are a stride apart: every so many lanes. */
-POETC_APART void spread_apart(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows, float *gx)
+POETC_APART void spread_apart(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows,
+                              float *gx)
 {
     const int32_t taps = c->kernel_h * c->kernel_w, step = c->stride_w, most = (15 + step) / step;
     const ptrdiff_t plane = (ptrdiff_t)c->height * c->width, width = (ptrdiff_t)rows * c->output_width;
@@ -95,8 +99,11 @@ POETC_APART void spread_apart(const convolution *c, const float *products, int32
                 float *to = gx + ((ptrdiff_t)first_image * c->channels + channel) * plane;
                 int32_t begin = first_row, rest = rows, left, right;
                 output_range(across, step, c->width, c->output_width, &left, &right);
-                for (; rest > 0; begin = 0, to += c->channels * plane) { /* an image after the other: what was stored last is not read next */
-                    const int32_t here = poetc_min(rest, c->output_height - begin), high = poetc_min(bottom, begin + here);
+                for (; rest > 0;
+                     begin = 0,
+                     to += c->channels * plane) { /* an image after the other: what was stored last is not read next */
+                    const int32_t here = poetc_min(rest, c->output_height - begin),
+                                  high = poetc_min(bottom, begin + here);
                     for (oh = top > begin ? top : begin; oh < high; oh++) {
                         const float *products_here = from + (ptrdiff_t)(oh - begin) * c->output_width;
                         float *at = to + (ptrdiff_t)(oh * c->stride_h + down) * c->width + across + left * step;
@@ -120,8 +127,8 @@ typedef struct {
     __mmask16 mask;
 } tap_lanes;
 
-/* Where every second column of a row of gx belongs to the same taps: even and odd pixels are summed up apart, sixteen each, then laid side by side.
- * Where rows are short, several of them. */
+/* Where every second column of a row of gx belongs to the same taps: even and odd pixels are summed up apart, sixteen
+ * each, then laid side by side. Where rows are short, several of them. */
 typedef struct {
     int32_t rows, columns; /* at once, of the pixels of one parity */
     int whole;             /* images: sums begin with the bias, else with what is there */
@@ -184,11 +191,13 @@ POETC_APART void spread_halves(const convolution *c, const float *products, int3
                         for (kw = 0; there && kw < c->kernel_w; kw++) {
                             const int32_t across = kw * c->dilation_w - c->pad_left, shift = floor_div(across, 2);
                             const int odd = across - 2 * shift;
-                            const uint32_t mask = there & lanes_of_columns(&h, shift - column, shift + c->output_width - column);
+                            const uint32_t mask =
+                                there & lanes_of_columns(&h, shift - column, shift + c->output_width - column);
                             tap_lanes *t = &list[odd][count[odd]];
                             if (mask == 0)
                                 continue;
-                            t->from = (kh * c->kernel_w + kw) * width + (ptrdiff_t)(r + first - begin) * c->output_width + column - shift;
+                            t->from = (kh * c->kernel_w + kw) * width +
+                                      (ptrdiff_t)(r + first - begin) * c->output_width + column - shift;
                             t->mask = (__mmask16)mask, count[odd]++;
                         }
                     }
@@ -197,7 +206,9 @@ POETC_APART void spread_halves(const convolution *c, const float *products, int3
                     for (channel = 0; channel < channels; channel++, to += plane, from += taps * width) {
                         const int32_t most = c->width - 2 * column;
                         const __mmask16 low = (__mmask16)(most < 16 ? (1u << most) - 1u : 0xffffu);
-                        const __mmask16 high = (__mmask16)(most < 16 ? 0u : most < 32 ? (1u << (most - 16)) - 1u : 0xffffu);
+                        const __mmask16 high = (__mmask16)(most < 16   ? 0u
+                                                           : most < 32 ? (1u << (most - 16)) - 1u
+                                                                       : 0xffffu);
                         __m512 sum[2], u, v;
                         if (h.whole) {
                             sum[0] = sum[1] = _mm512_set1_ps(bias ? bias[channel] : 0.0f);
@@ -209,9 +220,11 @@ POETC_APART void spread_halves(const convolution *c, const float *products, int3
                         for (i = 0; i < 2; i++) {
                             const tap_lanes *t = list[i], *const last = t + count[i];
                             for (; t < last; t++)
-                                sum[i] = _mm512_mask_add_ps(sum[i], t->mask, sum[i], _mm512_maskz_loadu_ps(t->mask, from + t->from));
+                                sum[i] = _mm512_mask_add_ps(sum[i], t->mask, sum[i],
+                                                            _mm512_maskz_loadu_ps(t->mask, from + t->from));
                         }
-                        u = _mm512_permutex2var_ps(sum[0], low_half, sum[1]), v = _mm512_permutex2var_ps(sum[0], high_half, sum[1]);
+                        u = _mm512_permutex2var_ps(sum[0], low_half, sum[1]),
+                        v = _mm512_permutex2var_ps(sum[0], high_half, sum[1]);
                         if (h.rows == 1) {
                             _mm512_mask_storeu_ps(to, low, u);
                             _mm512_mask_storeu_ps(to + 16, high, v);
@@ -219,8 +232,8 @@ POETC_APART void spread_halves(const convolution *c, const float *products, int3
                             const int32_t wide = 2 * h.columns; /* lanes of a row */
                             for (i = 0; i < h.rows && line + i < lines; i++) {
                                 const int32_t lane = i * wide % 16;
-                                _mm512_mask_storeu_ps(to + (ptrdiff_t)i * step * c->width - lane, (__mmask16)((uint32_t)low << lane),
-                                                      i * wide < 16 ? u : v);
+                                _mm512_mask_storeu_ps(to + (ptrdiff_t)i * step * c->width - lane,
+                                                      (__mmask16)((uint32_t)low << lane), i * wide < 16 ? u : v);
                             }
                         }
                     }
@@ -230,10 +243,10 @@ POETC_APART void spread_halves(const convolution *c, const float *products, int3
     }
 }
 
-/* As spread, of single taps: every second pixel of some rows is its product, all others are the bias. Nothing need be there before. A
- * channel's rows follow each other, which memory likes better than the same rows of all channels. */
-POETC_APART void spread_every_second(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows,
-                                     const float *bias, float *gx)
+/* As spread, of single taps: every second pixel of some rows is its product, all others are the bias. Nothing need be
+ * there before. A channel's rows follow each other, which memory likes better than the same rows of all channels. */
+POETC_APART void spread_every_second(const convolution *c, const float *products, int32_t channels, int32_t row,
+                                     int32_t rows, const float *bias, float *gx)
 {
     const ptrdiff_t plane = (ptrdiff_t)c->height * c->width;
     const int32_t first_image = row / c->output_height, first_oh = row - first_image * c->output_height;
@@ -290,7 +303,8 @@ static inline int spreads_apart(const convolution *c)
 
 #if defined(POETC_HELIUM)
 /* As spread, of columns that follow each other: all rows that a tap reads at once. A pixel's sum has the same order. */
-POETC_APART void spread_rows(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows, float *gx)
+POETC_APART void spread_rows(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows,
+                             float *gx)
 {
     const ptrdiff_t plane = (ptrdiff_t)c->height * c->width, width = (ptrdiff_t)rows * c->output_width;
     int32_t channel, r, end, kh, kw;
@@ -308,10 +322,12 @@ POETC_APART void spread_rows(const convolution *c, const float *products, int32_
                     const int32_t low = offset < 0 ? -offset : 0;
                     const int32_t count = poetc_min(c->output_width, c->width - offset) - low;
                     const int32_t taken = (count + 3) / 4 * 4;
-                    const float *from = products + (kh * c->kernel_w + kw) * width + (r + top - oh) * c->output_width + low;
+                    const float *from =
+                        products + (kh * c->kernel_w + kw) * width + (r + top - oh) * c->output_width + low;
                     float *to = pixels + (top * c->stride_h + down) * c->width + low + offset;
                     int32_t left = bottom - top;
                     if (count > 0) /* the hardware leaves out the lanes beyond the last */
+                                   /* clang-format off */
                         __asm__ volatile("1:\tdlstp.32 lr, %[count]\n"
                                          "2:\tvldrw.u32 q0, [%[from]], #16\n\tvldrw.u32 q1, [%[to]]\n\tvadd.f32 q0, q1, q0\n\t"
                                          "vstrw.32 q0, [%[to]], #16\n\tletp lr, 2b\n\t"
@@ -321,6 +337,7 @@ POETC_APART void spread_rows(const convolution *c, const float *products, int32_
                                          : [count] "r"(count), [next_from] "r"(4 * (c->output_width - taken)),
                                            [next_to] "r"(4 * (c->stride_h * c->width - taken))
                                          : "lr", "cc", "q0", "q1", "memory");
+                                   /* clang-format on */
                 }
             }
         }
@@ -328,9 +345,11 @@ POETC_APART void spread_rows(const convolution *c, const float *products, int32_
 }
 #endif
 
-/* Add rows (c, kh, kw) of products, columns (n, oh, ow), to the pixels that they belong to: rows of the output in ascending
- * order, taps in ascending order, so that the order of a pixel's sum does not depend on the size of the block. */
-POETC_APART void spread(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows, float *gx)
+/* Add rows (c, kh, kw) of products, columns (n, oh, ow), to the pixels that they belong to: rows of the output in
+ * ascending order, taps in ascending order, so that the order of a pixel's sum does not depend on the size of the
+ * block. */
+POETC_APART void spread(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows,
+                        float *gx)
 {
     const ptrdiff_t plane = (ptrdiff_t)c->height * c->width, width = (ptrdiff_t)rows * c->output_width;
     int32_t channel, r, kh, kw, ow;

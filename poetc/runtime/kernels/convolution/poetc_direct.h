@@ -1,6 +1,6 @@
 /* Convolution and its gradients without packing their pixels: what the packing kernels do (same sums in the same order,
- * same workspace), for AVX-512 and its 32 registers, and Helium. Where windows overlap and few results share what would be packed,
- * reading a strip of a padded image at one offset a tap is cheaper. Here: the strip.
+ * same workspace), for AVX-512 and its 32 registers, and Helium. Where windows overlap and few results share what would
+ * be packed, reading a strip of a padded image at one offset a tap is cheaper. Here: the strip.
  */
 #ifndef POETC_DIRECT_H
 #define POETC_DIRECT_H
@@ -16,10 +16,10 @@
 #if defined(POETC_DIRECT) || defined(POETC_STRIPS)
 #define DIRECT_LANES POETC_LANES
 
-/* Rows [first, first + rows) of `channels` planes (those outside are zeros), from column `left` on, `columns` of them (those
- * outside are zeros), side by side; then zeros for a vector that reads on. */
-POETC_APART void copy_strip(float *to, const float *from, int32_t channels, int32_t height, int32_t width, int32_t first,
-                            int32_t rows, int32_t left, int32_t columns)
+/* Rows [first, first + rows) of `channels` planes (those outside are zeros), from column `left` on, `columns` of them
+ * (those outside are zeros), side by side; then zeros for a vector that reads on. */
+POETC_APART void copy_strip(float *to, const float *from, int32_t channels, int32_t height, int32_t width,
+                            int32_t first, int32_t rows, int32_t left, int32_t columns)
 {
     const int32_t begin = left < 0 ? poetc_min(-left, columns) : 0;
     const int32_t end = width - left < columns ? (width - left > begin ? width - left : begin) : columns;

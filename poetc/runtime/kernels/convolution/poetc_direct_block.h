@@ -33,25 +33,24 @@ POETC_INLINE void direct_block(const int rows, const int vectors, const direct_t
     for (first = 0; first < terms; first += t->depth) {
         poetc_vector sum[DIRECT_MOST];
         int32_t k = poetc_min(t->depth, terms - first);
-        _Pragma("GCC unroll 24")
-        for (i = 0; i < rows; i++) {
-            _Pragma("GCC unroll 24")
-            for (j = 0; j < vectors; j++) {
+        _Pragma("GCC unroll 24") for (i = 0; i < rows; i++)
+        {
+            _Pragma("GCC unroll 24") for (j = 0; j < vectors; j++)
+            {
                 sum[i * vectors + j] = (poetc_vector){0};
                 if (t->bias && first == 0)
                     sum[i * vectors + j] += t->bias[i];
             }
         }
         for (; k > 0; k--, a += a_k, offset++) {
-            _Pragma("GCC unroll 24")
-            for (i = 0; i < rows; i++) {
-                _Pragma("GCC unroll 24")
-                for (j = 0; j < vectors; j++)
+            _Pragma("GCC unroll 24") for (i = 0; i < rows; i++)
+            {
+                _Pragma("GCC unroll 24") for (j = 0; j < vectors; j++)
                     POETC_ADD_SCALED(sum[i * vectors + j], poetc_vector_load(b[j] + *offset), a[i * a_row]);
             }
         }
-        _Pragma("GCC unroll 24")
-        for (i = 0; i < rows * vectors; i++) {
+        _Pragma("GCC unroll 24") for (i = 0; i < rows * vectors; i++)
+        {
             float *at = t->tile + i * DIRECT_LANES;
             poetc_vector_store(at, first ? poetc_vector_load(at) + sum[i] : sum[i]);
         }
@@ -98,8 +97,8 @@ static inline int32_t direct_pieces(int32_t columns)
     return (columns + DIRECT_LANES - 1) / DIRECT_LANES;
 }
 
-/* Whether reading pieces costs less than packing: pieces of a row hold lanes for nothing, packed columns are shared by few
- * rows. */
+/* Whether reading pieces costs less than packing: pieces of a row hold lanes for nothing, packed columns are shared by
+ * few rows. */
 static inline int direct_pays(int32_t columns, int32_t rows)
 {
     return direct_pieces(columns) * DIRECT_LANES * rows < columns * (rows + 24);

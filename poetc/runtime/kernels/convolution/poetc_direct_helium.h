@@ -1,5 +1,6 @@
-/* Convolution and the gradient of its input on Helium without packed pixels: four pixels of a row of the result at a time read an image, with zeros around it where
- * there is padding, at one offset a tap. Sums go over blocks of terms as they do in the packing kernel. */
+/* Convolution and the gradient of its input on Helium without packed pixels: four pixels of a row of the result at a
+ * time read an image, with zeros around it where there is padding, at one offset a tap. Sums go over blocks of terms as
+ * they do in the packing kernel. */
 #ifndef POETC_DIRECT_HELIUM_H
 #define POETC_DIRECT_HELIUM_H
 
@@ -9,16 +10,18 @@ typedef struct {
     const float *a, *b; /* packed weights; the first window of four, side by side */
     float *y;
     int32_t blocks; /* of four results, side by side; at least one */
-    ptrdiff_t y_row, plane;  /* floats from row to row of the result, from channel to channel of b, less what its lines take */
+    ptrdiff_t y_row,
+        plane; /* floats from row to row of the result, from channel to channel of b, less what its lines take */
     int32_t channels;
     int32_t lines, skip; /* of taps; floats of a from the end of a channel's lines to the next one's: read as a pair */
     int32_t next;        /* bytes from the end of a line to the next one */
-    const float *bias;       /* of the first row, or NULL */
+    const float *bias;   /* of the first row, or NULL */
     int accumulate;
     int32_t lanes; /* results that are accumulated: 4, or fewer at the end of a row */
 } direct_task;
 
-void poetc_direct_run(int32_t rows, int32_t taps, const direct_task *t); /* rows: 1, 2, 4 or 6; taps of a line: 3 or 5 */
+void poetc_direct_run(int32_t rows, int32_t taps,
+                      const direct_task *t); /* rows: 1, 2, 4 or 6; taps of a line: 3 or 5 */
 
 /* Rows of a block of results, of `left`. */
 static inline int32_t direct_rows(int32_t left)

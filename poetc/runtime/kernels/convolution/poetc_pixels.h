@@ -1,4 +1,5 @@
-/* Packing for the forward convolution: the pixels under the taps of each window, gathered into panels of poetc_gemm.h. */
+/* Packing for the forward convolution: the pixels under the taps of each window, gathered into panels of poetc_gemm.h.
+ */
 #ifndef POETC_PIXELS_H
 #define POETC_PIXELS_H
 
@@ -21,8 +22,8 @@ enum {
 };
 
 /* Sixteen pixels at a time: which taps lie on the image is found out once for all channels. */
-POETC_INLINE void pack_sixteen(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first, int32_t depth,
-                               int32_t column, int32_t columns, const int how)
+POETC_INLINE void pack_sixteen(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
+                               int32_t depth, int32_t column, int32_t columns, const int how)
 {
     const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
@@ -56,7 +57,8 @@ POETC_INLINE void pack_sixteen(const poetc_gemm_space *space, const convolution 
             const __m512i down = _mm512_add_epi32(_mm512_loadu_si512(row), _mm512_set1_epi32(kh * c->dilation_h));
             const __mmask16 inside = _mm512_cmplt_epu32_mask(down, _mm512_set1_epi32(c->height));
             for (kw = 0; kw < c->kernel_w; kw++, tap++) {
-                const __m512i right = _mm512_add_epi32(_mm512_loadu_si512(across), _mm512_set1_epi32(kw * c->dilation_w));
+                const __m512i right =
+                    _mm512_add_epi32(_mm512_loadu_si512(across), _mm512_set1_epi32(kw * c->dilation_w));
                 mask[tap] = _mm512_mask_cmplt_epu32_mask(inside, right, _mm512_set1_epi32(c->width));
                 if (how == EVERY_SECOND)
                     low[tap] = spread_bits(mask[tap] & 0xffu), high[tap] = spread_bits((uint32_t)mask[tap] >> 8);
@@ -68,10 +70,12 @@ POETC_INLINE void pack_sixteen(const poetc_gemm_space *space, const convolution 
                 if (how == SIDE_BY_SIDE)
                     _mm512_storeu_ps(to, _mm512_maskz_loadu_ps(mask[tap], from));
                 else if (how == EVERY_SECOND)
-                    _mm512_storeu_ps(to, _mm512_permutex2var_ps(_mm512_maskz_loadu_ps(low[tap], from + window[0]), evens,
-                                                                _mm512_maskz_loadu_ps(high[tap], from + window[8])));
+                    _mm512_storeu_ps(to,
+                                     _mm512_permutex2var_ps(_mm512_maskz_loadu_ps(low[tap], from + window[0]), evens,
+                                                            _mm512_maskz_loadu_ps(high[tap], from + window[8])));
                 else
-                    _mm512_storeu_ps(to, _mm512_mask_i32gather_ps(_mm512_setzero_ps(), mask[tap], _mm512_loadu_si512(window), from, 4));
+                    _mm512_storeu_ps(to, _mm512_mask_i32gather_ps(_mm512_setzero_ps(), mask[tap],
+                                                                  _mm512_loadu_si512(window), from, 4));
             }
         }
     }
@@ -128,8 +132,8 @@ static inline int packs_halves(const convolution *c)
 #define pack_gathered(space, c, x, first, depth, column, columns) ((void)0)
 #endif
 
-/* Conv's b: rows (c, kh, kw) [first, first + depth), columns (n, oh, ow) [column, column + columns). `x` is the image of the
- * group's first channel. */
+/* Conv's b: rows (c, kh, kw) [first, first + depth), columns (n, oh, ow) [column, column + columns). `x` is the image
+ * of the group's first channel. */
 #if POETC_GEMM_COLUMNS == 4
 
 /* Four pixels: where their windows begin. */
@@ -211,10 +215,12 @@ POETC_APART void pack_inside(const four_pixels *f, tap_run t, float *to)
         left -= count;
 #if defined(POETC_HELIUM)
         if (step == 1) {
+            /* clang-format off */
             __asm__ volatile("dls lr, %[n]\n1:\tvldrw.u32 q0, [%[at]], #4\n\tvstrw.32 q0, [%[to]], #16\n\tle lr, 1b"
                              : [at] "+r"(at), [to] "+r"(to)
                              : [n] "r"(count)
                              : "lr", "q0", "memory");
+            /* clang-format on */
             count = 0;
         }
 #endif
@@ -249,6 +255,7 @@ POETC_APART void pack_clipped(const four_pixels *f, tap_run t, float *to)
         if (count > 0) { /* what lies beside the image is not read and becomes zero */
             uint32x4_t columns = vaddq_n_u32(vidupq_n_u32(0, 1), (uint32_t)position);
             from += position;
+            /* clang-format off */
             __asm__ volatile("dls lr, %[n]\n"
                              "1:\tvcmp.u32 hi, %q[widths], %q[columns]\n\tvpst\n\tvldrwt.u32 q0, [%[from]]\n\t"
                              "vstrw.32 q0, [%[to]], #16\n\tvadd.i32 %q[columns], %q[columns], %[step]\n\t"
@@ -256,6 +263,7 @@ POETC_APART void pack_clipped(const four_pixels *f, tap_run t, float *to)
                              : [from] "+r"(from), [to] "+r"(to), [columns] "+w"(columns)
                              : [n] "r"(count), [widths] "w"(widths), [step] "r"(step)
                              : "lr", "q0", "memory");
+            /* clang-format on */
             count = 0;
         }
 #endif
@@ -286,9 +294,11 @@ POETC_APART void pack_scattered(const four_pixels *f, tap_run t, float *to)
     const uint32x4_t heights = vdupq_n_u32((uint32_t)c->height), widths = vdupq_n_u32((uint32_t)c->width);
     __builtin_memcpy(&windows, f->image, sizeof windows); /* addresses as lanes */
     windows = vaddq_u32(windows, vshlq_n_u32(vaddq_u32(vmulq_n_u32(tops, (uint32_t)c->width), lefts), 2));
-    if (f->inside && step == 4 && c->kernel_w == 3 && t.kh == 0 && t.kw == 0 && t.left % (3 * lines) == 0 && t.left > 0) {
+    if (f->inside && step == 4 && c->kernel_w == 3 && t.kh == 0 && t.kw == 0 && t.left % (3 * lines) == 0 &&
+        t.left > 0) {
         uint32x4_t at = vaddq_n_u32(windows, 4u * (uint32_t)t.channel);
         int32_t left = t.left / (3 * lines); /* whole filters */
+        /* clang-format off */
         __asm__ volatile("1:\tdls lr, %[lines]\n"
                          "2:\tvldrw.u32 q0, [%q[at]]\n\tvldrw.u32 q1, [%q[at], #4]\n\tvldrw.u32 q2, [%q[at], #8]\n\t"
                          "vadd.i32 %q[at], %q[at], %[line]\n\tvstrw.32 q0, [%[to]], #16\n\tvstrw.32 q1, [%[to]], #16\n\t"
@@ -297,6 +307,7 @@ POETC_APART void pack_scattered(const four_pixels *f, tap_run t, float *to)
                          : [at] "+w"(at), [to] "+r"(to), [left] "+r"(left)
                          : [lines] "r"(lines), [line] "r"(line), [jump] "r"(4 * c->height * c->width - lines * line)
                          : "lr", "cc", "q0", "q1", "q2", "memory");
+        /* clang-format on */
         return;
     }
     while (t.left > 0) {
@@ -305,15 +316,18 @@ POETC_APART void pack_scattered(const four_pixels *f, tap_run t, float *to)
         uint32x4_t at = vaddq_n_u32(windows, (uint32_t)(4 * t.channel + t.kh * line + t.kw * step));
         const int32_t count = next_row(&t);
         if (f->inside) {
+            /* clang-format off */
             __asm__ volatile("dls lr, %[n]\n1:\tvldrw.u32 q0, [%q[at]]\n\tvadd.i32 %q[at], %q[at], %[step]\n\t"
                              "vstrw.32 q0, [%[to]], #16\n\tle lr, 1b"
                              : [at] "+w"(at), [to] "+r"(to)
                              : [n] "r"(count), [step] "r"(step)
                              : "lr", "q0", "memory");
+            /* clang-format on */
             continue;
         }
         /* What lies beside the image is not read and becomes zero: rows beside it have no columns on it. */
         columns = vpselq_u32(columns, vdupq_n_u32(1u << 30), vcmphiq_u32(heights, rows));
+        /* clang-format off */
         __asm__ volatile("dls lr, %[n]\n"
                          "1:\tvcmp.u32 hi, %q[widths], %q[columns]\n\tvpst\n\tvldrwt.u32 q0, [%q[at]]\n\t"
                          "vstrw.32 q0, [%[to]], #16\n\tvadd.i32 %q[columns], %q[columns], %[across]\n\t"
@@ -321,6 +335,7 @@ POETC_APART void pack_scattered(const four_pixels *f, tap_run t, float *to)
                          : [at] "+w"(at), [to] "+r"(to), [columns] "+w"(columns)
                          : [n] "r"(count), [widths] "w"(widths), [step] "r"(step), [across] "r"(c->dilation_w)
                          : "lr", "q0", "memory");
+        /* clang-format on */
     }
 }
 #else
@@ -361,7 +376,7 @@ POETC_APART void pack_any(const four_pixels *f, tap_run t, float *to)
 #endif
 
 POETC_APART void pack_pixels(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
-                        int32_t depth, int32_t column, int32_t columns)
+                             int32_t depth, int32_t column, int32_t columns)
 {
     const int32_t taps = c->kernel_h * c->kernel_w, start = first % taps;
     float *to = space->panels;
@@ -392,7 +407,7 @@ POETC_APART void pack_pixels(const poetc_gemm_space *space, const convolution *c
 
 /* What holds for all channels is found out once: tap by tap, output row by output row. */
 POETC_APART void pack_pixels(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
-                        int32_t depth, int32_t column, int32_t columns)
+                             int32_t depth, int32_t column, int32_t columns)
 {
     const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
     const ptrdiff_t plane = (ptrdiff_t)c->height * c->width;

@@ -1,25 +1,30 @@
-/* What the packed gradient of a convolution's weight multiplies gy by: windows of the image, each the terms that one pixel of the
- * output adds, packed into panels of poetc_gemm.h; straight from the image, or from strips of it with zeros around them. */
+/* What the packed gradient of a convolution's weight multiplies gy by: windows of the image, each the terms that one
+ * pixel of the output adds, packed into panels of poetc_gemm.h; straight from the image, or from strips of it with
+ * zeros around them. */
 #ifndef POETC_WINDOWS_H
 #define POETC_WINDOWS_H
 
 #include "convolution/poetc_convolution_packed.h"
 #include "operators/poetc_norm.h"
 
-/* What is done to pixels on their way in: the batch norm of each channel, the activation. By functions, so that only kernels that do so
- * bring their code along. */
+/* What is done to pixels on their way in: the batch norm of each channel, the activation. By functions, so that only
+ * kernels that do so bring their code along. */
 typedef struct prologue {
-    const float *table; /* of channels, from the group's first on: centres; factors and shifts `third` and twice that beyond */
+    const float
+        *table; /* of channels, from the group's first on: centres; factors and shifts `third` and twice that beyond */
     int32_t third;
     int32_t activation;
     const float *p;
-    void (*strip)(const struct prologue *n, int32_t channel, float *to, const float *plane, const convolution *c, int32_t first,
-                  int32_t count, int32_t columns);
-    void (*panels)(const struct prologue *n, int32_t channel, const poetc_gemm_space *space, int32_t columns, int32_t depth);
+    void (*strip)(const struct prologue *n, int32_t channel, float *to, const float *plane, const convolution *c,
+                  int32_t first, int32_t count, int32_t columns);
+    void (*panels)(const struct prologue *n, int32_t channel, const poetc_gemm_space *space, int32_t columns,
+                   int32_t depth);
 } prologue;
 
-/* `count` rows of a channel's plane from row `first` on, with zeros beside the image, as many columns as windows reach over. */
-static void copy_padded(float *to, const float *plane, const convolution *c, int32_t first, int32_t count, int32_t columns)
+/* `count` rows of a channel's plane from row `first` on, with zeros beside the image, as many columns as windows reach
+ * over. */
+static void copy_padded(float *to, const float *plane, const convolution *c, int32_t first, int32_t count,
+                        int32_t columns)
 {
     const int32_t begin = clip(c->pad_left, 0, columns), end = clip(c->width + c->pad_left, begin, columns);
     int32_t row;
@@ -46,8 +51,8 @@ static void copy_padded(float *to, const float *plane, const convolution *c, int
 
 /* Four taps: what they read of a row of the output. */
 typedef struct {
-    int32_t offset[4]; /* floats, from where the window would begin without padding */
-    int32_t down[4];   /* rows, likewise */
+    int32_t offset[4];         /* floats, from where the window would begin without padding */
+    int32_t down[4];           /* rows, likewise */
     int32_t low[4], length[4]; /* of a row of the output: the pixels whose tap lies on the image, if its row does */
     int32_t now[4];            /* length, or 0 */
 } four_taps;
@@ -101,7 +106,7 @@ POETC_APART void pack_four(const four_taps *t, const float *from, int32_t step, 
 }
 
 POETC_APART void pack_windows(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
-                         int32_t depth, int32_t column, int32_t columns)
+                              int32_t depth, int32_t column, int32_t columns)
 {
     const int32_t pixels = c->output_height * c->output_width, per_channel = c->kernel_h * c->kernel_w;
     const int32_t first_image = first / pixels, first_row = (first - first_image * pixels) / c->output_width;
@@ -160,9 +165,8 @@ POETC_APART void pack_windows(const poetc_gemm_space *space, const convolution *
     }
 }
 
-
-/* Windows are packed from rows with zeros around them: those of the image itself where nothing is padded or done to them, else a strip to
- * which they are copied. It has as many slots as four taps reach over channels. */
+/* Windows are packed from rows with zeros around them: those of the image itself where nothing is padded or done to
+ * them, else a strip to which they are copied. It has as many slots as four taps reach over channels. */
 static int is_padded(const convolution *c)
 {
     return c->has_bias || c->pad_top > 0 || c->pad_left > 0 ||
@@ -187,8 +191,8 @@ static int32_t slot_floats(const convolution *c, int32_t rows)
     return ((rows - 1) * c->stride_h + (c->kernel_h - 1) * c->dilation_h + 1) * strip_width(c);
 }
 
-/* Floats of a strip for blocks of `terms` pixels, of a workspace of `size`; 0: there is no need or no room for one, which is so for a single
-   pixel (there a panel of Helium, with its rows, leaves less than half). */
+/* Floats of a strip for blocks of `terms` pixels, of a workspace of `size`; 0: there is no need or no room for one,
+   which is so for a single pixel (there a panel of Helium, with its rows, leaves less than half). */
 static int32_t strip_floats(const convolution *c, int32_t terms, int32_t size)
 {
     const int32_t rows = poetc_min((terms - 2) / c->output_width + 2, c->output_height);
@@ -235,10 +239,11 @@ POETC_APART void put_windows(const convolution *c, const four_windows *s, float 
 #if defined(POETC_HELIUM)
     const uint32x4_t offsets = vshlq_n_u32(vld1q_u32((const uint32_t *)s->offset), 2);
 #elif POETC_FPU_M
-    /* Taps side by side, in one or two groups: seven floats hold those of four pixels. A group that is stored as a whole spills
-     * over lanes that the next one fills, the second one over the next pixel, which is filled next, or put back if it was before.
-     * Behind the last panel of a workspace are four floats at least for that (poetc_gemm_carve: operands begin at multiples of 16
-     * bytes, so that at most 12 of the 16 floats that it sets aside come before the panels). */
+    /* Taps side by side, in one or two groups: seven floats hold those of four pixels. A group that is stored as a
+     * whole spills over lanes that the next one fills, the second one over the next pixel, which is filled next, or put
+     * back if it was before. Behind the last panel of a workspace are four floats at least for that (poetc_gemm_carve:
+     * operands begin at multiples of 16 bytes, so that at most 12 of the 16 floats that it sets aside come before the
+     * panels). */
     int32_t split = 1;
     while (split < 4 && s->offset[split] == s->offset[0] + split)
         split++;
@@ -287,6 +292,7 @@ POETC_APART void put_windows(const convolution *c, const four_windows *s, float 
                 count -= 4 * blocks, from += 4 * blocks;
                 if (split == 4) {
                     for (; blocks > 0; blocks--)
+                        /* clang-format off */
                         __asm__ volatile("vldmia %[first], {s16-s22}\n\tadd %[first], %[first], #16\n\t"
                                          "vstmia %[to]!, {s16-s19}\n\tvstmia %[to]!, {s17-s20}\n\t"
                                          "vstmia %[to]!, {s18-s21}\n\tvstmia %[to]!, {s19-s22}"
@@ -305,6 +311,7 @@ POETC_APART void put_windows(const convolution *c, const four_windows *s, float 
                                          :
                                          : "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s24", "s25", "s26", "s27",
                                            "s28", "s29", "s30", "memory");
+                    /* clang-format on */
                     next[0] = next0, next[1] = next1, next[2] = next2;
                 }
             }
@@ -318,7 +325,8 @@ POETC_APART void put_windows(const convolution *c, const four_windows *s, float 
 
 /* By a strip with room for `held` rows of the output. */
 POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
-                             int32_t depth, int32_t column, int32_t columns, float *strip, int32_t held, const prologue *n)
+                             int32_t depth, int32_t column, int32_t columns, float *strip, int32_t held,
+                             const prologue *n)
 {
     const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
     const int32_t inputs = c->channels / c->group, plane = c->height * c->width, channel = column / taps;
@@ -333,7 +341,8 @@ POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c
     for (k = 0; k < depth; k += s.pixels) {
         const int32_t image = (first + k) / pixels, pixel = first + k - image * pixels, oh = pixel / c->output_width;
         const float *planes = x + (image * (ptrdiff_t)c->channels + channel) * plane;
-        int32_t kh = first_kh, kw = first_kw, base = 0, line = kh * down, number = 0, to_copy = padded, copied = channel, rows;
+        int32_t kh = first_kh, kw = first_kw, base = 0, line = kh * down, number = 0, to_copy = padded,
+                copied = channel, rows;
         s.ow = pixel - oh * c->output_width;
         s.pixels = poetc_min(poetc_min(depth - k, pixels - pixel), held * c->output_width - s.ow);
         rows = ((s.ow + s.pixels - 1) / c->output_width) * c->stride_h + (c->kernel_h - 1) * c->dilation_h + 1;
@@ -376,15 +385,16 @@ POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c
 
 #else
 
-/* Windows of `count` rows of pixels of one channel, from a strip without edges. `to` is the first row's panel row, the first
- * of the pixels that are wanted is column `ow` of the first row, and there are `pixels` of them. */
+/* Windows of `count` rows of pixels of one channel, from a strip without edges. `to` is the first row's panel row, the
+ * first of the pixels that are wanted is column `ow` of the first row, and there are `pixels` of them. */
 typedef struct {
     const float *strip;
     int32_t width; /* of the strip */
     int32_t ow, pixels;
 } window_strip;
 
-/* `run` taps of a row of the window, side by side. Four at once may spill over the run: into lanes that the next run fills. */
+/* `run` taps of a row of the window, side by side. Four at once may spill over the run: into lanes that the next run
+ * fills. */
 static inline void put_windows(const convolution *c, const window_strip *s, int32_t kh, int32_t kw, int32_t run,
                                int spill, float *to)
 {
@@ -412,7 +422,8 @@ static inline void put_windows(const convolution *c, const window_strip *s, int3
 
 #if defined(POETC_MASKED)
 /* All of a window of 3 x 3: `here` taps in one panel, the others in the next. */
-static inline void put_whole_windows(const convolution *c, const window_strip *s, float *to, int32_t here, ptrdiff_t next)
+static inline void put_whole_windows(const convolution *c, const window_strip *s, float *to, int32_t here,
+                                     ptrdiff_t next)
 {
     const ptrdiff_t down = (ptrdiff_t)c->dilation_h * s->width;
     const __mmask16 first = (__mmask16)((1u << here) - 1u), rest = (__mmask16)(0x1ffu & ~first);
@@ -448,7 +459,8 @@ static inline int32_t strip_rows(const convolution *c, int32_t size)
 
 /* By a strip with room for `held` rows of the output: rows of the image with zeros around them. */
 POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
-                             int32_t depth, int32_t column, int32_t columns, float *strip, int32_t held, const prologue *n)
+                             int32_t depth, int32_t column, int32_t columns, float *strip, int32_t held,
+                             const prologue *n)
 {
     const int32_t pixels = c->output_height * c->output_width, taps = c->kernel_h * c->kernel_w;
     const int32_t reach = (c->kernel_h - 1) * c->dilation_h, width = strip_width(c);
@@ -491,23 +503,27 @@ POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c
 }
 
 #if defined(POETC_MASKED)
-/* Whether windows are single pixels, every second one of a row, and sixteen of them are half a row of the image, a row or two or four. */
+/* Whether windows are single pixels, every second one of a row, and sixteen of them are half a row of the image, a row
+ * or two or four. */
 static inline int packs_every_second(const convolution *c, int32_t first, int32_t depth, int32_t columns)
 {
     const int32_t wide = c->output_width;
     return c->kernel_h * c->kernel_w == 1 && c->stride_w == 2 && c->pad_top == 0 && c->pad_left == 0 &&
-           2 * wide - 1 <= c->width && (c->output_height - 1) * c->stride_h < c->height && (wide % 16 == 0 || wide == 8 || wide == 4) &&
-           c->output_height * wide % 16 == 0 && (first | depth) % 16 == 0 && columns % COLUMNS == 0;
+           2 * wide - 1 <= c->width && (c->output_height - 1) * c->stride_h < c->height &&
+           (wide % 16 == 0 || wide == 8 || wide == 4) && c->output_height * wide % 16 == 0 &&
+           (first | depth) % 16 == 0 && columns % COLUMNS == 0;
 }
 
 /* Sixteen pixels of sixteen channels at a time: a row of the panel each, then turned where they are. */
-POETC_APART void pack_every_second(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first, int32_t depth,
-                                   int32_t column, int32_t columns)
+POETC_APART void pack_every_second(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
+                                   int32_t depth, int32_t column, int32_t columns)
 {
     const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const int32_t pixels = c->output_height * c->output_width, wide = c->output_width;
     const ptrdiff_t plane = (ptrdiff_t)c->height * c->width, line = (ptrdiff_t)c->stride_h * c->width;
-    const ptrdiff_t half = wide >= 16 ? 16 : wide == 8 ? line : 2 * line; /* from the first eight pixels to the others */
+    const ptrdiff_t half = wide >= 16  ? 16
+                           : wide == 8 ? line
+                                       : 2 * line; /* from the first eight pixels to the others */
     int32_t k, at, i;
     for (k = 0; k < depth; k += 16) {
         const int32_t image = (first + k) / pixels, pixel = first + k - image * pixels, oh = pixel / wide;
@@ -518,7 +534,8 @@ POETC_APART void pack_every_second(const poetc_gemm_space *space, const convolut
                 __m512 low, high;
                 if (wide == 4) {
                     low = _mm512_mask_loadu_ps(_mm512_maskz_loadu_ps(0x55, from), 0x5500, from + line - 8);
-                    high = _mm512_mask_loadu_ps(_mm512_maskz_loadu_ps(0x55, from + half), 0x5500, from + half + line - 8);
+                    high =
+                        _mm512_mask_loadu_ps(_mm512_maskz_loadu_ps(0x55, from + half), 0x5500, from + half + line - 8);
                 } else {
                     low = _mm512_maskz_loadu_ps(0x5555, from), high = _mm512_maskz_loadu_ps(0x5555, from + half);
                 }
@@ -555,7 +572,8 @@ POETC_APART void pack_windows(const poetc_gemm_space *space, const convolution *
         for (k = 0; k < depth;) { /* one row of the output */
             const int32_t end = poetc_min(c->output_width, ow + depth - k);
             const int32_t ih = oh * c->stride_h - c->pad_top + kh * c->dilation_h;
-            const float *row = x + (image * (ptrdiff_t)c->channels + channel) * plane + (ptrdiff_t)ih * c->width + offset;
+            const float *row =
+                x + (image * (ptrdiff_t)c->channels + channel) * plane + (ptrdiff_t)ih * c->width + offset;
             const int inside = ih >= 0 && ih < c->height;
             const int last = image == c->batch - 1 && ih == c->height - 1; /* nothing may be read beyond it */
             k += end - ow;

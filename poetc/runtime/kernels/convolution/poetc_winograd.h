@@ -1,5 +1,5 @@
-/* The transforms of Winograd's minimal filters for 3 x 3 taps (convolution_winograd.c): of images, weights and gradients into 16 numbers a tile,
- * and of sums of their products back. */
+/* The transforms of Winograd's minimal filters for 3 x 3 taps (convolution_winograd.c): of images, weights and
+ * gradients into 16 numbers a tile, and of sums of their products back. */
 #ifndef POETC_WINOGRAD_H
 #define POETC_WINOGRAD_H
 
@@ -90,11 +90,15 @@ POETC_INLINE void transpose(poetc_vector *v)
         EXCHANGE(i, i + 8, QUARTERS_EVEN, QUARTERS_ODD);
         EXCHANGE(i + 4, i + 12, QUARTERS_EVEN, QUARTERS_ODD);
     }
-    SWAP(1, 2); SWAP(5, 6); SWAP(9, 10); SWAP(13, 14);
+    SWAP(1, 2);
+    SWAP(5, 6);
+    SWAP(9, 10);
+    SWAP(13, 14);
 #else
         EXCHANGE(i, i + 4, QUARTERS_EVEN, QUARTERS_ODD);
     }
-    SWAP(1, 2); SWAP(5, 6);
+    SWAP(1, 2);
+    SWAP(5, 6);
 #endif
 }
 #elif LANES == 4
@@ -182,10 +186,10 @@ static float normalize_one(const normal *n, int32_t at, float x)
 #undef EACH
 }
 
-/* `count` floats of each of `valid` channels, `step` floats apart, into lanes; rows of `width` pixels lie `gap` floats apart. `n`: what is
- * done to them, of which they are the channels from number `channel` on; or NULL. */
-static void turn_in(const float *from, ptrdiff_t step, int32_t valid, int32_t count, float *to, int32_t width, int32_t gap,
-                    const normal *n, int32_t channel)
+/* `count` floats of each of `valid` channels, `step` floats apart, into lanes; rows of `width` pixels lie `gap` floats
+ * apart. `n`: what is done to them, of which they are the channels from number `channel` on; or NULL. */
+static void turn_in(const float *from, ptrdiff_t step, int32_t valid, int32_t count, float *to, int32_t width,
+                    int32_t gap, const normal *n, int32_t channel)
 {
     int32_t k = 0, j;
 #if LANES > 1
@@ -250,10 +254,10 @@ static void turn_out(const float *from, int32_t count, float *to, ptrdiff_t step
             to[k + j * step] = bias ? from[(ptrdiff_t)k * LANES + j] + bias[j] : from[(ptrdiff_t)k * LANES + j];
 }
 
-/* Channels from number `channel` on of the tiles, which need `reach` pixels each way, into the strip. With the `first` ones what lies
- * beside the image becomes zero (and stays, for further channels). */
-static void read_strip(const tiled *t, const normal *n, const rectangle *r, const int32_t reach, int32_t channel, int32_t first,
-                       float *strip)
+/* Channels from number `channel` on of the tiles, which need `reach` pixels each way, into the strip. With the `first`
+ * ones what lies beside the image becomes zero (and stays, for further channels). */
+static void read_strip(const tiled *t, const normal *n, const rectangle *r, const int32_t reach, int32_t channel,
+                       int32_t first, float *strip)
 {
     const int32_t rows = 2 * (r->rows - 1) + reach, columns = 2 * (r->columns - 1) + reach;
     const int32_t y = 2 * r->row - t->top, x = 2 * r->column - t->left;
@@ -261,7 +265,8 @@ static void read_strip(const tiled *t, const normal *n, const rectangle *r, cons
     const int32_t high = most(0, poetc_min(t->height, y + rows) - (y + above));
     const int32_t wide = most(0, poetc_min(t->width, x + columns) - (x + before));
     const ptrdiff_t plane = (ptrdiff_t)t->height * t->width;
-    const float *from = t->from + ((ptrdiff_t)r->image * t->channels + channel) * plane + (y + above) * t->width + x + before;
+    const float *from =
+        t->from + ((ptrdiff_t)r->image * t->channels + channel) * plane + (y + above) * t->width + x + before;
     float *to = strip + (above * columns + before) * LANES;
     const int32_t gap = (columns - wide) * LANES, valid = poetc_min(LANES, t->channels - channel);
     int32_t i;
@@ -276,7 +281,8 @@ static void read_strip(const tiled *t, const normal *n, const rectangle *r, cons
 }
 
 /* B' d B of a row of tiles; `step` floats from tile to tile, `plane` from number to number. */
-static void transform_image(const float *strip, int32_t pitch, int32_t tiles, float *to, ptrdiff_t step, ptrdiff_t plane)
+static void transform_image(const float *strip, int32_t pitch, int32_t tiles, float *to, ptrdiff_t step,
+                            ptrdiff_t plane)
 {
     poetc_vector a[4], b[4], c[4], d[4];
     int i;
@@ -307,7 +313,8 @@ static void transform_image(const float *strip, int32_t pitch, int32_t tiles, fl
 }
 
 /* A gy A' of a row of tiles. */
-static void transform_gradient(const float *strip, int32_t pitch, int32_t tiles, float *to, ptrdiff_t step, ptrdiff_t plane)
+static void transform_gradient(const float *strip, int32_t pitch, int32_t tiles, float *to, ptrdiff_t step,
+                               ptrdiff_t plane)
 {
     int i;
     for (; tiles > 0; tiles--, to += step, strip += 2 * LANES) {
@@ -326,12 +333,12 @@ static void transform_gradient(const float *strip, int32_t pitch, int32_t tiles,
     }
 }
 
-/* Tiles [begin, end) of channels [first, last), transformed. A tile is `step` floats from the next, a plane of 16 `plane`.
- * `panel`: so many channels have their tiles together, `panel_step` floats from the next so many. `n`: what is done to pixels on their
- * way in, or NULL. */
-POETC_APART void transform_tiles(const tiled *t, const normal *n, int gradient, int32_t begin, int32_t end, int32_t first,
-                                 int32_t last, float *strip, float *to, ptrdiff_t step, ptrdiff_t plane, int32_t panel,
-                                 ptrdiff_t panel_step)
+/* Tiles [begin, end) of channels [first, last), transformed. A tile is `step` floats from the next, a plane of 16
+ * `plane`. `panel`: so many channels have their tiles together, `panel_step` floats from the next so many. `n`: what is
+ * done to pixels on their way in, or NULL. */
+POETC_APART void transform_tiles(const tiled *t, const normal *n, int gradient, int32_t begin, int32_t end,
+                                 int32_t first, int32_t last, float *strip, float *to, ptrdiff_t step, ptrdiff_t plane,
+                                 int32_t panel, ptrdiff_t panel_step)
 {
     const int32_t reach = gradient ? 2 : 4;
     int32_t tile, channel, row;
@@ -357,7 +364,8 @@ POETC_APART void transform_tiles(const tiled *t, const normal *n, int gradient, 
 static void transform_products(const float *from, ptrdiff_t step, ptrdiff_t plane, const rectangle *r, int32_t height,
                                int32_t width, float *strip)
 {
-    const int32_t high = poetc_min(2 * r->rows, height - 2 * r->row), wide = poetc_min(2 * r->columns, width - 2 * r->column);
+    const int32_t high = poetc_min(2 * r->rows, height - 2 * r->row),
+                  wide = poetc_min(2 * r->columns, width - 2 * r->column);
     int32_t row, column;
     int i;
     for (row = 0; row < high; row += 2) {
@@ -366,8 +374,10 @@ static void transform_products(const float *from, ptrdiff_t step, ptrdiff_t plan
             poetc_vector top[4], bottom[4];
             FOR_FOUR(i)
             {
-                const poetc_vector a = poetc_vector_load(from + i * plane), b = poetc_vector_load(from + (4 + i) * plane);
-                const poetc_vector c = poetc_vector_load(from + (8 + i) * plane), d = poetc_vector_load(from + (12 + i) * plane);
+                const poetc_vector a = poetc_vector_load(from + i * plane),
+                                   b = poetc_vector_load(from + (4 + i) * plane);
+                const poetc_vector c = poetc_vector_load(from + (8 + i) * plane),
+                                   d = poetc_vector_load(from + (12 + i) * plane);
                 top[i] = (a + b) + c, bottom[i] = (b - c) - d;
             }
             poetc_vector_store(to, (top[0] + top[1]) + top[2]);
@@ -387,7 +397,7 @@ static void transform_products(const float *from, ptrdiff_t step, ptrdiff_t plan
 typedef struct {
     tiled image;
     int32_t outputs, height, width; /* of the output */
-    int32_t turned; /* taps are read backwards */
+    int32_t turned;                 /* taps are read backwards */
     const float *w, *w_end, *bias;
     ptrdiff_t lane, depth; /* weights: from output to output, from channel to channel */
     float *y;
@@ -419,10 +429,10 @@ POETC_INLINE void turn_taps(const float *from, ptrdiff_t step, poetc_vector *tap
 #endif
 }
 
-/* G g G' of the weights of `terms` channels from number `piece` on and `count` outputs from number `first` on, into panels, 16
- * planes of them. */
-POETC_APART void transform_weights(const convolved *c, int32_t piece, int32_t terms, int32_t first, int32_t count, float *to,
-                                   ptrdiff_t plane)
+/* G g G' of the weights of `terms` channels from number `piece` on and `count` outputs from number `first` on, into
+ * panels, 16 planes of them. */
+POETC_APART void transform_weights(const convolved *c, int32_t piece, int32_t terms, int32_t first, int32_t count,
+                                   float *to, ptrdiff_t plane)
 {
     const int32_t stop = round_up(count, UNIT); /* what fills the last register block */
     int32_t channel, out, i;
@@ -434,7 +444,8 @@ POETC_APART void transform_weights(const convolved *c, int32_t piece, int32_t te
             poetc_vector g[9], r[4][3];
             ptrdiff_t step = c->lane;
             float copy[LANES * 9 + 16];
-            if (valid < LANES || from + (LANES - 1) * step + 16 > c->w_end) { /* nothing is read beyond the last weight */
+            if (valid < LANES ||
+                from + (LANES - 1) * step + 16 > c->w_end) { /* nothing is read beyond the last weight */
                 for (i = 0; i < LANES * 9 + 16; i++)
                     copy[i] = i < valid * 9 ? from[i / 9 * step + i % 9] : 0.0f;
                 from = copy, step = 9;
@@ -450,7 +461,8 @@ POETC_APART void transform_weights(const convolved *c, int32_t piece, int32_t te
             POETC_UNROLL
             for (i = 0; i < 3; i++) {
                 const poetc_vector ends = g[i] + g[6 + i];
-                r[0][i] = g[i], r[1][i] = (ends + g[3 + i]) * 0.5f, r[2][i] = (ends - g[3 + i]) * 0.5f, r[3][i] = g[6 + i];
+                r[0][i] = g[i], r[1][i] = (ends + g[3 + i]) * 0.5f, r[2][i] = (ends - g[3 + i]) * 0.5f,
+                r[3][i] = g[6 + i];
             }
             FOR_FOUR(i)
             {
@@ -466,7 +478,8 @@ POETC_APART void transform_weights(const convolved *c, int32_t piece, int32_t te
 }
 
 /* G' z G of a row of weights, `inputs` of them, into taps; with a learning rate the weights descend. */
-POETC_APART void transform_sums(const float *z, ptrdiff_t plane, int32_t inputs, float *to, const float *lr, float *taps)
+POETC_APART void transform_sums(const float *z, ptrdiff_t plane, int32_t inputs, float *to, const float *lr,
+                                float *taps)
 {
     int32_t channel, i;
     for (channel = 0; channel < inputs; channel += LANES) {
@@ -476,7 +489,8 @@ POETC_APART void transform_sums(const float *z, ptrdiff_t plane, int32_t inputs,
         FOR_FOUR(i)
         {
             const poetc_vector a = poetc_vector_load(from + i * plane), b = poetc_vector_load(from + (4 + i) * plane);
-            const poetc_vector c = poetc_vector_load(from + (8 + i) * plane), d = poetc_vector_load(from + (12 + i) * plane);
+            const poetc_vector c = poetc_vector_load(from + (8 + i) * plane),
+                               d = poetc_vector_load(from + (12 + i) * plane);
             const poetc_vector sum = (b + c) * 0.5f;
             r[0][i] = a + sum, r[1][i] = (b - c) * 0.5f, r[2][i] = sum + d;
         }

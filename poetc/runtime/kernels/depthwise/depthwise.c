@@ -1,15 +1,16 @@
 /* Depthwise convolution (a filter a channel) and its gradients.
  *
- * A strip of the image is copied into the workspace with its padding, so that no border is left. Rows follow each other with one
- * gap of zeros between them, so that a strip is one long row; or columns a stride apart lie side by side. The sum of a pixel
- * begins with the bias and goes over the taps in sequence. Under strides, pixels of the gradient of the input that lie a stride
- * apart see the same taps: each such phase is a convolution of gy of its own, under the filter of these taps. The sum of a weight
- * goes over four lanes: under strides of one along the strip, gaps and all, else along each row; strip by strip.
+ * A strip of the image is copied into the workspace with its padding, so that no border is left. Rows follow each other
+ * with one gap of zeros between them, so that a strip is one long row; or columns a stride apart lie side by side. The
+ * sum of a pixel begins with the bias and goes over the taps in sequence. Under strides, pixels of the gradient of the
+ * input that lie a stride apart see the same taps: each such phase is a convolution of gy of its own, under the filter
+ * of these taps. The sum of a weight goes over four lanes: under strides of one along the strip, gaps and all, else
+ * along each row; strip by strip.
  *
- * What is usual has tiles of its own: for scalars in an FPU (poetc_depthwise_fpu.h, poetc_depthwise_taps.h; the smallest planes on Cortex-M, without strips:
- * poetc_depthwise_planes.h), for Helium (poetc_depthwise_helium.h; small
- * planes by channels, without strips: poetc_depthwise_channels.h), for other vectors (poetc_depthwise_vectors.h). The rest, and
- * processors without an FPU, are done by poetc_depthwise_any.h. */
+ * What is usual has tiles of its own: for scalars in an FPU (poetc_depthwise_fpu.h, poetc_depthwise_taps.h; the
+ * smallest planes on Cortex-M, without strips: poetc_depthwise_planes.h), for Helium (poetc_depthwise_helium.h; small
+ * planes by channels, without strips: poetc_depthwise_channels.h), for other vectors (poetc_depthwise_vectors.h). The
+ * rest, and processors without an FPU, are done by poetc_depthwise_any.h. */
 #include "depthwise/poetc_depthwise.h"
 
 #if POETC_LANES == 1 && !defined(POETC_SOFT_FLOAT)
@@ -24,9 +25,10 @@
 #include "depthwise/poetc_depthwise_any.h"
 
 #if POETC_LANES > 1
-/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of `lines` taps, from the row of gy on that
- * the first of them reads. */
-POETC_APART void gather_rows(const filter *f, const float *g, int32_t lines, int32_t tap, int more_first, float *y, int32_t rows)
+/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of `lines` taps, from the
+ * row of gy on that the first of them reads. */
+POETC_APART void gather_rows(const filter *f, const float *g, int32_t lines, int32_t tap, int more_first, float *y,
+                             int32_t rows)
 {
 #if defined(POETC_HELIUM)
     if (f->kernel_w == 5) {
@@ -57,8 +59,8 @@ static void correlate_strip(const filter *of, float *from, int32_t rows, int32_t
         correlate_any(of, from, rows, stride_h);
 }
 
-/* ints: those of convolution.c, then phases, floats of a phase, floats of a row, rows of the result in a strip, and floats of a
- * strip. */
+/* ints: those of convolution.c, then phases, floats of a phase, floats of a row, rows of the result in a strip, and
+ * floats of a strip. */
 static strip describe_strip(const poetc_call *call, float *workspace)
 {
     strip s;
@@ -72,14 +74,16 @@ static strip describe_strip(const poetc_call *call, float *workspace)
         const int32_t right = 2 * call->ints[6] - 2 + call->ints[8] - left - width;
         s.pairs = s.phases = 1;
         s.row = s.phase = width + (left > right ? left : right);
-        workspace[call->ints[21] - 1] = 0.0f; /* so that the memory that is touched does not depend on the order of columns */
+        workspace[call->ints[21] - 1] =
+            0.0f; /* so that the memory that is touched does not depend on the order of columns */
     }
 #endif
     return s;
 }
 
 #if defined(PLANS)
-/* What is made of planes that are one strip, when the zeros around them are there: their rows, from row `above` of the strip on. */
+/* What is made of planes that are one strip, when the zeros around them are there: their rows, from row `above` of the
+ * strip on. */
 typedef struct {
     column_plan plans[2];
     int32_t count; /* of plans, or 0 */
@@ -107,8 +111,8 @@ int poetc_op_depthwise(const poetc_call *call)
     float *y = poetc_out(call, c.has_bias ? 3 : 2);
     strip s = describe_strip(call, POETC_WORKSPACE(call, c.has_bias ? 4 : 3));
     const int32_t reach = (c.kernel_h - 1) * c.dilation_h, block = call->ints[20];
-    filter f = {&s, NULL, c.kernel_w, 1, c.kernel_h, c.kernel_w, c.dilation_h, c.dilation_w, 0.0f, y, c.output_width,
-                c.output_width, 1, NULL};
+    filter f = {&s, NULL,           c.kernel_w,     1, c.kernel_h, c.kernel_w, c.dilation_h, c.dilation_w, 0.0f,
+                y,  c.output_width, c.output_width, 1, NULL};
     float start[MOST_STARTS];
     int32_t n, channel, top;
 #if defined(POETC_HELIUM)
@@ -132,7 +136,8 @@ int poetc_op_depthwise(const poetc_call *call)
 #if defined(SMALL_PLANES)
     if (is_small_plane(&c)) {
         s.data[call->ints[21] - 1] = 0.0f; /* the memory that is touched is the workspace's whatever the kernel */
-        for (n = 0; n < c.batch; n++, x += c.channels * c.height * c.width, y += c.channels * c.output_height * c.output_width) {
+        for (n = 0; n < c.batch;
+             n++, x += c.channels * c.height * c.width, y += c.channels * c.output_height * c.output_width) {
             if (c.stride_w == 1)
                 slide_planes(c.width, x, weight, y, c.channels, 0);
             else
@@ -167,8 +172,8 @@ int poetc_op_depthwise(const poetc_call *call)
     return POETC_OK;
 }
 
-/* The taps of an axis through which padded position `at` of the image was read, last tap first: the output that the first of them
- * belongs to, and how far the next one's lies. */
+/* The taps of an axis through which padded position `at` of the image was read, last tap first: the output that the
+ * first of them belongs to, and how far the next one's lies. */
 typedef struct {
     int32_t tap, step, count, output, down;
 } tap_sequence;
@@ -190,10 +195,10 @@ static tap_sequence taps_of(int32_t at, int32_t kernel, int32_t dilation, int32_
     return t;
 }
 
-/* The gradient of `rows` rows of a plane of the image from row `top` on, each phase by itself. The strip's first row (column) is
- * row `first_h` (column `first_w`) of gy. */
-POETC_APART void gather_phases(const convolution *c, filter f, const float *weight, float *gx, int32_t top, int32_t rows, int32_t first_h,
-                          int32_t first_w)
+/* The gradient of `rows` rows of a plane of the image from row `top` on, each phase by itself. The strip's first row
+ * (column) is row `first_h` (column `first_w`) of gy. */
+POETC_APART void gather_phases(const convolution *c, filter f, const float *weight, float *gx, int32_t top,
+                               int32_t rows, int32_t first_h, int32_t first_w)
 {
     int32_t down, across;
     f.y_row = c->stride_h * c->width, f.y_step = c->stride_w;
@@ -215,22 +220,24 @@ POETC_APART void gather_phases(const convolution *c, filter f, const float *weig
 }
 
 #if !defined(POETC_SOFT_FLOAT)
-/* The same under strides of two and a filter with an odd number of rows and columns. Rows and columns of gx take the filter's even and
- * its odd taps in turn: which do is a matter of the padding before them. The strip begins with the first row and column of gy that any of
- * them needs. */
+/* The same under strides of two and a filter with an odd number of rows and columns. Rows and columns of gx take the
+ * filter's even and its odd taps in turn: which do is a matter of the padding before them. The strip begins with the
+ * first row and column of gy that any of them needs. */
 static void gather_pairs_of_rows(const convolution *c, const filter *f, float *gx, int32_t top, int32_t rows)
 {
     const int32_t even = !((top + c->pad_top) & 1); /* the first row takes the even taps */
     const int more_first = !(c->pad_left & 1);      /* the first column does */
     const int32_t lines = c->kernel_h / 2;
-    gather_rows(f, f->s->data + even * f->s->row, lines, 2 * lines - 1, more_first, gx + (ptrdiff_t)(top + even) * f->width,
-                (rows - even + 1) / 2);
-    gather_rows(f, f->s->data, lines + 1, 2 * lines, more_first, gx + (ptrdiff_t)(top + 1 - even) * f->width, (rows + even) / 2);
+    gather_rows(f, f->s->data + even * f->s->row, lines, 2 * lines - 1, more_first,
+                gx + (ptrdiff_t)(top + even) * f->width, (rows - even + 1) / 2);
+    gather_rows(f, f->s->data, lines + 1, 2 * lines, more_first, gx + (ptrdiff_t)(top + 1 - even) * f->width,
+                (rows + even) / 2);
 }
 
 static int is_gathered(const convolution *c)
 {
-    return c->stride_h == 2 && c->stride_w == 2 && GATHERS(c->kernel_h, c->kernel_w) && c->dilation_h == 1 && c->dilation_w == 1;
+    return c->stride_h == 2 && c->stride_w == 2 && GATHERS(c->kernel_h, c->kernel_w) && c->dilation_h == 1 &&
+           c->dilation_w == 1;
 }
 #endif
 
@@ -255,9 +262,11 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
     strip s = describe_strip(call, workspace);
     const int32_t reach_h = (c.kernel_h - 1) * c.dilation_h, reach_w = (c.kernel_w - 1) * c.dilation_w;
     const int32_t taps = c.kernel_h * c.kernel_w, block = call->ints[20];
-    const int32_t left = (reach_w - c.pad_left) / c.stride_w, right = (c.width - 1 + c.pad_left) / c.stride_w + 1 - c.output_width;
+    const int32_t left = (reach_w - c.pad_left) / c.stride_w,
+                  right = (c.width - 1 + c.pad_left) / c.stride_w + 1 - c.output_width;
     const int strided = c.stride_h > 1 || c.stride_w > 1;
-    filter f = {&s, NULL, -c.kernel_w, -1, c.kernel_h, c.kernel_w, c.dilation_h, c.dilation_w, 0.0f, gx, c.width, c.width, 1, NULL};
+    filter f = {&s,           NULL, -c.kernel_w, -1,      c.kernel_h, c.kernel_w, c.dilation_h,
+                c.dilation_w, 0.0f, gx,          c.width, c.width,    1,          NULL};
     float start[MOST_STARTS];
     int32_t n, channel, top;
 #if defined(PLANS)
@@ -268,7 +277,8 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
     window planes;
     if (has_lanes_of_channels(&c, &planes, 1) && (!strided || (!bias && planes.right >= 0 && planes.below >= 0))) {
         workspace[call->ints[21] - 1] = 0.0f;
-        for (n = 0; n < c.batch; n++, gy += c.channels * c.output_height * c.output_width, gx += c.channels * c.height * c.width) {
+        for (n = 0; n < c.batch;
+             n++, gy += c.channels * c.output_height * c.output_width, gx += c.channels * c.height * c.width) {
             if (strided)
                 spread_channels(&planes, gy, weight, c.channels, gx);
             else /* as many zeros on all sides: the same window */
@@ -280,7 +290,8 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
 #if defined(SMALL_PLANES)
     if (is_small_plane(&c)) {
         workspace[call->ints[21] - 1] = 0.0f;
-        for (n = 0; n < c.batch; n++, gy += c.channels * c.output_height * c.output_width, gx += c.channels * c.height * c.width) {
+        for (n = 0; n < c.batch;
+             n++, gy += c.channels * c.output_height * c.output_width, gx += c.channels * c.height * c.width) {
             if (strided)
                 spread_planes(c.output_width, gy, weight, gx, c.channels, c.pad_left);
             else
@@ -322,7 +333,8 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
                 const int32_t rows = top + block > c.height ? c.height - top : block;
                 const int32_t first = -floor_div(reach_h - c.pad_top - top, c.stride_h);
                 const int32_t last = floor_div(top + rows - 1 + c.pad_top, c.stride_h);
-                pad_strip(NULL, &s, gy, c.output_height, c.output_width, -first, left, 0, last < first ? 1 : last - first + 1);
+                pad_strip(NULL, &s, gy, c.output_height, c.output_width, -first, left, 0,
+                          last < first ? 1 : last - first + 1);
                 s.has_zeros = EXACT_ROWS && rows == c.height;
                 f.weight = weight + (ptrdiff_t)channel * taps;
                 f.y = gx + (ptrdiff_t)top * c.width;
@@ -346,16 +358,19 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
 }
 
 #if defined(MOST_TAPS) && EXACT_ROWS
-/* add_taps_of_row for each line of the filter, from the first row of gy on that meets a row of the image to the last: four of whole
- * rows, so that lanes stay what they are. */
-static void add_lines_on_image(const convolution *c, const float *line, ptrdiff_t down, const float *gy, int32_t step, float *gw)
+/* add_taps_of_row for each line of the filter, from the first row of gy on that meets a row of the image to the last:
+ * four of whole rows, so that lanes stay what they are. */
+static void add_lines_on_image(const convolution *c, const float *line, ptrdiff_t down, const float *gy, int32_t step,
+                               float *gw)
 {
     int32_t kh, above = c->pad_top;
     for (kh = c->kernel_h; kh > 0; kh--, line += down, gw += c->kernel_w, above -= c->dilation_h) {
-        const int32_t first = above > 0 ? above : 0, end = c->height + above < c->output_height ? c->height + above : c->output_height;
+        const int32_t first = above > 0 ? above : 0,
+                      end = c->height + above < c->output_height ? c->height + above : c->output_height;
         const int32_t from = first * step & ~3;
         if (first < end)
-            add_taps_of_row(line + from, down, 1, gy + from, (((end - 1) * step + c->output_width + 3) & ~3) - from, gw, c->kernel_w);
+            add_taps_of_row(line + from, down, 1, gy + from, (((end - 1) * step + c->output_width + 3) & ~3) - from, gw,
+                            c->kernel_w);
     }
 }
 #endif
@@ -375,23 +390,26 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
     const int is_short = 0;
 #endif
 #if defined(IS_SQUARE)
-    const int is_square = flat && c.kernel_w == 3 && c.dilation_w == 1 && IS_SQUARE(c.output_width) && c.output_height == c.output_width &&
-                          s.row == c.output_width + 1;
+    const int is_square = flat && c.kernel_w == 3 && c.dilation_w == 1 && IS_SQUARE(c.output_width) &&
+                          c.output_height == c.output_width && s.row == c.output_width + 1;
 #endif
-    const int32_t whole = flat ? s.row : (c.output_width + 3) / 4 * 4, step = is_short ? c.output_width : whole; /* of gy */
+    const int32_t whole = flat ? s.row : (c.output_width + 3) / 4 * 4,
+                  step = is_short ? c.output_width : whole; /* of gy */
     int32_t n, channel, top, kh, kw;
 #if defined(POETC_HELIUM)
     window planes;
 #endif
 #if defined(MOST_TAPS) && EXACT_ROWS
     const int is_copied = step != c.output_width || (flat && ((c.output_height * step) & 3)); /* gy of a whole plane */
-    const int32_t most = (c.output_height - 1) * c.stride_h + reach + 1 - c.pad_top, held = most < c.height ? most : c.height;
+    const int32_t most = (c.output_height - 1) * c.stride_h + reach + 1 - c.pad_top,
+                  held = most < c.height ? most : c.height;
 #endif
 #if defined(MOST_TAPS)
     const int fast = (flat || s.pairs) && HAS_LOOPS(c.kernel_w) && c.dilation_w == 1;
     const ptrdiff_t next = (ptrdiff_t)c.stride_h * s.row, down = (ptrdiff_t)c.dilation_h * s.row;
 #endif
-    rows_of_gy[(block * whole + 3) / 4 * 4 - 1] = 0.0f; /* so that the memory that is touched does not depend on the width */
+    rows_of_gy[(block * whole + 3) / 4 * 4 - 1] =
+        0.0f; /* so that the memory that is touched does not depend on the width */
 #if defined(POETC_HELIUM)
     if (!norm && has_lanes_of_channels(&c, &planes, 0)) {
         add_taps_of_channels(&planes, x, gy, c.batch, c.channels, gw);
@@ -401,7 +419,8 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
 #if defined(SMALL_PLANES)
     if (!norm && is_small_plane(&c)) {
         poetc_clear(gw, 9 * c.channels);
-        for (n = 0; n < c.batch; n++, x += c.channels * c.height * c.width, gy += c.channels * c.output_height * c.output_width) {
+        for (n = 0; n < c.batch;
+             n++, x += c.channels * c.height * c.width, gy += c.channels * c.output_height * c.output_width) {
             if (flat)
                 add_taps_of_planes(c.width, x, gy, gw, c.channels);
             else
@@ -440,7 +459,8 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
                 if (flat && c.kernel_h > 3)
                     add_lines_on_image(&c, s.data, down, lines_of_gy, step, gw);
                 else if (flat)
-                    add_taps_of_row(s.data, down, c.kernel_h, lines_of_gy, (c.output_height * step + 3) / 4 * 4, gw, c.kernel_w);
+                    add_taps_of_row(s.data, down, c.kernel_h, lines_of_gy, (c.output_height * step + 3) / 4 * 4, gw,
+                                    c.kernel_w);
                 else
                     add_taps_apart(s.data, down, c.kernel_h, next, lines_of_gy, c.output_height, step, gw, c.kernel_w);
                 continue;

@@ -1,5 +1,5 @@
-/* What the kernels of depthwise convolution share: strips, which are planes with zeros around them, and how a result is made of
- * one. */
+/* What the kernels of depthwise convolution share: strips, which are planes with zeros around them, and how a result is
+ * made of one. */
 #ifndef POETC_DEPTHWISE_H
 #define POETC_DEPTHWISE_H
 
@@ -26,8 +26,8 @@ typedef struct {
 #define EXACT_ROWS 0
 #endif
 
-/* `rows` rows of `width` floats, `from_step` and `to_step` floats apart. Unless EXACT_ROWS, a row but the last may spill over the
- * beginning of the next, which is copied after it, or into the gap. */
+/* `rows` rows of `width` floats, `from_step` and `to_step` floats apart. Unless EXACT_ROWS, a row but the last may
+ * spill over the beginning of the next, which is copied after it, or into the gap. */
 static void copy_rows(float *to, int32_t to_step, const float *from, int32_t from_step, int32_t rows, int32_t width)
 {
 #if POETC_FPU_M
@@ -72,7 +72,8 @@ static void copy_rows(float *to, int32_t to_step, const float *from, int32_t fro
 #else
     const int32_t quads = (width + 3) / 4;
     int32_t i;
-    for (; width == 1 && rows > 1; rows--, from += from_step, to += to_step) /* four would spill over more than one row */
+    for (; width == 1 && rows > 1;
+         rows--, from += from_step, to += to_step) /* four would spill over more than one row */
         *to = *from;
     to_step -= 4 * quads, from_step -= 4 * quads;
     if (quads == 2) { /* without a loop: short rows are many */
@@ -104,8 +105,8 @@ static void clear_gaps(float *to, int32_t step, int32_t rows, int32_t gap)
     }
 }
 
-/* What is done to pixels on their way into a strip: a batch norm, an activation. By a function, so that only kernels that do so bring its
- * code along. */
+/* What is done to pixels on their way into a strip: a batch norm, an activation. By a function, so that only kernels
+ * that do so bring its code along. */
 typedef struct {
     poetc_norm norm;
     poetc_channel channel;
@@ -113,7 +114,8 @@ typedef struct {
 } prologue;
 
 /* copy_rows, with what is done to them, if `n` is not NULL. */
-static void copy_pixels(const prologue *n, float *to, int32_t to_step, const float *from, int32_t from_step, int32_t rows, int32_t width)
+static void copy_pixels(const prologue *n, float *to, int32_t to_step, const float *from, int32_t from_step,
+                        int32_t rows, int32_t width)
 {
     if (n)
         n->rows(n->channel, n->norm.activation, n->norm.floats + 1, from, from_step, to, to_step, rows, width);
@@ -128,10 +130,10 @@ static void copy_pixels(const prologue *n, float *to, int32_t to_step, const flo
 #define MOST_AT_ONCE 16
 #endif
 
-/* Rows [top, top + rows) of the padded plane. A padded row holds `width` floats of `from`, `left` columns in; likewise `height`
- * rows below `above` rows of padding. */
-static void pad_strip(const prologue *n, const strip *s, const float *from, int32_t height, int32_t width, int32_t above, int32_t left, int32_t top,
-                      int32_t rows)
+/* Rows [top, top + rows) of the padded plane. A padded row holds `width` floats of `from`, `left` columns in; likewise
+ * `height` rows below `above` rows of padding. */
+static void pad_strip(const prologue *n, const strip *s, const float *from, int32_t height, int32_t width,
+                      int32_t above, int32_t left, int32_t top, int32_t rows)
 {
     int32_t first, second, r, i, begin, count;
     float *even, *odd;
@@ -142,7 +144,8 @@ static void pad_strip(const prologue *n, const strip *s, const float *from, int3
         first = top > above ? top - above : 0;
         count = (last < height ? last : height) - first, lead = first - (top - above);
         if (s->has_zeros && count > 0) {
-            copy_pixels(n, to + (ptrdiff_t)lead * s->row + left, s->row, from + (ptrdiff_t)first * width, width, count, width);
+            copy_pixels(n, to + (ptrdiff_t)lead * s->row + left, s->row, from + (ptrdiff_t)first * width, width, count,
+                        width);
             return;
         }
         if (count > 0) {
@@ -190,8 +193,8 @@ static inline ptrdiff_t tap_column(const strip *s, int32_t q)
     return s->phases == 1 ? q : (ptrdiff_t)(q % s->phases) * s->phase + q / s->phases;
 }
 
-/* How a result is made of a strip. `down` and `across`: padded rows and columns from tap to tap; `row_step` and `step` through the
- * weights, negative where the filter is turned. */
+/* How a result is made of a strip. `down` and `across`: padded rows and columns from tap to tap; `row_step` and `step`
+ * through the weights, negative where the filter is turned. */
 typedef struct {
     const strip *s;
     const float *weight;
@@ -199,7 +202,7 @@ typedef struct {
     float bias;
     float *y;
     int32_t width, y_row, y_step; /* of the result; floats from row to row, from pixel to pixel */
-    const float *start; /* the bias, for each of a block of pixels */
+    const float *start;           /* the bias, for each of a block of pixels */
 } filter;
 
 #define MOST_STARTS 16

@@ -49,9 +49,10 @@ static void correlate_four(const filter *f, const float *from, int32_t p)
     int32_t kh, kw;
     for (kh = 0; kh < f->kernel_h; kh++)
         for (kw = 0; kw < f->kernel_w; kw++)
-            sum = poetc_f4_add_scaled(
-                sum, poetc_f4_load(from + (ptrdiff_t)kh * f->down * f->s->row + tap_column(f->s, kw * f->across) + p),
-                f->weight[kh * f->row_step + kw * f->step]);
+            sum = poetc_f4_add_scaled(sum,
+                                      poetc_f4_load(from + (ptrdiff_t)kh * f->down * f->s->row +
+                                                    tap_column(f->s, kw * f->across) + p),
+                                      f->weight[kh * f->row_step + kw * f->step]);
     poetc_f4_store(pixels, sum);
     put_pixels(pixels, f->y + (ptrdiff_t)p * f->y_step, f->y_step, 4);
 }
@@ -81,8 +82,8 @@ POETC_APART void correlate_any(const filter *of, float *from, int32_t rows, int3
     }
 }
 
-/* Sums of one strip, added to gw: kernel_h x kernel_w taps from (first_h, first_w) on. `gy` has rows of `width` floats, a multiple of 4,
- * zeros at their ends. */
+/* Sums of one strip, added to gw: kernel_h x kernel_w taps from (first_h, first_w) on. `gy` has rows of `width` floats,
+ * a multiple of 4, zeros at their ends. */
 #if POETC_LANES == 1
 /* A row of at most three taps at a time: the sums stay in registers. */
 #define TAPS_H 1

@@ -1,5 +1,6 @@
-/* Depthwise convolution on Helium, of small planes above all: four channels at once, a lane each. What lies a plane apart is
- * gathered, and taps beyond the border are left out, so that no strip is needed: its start would cost more than such a plane. */
+/* Depthwise convolution on Helium, of small planes above all: four channels at once, a lane each. What lies a plane
+ * apart is gathered, and taps beyond the border are left out, so that no strip is needed: its start would cost more
+ * than such a plane. */
 #ifndef POETC_DEPTHWISE_CHANNELS_H
 #define POETC_DEPTHWISE_CHANNELS_H
 
@@ -20,11 +21,13 @@ typedef struct {
 static int has_lanes_of_channels(const convolution *c, window *w, int is_small)
 {
     const int32_t stride = c->stride_h, pixels = c->output_height * c->output_width;
-    w->height = c->height, w->width = c->width, w->rows = c->output_height, w->columns = c->output_width, w->stride = stride;
+    w->height = c->height, w->width = c->width, w->rows = c->output_height, w->columns = c->output_width,
+    w->stride = stride;
     w->above = c->pad_top, w->left = c->pad_left;
     w->below = (c->output_height - 1) * stride + 3 - c->pad_top - c->height;
     w->right = (c->output_width - 1) * stride + 3 - c->pad_left - c->width;
-    if (c->kernel_h != 3 || c->kernel_w != 3 || c->dilation_h != 1 || c->dilation_w != 1 || c->stride_w != stride || c->channels < 4)
+    if (c->kernel_h != 3 || c->kernel_w != 3 || c->dilation_h != 1 || c->dilation_w != 1 || c->stride_w != stride ||
+        c->channels < 4)
         return 0;
     if (c->pad_top > 1 || c->pad_left > 1 || w->below > 1 || w->right > 1)
         return 0;
@@ -60,13 +63,14 @@ static inline void gather_filters(float *to, const float *weight, int turned)
 #undef TAP_OF
 }
 
-/* All planes of an image, three columns of the result at a time (the last time what there is of them), from the top down. What the
- * sums begin with comes before the weights. */
-POETC_APART void correlate_channels(const window *p, const float *x, const float *weight, const float *bias, int32_t channels,
-                                    float *y, int turned)
+/* All planes of an image, three columns of the result at a time (the last time what there is of them), from the top
+ * down. What the sums begin with comes before the weights. */
+POETC_APART void correlate_channels(const window *p, const float *x, const float *weight, const float *bias,
+                                    int32_t channels, float *y, int turned)
 {
     const int32_t plane = p->height * p->width, result = p->rows * p->columns;
-    const int32_t line = 4 * p->width, back = -line * (3 - p->stride), y_row = 4 * p->columns, column_step = 12 * p->stride;
+    const int32_t line = 4 * p->width, back = -line * (3 - p->stride), y_row = 4 * p->columns,
+                  column_step = 12 * p->stride;
     const int32_t last = 3 - (p->below > 0), most = p->rows == 1 ? last : 3, right = p->right > 0;
     const int32_t middle_kind = 12 * p->stride - 4, last_kind = middle_kind - 4 * (2 - (p->columns - 1) % 3) + right;
     const int32_t first_kind = (p->columns > 3 ? middle_kind : last_kind) + 2 * p->left;
@@ -81,7 +85,8 @@ POETC_APART void correlate_channels(const window *p, const float *x, const float
         gather_filters(weights + 4, weight + 9 * channel, turned);
         if (bias)
             vst1q_f32(weights, vld1q_f32(bias + channel));
-        from = vaddq_n_u32(planes, 4u * (uint32_t)(plane * channel)), to = vaddq_n_u32(results, 4u * (uint32_t)(result * channel));
+        from = vaddq_n_u32(planes, 4u * (uint32_t)(plane * channel)),
+        to = vaddq_n_u32(results, 4u * (uint32_t)(result * channel));
         for (left = p->columns; left > 0; left -= 3) {
             const float *w = weights + 4 + 12 * p->above;
             int32_t rows = p->rows, lines = most - p->above;
@@ -118,28 +123,27 @@ POETC_APART void correlate_channels(const window *p, const float *x, const float
 #define TWO_APART_END X(4) TAKE(b, s)
 #define THREE_APART TWO_APART TWO_APART_END TAKE(c, u) X(5) TAKE(c, v)
 #define THREE_APART_END X(6) TAKE(c, s)
-    switch (kind) { /* without strides there are zeros on both sides */
-        ROWS(1, 1, FIRST ONE)
-        ROWS(3, 1, ONE)
-        ROWS(5, 2, FIRST TWO)
-        ROWS(7, 2, TWO)
-        ROWS(8, 3, FIRST THREE THREE_END)
-        ROWS(9, 3, FIRST THREE)
-        ROWS(10, 3, THREE THREE_END)
-        ROWS(11, 3, THREE)
-        ROWS(12, 1, FIRST ONE ONE_END)
-        ROWS(13, 1, FIRST ONE)
-        ROWS(14, 1, ONE ONE_END)
-        ROWS(16, 2, FIRST TWO_APART TWO_APART_END)
-        ROWS(17, 2, FIRST TWO_APART)
-        ROWS(18, 2, TWO_APART TWO_APART_END)
-        ROWS(19, 2, TWO_APART)
-        ROWS(20, 3, FIRST THREE_APART THREE_APART_END)
-        ROWS(21, 3, FIRST THREE_APART)
-        ROWS(22, 3, THREE_APART THREE_APART_END)
-    default:
-        ROWS(23, 3, THREE_APART)
-    }
+            switch (kind) { /* without strides there are zeros on both sides */
+                ROWS(1, 1, FIRST ONE)
+                ROWS(3, 1, ONE)
+                ROWS(5, 2, FIRST TWO)
+                ROWS(7, 2, TWO)
+                ROWS(8, 3, FIRST THREE THREE_END)
+                ROWS(9, 3, FIRST THREE)
+                ROWS(10, 3, THREE THREE_END)
+                ROWS(11, 3, THREE)
+                ROWS(12, 1, FIRST ONE ONE_END)
+                ROWS(13, 1, FIRST ONE)
+                ROWS(14, 1, ONE ONE_END)
+                ROWS(16, 2, FIRST TWO_APART TWO_APART_END)
+                ROWS(17, 2, FIRST TWO_APART)
+                ROWS(18, 2, TWO_APART TWO_APART_END)
+                ROWS(19, 2, TWO_APART)
+                ROWS(20, 3, FIRST THREE_APART THREE_APART_END)
+                ROWS(21, 3, FIRST THREE_APART)
+                ROWS(22, 3, THREE_APART THREE_APART_END)
+            default: ROWS(23, 3, THREE_APART)
+            }
 #undef THREE_APART_END
 #undef THREE_APART
 #undef TWO_APART_END
@@ -165,9 +169,10 @@ POETC_APART void correlate_channels(const window *p, const float *x, const float
     }
 }
 
-/* What `rows` rows of gy bring to every other row of the gradient of the input under strides of two, from one line of the filter; or more for
- * these rows. Addresses are those of the pixels before the first ones. */
-POETC_APART void spread_rows(const window *p, uint32x4_t gy, const float *weights, uint32x4_t gx, int more, int32_t rows)
+/* What `rows` rows of gy bring to every other row of the gradient of the input under strides of two, from one line of
+ * the filter; or more for these rows. Addresses are those of the pixels before the first ones. */
+POETC_APART void spread_rows(const window *p, uint32x4_t gy, const float *weights, uint32x4_t gx, int more,
+                             int32_t rows)
 {
     const int32_t right = p->right > 0, count = p->columns - p->left - right, skip = 4 * p->width;
     const float32x4_t u = vld1q_f32(weights), v = vld1q_f32(weights + 4), s = vld1q_f32(weights + 8);
@@ -215,8 +220,8 @@ POETC_APART void spread_rows(const window *p, uint32x4_t gy, const float *weight
 #undef G
 }
 
-/* The gradient of all planes under strides of two, a line of the filters after the other: the middle one, which alone makes its rows, the
- * first, and the last, which adds to the rows of the first but for one behind them. */
+/* The gradient of all planes under strides of two, a line of the filters after the other: the middle one, which alone
+ * makes its rows, the first, and the last, which adds to the rows of the first but for one behind them. */
 POETC_APART void spread_channels(const window *p, const float *gy, const float *weight, int32_t channels, float *gx)
 {
     const int32_t plane = p->height * p->width, result = p->rows * p->columns;
@@ -229,9 +234,11 @@ POETC_APART void spread_channels(const window *p, const float *gy, const float *
         if (channel > channels - 4) /* some channels twice */
             channel = channels - 4;
         gather_filters(weights, weight + 9 * channel, 0);
-        to = vaddq_n_u32(planes, 4u * (uint32_t)(plane * channel)), from = vaddq_n_u32(results, 4u * (uint32_t)(result * channel));
+        to = vaddq_n_u32(planes, 4u * (uint32_t)(plane * channel)),
+        from = vaddq_n_u32(results, 4u * (uint32_t)(result * channel));
         spread_rows(p, from, weights + 12, vaddq_n_u32(to, row), 0, p->rows);
-        spread_rows(p, vaddq_n_u32(from, p->above * line), weights, vaddq_n_u32(to, 2 * p->above * row), 0, p->rows - p->above);
+        spread_rows(p, vaddq_n_u32(from, p->above * line), weights, vaddq_n_u32(to, 2 * p->above * row), 0,
+                    p->rows - p->above);
         spread_rows(p, from, weights + 24, vaddq_n_u32(to, 2 * row), 1, p->rows - 1);
         if (p->below <= 0)
             spread_rows(p, vaddq_n_u32(from, (uint32_t)(p->rows - 1) * line), weights + 24,
@@ -249,18 +256,20 @@ static void add_sums(float *totals, float32x4_t a, float32x4_t b, float32x4_t c,
 #define MOST_TERMS 512 /* about as many follow each other in a sum, so that its rounding error does not grow with the planes */
 
 /* The gradient of all weights. */
-POETC_APART void add_taps_of_channels(const window *p, const float *x, const float *gy, int32_t batch, int32_t channels, float *gw)
+POETC_APART void add_taps_of_channels(const window *p, const float *x, const float *gy, int32_t batch, int32_t channels,
+                                      float *gw)
 {
     const int32_t plane = p->height * p->width, result = p->rows * p->columns, right = p->right > 0;
     const int32_t is_single = p->stride == 1 && p->columns == 1;
     const int32_t count = is_single ? 0 : p->columns - p->left - right;
     const int32_t kind = p->stride == 1 ? 4 + is_single : 2 * p->left + right;
     const int32_t skip = 4 * (p->stride * p->width - ((p->columns - 1) * p->stride + 3 - p->left - right));
-    uint32_t planes[4], gradients[4], filters[4], first_x[3], first_gy[3]; /* addresses, and distances in bytes */
+    uint32_t planes[4], gradients[4], filters[4], first_x[3], first_gy[3];      /* addresses, and distances in bytes */
     const int32_t most = p->columns < MOST_TERMS ? MOST_TERMS / p->columns : 1; /* rows */
     float totals[12];
     int32_t rows_of[3], channel, n, kh;
-    vst1q_u32(planes, planes_from(x - 1, plane)), vst1q_u32(gradients, planes_from(gy - 1, result)), vst1q_u32(filters, planes_from(gw, 9));
+    vst1q_u32(planes, planes_from(x - 1, plane)), vst1q_u32(gradients, planes_from(gy - 1, result)),
+        vst1q_u32(filters, planes_from(gw, 9));
     for (kh = 0; kh < 3; kh++) {
         const int32_t first = kh < p->above; /* rows of gy */
         rows_of[kh] = p->rows - first - (kh == 2 && p->below > 0);
@@ -274,10 +283,12 @@ POETC_APART void add_taps_of_channels(const window *p, const float *x, const flo
             uint32x4_t to;
             uint32_t from = first_x[kh] + 4u * (uint32_t)(channel * plane);
             uint32_t gradient = first_gy[kh] + 4u * (uint32_t)(channel * result);
-            float32x4_t a = (float32x4_t)vdupq_n_u32(0), b = (float32x4_t)vdupq_n_u32(0), c = (float32x4_t)vdupq_n_u32(0);
+            float32x4_t a = (float32x4_t)vdupq_n_u32(0), b = (float32x4_t)vdupq_n_u32(0),
+                        c = (float32x4_t)vdupq_n_u32(0);
             int32_t held = 0, blocks = 0, left; /* rows in the sums; sums in the totals */
             for (n = rows_of[kh] > 0 ? batch : 0; n > 0; n--) {
-                uint32x4_t at = vaddq_n_u32(vld1q_u32(planes), from), gy_at = vaddq_n_u32(vld1q_u32(gradients), gradient);
+                uint32x4_t at = vaddq_n_u32(vld1q_u32(planes), from),
+                           gy_at = vaddq_n_u32(vld1q_u32(gradients), gradient);
                 int32_t rows;
                 float32x4_t g, u, v;
 #define X(to) "vldrw.u32 %q[" #to "], [%q[x], #4]!\n\t"
@@ -302,8 +313,10 @@ POETC_APART void add_taps_of_channels(const window *p, const float *x, const flo
                     case 3: ROWS(APART_FIRST, APART, APART_LAST); break;
                     case 5: ROWS("", "", X(u) G TAKE(b, u)); break;
                     default:
+                        /* clang-format off */
                         ROWS(X(u) G TAKE(b, u) X(v) TAKE(c, v), G TAKE(a, u) "vmov %q[u], %q[v]\n\t" TAKE(b, u) X(v) TAKE(c, v),
                              G TAKE(a, u) TAKE(b, v));
+                        /* clang-format on */
                     }
                     if (held >= most) {
                         add_sums(totals, a, b, c, blocks++ > 0);
@@ -320,7 +333,8 @@ POETC_APART void add_taps_of_channels(const window *p, const float *x, const flo
 #undef X
             }
             if (blocks > 0)
-                a = vaddq_f32(vld1q_f32(totals), a), b = vaddq_f32(vld1q_f32(totals + 4), b), c = vaddq_f32(vld1q_f32(totals + 8), c);
+                a = vaddq_f32(vld1q_f32(totals), a), b = vaddq_f32(vld1q_f32(totals + 4), b),
+                c = vaddq_f32(vld1q_f32(totals + 8), c);
             to = vaddq_n_u32(vld1q_u32(filters), (uint32_t)(36 * channel + 12 * kh));
             vstrwq_scatter_base_f32(to, 0, a), vstrwq_scatter_base_f32(to, 4, b), vstrwq_scatter_base_f32(to, 8, c);
         }

@@ -1,5 +1,5 @@
-/* Depthwise convolution by scalars in an FPU: the sums of up to eight pixels of a row stay in registers while the taps pass. On
- * Cortex-M the loops are in assembly: GCC would move what lies in 32 registers about. */
+/* Depthwise convolution by scalars in an FPU: the sums of up to eight pixels of a row stay in registers while the taps
+ * pass. On Cortex-M the loops are in assembly: GCC would move what lies in 32 registers about. */
 #ifndef POETC_DEPTHWISE_FPU_H
 #define POETC_DEPTHWISE_FPU_H
 
@@ -16,9 +16,10 @@
 typedef struct {
     const float *x, *w, *start; /* window, weights, and what the sums begin with */
     float *y;
-    int32_t rows, lines;        /* of the result, of the filter */
-    ptrdiff_t down, next, y_row, w_next; /* from line to line of the window; after the last one, to the next row's first; likewise of the weights */
-    int odd;                    /* the last of the pixels is none (gather) */
+    int32_t rows, lines;                 /* of the result, of the filter */
+    ptrdiff_t down, next, y_row, w_next; /* from line to line of the window; after the last one, to the next row's
+                                            first; likewise of the weights */
+    int odd;                             /* the last of the pixels is none (gather) */
 } column;
 
 #if POETC_FPU_M
@@ -91,8 +92,7 @@ POETC_APART void slide_nine(const column *c, int32_t pixels)
         NINE_TAPS(5, "-s23", "6")
         NINE_TAPS(6, "-s24", "7")
         NINE_TAPS(7, "-s25", "8")
-    default:
-        NINE_TAPS(8, "-s26", "9")
+    default: NINE_TAPS(8, "-s26", "9")
     }
 }
 
@@ -115,11 +115,16 @@ POETC_APART void slide_nine(const column *c, int32_t pixels)
 #define SEVEN_AND_EIGHT(taps, w_last, x7, x8)                                                                          \
     LINES_OF_TAPS(7, "-s25", x7, w_last, taps(7)) LINES_OF_TAPS(8, "-s26", x8, w_last, taps(8))
 #define SEVEN_TAPS "31}\n\tvldmia %[w]!, {s17-s18"
-DEFINE_SLIDE(slide_five, SIDE_BY_SIDE_5, "31", "4", "5", "6", "7", "8", "9", SEVEN_AND_EIGHT(SIDE_BY_SIDE_5, "31", "10", "11"))
+DEFINE_SLIDE(slide_five, SIDE_BY_SIDE_5, "31", "4", "5", "6", "7", "8", "9",
+             SEVEN_AND_EIGHT(SIDE_BY_SIDE_5, "31", "10", "11"))
+/* clang-format off */
 DEFINE_SLIDE(slide_seven, SIDE_BY_SIDE_7, SEVEN_TAPS, "6", "7", "8", "9", "10", "11",
              SEVEN_AND_EIGHT(SIDE_BY_SIDE_7, SEVEN_TAPS, "12", "13"))
-DEFINE_SLIDE(slide_three_apart, TWO_APART_3, "29", "2", "4", "6", "8", "10", "12", SEVEN_AND_EIGHT(TWO_APART_3, "29", "14", "16"))
-DEFINE_SLIDE(slide_five_apart, TWO_APART_5, "31", "4", "6", "8", "10", "12", "14", SEVEN_AND_EIGHT(TWO_APART_5, "31", "16", "18"))
+/* clang-format on */
+DEFINE_SLIDE(slide_three_apart, TWO_APART_3, "29", "2", "4", "6", "8", "10", "12",
+             SEVEN_AND_EIGHT(TWO_APART_3, "29", "14", "16"))
+DEFINE_SLIDE(slide_five_apart, TWO_APART_5, "31", "4", "6", "8", "10", "12", "14",
+             SEVEN_AND_EIGHT(TWO_APART_5, "31", "16", "18"))
 DEFINE_SLIDE(slide_seven_apart, TWO_APART_7, SEVEN_TAPS, "6", "8", "10", "12", "14", "16", )
 
 /* One tap of every other of 2 `n` pixels whose sums are s15 to s30: the first, third, ...; the second, fourth, ... */
@@ -283,8 +288,8 @@ DEFINE_BLOCKS(gather_three_second, gather_pairs)
 DEFINE_BLOCKS(gather_five_second, gather_pairs)
 #endif
 
-/* A result, or every other row of it, in blocks of about the same width, from left to right. The last one overlaps the one before, with
- * the same values. What it is made of lies where it did for all planes of a size. */
+/* A result, or every other row of it, in blocks of about the same width, from left to right. The last one overlaps the
+ * one before, with the same values. What it is made of lies where it did for all planes of a size. */
 typedef struct {
     column c;
     void (*run)(const column *c, int32_t pixels);
@@ -292,7 +297,7 @@ typedef struct {
     int32_t y, w;          /* floats: where the first row of the result and the first weight are */
     int32_t total, pixels; /* or pairs, for each of which x and y move on by so many floats: */
     int32_t x_step, y_step;
-    int odd;               /* the last pair is a pixel */
+    int odd; /* the last pair is a pixel */
 } column_plan;
 
 static void set_blocks(column_plan *p, int32_t total, int32_t most)
@@ -343,12 +348,15 @@ POETC_APART void run_in_sequence(column_plan *p, const filter *f)
     run_plan(p, f->y, weights_of(f, w));
 }
 
-/* `rows` rows of a result, if there are loops for the filter; returns whether there are. `stride_w`: of the strip's columns. */
-static int plan_correlation(column_plan *p, const filter *f, const float *from, int32_t rows, int32_t stride_h, int32_t stride_w)
+/* `rows` rows of a result, if there are loops for the filter; returns whether there are. `stride_w`: of the strip's
+ * columns. */
+static int plan_correlation(column_plan *p, const filter *f, const float *from, int32_t rows, int32_t stride_h,
+                            int32_t stride_w)
 {
     const int32_t taps = f->kernel_w, lines = f->kernel_h, row = 4 * f->s->row;
-    const int nine = lines == 3 && taps == 3 && stride_h == 1 && f->down == 1; /* whose rows of taps follow one another */
-    if (lines < 1) /* the loops go round at least once */
+    const int nine =
+        lines == 3 && taps == 3 && stride_h == 1 && f->down == 1; /* whose rows of taps follow one another */
+    if (lines < 1)                                                /* the loops go round at least once */
         return 0;
     if (f->across != 1 || f->s->phases != 1 || f->y_step != 1 || lines > MOST_TAPS || !HAS_LOOPS(taps))
         return 0;
@@ -374,10 +382,11 @@ static int correlate_fast(const filter *f, const float *from, int32_t rows, int3
     return 1;
 }
 
-/* The gradient of the input under strides of two and a filter with an odd number of rows and three, five or seven columns: every other row of
- * gx, of `lines` taps, the first of them on row `tap` of the filter, from the row of gy on that it reads. `y`: floats before the first of
- * the rows. */
-static void plan_gather(column_plan *p, const filter *f, const float *g, int32_t lines, int32_t tap, int more_first, int32_t y, int32_t rows)
+/* The gradient of the input under strides of two and a filter with an odd number of rows and three, five or seven
+ * columns: every other row of gx, of `lines` taps, the first of them on row `tap` of the filter, from the row of gy on
+ * that it reads. `y`: floats before the first of the rows. */
+static void plan_gather(column_plan *p, const filter *f, const float *g, int32_t lines, int32_t tap, int more_first,
+                        int32_t y, int32_t rows)
 {
     const int32_t taps = f->kernel_w;
     p->c.start = f->start, p->c.rows = rows, p->c.lines = lines, p->c.y_row = 8 * f->width;
@@ -392,7 +401,8 @@ static void plan_gather(column_plan *p, const filter *f, const float *g, int32_t
     set_blocks(p, (f->width + 1) / 2, taps == 7 ? MOST_OF_SEVEN : MOST_PIXELS);
 }
 
-static void gather_rows(const filter *f, const float *g, int32_t lines, int32_t tap, int more_first, float *y, int32_t rows)
+static void gather_rows(const filter *f, const float *g, int32_t lines, int32_t tap, int more_first, float *y,
+                        int32_t rows)
 {
     column_plan p;
     if (rows > 0) {

@@ -1,5 +1,5 @@
-/* Depthwise convolution on Helium: eight vector registers, and core registers for the weights. GCC would spend them on addresses:
- * hence the assembly. */
+/* Depthwise convolution on Helium: eight vector registers, and core registers for the weights. GCC would spend them on
+ * addresses: hence the assembly. */
 #ifndef POETC_DEPTHWISE_HELIUM_H
 #define POETC_DEPTHWISE_HELIUM_H
 
@@ -9,7 +9,8 @@
 #define HAS_LOOPS(taps) ((taps) == 3 || (taps) == 5)
 #define GATHERS(kernel_h, kernel_w) (((kernel_h) == 3 && (kernel_w) == 3) || ((kernel_h) == 5 && (kernel_w) == 5))
 
-/* What the loops below load into core registers at once: r0 to r12; r7, which GCC may need for its frame, is put aside. */
+/* What the loops below load into core registers at once: r0 to r12; r7, which GCC may need for its frame, is put aside.
+ */
 typedef struct {
     float w[9];
     const float *x;
@@ -30,6 +31,7 @@ static inline void slide_down(const slide *s, int32_t blocks)
 #define BOTTOM(a)                                                                                                      \
     "vfma.f32 " a ", q0, r6\n\tvfma.f32 " a ", q1, r7\n\tvfma.f32 " a ", q2, r8\n\tvstrw.32 " a ", [r11]\n\t"          \
     "add r11, r11, r12\n\t"
+    /* clang-format off */
     __asm__ volatile("push {r7}\n\t"
                      "ldr r1, [r0, #52]\n\tvdup.32 q7, r1\n\t"
                      "ldmia r0, {r0-r12}\n\t"
@@ -47,6 +49,7 @@ static inline void slide_down(const slide *s, int32_t blocks)
                      :
                      : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r9", "r10", "r11", "r12", "q0", "q1", "q2", "q3", "q4", "q5", "q6",
                        "q7", "memory");
+    /* clang-format on */
 #undef LOAD
 #undef TOP
 #undef MIDDLE
@@ -63,6 +66,7 @@ static inline void slide_pairs(const slide *s, int32_t blocks)
 #define ROW(x, u, v, w)                                                                                                \
     "vld20.32 {q0, q1}, [" x "]\n\tvldrw.u32 q2, [" x ", q6]\n\tvld21.32 {q0, q1}, [" x "]!\n\t"                        \
     "vfma.f32 q3, q0, " u "\n\tvfma.f32 q3, q1, " v "\n\tvfma.f32 q3, q2, " w "\n\t"
+    /* clang-format off */
     __asm__ volatile("push {r7}\n\t"
                      "vmov q6, %q[offsets]\n\t"
                      "ldr r1, [r0, #52]\n\tvdup.32 q7, r1\n\t"
@@ -78,6 +82,7 @@ static inline void slide_pairs(const slide *s, int32_t blocks)
                      : [offsets] "w"(offsets)
                      : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r9", "r10", "r11", "r12", "q0", "q1", "q2", "q3", "q6", "q7",
                        "memory");
+    /* clang-format on */
 #undef ROW
 }
 
@@ -92,6 +97,7 @@ static inline void slide_column(const slide *s, int32_t blocks)
 #define ROW(x, u, v, w)                                                                                                \
     "vldrw.u32 q0, [" x "]\n\tvldrw.u32 q1, [" x ", #4]\n\tvldrw.u32 q2, [" x ", #8]\n\t"                                \
     "vfma.f32 q3, q0, " u "\n\tvfma.f32 q3, q1, " v "\n\tvfma.f32 q3, q2, " w "\n\t"
+    /* clang-format off */
     __asm__ volatile("push {r7}\n\t"
                      "ldr r1, [r0, #52]\n\tvdup.32 q7, r1\n\t"
                      "ldmia r0, {r0-r12}\n\t"
@@ -107,6 +113,7 @@ static inline void slide_column(const slide *s, int32_t blocks)
                      : "+r"(at), "+r"(count), [x] "+w"(x), [y] "+w"(y)
                      :
                      : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r9", "r10", "r11", "r12", "q0", "q1", "q2", "q3", "q6", "q7", "memory");
+    /* clang-format on */
 #undef ROW
 }
 
@@ -122,8 +129,8 @@ static void slide_tile(slide *s, float *y, int32_t y_row, int32_t rows, int32_t 
             y[i] = tile[4 * r + i];
 }
 
-/* `rows` rows under a 3 x 3 filter without strides and dilation. A strip that is lower than a tile is read beyond its end, for
- * nothing. */
+/* `rows` rows under a 3 x 3 filter without strides and dilation. A strip that is lower than a tile is read beyond its
+ * end, for nothing. */
 POETC_APART void correlate_columns(const filter *f, const float *from, int32_t rows)
 {
     slide s;
@@ -201,9 +208,11 @@ POETC_APART void correlate_windows(const filter *f, const float *from, int32_t r
                 const float *tap = line, *other = line + 8;
                 if (stride_w == 1) {
                     for (kw = f->kernel_w; kw > 0; kw--) {
+                        /* clang-format off */
                         __asm__("vldrw.u32 %q0, [%2, #16]\n\tvldrw.u32 %q1, [%2], #4"
                                 : "=&w"(u), "=&w"(v), "+r"(tap)
                                 : "m"(*(const float(*)[8])tap));
+                        /* clang-format on */
                         low = vfmaq_n_f32(low, v, *weight), high = vfmaq_n_f32(high, u, *weight), weight++;
                     }
                 } else {
@@ -226,14 +235,15 @@ POETC_APART void correlate_windows(const filter *f, const float *from, int32_t r
 /* Two or four vectors of a row of pixels under a filter of five columns, from the top down. */
 typedef struct {
     const float *w;
-    int32_t lines;         /* of the filter */
-    int32_t back;          /* bytes of the strip from the end of a window to the next row's */
-    int32_t y_row;         /* bytes */
-    int32_t last;          /* pixels of the last vector: four, or fewer */
+    int32_t lines; /* of the filter */
+    int32_t back;  /* bytes of the strip from the end of a window to the next row's */
+    int32_t y_row; /* bytes */
+    int32_t last;  /* pixels of the last vector: four, or fewer */
     float bias;
 } five_columns;
 
-POETC_INLINE void slide_fives(const five_columns *f, const float *x, int32_t down, float *y, int32_t rows, const int vectors, const int stride_w)
+POETC_INLINE void slide_fives(const five_columns *f, const float *x, int32_t down, float *y, int32_t rows,
+                              const int vectors, const int stride_w)
 {
     uint32x4_t apart = vaddq_n_u32(vmulq_n_u32(vidupq_n_u32(0, 1), 8), (uint32_t)x);
     const float *w;
@@ -290,8 +300,8 @@ POETC_INLINE void slide_fives(const five_columns *f, const float *x, int32_t dow
 #undef NEAR
 }
 
-/* `rows` rows under a filter of five columns and at most MOST_TAPS rows, of at least four pixels: sixteen at a time, or eight. The last block
- * overlaps the one before, or sees pixels beyond the row's end, for nothing. */
+/* `rows` rows under a filter of five columns and at most MOST_TAPS rows, of at least four pixels: sixteen at a time, or
+ * eight. The last block overlaps the one before, or sees pixels beyond the row's end, for nothing. */
 POETC_APART void correlate_fives(const filter *f, const float *from, int32_t rows, int32_t stride_h, int32_t stride_w)
 {
     const int32_t row = f->s->row, down = 4 * f->down * row, width = f->width;
@@ -319,7 +329,8 @@ POETC_APART void correlate_fives(const filter *f, const float *from, int32_t row
     }
 }
 
-/* `rows` rows of a result, if there are loops for the filter; returns whether there are. `stride_w`: of the strip's columns. */
+/* `rows` rows of a result, if there are loops for the filter; returns whether there are. `stride_w`: of the strip's
+ * columns. */
 static int correlate_fast(const filter *f, const float *from, int32_t rows, int32_t stride_h, int32_t stride_w)
 {
     const int is_3x3 = f->kernel_h == 3 && f->kernel_w == 3 && f->across == 1 && f->y_step == 1;
@@ -327,17 +338,20 @@ static int correlate_fast(const filter *f, const float *from, int32_t rows, int3
         return 0;
     if (is_3x3 && stride_w == 2)
         correlate_pairs(f, from, rows, stride_h);
-    else if (is_3x3 && stride_w == 1 && stride_h == 1 && f->down == 1 && (rows >= 4 || (4 - rows) * f->s->row + 6 <= f->s->slack))
+    else if (is_3x3 && stride_w == 1 && stride_h == 1 && f->down == 1 &&
+             (rows >= 4 || (4 - rows) * f->s->row + 6 <= f->s->slack))
         correlate_columns(f, from, rows);
-    else if (f->kernel_w == 5 && f->kernel_h > 0 && f->y_step == 1 && f->width >= 4) /* its loop goes round at least once */
+    else if (f->kernel_w == 5 && f->kernel_h > 0 && f->y_step == 1 &&
+             f->width >= 4) /* its loop goes round at least once */
         correlate_fives(f, from, rows, stride_h, stride_w);
     else
         correlate_windows(f, from, rows, stride_h, stride_w);
     return 1;
 }
 
-/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of one tap or two, from the row of gy on
- * that the first of them reads. Columns take one tap and two in turn, the first of them two if `twice`. Eight columns at a time. */
+/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of one tap or two, from the
+ * row of gy on that the first of them reads. Columns take one tap and two in turn, the first of them two if `twice`.
+ * Eight columns at a time. */
 POETC_INLINE void gather_lines(const filter *f, const float *g, const int taps, const int twice, float *y, int32_t rows)
 {
     const float32x4_t start = vdupq_n_f32(f->bias);
@@ -397,17 +411,19 @@ POETC_INLINE void gather_lines(const filter *f, const float *g, const int taps, 
     }
 }
 
-/* Sixteen columns of every other row of gx from twice four of gy, under a 5 x 5 filter: the second `next` pixels of gy behind the first. */
+/* Sixteen columns of every other row of gx from twice four of gy, under a 5 x 5 filter: the second `next` pixels of gy
+ * behind the first. */
 typedef struct {
-    const float *w;   /* of the last line that a row sees */
-    int32_t lines;    /* of a row: two or three, two apart */
-    int32_t back;     /* bytes of the strip from the end of a window to the next row's */
-    int32_t y_row;    /* bytes from row to row */
-    int32_t y_next;   /* bytes from the first eight columns to the second */
+    const float *w; /* of the last line that a row sees */
+    int32_t lines;  /* of a row: two or three, two apart */
+    int32_t back;   /* bytes of the strip from the end of a window to the next row's */
+    int32_t y_row;  /* bytes from row to row */
+    int32_t y_next; /* bytes from the first eight columns to the second */
     float bias;
 } five_pairs;
 
-POETC_INLINE void spread_fives(const five_pairs *f, const float *from, const float *next, int32_t down, float *y, int32_t rows, const int more_first)
+POETC_INLINE void spread_fives(const five_pairs *f, const float *from, const float *next, int32_t down, float *y,
+                               int32_t rows, const int more_first)
 {
     const float *w;
 #define LOADS(at) "vldrw.u32 q0, [%[" at "]]\n\tvldrw.u32 q1, [%[" at "], #4]\n\tvldrw.u32 q6, [%[" at "], #8]\n\t"
@@ -440,8 +456,10 @@ POETC_INLINE void spread_fives(const five_pairs *f, const float *from, const flo
 #undef LOADS
 }
 
-/* The same under a 5 x 5 filter: every other row of gx, of `lines` taps, the first of them on row `tap` of the filter. */
-POETC_APART void gather_fives(const filter *f, const float *g, int32_t lines, int32_t tap, int more_first, float *y, int32_t rows)
+/* The same under a 5 x 5 filter: every other row of gx, of `lines` taps, the first of them on row `tap` of the filter.
+ */
+POETC_APART void gather_fives(const filter *f, const float *g, int32_t lines, int32_t tap, int more_first, float *y,
+                              int32_t rows)
 {
     const float32x4_t start = vdupq_n_f32(f->bias);
     const uint32x4_t apart = vmulq_n_u32(vidupq_n_u32(0, 1), 8);
@@ -451,7 +469,8 @@ POETC_APART void gather_fives(const filter *f, const float *g, int32_t lines, in
         five_pairs t = {f->weight + 5 * tap, lines, down - lines * down, 8 * width, 8 * second, f->bias};
         int32_t at;
         for (at = 0; at < pairs; at += 8) {
-            const int32_t p = at + 8 > pairs && pairs >= 8 ? pairs - 8 : at; /* the last block may overlap the one before */
+            const int32_t p =
+                at + 8 > pairs && pairs >= 8 ? pairs - 8 : at; /* the last block may overlap the one before */
             if (more_first)
                 spread_fives(&t, g + p, g + p + second, down, y + 2 * p, rows, 1);
             else
@@ -492,16 +511,17 @@ POETC_APART void gather_fives(const filter *f, const float *g, int32_t lines, in
     }
 }
 
-/* Sums of `taps` (three or five) taps side by side over a strip that is one long row, added to gw; of `lines` rows of the filter, `down`
- * floats apart in x. */
-POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t lines, const float *gradient, int32_t count, float *gw,
-                                 int taps)
+/* Sums of `taps` (three or five) taps side by side over a strip that is one long row, added to gw; of `lines` rows of
+ * the filter, `down` floats apart in x. */
+POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t lines, const float *gradient, int32_t count,
+                                 float *gw, int taps)
 {
     for (; lines > 0; lines--, line += down, gw += taps) {
         poetc_f4 a = POETC_F4_ZERO, b = a, c = a, d = a, e = a, g, p;
         const float *x = line, *gy = gradient;
 #define NEXT_TAP(sum, step) "vldrw.u32 %q[p], [%[x]], #" step "\n\tvfma.f32 %q[" sum "], %q[g], %q[p]\n\t"
         if (taps == 3) {
+            /* clang-format off */
             __asm__ volatile("dls lr, %[n]\n"
                              "1:\tvldrw.u32 %q[g], [%[gy]], #16\n\t" NEXT_TAP("a", "4") NEXT_TAP("b", "4") NEXT_TAP("c", "8") "le lr, 1b"
                              : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [g] "=&w"(g), [p] "=&w"(p), [x] "+r"(x), [gy] "+r"(gy)
@@ -516,6 +536,7 @@ POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t line
                                [x] "+r"(x), [gy] "+r"(gy)
                              : [n] "r"(count / 4)
                              : "lr", "memory");
+            /* clang-format on */
             gw[3] += poetc_f4_total(d);
             gw[4] += poetc_f4_total(e);
         }
@@ -526,9 +547,10 @@ POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t line
     }
 }
 
-/* The same under a stride of two: `rows` rows of `width` floats of gy, a multiple of four, and of x, `step` floats apart. */
-POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient, int32_t rows,
-                                int32_t width, float *gw, int taps)
+/* The same under a stride of two: `rows` rows of `width` floats of gy, a multiple of four, and of x, `step` floats
+ * apart. */
+POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient,
+                                int32_t rows, int32_t width, float *gw, int taps)
 {
     static const uint32_t third[4] = {8, 16, 24, 32};
     const uint32x4_t offsets = vld1q_u32(third);
@@ -539,6 +561,7 @@ POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines
         int32_t left = rows;
 #define TWO_TAPS(x, a, b) "vld20.32 {q0, q1}, [%[" x "]]\n\tvld21.32 {q0, q1}, [%[" x "]]!\n\tvfma.f32 %q[" a "], q2, q0\n\tvfma.f32 %q[" b "], q2, q1\n\t"
         if (rows > 0 && taps == 3) {
+            /* clang-format off */
             __asm__ volatile("1:\tdls lr, %[n]\n"
                              "2:\tvldrw.u32 q2, [%[gy]], #16\n\t"
                              "vldrw.u32 q0, [%[x], %q[offsets]]\n\tvfma.f32 %q[c], q2, q0\n\t" TWO_TAPS("x", "a", "b")
@@ -557,6 +580,7 @@ POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines
                                [last] "+r"(last), [gy] "+r"(gy), [left] "+r"(left)
                              : [n] "r"(width / 4), [jump] "r"(jump)
                              : "lr", "cc", "q0", "q1", "q2", "memory");
+            /* clang-format on */
         }
 #undef TWO_TAPS
         gw[0] += poetc_f4_total(a);

@@ -1,5 +1,5 @@
-/* Depthwise convolution of planes that fit the registers of Cortex-M's FPU, under 3 x 3 filters: unrolled, many planes in one loop. What
- * lies beyond a border is left out: sums that begin with 0 do not change by products of zeros. */
+/* Depthwise convolution of planes that fit the registers of Cortex-M's FPU, under 3 x 3 filters: unrolled, many planes
+ * in one loop. What lies beyond a border is left out: sums that begin with 0 do not change by products of zeros. */
 #ifndef POETC_DEPTHWISE_PLANES_H
 #define POETC_DEPTHWISE_PLANES_H
 
@@ -8,14 +8,15 @@
 #if POETC_FPU_M
 #define SMALL_PLANES 1
 
-/* Results of one to four rows and columns, of planes of that size with one zero around, or of twice the size under strides of
- * two, with zeros before or after them. With a bias of -0 a zero's product would change a sum. */
+/* Results of one to four rows and columns, of planes of that size with one zero around, or of twice the size under
+ * strides of two, with zeros before or after them. With a bias of -0 a zero's product would change a sum. */
 static int is_small_plane(const convolution *c)
 {
     const int32_t side = c->output_width, size = c->stride_w * side;
-    return side >= 1 && side <= 4 && c->output_height == side && c->height == size && c->width == size && c->kernel_h == 3 &&
-           c->kernel_w == 3 && c->stride_h == c->stride_w && c->dilation_h == 1 && c->dilation_w == 1 && c->pad_top == c->pad_left &&
-           !c->has_bias && (c->stride_w == 1 ? c->pad_left == 1 : c->stride_w == 2 && c->pad_left <= 1);
+    return side >= 1 && side <= 4 && c->output_height == side && c->height == size && c->width == size &&
+           c->kernel_h == 3 && c->kernel_w == 3 && c->stride_h == c->stride_w && c->dilation_h == 1 &&
+           c->dilation_w == 1 && c->pad_top == c->pad_left && !c->has_bias &&
+           (c->stride_w == 1 ? c->pad_left == 1 : c->stride_w == 2 && c->pad_left <= 1);
 }
 
 /* A row of pixels whose sums are y, of a row of x under the weights u, v, w of one line; zeros beside it. */
@@ -54,7 +55,8 @@ POETC_APART void single_results(int32_t pixels, const float *x, const float *w, 
     }
 }
 
-POETC_APART void spread_singles(int32_t pixels, const float *gy, const float *w, float *gx, int32_t planes, int32_t left)
+POETC_APART void spread_singles(int32_t pixels, const float *gy, const float *w, float *gx, int32_t planes,
+                                int32_t left)
 {
     int32_t i;
     for (w += first_tap(pixels, left); planes > 0; planes--, gy++, w += 9) {
@@ -67,7 +69,8 @@ POETC_APART void spread_singles(int32_t pixels, const float *gy, const float *w,
     }
 }
 
-POETC_APART void add_taps_of_singles(int32_t pixels, const float *x, const float *gy, float *gw, int32_t planes, int32_t left)
+POETC_APART void add_taps_of_singles(int32_t pixels, const float *x, const float *gy, float *gw, int32_t planes,
+                                     int32_t left)
 {
     int32_t i;
     for (gw += first_tap(pixels, left); planes > 0; planes--, x += pixels, gy++, gw += 9) {
@@ -90,6 +93,7 @@ POETC_APART void slide_planes(int32_t side, const float *x, const float *w, floa
     if (side == 1)
         single_results(1, x, w, y, planes, 1);
     else if (side == 2)
+        /* clang-format off */
         PLANES("vldmia %[x]!, {s0-s3}\n\tvldmia %[none], {s25-s28}\n\t"
                LINE_2(25, 26, 0, 1, 19, 20, 21) LINE_2(25, 26, 2, 3, 22, 23, 24)
                LINE_2(27, 28, 0, 1, 16, 17, 18) LINE_2(27, 28, 2, 3, 19, 20, 21)
@@ -107,13 +111,15 @@ POETC_APART void slide_planes(int32_t side, const float *x, const float *w, floa
                LINES_4(ROW_4(0, 16, 17, 18), ROW_4(1, 19, 20, 21), ROW_4(2, 22, 23, 24))
                LINES_4(ROW_4(1, 16, 17, 18), ROW_4(2, 19, 20, 21), ROW_4(3, 22, 23, 24))
                LINES_4(ROW_4(2, 16, 17, 18), ROW_4(3, 19, 20, 21), ""));
+    /* clang-format on */
 #undef PLANES
 }
 
 #define MUL(product, x, w) "vmul.f32 s" #product ", s" #x ", s" #w "\n\t"
 #define SUM(sum, a, b) "vadd.f32 s" #sum ", s" #a ", s" #b "\n\t"
 
-/* Three taps of a row of gy and one of x: s18 and s19, s20 to s22, s23 and s24, lanes as in a strip whose rows are four long. */
+/* Three taps of a row of gy and one of x: s18 and s19, s20 to s22, s23 and s24, lanes as in a strip whose rows are four
+ * long. */
 #define TAPS_3(OP, g0, g1, g2, x0, x1, x2)                                                                             \
     OP(18, g1, x0) OP(19, g2, x1) OP(20, g0, x0) OP(21, g1, x1) OP(22, g2, x2) OP(23, g0, x1) OP(24, g1, x2)
 #define END_TAPS_3                                                                                                     \
@@ -144,6 +150,7 @@ POETC_APART void add_taps_of_planes(int32_t side, const float *x, const float *g
     if (side == 1)
         add_taps_of_singles(1, x, gy, gw, planes, 1);
     else if (side == 2) /* x: s0 to s3, gy: s4 to s7; lanes of a strip whose rows are three long: 0, 1, 3, 0 */
+                        /* clang-format off */
         PLANES("vldmia %[x]!, {s0-s3}\n\tvldmia %[gy]!, {s4-s7}\n\tvldmia %[gw], {s8-s16}\n\t"
                MUL(17, 7, 0) MUL(18, 7, 1) MLA(18, 6, 0) MUL(19, 6, 1)
                MUL(20, 7, 2) MLA(20, 5, 0) MUL(21, 4, 0) MLA(21, 7, 3) MLA(21, 5, 1) MLA(21, 6, 2) MUL(22, 4, 1) MLA(22, 6, 3)
@@ -161,6 +168,7 @@ POETC_APART void add_taps_of_planes(int32_t side, const float *x, const float *g
                START_TAPS_4 GY_1 GY_2 GY_3 END_TAPS_4 "subs %[x], #48\n\t"
                START_TAPS_4 GY_0 GY_1 GY_2 GY_3 END_TAPS_4 "subs %[x], #48\n\t"
                START_TAPS_4 GY_0 GY_1 GY_2 END_TAPS_4);
+                        /* clang-format on */
 #undef PLANES
 }
 
@@ -180,7 +188,8 @@ POETC_APART void add_taps_of_planes(int32_t side, const float *x, const float *g
     MLA(27, 14, 21) MLA(25, 8, 22) MLA(25, 9, 23) MLA(25, 10, 24)
 
 /* `side` x `side` results of `planes` planes of twice that size. The row that two rows of results read stays. */
-POETC_APART void slide_planes_apart(int32_t side, const float *x, const float *w, float *y, int32_t planes, int32_t left)
+POETC_APART void slide_planes_apart(int32_t side, const float *x, const float *w, float *y, int32_t planes,
+                                    int32_t left)
 {
     int32_t rows;
 #define FOUR(body)                                                                                                     \
@@ -217,7 +226,8 @@ POETC_APART void slide_planes_apart(int32_t side, const float *x, const float *w
 #undef PLANES
 }
 
-/* What a row of gy adds to a row of gx and a column before or after it, s19 to s27, under one line of the filter: its last tap first. */
+/* What a row of gy adds to a row of gx and a column before or after it, s19 to s27, under one line of the filter: its
+ * last tap first. */
 #define SPREAD_3(u, v, w)                                                                                              \
     MLA(21, 0, w) MLA(23, 1, w) MLA(25, 2, w) MLA(20, 0, v) MLA(22, 1, v) MLA(24, 2, v) MLA(19, 0, u) MLA(21, 1, u) MLA(23, 2, u)
 #define SPREAD_4(u, v, w)                                                                                              \
@@ -236,8 +246,8 @@ POETC_APART void slide_planes_apart(int32_t side, const float *x, const float *w
     MLA(15, 1, 4) MLA(19, 1, 7) MLA(21, 2, 4) MLA(22, 2, 5) MLA(23, 1, 10) MLA(24, 3, 5) MLA(27, 3, 7) MLA(23, 2, 6)   \
     MLA(23, 3, 4)
 
-/* The gradient of the input. Rows of gx that take two lines of the filter begin with the last of them, under the row of gy before; what
- * would be the first, where zeros are before the plane, is overwritten by the second. */
+/* The gradient of the input. Rows of gx that take two lines of the filter begin with the last of them, under the row of
+ * gy before; what would be the first, where zeros are before the plane, is overwritten by the second. */
 POETC_APART void spread_planes(int32_t side, const float *gy, const float *w, float *gx, int32_t planes, int32_t left)
 {
     int32_t rows, step;
@@ -275,13 +285,15 @@ POETC_APART void spread_planes(int32_t side, const float *gy, const float *w, fl
 #undef PLANES
 }
 
-/* The taps of a line from one row of gy: in s9 to s12, or nine of gy in s9 to s17 and x in s0 to s8; lanes are the columns. */
+/* The taps of a line from one row of gy: in s9 to s12, or nine of gy in s9 to s17 and x in s0 to s8; lanes are the
+ * columns. */
 #define APART_TAPS_3(a, b, c)                                                                                          \
     MLA(18, a, 0) MLA(19, b, 2) MLA(20, c, 4) MLA(21, a, 1) MLA(22, b, 3) MLA(23, c, 5) MLA(24, a, 2) MLA(25, b, 4) MLA(26, c, 6)
 #define APART_TAPS_4                                                                                                   \
     MLA(13, 9, 0) MLA(14, 10, 2) MLA(15, 11, 4) MLA(16, 12, 6) MLA(17, 9, 1) MLA(18, 10, 3) MLA(19, 11, 5) MLA(20, 12, 7) \
         MLA(21, 9, 2) MLA(22, 10, 4) MLA(23, 11, 6) MLA(24, 12, 8)
-/* Planes of four columns in s0 to s15, gy in s16 to s19: a tap of all pixels, of those of one column, of those of one row. */
+/* Planes of four columns in s0 to s15, gy in s16 to s19: a tap of all pixels, of those of one column, of those of one
+ * row. */
 #define TAP_OF_FOUR(to, a, b, c, d) MUL(to, 16, a) MLA(to, 18, c) MUL(31, 17, b) MLA(31, 19, d) SUM(to, to, 31)
 #define TAP_OF_COLUMN(to, g, a, h, b) MUL(to, g, a) MLA(to, h, b)
 #define TAP_OF_ROW(to, g, a, h, b) MUL(to, g, a) MUL(31, h, b) SUM(to, to, 31)
@@ -290,7 +302,8 @@ POETC_APART void spread_planes(int32_t side, const float *gy, const float *w, fl
         SUM(6, 6, 26) SUM(7, 7, 27) SUM(8, 8, 28) "vstmia %[gw]!, {s0-s8}\n\t"
 
 /* The gradient of the filters, added to gw. */
-POETC_APART void add_taps_of_planes_apart(int32_t side, const float *x, const float *gy, float *gw, int32_t planes, int32_t left)
+POETC_APART void add_taps_of_planes_apart(int32_t side, const float *x, const float *gy, float *gw, int32_t planes,
+                                          int32_t left)
 {
     const float *at, *from;
     int32_t lines;
@@ -312,6 +325,7 @@ POETC_APART void add_taps_of_planes_apart(int32_t side, const float *x, const fl
     if (side == 1)
         add_taps_of_singles(4, x, gy, gw, planes, left);
     else if (side == 2 && left)
+        /* clang-format off */
         PLANES("vldmia %[x]!, {s0-s15}\n\tvldmia %[gy]!, {s16-s19}\n\t"
                MUL(20, 19, 5) TAP_OF_ROW(21, 18, 4, 19, 6) TAP_OF_ROW(22, 18, 5, 19, 7)
                TAP_OF_COLUMN(23, 17, 1, 19, 9) TAP_OF_FOUR(24, 0, 2, 8, 10) TAP_OF_FOUR(25, 1, 3, 9, 11)
@@ -334,6 +348,7 @@ POETC_APART void add_taps_of_planes_apart(int32_t side, const float *x, const fl
                      LANES_OF(13, 14, 15, 16, 13) LANES_OF(17, 18, 19, 20, 14) LANES_OF(21, 22, 23, 24, 15)
                      "vldmia %[gw], {s25-s27}\n\t" SUM(13, 25, 13) SUM(14, 26, 14) SUM(15, 27, 15) "vstmia %[gw]!, {s13-s15}\n\t")
                "add %[x], #160\n\tadd %[gy], #64\n\t");
+        /* clang-format on */
     }
 #undef PLANES
 }

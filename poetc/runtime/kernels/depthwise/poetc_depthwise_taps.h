@@ -1,11 +1,12 @@
-/* The gradient of a depthwise filter by scalars in an FPU: the lanes of three, four or five taps of a line are sums in registers. */
+/* The gradient of a depthwise filter by scalars in an FPU: the lanes of three, four or five taps of a line are sums in
+ * registers. */
 #ifndef POETC_DEPTHWISE_TAPS_H
 #define POETC_DEPTHWISE_TAPS_H
 
 #include "depthwise/poetc_depthwise_fpu.h"
 
-/* Sums of `taps` (three, five or seven) taps side by side over a strip that is one long row, added to gw; of `lines` rows of the filter, `down`
- * floats apart in x. Four lanes. */
+/* Sums of `taps` (three, five or seven) taps side by side over a strip that is one long row, added to gw; of `lines`
+ * rows of the filter, `down` floats apart in x. Four lanes. */
 #if POETC_FPU_M
 static const float no_sums[20];
 
@@ -57,7 +58,8 @@ static const float no_sums[20];
                      : [none] "r"(no_sums)                                                                             \
                      : SCRATCH)
 /* Seven taps are three, and four. */
-POETC_APART void add_seven_of_row(const float *line, ptrdiff_t down, int32_t lines, const float *gradient, int32_t count, float *gw)
+POETC_APART void add_seven_of_row(const float *line, ptrdiff_t down, int32_t lines, const float *gradient,
+                                  int32_t count, float *gw)
 {
     for (; lines > 0; lines--, line += down) {
         const float *x = line, *gy = gradient;
@@ -68,8 +70,8 @@ POETC_APART void add_seven_of_row(const float *line, ptrdiff_t down, int32_t lin
     }
 }
 
-POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t lines, const float *gradient, int32_t count, float *gw,
-                                 int taps)
+POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t lines, const float *gradient, int32_t count,
+                                 float *gw, int taps)
 {
     if (taps == 7) {
         add_seven_of_row(line, down, lines, gradient, count, gw);
@@ -81,6 +83,7 @@ POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t line
         if (taps == 3)
             THREE_OF_ROW;
         else
+            /* clang-format off */
             __asm__ volatile("vldmia %[none], {s0-s19}\n"
                              "1:\tvldmia %[gy]!, {s20-s23}\n\tvldmia %[x], {s24-s31}\n\tadd %[x], #16\n\t"
                              PRODUCTS(0, 1, 2, 3, 24, 25, 26, 27, 20, 21, 22, 23)
@@ -92,11 +95,12 @@ POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t line
                              : [x] "+r"(x), [gy] "+r"(gy), [left] "+r"(left), [gw] "+r"(gw)
                              : [none] "r"(no_sums)
                              : SCRATCH);
+        /* clang-format on */
     }
 }
 
-/* Three taps of planes of five, six or seven rows and columns, whose gy is read where it is: rows of the strip are a zero longer, so
- * that lanes move on from row to row. x in s12 to s20, gy in s21 to s27. */
+/* Three taps of planes of five, six or seven rows and columns, whose gy is read where it is: rows of the strip are a
+ * zero longer, so that lanes move on from row to row. x in s12 to s20, gy in s21 to s27. */
 #define IS_SQUARE(side) ((side) >= 5 && (side) <= 7)
 #define ROW_OF_5(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
     "vldmia %[x], {s12-s18}\n\tvldmia %[gy]!, {s21-s25}\n\tadd %[x], #24\n\t"                                            \
@@ -118,7 +122,8 @@ POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t line
 #define FROM_2(row) row(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9)
 #define FROM_3(row) row(3, 0, 1, 2, 7, 4, 5, 6, 11, 8, 9, 10)
 
-POETC_APART void add_taps_of_square(const float *line, ptrdiff_t down, int32_t lines, const float *gradient, int32_t side, float *gw)
+POETC_APART void add_taps_of_square(const float *line, ptrdiff_t down, int32_t lines, const float *gradient,
+                                    int32_t side, float *gw)
 {
     for (; lines > 0; lines--, line += down) {
         const float *x = line, *gy = gradient;
@@ -164,9 +169,10 @@ POETC_APART void add_taps_of_square(const float *line, ptrdiff_t down, int32_t l
                   PRODUCTS(8, 9, 10, 11, 26, 28, 30, 16, 20, 21, 22, 23)                                               \
                   PRODUCTS(12, 13, 14, 15, 27, 29, 31, 17, 20, 21, 22, 23),                                            \
                   END_FOUR)
-/* The same of seven taps under a stride of two: `rows` rows of `width` floats of gy, a multiple of four, and of x, `step` floats apart. */
-POETC_APART void add_seven_apart(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient, int32_t rows,
-                                 int32_t width, float *gw)
+/* The same of seven taps under a stride of two: `rows` rows of `width` floats of gy, a multiple of four, and of x,
+ * `step` floats apart. */
+POETC_APART void add_seven_apart(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step,
+                                 const float *gradient, int32_t rows, int32_t width, float *gw)
 {
     const ptrdiff_t next = 4 * (step - 2 * width);
     for (; lines > 0; lines--, line += down) {
@@ -178,9 +184,10 @@ POETC_APART void add_seven_apart(const float *line, ptrdiff_t down, int32_t line
     }
 }
 
-/* The same under a stride of two: `rows` rows of `width` floats of gy, a multiple of four, five or six, and of x, `step` floats apart. */
-POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient, int32_t rows,
-                                int32_t width, float *gw, int taps)
+/* The same under a stride of two: `rows` rows of `width` floats of gy, a multiple of four, five or six, and of x,
+ * `step` floats apart. */
+POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient,
+                                int32_t rows, int32_t width, float *gw, int taps)
 {
     const ptrdiff_t next = 4 * (step - 2 * width);
     if (taps == 7) {
@@ -191,6 +198,7 @@ POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines
         const float *x = line, *gy = gradient;
         int32_t left = rows, quads;
         if (taps == 3 && width == 5) {
+            /* clang-format off */
             __asm__ volatile("vldmia %[none], {s0-s11}\n"
                              "1:\tvldmia %[x], {s12-s22}\n\tvldmia %[gy]!, {s25-s29}\n\tadd %[x], %[x], %[step]\n\t"
                              PRODUCTS(0, 1, 2, 3, 12, 14, 16, 18, 25, 26, 27, 28)
@@ -201,9 +209,11 @@ POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines
                              : [x] "+&r"(x), [gy] "+&r"(gy), [left] "+&r"(left), [gw] "+&r"(gw)
                              : [none] "r"(no_sums), [step] "r"(4 * step)
                              : SCRATCH);
+            /* clang-format on */
             continue;
         }
         if (taps == 3 && width == 6) { /* nothing is left of 32 registers */
+            /* clang-format off */
             __asm__ volatile("vldmia %[none], {s0-s11}\n"
                              "1:\tvldmia %[x], {s12-s24}\n\tvldmia %[gy]!, {s25-s30}\n\tadd %[x], %[x], %[step]\n\t"
                              PRODUCTS(0, 1, 2, 3, 12, 14, 16, 18, 25, 26, 27, 28)
@@ -214,11 +224,13 @@ POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines
                              : [x] "+&r"(x), [gy] "+&r"(gy), [left] "+&r"(left), [gw] "+&r"(gw)
                              : [none] "r"(no_sums), [step] "r"(4 * step)
                              : SCRATCH);
+            /* clang-format on */
             continue;
         }
         if (taps == 3)
             THREE_APART;
         else /* s24 to s31, of which s24 to s26 become those beyond */
+             /* clang-format off */
             ROWS_OF_QUADS("s0-s19",
                           "vldmia %[x]!, {s24-s31}\n\t"
                           PRODUCTS(0, 1, 2, 3, 24, 26, 28, 30, 20, 21, 22, 23)
@@ -227,14 +239,15 @@ POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines
                           MLA(16, 28, 20) MLA(17, 30, 21) "vldmia %[x], {s24-s26}\n\t"
                           MLA(11, 24, 23) MLA(15, 25, 23) MLA(18, 24, 22) MLA(19, 26, 23),
                           END_FIVE);
+             /* clang-format on */
     }
 }
 #undef ROWS_OF_QUADS
 
 #else
 
-POETC_INLINE void add_taps_in_c(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient, int32_t rows,
-                                int32_t width, float *gw, const int taps, const int stride)
+POETC_INLINE void add_taps_in_c(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient,
+                                int32_t rows, int32_t width, float *gw, const int taps, const int stride)
 {
     for (; lines > 0; lines--, line += down) {
         float sum[MOST_TAPS][4] = {{0.0f}};
@@ -250,8 +263,8 @@ POETC_INLINE void add_taps_in_c(const float *line, ptrdiff_t down, int32_t lines
     }
 }
 
-POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t lines, const float *gradient, int32_t count, float *gw,
-                                 int taps)
+POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t lines, const float *gradient, int32_t count,
+                                 float *gw, int taps)
 {
     if (taps == 7)
         add_taps_in_c(line, down, lines, 0, gradient, 1, count, gw, 7, 1);
@@ -261,8 +274,8 @@ POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t line
         add_taps_in_c(line, down, lines, 0, gradient, 1, count, gw, 5, 1);
 }
 
-POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient, int32_t rows,
-                                int32_t width, float *gw, int taps)
+POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient,
+                                int32_t rows, int32_t width, float *gw, int taps)
 {
     if (taps == 7)
         add_taps_in_c(line, down, lines, step, gradient, rows, width, gw, 7, 2);

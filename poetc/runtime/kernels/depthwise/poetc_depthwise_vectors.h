@@ -6,8 +6,8 @@
 
 #define GATHERS(kernel_h, kernel_w) ((kernel_h) == 3 && (kernel_w) == 3)
 
-/* One or two (a constant) rows of the result under a 3 x 3 filter. Two rows, whose windows lie one row apart, share what
- * they load. The last block of a row may overlap the one before, with the same values. */
+/* One or two (a constant) rows of the result under a 3 x 3 filter. Two rows, whose windows lie one row apart, share
+ * what they load. The last block of a row may overlap the one before, with the same values. */
 POETC_INLINE void correlate_3x3(const filter *f, const float *from, const int rows)
 {
     const ptrdiff_t row = (ptrdiff_t)f->down * f->s->row;
@@ -40,8 +40,8 @@ POETC_INLINE void correlate_3x3(const filter *f, const float *from, const int ro
             PUT(y + width, b);
     }
 }
-/* `rows` rows under a 3 x 3 filter without strides and dilation: the strip is one long row of which the results take the place;
- * then their rows are copied, without the gaps. For rows that do not fill vectors. */
+/* `rows` rows under a 3 x 3 filter without strides and dilation: the strip is one long row of which the results take
+ * the place; then their rows are copied, without the gaps. For rows that do not fill vectors. */
 static void correlate_tiles(const filter *f, float *from, int32_t rows)
 {
     const ptrdiff_t row = f->s->row;
@@ -71,7 +71,8 @@ static int correlate_fast(const filter *f, float *from, int32_t rows, int32_t st
     (void)stride_w;
     if (f->kernel_h != 3 || f->kernel_w != 3 || f->y_step != 1 || f->y_row != f->width)
         return 0;
-    if (stride_h == 1 && f->s->phases == 1 && f->down == 1 && f->across == 1 && f->width % LANES != 0 && f->width < 3 * LANES &&
+    if (stride_h == 1 && f->s->phases == 1 && f->down == 1 && f->across == 1 && f->width % LANES != 0 &&
+        f->width < 3 * LANES &&
         f->width + LANES + 1 <= f->s->row + f->s->slack) { /* the last vector stays inside the strip */
         correlate_tiles(f, from, rows);
         return 1;
@@ -85,8 +86,9 @@ static int correlate_fast(const filter *f, float *from, int32_t rows, int32_t st
     return 1;
 }
 
-/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of one tap or two, from the row of gy on
- * that the first of them reads. Columns take one tap and two in turn, the first of them two if `twice`. Eight columns at a time. */
+/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of one tap or two, from the
+ * row of gy on that the first of them reads. Columns take one tap and two in turn, the first of them two if `twice`.
+ * Eight columns at a time. */
 POETC_INLINE void gather_lines(const filter *f, const float *g, const int taps, const int twice, float *y, int32_t rows)
 {
     const poetc_f4 start = poetc_f4_set(f->bias, f->bias, f->bias, f->bias);

@@ -1,9 +1,9 @@
-/* y = alpha * op(a) op(b) + bias, batch axes broadcast: without workspace, for few rows or few terms (matmul_packed.c has the
- * rest).
+/* y = alpha * op(a) op(b) + bias, batch axes broadcast: without workspace, for few rows or few terms (matmul_packed.c
+ * has the rest).
  *
- * Two loops cover the four combinations of transposition: `outer` when one factor is contiguous along a side of the result
- * (lanes along that side, a sum in sequence), `inner` when both are contiguous along the sum (LANES lanes along the sum, then
- * what is left in sequence). Sums are made of partial sums of BLOCK terms a lane.
+ * Two loops cover the four combinations of transposition: `outer` when one factor is contiguous along a side of the
+ * result (lanes along that side, a sum in sequence), `inner` when both are contiguous along the sum (LANES lanes along
+ * the sum, then what is left in sequence). Sums are made of partial sums of BLOCK terms a lane.
  */
 #include "simd/poetc_f4.h"
 #include "simd/poetc_vector.h"
@@ -11,11 +11,11 @@
 #define BLOCK 64
 
 typedef struct {
-    int32_t rows, columns, depth;           /* of the result as this loop sees it, and terms of a sum */
-    const float *p;                         /* p[row * p_row + k * p_k] */
-    const float *q;                         /* outer: q[k * q_step + column]; inner: q[column * q_step + k] */
+    int32_t rows, columns, depth; /* of the result as this loop sees it, and terms of a sum */
+    const float *p;               /* p[row * p_row + k * p_k] */
+    const float *q;               /* outer: q[k * q_step + column]; inner: q[column * q_step + k] */
     ptrdiff_t p_row, p_k, q_step;
-    const float *bias;                      /* bias[row * bias_row + column * bias_column], or NULL */
+    const float *bias; /* bias[row * bias_row + column * bias_column], or NULL */
     ptrdiff_t bias_row, bias_column;
     float *y;
     ptrdiff_t y_row, y_column;
@@ -53,7 +53,8 @@ static void put_row(const product *t, int32_t row, int32_t column, const float *
 #endif
 #define MOST (4 * WIDE > LONG ? 4 * WIDE : LONG)
 
-/* rows x columns results: constants wherever this is inlined, columns a multiple of 4 on scalars, else of the lanes or 4. */
+/* rows x columns results: constants wherever this is inlined, columns a multiple of 4 on scalars, else of the lanes
+ * or 4. */
 POETC_INLINE void outer_block(const product *t, const int rows, const int columns, int32_t row, int32_t column)
 {
     float total[MOST]; /* of whole blocks of terms */
@@ -139,8 +140,8 @@ static void outer_single(const product *t, int32_t row, int32_t column)
     put(t, row, column, y);
 }
 
-/* Columns from `column` on in blocks of `block`, the last of which may overlap the one before (it writes the same values
- * again); returns the first column that is left. */
+/* Columns from `column` on in blocks of `block`, the last of which may overlap the one before (it writes the same
+ * values again); returns the first column that is left. */
 #define OUTER_COLUMNS(block, rows)                                                                                     \
     if (t->columns - column >= (block)) {                                                                              \
         for (; column + (block) <= t->columns; column += (block))                                                      \
@@ -171,6 +172,7 @@ static void outer_four(const product *t, int32_t row, int32_t column)
             const float *second = p + t->p_row, *third = second + t->p_row, *fourth = third + t->p_row, *first = p;
 #define TAKE_PAIR(sum, from) "ldrd r4, r5, [%[" #from "]], #8\n\tvfma.f32 %q[" #sum "], %q[v], r4\n\tvfma.f32 %q[" #sum "], q7, r5\n\t"
 #define TAKE(sum, from) "ldr r4, [%[" #from "]], #4\n\tvfma.f32 %q[" #sum "], %q[v], r4\n\t"
+            /* clang-format off */
             __asm__ volatile("lsr lr, %[n], #1\n\twls lr, lr, 2f\n1:\t" LOAD "vldrw.u32 q7, [%[q]]\n\tadd %[q], %[q], %[step]\n\t"
                              TAKE_PAIR(a, e) TAKE_PAIR(b, f) TAKE_PAIR(c, g) TAKE_PAIR(d, h) "le lr, 1b\n"
                              "2:\tlsls r4, %[n], #31\n\tbeq 3f\n\t" LOAD TAKE(a, e) TAKE(b, f) TAKE(c, g) TAKE(d, h) "3:"
@@ -178,10 +180,12 @@ static void outer_four(const product *t, int32_t row, int32_t column)
                                [f] "+r"(second), [g] "+r"(third), [h] "+r"(fourth)
                              : [n] "r"(count), [step] "r"(4 * t->q_step)
                              : "lr", "cc", "r4", "r5", "q7", "memory");
+            /* clang-format on */
 #undef TAKE
 #undef TAKE_PAIR
             p += count;
         } else {
+            /* clang-format off */
             __asm__ volatile("wls lr, %[n], 2f\n1:\t" LOAD
                              "ldmia %[p], {r4, r5, r6, r8}\n\tadd %[p], %[p], %[next]\n\t"
                              "vfma.f32 %q[a], %q[v], r4\n\tvfma.f32 %q[b], %q[v], r5\n\tvfma.f32 %q[c], %q[v], r6\n\t"
@@ -189,6 +193,7 @@ static void outer_four(const product *t, int32_t row, int32_t column)
                              : [a] "+w"(a), [b] "+w"(b), [c] "+w"(c), [d] "+w"(d), [v] "=&w"(v), [q] "+r"(q), [p] "+r"(p)
                              : [n] "r"(count), [step] "r"(4 * t->q_step), [next] "r"(4 * t->p_k)
                              : "lr", "r4", "r5", "r6", "r8", "memory");
+            /* clang-format on */
         }
 #undef LOAD
         if (left < t->depth) { /* more of a sum */
@@ -243,6 +248,7 @@ static void outer_long(const product *t, int32_t row, int32_t column)
     int32_t left = t->depth;
     do {
         const int32_t count = left > BLOCK ? BLOCK : left;
+        /* clang-format off */
         __asm__ volatile("dls lr, %[n]\n\t"
                          "vmov.i32 q0, #0\n\tvmov q1, q0\n\tvmov q2, q0\n\tvmov q3, q0\n\tvmov q4, q0\n\tvmov q5, q0\n"
                          "1:\tldr r12, [%[p]], #4\n\t"
@@ -260,6 +266,7 @@ static void outer_long(const product *t, int32_t row, int32_t column)
                          : [p] "+r"(p), [q] "+r"(q)
                          : [n] "r"(count), [step] "r"(4 * t->q_step), [first] "l"(left < t->depth), [total] "r"(total)
                          : "lr", "r12", "q0", "q1", "q2", "q3", "q4", "q5", "q6", "q7", "memory");
+        /* clang-format on */
         left -= count;
     } while (left > 0);
     if (total == sums)
@@ -461,8 +468,8 @@ POETC_INLINE void inner_block(const product *t, const int rows, const int column
 }
 
 #if defined(POETC_HELIUM)
-/* A row of four columns at least, four at a time; the last four may overlap those before. Terms beyond the last whole vector are
- * left out by the hardware. */
+/* A row of four columns at least, four at a time; the last four may overlap those before. Terms beyond the last whole
+ * vector are left out by the hardware. */
 POETC_APART void inner_row(const product *t, int32_t row)
 {
     const ptrdiff_t step = t->q_step;
@@ -477,6 +484,7 @@ POETC_APART void inner_row(const product *t, int32_t row)
         for (left = t->depth; left > 0; left -= LANES * BLOCK) {
             float32x4_t a = vdupq_n_f32(0.0f), b = a, c = a, d = a;
             float32x4x4_t lanes;
+            /* clang-format off */
             __asm__ volatile("dlstp.32 lr, %[n]\n"
                              "1:\tvldrw.u32 q0, [%[p]], #16\n\t"
                              "vldrw.u32 q1, [%[q]], #16\n\tvfma.f32 %q[a], q0, q1\n\tvldrw.u32 q1, [%[r]], #16\n\t"
@@ -487,9 +495,11 @@ POETC_APART void inner_row(const product *t, int32_t row)
                                [v] "+r"(v)
                              : [n] "r"(left > LANES * BLOCK ? LANES * BLOCK : left)
                              : "lr", "q0", "q1", "memory");
+            /* clang-format on */
             vst1q_f32(sums, a), vst1q_f32(sums + 4, b), vst1q_f32(sums + 8, c), vst1q_f32(sums + 12, d);
             lanes = vld4q_f32(sums); /* the first lane of all columns, the second ... */
-            total = vaddq_f32(total, vaddq_f32(vaddq_f32(lanes.val[0], lanes.val[1]), vaddq_f32(lanes.val[2], lanes.val[3])));
+            total = vaddq_f32(total,
+                              vaddq_f32(vaddq_f32(lanes.val[0], lanes.val[1]), vaddq_f32(lanes.val[2], lanes.val[3])));
         }
         if (is_plain) {
             if (t->bias)
@@ -540,7 +550,8 @@ static void inner(const product *t)
 }
 
 /* a[..., M, K] or its transpose, b[..., K, N] or its transpose, bias[N]? -> y[..., M, N].
- * ints: M, N, K, trans_a, trans_b, has_bias, batch axes, then for each of them extent, step in a, step in b (floats). */
+ * ints: M, N, K, trans_a, trans_b, has_bias, batch axes, then for each of them extent, step in a, step in b (floats).
+ */
 int poetc_op_matmul(const poetc_call *call)
 {
     const int32_t *ints = call->ints, m = ints[0], n = ints[1], k = ints[2], axes = ints[6];

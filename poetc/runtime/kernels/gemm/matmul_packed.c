@@ -16,12 +16,14 @@ static void finish(float *y, ptrdiff_t y_row, int32_t rows, int32_t columns, flo
 }
 
 #if defined(POETC_AHEAD)
-/* The part of b that is packed next: after terms [first, first + g->depth) of columns [g->column, g->column + g->columns). */
+/* The part of b that is packed next: after terms [first, first + g->depth) of columns [g->column, g->column +
+ * g->columns). */
 static void set_ahead(poetc_gemm *g, const poetc_gemm_space *space, const float *b, int32_t first, const int32_t *ints)
 {
     const int32_t n = ints[1], k = ints[2], b_k = ints[6], b_column = ints[7], more = first + g->depth < k;
     const int32_t next = more ? first + g->depth : 0, column = more ? g->column : g->column + g->columns;
-    const int32_t depth = poetc_min(space->depth, k - next), columns = column < n ? poetc_min(space->columns, n - column) : 0;
+    const int32_t depth = poetc_min(space->depth, k - next),
+                  columns = column < n ? poetc_min(space->columns, n - column) : 0;
     b += (ptrdiff_t)column * b_column + (ptrdiff_t)next * b_k;
     if (b_column != 1)
         POETC_SET_AHEAD(*g, b, b_column, columns, depth);
@@ -32,10 +34,10 @@ static void set_ahead(poetc_gemm *g, const poetc_gemm_space *space, const float 
 #define set_ahead(g, space, b, first, ints) ((void)0)
 #endif
 
-/* a, b, bias[N]? -> y, where a[row * a_row + term * a_k], b[term * b_k + column * b_column] and y[row * y_row + column] of each of a
- * batch begin at a start and so many steps of each batch axis. b_k or b_column is 1.
- * ints: M, N, K, has_bias, a_row, a_k, b_k, b_column, y_row, start of a, start of b, batch axes, then for each of them extent, step in a,
- * step in b, step in y (floats), then the size of the workspace (floats) and the terms of a block. */
+/* a, b, bias[N]? -> y, where a[row * a_row + term * a_k], b[term * b_k + column * b_column] and y[row * y_row + column]
+ * of each of a batch begin at a start and so many steps of each batch axis. b_k or b_column is 1. ints: M, N, K,
+ * has_bias, a_row, a_k, b_k, b_column, y_row, start of a, start of b, batch axes, then for each of them extent, step in
+ * a, step in b, step in y (floats), then the size of the workspace (floats) and the terms of a block. */
 int poetc_op_matmul_packed(const poetc_call *call)
 {
     const int32_t *ints = call->ints, m = ints[0], n = ints[1], k = ints[2], has_bias = ints[3], axes = ints[11];

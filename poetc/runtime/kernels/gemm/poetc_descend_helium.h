@@ -6,9 +6,10 @@
 
 #define RATES 128 /* rows whose -lr a is made before their weights move */
 
-/* `rows` rows of w, `step` bytes apart, of some columns of b in registers: a load, a multiply-add and a store for four weights. Four rows
- * at a time. In `last`, what there is of the last four columns. */
-static void descend_columns(float *w, int32_t step, const float *rates, const float *b, int32_t rows, int32_t vectors, int32_t last)
+/* `rows` rows of w, `step` bytes apart, of some columns of b in registers: a load, a multiply-add and a store for four
+ * weights. Four rows at a time. In `last`, what there is of the last four columns. */
+static void descend_columns(float *w, int32_t step, const float *rates, const float *b, int32_t rows, int32_t vectors,
+                            int32_t last)
 {
 #define MOVE(j, at, f) "vldrw.u32 q7, [%[w], #" at "]\n\tvfma.f32 q7, q" #j ", " f "\n\tvstrw.32 q7, [%[w], #" at "]\n\t"
 #define MOVE_LAST(f) "vpsttt\n\tvldrwt.u32 q7, [%[w]]\n\tvfmat.f32 q7, q0, " f "\n\tvstrwt.32 q7, [%[w]]\n\t"
@@ -135,9 +136,10 @@ POETC_INLINE void descend_blocks(const few_terms *t, const int rows, const float
 #undef ZERO
 }
 
-/* Sums of a few terms, by each of which its weight moves at once. What is left of a row is the end of its last four columns, or a row of
- * fewer, one at a time. */
-POETC_APART void poetc_descend_by_few(float *w, const float *a, const float *b, int32_t m, int32_t n, int32_t depth, float lr)
+/* Sums of a few terms, by each of which its weight moves at once. What is left of a row is the end of its last four
+ * columns, or a row of fewer, one at a time. */
+POETC_APART void poetc_descend_by_few(float *w, const float *a, const float *b, int32_t m, int32_t n, int32_t depth,
+                                      float lr)
 {
     few_terms t = {0, 4 * n, a, 16 - 4 * n * depth, 0, 4 * n, depth, 0, lr};
     int32_t row, rows;

@@ -1,8 +1,8 @@
 /* The product of packed operands: y[rows, columns] += a[rows, depth] b[depth, columns], driven block by block.
  *
  * Layout: poetc_gemm.h describes the operands, poetc_gemm_block.h the register blocks.
- * Order of sums: each result adds its terms in sequence within a block of terms, and the blocks in sequence. Results at an
- * edge go through a tile, by the same register blocks. */
+ * Order of sums: each result adds its terms in sequence within a block of terms, and the blocks in sequence. Results at
+ * an edge go through a tile, by the same register blocks. */
 #include "gemm/poetc_gemm_block.h"
 #include "gemm/poetc_gemm_panels.h"
 
@@ -11,7 +11,8 @@
 #define SHORT_ROW 1024 /* floats: such rows are fetched ahead by hand */
 
 /* Copy `width` columns of y from number `column` on into the tile, or back. */
-POETC_APART void exchange(const poetc_gemm *g, float *y, int32_t rows, int32_t column, int32_t width, float *tile, int back)
+POETC_APART void exchange(const poetc_gemm *g, float *y, int32_t rows, int32_t column, int32_t width, float *tile,
+                          int back)
 {
     while (width > 0) {
         const int32_t image = column < g->segment ? 0 : column / g->segment, within = column - image * g->segment;
@@ -76,11 +77,13 @@ POETC_APART void pack_rows(float *to, const poetc_gemm *g, int32_t row, int32_t 
 #if defined(POETC_HELIUM)
     } else if (g->a_row == 1 && rows == 6) {
         if (g->depth > 0)
+            /* clang-format off */
             __asm__ volatile("dls lr, %[n]\n1:\tvldrw.u32 q0, [%[from]]\n\tldrd r4, r5, [%[from], #16]\n\tadd %[from], %[from], %[step]\n\t"
                              "vstrw.32 q0, [%[to]], #16\n\tstrd r4, r5, [%[to]], #8\n\tle lr, 1b"
                              : [from] "+r"(from), [to] "+r"(to)
                              : [n] "r"(g->depth), [step] "r"(4 * g->a_k)
                              : "lr", "r4", "r5", "q0", "memory");
+        /* clang-format on */
     } else if (g->a_k == 1) {
         poetc_pack_apart(to, from, g->a_row, rows, g->depth);
 #endif
@@ -102,8 +105,8 @@ static lines_ahead look_ahead(const poetc_ahead *ahead, int32_t parts)
     return l;
 }
 
-/* What the block of rows from number `row` on will read: its weights that descend, or its rows of a if they are short (pieces of
- * long ones cost more than they give). */
+/* What the block of rows from number `row` on will read: its weights that descend, or its rows of a if they are short
+ * (pieces of long ones cost more than they give). */
 static lines_ahead look_ahead_of_rows(const poetc_gemm *g, int32_t row, int32_t parts)
 {
     const int32_t rows = poetc_min(POETC_GEMM_ROWS, g->rows - row);
@@ -199,7 +202,8 @@ poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t terms,
         const int32_t most = COLUMNS > 128 ? 1 : 128 / COLUMNS, needed = (columns + COLUMNS - 1) / COLUMNS;
         const int32_t fit = size / (terms * (poetc_min(most, needed) * COLUMNS + rows));
         if (fit > 1 && !rows) /* rows of few floats that lie far apart are best packed few at a time */
-            space.depth = terms * poetc_min(poetc_min(fit, blocks), needed <= DEEP_PANELS ? blocks : MOST_DEPTH / terms);
+            space.depth =
+                terms * poetc_min(poetc_min(fit, blocks), needed <= DEEP_PANELS ? blocks : MOST_DEPTH / terms);
     }
 #else
     (void)blocks, (void)columns;

@@ -1,9 +1,10 @@
-/* Register blocks of packed products: each computes a few rows by one or more panels of columns, poetc_gemm.c chooses among them.
+/* Register blocks of packed products: each computes a few rows by one or more panels of columns, poetc_gemm.c chooses
+ * among them.
  *
  * Layout: SIMD lanes lie along the columns. b is a panel [depth][POETC_GEMM_COLUMNS]; a is read in place or packed as
  * [depth][rows].
- * Order of sums: the terms of a block in sequence, then blocks of terms in sequence; a bias is the first term. Every shape of
- * block keeps this order, so the choice of blocks changes no bit.
+ * Order of sums: the terms of a block in sequence, then blocks of terms in sequence; a bias is the first term. Every
+ * shape of block keeps this order, so the choice of blocks changes no bit.
  *
  * The file belongs to poetc_gemm.c: its functions are compiled there. */
 #ifndef POETC_GEMM_BLOCK_H
@@ -64,7 +65,7 @@
 /* What is still to be brought, a few lines before each panel. */
 typedef struct {
     const float *at;
-    ptrdiff_t jump; /* from the end of a row to the next one */
+    ptrdiff_t jump;            /* from the end of a row to the next one */
     int32_t width, left, rows; /* lines of a row, of this one, rows */
     int32_t each;
 } lines_ahead;
@@ -80,7 +81,8 @@ POETC_INLINE void bring(lines_ahead *l)
 }
 
 /* Rows of results from number `row` on, before they are read or written: the next `each` of `rows`. */
-POETC_INLINE int32_t bring_results(const float *y, ptrdiff_t y_row, int32_t row, int32_t each, const int rows, const int vectors)
+POETC_INLINE int32_t bring_results(const float *y, ptrdiff_t y_row, int32_t row, int32_t each, const int rows,
+                                   const int vectors)
 {
     const int32_t end = poetc_min(row + each, rows);
     for (; row < end; row++) {
@@ -112,7 +114,7 @@ typedef struct {
 #ifdef POETC_AT_ONCE
     const float *rate; /* or NULL */
 #endif
-    int narrow;            /* half of the columns are enough */
+    int narrow; /* half of the columns are enough */
     int accumulate;
     const float *row_bias, *column_bias;
 } block_task;
@@ -163,7 +165,8 @@ POETC_INLINE void finish(const poetc_vector *sum, const int vectors, float *y, i
     } else if (scale) {
         POETC_UNROLL
         for (j = 0; j < vectors; j++)
-            poetc_vector_store(y + j * LANES, (accumulate ? poetc_vector_load(y + j * LANES) + sum[j] : sum[j]) * *scale);
+            poetc_vector_store(y + j * LANES,
+                               (accumulate ? poetc_vector_load(y + j * LANES) + sum[j] : sum[j]) * *scale);
     } else if (accumulate) {
         POETC_UNROLL
         for (j = 0; j < vectors; j++)
@@ -209,6 +212,7 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
     "wls lr, %[fours], 2f\n1:\t" step step step step "le lr, 1b\n2:\twls lr, %[rest], 4f\n3:\t" step "le lr, 3b\n4:"
         if (rows == 6) {
             poetc_vector v;
+            /* clang-format off */
             __asm__(STEPS(STEP_OF_6)
                     : [s0] "+w"(sum[0]), [s1] "+w"(sum[1]), [s2] "+w"(sum[2]), [s3] "+w"(sum[3]), [s4] "+w"(sum[4]),
                       [s5] "+w"(sum[5]), [v] "=&w"(v), [a] "+r"(a), [b] "+r"(b)
@@ -221,13 +225,14 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
                       [b] "+r"(b)
                     : [fours] "r"(depth / 4), [rest] "r"(depth % 4)
                     : "r4", "r5", "r6", "r8", "lr", "memory");
+            /* clang-format on */
         } else {
             POETC_UNROLL_PAIR
             for (k = depth; k > 0; k--, b += COLUMNS) {
                 const poetc_vector v = poetc_vector_load(b);
                 register float f0 __asm__("r4"), f1 __asm__("r5");
                 if (rows == 2)
-                    __asm__("ldmia %2!, {%0, %1}" : "=r"(f0), "=r"(f1), "+r"(a) : "m"(*(const float(*)[2])a));
+                    __asm__("ldmia %2!, {%0, %1}" : "=r"(f0), "=r"(f1), "+r"(a) : "m"(*(const float (*)[2])a));
                 else
                     f0 = *a++;
                 POETC_ADD_SCALED(sum[0], v, f0);
@@ -248,7 +253,7 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
 
 /* `rows` x `vectors` results in registers: both are constants wherever this is inlined. */
 POETC_INLINE void block(const int rows, const int vectors, const block_task *t, const ptrdiff_t a_row,
-                           const ptrdiff_t a_k)
+                        const ptrdiff_t a_k)
 {
     poetc_vector sum[POETC_GEMM_ROWS][POETC_GEMM_VECTORS];
     const float *const first = t->a, *column_bias = t->column_bias, *b = t->b;
@@ -256,7 +261,8 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
     const ptrdiff_t y_row = t->y_row, jump = t->a_block - terms * a_k;
 #ifdef POETC_AHEAD
     const float *const rate = t->rate, *const scale = t->scale;
-    const int32_t shortest = poetc_min(depth, terms), each = shortest > BRING_TERMS ? rows * BRING_TERMS / shortest + 1 : rows;
+    const int32_t shortest = poetc_min(depth, terms),
+                  each = shortest > BRING_TERMS ? rows * BRING_TERMS / shortest + 1 : rows;
 #else
     const float *const rate = NULL, *const scale = NULL;
 #endif

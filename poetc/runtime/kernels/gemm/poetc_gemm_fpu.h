@@ -1,4 +1,5 @@
-/* Blocks of poetc_gemm.c by scalars in the FPU of Cortex-M, in assembly: four rows, six, and four of a single column. Of that file alone. */
+/* Blocks of poetc_gemm.c by scalars in the FPU of Cortex-M, in assembly: four rows, six, and four of a single column.
+ * Of that file alone. */
 #ifndef POETC_GEMM_FPU_H
 #define POETC_GEMM_FPU_H
 
@@ -56,6 +57,7 @@ static void block_of_four(const block_task *t)
     }
     if (t->packed) {
         four.back *= 4;
+        /* clang-format off */
         PANELS("vldmia %[a]!, {s16-s23}\n\t" TERM(16, 17, 18, 19, 24, 25, 26, 27) TERM(20, 21, 22, 23, 28, 29, 30, 31),
                "vldmia %[a]!, {s16-s19}\n\t" TERM(16, 17, 18, 19, 24, 25, 26, 27), "sub %[a], %[a], %[m]\n\t");
     } else {
@@ -64,6 +66,7 @@ static void block_of_four(const block_task *t)
                "vldmia %[a]!, {s16}\n\tvldmia %[c]!, {s17}\n\tvldmia %[d]!, {s18}\n\tvldmia %[e]!, {s19}\n\t"
                TERM(16, 17, 18, 19, 24, 25, 26, 27),
                "sub %[a], %[a], %[m]\n\tsub %[c], %[c], %[m]\n\tsub %[d], %[d], %[m]\n\tsub %[e], %[e], %[m]\n\t");
+        /* clang-format on */
     }
 }
 #undef PANELS
@@ -173,6 +176,7 @@ static void single_column(const block_task *t)
 #define ADD_TERM(b, p, q, r, s)                                                                                        \
     "vmla.f32 %[u], " p ", " b "\n\tvmla.f32 %[v], " q ", " b "\n\tvmla.f32 %[w], " r ", " b "\n\tvmla.f32 %[x], " s ", " b "\n\t"
         for (; k >= 4; k -= 4)
+            /* clang-format off */
             __asm__ volatile("vldmia %[a]!, {s16-s19}\n\tvldmia %[c]!, {s20-s23}\n\t"
                              "vldmia %[d]!, {s24-s27}\n\tvldmia %[e]!, {s28-s31}\n\t"
                              "vldr s12, [%[b]]\n\tvldr s13, [%[b], #16]\n\tvldr s14, [%[b], #32]\n\tvldr s15, [%[b], #48]\n\t"
@@ -184,6 +188,7 @@ static void single_column(const block_task *t)
                              :
                              : "memory", "s12", "s13", "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23",
                                "s24", "s25", "s26", "s27", "s28", "s29", "s30", "s31");
+        /* clang-format on */
 #undef ADD_TERM
         for (; k > 0; k--, b += COLUMNS) {
             POETC_MULTIPLY_ADD(sum[0], *a++, *b);

@@ -1,8 +1,8 @@
 /* Packed operands of products: the sizes of a register block, the panels of b, and functions that fill them.
  *
- * Layout: b is cut into panels of POETC_GEMM_COLUMNS columns, each [depth][POETC_GEMM_COLUMNS], one panel after another. A caller
- * gathers its own operand into them, so that no column matrix of a convolution is made.
- * Order of sums: nothing is added here. */
+ * Layout: b is cut into panels of POETC_GEMM_COLUMNS columns, each [depth][POETC_GEMM_COLUMNS], one panel after
+ * another. A caller gathers its own operand into them, so that no column matrix of a convolution is made. Order of
+ * sums: nothing is added here. */
 #ifndef POETC_GEMM_PACK_H
 #define POETC_GEMM_PACK_H
 
@@ -25,7 +25,8 @@
 
 #define POETC_GEMM_COLUMNS (POETC_LANES * POETC_GEMM_VECTORS)
 
-/* Packed b and scratch, carved out of a kernel's workspace. poetc/ops/_packing.py computes the sizes: keep them in step. */
+/* Packed b and scratch, carved out of a kernel's workspace. poetc/ops/_packing.py computes the sizes: keep them in
+ * step. */
 typedef struct {
     float *rows;     /* POETC_GEMM_ROWS * depth: a block of a, if it is packed */
     float *panels;   /* columns / POETC_GEMM_COLUMNS panels of depth * POETC_GEMM_COLUMNS */
@@ -36,7 +37,8 @@ typedef struct {
 /* b[k * step + column], contiguous along the columns, into panels; columns beyond the last become zeros. */
 void poetc_gemm_pack(const poetc_gemm_space *space, const float *b, ptrdiff_t step, int32_t depth, int32_t columns);
 
-/* b[column * step + k], contiguous along the depth, likewise: `count` terms, from number `first` of panels of `depth` on. */
+/* b[column * step + k], contiguous along the depth, likewise: `count` terms, from number `first` of panels of `depth`
+ * on. */
 void poetc_gemm_pack_transposed(const poetc_gemm_space *space, const float *b, ptrdiff_t step, int32_t first,
                                 int32_t count, int32_t depth, int32_t columns);
 
@@ -54,11 +56,13 @@ static inline void poetc_pack_apart(float *to, const float *from, ptrdiff_t step
     for (i = 0; i < rows; i++, from += step) {
         const float *source = from;
         uint32x4_t put = vaddq_n_u32(apart, (uint32_t)(to + i));
+        /* clang-format off */
         __asm__ volatile("wls lr, %[n], 2f\n1:\tvldrw.u32 q0, [%[from]], #16\n\tvstrw.32 q0, [%q[put]]\n\t"
                          "vadd.i32 %q[put], %q[put], %[step]\n\tle lr, 1b\n2:"
                          : [from] "+r"(source), [put] "+w"(put)
                          : [n] "r"(depth / 4), [step] "r"(16 * rows)
                          : "lr", "q0", "memory");
+        /* clang-format on */
         for (k = depth / 4 * 4; k < depth; k++)
             to[k * rows + i] = from[k];
     }
@@ -99,7 +103,8 @@ static inline void poetc_put_piece(float *to, const float *from, int32_t step, i
     }
 }
 
-/* Columns [column, column + count) of row k of b, `step` floats apart, into their panels; zeros if there is no `from`. */
+/* Columns [column, column + count) of row k of b, `step` floats apart, into their panels; zeros if there is no `from`.
+ */
 static inline void poetc_gemm_put(const poetc_gemm_space *space, int32_t depth, int32_t k, int32_t column,
                                   const float *from, int32_t step, int32_t count)
 {

@@ -84,8 +84,8 @@ POETC_INLINE void transpose_four(float *to, const float *from, ptrdiff_t step, i
 #if LANES >= 8
 #define FOURS (LANES / 4)
 
-/* LANES columns of b, `blocks` times LANES terms, into as many lanes of rows `to_step` apart. Each line of b is read at once: columns a power of two
- * apart share few places in a cache. */
+/* LANES columns of b, `blocks` times LANES terms, into as many lanes of rows `to_step` apart. Each line of b is read at
+ * once: columns a power of two apart share few places in a cache. */
 void poetc_transpose_lanes(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t step, int32_t blocks)
 {
     poetc_vector v[FOURS][4];
@@ -137,8 +137,8 @@ void poetc_gemm_pack_transposed(const poetc_gemm_space *space, const float *b, p
     }
 #endif
     for (; column + 4 <= columns; column += 4)
-        transpose_four(poetc_gemm_panel(space, column, depth) + first * COLUMNS + column % COLUMNS, b + column * step, step,
-                       count);
+        transpose_four(poetc_gemm_panel(space, column, depth) + first * COLUMNS + column % COLUMNS, b + column * step,
+                       step, count);
     for (; column < columns; column++) {
         const float *from = b + column * step;
         float *to = poetc_gemm_panel(space, column, depth) + first * COLUMNS + column % COLUMNS;

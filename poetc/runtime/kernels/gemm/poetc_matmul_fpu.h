@@ -27,6 +27,7 @@ POETC_APART void outer_columns(const product *t, const float *p, int32_t column,
     for (; left > 0; left -= BLOCK, first = 0) {
         int32_t n = left > BLOCK ? BLOCK : left;
         if (columns == 16)
+            /* clang-format off */
             COLUMNS("s0-s15",
                     "vldmia %[q]!, {s16-s23}\n\t" MLA_4(0, 1, 2, 3, 16, 17, 18, 19) MLA_4(4, 5, 6, 7, 20, 21, 22, 23)
                     "vldmia %[q], {s16-s23}\n\tadd %[q], %[q], %[step]\n\t"
@@ -42,6 +43,7 @@ POETC_APART void outer_columns(const product *t, const float *p, int32_t column,
         else
             COLUMNS("s0-s3", "vldmia %[q], {s16-s19}\n\tadd %[q], %[q], %[step]\n\t" MLA_4(0, 1, 2, 3, 16, 17, 18, 19),
                     ADD(0, 16) ADD(1, 17) ADD(2, 18) ADD(3, 19), "s16-s19");
+        /* clang-format on */
     }
 #undef COLUMNS
 }
@@ -64,10 +66,12 @@ static void outer_row(const product *t, int32_t row)
     }
 }
 
-/* A row: lanes in all sixteen of s0 to s15, whose sum joins the total in memory; then what is left of the terms, in sequence. */
+/* A row: lanes in all sixteen of s0 to s15, whose sum joins the total in memory; then what is left of the terms, in
+ * sequence. */
 POETC_APART void inner_row(const product *t, int32_t row)
 {
-    const float *const first = t->p + row * t->p_row, *q = t->q, *bias = t->bias ? t->bias + row * t->bias_row : nothing;
+    const float *const first = t->p + row * t->p_row, *q = t->q,
+                       *bias = t->bias ? t->bias + row * t->bias_row : nothing;
     const ptrdiff_t bias_step = t->bias ? t->bias_column : 0;
     const int32_t wide = t->depth / 16, rest = t->depth % 16, most = BLOCK;
     float *y = t->y + row * t->y_row, total;
@@ -80,6 +84,7 @@ POETC_APART void inner_row(const product *t, int32_t row)
         int32_t left = wide, n;
         for (total = 0.0f; left > 0; left -= most) {
             n = left > most ? most : left;
+            /* clang-format off */
             __asm__ volatile("vldmia %[none], {s0-s15}\n"
                              "1:\t" EIGHT(0, 1, 2, 3, 4, 5, 6, 7) EIGHT(8, 9, 10, 11, 12, 13, 14, 15)
                              "subs %[n], #1\n\tbne 1b\n\tvldr s16, [%[total]]\n\t"
@@ -89,8 +94,10 @@ POETC_APART void inner_row(const product *t, int32_t row)
                              : [p] "+&r"(p), [q] "+&r"(q), [n] "+&r"(n)
                              : [total] "r"(&total), [none] "r"(nothing)
                              : ALL_REGISTERS);
+            /* clang-format on */
         }
         n = rest;
+        /* clang-format off */
         __asm__ volatile("vldr s0, [%[total]]\n\tvldr s1, [%[bias]]\n\tvldr s2, [%[alpha]]\n\t"
                          "subs %[n], #8\n\tblt 1f\n\t" EIGHT(0, 0, 0, 0, 0, 0, 0, 0) "b 2f\n"
                          "1:\tadds %[n], #8\n"
@@ -100,6 +107,7 @@ POETC_APART void inner_row(const product *t, int32_t row)
                          : [p] "+&r"(p), [q] "+&r"(q), [n] "+&r"(n), [y] "+&r"(y)
                          : [total] "r"(&total), [bias] "r"(bias), [alpha] "r"(&t->alpha)
                          : ALL_REGISTERS);
+        /* clang-format on */
     }
 #undef EIGHT
 }

@@ -24,7 +24,7 @@ POETC_UNARY_WIDE(clip, POETC_CHOICE, POETC_CLIP(x, p), POETC_CLIP_V(x, p))
 POETC_UNARY_GRAD_WIDE(clip, POETC_CHOICE, POETC_CLIP_GRAD(s, g, p), POETC_CLIP_GRAD_V(s, g, p))
 
 /* p = alpha, beta */
-POETC_UNARY(hard_sigmoid, poetc_clamp(x * p[0] + p[1], 0.0f, 1.0f))
+POETC_UNARY(hard_sigmoid, poetc_clamp(x *p[0] + p[1], 0.0f, 1.0f))
 POETC_UNARY_GRAD(hard_sigmoid, s > 0.0f && s < 1.0f ? p[0] * g : 0.0f)
 
 POETC_UNARY_WIDE(sigmoid, POETC_WIDE, poetc_sigmoidf(x), poetc_sigmoidv(x))
@@ -56,22 +56,24 @@ static float mish_slope(float x)
     return t + x * (1.0f - t) * (1.0f + t) * poetc_sigmoidf(x);
 }
 
-POETC_UNARY(mish, x * poetc_tanhf(softplus(x)))
+POETC_UNARY(mish, x *poetc_tanhf(softplus(x)))
 POETC_UNARY_GRAD(mish, mish_slope(s) * g)
 
 #define SQRT_2_OVER_PI 0.79788456f
 #define SQRT_1_OVER_2_PI 0.39894228f
 #define CUBIC 0.044715f
 
-/* erfcx(a / sqrt 2) / 2, of floats or vectors: the share of the normal distribution beyond a is this times exp(-a * a / 2). Degree 11 by weighted
- * least squares (Lawson) for the least error of the product, 1.7e-8; beyond 5 exp makes what is wrong small. */
+/* erfcx(a / sqrt 2) / 2, of floats or vectors: the share of the normal distribution beyond a is this times exp(-a * a /
+ * 2). Degree 11 by weighted least squares (Lawson) for the least error of the product, 1.7e-8; beyond 5 exp makes what
+ * is wrong small. */
 #define MILLS(a)                                                                                                       \
     (((((((((((-0x1.591aa8p-22f * (a) + 0x1.063dd2p-17f) * (a) - 0x1.6700e8p-14f) * (a) + 0x1.295bb6p-11f) * (a) -     \
            0x1.54af98p-9f) * (a) + 0x1.278732p-7f) * (a) - 0x1.a1951cp-6f) * (a) + 0x1.fb5c2ep-5f) * (a) -             \
        0x1.0ffe4cp-3f) * (a) + 0x1.fff1f2p-3f) * (a) - 0x1.9883e6p-2f) * (a) + 0.5f)
 #define LARGEST 13.27f /* where the power below is 0 */
 
-/* exp(-a * a / 2) of 0 <= a <= LARGEST, as poetc_expf without its cases: 1 + r + r * r * EXP_TAIL(r) times a power of two, or 0 instead of 2^-127. */
+/* exp(-a * a / 2) of 0 <= a <= LARGEST, as poetc_expf without its cases: 1 + r + r * r * EXP_TAIL(r) times a power of
+ * two, or 0 instead of 2^-127. */
 #define SHIFTED(z) ((z) * 0x1.715476p+0f + 12582912.0f) /* its last bits are the exponent */
 #define EXP_REST(z, whole) (((z) - (whole) * 0x1.62e4p-1f) - (whole) * 0x1.7f7d1cp-20f)
 #define EXP_TAIL(r)                                                                                                    \
@@ -83,7 +85,8 @@ POETC_INLINE float bell_of(float a)
     return (1.0f + (r + r * r * EXP_TAIL(r))) * poetc_from_bits((poetc_bits(shifted) << 23) + 0x3f800000u);
 }
 
-/* The normal distribution up to x, of 1e-7 absolute, and *bell = exp(-x * x / 2). What is multiplied by x needs no case for NaN. */
+/* The normal distribution up to x, of 1e-7 absolute, and *bell = exp(-x * x / 2). What is multiplied by x needs no case
+ * for NaN. */
 POETC_INLINE float normal(float x, float *bell)
 {
     const float size = poetc_fabsf(x), a = size < LARGEST ? size : LARGEST;
@@ -108,7 +111,8 @@ POETC_INLINE float gelu(float x)
 #if defined(POETC_WIDE_MATH)
 POETC_INLINE poetc_vector normals(poetc_vector x, poetc_vector *bell)
 {
-    const poetc_vector size = poetc_absv(x), largest = POETC_SPLAT(LARGEST), a = poetc_choose_less(size, largest, size, largest);
+    const poetc_vector size = poetc_absv(x), largest = POETC_SPLAT(LARGEST),
+                       a = poetc_choose_less(size, largest, size, largest);
     const poetc_vector z = -0.5f * a * a, shifted = SHIFTED(z), r = EXP_REST(z, shifted - 12582912.0f);
     poetc_vector beyond;
     *bell = (1.0f + (r + r * r * EXP_TAIL(r))) * (poetc_vector)(((poetc_lanes)shifted << 23) + 0x3f800000);

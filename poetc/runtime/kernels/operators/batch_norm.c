@@ -1,4 +1,5 @@
-/* Batch normalisation of [N, C, pixels]. Sums over N and the pixels go in blocks of four lanes and carry compensation. */
+/* Batch normalisation of [N, C, pixels]. Sums over N and the pixels go in blocks of four lanes and carry compensation.
+ */
 #include "poetc_math.h"
 #include "simd/poetc_f4.h"
 #include "simd/poetc_vector.h"
@@ -14,10 +15,10 @@
 
 typedef enum { PLAIN, PRODUCT, SQUARE } term;
 
-/* To sum[k], of plane k of `planes`: the sum of a[i] - shift, times b[i] (PRODUCT) or itself (SQUARE). `planes` and `what` are
- * constants wherever this is inlined. */
-POETC_INLINE void add_planes(const int planes, const term what, poetc_compensated *sum, const float *a, const float *shift,
-                             const float *b, int32_t count)
+/* To sum[k], of plane k of `planes`: the sum of a[i] - shift, times b[i] (PRODUCT) or itself (SQUARE). `planes` and
+ * `what` are constants wherever this is inlined. */
+POETC_INLINE void add_planes(const int planes, const term what, poetc_compensated *sum, const float *a,
+                             const float *shift, const float *b, int32_t count)
 {
     int32_t i = 0;
     int k;
@@ -157,7 +158,8 @@ POETC_INLINE void grad_params(const int planes, int32_t c, const poetc_call *cal
 int poetc_op_batch_norm_grad_params(const poetc_call *call)
 {
     int32_t c = POETC_BEGIN(call->share, call->ints[1], TOGETHER);
-    POETC_THREADED_OVER(poetc_op_batch_norm_grad_params, call, (int64_t)2 * call->ints[0] * call->ints[1] * call->ints[2]);
+    POETC_THREADED_OVER(poetc_op_batch_norm_grad_params, call,
+                        (int64_t)2 * call->ints[0] * call->ints[1] * call->ints[2]);
 #if TOGETHER > 1
     for (; c + TOGETHER <= POETC_END(call->share, call->ints[1], TOGETHER); c += TOGETHER)
         grad_params(TOGETHER, c, call);

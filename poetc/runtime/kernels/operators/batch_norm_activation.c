@@ -1,6 +1,7 @@
-/* Batch normalisation with what is done to its result element by element: a sum with another tensor, an activation; and the
- * gradients of both (poetc/ops/batch_norm_activation.py). What the activation was given is computed again from x wherever its
- * slope is needed, by the operations of batch_norm.c in their order: the bits are those of separate kernels. */
+/* Batch normalisation with what is done to its result element by element: a sum with another tensor, an activation; and
+ * the gradients of both (poetc/ops/batch_norm_activation.py). What the activation was given is computed again from x
+ * wherever its slope is needed, by the operations of batch_norm.c in their order: the bits are those of separate
+ * kernels. */
 #include "operators/poetc_norm.h"
 #include "simd/poetc_f4.h"
 
@@ -22,8 +23,8 @@ static poetc_channel channel_of(const poetc_call *call, int32_t c)
     return poetc_channel_of(&n, c);
 }
 
-/* x, mean, var, scale, bias, [other] -> f(batch norm of x [+ other]). ints of all kernels here: N, C, pixels, and whether there
- * is another tensor; floats: epsilon, those of the activation. */
+/* x, mean, var, scale, bias, [other] -> f(batch norm of x [+ other]). ints of all kernels here: N, C, pixels, and
+ * whether there is another tensor; floats: epsilon, those of the activation. */
 #define FORWARD(name, F)                                                                                               \
     int poetc_op_batch_norm_##name(const poetc_call *call);                                                            \
     int poetc_op_batch_norm_##name(const poetc_call *call)                                                             \
@@ -115,8 +116,8 @@ POETC_INLINE void turn_quarters(poetc_vector *v)
 
 #define MASKED(lanes, v) ((poetc_vector)_mm512_maskz_mov_ps(lanes, (__m512)(v)))
 
-/* `count` pixels of four planes: a quarter of a vector is the four lanes of a plane's sum. Beyond the last whole four zeros are added,
- * which changes no sum that began with 0. */
+/* `count` pixels of four planes: a quarter of a vector is the four lanes of a plane's sum. Beyond the last whole four
+ * zeros are added, which changes no sum that began with 0. */
 #define WIDE(name, G)                                                                                                  \
     static void wide_##name(chunk_sums *total, const float *x, const float *g, const poetc_channel *t, int32_t pixels, \
                             int32_t count, const float *p)                                                             \
@@ -187,7 +188,8 @@ POETC_INLINE void turn_quarters(poetc_vector *v)
 #define IF_WIDE(planes) 0
 #endif
 
-/* x, mean, var, scale, bias, gz -> gradients of scale[C] and bias[C]; and x, mean, var, scale, bias, gscale, gbias, gz -> gx. */
+/* x, mean, var, scale, bias, gz -> gradients of scale[C] and bias[C]; and x, mean, var, scale, bias, gscale, gbias, gz
+ * -> gx. */
 #define BACKWARD(name, F)                                                                                              \
     WIDE(name, F##_GRAD)                                                                                               \
                                                                                                                        \

@@ -93,7 +93,7 @@ POETC_BINARY(greater_f32, float, float, uint8_t, a > b)
 POETC_BINARY(greater_i32, int32_t, int32_t, uint8_t, a > b)
 POETC_BINARY(greater_or_equal_f32, float, float, uint8_t, a >= b)
 POETC_BINARY(greater_or_equal_i32, int32_t, int32_t, uint8_t, a >= b)
-POETC_BINARY(and, uint8_t, uint8_t, uint8_t, a && b)
+POETC_BINARY(and, uint8_t, uint8_t, uint8_t, a &&b)
 POETC_BINARY(or, uint8_t, uint8_t, uint8_t, a || b)
 POETC_BINARY(xor, uint8_t, uint8_t, uint8_t, !a != !b)
 

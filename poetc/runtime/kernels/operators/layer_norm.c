@@ -1,8 +1,8 @@
 /* Layer norm, RMS norm and group norm: rows that are normalised on their own, forward and backward.
  *
- * A layer or RMS norm has one scale an element of the row, shared by all rows; a group norm one a channel, its rows being
- * groups of channels. Both are described by `scales`: the scale of element i of row r is
- * scale[(r % wrap) * channels + i / pixels], with wrap = 1, pixels = 1 for a layer norm.
+ * A layer or RMS norm has one scale an element of the row, shared by all rows; a group norm one a channel, its rows
+ * being groups of channels. Both are described by `scales`: the scale of element i of row r is scale[(r % wrap) *
+ * channels + i / pixels], with wrap = 1, pixels = 1 for a layer norm.
  */
 #include "poetc_math.h"
 #include "simd/poetc_f4.h"
@@ -93,7 +93,8 @@ static void grad_elements(int32_t length, const float *x, const float *mean, flo
     float mean_g = 0.0f, mean_product;
     int32_t i = 0;
     if (mean) {
-        POETC_LANE_SUM(mean_g, length, gy[at] * factor[at], poetc_vector_load(gy + at) * poetc_vector_load(factor + at));
+        POETC_LANE_SUM(mean_g, length, gy[at] * factor[at],
+                       poetc_vector_load(gy + at) * poetc_vector_load(factor + at));
         mean_g /= (float)length;
     }
     POETC_LANE_SUM(mean_product, length, gy[at] * factor[at] * ((x[at] - centre) * rstd),
@@ -111,7 +112,8 @@ static void grad_elements(int32_t length, const float *x, const float *mean, flo
         gx[i] = rstd * ((gy[i] * factor[i] - mean_g) - (x[i] - centre) * rstd * mean_product);
 }
 
-/* gx = rstd * (g - mean(g) - xhat * mean(g * xhat)), g = gy * scale; without `mean` (RMS norm) the middle term is absent. */
+/* gx = rstd * (g - mean(g) - xhat * mean(g * xhat)), g = gy * scale; without `mean` (RMS norm) the middle term is
+ * absent. */
 static void grad_row(const scales *s, int32_t row, const float *x, const float *mean, float rstd, const float *scale,
                      const float *gy, float *gx)
 {
@@ -208,18 +210,20 @@ POETC_INLINE void grad_parts(const int parts, int32_t rows, int32_t length, cons
 #endif
 
 /* gscale[i] = Σ_rows gy * xhat, gbias[i] = Σ_rows gy (unless NULL); mean may be NULL. */
-static void grad_columns(const poetc_call *call, const float *x, const float *mean, const float *rstd,
-                         const float *gy, float *gscale, float *gbias)
+static void grad_columns(const poetc_call *call, const float *x, const float *mean, const float *rstd, const float *gy,
+                         float *gscale, float *gbias)
 {
     const int32_t rows = call->ints[0], length = call->ints[1];
     int32_t column, i, row, width;
-    for (column = POETC_BEGIN(call->share, length, COLUMNS); column < POETC_END(call->share, length, COLUMNS); column += width) {
+    for (column = POETC_BEGIN(call->share, length, COLUMNS); column < POETC_END(call->share, length, COLUMNS);
+         column += width) {
         float scale_total[COLUMNS] = {0.0f}, bias_total[COLUMNS] = {0.0f};
         width = length - column > COLUMNS ? COLUMNS : length - column;
 #if POETC_LANES > 1 && !defined(POETC_HELIUM)
         if (POETC_END(call->share, length, COLUMNS) - column >= WIDE_COLUMNS) { /* a row is far from the next one */
             width = WIDE_COLUMNS;
-            grad_parts(PARTS, rows, length, x + column, mean, rstd, gy + column, gscale + column, gbias ? gbias + column : NULL);
+            grad_parts(PARTS, rows, length, x + column, mean, rstd, gy + column, gscale + column,
+                       gbias ? gbias + column : NULL);
             continue;
         }
         if (WIDE_COLUMNS > COLUMNS && width == COLUMNS) {
@@ -315,7 +319,8 @@ int poetc_op_rms_norm_grad_scale(const poetc_call *call)
     return POETC_OK;
 }
 
-/* x[N,C,pixels], scale[C], bias[C] -> y, mean[N,groups], rstd[N,groups]. ints: N, groups, channels of a group, pixels. */
+/* x[N,C,pixels], scale[C], bias[C] -> y, mean[N,groups], rstd[N,groups]. ints: N, groups, channels of a group, pixels.
+ */
 int poetc_op_group_norm(const poetc_call *call)
 {
     const scales s = per_channel(call->ints);

@@ -1,8 +1,8 @@
 /* Losses and their gradients in the prediction. All average; the gradient may overwrite the prediction.
  *
  * Cross-entropy of one sample, with target weights t over the classes, best = max x and S = log Σ exp(x - best):
- * loss = Σ t * S - Σ t * (x - best), gradient = softmax(x) * Σ t - t. S is log1p of the sum without the largest term, so
- * that a small loss keeps its relative precision.
+ * loss = Σ t * S - Σ t * (x - best), gradient = softmax(x) * Σ t - t. S is log1p of the sum without the largest term,
+ * so that a small loss keeps its relative precision.
  */
 #include "poetc_math.h"
 #include "simd/poetc_f4.h"
@@ -10,7 +10,7 @@
 typedef struct {
     const float *x; /* of class 0 */
     int32_t classes;
-    ptrdiff_t step; /* from class to class */
+    ptrdiff_t step;   /* from class to class */
     float best, rest; /* the largest logit; Σ exp(x - best) over the others */
 } sample;
 
@@ -108,8 +108,8 @@ int poetc_op_cross_entropy_grad(const poetc_call *call)
     return POETC_OK;
 }
 
-/* logits, target (both [before,classes,after]) -> loss. ints: before, classes, after; floats: label smoothing's factor of
- * the target and share of any class. */
+/* logits, target (both [before,classes,after]) -> loss. ints: before, classes, after; floats: label smoothing's factor
+ * of the target and share of any class. */
 int poetc_op_soft_cross_entropy(const poetc_call *call)
 {
     const int32_t before = call->ints[0], classes = call->ints[1], after = call->ints[2];

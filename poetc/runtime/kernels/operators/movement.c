@@ -71,7 +71,8 @@ static int turned(const poetc_call *call)
 #endif
 #define never_turned(call) 0
 
-/* ints: start, walk. Elements are copied as bytes of a size that the compiler knows: no conversion, no aliasing trouble. */
+/* ints: start, walk. Elements are copied as bytes of a size that the compiler knows: no conversion, no aliasing
+ * trouble. */
 #define POETC_COPY(name, T, done)                                                                                      \
     int poetc_op_##name(const poetc_call *call);                                                                       \
     int poetc_op_##name(const poetc_call *call)                                                                        \
@@ -104,7 +105,8 @@ POETC_COPY(copy1, uint8_t, never_turned)
 POETC_COPY(copy4, int32_t, turned)
 
 #ifdef POETC_THREADS
-/* Whether the slices of the first dimension lie in parts of y that follow each other, a stride each: these may be shared. */
+/* Whether the slices of the first dimension lie in parts of y that follow each other, a stride each: these may be
+ * shared. */
 static int follow_each_other(const poetc_walk *walk, const int32_t *ints)
 {
     int32_t last = ints[1], d;

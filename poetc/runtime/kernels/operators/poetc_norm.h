@@ -1,6 +1,6 @@
-/* The batch norm and the activation before a convolution, made again where the gradient of its weight reads pixels (ConvGradWeight
- * in poetc/ops/convolution.py): the operations of batch_norm.c and batch_norm_activation.c in their order, so that the bits are those
- * of what the forward pass made. */
+/* The batch norm and the activation before a convolution, made again where the gradient of its weight reads pixels
+ * (ConvGradWeight in poetc/ops/convolution.py): the operations of batch_norm.c and batch_norm_activation.c in their
+ * order, so that the bits are those of what the forward pass made. */
 #ifndef POETC_NORM_H
 #define POETC_NORM_H
 
@@ -41,7 +41,8 @@ static inline poetc_channel poetc_channel_of(const poetc_norm *n, int32_t c)
     return t;
 }
 
-/* A plane, element by element, in vectors and the rest in floats: what to do with `normal`, the element i of the batch norm. */
+/* A plane, element by element, in vectors and the rest in floats: what to do with `normal`, the element i of the batch
+ * norm. */
 #define POETC_ROW(result_of_vector, result_of_float)                                                                   \
     do {                                                                                                               \
         int32_t four = 0, i;                                                                                           \
@@ -89,8 +90,8 @@ static inline poetc_channel poetc_channel_of(const poetc_norm *n, int32_t c)
     }
 
 /* Rows of `pixels` pixels of a channel, into rows `step` floats apart. `p`: the activation's floats. */
-static inline void poetc_normalize_rows(poetc_channel t, int32_t activation, const float *p, const float *x, int32_t x_step, float *to,
-                                        int32_t step, int32_t rows, int32_t pixels)
+static inline void poetc_normalize_rows(poetc_channel t, int32_t activation, const float *p, const float *x,
+                                        int32_t x_step, float *to, int32_t step, int32_t rows, int32_t pixels)
 {
     (void)p;
 #if POETC_LANES == 16
@@ -118,7 +119,7 @@ static inline void poetc_normalize_rows(poetc_channel t, int32_t activation, con
 }
 
 /* The same, for a pointer. */
-typedef void (*poetc_row_function)(poetc_channel t, int32_t activation, const float *p, const float *x, int32_t x_step, float *to,
-                                   int32_t step, int32_t rows, int32_t pixels);
+typedef void (*poetc_row_function)(poetc_channel t, int32_t activation, const float *p, const float *x, int32_t x_step,
+                                   float *to, int32_t step, int32_t rows, int32_t pixels);
 
 #endif

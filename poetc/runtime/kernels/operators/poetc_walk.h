@@ -1,7 +1,8 @@
-/* Walks over strided operands, described in ints as { rank, sizes[rank], strides of operand 0 [rank], of operand 1, ... }.
+/* Walks over strided operands, described in ints as { rank, sizes[rank], strides of operand 0 [rank], of operand 1, ...
+ * }.
  *
- * Strides are in elements, 0 where an operand is broadcast. The last dimension is the kernel's inner loop; poetc_next_row
- * moves on over the others. The output is always contiguous and written in order.
+ * Strides are in elements, 0 where an operand is broadcast. The last dimension is the kernel's inner loop;
+ * poetc_next_row moves on over the others. The output is always contiguous and written in order.
  */
 #ifndef POETC_WALK_H
 #define POETC_WALK_H
@@ -48,9 +49,9 @@ static inline int poetc_next_row(poetc_walk *walk, int32_t *offsets, int32_t ope
     return 0;
 }
 
-/* A walk in several threads: its rows are shared, or a single row is. POETC_WALK_SHARE moves the operands' offsets, and `y`
- * in rows, to where the share begins; POETC_ROW_SHARE tells what is shared of a row (from POETC_ROW_BEGIN on, POETC_ROW_COUNT), and
- * POETC_NEXT_ROW ends with the share. */
+/* A walk in several threads: its rows are shared, or a single row is. POETC_WALK_SHARE moves the operands' offsets, and
+ * `y` in rows, to where the share begins; POETC_ROW_SHARE tells what is shared of a row (from POETC_ROW_BEGIN on,
+ * POETC_ROW_COUNT), and POETC_NEXT_ROW ends with the share. */
 #ifdef POETC_THREADS
 static inline int32_t poetc_walk_rows(const poetc_walk *walk)
 {

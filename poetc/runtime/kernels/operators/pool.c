@@ -38,8 +38,8 @@ static void inside(int32_t start, int32_t kernel, int32_t dilation, int32_t size
 /* Windows of 2 x 2, two columns apart, between the left and the right edge. */
 static int is_plain(const pooling *p)
 {
-    return p->kernel_h == 2 && p->kernel_w == 2 && p->stride_w == 2 && p->dilation_h == 1 && p->dilation_w == 1 && p->pad_left == 0 &&
-           2 * p->output_width <= p->width;
+    return p->kernel_h == 2 && p->kernel_w == 2 && p->stride_w == 2 && p->dilation_h == 1 && p->dilation_w == 1 &&
+           p->pad_left == 0 && 2 * p->output_width <= p->width;
 }
 
 /* One window of 2 x 2. */
@@ -60,6 +60,7 @@ static void max_of_window(const float *upper, const float *lower, float *y, uint
 static void max_of_quads(const float *upper, const float *lower, int32_t quads, float *y, uint8_t *where)
 {
     const uint32x4_t ones = vdupq_n_u32(1), zeros = vdupq_n_u32(0);
+    /* clang-format off */
     __asm__ volatile("dls lr, %[quads]\n"
                      "1:\tvld20.32 {q0, q1}, [%[upper]]\n\tvld21.32 {q0, q1}, [%[upper]]!\n\t"
                      "vld20.32 {q2, q3}, [%[lower]]\n\tvld21.32 {q2, q3}, [%[lower]]!\n\t"
@@ -71,11 +72,12 @@ static void max_of_quads(const float *upper, const float *lower, int32_t quads, 
                      : [upper] "+&r"(upper), [lower] "+&r"(lower), [y] "+&r"(y), [where] "+&r"(where)
                      : [quads] "r"(quads), [two] "r"(2), [ones] "w"(ones), [zeros] "w"(zeros)
                      : "lr", "q0", "q1", "q2", "q3", "q4", "q5", "memory");
+    /* clang-format on */
 }
 #endif
 
-/* Windows of 2 x 2, two apart, all on the image: without branches, which no processor foresees here. Two rows of x make `count`
- * results. */
+/* Windows of 2 x 2, two apart, all on the image: without branches, which no processor foresees here. Two rows of x make
+ * `count` results. */
 static void max_of_four(const float *upper, const float *lower, int32_t count, float *y, uint8_t *where)
 {
     int32_t i = 0;
@@ -100,6 +102,7 @@ static void max_of_four(const float *upper, const float *lower, int32_t count, f
     float sum = 0.0f;
     for (; i < count; i++) {
         uint32_t tap, other;
+        /* clang-format off */
         __asm__("vldmia %[upper]!, {s0-s1}\n\tvldmia %[lower]!, {s2-s3}\n\t"
                 "vcmp.f32 s1, s0\n\tvadd.f32 s4, s0, s1\n\tvadd.f32 s5, s2, s3\n\tvmrs APSR_nzcv, fpscr\n\t"
                 "ite gt\n\tmovgt %[tap], #1\n\tmovle %[tap], #0\n\tit gt\n\tvmovgt.f32 s0, s1\n\t"
@@ -111,6 +114,7 @@ static void max_of_four(const float *upper, const float *lower, int32_t count, f
                 : [upper] "+r"(upper), [lower] "+r"(lower), [sum] "+t"(sum), [tap] "=&r"(tap), [other] "=&r"(other)
                 : [y] "r"(y + i), [where] "r"(where + i)
                 : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5");
+        /* clang-format on */
     }
     if (sum != sum)
         upper -= 2 * count, lower -= 2 * count, i = 0;
@@ -120,10 +124,12 @@ static void max_of_four(const float *upper, const float *lower, int32_t count, f
 }
 
 /* The rows of a plane whose windows all are such. */
-POETC_APART void max_of_plane(const float *x, int32_t step, int32_t width, int32_t rows, int32_t count, float *y, uint8_t *where)
+POETC_APART void max_of_plane(const float *x, int32_t step, int32_t width, int32_t rows, int32_t count, float *y,
+                              uint8_t *where)
 {
 #if defined(POETC_HELIUM)
-    if (count >= 4) { /* vectors take subnormal numbers for zeros, and compare NaNs as if they were none; but that leaves a flag */
+    if (count >= 4) { /* vectors take subnormal numbers for zeros, and compare NaNs as if they were none; but that
+                         leaves a flag */
         const uint32_t flags = __builtin_arm_get_fpscr(), seen = INPUT_DENORMAL | INVALID_OPERATION;
         const int32_t quads = count / 4, last = count % 4 ? count - 4 : 0; /* the last four overlap those before */
         int32_t row, ordinary;
@@ -132,7 +138,8 @@ POETC_APART void max_of_plane(const float *x, int32_t step, int32_t width, int32
             const float *upper = x + row * step;
             max_of_quads(upper, upper + width, quads, y + row * count, where + row * count);
             if (last)
-                max_of_quads(upper + 2 * last, upper + width + 2 * last, 1, y + row * count + last, where + row * count + last);
+                max_of_quads(upper + 2 * last, upper + width + 2 * last, 1, y + row * count + last,
+                             where + row * count + last);
         }
         ordinary = !(__builtin_arm_get_fpscr() & seen);
         __builtin_arm_set_fpscr(flags);

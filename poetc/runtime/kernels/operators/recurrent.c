@@ -1,5 +1,6 @@
-/* Steps of recurrent layers behind their matrix products, and their gradients (poetc/ops/recurrent.py): by the operations of
- * binary.c and activation.c in their order. A row holds the gates of a sample one after another. ints of all: batch, hidden. */
+/* Steps of recurrent layers behind their matrix products, and their gradients (poetc/ops/recurrent.py): by the
+ * operations of binary.c and activation.c in their order. A row holds the gates of a sample one after another. ints of
+ * all: batch, hidden. */
 #include "poetc_math.h"
 #include "simd/poetc_vector.h"
 #include "simd/poetc_vector_math.h"
@@ -61,13 +62,14 @@ int poetc_op_lstm_cell(const poetc_call *call)
     return POETC_OK;
 }
 
-/* gates, cell, [the cell before], gradients of h, [gradient of the cell] -> gradient of the row, [of the cell before]. ints[2]:
- * whether there is a step before, [3]: how many gradients of h, [4]: of the cell. */
+/* gates, cell, [the cell before], gradients of h, [gradient of the cell] -> gradient of the row, [of the cell before].
+ * ints[2]: whether there is a step before, [3]: how many gradients of h, [4]: of the cell. */
 int poetc_op_lstm_cell_grad(const poetc_call *call);
 int poetc_op_lstm_cell_grad(const poetc_call *call)
 {
     const int32_t batch = call->ints[0], hidden = call->ints[1], before = call->ints[2];
-    const unsigned first = before ? 3 : 2, count = (unsigned)call->ints[3], end = first + count + (unsigned)call->ints[4];
+    const unsigned first = before ? 3 : 2, count = (unsigned)call->ints[3],
+                   end = first + count + (unsigned)call->ints[4];
     int32_t n, j;
     unsigned k;
     POETC_THREADED_OVER(poetc_op_lstm_cell_grad, call, 2 * batch * hidden);
@@ -113,7 +115,8 @@ int poetc_op_gru_cell(const poetc_call *call)
     POETC_THREADED_OVER(poetc_op_gru_cell, call, 3 * batch * hidden);
     for (n = 0; n < batch; n++) {
         const ptrdiff_t at = (ptrdiff_t)n * hidden;
-        const float *row = (const float *)poetc_in(call, 0) + 3 * at, *product = (const float *)poetc_in(call, 1) + 3 * at;
+        const float *row = (const float *)poetc_in(call, 0) + 3 * at,
+                    *product = (const float *)poetc_in(call, 1) + 3 * at;
         const float *h = (const float *)poetc_in(call, 2) + at;
         float *y = (float *)poetc_out(call, 3) + at, *gates = (float *)poetc_out(call, 4) + 4 * at;
         POETC_SKIP(call->share, n, batch, )
@@ -144,7 +147,8 @@ int poetc_op_gru_cell_grad(const poetc_call *call)
     for (n = 0; n < batch; n++) {
         const ptrdiff_t at = (ptrdiff_t)n * hidden;
         const float *gates = (const float *)poetc_in(call, 0) + 4 * at, *h = (const float *)poetc_in(call, 1) + at;
-        float *grow = (float *)poetc_out(call, 2 + count) + 3 * at, *gproduct = (float *)poetc_out(call, 3 + count) + 3 * at;
+        float *grow = (float *)poetc_out(call, 2 + count) + 3 * at,
+              *gproduct = (float *)poetc_out(call, 3 + count) + 3 * at;
         float *gh = (float *)poetc_out(call, 4 + count) + at;
         POETC_SKIP(call->share, n, batch, )
 #define GRU_GRAD(T, LOAD, STORE, SIGMOID, TANH)                                                                        \

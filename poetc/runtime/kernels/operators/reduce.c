@@ -1,7 +1,8 @@
-/* Reductions and their gradients (poetc/ops/reduce.py). ints: a walk over the kept dimensions, one over the reduced ones.
+/* Reductions and their gradients (poetc/ops/reduce.py). ints: a walk over the kept dimensions, one over the reduced
+ * ones.
  *
- * The order is fixed: the reduced elements in memory order, in partial sums of at most POETC_SUM_BLOCK terms that are added
- * with compensation.
+ * The order is fixed: the reduced elements in memory order, in partial sums of at most POETC_SUM_BLOCK terms that are
+ * added with compensation.
  */
 #include "operators/poetc_walk.h"
 #include "poetc_math.h"
@@ -19,13 +20,15 @@ static void reduction_init(reduction *r, const int32_t *ints)
     r->step = poetc_step_of(&r->reduced, 0);
 }
 
-/* Rows of the reduced dimensions that start at x: offset is the current one, from 0; the last call resets it and returns 0. */
+/* Rows of the reduced dimensions that start at x: offset is the current one, from 0; the last call resets it and
+ * returns 0. */
 static int next_row(reduction *r, int32_t *offset)
 {
     return poetc_next_row(&r->reduced, offset, 1);
 }
 
-/* Output elements: offset of the next one's first x, or 0 after the last. `i` counts along the innermost kept dimension. */
+/* Output elements: offset of the next one's first x, or 0 after the last. `i` counts along the innermost kept
+ * dimension. */
 static int next_output(reduction *r, int32_t *row, int32_t *i, int32_t *offset)
 {
     if (++*i == r->kept.inner) {
@@ -37,8 +40,8 @@ static int next_output(reduction *r, int32_t *row, int32_t *i, int32_t *offset)
     return 1;
 }
 
-/* Columns of a kept row whose elements lie side by side, all at once: each in the reference order. Of wide vectors several, for
- * a row is far from the next one. */
+/* Columns of a kept row whose elements lie side by side, all at once: each in the reference order. Of wide vectors
+ * several, for a row is far from the next one. */
 #define TOGETHER (POETC_LANES >= 8 ? 4 * POETC_LANES : 16)
 
 POETC_INLINE void sum_columns(reduction *r, const float *x, const int32_t width, float *y)
@@ -51,8 +54,7 @@ POETC_INLINE void sum_columns(reduction *r, const float *x, const int32_t width,
         const float *p = x + inner;
         int32_t i = 0;
         while (i < r->reduced.inner) {
-            const int32_t end =
-                r->reduced.inner - i > POETC_SUM_BLOCK ? i + POETC_SUM_BLOCK : r->reduced.inner;
+            const int32_t end = r->reduced.inner - i > POETC_SUM_BLOCK ? i + POETC_SUM_BLOCK : r->reduced.inner;
             float part[TOGETHER];
             for (c = 0; c < width; c++)
                 part[c] = 0.0f;
@@ -90,7 +92,8 @@ int poetc_op_reduce_sum_columns(const poetc_call *call)
     reduction r;
     reduction_init(&r, call->ints);
     POETC_THREADED_OVER(poetc_op_reduce_sum_columns, call,
-                        (int64_t)poetc_walk_rows(&r.kept) * r.kept.inner * poetc_walk_rows(&r.reduced) * r.reduced.inner);
+                        (int64_t)poetc_walk_rows(&r.kept) * r.kept.inner * poetc_walk_rows(&r.reduced) *
+                            r.reduced.inner);
     sum_rows(call, &r, poetc_in(call, 0), poetc_out(call, 1));
     return POETC_OK;
 }

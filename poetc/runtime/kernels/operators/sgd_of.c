@@ -1,5 +1,5 @@
-/* Weights moved against a gradient that is never stored whole: w -= lr g, each element of g made by the operations of the
- * gradient's own kernel in their order, and the step as in optimizer.c (poetc/ops/sgd_of.py). */
+/* Weights moved against a gradient that is never stored whole: w -= lr g, each element of g made by the operations of
+ * the gradient's own kernel in their order, and the step as in optimizer.c (poetc/ops/sgd_of.py). */
 #include "gemm/poetc_gemm.h"
 #include "operators/poetc_descend.h"
 
@@ -32,8 +32,8 @@ static int32_t next_use(const int32_t *indices, int32_t k, int32_t count, int32_
     return k;
 }
 
-/* w, indices, gy, lr -> w. ints: length, elements of a slice, number of indices. Workspace: a slice. Slices that no index names
- * have gradient zero and stay as they are. */
+/* w, indices, gy, lr -> w. ints: length, elements of a slice, number of indices. Workspace: a slice. Slices that no
+ * index names have gradient zero and stay as they are. */
 int poetc_op_gather_grad_sgd(const poetc_call *call);
 int poetc_op_gather_grad_sgd(const poetc_call *call)
 {
@@ -127,6 +127,7 @@ static void descend_pairs_by_one(float *w, const float *factors, const float *b,
     for (; pairs > 0; pairs--, factors += 2, w = second) {
         const float *from = b;
         second = w + n;
+        /* clang-format off */
         __asm__ volatile("vldmia %[f], {s26, s27}\n\t"
                          COLUMNS("twelves", "-s11", "-s23", TWELVE, "1", "2")
                          COLUMNS("fours", "-s3", "-s15", FOUR, "3", "4")
@@ -135,6 +136,7 @@ static void descend_pairs_by_one(float *w, const float *factors, const float *b,
                          : [f] "r"(factors), [twelves] "r"(twelves), [fours] "r"(fours), [ones] "r"(ones), "t"(rate)
                          : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13",
                            "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27");
+        /* clang-format on */
     }
 #undef COLUMNS
 #undef ROW
@@ -235,11 +237,12 @@ int poetc_op_matmul_sgd_packed(const poetc_call *call)
     g.a_row = 1, g.a_k = m, g.row_bias = NULL, g.column_bias = NULL, g.terms = depth, g.a_block = 0;
     g.y = strip, g.y_row = width, g.column = 0, g.segment = width, g.segment_step = 0;
     strip[STRIP_ROWS * width - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
-    for (column = POETC_BEGIN(split.columns, n, POETC_GEMM_COLUMNS); column < POETC_END(split.columns, n, POETC_GEMM_COLUMNS);
-         column += width) {
+    for (column = POETC_BEGIN(split.columns, n, POETC_GEMM_COLUMNS);
+         column < POETC_END(split.columns, n, POETC_GEMM_COLUMNS); column += width) {
         g.columns = poetc_min(width, POETC_END(split.columns, n, POETC_GEMM_COLUMNS) - column);
         for (block = 0; block < blocks; block++) {
-            const poetc_gemm_space space = poetc_gemm_carve(workspace + (ptrdiff_t)block * size, size, depth, 1, width, 1);
+            const poetc_gemm_space space =
+                poetc_gemm_carve(workspace + (ptrdiff_t)block * size, size, depth, 1, width, 1);
             poetc_gemm_pack(&space, b + (ptrdiff_t)block * depth * n + column, n, poetc_min(depth, k - block * depth),
                             g.columns);
         }
@@ -258,11 +261,13 @@ int poetc_op_matmul_sgd_packed(const poetc_call *call)
              row += STRIP_ROWS) {
             g.rows = poetc_min(STRIP_ROWS, POETC_END(split.rows, m, POETC_GEMM_PART) - row);
             for (block = 0; block < blocks; block++) {
-                const poetc_gemm_space space = poetc_gemm_carve(workspace + (ptrdiff_t)block * size, size, depth, 1, width, 1);
+                const poetc_gemm_space space =
+                    poetc_gemm_carve(workspace + (ptrdiff_t)block * size, size, depth, 1, width, 1);
                 g.depth = poetc_min(depth, k - block * depth);
                 g.a = a + (ptrdiff_t)block * depth * m + row, g.accumulate = block > 0;
                 i = g.rows * block / blocks; /* the weights that the strip moves, a part with every block */
-                POETC_SET_AHEAD(g, w + (ptrdiff_t)(row + i) * n + column, n, g.rows * (block + 1) / blocks - i, g.columns);
+                POETC_SET_AHEAD(g, w + (ptrdiff_t)(row + i) * n + column, n, g.rows * (block + 1) / blocks - i,
+                                g.columns);
                 poetc_gemm_run(&g, &space);
             }
             for (i = 0; i < g.rows; i++)

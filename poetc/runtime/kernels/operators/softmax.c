@@ -1,5 +1,5 @@
-/* Softmax and log-softmax along one axis of [before, along, after], and their gradients from the output. All of them read
- * an element before they write it, and may work in place. */
+/* Softmax and log-softmax along one axis of [before, along, after], and their gradients from the output. All of them
+ * read an element before they write it, and may work in place. */
 #include "poetc_math.h"
 #include "simd/poetc_f4.h"
 #include "simd/poetc_vector_math.h"

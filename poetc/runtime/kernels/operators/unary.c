@@ -2,7 +2,7 @@
 #include "operators/poetc_elementwise.h"
 
 POETC_UNARY_WIDE(exp, POETC_WIDE, poetc_expf(x), poetc_expv(x))
-POETC_UNARY_GRAD(exp, s * g)
+POETC_UNARY_GRAD(exp, s *g)
 
 POETC_UNARY(sqrt, poetc_sqrtf(x))
 POETC_UNARY_GRAD(sqrt, 0.5f / s * g)
@@ -24,7 +24,7 @@ POETC_UNARY_GRAD(abs, sign(s) * g)
 #define TWO_OVER_SQRT_PI 1.1283792f
 
 POETC_UNARY_WIDE(erf, POETC_WIDE, poetc_erff(x), poetc_erfv(x))
-POETC_UNARY_GRAD_WIDE(erf, POETC_WIDE, TWO_OVER_SQRT_PI * poetc_expf(-s * s) * g, TWO_OVER_SQRT_PI * poetc_expv(-s * s) * g)
+POETC_UNARY_GRAD_WIDE(erf, POETC_WIDE, TWO_OVER_SQRT_PI *poetc_expf(-s *s) * g, TWO_OVER_SQRT_PI *poetc_expv(-s *s) * g)
 
 POETC_UNARY(sin, poetc_sinf(x))
 POETC_UNARY_GRAD(sin, poetc_cosf(s) * g)
@@ -57,7 +57,7 @@ POETC_UNARY(power, power(x, p[0]))
 POETC_UNARY_GRAD(power, p[0] * power(s, p[0] - 1.0f) * g)
 
 /* p = alpha, beta */
-POETC_UNARY(affine, x * p[0] + p[1])
+POETC_UNARY(affine, x *p[0] + p[1])
 
 POETC_UNARY(neg, -x)
 POETC_UNARY(sign, sign(x))

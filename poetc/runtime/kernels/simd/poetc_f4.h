@@ -1,5 +1,5 @@
-/* Four floats at once: SIMD where the target has IEEE vectors, four scalars where it has not. Same bits either way, because
- * every lane is an ordinary single-precision operation. (32-bit Neon is left out: it flushes subnormals.) */
+/* Four floats at once: SIMD where the target has IEEE vectors, four scalars where it has not. Same bits either way,
+ * because every lane is an ordinary single-precision operation. (32-bit Neon is left out: it flushes subnormals.) */
 #ifndef POETC_F4_H
 #define POETC_F4_H
 
@@ -151,9 +151,9 @@ static inline void poetc_compensated_add(poetc_compensated *sum, float x)
     sum->total = next;
 }
 
-/* result = the sum over `at` = 0 .. count - 1 of `term` (in scalars; `wide` is the same in vectors), in the reference order: 16
- * lanes, whose sum is that of their halves, halves again and so on; after each 64 terms a lane it joins the total, with
- * compensation. */
+/* result = the sum over `at` = 0 .. count - 1 of `term` (in scalars; `wide` is the same in vectors), in the reference
+ * order: 16 lanes, whose sum is that of their halves, halves again and so on; after each 64 terms a lane it joins the
+ * total, with compensation. */
 #define POETC_SUM_LANES 16
 #define POETC_LANE_SUM(result, count, term, wide)                                                                      \
     do {                                                                                                               \
@@ -196,6 +196,7 @@ static inline float poetc_sum_lanes(const float *lanes)
 static inline void poetc_add_lanes(float *lanes, const float **x, int32_t times)
 {
 #define ADD(s, v) "vadd.f32 " s ", " s ", " v "\n\t"
+    /* clang-format off */
     __asm__ volatile("vldmia %[lanes], {s0-s15}\n"
                      "1:\tvldmia %[x]!, {s16-s31}\n\t"
                      "subs %[times], #1\n\t"
@@ -210,6 +211,7 @@ static inline void poetc_add_lanes(float *lanes, const float **x, int32_t times)
                      : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13",
                        "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27", "s28",
                        "s29", "s30", "s31");
+    /* clang-format on */
 #undef ADD
 }
 #endif

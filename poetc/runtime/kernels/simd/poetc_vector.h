@@ -1,6 +1,6 @@
 /* The widest vectors of the target that are IEEE: POETC_LANES floats; 1 where there are none. Helium (MVE) flushes
- * subnormals: it is switched off, by the processor's flags, where all targets are to compute the same bits, and where the compiler
- * does not optimise, for it has no registers left then. */
+ * subnormals: it is switched off, by the processor's flags, where all targets are to compute the same bits, and where
+ * the compiler does not optimise, for it has no registers left then. */
 #ifndef POETC_VECTOR_H
 #define POETC_VECTOR_H
 
@@ -31,8 +31,8 @@ typedef float poetc_vector_unaligned __attribute__((vector_size(4 * POETC_LANES)
 #define poetc_vector_load(p) ((poetc_vector) * (const poetc_vector_unaligned *)(p))
 #define poetc_vector_store(p, v) ((void)(*(poetc_vector_unaligned *)(p) = (v)))
 
-/* The next vector, past which the pointer moves. POETC_KEEP: the pointer stays whole, for loads at constant distances from it. GCC
- * would keep many addresses instead, for which Helium's cores have no registers. */
+/* The next vector, past which the pointer moves. POETC_KEEP: the pointer stays whole, for loads at constant distances
+ * from it. GCC would keep many addresses instead, for which Helium's cores have no registers. */
 #if defined(POETC_HELIUM)
 #define POETC_LOAD_NEXT(v, p) \
     __asm__("vldrw.u32 %q0, [%1], #16" : "=w"(v), "+r"(p) : "m"(*(const float(*)[4])(p)))

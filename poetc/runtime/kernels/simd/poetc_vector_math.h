@@ -1,5 +1,6 @@
-/* Elementary functions on whole vectors: the operations of src/poetc_math.c lane by lane, all branches taken and the right
- * one chosen, so that a lane has the bits of the scalar function. Only where POETC_WIDE_MATH is set: Helium has no division. */
+/* Elementary functions on whole vectors: the operations of src/poetc_math.c lane by lane, all branches taken and the
+ * right one chosen, so that a lane has the bits of the scalar function. Only where POETC_WIDE_MATH is set: Helium has
+ * no division. */
 #ifndef POETC_VECTOR_MATH_H
 #define POETC_VECTOR_MATH_H
 
@@ -83,7 +84,8 @@ POETC_INLINE poetc_vector poetc_expv(poetc_vector x)
 #if POETC_LANES == 16 /* scaling leaves nothing of -104 and infinity of 89; NaN comes second and stays */
     poetc_vector whole, rest;
     const poetc_vector low = (poetc_vector)_mm512_max_ps((__m512)POETC_SPLAT(-104.0f), x);
-    const poetc_vector fraction = poetc_exp_reducev((poetc_vector)_mm512_min_ps((__m512)POETC_SPLAT(89.0f), low), &whole, &rest);
+    const poetc_vector fraction =
+        poetc_exp_reducev((poetc_vector)_mm512_min_ps((__m512)POETC_SPLAT(89.0f), low), &whole, &rest);
     return poetc_scalev(1.0f + (fraction + rest), whole);
 #else
     const poetc_lanes small = x < -104.0f, fits = x < 89.0f;
@@ -101,7 +103,8 @@ POETC_INLINE poetc_vector poetc_tanhv(poetc_vector x)
     const poetc_vector a = poetc_absv(x), one = POETC_SPLAT(1.0f);
     const poetc_lanes fits = a < 9.5f, large = a >= 0.625f, tiny = a < 0x1p-13f;
     poetc_vector r, t, n, power, high, z, p;
-    r = poetc_exp_reducev(2.0f * poetc_choose(fits & large, a, one), &n, &t); /* expm1 of [1.25, 19): n is neither 0 nor large */
+    r = poetc_exp_reducev(2.0f * poetc_choose(fits & large, a, one), &n,
+                          &t); /* expm1 of [1.25, 19): n is neither 0 nor large */
     t = r + t;
     power = (poetc_vector)((__builtin_convertvector(n, poetc_lanes) + 127) << 23);
     high = poetc_copysignv(1.0f - 2.0f / (((power - 1.0f) + power * t) + 2.0f), x);

@@ -21,7 +21,8 @@ int main(void);
 void poetc_reset(void);
 void poetc_fault(void);
 
-/* Nothing but code, the budget and peripherals can be accessed: no background region. (The private peripheral bus always can.) */
+/* Nothing but code, the budget and peripherals can be accessed: no background region. (The private peripheral bus
+ * always can.) */
 #if defined(__ARM_ARCH_8M_MAIN__) || defined(__ARM_ARCH_8_1M_MAIN__)
 
 static void allow(uint32_t region, uintptr_t first, uintptr_t end, uint32_t base_flags, uint32_t attribute)
@@ -56,8 +57,9 @@ static void allow(uint32_t region, uintptr_t base, uint32_t size_log2, uint32_t 
     MPU_RASR = flags | (0xffu & ~eighths) << 8 | (size_log2 - 1u) << 1 | 1u;
 }
 
-/* The eighths that fit come first; what is left is less than one of them and goes to the next region, an eighth as large. So six
- * regions end exactly at any budget up to 8 MiB that is a multiple of 32. (256 bytes is the smallest region that has eighths.) */
+/* The eighths that fit come first; what is left is less than one of them and goes to the next region, an eighth as
+ * large. So six regions end exactly at any budget up to 8 MiB that is a multiple of 32. (256 bytes is the smallest
+ * region that has eighths.) */
 static void protect(void)
 {
     uintptr_t base = (uintptr_t)poetc_ram;
@@ -145,6 +147,6 @@ __attribute__((section(".vectors"), used)) static const struct {
     poetc_vector handlers[15];
 } vectors = {
     poetc_stack_top,
-    { poetc_reset, poetc_fault, poetc_fault, poetc_fault, poetc_fault, poetc_fault, NULL, NULL, NULL, NULL, poetc_fault, poetc_fault,
-      NULL, poetc_fault, poetc_fault },
+    {poetc_reset, poetc_fault, poetc_fault, poetc_fault, poetc_fault, poetc_fault, NULL, NULL, NULL, NULL, poetc_fault,
+     poetc_fault, NULL, poetc_fault, poetc_fault},
 };

@@ -1,4 +1,5 @@
-/* What a port gives the training program (train.c): a log, a clock, a store, data, and an end. One small folder a family of boards. */
+/* What a port gives the training program (train.c): a log, a clock, a store, data, and an end. One small folder a
+ * family of boards. */
 #ifndef POETC_PORT_H
 #define POETC_PORT_H
 
@@ -11,14 +12,15 @@ void poetc_port_log(const char *text);
 uint32_t poetc_port_clock(void);
 extern const uint32_t poetc_port_clock_hz;
 
-/* Get the data, and the store if pages or checkpoints need one (store_blocks > 0: fill in `store`). Returns 0 or a negative code. */
+/* Get the data, and the store if pages or checkpoints need one (store_blocks > 0: fill in `store`). Returns 0 or a
+ * negative code. */
 int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks);
 
 /* The next `size_bytes` of training data. Returns 1, 0 when there is none left, or a negative code. */
 int poetc_port_data(void *to, uint32_t size_bytes);
 
-/* Training goes on from a checkpoint: back to the first byte of training data, so that those which have been used can be passed over.
- * Returns 1, 0 for live data, as of a sensor, which go on with what comes next, or a negative code. */
+/* Training goes on from a checkpoint: back to the first byte of training data, so that those which have been used can
+ * be passed over. Returns 1, 0 for live data, as of a sensor, which go on with what comes next, or a negative code. */
 int poetc_port_rewind(void);
 
 /* Hand over the trained state. Returns 0 or a negative code. */

@@ -7,8 +7,14 @@
 #include "poetc.h"
 
 enum {
-    SEMI_OPEN = 0x01, SEMI_WRITE0 = 0x04, SEMI_WRITE = 0x05, SEMI_READ = 0x06, SEMI_SEEK = 0x0a, SEMI_FLEN = 0x0c,
-    SEMI_CLOCK = 0x10, SEMI_EXIT_EXTENDED = 0x20
+    SEMI_OPEN = 0x01,
+    SEMI_WRITE0 = 0x04,
+    SEMI_WRITE = 0x05,
+    SEMI_READ = 0x06,
+    SEMI_SEEK = 0x0a,
+    SEMI_FLEN = 0x0c,
+    SEMI_CLOCK = 0x10,
+    SEMI_EXIT_EXTENDED = 0x20
 };
 enum { SEMI_READ_BINARY = 1, SEMI_UPDATE_BINARY = 3, SEMI_CREATE_BINARY = 7 }; /* rb, r+b, w+b */
 

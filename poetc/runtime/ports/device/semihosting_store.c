@@ -1,5 +1,5 @@
-/* A store in a file of the debugger's or emulator's machine: block b is at byte b * block_bytes of store.bin. Past its end it reads as
- * zeros, as a fresh card does. */
+/* A store in a file of the debugger's or emulator's machine: block b is at byte b * block_bytes of store.bin. Past its
+ * end it reads as zeros, as a fresh card does. */
 #include "semihosting.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* The training program of every board: one step for each record of data, the loss of each on the log, the state at the end.
+/* The training program of every board: one step for each record of data, the loss of each on the log, the state at the
+ * end.
  *
  * A record is the bytes of the inputs, then of the target, in the order of the header. The lines of the log:
  *
@@ -8,9 +9,10 @@
  *     done steps 20 page_ins 0 page_outs 0 sequence 20 clock 123
  *     stopped step 3 code -5
  *
- * POETC_CHECKPOINT_STEPS: after how many steps the state is saved to two slots of the store, in turn; training goes on from there when
- * the board starts again. 0: never. Records that have been used are passed over if the data still begin with them; other data are
- * used from their first record. POETC_LOG_GRADIENTS: a checksum of all gradients of the step is logged with its loss.
+ * POETC_CHECKPOINT_STEPS: after how many steps the state is saved to two slots of the store, in turn; training goes on
+ * from there when the board starts again. 0: never. Records that have been used are passed over if the data still begin
+ * with them; other data are used from their first record. POETC_LOG_GRADIENTS: a checksum of all gradients of the step
+ * is logged with its loss.
  */
 #include "model.h"
 #include "poetc_checkpoint.h"
@@ -30,7 +32,10 @@ enum { CHECKPOINT_STEPS = POETC_CHECKPOINT_STEPS, CHECKPOINT_SLOTS = 2 };
 
 #if defined(__linux__) && __STDC_HOSTED__
 /* The arena ends where a page ends, whatever the size of pages: the one after it is taken away, and one before it. */
-enum { GUARD_BYTES = POETC_PORT_GUARD_BYTES, SLACK_BYTES = (GUARD_BYTES - POETC_MODEL_ARENA_BYTES % GUARD_BYTES) % GUARD_BYTES };
+enum {
+    GUARD_BYTES = POETC_PORT_GUARD_BYTES,
+    SLACK_BYTES = (GUARD_BYTES - POETC_MODEL_ARENA_BYTES % GUARD_BYTES) % GUARD_BYTES
+};
 struct {
     uint8_t before[GUARD_BYTES + SLACK_BYTES], arena[POETC_MODEL_ARENA_BYTES], after[GUARD_BYTES];
 } poetc_guarded __attribute__((aligned(POETC_PORT_GUARD_BYTES)));
@@ -47,7 +52,8 @@ static const struct {
 static uint32_t gradients_crc; /* a sum, since schedules may make them in another order */
 #endif
 
-/* Marks the border between two steps of the program for whatever counts instructions from outside: breakpoint, trace or emulator. */
+/* Marks the border between two steps of the program for whatever counts instructions from outside: breakpoint, trace or
+ * emulator. */
 __attribute__((noinline)) int poetc_port_mark(void *context, const poetc_runtime *marked, uint32_t index)
 {
 #ifdef POETC_LOG_GRADIENTS
@@ -140,7 +146,8 @@ static int next_record(poetc_checkpoint *used)
     return err;
 }
 
-/* Pass over the records that were used before the checkpoint. Where the data begin with other ones, they are new: none is passed over. */
+/* Pass over the records that were used before the checkpoint. Where the data begin with other ones, they are new: none
+ * is passed over. */
 static int pass_over(poetc_checkpoint *checkpoint)
 {
     const uint32_t records = checkpoint->records, crc = checkpoint->records_crc;
@@ -159,7 +166,8 @@ static int pass_over(poetc_checkpoint *checkpoint)
     return err < 0 ? err : POETC_OK;
 }
 
-/* Go on from the newest whole checkpoint, with the first record that it has not seen; from the beginning if there is none. */
+/* Go on from the newest whole checkpoint, with the first record that it has not seen; from the beginning if there is
+ * none. */
 static int resume(const poetc_config *config, poetc_checkpoint *checkpoint)
 {
     int err = poetc_checkpoint_load(&runtime, checkpoint);

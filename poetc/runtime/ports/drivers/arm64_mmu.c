@@ -1,6 +1,7 @@
-/* The memory management unit as the guard of the budget, on AArch64 without an operating system: code, the budget and peripherals can be
- * accessed, nothing else. The budget ends at the end of a page, so that the guard is exact to the byte there. The tables lie behind it,
- * a page further, where the program cannot reach them: 4 KiB for 1 GiB, and 4 KiB for each 2 MiB that are allowed in part, at most four.
+/* The memory management unit as the guard of the budget, on AArch64 without an operating system: code, the budget and
+ * peripherals can be accessed, nothing else. The budget ends at the end of a page, so that the guard is exact to the
+ * byte there. The tables lie behind it, a page further, where the program cannot reach them: 4 KiB for 1 GiB, and 4 KiB
+ * for each 2 MiB that are allowed in part, at most four.
  *
  * Addresses are as they were, and memory is not cached: that is for the board's own start-up. */
 #include <stddef.h>
@@ -19,7 +20,11 @@ void poetc_protect(void);
 
 enum { ENTRIES = 512, PAGE_BYTES = 4096, BLOCK_BYTES = ENTRIES * PAGE_BYTES };
 enum {
-    BLOCK = 1u << 0, TABLE_OR_PAGE = 3u << 0, DEVICE = 1u << 2, ALWAYS_SET = 1u << 6 /* above level 1 */, SHARED = 3u << 8,
+    BLOCK = 1u << 0,
+    TABLE_OR_PAGE = 3u << 0,
+    DEVICE = 1u << 2,
+    ALWAYS_SET = 1u << 6 /* above level 1 */,
+    SHARED = 3u << 8,
     ACCESSED = 1u << 10
 };
 

@@ -1,5 +1,5 @@
-/* The synchronous serial port of the LM3S6965 evaluation board (an Arm PL022). The card is selected by pin D0, low; high selects the
- * display on the same bus. */
+/* The synchronous serial port of the LM3S6965 evaluation board (an Arm PL022). The card is selected by pin D0, low;
+ * high selects the display on the same bus. */
 #include "sd_spi.h"
 
 #define REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))

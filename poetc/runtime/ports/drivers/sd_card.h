@@ -1,5 +1,5 @@
-/* A store on an SD card, whatever it is wired to: for a driver, which defines the three functions that are declared here. A block of the
- * store is one or more blocks of the card. */
+/* A store on an SD card, whatever it is wired to: for a driver, which defines the three functions that are declared
+ * here. A block of the store is one or more blocks of the card. */
 #ifndef POETC_SD_CARD_H
 #define POETC_SD_CARD_H
 
@@ -11,9 +11,9 @@
 enum { CARD_BLOCK_BYTES = 512, FIRST_BLOCK = 0 /* of the card that the store begins at */ };
 
 static struct {
-    uint16_t scale;      /* bytes (9) or blocks (0) are what the card addresses, as a shift */
-    uint16_t per_block;  /* blocks of the card in one of the store */
-    uint32_t blocks;     /* of the store */
+    uint16_t scale;     /* bytes (9) or blocks (0) are what the card addresses, as a shift */
+    uint16_t per_block; /* blocks of the card in one of the store */
+    uint32_t blocks;    /* of the store */
 } card;
 
 static int open_card(void);

@@ -4,14 +4,20 @@
 #include "sd_card.h"
 
 enum {
-    POLLS = 100000,       /* bytes to wait for a card that is busy */
-    TOKEN_DATA = 0xfe,    /* begins a block of data */
+    POLLS = 100000,    /* bytes to wait for a card that is busy */
+    TOKEN_DATA = 0xfe, /* begins a block of data */
     RESPONSE_IDLE = 0x01,
     DATA_ACCEPTED = 0x05
 };
 
 enum {
-    GO_IDLE = 0, SEND_IF_COND = 8, SET_BLOCKLEN = 16, READ_BLOCK = 17, WRITE_BLOCK = 24, APP_SEND_OP_COND = 41, APP_COMMAND = 55,
+    GO_IDLE = 0,
+    SEND_IF_COND = 8,
+    SET_BLOCKLEN = 16,
+    READ_BLOCK = 17,
+    WRITE_BLOCK = 24,
+    APP_SEND_OP_COND = 41,
+    APP_COMMAND = 55,
     READ_OCR = 58
 };
 

@@ -1,5 +1,5 @@
-/* A store on an SD card behind a standard host controller (SD Host Controller Simplified Specification), polled, one block at a
- * time. Every wait is bounded. The base address is the Raspberry Pi 3's. */
+/* A store on an SD card behind a standard host controller (SD Host Controller Simplified Specification), polled, one
+ * block at a time. Every wait is bounded. The base address is the Raspberry Pi 3's. */
 #include "sd_card.h"
 
 #ifndef SDHCI_BASE
@@ -20,10 +20,25 @@
 
 enum { POLLS = 1000000 };
 enum { COMMAND_DONE = 1u << 0, TRANSFER_DONE = 1u << 1, CAN_WRITE = 1u << 4, CAN_READ = 1u << 5, FAILED = 1u << 15 };
-enum { NO_RESPONSE = 0u << 16, LONG = 1u << 16, SHORT = 2u << 16, SHORT_BUSY = 3u << 16, DATA = 1u << 21, FROM_CARD = 1u << 4 };
 enum {
-    GO_IDLE = 0, ALL_SEND_CID = 2, SEND_ADDRESS = 3, SELECT = 7, SEND_IF_COND = 8, SET_BLOCKLEN = 16, READ_BLOCK = 17,
-    WRITE_BLOCK = 24, APP_SEND_OP_COND = 41, APP_COMMAND = 55
+    NO_RESPONSE = 0u << 16,
+    LONG = 1u << 16,
+    SHORT = 2u << 16,
+    SHORT_BUSY = 3u << 16,
+    DATA = 1u << 21,
+    FROM_CARD = 1u << 4
+};
+enum {
+    GO_IDLE = 0,
+    ALL_SEND_CID = 2,
+    SEND_ADDRESS = 3,
+    SELECT = 7,
+    SEND_IF_COND = 8,
+    SET_BLOCKLEN = 16,
+    READ_BLOCK = 17,
+    WRITE_BLOCK = 24,
+    APP_SEND_OP_COND = 41,
+    APP_COMMAND = 55
 };
 
 static int wait_for(uint32_t flag)
@@ -104,6 +119,7 @@ static int write_block(uint32_t block, const uint8_t *data)
     if (command(WRITE_BLOCK, block << card.scale, SHORT | DATA) || wait_for(CAN_WRITE))
         return POETC_EIO;
     for (i = 0; i < CARD_BLOCK_BYTES; i += 4)
-        BUFFER = (uint32_t)data[i] | (uint32_t)data[i + 1] << 8 | (uint32_t)data[i + 2] << 16 | (uint32_t)data[i + 3] << 24;
+        BUFFER =
+            (uint32_t)data[i] | (uint32_t)data[i + 1] << 8 | (uint32_t)data[i + 2] << 16 | (uint32_t)data[i + 3] << 24;
     return wait_for(TRANSFER_DONE);
 }

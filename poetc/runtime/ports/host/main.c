@@ -2,11 +2,12 @@
  *
  *     train [-c] DATA [STEPS [STATE_OUT]]
  *
- * DATA: records, one a step, each the bytes of the inputs and of the target in the order of the header; read round and round.
- * STEPS: default one pass. STATE_OUT: where to write the state afterwards. Pages go to store.bin in the current directory, which
- * starts as a copy of store.img if the model keeps weights there. -c: after every step a checkpoint goes to store.bin, too, and
- * training goes on from the newest one, if the file has one; STEPS counts those before. Records that were used before it are passed
- * over if DATA still begins with them; other data are used from their first record.
+ * DATA: records, one a step, each the bytes of the inputs and of the target in the order of the header; read round and
+ * round. STEPS: default one pass. STATE_OUT: where to write the state afterwards. Pages go to store.bin in the current
+ * directory, which starts as a copy of store.img if the model keeps weights there. -c: after every step a checkpoint
+ * goes to store.bin, too, and training goes on from the newest one, if the file has one; STEPS counts those before.
+ * Records that were used before it are passed over if DATA still begins with them; other data are used from their first
+ * record.
  */
 #include "model.h"
 #include "poetc_checkpoint.h"
@@ -45,7 +46,8 @@ static void begin_data(FILE *data, poetc_checkpoint *used)
     used->records = used->records_crc = 0;
 }
 
-/* Pass over the records that were used before the checkpoint. Where the data begin with other ones, they are new: none is passed over. */
+/* Pass over the records that were used before the checkpoint. Where the data begin with other ones, they are new: none
+ * is passed over. */
 static void pass_over(FILE *data, uint8_t *arena, poetc_checkpoint *checkpoint)
 {
     const uint32_t records = checkpoint->records, crc = checkpoint->records_crc;
@@ -60,7 +62,8 @@ static void pass_over(FILE *data, uint8_t *arena, poetc_checkpoint *checkpoint)
 }
 
 /* `checkpoint` counts the records that are used; it is saved if `saves`. */
-static int train(poetc_runtime *runtime, FILE *data, long steps, uint8_t *arena, poetc_checkpoint *checkpoint, int saves)
+static int train(poetc_runtime *runtime, FILE *data, long steps, uint8_t *arena, poetc_checkpoint *checkpoint,
+                 int saves)
 {
     long step;
     int err;

@@ -31,7 +31,8 @@ static int page_out(void *context, uint32_t first_block, uint32_t block_count, c
 {
     const poetc_file_store *files = context;
 
-    return write_at(files->file, data, (size_t)block_count * files->block_bytes, (off_t)first_block * (off_t)files->block_bytes);
+    return write_at(files->file, data, (size_t)block_count * files->block_bytes,
+                    (off_t)first_block * (off_t)files->block_bytes);
 }
 
 static int page_in(void *context, uint32_t first_block, uint32_t block_count, void *data)
@@ -66,7 +67,8 @@ static int sync_file(void *context)
     return fdatasync(files->file) == 0 ? POETC_OK : POETC_EIO;
 }
 
-/* A new name is on the medium only when its directory is. Some file systems cannot sync a directory and say EINVAL: they need not. */
+/* A new name is on the medium only when its directory is. Some file systems cannot sync a directory and say EINVAL:
+ * they need not. */
 static int sync_directory_of(const char *path)
 {
     const char *slash = strrchr(path, '/');

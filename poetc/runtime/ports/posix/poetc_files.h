@@ -10,11 +10,12 @@ typedef struct poetc_file_store {
     uint32_t block_bytes;
 } poetc_file_store;
 
-/* Fill in `store` to page to the file `path`, created if it does not exist; `files` must outlive it. The file's name is on the medium
- * when this returns. Returns 0 or POETC_EIO. */
+/* Fill in `store` to page to the file `path`, created if it does not exist; `files` must outlive it. The file's name is
+ * on the medium when this returns. Returns 0 or POETC_EIO. */
 int poetc_file_store_open(poetc_file_store *files, poetc_store *store, const char *path, uint32_t block_bytes);
 
-/* Close the file. What is to survive a loss of power needs a call of the store's sync before. Returns 0 or POETC_EIO. */
+/* Close the file. What is to survive a loss of power needs a call of the store's sync before. Returns 0 or POETC_EIO.
+ */
 int poetc_file_store_close(poetc_file_store *files);
 
 enum { POETC_PATH_BYTES = 4096 };

@@ -2,9 +2,10 @@
  *
  *     -plugin counter.so,mark=ADDRESS,arena=LOW-HIGH,stack=LOW-HIGH,out=FILE[,cut=N]        (hexadecimal, half open)
  *
- * out: "instructions N", "arena N" (end of the highest byte of it that was read or written, from LOW), "stack N" (from HIGH down to
- * the lowest byte of it that was), and one line "mark N" with the instructions so far each time the instruction at `mark` is reached.
- * cut: the power fails after N instructions (at the next access to memory): the emulator ends there and then, with status 86.
+ * out: "instructions N", "arena N" (end of the highest byte of it that was read or written, from LOW), "stack N" (from
+ * HIGH down to the lowest byte of it that was), and one line "mark N" with the instructions so far each time the
+ * instruction at `mark` is reached. cut: the power fails after N instructions (at the next access to memory): the
+ * emulator ends there and then, with status 86.
  *
  * The interface is declared here, so that no header of QEMU's is needed.
  */
@@ -33,19 +34,20 @@ extern void qemu_plugin_register_atexit_cb(plugin_id id, void (*callback)(plugin
 extern size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *block);
 extern struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *block, size_t index);
 extern uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *instruction);
-extern void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *instruction, instruction_callback callback, int flags,
-                                                   void *data);
-extern void qemu_plugin_register_vcpu_insn_exec_inline(struct qemu_plugin_insn *instruction, int operation, void *counter,
-                                                       uint64_t value);
-extern void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *instruction, memory_callback callback, int flags, int access,
-                                             void *data);
+extern void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *instruction, instruction_callback callback,
+                                                   int flags, void *data);
+extern void qemu_plugin_register_vcpu_insn_exec_inline(struct qemu_plugin_insn *instruction, int operation,
+                                                       void *counter, uint64_t value);
+extern void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *instruction, memory_callback callback, int flags,
+                                             int access, void *data);
 extern unsigned qemu_plugin_mem_size_shift(memory_info info);
 
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT int qemu_plugin_version = 1;
 
-static uint64_t instructions, mark, arena_low, arena_high, arena_top, stack_low, stack_high, stack_bottom = UINT64_MAX, cut = UINT64_MAX;
+static uint64_t instructions, mark, arena_low, arena_high, arena_top, stack_low, stack_high, stack_bottom = UINT64_MAX;
+static uint64_t cut = UINT64_MAX;
 static const char *out_path;
 static uint64_t *marks;
 static size_t mark_count, mark_room;
