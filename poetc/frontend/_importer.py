@@ -76,10 +76,13 @@ def our_dtype(dtype: np.dtype[np.generic]) -> DType:
 class Importer:
     """Context of the translations: reads ONNX values by name, emits operators, keeps notes."""
 
-    def __init__(self, opset: int, rebatch: Rebatch | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, opset: int, rebatch: Rebatch | None = None, seed: int = 0, trained: frozenset[str] = frozenset()
+    ) -> None:
         self.opset = opset
         self.seed = seed  # of the numbers that stand for absent weights
         self.rebatch = rebatch
+        self.trained = trained  # values that the file says are parameters
         self.builder = Builder()
         self.values: dict[str, Value] = {}
         self.notes: list[str] = []

@@ -27,6 +27,7 @@ from poetc.frontend import (  # noqa: F401
     onnx_resize,
 )
 from poetc.frontend._constants import fold_constants
+from poetc.frontend._exported import is_module_name, names_notes, restore
 from poetc.frontend._importer import Importer, Rebatch, Value, our_dtype
 from poetc.frontend._node import TRANSLATIONS, Malformed, Node, Unsupported
 from poetc.frontend._opset import effective_opset
@@ -93,12 +94,14 @@ class _Source:
         self.seed = random_weights or 0
         if graph.sparse_initializer:
             raise UnsupportedModelError("sparse initializers; export the model with dense weights")
+        _refuse_duplicates([t.name for t in graph.initializer], "initializer")
+        self.exported = restore(graph)
+        self.notes += self.exported.notes
         self.outputs = [o.name for o in graph.output]
         self.nodes = _live_in_order(graph, self.outputs)
         self.opset = effective_opset(model, self.nodes, self.notes)
         read = {i for n in self.nodes for i in n.inputs if i} | set(self.outputs)
         initializer_names = [t.name for t in graph.initializer]
-        _refuse_duplicates(initializer_names, "initializer")
         _refuse_duplicates([i.name for i in graph.input], "input")
         _refuse_duplicates(self.outputs, "output")
         known = set(initializer_names)
@@ -125,7 +128,9 @@ class _Source:
                 array = fill_for(tensor.name, shape, dtype, roles.get(tensor.name, ""), self.seed)
             if is_float(dtype) and dtype != np.float32:
                 narrowed.append(tensor.name)
-            weight = is_float(dtype) and math.prod(shape) > 1
+            # One number is a weight only where it has the name of a module's parameter.
+            known = tensor.name in self.exported.parameters or is_module_name(tensor.name)
+            weight = is_float(dtype) and (math.prod(shape) > 1 or known)
             result.append(Value(tensor.name, shape, dtype, array, weight=weight, given=True))
         if absent:
             found = f"{len(absent)} weight{'s are' if len(absent) > 1 else ' is'} external data whose file is absent"
@@ -146,7 +151,7 @@ class _Source:
         self, shapes: Mapping[str, tuple[int, ...]], rebatch: Rebatch | None
     ) -> tuple[Graph, dict[str, tuple[int, ...]]]:
         """The graph for these input shapes, and the shape of every ONNX value in it."""
-        c = Importer(self.opset, rebatch, self.seed)
+        c = Importer(self.opset, rebatch, self.seed, self.exported.parameters)
         c.notes.extend(self.notes)
         for info in self.inputs:
             dtype = element_dtype(info.type.tensor_type.elem_type, f"input {info.name!r}")
@@ -187,7 +192,9 @@ class _Source:
         names |= {t: n for n, t in outputs.items()}
         graph = _frozen(self.name, rewriter, names, tuple(i.name for i in self.inputs), tuple(outputs))
         computed = frozenset(names.get(t, t) for t in c.computed | rewriter.computed)
-        return fold_constants(assign_roles(graph, computed, c.notes))
+        graph = assign_roles(graph, computed, c.notes, self.exported.parameters, self.exported.buffers)
+        trained = [t.name for t in graph.tensors.values() if t.role is Role.PARAMETER]
+        return fold_constants(replace(graph, notes=(*graph.notes, *names_notes(self.exported, trained))))
 
 
 def fill_for(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], role: str, seed: int = 0) -> Fill:
@@ -429,7 +436,10 @@ def _constant(n: Node) -> Value:
         array = np.array(ints, np.int64)
     else:
         raise Unsupported("a Constant that is not a dense tensor of numbers")
-    return Value(name, array.shape, array.dtype, array, weight=is_float(array.dtype) and array.size > 1, given=True)
+    several = is_float(array.dtype) and array.size > 1
+    # All zeros or ones are initial states and scales of norms without any: exporters give parameters as initializers.
+    weight = several and not bool((array == 0).all() or (array == 1).all())
+    return Value(name, array.shape, array.dtype, array, weight=weight, given=weight or not several)
 
 
 def _constant_of_shape(c: Importer, n: Node) -> Value:

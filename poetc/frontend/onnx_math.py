@@ -91,6 +91,8 @@ def _scalar(c: Importer, value: Value, other: Value) -> float | None:
     """The number of a known scalar operand that leaves the other one's shape alone."""
     if not value.is_float or len(value.shape) > len(other.shape) or (other.known and not other.weight):
         return None
+    if value.name in c.trained:
+        return None
     number = c.number(value)
     if number is None or not math.isfinite(number) or _may_be_bias(c, value, other):
         return None

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from poetc.errors import UsageError
+from poetc.frontend._exported import is_module_name
 from poetc.graph import DType, Fill, Graph, Operator, Role, Tensor
 
 # kind → what its inputs from number 1 on are to it (empty: nothing of the sort).
@@ -56,13 +57,21 @@ def parameter_decisions(graph: Graph) -> tuple[ParameterDecision, ...]:
             continue
         role, reason = uses.decide(tensor)
         if role is not tensor.role:
-            reason = "computed when the model was imported" if tensor.role is Role.CONSTANT else "chosen by the user"
+            computed = "computed when the model was imported"
+            reason = computed if tensor.role is Role.CONSTANT else "a parameter of the PyTorch model, by the file"
         decisions.append(ParameterDecision(name, tensor.shape, tensor.role, reason))
     return tuple(decisions)
 
 
-def assign_roles(graph: Graph, folded: frozenset[str], notes: Sequence[str]) -> Graph:
-    """The graph with PARAMETER, STATISTIC and CONSTANT decided. `folded` names what was computed and is never trained.
+def assign_roles(
+    graph: Graph,
+    folded: frozenset[str],
+    notes: Sequence[str],
+    parameters: frozenset[str] = frozenset(),
+    buffers: frozenset[str] = frozenset(),
+) -> Graph:
+    """The graph with PARAMETER, STATISTIC and CONSTANT decided. `folded` names what was computed and is never trained;
+    `parameters` and `buffers` what the file says is trained and what is not, whatever it looks like.
 
     UsageError for a weight that is not finite.
     """
@@ -71,6 +80,8 @@ def assign_roles(graph: Graph, folded: frozenset[str], notes: Sequence[str]) -> 
     for name in graph.values:
         tensor = tensors[name]
         role = Role.CONSTANT if name in folded else uses.decide(tensor)[0]
+        if tensor.dtype is DType.F32 and name not in folded and role is not Role.STATISTIC:
+            role = Role.PARAMETER if name in parameters else Role.CONSTANT if name in buffers else role
         value = graph.values[name]
         if tensor.dtype is DType.F32 and not isinstance(value, Fill):
             unusable = np.isnan(value) if role is Role.CONSTANT else ~np.isfinite(value)
@@ -147,6 +158,8 @@ class _Uses:
         if not weak:
             return Role.CONSTANT, "not in a position of a weight"
         value = self.graph.values.get(tensor.name)
+        if isinstance(value, np.ndarray) and weak == ["summand"] and is_module_name(tensor.name) and not value.any():
+            return Role.PARAMETER, "summand that starts at zero"  # a mask of zeros would do nothing
         if isinstance(value, np.ndarray) and self._is_mask(value):
             return Role.CONSTANT, f"{weak[0]} that looks like a mask"
         if isinstance(value, np.ndarray) and self._is_wave(tensor.name, value):

@@ -1,0 +1,463 @@
+"""What PyTorch's exporters do to a model's parameters: undone where the file proves it, else told in a note.
+
+Both exporters keep one copy of equal tensors, so that the norms of a model that was never trained share one scale of
+ones and one shift of zeros; drop a shift of zeros; and compute beforehand what depends on parameters alone. The default
+exporter says in each node's metadata which call it stands for, with the parameters it read:
+
+    %linear : call_function[target=torch.ops.aten.linear.default](args = (%x, %p_0_weight, %p_0_bias))
+
+The older one leaves the module's path in a node's name: /0/act/Mul.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from poetc.graph import Array
+
+_FX = "pkg.torch.onnx.fx_node"
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_PLACEHOLDER = re.compile(r"%([pb])_(\w+)")
+_TARGET = re.compile(r"target=torch\.ops\.aten\.(\w+)")
+_WORD = re.compile(r"'([^']*)'")
+_MODULE_NAME = re.compile(r"[A-Za-z_0-9]+(\.[A-Za-z_0-9]+)+")
+_REPEAT = re.compile(r"_\d+$")
+_LONGEST_TEXT = 20_000
+_LARGEST = 1 << 24  # bytes of an initializer that is looked into
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+# Operator → what its inputs from number 1 on are called in PyTorch.
+_SLOTS = {
+    "BatchNormalization": ("weight", "bias", "running_mean", "running_var"), "LayerNormalization": ("weight", "bias"),
+    "GroupNormalization": ("weight", "bias"), "InstanceNormalization": ("weight", "bias"),
+    "RMSNormalization": ("weight",), "Conv": ("weight", "bias"), "ConvTranspose": ("weight", "bias"),
+    "Gemm": ("weight", "bias"), "PRelu": ("weight",),
+}  # fmt: skip
+_PLAIN = {
+    "Gemm": 2,
+    "Conv": 2,
+    "ConvTranspose": 2,
+    "MatMul": 1,
+}  # operator → where a shift is, or what it lacks one for
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_WITH_SHIFT = ("linear", "addmm", "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d")
+
+
+def _mangled(name: str) -> str:
+    """As the exporter writes a parameter's name in a call."""
+    return re.sub(r"\W", "_", name)
+
+
+def is_module_name(name: str) -> bool:
+    """Whether a tensor is named as a module's parameters and buffers are, rather than by an exporter."""
+    return len(name) < 500 and _MODULE_NAME.fullmatch(name) is not None
+
+
+@dataclass(slots=True)
+class _Call:
+    """What a node stands for in the PyTorch program."""
+
+    text: str  # of the whole call: nodes with the same one were made of it together
+    target: str
+    parameters_and_buffers: list[str]  # mangled, in the order of its arguments
+    parameters: list[str]
+    buffers: list[str]
+    scopes: list[str]
+
+
+@dataclass(slots=True)
+class Exported:
+    """`parameters`, `buffers`: initializers that the file itself says are one or the other."""
+
+    parameters: frozenset[str] = frozenset()
+    buffers: frozenset[str] = frozenset()
+    notes: list[str] = field(default_factory=list)
+    aliases: dict[str, str] = field(default_factory=dict)  # initializer → the parameter of the module that it holds
+    missing: tuple[str, ...] = ()  # parameters that the program reads and no initializer holds
+    merged_norms: tuple[str, ...] = ()  # convolutions that hold a batch norm's numbers too
+    places: dict[str, str] = field(default_factory=dict)  # initializer with an exporter's name → module that reads it
+    numbers: tuple[str, ...] = ()  # single numbers that have a parameter's name
+
+
+def restore(graph: onnx.GraphProto) -> Exported:
+    """Undo in place what can be undone."""
+    return _Restoring(graph).run()
+
+
+class _Restoring:
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.graph = graph
+        self.initializers = {t.name: t for t in graph.initializer}
+        self.taken = {*self.initializers, *(i.name for i in graph.input), *(o for n in graph.node for o in n.output)}
+        self.readers: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
+        for node in graph.node:
+            for k, name in enumerate(node.input):
+                if name in self.initializers:
+                    self.readers[name].append((node, k))
+        self.calls = {id(node): call for node in graph.node if (call := _call_of(node)) is not None}
+        self.mangled = {_mangled(name): name for name in self.initializers}
+        self.modules = {name.rpartition(".")[0] for name in self.taken if is_module_name(name)}
+        self.modules |= {path[:k] for path in set(self.modules) for k, x in enumerate(path) if x == "."}
+        self.result = Exported()
+        self.separated: list[str] = []
+        self.added: list[str] = []
+        self.unfolded: list[str] = []
+        self.tied: list[str] = []
+
+    def run(self) -> Exported:
+        for name in list(self.initializers):
+            self._separate(name)
+        if self.calls:
+            self._add_dropped_shifts()
+        self._unfold_first_steps()
+        self._tie_again()
+        self._know()
+        notes = self.result.notes
+        for names, what in (
+            (self.separated, "an exporter had merged with equal ones: trained apart again"),
+            (self.added, "an exporter had left out because all of it is zero: trained again"),
+            (self.tied, "an exporter had copied, transposed, for one of their readers: one weight again"),
+            (self.unfolded, "an exporter had added up beforehand, for a state of zeros: read as the parameter again"),
+        ):
+            if names:
+                notes.append(f"{_some(names)}, which {what}")
+        return self.result
+
+    # --- equal tensors that became one ---
+
+    def _separate(self, name: str) -> None:
+        """Give every owner its own copy of a tensor whose elements are all the same number."""
+        readers = self.readers[name]
+        tensor = self.initializers[name]
+        if len(readers) < 2 or tensor.data_type not in _FLOATS or not self._is_uniform(tensor):
+            return
+        groups: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+        for node, k in readers:
+            groups.setdefault(self._owner(name, node, k), []).append((node, k))
+        home = _mangled(name)
+        if home not in groups:  # those of which nothing is known stay, else the first
+            groups[home] = groups.pop("" if "" in groups else next(iter(groups)))
+        else:
+            groups[home] += groups.pop("", [])
+        for owner, members in groups.items():
+            if owner == home:
+                self.readers[name] = members
+                continue
+            aliases = [node for node, _ in members if node.op_type == "Identity"]
+            for node in aliases:  # gives the parameter the name that it had in the model
+                self.graph.node.remove(node)
+                self.taken.discard(node.output[0])
+            copy = onnx.TensorProto()
+            copy.CopyFrom(tensor)
+            copy.name = aliases[0].output[0] if aliases else self._fresh(self._name_of(owner, members[0][0]))
+            self._add(copy)
+            for node, k in members:
+                if node not in aliases:
+                    node.input[k] = copy.name
+                    self.readers[copy.name].append((node, k))
+            self.separated.append(copy.name)
+
+    def _owner(self, name: str, node: onnx.NodeProto, k: int) -> str:
+        """Whose parameter a node reads there, mangled; "" if the file does not say. Who is the same stays tied."""
+        call, words = self.calls.get(id(node)), _SLOTS.get(node.op_type, ())
+        word = words[k - 1] if 1 <= k <= len(words) else ""
+        if node.op_type == "Identity":
+            return _mangled(node.output[0]) if is_module_name(node.output[0]) else ""
+        if call is not None:
+            return self._read_by(call, node, k)
+        path = self._module_path(node.name)
+        beside = node.input[1] if k > 1 else ""
+        if word and beside != name and is_module_name(beside) and beside.endswith(".weight"):
+            return _mangled(f"{beside.removesuffix('weight')}{word}")
+        if path and word:
+            return _mangled(f"{path}.{word}")
+        if path and is_module_name(name) and path != name.rpartition(".")[0]:
+            return _mangled(f"{path}.{name.rpartition('.')[2]}")
+        if path and not is_module_name(name) and len(self.initializers[name].dims):
+            return _mangled(f"{path}.{name}") if node.op_type in ("Mul", "Add") else ""
+        if node.op_type.endswith("Normalization") and is_module_name(name):
+            return _mangled(f"{node.output[0]}.{word}")
+        return ""
+
+    def _module_path(self, node: str) -> str:
+        """Of a node that the older exporter named /body/body.0/norm/Mul: body.0.norm, without a repeated call's _1."""
+        parts: list[str] = []
+        before = ""
+        for part in node.split("/")[1:-1]:
+            own = part.removeprefix(before + ".") if before else part
+            path = ".".join([*parts, own])
+            if _REPEAT.search(own) and path not in self.modules:
+                own = _REPEAT.sub("", own)
+            parts.append(own)
+            before = part
+        return ".".join(parts)
+
+    def _read_by(self, call: _Call, node: onnx.NodeProto, k: int) -> str:
+        """The parameter or buffer (mangled) that the call reads where the node has input `k`; "" if not clear."""
+        name, reads = node.input[k], call.parameters_and_buffers
+        slots = _SLOTS.get(node.op_type, ())
+        if node.op_type == "InstanceNormalization" and call.target != "instance_norm":
+            return ""  # a step of a group norm, which scales and shifts behind it
+        if 1 <= k <= len(slots) and len(node.input) - 1 == len(reads):
+            return reads[k - 1]
+        if _mangled(name) in reads:
+            return _mangled(name)
+        lost = [p for p in reads if p not in self.mangled]
+        foreign = [i for i in node.input if i in self.initializers and _mangled(i) not in reads]
+        foreign = [i for i in foreign if self.initializers[i].data_type in _FLOATS]
+        if len(lost) == len(foreign):
+            return lost[foreign.index(name)] if name in foreign else ""
+        if lost and len(foreign) == 1 and node.op_type in ("MatMul", "Mul", "Add"):
+            return lost[-1 if node.op_type == "Add" else 0]
+        return ""
+
+    def _unmangled(self, call: _Call, parameter: str) -> str:
+        """The parameter's name in the module tree: the innermost known module that it begins with, the attribute."""
+        for path in sorted({*call.scopes, *self.modules}, key=len, reverse=True):
+            if path and parameter.startswith(_mangled(path) + "_"):
+                return f"{path}.{parameter[len(path) + 1 :]}"
+        return parameter
+
+    def _name_of(self, owner: str, node: onnx.NodeProto) -> str:
+        call = self.calls.get(id(node))
+        if call is not None:
+            return self._unmangled(call, owner)
+        for path in sorted({self._module_path(node.name), *self.modules}, key=len, reverse=True):
+            if path and owner.startswith(_mangled(path) + "_"):
+                return f"{path}.{owner[len(path) + 1 :]}"
+        return owner
+
+    def _is_uniform(self, tensor: onnx.TensorProto, *numbers: float) -> bool:
+        """Whether all elements are the same number, one of `numbers` if any are given."""
+        array = self._array(tensor)
+        if array is None or not array.size:
+            return False
+        first = array.reshape(-1)[0]
+        return bool((array == first).all()) and (not numbers or float(first) in numbers)
+
+    def _array(self, tensor: onnx.TensorProto) -> Array | None:
+        """Its numbers; None where the file does not hold them, or too many."""
+        if tensor.data_location == onnx.TensorProto.EXTERNAL or not 0 <= math.prod(tensor.dims) * 4 <= _LARGEST:
+            return None
+        try:
+            return np.asarray(numpy_helper.to_array(tensor))
+        except (ValueError, TypeError, RuntimeError):
+            return None  # reading the file refuses it, with its name
+
+    # --- shifts of zeros that were dropped ---
+
+    def _add_dropped_shifts(self) -> None:
+        groups: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+        for node in self.graph.node:
+            if id(node) in self.calls:
+                groups[self.calls[id(node)].text].append(node)
+        for nodes in groups.values():
+            call = self.calls[id(nodes[0])]
+            if call.target not in _WITH_SHIFT or len(call.parameters) < 2:
+                continue
+            shift = call.parameters[-1]
+            plain = [n for n in nodes if n.op_type in _PLAIN]
+            if shift in self.mangled or not shift.endswith("bias") or len(plain) != 1:
+                continue
+            float_reads = [i for n in nodes for i in n.input if i in self.initializers]
+            if sum(self.initializers[i].data_type in _FLOATS for i in float_reads) == 1:
+                self._add_shift(plain[0], self._unmangled(call, shift))
+
+    def _add_shift(self, node: onnx.NodeProto, name: str) -> None:
+        weight = self.initializers.get(node.input[1]) if len(node.input) == 2 else None
+        if weight is None or len(weight.dims) < 2:
+            return
+        attributes = {a.name: a for a in node.attribute}
+        if node.op_type == "Gemm":
+            length = weight.dims[0 if "transB" in attributes and attributes["transB"].i else 1]
+        elif node.op_type == "ConvTranspose":
+            length = weight.dims[1] * (attributes["group"].i if "group" in attributes else 1)
+        else:
+            length = weight.dims[-1 if node.op_type == "MatMul" else 0]
+        if not 0 < length * 4 <= _LARGEST:
+            return
+        name = self._fresh(name)
+        self._add(numpy_helper.from_array(np.zeros(length, np.float32), name))
+        self.added.append(name)
+        if node.op_type != "MatMul":
+            node.input.append(name)
+            return
+        result, product = node.output[0], self._fresh(f"{node.output[0]}.product")
+        self.taken.add(product)
+        node.output[0] = product
+        added = helper.make_node("Add", [product, name], [result], name=self._fresh(f"{node.name}.shift"))
+        added.metadata_props.extend(node.metadata_props)
+        self.graph.node.insert(list(self.graph.node).index(node) + 1, added)
+
+    # --- the first step of a loop from a state of zeros ---
+
+    def _unfold_first_steps(self) -> None:
+        """`Add` of a constant whose rows are all a shift that other nodes read: W·0 + b, computed beforehand."""
+        shifts: dict[bytes, str] = {}
+        for name, tensor in self.initializers.items():
+            # All the same numbers could be any constant.
+            if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == 1 and not self._is_uniform(tensor):
+                array = self._array(tensor)
+                if array is not None:
+                    shifts.setdefault(array.tobytes(), name)
+        for name in [n for n, t in self.initializers.items() if len(t.dims) > 1]:
+            tensor, readers = self.initializers[name], self.readers[name]
+            if tensor.data_type != onnx.TensorProto.FLOAT or not readers or any(n.op_type != "Add" for n, _ in readers):
+                continue
+            array = self._array(tensor)
+            if array is None or not array.size:
+                continue
+            rows = array.reshape(-1, array.shape[-1])
+            shift = shifts.get(rows[0].tobytes())
+            if shift is None or not (rows == rows[0]).all() or is_module_name(name):
+                continue
+            shape = self._fresh(f"{name}.shape")
+            self._add(numpy_helper.from_array(np.array(array.shape, np.int64), shape))
+            repeated = self._fresh(f"{name}.repeated")
+            self.taken.add(repeated)
+            self.graph.node.insert(0, helper.make_node("Expand", [shift, shape], [repeated], name=repeated))
+            for node, k in readers:
+                node.input[k] = repeated
+            self.unfolded.append(shift)
+
+    # --- a shared weight of which one reader got a transposed copy ---
+
+    def _tie_again(self) -> None:
+        """`MatMul` with a transposed copy of a matrix that others read as it is: an embedding and the last layer."""
+        tables: dict[tuple[int, ...], list[str]] = defaultdict(list)
+        for name, readers in self.readers.items():
+            if readers and is_module_name(name) and len(self.initializers[name].dims) == 2:
+                tables[tuple(self.initializers[name].dims)].append(name)
+        for node in list(self.graph.node):
+            copy = node.input[1] if node.op_type == "MatMul" and len(node.input) == 2 else ""
+            if copy not in self.initializers or is_module_name(copy) or len(self.initializers[copy].dims) != 2:
+                continue
+            call = self.calls.get(id(node))
+            if call is None and not copy.startswith("onnx::"):
+                continue
+            rows, columns = self.initializers[copy].dims
+            possible = [t for t in tables[columns, rows] if call is None or _mangled(t) in call.parameters]
+            array = self._array(self.initializers[copy]) if possible else None
+            for table in possible:
+                other = self._array(self.initializers[table])
+                if array is None or other is None or not np.array_equal(array.T, other):
+                    continue
+                if call is None and self._is_uniform(self.initializers[copy]):
+                    continue
+                turned = self._fresh(f"{copy}.turned")
+                self.taken.add(turned)
+                self.graph.node.insert(0, helper.make_node("Transpose", [table], [turned], name=turned, perm=[1, 0]))
+                node.input[1] = turned
+                self.tied.append(table)
+                break
+
+    # --- what is known then ---
+
+    def _know(self) -> None:
+        result = self.result
+        own: set[str] = set()
+        buffers: set[str] = set()
+        lost: dict[str, str] = {}
+        for node in self.graph.node:
+            call = self.calls.get(id(node))
+            self._note_places(node, call)
+            if call is None:
+                continue
+            packed = call.target in _RECURRENT  # an input of the node holds several parameters
+            own |= {self.mangled[p] for p in call.parameters if p in self.mangled}
+            buffers |= {self.mangled[p] for p in call.buffers if p in self.mangled}
+            lost |= {p: self._unmangled(call, p) for p in call.parameters if p not in self.mangled and not packed}
+            own |= {i for i in node.input[1:4] if node.op_type in ("LSTM", "GRU", "RNN") and i in self.initializers}
+            for k, name in enumerate(node.input):
+                if name in self.initializers and self.initializers[name].data_type in _FLOATS and not packed:
+                    read = self._read_by(call, node, k)
+                    if read in call.parameters and read not in self.mangled:
+                        result.aliases.setdefault(name, self._unmangled(call, read))
+        result.parameters = frozenset(own | result.aliases.keys())
+        if (
+            self.calls
+        ):  # what the exporter itself made of zeros or ones: an initial state, the scale of a norm without one
+            buffers |= {n for n, t in self.initializers.items() if not is_module_name(n) and self._is_uniform(t, 0, 1)}
+        result.buffers = frozenset(buffers - result.parameters)
+        result.missing = tuple(sorted(set(lost.values()) - set(result.aliases.values())))
+        if not self.calls:
+            floats = [n for n, t in self.initializers.items() if t.data_type in _FLOATS and math.prod(t.dims) == 1]
+            result.numbers = tuple(n for n in floats if is_module_name(n))
+
+    def _note_places(self, node: onnx.NodeProto, call: _Call | None) -> None:
+        path = self._module_path(node.name) if call is None else max(call.scopes[:-1], key=len, default="")
+        for name in node.input:
+            if name in self.initializers and (name.startswith("onnx::") if call is None else not is_module_name(name)):
+                self.result.places.setdefault(name, path)
+        if node.op_type == "Conv" and len(node.input) == 3 and all(i.startswith("onnx::Conv_") for i in node.input[1:]):
+            self.result.merged_norms += (node.name,)
+
+    def _add(self, tensor: onnx.TensorProto) -> None:
+        self.graph.initializer.append(tensor)
+        self.initializers[tensor.name] = tensor
+        self.mangled[_mangled(tensor.name)] = tensor.name
+        self.taken.add(tensor.name)
+
+    def _fresh(self, name: str) -> str:
+        found, number = name, 1
+        while found in self.taken:
+            number += 1
+            found = f"{name}.{number}"
+        return found
+
+
+def _call_of(node: onnx.NodeProto) -> _Call | None:
+    properties = {p.key: p.value for p in node.metadata_props if p.key in (_FX, _SCOPES)}
+    text = properties.get(_FX, "")
+    target = _TARGET.search(text[:_LONGEST_TEXT])
+    if target is None or len(text) > _LONGEST_TEXT:
+        return None
+    found = _PLACEHOLDER.findall(text)
+    scopes = _WORD.findall(properties.get(_SCOPES, "")[:_LONGEST_TEXT])
+    names = {kind: [n for k, n in found if k == kind] for kind in "pb"}
+    return _Call(text, target[1], [n for _, n in found], names["p"], names["b"], scopes)
+
+
+def _some(names: Iterable[str], what: str = "parameter") -> str:
+    """How many, and the first few."""
+    each = list(dict.fromkeys(names))
+    shown = ", ".join(repr(n) for n in each[:5]) + (f" and {len(each) - 5} more" if len(each) > 5 else "")
+    return f"{len(each)} {what}{'s' * (len(each) > 1)} ({shown})"
+
+
+def names_notes(exported: Exported, trained: Iterable[str]) -> list[str]:
+    """Which parameters of the PyTorch model are not in the file or have other names there, and which tensors that are
+    trained are not parameters of it. `trained`: the file's tensors that are.
+    """
+    notes = []
+    if exported.missing:
+        missing = _some(exported.missing)
+        notes.append(
+            f"not in the file, so not trained: {missing} of the PyTorch model, which the exporter folded into others"
+            " (torch.onnx.export(..., optimize=False) keeps them)"
+        )
+    if exported.merged_norms:
+        merged = _some(exported.merged_norms, "convolution")
+        notes.append(
+            f"not in the file, so not trained: the batch norms that the exporter folded into {merged}"
+            " (training=TrainingMode.PRESERVE keeps them)"
+        )
+    there = list(trained)
+    renamed = [f"{n} = {exported.aliases[n]}" for n in there if n in exported.aliases]
+    if renamed:
+        notes.append(f"under another name in the file: {_some(renamed)}")
+    strange = [n for n in there if not is_module_name(n) and n not in exported.parameters and n in exported.places]
+    if strange:
+        shown = _some([f"{n} of {exported.places[n] or 'the model'}" for n in sorted(strange)], "tensor")
+        notes.append(f"trained, with numbers that the exporter computed or moved: {shown}")
+    numbers = [n for n in exported.numbers if n not in set(there)]
+    if numbers:
+        notes.append(f"taken for constants, not trained: {_some(numbers, 'single number')}")
+    return notes

@@ -1,0 +1,186 @@
+"""What PyTorch's exporters do to parameters: files as they write them, in small."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from poetc.frontend import load
+from tests.frontend.support import make, normal, parameters, save
+
+FX = "pkg.torch.onnx.fx_node"
+SCOPES = "pkg.torch.onnx.name_scopes"
+
+
+def node(
+    op: str, inputs: list[str], outputs: list[str], call: str = "", scope: str = "", **attributes: object
+) -> onnx.NodeProto:
+    """A node of the default exporter, with the call that it stands for."""
+    made = helper.make_node(op, inputs, outputs, **attributes)
+    if call:
+        text = f"%y : [num_users=1] = call_function[target=torch.ops.aten.{call}, kwargs = {{}})"
+        made.metadata_props.add(key=FX, value=text)
+        made.metadata_props.add(key=SCOPES, value=str(["", scope, "y"]))
+    return made
+
+
+def norm(number: int, x: str, y: str, weight: str, bias: str) -> onnx.NodeProto:
+    call = f"layer_norm.default](args = (%x, [4], %p_n{number}_weight, %p_n{number}_bias, 1e-05, False)"
+    return node("LayerNormalization", [x, weight, bias], [y], call, f"n{number}")
+
+
+ONES, ZEROS = np.ones(4, np.float32), np.zeros(4, np.float32)
+
+
+def test_norms_that_share_ones_and_zeros_are_trained_apart(tmp_path: Path) -> None:
+    nodes = [norm(1, "x", "a", "n1.weight", "n1.bias"), norm(2, "a", "y", "n1.weight", "n1.bias")]
+    graph = load(save(make(nodes, {"x": (2, 4)}, ["y"], {"n1.weight": ONES, "n1.bias": ZEROS}), tmp_path))
+    assert parameters(graph) == {"n1.weight", "n1.bias", "n2.weight", "n2.bias"}
+    assert any("2 parameters ('n2.weight', 'n2.bias')" in note and "apart again" in note for note in graph.notes)
+
+
+def test_a_norm_that_is_called_twice_stays_one(tmp_path: Path) -> None:
+    nodes = [norm(1, "x", "a", "n1.weight", "n1.bias"), norm(1, "a", "y", "n1.weight", "n1.bias")]
+    graph = load(save(make(nodes, {"x": (2, 4)}, ["y"], {"n1.weight": ONES, "n1.bias": ZEROS}), tmp_path))
+    assert parameters(graph) == {"n1.weight", "n1.bias"}
+
+
+def test_trained_norms_with_one_scale_stay_tied(tmp_path: Path) -> None:
+    """Nobody else made the same numbers by chance."""
+    nodes = [norm(1, "x", "a", "n1.weight", "n1.bias"), norm(2, "a", "y", "n1.weight", "n1.bias")]
+    weights = {"n1.weight": normal(4), "n1.bias": normal(4, seed=1)}
+    graph = load(save(make(nodes, {"x": (2, 4)}, ["y"], weights), tmp_path))
+    assert parameters(graph) == {"n1.weight", "n1.bias"}
+
+
+def test_the_older_exporter_names_merged_parameters_by_identity(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Identity", ["n1.weight"], ["n2.weight"]),
+        helper.make_node("LayerNormalization", ["x", "n1.weight", "n1.bias"], ["a"], name="/n1/LayerNormalization"),
+        helper.make_node("LayerNormalization", ["a", "n2.weight", "n1.bias"], ["y"], name="/n2/LayerNormalization"),
+    ]
+    graph = load(save(make(nodes, {"x": (2, 4)}, ["y"], {"n1.weight": ONES, "n1.bias": ZEROS}), tmp_path))
+    assert parameters(graph) == {"n1.weight", "n1.bias", "n2.weight", "n2.bias"}
+
+
+def test_a_batch_norms_scale_that_is_its_variance_too(tmp_path: Path) -> None:
+    """Ones and zeros: as before any training. Taken for statistics, nothing of it was trained."""
+    inputs = ["x", "0.weight", "0.bias", "0.bias", "0.weight"]
+    nodes = [helper.make_node("BatchNormalization", inputs, ["y"], name="/0/BatchNormalization")]
+    graph = load(save(make(nodes, {"x": (2, 4, 3, 3)}, ["y"], {"0.weight": ONES, "0.bias": ZEROS}), tmp_path))
+    assert parameters(graph) == {"0.weight", "0.bias"}
+    assert {n for n, t in graph.tensors.items() if t.role == "statistic"} == {"0.running_mean", "0.running_var"}
+
+
+def test_a_shift_of_zeros_that_was_left_out_is_trained(tmp_path: Path) -> None:
+    call = "linear.default](args = (%x, %p_0_out_proj_weight, %p_0_out_proj_bias)"
+    for op, weight in (("Gemm", normal(4, 3)), ("MatMul", normal(4, 3))):
+        nodes = [node(op, ["x", "0.out_proj.weight"], ["y"], call, "0")]
+        graph = load(save(make(nodes, {"x": (2, 4)}, ["y"], {"0.out_proj.weight": weight}), tmp_path))
+        assert parameters(graph) == {"0.out_proj.weight", "0.out_proj.bias"}
+        assert graph.tensors["0.out_proj.bias"].shape == (3,)
+
+
+def loop(first: str) -> list[onnx.NodeProto]:
+    """Two steps of h = tanh(x + W h + b) from zeros; `first` is W·0 + b of the first."""
+    hidden = "linear.default](args = (%h, %p_cell_inner_weight, %p_cell_inner_bias)"
+    return [
+        node("Add", ["x", first], ["a"], "add.Tensor](args = (%linear, %linear_1)", "cell"),
+        node("Tanh", ["a"], ["h"], "tanh.default](args = (%add,)", "cell"),
+        node("Gemm", ["h", "cell.inner.weight", "cell.inner.bias"], ["b"], hidden, "cell.inner", transB=1),
+        node("Add", ["x", "b"], ["c"], "add.Tensor](args = (%linear_2, %linear_3)", "cell"),
+        node("Tanh", ["c"], ["y"], "tanh.default](args = (%add_1,)", "cell"),
+    ]
+
+
+def test_a_first_step_computed_beforehand_reads_the_bias_again(tmp_path: Path) -> None:
+    bias = normal(3)
+    folded = np.broadcast_to(bias, (2, 3)).copy()
+    weights = {"cell.inner.weight": normal(3, 3), "cell.inner.bias": bias, "linear_1": folded}
+    graph = load(save(make(loop("linear_1"), {"x": (2, 3)}, ["y"], weights), tmp_path))
+    assert parameters(graph) == {"cell.inner.weight", "cell.inner.bias"}
+    assert sum("cell.inner.bias" in op.inputs for op in graph.operators) == 2
+    assert any("added up beforehand" in note for note in graph.notes)
+
+
+def test_an_embedding_that_was_copied_for_the_last_layer_is_one_again(tmp_path: Path) -> None:
+    table = normal(7, 4)
+    nodes = [
+        node("Gather", ["0.weight", "tokens"], ["e"], "embedding.default](args = (%p_0_weight, %tokens)", "0"),
+        node("MatMul", ["e", "val_1"], ["y"], "linear.default](args = (%embedding, %p_0_weight)", "head"),
+    ]
+    inputs = {"tokens": (onnx.TensorProto.INT64, (2, 3))}
+    graph = load(save(make(nodes, inputs, ["y"], {"0.weight": table, "val_1": table.T.copy()}), tmp_path))
+    assert parameters(graph) == {"0.weight"}
+
+
+def test_what_the_file_calls_a_parameter_is_trained_whatever_it_looks_like(tmp_path: Path) -> None:
+    """A single number, a table of zeros; and a buffer is not, though it stands where weights do."""
+    nodes = [
+        node("Mul", ["x", "0.gain"], ["a"], "mul.Tensor](args = (%x, %p_0_gain)", "0"),
+        node("Add", ["a", "1.table"], ["b"], "add.Tensor](args = (%mul, %p_1_table)", "1"),
+        node("Add", ["b", "2.offset"], ["y"], "add.Tensor](args = (%add, %b_2_offset)", "2"),
+    ]
+    weights = {"0.gain": np.array(0.7, np.float32), "1.table": np.zeros((3, 4), np.float32), "2.offset": normal(3, 4)}
+    graph = load(save(make(nodes, {"x": (2, 3, 4)}, ["y"], weights), tmp_path))
+    assert parameters(graph) == {"0.gain", "1.table"}
+
+
+def test_a_slope_of_one_number_is_trained(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Unsqueeze", ["act.weight", "axes"], ["slope"]),
+        helper.make_node("PRelu", ["x", "slope"], ["y"], name="/act/PRelu"),
+    ]
+    weights = {"act.weight": np.array([0.25], np.float32), "axes": np.array([1, 2])}
+    graph = load(save(make(nodes, {"x": (2, 3, 4, 4)}, ["y"], weights), tmp_path))
+    assert parameters(graph) == {"act.weight"}
+
+
+def test_zeros_and_ones_of_constant_nodes_are_not_trained(tmp_path: Path) -> None:
+    """The initial state of a loop, the scale of a norm that has none."""
+    zeros = helper.make_node(
+        "Constant", [], ["zeros"], value=onnx.numpy_helper.from_array(np.zeros((2, 3), np.float32))
+    )
+    nodes = [
+        zeros,
+        *(helper.make_node("Gemm", ["zeros", "w.w", "w.b"], ["h"]), helper.make_node("Add", ["x", "h"], ["y"])),
+    ]
+    graph = load(save(make(nodes, {"x": (2, 3)}, ["y"], {"w.w": normal(3, 3), "w.b": normal(3)}), tmp_path))
+    assert parameters(graph) == {"w.w", "w.b"}
+
+
+def test_parameters_that_the_file_does_not_hold_are_named(tmp_path: Path) -> None:
+    """A batch norm folded into the convolution before it, a product of two parameters, a transposed matrix."""
+    folded = "batch_norm.default](args = (%conv, %p_1_weight, %p_1_bias, %b_1_running_mean, %b_1_running_var, False)"
+    nodes = [
+        node("Conv", ["x", "0.weight", "0.bias"], ["a"], folded, "1"),
+        node("Flatten", ["a"], ["b"], "flatten.using_ints](args = (%a, 1)", ""),
+        node("MatMul", ["b", "val_3"], ["c"], "linear.default](args = (%b, %p_2_weight)", "2"),
+        node("MatMul", ["c", "val_4"], ["y"], "linear.default](args = (%c, %matmul)", "3"),
+    ]
+    weights = {"0.weight": normal(2, 1, 1, 1), "0.bias": normal(2), "val_3": normal(8, 5), "val_4": normal(5, 4)}
+    graph = load(save(make(nodes, {"x": (2, 1, 2, 2)}, ["y"], weights), tmp_path))
+    notes = "\n".join(graph.notes)
+    assert "not in the file, so not trained: 2 parameters ('1.bias', '1.weight') of the PyTorch model" in notes
+    assert "'val_3 = 2.weight'" in notes
+    assert "trained, with numbers that the exporter computed or moved: 1 tensor ('val_4 of 3')" in notes
+
+
+def test_the_older_exporters_folded_batch_norms_are_named(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Conv", ["x", "onnx::Conv_9", "onnx::Conv_10"], ["y"], name="/0/Conv")]
+    weights = {"onnx::Conv_9": normal(2, 1, 1, 1), "onnx::Conv_10": normal(2)}
+    graph = load(save(make(nodes, {"x": (2, 1, 2, 2)}, ["y"], weights), tmp_path))
+    assert any("batch norms that the exporter folded into 1 convolution ('/0/Conv')" in note for note in graph.notes)
+
+
+def test_metadata_that_is_nonsense_is_ignored(tmp_path: Path) -> None:
+    """Whoever wrote it: strings in a file are anything."""
+    for text in ("", "%p_", "target=torch.ops.aten.linear](" + "%p_w, " * 50_000, "target=torch.ops.aten.\0(%p_\n"):
+        gemm = helper.make_node("Gemm", ["x", "w.w"], ["y"])
+        gemm.metadata_props.add(key=FX, value=text)
+        gemm.metadata_props.add(key=SCOPES, value="['" * 10_000)
+        graph = load(save(make([gemm], {"x": (2, 4)}, ["y"], {"w.w": normal(4, 3)}), tmp_path))
+        assert parameters(graph) == {"w.w"}
