@@ -1,8 +1,11 @@
-/* What kernels share. Private to the kernels: they see a poetc_call and nothing else of the runtime.
+/* Declarations that all kernels share. A kernel sees a poetc_call and nothing else of the runtime.
  *
- * Conventions. A kernel is `int poetc_op_<kind>(const poetc_call *call)` and returns 0 or a POETC_E* code. Operands are
- * the operator's inputs, its outputs, then the workspace. Sizes are int32_t: a tensor has fewer than 2^31 elements. An
+ * A kernel is `int poetc_op_<kind>(const poetc_call *call)` and returns 0 or a POETC_E* code. Operands are the
+ * operator's inputs, its outputs, then the workspace. Sizes are int32_t: a tensor has fewer than 2^31 elements. An
  * operand that may be overwritten in place (OpSpec.may_alias) is never declared restrict.
+ *
+ * Layout: tensors are dense and in row-major order unless a kernel's own comment says otherwise.
+ * Order of sums: poetc_sum adds blocks of POETC_SUM_BLOCK terms in sequence and carries the error from block to block.
  */
 #ifndef POETC_KERNEL_H
 #define POETC_KERNEL_H

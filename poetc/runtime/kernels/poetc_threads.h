@@ -1,11 +1,10 @@
-/* Several threads for one kernel, where an operating system has them: only with -DPOETC_THREADS=N, N the most threads.
- * Without it all of this is nothing, and kernels are the code that they were.
+/* Several threads for one kernel, where an operating system has them. Only a build with -DPOETC_THREADS=N has them, N
+ * being the most threads. Without it all of this is nothing, and kernels are the code that they were.
  *
- * A kernel runs once in every thread and does its share of the results, each by the operations of the whole kernel in
- * their order: a sum is never split, so that the bits do not depend on the number of threads. What it packs goes to a
- * buffer of the pool, one a thread: lines that are in no other core's cache, unlike the arena's workspace, where other
- * tensors were.
- */
+ * Layout: a kernel runs once in every thread and makes a share of the results. It packs into a buffer of the pool, one
+ * for each thread. These lines are in no other core's cache, unlike the arena's workspace, where other tensors were.
+ * Order of sums: each result is made by the operations of the whole kernel in their order. A sum is never split, so the
+ * bits do not depend on the number of threads. */
 #ifndef POETC_THREADS_H
 #define POETC_THREADS_H
 

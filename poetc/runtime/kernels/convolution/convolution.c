@@ -1,10 +1,9 @@
-/* Convolution over [N, C, H, W], forward and backward.
+/* Convolution without workspace: forward, gradient of the input, gradient of the weight.
  *
- * Conv and ConvGradInput are both correlations of rows: a row of the result is, for each of its channels, a sum over
- * the source's channels ("depth") and the taps of the window. They differ only in steps, so they share `correlate_row`,
- * which computes tiles of 4 channels x 4 pixels in registers. The order of a sum is depth, tap row, tap column, for
- * every pixel and in every tile, so a result does not depend on how the row was tiled.
- */
+ * Layout: images are [N, C, H, W], weights [O, C / group, kh, kw]. Conv and ConvGradInput both correlate rows and
+ * differ only in steps, so they share `correlate_row`. It computes tiles of 4 channels x 4 pixels in registers.
+ * Order of sums: bias, then depth (the source's channels), tap row, tap column, for every pixel and in every tile. So a
+ * result does not depend on how its row was tiled. The gradient of a weight adds pixels in segments of four lanes. */
 #include "convolution/poetc_convolution.h"
 #include "simd/poetc_f4.h"
 

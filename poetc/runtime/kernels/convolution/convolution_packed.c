@@ -1,7 +1,9 @@
-/* Convolution as a matrix product on packed operands (poetc_gemm.h): convolution.c's kernel, faster, with workspace.
- * Pixels are gathered while they are packed; no column matrix is made. The gradients are convolution_packed_grad_*.c.
+/* Convolution as a matrix product on packed operands: the kernel of convolution.c, faster, with workspace.
  *
- * Columns are numbered over the batch, image after image, so that small images share a register block. */
+ * Layout: images are [N, C, H, W]. Pixels are gathered while they are packed (poetc_pixels.h), so no column matrix is
+ * made. Columns are numbered over the batch, image after image, so small images share a register block.
+ * Order of sums: bias, then input channel, tap row, tap column, in blocks of terms as in poetc_gemm.h. The direct
+ * loops, which read a strip without packing, keep this order. */
 #include "convolution/poetc_convolution_packed.h"
 #include "convolution/poetc_pixels.h"
 #if defined(POETC_HELIUM)

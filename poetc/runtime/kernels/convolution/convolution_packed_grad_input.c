@@ -1,5 +1,10 @@
-/* The gradient of a convolution's input as matrix products on packed operands (poetc_gemm.h): convolution.c's kernel,
- * faster, with workspace. */
+/* The gradient of a convolution's input as matrix products on packed operands: the kernel of convolution.c, faster,
+ * with workspace.
+ *
+ * Layout: products w' gy of a channel's taps with pixels of the output are made in the workspace.
+ * poetc_convolution_spread.h adds each to its pixel.
+ * Order of sums: a product adds the output channels in sequence, in blocks as in poetc_gemm.h. A pixel adds the
+ * products of its taps, rows of the output in ascending order. */
 #include "convolution/poetc_convolution_packed.h"
 #include "convolution/poetc_convolution_spread.h"
 #if defined(POETC_HELIUM)

@@ -1,5 +1,9 @@
-/* The gradient of a convolution's weight as a matrix product on packed operands (poetc_gemm.h), and the step of plain
- * gradient descent that takes it: convolution.c's kernel, faster, with workspace. */
+/* The gradient of a convolution's weight as a matrix product on packed operands, and the step of plain gradient descent
+ * that takes it.
+ *
+ * Layout: gy is [N, O, OH, OW]; windows of the image (poetc_windows.h) are packed into panels whose rows are pixels.
+ * Order of sums: over the pixels of all images in sequence, block of terms after block. A block never spans two images.
+ */
 #include "convolution/poetc_convolution_packed.h"
 #include "convolution/poetc_direct.h"
 #include "convolution/poetc_windows.h"

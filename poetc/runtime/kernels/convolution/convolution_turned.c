@@ -1,7 +1,9 @@
 /* The gradient of a convolution's weights with lanes along the channels, and the step of plain gradient descent that
- * takes it: the image is turned once, so that a pixel's channels lie side by side, and every tap reads it where it is.
- * Windows of pixels that lie apart, which convolution_packed_grad_weight.c packs one by one, are never packed. Sums are
- * those of that kernel, in its order. */
+ * takes it.
+ *
+ * Layout: the image is turned once, so that a pixel's channels lie side by side. Every tap reads the image where it is,
+ * at an offset of a table. So windows of pixels that lie apart are never packed one by one.
+ * Order of sums: that of convolution_packed_grad_weight.c. */
 #include "convolution/poetc_convolution.h"
 #include "gemm/poetc_gemm.h"
 #include "operators/poetc_descend.h"

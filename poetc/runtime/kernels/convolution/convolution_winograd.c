@@ -1,15 +1,16 @@
-/* Convolutions of 3 x 3 with strides of one, and their gradients, by 16 multiplications for four results instead of 36:
- * F(2 x 2, 3 x 3) of Winograd's minimal filters (Lavin and Gray 2016, "Fast algorithms for convolutional neural
- * networks").
+/* Convolutions of 3 x 3 with strides of one, and their gradients, by Winograd's minimal filters F(2 x 2, 3 x 3).
  *
- * A tile of 4 x 4 pixels of the image and the 3 x 3 weights are transformed by additions (and halves of weights) into
- * 16 numbers each; these are multiplied, summed over the channels by 16 packed products, and transformed into 2 x 2
+ * Four results take 16 multiplications instead of 36 (Lavin and Gray 2016, "Fast algorithms for convolutional neural
+ * networks"). A tile of 4 x 4 pixels and the 3 x 3 weights are each transformed by additions (and halves of weights)
+ * into 16 numbers. These are multiplied, summed over the channels by 16 packed products, and transformed into 2 x 2
  * pixels of the output. The gradient of the weights is the transposed algorithm: tiles of 2 x 2 pixels of gy are
  * transformed, and the products summed over tiles.
  *
- * SIMD lanes lie along channels, so that tiles at edges and of small images cost what others do: strips of an image are
- * turned, with zeros around them, on their way in, and the output on its way out. Every number is made by the same
- * operations whatever the width of the vectors, the size of the workspace and the number of threads. */
+ * Layout: SIMD lanes lie along channels, so tiles at edges and of small images cost as much as others. Strips of an
+ * image are turned, with zeros around them, on their way in, and the output on its way out.
+ * Order of sums: channels (for the gradient of the weights, tiles) in sequence, in blocks as in poetc_gemm.h. Every
+ * number is made by the same operations whatever the width of the vectors, the size of the workspace and the number of
+ * threads. */
 #include "convolution/poetc_winograd.h"
 
 /* How much is done at a time: `tiles` of them, and whether the transformed weights of all outputs are kept for further

@@ -1,4 +1,7 @@
-/* What the kernels of convolution share: their constants, and which taps of a window lie on the image. */
+/* The description of a convolution that its kernels share, and which taps of a window lie on the image.
+ *
+ * Layout: images are [N, C, H, W], weights [O, C / group, kh, kw].
+ * Order of sums: nothing is added here. */
 #ifndef POETC_CONVOLUTION_H
 #define POETC_CONVOLUTION_H
 

@@ -1,3 +1,8 @@
+/* Functions that the packing kernels of convolution share: panels of whole planes and, on Helium, register blocks that
+ * read images directly.
+ *
+ * Layout: planes of [N, C, pixels] into panels of poetc_gemm.h; a direct block has 1, 2, 4 or 6 rows of four pixels.
+ * Order of sums: a direct block adds channel by channel, tap row by tap row, tap by tap, as the packing kernel does. */
 #include "convolution/poetc_convolution_packed.h"
 #if defined(POETC_HELIUM)
 #include "convolution/poetc_direct_helium.h"

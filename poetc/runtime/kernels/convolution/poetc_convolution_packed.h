@@ -1,4 +1,7 @@
-/* What the packing kernels of convolution share. */
+/* Declarations that the packing kernels of convolution share.
+ *
+ * Layout: panels of poetc_gemm.h, whose columns are pixels numbered over the batch.
+ * Order of sums: nothing is added here. */
 #ifndef POETC_CONVOLUTION_PACKED_H
 #define POETC_CONVOLUTION_PACKED_H
 

@@ -1,5 +1,8 @@
-/* What the packing kernel of a convolution's gradient of the input (convolution_packed_grad_input.c) does with
- * products: adds each to the pixel that it belongs to, in one order whatever the way. */
+/* The second half of the packed gradient of the input: each product is added to the pixel that it belongs to.
+ *
+ * Layout: products are rows (c, kh, kw) by columns (n, oh, ow); pixels are [N, C, H, W].
+ * Order of sums: one order whatever the way: bias, then the products of a pixel, rows of the output in ascending order.
+ */
 #ifndef POETC_CONVOLUTION_SPREAD_H
 #define POETC_CONVOLUTION_SPREAD_H
 

@@ -1,7 +1,11 @@
-/* Convolution and its gradients without packing their pixels: what the packing kernels do (same sums in the same order,
- * same workspace), for AVX-512 and its 32 registers, and Helium. Where windows overlap and few results share what would
- * be packed, reading a strip of a padded image at one offset a tap is cheaper. Here: the strip.
- */
+/* Convolution and its gradients without packed pixels, for AVX-512 with its 32 registers, and for Helium.
+ *
+ * Where windows overlap and few results share packed pixels, packing costs more than reading a strip of a padded image
+ * at one offset a tap.
+ *
+ * Layout: a strip holds some rows of each channel's plane, with zeros around them; the workspace is that of the packing
+ * kernels.
+ * Order of sums: that of the packing kernels. */
 #ifndef POETC_DIRECT_H
 #define POETC_DIRECT_H
 

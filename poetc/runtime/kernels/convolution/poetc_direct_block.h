@@ -1,6 +1,7 @@
-/* The register blocks of poetc_direct.h's convolution and gradient of the input.
+/* The register blocks of the direct convolution and gradient of the input (poetc_direct.h).
  *
- * A piece is LANES results side by side in one row; results beyond the row are computed and dropped. */
+ * Layout: a piece is LANES results side by side in one row; results beyond the row are computed and dropped.
+ * Order of sums: channel, tap row, tap, in blocks of terms as in the packing kernels. */
 #ifndef POETC_DIRECT_BLOCK_H
 #define POETC_DIRECT_BLOCK_H
 

@@ -1,6 +1,8 @@
-/* Convolution and the gradient of its input on Helium without packed pixels: four pixels of a row of the result at a
- * time read an image, with zeros around it where there is padding, at one offset a tap. Sums go over blocks of terms as
- * they do in the packing kernel. */
+/* Direct convolution and gradient of the input on Helium, without packed pixels.
+ *
+ * Layout: four pixels of a row of the result read an image at one offset a tap. The image has zeros around it where
+ * there is padding.
+ * Order of sums: blocks of terms as in the packing kernels. */
 #ifndef POETC_DIRECT_HELIUM_H
 #define POETC_DIRECT_HELIUM_H
 

@@ -1,5 +1,7 @@
 /* Packing for the forward convolution: the pixels under the taps of each window, gathered into panels of poetc_gemm.h.
- */
+ *
+ * Layout: a row of a panel is a channel and a tap, a column is a pixel of the output; taps beside the image are zeros.
+ * Order of sums: nothing is added here. */
 #ifndef POETC_PIXELS_H
 #define POETC_PIXELS_H
 

@@ -1,5 +1,8 @@
-/* The transforms of Winograd's minimal filters for 3 x 3 taps (convolution_winograd.c): of images, weights and
- * gradients into 16 numbers a tile, and of sums of their products back. */
+/* The transforms of Winograd's minimal filters for 3 x 3 taps (convolution_winograd.c).
+ *
+ * Layout: images, weights and gradients become 16 numbers a tile, in 16 planes; sums of their products are transformed
+ * back. Lanes lie along channels.
+ * Order of sums: the additions of a transform in the fixed order of its formula. */
 #ifndef POETC_WINOGRAD_H
 #define POETC_WINOGRAD_H
 

@@ -1,16 +1,16 @@
-/* Depthwise convolution (a filter a channel) and its gradients.
+/* Depthwise convolution (one filter a channel) and its gradients.
  *
- * A strip of the image is copied into the workspace with its padding, so that no border is left. Rows follow each other
- * with one gap of zeros between them, so that a strip is one long row; or columns a stride apart lie side by side. The
- * sum of a pixel begins with the bias and goes over the taps in sequence. Under strides, pixels of the gradient of the
- * input that lie a stride apart see the same taps: each such phase is a convolution of gy of its own, under the filter
- * of these taps. The sum of a weight goes over four lanes: under strides of one along the strip, gaps and all, else
- * along each row; strip by strip.
+ * Layout: a strip of an image is copied into the workspace with its padding, so that no border is left. Rows follow
+ * each other with one gap of zeros between them, so a strip is one long row; or columns a stride apart lie side by
+ * side. Under strides, pixels of the gradient of the input that lie a stride apart see the same taps. Each such phase
+ * is a convolution of gy of its own, under the filter of these taps.
+ * Order of sums: a pixel begins with the bias and adds its taps in sequence. A weight adds four lanes, strip by strip:
+ * along the whole strip under strides of one, else along each row.
  *
- * What is usual has tiles of its own: for scalars in an FPU (poetc_depthwise_fpu.h, poetc_depthwise_taps.h; the
- * smallest planes on Cortex-M, without strips: poetc_depthwise_planes.h), for Helium (poetc_depthwise_helium.h; small
- * planes by channels, without strips: poetc_depthwise_channels.h), for other vectors (poetc_depthwise_vectors.h). The
- * rest, and processors without an FPU, are done by poetc_depthwise_any.h. */
+ * Usual filters have tiles of their own: poetc_depthwise_fpu.h and poetc_depthwise_taps.h for scalars in an FPU, and
+ * poetc_depthwise_planes.h for the smallest planes on Cortex-M. Helium has poetc_depthwise_helium.h and, for small
+ * planes, poetc_depthwise_channels.h; other vectors have poetc_depthwise_vectors.h. poetc_depthwise_any.h does the
+ * rest, and all of it on processors without an FPU. */
 #include "depthwise/poetc_depthwise.h"
 
 #if POETC_LANES == 1 && !defined(POETC_SOFT_FLOAT)
@@ -74,8 +74,8 @@ static strip describe_strip(const poetc_call *call, float *workspace)
         const int32_t right = 2 * call->ints[6] - 2 + call->ints[8] - left - width;
         s.pairs = s.phases = 1;
         s.row = s.phase = width + (left > right ? left : right);
-        workspace[call->ints[21] - 1] =
-            0.0f; /* so that the memory that is touched does not depend on the order of columns */
+        /* So that the memory that is touched does not depend on the order of columns. */
+        workspace[call->ints[21] - 1] = 0.0f;
     }
 #endif
     return s;
@@ -408,8 +408,8 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
     const int fast = (flat || s.pairs) && HAS_LOOPS(c.kernel_w) && c.dilation_w == 1;
     const ptrdiff_t next = (ptrdiff_t)c.stride_h * s.row, down = (ptrdiff_t)c.dilation_h * s.row;
 #endif
-    rows_of_gy[(block * whole + 3) / 4 * 4 - 1] =
-        0.0f; /* so that the memory that is touched does not depend on the width */
+    /* So that the memory that is touched does not depend on the width. */
+    rows_of_gy[(block * whole + 3) / 4 * 4 - 1] = 0.0f;
 #if defined(POETC_HELIUM)
     if (!norm && has_lanes_of_channels(&c, &planes, 0)) {
         add_taps_of_channels(&planes, x, gy, c.batch, c.channels, gw);

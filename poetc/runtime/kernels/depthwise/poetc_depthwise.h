@@ -1,5 +1,7 @@
-/* What the kernels of depthwise convolution share: strips, which are planes with zeros around them, and how a result is
- * made of one. */
+/* Declarations that the kernels of depthwise convolution share: strips, and how a result is made of one.
+ *
+ * Layout: a strip is a plane, or some rows of one, with zeros around it.
+ * Order of sums: bias, then taps in sequence. */
 #ifndef POETC_DEPTHWISE_H
 #define POETC_DEPTHWISE_H
 

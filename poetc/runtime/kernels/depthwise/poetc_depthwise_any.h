@@ -1,4 +1,7 @@
-/* Depthwise convolution under any filter, and its gradient: what has no loops of its own. */
+/* Depthwise convolution and its gradient under any filter: the loops for shapes that have none of their own.
+ *
+ * Layout: strips of poetc_depthwise.h.
+ * Order of sums: that of depthwise.c. */
 #ifndef POETC_DEPTHWISE_ANY_H
 #define POETC_DEPTHWISE_ANY_H
 

@@ -1,6 +1,8 @@
-/* Depthwise convolution on Helium, of small planes above all: four channels at once, a lane each. What lies a plane
- * apart is gathered, and taps beyond the border are left out, so that no strip is needed: its start would cost more
- * than such a plane. */
+/* Depthwise convolution on Helium, of small planes above all: four channels at once.
+ *
+ * Layout: each lane is a channel, and floats a plane apart are gathered. Taps beyond the border are left out, so no
+ * strip is needed: its start would cost more than such a plane.
+ * Order of sums: that of depthwise.c; a tap that is left out would have added a product of zero. */
 #ifndef POETC_DEPTHWISE_CHANNELS_H
 #define POETC_DEPTHWISE_CHANNELS_H
 

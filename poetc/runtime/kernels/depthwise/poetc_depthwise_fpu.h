@@ -1,5 +1,8 @@
-/* Depthwise convolution by scalars in an FPU: the sums of up to eight pixels of a row stay in registers while the taps
- * pass. On Cortex-M the loops are in assembly: GCC would move what lies in 32 registers about. */
+/* Depthwise convolution by scalars in an FPU. On Cortex-M the loops are in assembly: GCC would move the contents of 32
+ * registers about.
+ *
+ * Layout: the sums of up to eight pixels of a row stay in registers while the taps pass over a strip.
+ * Order of sums: bias, then taps in sequence. */
 #ifndef POETC_DEPTHWISE_FPU_H
 #define POETC_DEPTHWISE_FPU_H
 

@@ -1,5 +1,8 @@
-/* Depthwise convolution on Helium: eight vector registers, and core registers for the weights. GCC would spend them on
- * addresses: hence the assembly. */
+/* Depthwise convolution on Helium, in assembly: eight vector registers, and core registers for the weights. GCC would
+ * spend the latter on addresses.
+ *
+ * Layout: lanes lie along the rows of a strip.
+ * Order of sums: bias, then taps in sequence; a weight adds four lanes. */
 #ifndef POETC_DEPTHWISE_HELIUM_H
 #define POETC_DEPTHWISE_HELIUM_H
 

@@ -1,5 +1,8 @@
 /* Depthwise convolution of planes that fit the registers of Cortex-M's FPU, under 3 x 3 filters: unrolled, many planes
- * in one loop. What lies beyond a border is left out: sums that begin with 0 do not change by products of zeros. */
+ * in one loop.
+ *
+ * Layout: whole planes without strips; taps beyond a border are left out.
+ * Order of sums: that of depthwise.c. A sum that begins with 0 does not change by a product of zero. */
 #ifndef POETC_DEPTHWISE_PLANES_H
 #define POETC_DEPTHWISE_PLANES_H
 

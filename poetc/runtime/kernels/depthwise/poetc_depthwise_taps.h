@@ -1,5 +1,7 @@
-/* The gradient of a depthwise filter by scalars in an FPU: the lanes of three, four or five taps of a line are sums in
- * registers. */
+/* The gradient of a depthwise filter by scalars in an FPU.
+ *
+ * Layout: the lanes of three, four or five taps of a line are sums in registers, while a strip and gy pass.
+ * Order of sums: four lanes a weight, as in depthwise.c. */
 #ifndef POETC_DEPTHWISE_TAPS_H
 #define POETC_DEPTHWISE_TAPS_H
 

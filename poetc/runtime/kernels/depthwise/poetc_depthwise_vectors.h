@@ -1,4 +1,7 @@
-/* Depthwise convolution in vectors along the rows of the result. */
+/* Depthwise convolution in vectors.
+ *
+ * Layout: lanes lie along the rows of the result, and strips hold the image.
+ * Order of sums: that of depthwise.c. */
 #ifndef POETC_DEPTHWISE_VECTORS_H
 #define POETC_DEPTHWISE_VECTORS_H
 

@@ -1,10 +1,10 @@
-/* y = alpha * op(a) op(b) + bias, batch axes broadcast: without workspace, for few rows or few terms (matmul_packed.c
- * has the rest).
+/* y = alpha * op(a) op(b) + bias without workspace, for few rows or few terms. Other products are matmul_packed.c's.
  *
- * Two loops cover the four combinations of transposition: `outer` when one factor is contiguous along a side of the
- * result (lanes along that side, a sum in sequence), `inner` when both are contiguous along the sum (LANES lanes along
- * the sum, then what is left in sequence). Sums are made of partial sums of BLOCK terms a lane.
- */
+ * Layout: a and b are row-major matrices or their transposes; batch axes are broadcast. Two loops cover the four
+ * combinations. `outer` has lanes along a side of the result, where one factor is contiguous along it. `inner` has
+ * lanes along the sum, where both factors are.
+ * Order of sums: `outer` adds a result's terms in sequence. `inner` adds sixteen lanes (four on Helium), then the rest
+ * in sequence. Either way a sum is made of partial sums of BLOCK terms a lane. */
 #include "simd/poetc_f4.h"
 #include "simd/poetc_vector.h"
 

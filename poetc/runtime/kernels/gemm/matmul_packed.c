@@ -1,4 +1,8 @@
-/* y = alpha * op(a) op(b) + bias on packed operands: the product of matmul.c, faster, with workspace. */
+/* y = alpha * op(a) op(b) + bias on packed operands: the product of matmul.c, faster, with workspace.
+ *
+ * Layout: each operand has its own steps along rows, terms and columns, so transposed and sliced tensors are read where
+ * they lie. b is packed into panels (poetc_gemm.h).
+ * Order of sums: that of poetc_gemm.h; alpha and the column's bias are applied to the finished sum. */
 #include "gemm/poetc_gemm.h"
 
 /* y = alpha * y + bias[column] */

@@ -1,4 +1,7 @@
-/* Weights moved by the product of few terms on Helium: w[M,N] -= lr a[K,M]' b[K,N]. */
+/* Weights moved by a product of few terms on Helium: w[M, N] -= lr a[K, M]' b[K, N].
+ *
+ * Layout: up to seven vectors of a row of b are in registers, and rows of w pass.
+ * Order of sums: the terms of one element in sequence, each with a fused multiply-add. */
 #ifndef POETC_DESCEND_HELIUM_H
 #define POETC_DESCEND_HELIUM_H
 

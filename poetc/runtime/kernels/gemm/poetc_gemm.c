@@ -1,6 +1,6 @@
 /* The product of packed operands: y[rows, columns] += a[rows, depth] b[depth, columns], driven block by block.
  *
- * Layout: poetc_gemm.h describes the operands, poetc_gemm_block.h the register blocks.
+ * Layout: poetc_gemm.h describes the operands, poetc_gemm_pack.h the panels, poetc_gemm_block.h the register blocks.
  * Order of sums: each result adds its terms in sequence within a block of terms, and the blocks in sequence. Results at
  * an edge go through a tile, by the same register blocks. */
 #include "gemm/poetc_gemm_block.h"

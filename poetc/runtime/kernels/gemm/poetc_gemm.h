@@ -1,13 +1,11 @@
 /* The core of matrix products and convolutions: y[rows, columns] += a[rows, depth] b[depth, columns] on packed
  * operands.
  *
- * A register block of POETC_GEMM_ROWS x POETC_GEMM_COLUMNS results; SIMD lanes lie along the columns only, and a result
- * is the sum over its depth in sequence, in blocks of terms whose sums are added in sequence. So its bits do not depend
- * on the width of the vectors, on the size of the workspace, or on how rows and columns are cut into blocks.
- *
- * b is packed into panels [depth][POETC_GEMM_COLUMNS] by the caller (this is where a convolution gathers its pixels: no
- * column matrix is ever made). a is read in place where it is contiguous along the depth, else packed block by block.
- */
+ * Layout: a register block has POETC_GEMM_ROWS x POETC_GEMM_COLUMNS results, and SIMD lanes lie along the columns only.
+ * The caller packs b into panels (poetc_gemm_pack.h). a is read in place where it is contiguous along the depth, else
+ * packed block by block.
+ * Order of sums: a result adds its terms in sequence within a block of terms, and the sums of blocks in sequence. So
+ * its bits do not depend on the width of the vectors, the size of the workspace, or how rows and columns are cut. */
 #ifndef POETC_GEMM_H
 #define POETC_GEMM_H
 

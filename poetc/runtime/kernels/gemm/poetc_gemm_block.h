@@ -1,4 +1,4 @@
-/* Register blocks of packed products: each computes a few rows by one or more panels of columns, poetc_gemm.c chooses
+/* Register blocks of packed products: each computes a few rows by one or more panels of columns. poetc_gemm.c chooses
  * among them.
  *
  * Layout: SIMD lanes lie along the columns. b is a panel [depth][POETC_GEMM_COLUMNS]; a is read in place or packed as

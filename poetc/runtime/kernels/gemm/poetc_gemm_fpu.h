@@ -1,5 +1,7 @@
-/* Blocks of poetc_gemm.c by scalars in the FPU of Cortex-M, in assembly: four rows, six, and four of a single column.
- * Of that file alone. */
+/* Register blocks for scalars in the FPU of Cortex-M, in assembly: four rows, six, and four of a single column.
+ *
+ * Layout: as in poetc_gemm_block.h, which includes the file.
+ * Order of sums: the terms of a block in sequence, as in the blocks in C. */
 #ifndef POETC_GEMM_FPU_H
 #define POETC_GEMM_FPU_H
 

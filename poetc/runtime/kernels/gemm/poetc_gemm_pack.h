@@ -1,8 +1,8 @@
 /* Packed operands of products: the sizes of a register block, the panels of b, and functions that fill them.
  *
  * Layout: b is cut into panels of POETC_GEMM_COLUMNS columns, each [depth][POETC_GEMM_COLUMNS], one panel after
- * another. A caller gathers its own operand into them, so that no column matrix of a convolution is made. Order of
- * sums: nothing is added here. */
+ * another. A caller gathers its own operand into them, so that no column matrix of a convolution is made.
+ * Order of sums: nothing is added here. */
 #ifndef POETC_GEMM_PACK_H
 #define POETC_GEMM_PACK_H
 

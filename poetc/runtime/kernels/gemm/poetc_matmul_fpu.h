@@ -1,4 +1,7 @@
-/* Products of one row by scalars in the FPU of Cortex-M, in assembly. Of matmul.c alone. */
+/* Products of one row by scalars in the FPU of Cortex-M, in assembly. The file belongs to matmul.c.
+ *
+ * Layout: 16, 8 or 4 columns of the row are in registers while the terms pass.
+ * Order of sums: terms in sequence, in partial sums of BLOCK terms, as in matmul.c. */
 #ifndef POETC_MATMUL_FPU_H
 #define POETC_MATMUL_FPU_H
 

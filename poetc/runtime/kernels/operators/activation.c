@@ -1,4 +1,7 @@
-/* Activation functions and their gradients (poetc/ops/activation.py). */
+/* Activation functions and their gradients (poetc/ops/activation.py): y = f(x), gx = f'(x or y) gy.
+ *
+ * Layout: dense arrays, element by element; an output may be the input of the same size.
+ * Order of sums: no sum goes over elements; a polynomial is evaluated by Horner's rule. */
 #include "operators/poetc_activation.h"
 #include "operators/poetc_elementwise.h"
 

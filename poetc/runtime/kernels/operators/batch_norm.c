@@ -1,5 +1,8 @@
-/* Batch normalisation of [N, C, pixels]. Sums over N and the pixels go in blocks of four lanes and carry compensation.
- */
+/* Batch normalisation: statistics, the normalised tensor, gradients, running statistics (poetc/ops/batch_norm.py).
+ *
+ * Layout: x is [N, C, pixels]; parameters and statistics are [C].
+ * Order of sums: a channel's sum goes over its planes in sequence. In a plane, blocks of 256 pixels have four lanes and
+ * a tail. The sum of each block joins a total that carries its rounding error (Kahan). */
 #include "poetc_math.h"
 #include "simd/poetc_f4.h"
 #include "simd/poetc_vector.h"

@@ -1,7 +1,9 @@
-/* Batch normalisation with what is done to its result element by element: a sum with another tensor, an activation; and
- * the gradients of both (poetc/ops/batch_norm_activation.py). What the activation was given is computed again from x
- * wherever its slope is needed, by the operations of batch_norm.c in their order: the bits are those of separate
- * kernels. */
+/* Batch normalisation fused with a sum and an activation, and the gradients (poetc/ops/batch_norm_activation.py): z =
+ * f(batch norm of x [+ other]).
+ *
+ * Layout: x, other and z are [N, C, pixels]; parameters and statistics are [C]. The argument of the activation is
+ * computed again from x wherever its slope is needed.
+ * Order of sums: as in batch_norm.c, so the bits are those of separate kernels. */
 #include "operators/poetc_norm.h"
 #include "simd/poetc_f4.h"
 

@@ -1,4 +1,8 @@
-/* Element-wise functions of two or three broadcast operands (poetc/ops/binary.py). */
+/* Element-wise functions of two or three broadcast operands (poetc/ops/binary.py).
+ *
+ * Layout: operands are strided, with a stride of 0 where they are broadcast (poetc_walk.h). The result is dense and
+ * written in memory order.
+ * Order of sums: nothing is added here. */
 #include "operators/poetc_walk.h"
 #include "poetc_math.h"
 

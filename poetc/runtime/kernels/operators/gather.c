@@ -1,4 +1,8 @@
-/* Reading at computed places, and adding gradients back there in the order of the indices (poetc/ops/gather.py). */
+/* Reading at computed places, and adding gradients back there (poetc/ops/gather.py).
+ *
+ * Layout: [outer, length, slice]; an index names a slice. A negative index counts from the end, and one outside is
+ * POETC_ERANGE.
+ * Order of sums: slices that meet are added in the order of the indices. */
 #include <string.h>
 
 #include "operators/poetc_walk.h"

@@ -1,9 +1,10 @@
-/* Layer norm, RMS norm and group norm: rows that are normalised on their own, forward and backward.
+/* Layer norm, RMS norm and group norm, forward and backward: each row is normalised on its own.
  *
- * A layer or RMS norm has one scale an element of the row, shared by all rows; a group norm one a channel, its rows
- * being groups of channels. Both are described by `scales`: the scale of element i of row r is scale[(r % wrap) *
- * channels + i / pixels], with wrap = 1, pixels = 1 for a layer norm.
- */
+ * Layout: rows are contiguous. A layer or RMS norm has one scale an element of the row, shared by all rows. A group
+ * norm has one scale a channel, and its rows are groups of channels. `scales` describes both: element i of row r has
+ * scale[(r % wrap) * channels + i / pixels]. A layer norm has wrap = 1 and pixels = 1.
+ * Order of sums: a row's sum is that of poetc_f4.h, over sixteen lanes. Gradients of parameters add rows in sequence,
+ * in blocks of rows whose sums are added in sequence. */
 #include "poetc_math.h"
 #include "simd/poetc_f4.h"
 

@@ -1,8 +1,11 @@
-/* Losses and their gradients in the prediction. All average; the gradient may overwrite the prediction.
+/* Losses and their gradients in the prediction. All losses are averages; the gradient may overwrite the prediction.
  *
- * Cross-entropy of one sample, with target weights t over the classes, best = max x and S = log Σ exp(x - best):
- * loss = Σ t * S - Σ t * (x - best), gradient = softmax(x) * Σ t - t. S is log1p of the sum without the largest term,
- * so that a small loss keeps its relative precision.
+ * Cross-entropy of one sample has target weights t over the classes, best = max x and S = log Σ exp(x - best). Then
+ * loss = Σ t * S - Σ t * (x - best), and gradient = softmax(x) * Σ t - t. The kernel computes S as log1p of the sum
+ * without the largest term, so a small loss keeps its relative precision.
+ *
+ * Layout: predictions are [before, classes, after]; a loss of elements sees one dense array.
+ * Order of sums: classes in sequence within a sample, then samples in memory order; totals carry their rounding error.
  */
 #include "poetc_math.h"
 #include "simd/poetc_f4.h"

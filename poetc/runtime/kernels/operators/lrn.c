@@ -1,4 +1,7 @@
-/* Local response normalisation across channels of [N, C, pixels]: y = x * s^-beta, s = bias + alpha * Σ_window x². */
+/* Local response normalisation across channels: y = x * s^-beta, s = bias + alpha * Σ_window x², and its gradient.
+ *
+ * Layout: [N, C, pixels]; the window is over neighbouring channels of one pixel.
+ * Order of sums: the channels of a window in ascending order. */
 #include "poetc_kernel.h"
 #include "poetc_math.h"
 

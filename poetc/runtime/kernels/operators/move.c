@@ -1,5 +1,8 @@
-/* A tensor from one place in the arena to another, where the two may overlap: ints = { bytes }. Not an operator:
- * packing makes room this way. */
+/* A tensor from one place in the arena to another, where the two may overlap: ints = { bytes }. It is no operator:
+ * packing makes room this way.
+ *
+ * Layout: one contiguous run of bytes.
+ * Order of sums: nothing is added here. */
 #include "poetc_kernel.h"
 
 /* What is moved at once, as wide as the processor has it, whatever type the tensor is of. */

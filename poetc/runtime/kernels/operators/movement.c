@@ -1,4 +1,7 @@
-/* Moving elements (poetc/ops/movement.py). */
+/* Moving elements: strided copies, scatter, concatenation, splits, casts; and cumulative sums (poetc/ops/movement.py).
+ *
+ * Layout: strided walks (poetc_walk.h); elements are copied as bytes.
+ * Order of sums: a cumulative sum adds along its axis in sequence, from the chosen end. */
 #include <string.h>
 
 #include "operators/poetc_walk.h"

@@ -1,5 +1,8 @@
-/* Optimizer updates: state in place, element by element. The learning rate is an operand, so that it can change between
- * steps without new code. */
+/* Optimizer updates in place, element by element. The learning rate is an operand, so that it can change between steps
+ * without new code.
+ *
+ * Layout: parameters, gradient and optimizer state are dense arrays of the same size.
+ * Order of sums: nothing is added here. */
 #include "operators/poetc_descend.h"
 #include "poetc_math.h"
 

@@ -1,6 +1,8 @@
-/* Padding by repeated elements (poetc/ops/pad.py); by a constant is poetc_op_scatter.
- * ints: mode (1 edge, 2 reflect, 3 wrap), rank, sizes of x, elements before, sizes of y.
- */
+/* Padding by repeated elements (poetc/ops/pad.py). Padding by a constant is poetc_op_scatter.
+ *
+ * Layout: dense arrays of any rank. ints: mode (1 edge, 2 reflect, 3 wrap), rank, sizes of x, elements before, sizes of
+ * y.
+ * Order of sums: gradients that meet in an element are added in the memory order of y. */
 #include "poetc_kernel.h"
 
 static int32_t source(int32_t i, int32_t size, int32_t mode)

@@ -1,5 +1,8 @@
-/* Activation functions that other kernels take in (poetc/ops/_activations.py): y = f(x) and, from what the gradient
- * reads (x or y), f' g; of a float, and with a `v` at the end of a vector. `p`: the activation's floats. */
+/* Activation functions that other kernels take in (poetc/ops/_activations.py): y = f(x), and f' g from x or y,
+ * whichever the gradient reads.
+ *
+ * Layout: one float, or one vector in the functions whose names end in `v`. `p` points to the activation's floats.
+ * Order of sums: nothing is added here. */
 #ifndef POETC_ACTIVATION_H
 #define POETC_ACTIVATION_H
 

@@ -1,4 +1,7 @@
-/* A step of plain gradient descent. */
+/* One step of plain gradient descent: w -= lr g.
+ *
+ * Layout: dense arrays.
+ * Order of sums: nothing is added here. */
 #ifndef POETC_DESCEND_H
 #define POETC_DESCEND_H
 

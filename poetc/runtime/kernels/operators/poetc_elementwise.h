@@ -1,4 +1,7 @@
-/* Element-wise kernels: y = f(x) and gx = f'(saved) gy over ints[0] elements. Output may be an input. */
+/* Macros that make element-wise kernels: y = f(x), and gx = f'(saved) gy, over ints[0] elements.
+ *
+ * Layout: dense arrays, element by element; an output may be the input of the same size.
+ * Order of sums: nothing is added here. */
 #ifndef POETC_ELEMENTWISE_H
 #define POETC_ELEMENTWISE_H
 

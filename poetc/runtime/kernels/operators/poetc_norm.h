@@ -1,6 +1,9 @@
 /* The batch norm and the activation before a convolution, made again where the gradient of its weight reads pixels
- * (ConvGradWeight in poetc/ops/convolution.py): the operations of batch_norm.c and batch_norm_activation.c in their
- * order, so that the bits are those of what the forward pass made. */
+ * (ConvGradWeight in poetc/ops/convolution.py).
+ *
+ * Layout: one pixel or one vector of pixels of a channel at a time, with the channel's centre, factor and shift.
+ * Order of sums: the operations of batch_norm.c and batch_norm_activation.c in their order, so the bits are those of
+ * the forward pass. */
 #ifndef POETC_NORM_H
 #define POETC_NORM_H
 

@@ -1,9 +1,9 @@
 /* Walks over strided operands, described in ints as { rank, sizes[rank], strides of operand 0 [rank], of operand 1, ...
  * }.
  *
- * Strides are in elements, 0 where an operand is broadcast. The last dimension is the kernel's inner loop;
+ * Layout: strides are in elements, and 0 where an operand is broadcast. The last dimension is the kernel's inner loop;
  * poetc_next_row moves on over the others. The output is always contiguous and written in order.
- */
+ * Order of sums: nothing is added here. */
 #ifndef POETC_WALK_H
 #define POETC_WALK_H
 

@@ -1,4 +1,8 @@
-/* Max and average pooling over planes of [N, C, H, W], forward and backward. */
+/* Max and average pooling, forward and backward.
+ *
+ * Layout: planes of [N, C, H, W]. Max pooling also stores which tap of the window was the maximum.
+ * Order of sums: an average adds the taps of each row of the window, then the rows. Gradients that meet in a pixel are
+ * added in the order of the outputs. */
 #include "poetc_kernel.h"
 #include "simd/poetc_clear.h"
 #include "simd/poetc_f4.h"

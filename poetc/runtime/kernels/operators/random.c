@@ -1,4 +1,7 @@
-/* Counter-based random numbers (poetc/ops/random.py). */
+/* Dropout by counter-based random numbers (poetc/ops/random.py).
+ *
+ * Layout: dense arrays; an element's random word depends on its number, the step and the seed only.
+ * Order of sums: nothing is added here. */
 #include "poetc_kernel.h"
 
 #define ROUNDS 10

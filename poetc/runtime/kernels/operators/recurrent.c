@@ -1,6 +1,9 @@
-/* Steps of recurrent layers behind their matrix products, and their gradients (poetc/ops/recurrent.py): by the
- * operations of binary.c and activation.c in their order. A row holds the gates of a sample one after another. ints of
- * all: batch, hidden. */
+/* Steps of recurrent layers behind their matrix products, and their gradients (poetc/ops/recurrent.py).
+ *
+ * Layout: a row holds the gates of a sample one after another, each of `hidden` floats. ints of all kernels: batch,
+ * hidden.
+ * Order of sums: the operations of binary.c and activation.c in their order, so the bits are those of separate kernels.
+ */
 #include "poetc_math.h"
 #include "simd/poetc_vector.h"
 #include "simd/poetc_vector_math.h"

@@ -1,9 +1,8 @@
-/* Reductions and their gradients (poetc/ops/reduce.py). ints: a walk over the kept dimensions, one over the reduced
- * ones.
+/* Reductions and their gradients (poetc/ops/reduce.py): sums, means, norms, products, extrema.
  *
- * The order is fixed: the reduced elements in memory order, in partial sums of at most POETC_SUM_BLOCK terms that are
- * added with compensation.
- */
+ * Layout: ints hold a walk over the kept dimensions and one over the reduced dimensions (poetc_walk.h).
+ * Order of sums: the reduced elements in memory order, in partial sums of at most POETC_SUM_BLOCK terms that are added
+ * with compensation. A row in one piece is added over sixteen lanes (poetc_row_sum). */
 #include "operators/poetc_walk.h"
 #include "poetc_math.h"
 #include "simd/poetc_f4.h"

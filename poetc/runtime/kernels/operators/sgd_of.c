@@ -1,5 +1,9 @@
-/* Weights moved against a gradient that is never stored whole: w -= lr g, each element of g made by the operations of
- * the gradient's own kernel in their order, and the step as in optimizer.c (poetc/ops/sgd_of.py). */
+/* Weights moved against a gradient that is never stored whole: w -= lr g (poetc/ops/sgd_of.py).
+ *
+ * Layout: w is [M, N], with g = a' b from a[K, M] and b[K, N]; or w is a table of slices that indices name. A strip or
+ * a slice of g is in the workspace at a time, or nothing.
+ * Order of sums: an element of g is made by the operations of the gradient's own kernel in their order, and the step is
+ * that of optimizer.c. */
 #include "gemm/poetc_gemm.h"
 #include "operators/poetc_descend.h"
 

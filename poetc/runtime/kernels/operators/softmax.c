@@ -1,5 +1,8 @@
-/* Softmax and log-softmax along one axis of [before, along, after], and their gradients from the output. All of them
- * read an element before they write it, and may work in place. */
+/* Softmax and log-softmax along one axis, and their gradients from the output.
+ *
+ * Layout: [before, along, after]. All kernels read an element before they write it, and may work in place.
+ * Order of sums: contiguous rows (after = 1) are added over sixteen lanes as in poetc_f4.h. Strided elements are added
+ * in sequence, with compensation. */
 #include "poetc_math.h"
 #include "simd/poetc_f4.h"
 #include "simd/poetc_vector_math.h"

@@ -1,4 +1,7 @@
-/* Element-wise mathematics and its gradients (poetc/ops/unary.py). */
+/* Element-wise mathematics of one operand and its gradients (poetc/ops/unary.py).
+ *
+ * Layout: dense arrays, element by element; an output may be the input of the same size.
+ * Order of sums: nothing is added here. */
 #include "operators/poetc_elementwise.h"
 
 POETC_UNARY_WIDE(exp, POETC_WIDE, poetc_expf(x), poetc_expv(x))

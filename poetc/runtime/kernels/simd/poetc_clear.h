@@ -1,4 +1,7 @@
-/* Zeros, a vector or four registers at a time: small C libraries' memset goes byte by byte. */
+/* Zeros for contiguous floats, a vector or four registers at a time. The memset of small C libraries goes byte by byte.
+ *
+ * Layout: one contiguous run of floats.
+ * Order of sums: nothing is added here. */
 #ifndef POETC_CLEAR_H
 #define POETC_CLEAR_H
 

@@ -1,5 +1,10 @@
-/* Four floats at once: SIMD where the target has IEEE vectors, four scalars where it has not. Same bits either way,
- * because every lane is an ordinary single-precision operation. (32-bit Neon is left out: it flushes subnormals.) */
+/* Four floats at once: SIMD where the target has IEEE vectors, four scalars where it has not. Also: sums of rows over
+ * sixteen lanes.
+ *
+ * Layout: four or sixteen lanes lie along contiguous memory. 32-bit Neon is left out because it flushes subnormals.
+ * Order of sums: every lane is a single-precision operation of its own, so both forms have the same bits. A row sum
+ * adds term i to lane i modulo 16; then halves of the lanes are added, and halves again. After 64 terms a lane, the
+ * result joins a total that carries its rounding error (Kahan). */
 #ifndef POETC_F4_H
 #define POETC_F4_H
 

@@ -1,6 +1,10 @@
-/* The widest vectors of the target that are IEEE: POETC_LANES floats; 1 where there are none. Helium (MVE) flushes
- * subnormals: it is switched off, by the processor's flags, where all targets are to compute the same bits, and where
- * the compiler does not optimise, for it has no registers left then. */
+/* The widest vectors of the target that are IEEE: POETC_LANES floats, or 1 where there are none.
+ *
+ * Helium (MVE) flushes subnormals. The processor's flags switch it off where all targets are to compute the same bits.
+ * It is also off where the compiler does not optimise, because no registers are left then.
+ *
+ * Layout: lanes lie along contiguous memory.
+ * Order of sums: POETC_ADD_SCALED adds one product to each lane; lanes are not added to each other here. */
 #ifndef POETC_VECTOR_H
 #define POETC_VECTOR_H
 

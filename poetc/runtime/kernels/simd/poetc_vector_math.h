@@ -1,6 +1,9 @@
-/* Elementary functions on whole vectors: the operations of src/poetc_math.c lane by lane, all branches taken and the
- * right one chosen, so that a lane has the bits of the scalar function. Only where POETC_WIDE_MATH is set: Helium has
- * no division. */
+/* Elementary functions on whole vectors: exponential, logarithm, sigmoid, tanh.
+ *
+ * Layout: one argument a lane. Each function takes all branches of src/poetc_math.c and selects the right result for a
+ * lane. The functions exist only where POETC_WIDE_MATH is set: Helium has no division.
+ * Order of sums: the operations of the scalar function in their order, so a lane has the bits of the scalar function.
+ */
 #ifndef POETC_VECTOR_MATH_H
 #define POETC_VECTOR_MATH_H
 
