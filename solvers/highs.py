@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 INFINITY = math.inf
-TOLERANCE = 1e-6  # of HiGHS's objectives
+COST_SCALE = 1000.0  # the cost of every operator once, in the units of MIPs: raw energies are below HiGHS's tolerances
+TOLERANCE = 1e-6  # of HiGHS's objectives, in its units
 MANY_ENTRIES = 20_000  # coefficients, from which on a first look at the LP pays
-NO_DUAL = 1e-9
+NO_DUAL = 1e-9  # a row whose dual is at most this is not needed by the LP
 
 
 @dataclass(frozen=True, slots=True)

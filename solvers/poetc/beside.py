@@ -9,11 +9,9 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-T = TypeVar("T")
+from poetc.solvers.poetc.settings import BESIDE
 
-# How long the caller keeps the lock that a callback of HiGHS waits for, thousands of times. With Python's own 5 ms a
-# relaxation takes more than twice as long beside a busy caller as alone, with this as long.
-SWITCH_S = 1e-4
+T = TypeVar("T")
 
 
 class Beside(Generic[T]):
@@ -53,7 +51,7 @@ class Beside(Generic[T]):
             if Beside._running == 0:
                 Beside._usual_s = sys.getswitchinterval()
             Beside._running += more
-            sys.setswitchinterval(min(SWITCH_S, cls._usual_s) if Beside._running else cls._usual_s)
+            sys.setswitchinterval(min(BESIDE.switch_s, cls._usual_s) if Beside._running else cls._usual_s)
 
     def result(self) -> T:
         """What the task returned, or raised, once it was started."""

@@ -10,24 +10,19 @@ from poetc.errors import PoetcError
 from poetc.solvers.interface import STAGED_CLASS
 from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
-from poetc.solvers.poetc.bounds.cuts import TIE, CutModel, Relaxation
+from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
 from poetc.solvers.poetc.bounds.staged import StagedModel
-from poetc.solvers.poetc.relaxing import CUT_NODES, CUT_ROUNDS
 from poetc.solvers.poetc.search.exhaustive import search
 from poetc.solvers.poetc.search.flatten import flatten
 from poetc.solvers.poetc.search.plans import codes_of, lazy_codes, overfull
 from poetc.solvers.poetc.search.race import Race
 from poetc.solvers.poetc.search.unrolled import Unrolled
+from poetc.solvers.poetc.settings import CANDIDATES, CUTS, RELAXING
 from poetc.solvers.poetc.solving import Solving
 from poetc.solvers.published import capuchin, chen_greedy, dtr, dtr_eq, kusumoto_approx, melon
 
-PUBLISHED, PUBLISHED_OPERATORS = (chen_greedy, kusumoto_approx, dtr, dtr_eq, melon, capuchin), 400
-EXHAUSTIVE_OPERATORS, EXHAUSTIVE_STATES = 40, 30_000
-STAGED_OPERATORS, STAGED_NODES = 100, 200
+PUBLISHED = (chen_greedy, kusumoto_approx, dtr, dtr_eq, melon, capuchin)  # quick, and often good
 STAGED_FORWARD = "; nothing computed again or read back before the loss"
-FLATTENED_OPERATORS, LATENESS = 3000, (0.05, 0.5)
-FLATTENED_TWICE, FLATTENED_LATE = 500, 1500  # up to so many also without paging; with the other lateness
-TIGHTENED, TIGHTER = 3, 0.01  # plans for less RAM, less by how much of it at most
 
 
 def repair(solving: Solving, codes: list[int], runs: int) -> None:
@@ -45,18 +40,19 @@ def repair(solving: Solving, codes: list[int], runs: int) -> None:
 def tighten(solving: Solving, relaxation: Relaxation, excess_bytes: int, free: frozenset[int] = frozenset()) -> None:
     """Plans of the same cuts for a little less RAM, as much as the last one needs too much."""
     model, race, cuts, less = solving.model, solving.race, relaxation.cuts, 0
-    for _ in range(TIGHTENED):
+    for _ in range(CANDIDATES.tightened):
         less += excess_bytes
-        if solving.done or race.out_of_time or less > TIGHTER * model.capacity or (cuts, less) in solving.tightened:
+        known = (cuts, less) in solving.tightened
+        if solving.done or race.out_of_time or known or less > CANDIDATES.tightened_share * model.capacity:
             return
         solving.tightened.add((cuts, less))
         problem = replace(solving.problem, budget_bytes=solving.problem.budget_bytes - less)
         relaxed = CutModel(Model(problem), cuts, between=True, free=free, ties=True)
         plan = relaxed.solve(
             time_limit_s=race.left_s,
-            max_nodes=CUT_NODES,
-            max_rounds=CUT_ROUNDS,
-            gap=TIE,
+            max_nodes=RELAXING.nodes,
+            max_rounds=RELAXING.rounds,
+            gap=CUTS.tie,
             cutoff=solving.known_cost,
             threads=solving.options.threads,
             seed=solving.options.seed,
@@ -75,27 +71,31 @@ def tighten(solving: Solving, relaxation: Relaxation, excess_bytes: int, free: f
 def flatten_plan(solving: Solving, codes: list[int], cuts: int) -> None:
     """A plan that is not scattered over what is alike, brought below the capacity from its peak down."""
     origin = f"relaxed MIP with {cuts} cuts, flattened"
-    _flatten(solving, codes, solving.race.pages(codes), LATENESS, _flattening_cutoff(solving), origin)
+    _flatten(solving, codes, solving.race.pages(codes), CANDIDATES.lateness, _flattening_cutoff(solving), origin)
 
 
 def flatten_keep_all(solving: Solving) -> None:
     """Keep-all, brought below the capacity from its peak down."""
     model = solving.model
-    if solving.done or model.n_ops > FLATTENED_OPERATORS:
+    if solving.done or model.n_ops > CANDIDATES.flattened_operators:
         return
     cutoff = _flattening_cutoff(solving)
-    lateness = LATENESS if model.n_ops <= FLATTENED_LATE else LATENESS[:1]
+    lateness = CANDIDATES.lateness
+    if model.n_ops > CANDIDATES.flattened_late_operators:
+        lateness = lateness[:1]
     ways = [True] if model.can_page else []  # with and without paging
-    if not (model.must_page or (model.can_page and model.n_ops > FLATTENED_TWICE)):
+    if not (model.must_page or (model.can_page and model.n_ops > CANDIDATES.flattened_twice_operators)):
         ways.insert(0, False)
     if all(_flatten(solving, model.keep_all(), paging, lateness, cutoff, "keep-all flattened") for paging in ways):
         solving.say("flattened")
 
 
 def _flattening_cutoff(solving: Solving) -> float:
-    """What it is worth following: cleaning up takes away a third of what is made again, at most."""
+    """The cost from which on a sequence is not worth following."""
     model, incumbent = solving.model, solving.race.incumbent
-    return math.inf if incumbent is None else model.base_cost + 1.5 * (incumbent.cost - model.base_cost)
+    if incumbent is None:
+        return math.inf
+    return model.base_cost + CANDIDATES.overhead_factor * (incumbent.cost - model.base_cost)
 
 
 def _flatten(
@@ -123,7 +123,7 @@ def _flatten(
 
 def published(solving: Solving) -> None:
     """What published heuristics find, cleaned up."""
-    if solving.model.n_ops > PUBLISHED_OPERATORS:
+    if solving.model.n_ops > CANDIDATES.published_operators:
         return
     for method in PUBLISHED:
         if solving.done or solving.race.out_of_time:
@@ -148,18 +148,18 @@ def spell_out(solving: Solving, relaxation: Relaxation) -> None:
 def polish(solving: Solving) -> None:
     """The staged MILP, from the incumbent on."""
     model, incumbent = solving.model, solving.race.incumbent
-    if solving.done or solving.race.out_of_time or model.n_ops > STAGED_OPERATORS:
+    if solving.done or solving.race.out_of_time or model.n_ops > CANDIDATES.staged_operators:
         return
     solving.polished = True
     # Where nothing can be paged before the forward pass needs it, stages begin at the loss.
-    whole = model.n_ops <= STAGED_OPERATORS // 2 or any(
+    whole = model.n_ops <= CANDIDATES.staged_operators // 2 or any(
         there and pageable for there, pageable in zip(model.in_ram, model.pageable, strict=True)
     )
     staged = StagedModel(model, 0 if whole or incumbent is None else model.cut)
     result = staged.solve(
         time_limit_s=solving.race.left_s,
-        max_nodes=STAGED_NODES,
-        gap=solving.options.gap * 0.9,
+        max_nodes=CANDIDATES.staged_nodes,
+        gap=solving.options.gap * CANDIDATES.staged_gap_share,
         start=None if incumbent is None else staged.start_of(incumbent.codes),
         threads=solving.options.threads,
         seed=solving.options.seed,
@@ -174,12 +174,12 @@ def polish(solving: Solving) -> None:
 
 def exhaust(solving: Solving) -> None:
     """Tiny problems: the optimum over the whole class."""
-    if solving.done or solving.exhausted or solving.model.n_ops > EXHAUSTIVE_OPERATORS:
+    if solving.done or solving.exhausted or solving.model.n_ops > CANDIDATES.exhaustive_operators:
         return
     solving.exhausted = True
     incumbent = solving.race.incumbent
     cutoff = math.inf if incumbent is None else float(incumbent.cost)
-    result = search(solving.model, max_states=EXHAUSTIVE_STATES, stop_at=solving.stop_at, cutoff=cutoff)
+    result = search(solving.model, max_states=CANDIDATES.exhaustive_states, stop_at=solving.stop_at, cutoff=cutoff)
     if result.codes is not None:
         solving.race.offer(result.codes, "exhaustive search")
     elif result.complete and incumbent is None:

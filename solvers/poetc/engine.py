@@ -18,15 +18,15 @@ from poetc.solvers.interface import ALL_SCHEDULES, Event, Progress, SolverInfo
 from poetc.solvers.poetc import candidates
 from poetc.solvers.poetc.beside import Beside
 from poetc.solvers.poetc.bounds.cuts import Relaxation
-from poetc.solvers.poetc.bounds.ladder import CLIMB
 from poetc.solvers.poetc.orders.best_order import best_order
 from poetc.solvers.poetc.orders.reordering import reordered, restored
 from poetc.solvers.poetc.relaxing import Relaxing, Rung, Solved
 from poetc.solvers.poetc.search.neighbourhoods import Windows
 from poetc.solvers.poetc.search.nested import nest
 from poetc.solvers.poetc.search.race import at_once
+from poetc.solvers.poetc.settings import ENGINE, LADDER, WORK
 from poetc.solvers.poetc.solving import NAME, Solving
-from poetc.solvers.poetc.work import RUN_S, Work
+from poetc.solvers.poetc.work import Work
 
 INFO = SolverInfo(
     name=NAME,
@@ -36,21 +36,6 @@ INFO = SolverInfo(
     deadline=True,
     proof=True,
 )
-
-TINY_OPERATORS = 12  # exhaustive search before any relaxation with several cuts
-# Runs of the heuristic, between two relaxations a quarter of them: about as long as a relaxation takes.
-LEAST_RUNS, MOST_RUNS, RUNS_OF_SMALL = 8, 600, 240
-RUNS_OPERATORS = 100  # fewer operators have as many runs as small problems
-RUNS_X_OPERATORS, RUNS_X_OPERATORS_SQUARED = 60_000, 24_000_000
-QUICK_RUNS = 32  # of a small problem, before relaxations with several cuts
-SHORT_S = 1.0  # work on a relaxation of a small problem, up to which its plan is followed before the next is solved
-RACE_SHARE = 0.3  # of what a relaxation took, at least, for the runs beside the next one
-# Work on windows of the best schedule: at first, of the work limit; then of what the last relaxation took.
-FIRST_WINDOWS_SHARE, WINDOWS_SHARE = 0.08, 0.3
-REFINEMENTS, POLISH_ROUND = 30, 2  # rounds of relaxations with more and more cuts; before which the staged MILP comes
-# The search for an order: of the time limit, counted in work; on the clock, when it stops on a slow machine.
-ORDER_SHARE, ORDER_STOP_SHARE = 0.2, 0.5
-OWN_ORDER_OPERATORS = 100  # up to so many, a problem's own order is solved beside the one that was chosen
 
 
 T = TypeVar("T")
@@ -84,12 +69,10 @@ class _Solve(Solving):
 
     def search(self) -> None:
         n = self.model.n_ops
-        runs = RUNS_OF_SMALL
-        if n > RUNS_OPERATORS:
-            runs = max(LEAST_RUNS, RUNS_X_OPERATORS // n, min(MOST_RUNS, RUNS_X_OPERATORS_SQUARED // n**2))
+        runs = ENGINE.runs(n)
         if self.options.start is not None:
             self.race.offer(self.model.codes(self.options.start.steps), "the start")
-        self.race.run(2, self.target)
+        self.race.run(ENGINE.first_runs, self.target)
         self.say("first schedules")
         relaxation = self.relax_one(self.model.cut, "the cut at the loss")
         self.say("cut at the loss")
@@ -105,17 +88,17 @@ class _Solve(Solving):
             ladder.cuts = self.single_cuts([] if self.done else self.relaxing.single_cutting()())
         elif not self.done:
             single = self.start_beside(self.relaxing.single_cutting())
-        self.race.run(QUICK_RUNS // 4 if self.small else runs // 4, self.target)
+        self.race.run(ENGINE.quick_runs // 4 if self.small else runs // 4, self.target)
         self.say("race")
         quick, self.gap = self.gap, self.options.gap
         if known and not self.done:
             climbing = self.start_beside(
-                self.relaxing.climbing(CLIMB * FIRST_WINDOWS_SHARE * self.options.work_limit_s)
+                self.relaxing.climbing(LADDER.climb * ENGINE.first_windows_share * self.options.work_limit_s)
             )
         elif self.small:
             refined = self.refine(runs // 8)
             self.gap = quick
-            self.race.run(QUICK_RUNS * 3 // 4, self.target)
+            self.race.run(ENGINE.quick_runs * 3 // 4, self.target)
             self.say("race")
             self.gap = self.options.gap
             if refined and self.refine(runs // 8):
@@ -125,22 +108,22 @@ class _Solve(Solving):
             self.say("nested checkpoints")
         candidates.flatten_keep_all(self)
         candidates.published(self)
-        self.slide(FIRST_WINDOWS_SHARE * self.options.work_limit_s)
-        if self.model.n_ops <= TINY_OPERATORS:
+        self.slide(ENGINE.first_windows_share * self.options.work_limit_s)
+        if self.model.n_ops <= ENGINE.tiny_operators:
             candidates.exhaust(self)
         if single is not None and not self.done:
             ladder.cuts = self.single_cuts(single.result())
         now, windows_s = runs // 2, 0.0  # what is done beside relaxations, of the length that the last one had
-        for round_ in range(REFINEMENTS):
-            if round_ == POLISH_ROUND:
+        for round_ in range(ENGINE.refinements):
+            if round_ == ENGINE.polish_round:
                 candidates.polish(self)
             if self.done or self.race.out_of_time:
                 break
             if climbing is None:
                 # Plans are of use soon where they are made in no time, or are mended to be schedules.
-                soon = self.ties or (self.small and self.relaxing.work_s < SHORT_S)
+                soon = self.ties or (self.small and self.relaxing.work_s < ENGINE.short_s)
                 climbing = self.start_beside(
-                    self.relaxing.climbing(0.0 if soon else CLIMB * (now * n * RUN_S + windows_s))
+                    self.relaxing.climbing(0.0 if soon else LADDER.climb * (now * n * WORK.run_s + windows_s))
                 )
             self.race.run(now, self.target)
             self.say("race")
@@ -148,15 +131,15 @@ class _Solve(Solving):
             if self.done or not all(self.follow(rung, runs // 8) for rung in climbing.result()):
                 break
             climbing = None
-            now = max(runs // 4, int(RACE_SHARE * self.relaxing.work_s / (n * RUN_S)))
-            windows_s = WINDOWS_SHARE * self.relaxing.work_s
+            now = max(runs // 4, int(ENGINE.race_share * self.relaxing.work_s / (n * WORK.run_s)))
+            windows_s = ENGINE.windows_share * self.relaxing.work_s
         if not self.polished:
             candidates.polish(self)
         candidates.exhaust(self)
         if not self.done:
             self.race.run(runs, self.target)
             self.say("race")
-            self.slide(FIRST_WINDOWS_SHARE * self.options.work_limit_s)
+            self.slide(ENGINE.first_windows_share * self.options.work_limit_s)
 
     def refine(self, runs: int) -> bool:
         """Solve the next relaxation, and `follow` it."""
@@ -216,7 +199,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
             progress(replace(event, objective=known))
 
     report(Event(stage="at once", objective=least, bound=first.proof.bound))
-    left_s = max(0.1, options.time_limit_s - (time.monotonic() - started))
+    left_s = max(WORK.least_left_s, options.time_limit_s - (time.monotonic() - started))
     try:
         found = _solve_any_order(problem, replace(options, time_limit_s=left_s), report)
     except LimitError:
@@ -227,16 +210,16 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
 def _solve_any_order(problem: Problem, options: SolveOptions, progress: Progress | None) -> Schedule:
     """Under the order that short races choose."""
     started = time.monotonic()
-    stop_at = started + ORDER_STOP_SHARE * options.time_limit_s
-    order = best_order(problem, options, Work(ORDER_SHARE * options.work_limit_s, stop_at))
-    rest = replace(options, time_limit_s=max(0.1, options.time_limit_s - (time.monotonic() - started)))
+    stop_at = started + ENGINE.order_stop_share * options.time_limit_s
+    order = best_order(problem, options, Work(ENGINE.order_share * options.work_limit_s, stop_at))
+    rest = replace(options, time_limit_s=max(WORK.least_left_s, options.time_limit_s - (time.monotonic() - started)))
     if order is None:
         return _Solve(problem, rest, progress).run()
     schedule = restored(_Solve(reordered(problem, order), rest, progress).run(), order)
     proof, left_s = schedule.proof, options.time_limit_s - (time.monotonic() - started)
     proven = proof.schedule_class == ALL_SCHEDULES and proof.status is Status.OPTIMAL
     close = options.gap > 0 and proof.gap() <= options.gap
-    if proven or close or left_s <= 0 or len(problem.operators) > OWN_ORDER_OPERATORS:
+    if proven or close or left_s <= 0 or len(problem.operators) > ENGINE.own_order_operators:
         return schedule
     # Short races chose the order: in what time is left, a small problem's own order is solved as well.
     try:

@@ -12,19 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from poetc.solvers.interface import ROUNDING
-from poetc.solvers.poetc.bounds.cuts import TIE, CutModel, Relaxation
+from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
 from poetc.solvers.poetc.bounds.ladder import Ladder, around, left, single_cut_positions
 from poetc.solvers.poetc.search.plans import lazy_codes, overfull
+from poetc.solvers.poetc.settings import CUTS, RELAXING
 from poetc.solvers.poetc.solving import Solving
-from poetc.solvers.poetc.work import ITERATION_S
-
-# Work on a relaxation: HiGHS's rounds at the root (its bound stands still after about as many), then nodes.
-CUT_ROUNDS, CUT_NODES, CUT_NODES_X_ENTRIES = 100, 200, 10_000_000
-CUT_ENTRIES = 1_500_000  # relaxations with more coefficients are not tried
-TIES_SHARE = 4  # relaxations that decide between what is alike cost at most the inverse of it of the gap
-PROMISING_CUTS = 2  # of the LPs with one cut of a small problem, those with the best bounds are solved as MIPs
-COARSE_CUTS = 4  # of the positions of single cuts, every so many first
-BEST_CUT_SHARE = 0.08  # of the work limit, for where in its stretch the best single cut is
+from poetc.solvers.poetc.work import simplex_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +77,14 @@ class Relaxing:
                 stopped = self.race.out_of_time or (stop is not None and stop.is_set())
                 return stopped or (bool(found) and bound(best()) >= cost * (1 - gap))
 
-            waiting = list(range(COARSE_CUTS // 2, len(positions), COARSE_CUTS))  # then beside the best
+            every = RELAXING.coarse_cuts
+            waiting = list(range(every // 2, len(positions), every))  # then beside the best
             while waiting and not over():
                 solve(waiting.pop(0), small)
                 if not waiting:
                     waiting = [j for j in (best() - 1, best() + 1) if 0 <= j < len(positions) and j not in found]
             if small and found:
-                promising = sorted(found, key=lambda k: (-bound(k), -k))[:PROMISING_CUTS]
+                promising = sorted(found, key=lambda k: (-bound(k), -k))[: RELAXING.promising_cuts]
                 found.clear()
                 for k in promising:
                     solve(k, False)
@@ -109,7 +103,7 @@ class Relaxing:
     def best_cut(self, k: int, bound: float, cost: float, stop: threading.Event | None) -> int:
         """The operator of the k-th stretch whose LP proves the most."""
         bounds: dict[int, float] = {}
-        left_s = BEST_CUT_SHARE * self.options.work_limit_s
+        left_s = RELAXING.best_cut_share * self.options.work_limit_s
         for v in around(self.model, k):
             if bounds and (left_s <= 0 or self.race.out_of_time or (stop is not None and stop.is_set())):
                 break
@@ -170,22 +164,20 @@ class Relaxing:
         ladder = self.ladder
         effort, free = ladder.effort if between else 1, ladder.free
         # As long as that costs little of the gap.
-        ties = self.solving.ties and cost - bound > TIES_SHARE * TIE * (cost - self.model.base_cost)
+        ties = self.solving.ties and cost - bound > RELAXING.ties_share * CUTS.tie * (cost - self.model.base_cost)
         aim = ladder.aim(bound, cost, self.solving.gap) if between else cost
-        # No closer than a quarter of what was asked for, or of what is aimed at.
-        gap = min(self.solving.gap, left(bound, aim)) / 4
+        gap = RELAXING.gap_share * min(self.solving.gap, left(bound, aim))
         if cost < math.inf:
             gap = max(gap, ladder.slack * left(bound, cost))
 
         def task(stop: threading.Event | None = None) -> Solved:
             model = CutModel(self.model, cuts, between=between, free=free, ties=ties)
-            if len(cuts) > 1 and model.mip.entries > CUT_ENTRIES:
+            if len(cuts) > 1 and model.mip.entries > RELAXING.most_entries:
                 return Solved(None)
-            nodes = max(CUT_NODES // 10, min(CUT_NODES, CUT_NODES_X_ENTRIES // max(1, model.mip.entries)))
             relaxation = model.solve(
                 time_limit_s=self.race.left_s,
-                max_nodes=effort * nodes,
-                max_rounds=effort * CUT_ROUNDS,
+                max_nodes=effort * RELAXING.most_nodes(model.mip.entries),
+                max_rounds=effort * RELAXING.rounds,
                 gap=gap,
                 cutoff=aim if aim == cost else aim * (1 + ROUNDING),  # HiGHS's tolerances
                 threads=self.options.threads,
@@ -196,7 +188,7 @@ class Relaxing:
             )
             if aim < cost and not relaxation.infeasible:
                 relaxation = replace(relaxation, bound=min(relaxation.bound, aim))
-            work_s = model.mip.iterations * math.sqrt(model.mip.entries) * ITERATION_S
+            work_s = simplex_s(model.mip.iterations, model.mip.entries)
             return Solved(relaxation, work_s, not relaxation.exact and time.monotonic() >= self.solving.stop_at, aim)
 
         return task

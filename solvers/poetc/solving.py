@@ -12,10 +12,10 @@ from poetc.solvers.liveness import improve
 from poetc.solvers.poetc.bounds.cuts import Relaxation, has_many_alike
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
 from poetc.solvers.poetc.search.race import Race
-from poetc.solvers.poetc.search.smallest_budget import min_budget
+from poetc.solvers.poetc.search.smallest_budget import MinimumBudget, min_budget
+from poetc.solvers.poetc.settings import ENGINE
 
 NAME = "poetc"
-QUICK_OPERATORS, QUICK_GAP = 200, 1e-6  # up to so many, a problem is small
 
 
 class Solving:
@@ -26,9 +26,9 @@ class Solving:
     ) -> None:
         self.problem, self.options, self.progress = problem, options, progress
         self.to_beat = to_beat  # the cost of a schedule of another order: dearer ones are of no use
-        self.small = len(problem.operators) <= QUICK_OPERATORS
+        self.small = len(problem.operators) <= ENGINE.small_operators
         # Of a small problem, a gap that was asked for is closed further as long as that costs next to nothing.
-        self.gap = min(options.gap, QUICK_GAP) if self.small else options.gap
+        self.gap = min(options.gap, ENGINE.small_gap) if self.small else options.gap
         self.stop_at = time.monotonic() + options.time_limit_s
         self.race = Race(problem, options.seed, self.stop_at)
         self.model = self.race.model
@@ -137,10 +137,15 @@ class Solving:
             raise self.infeasible("an operator's operands alone need more")
         return None
 
+    def smallest_budget(self) -> MinimumBudget:
+        """The smallest budget with a schedule, in about the time that is left."""
+        left_s = min(ENGINE.smallest_most_s, self.stop_at - time.monotonic())
+        return min_budget(self.problem, time_limit_s=max(ENGINE.smallest_least_s, left_s))
+
     def infeasible(self, why: str) -> InfeasibleError:
         if self.to_beat < math.inf:
             return InfeasibleError("nothing fits under this order")
-        smallest = min_budget(self.problem, time_limit_s=max(2.0, min(20.0, self.stop_at - time.monotonic())))
+        smallest = self.smallest_budget()
         budget = self.problem.budget_bytes
         written = self.problem.write_limit_bytes
         within = "" if written is None else f" with at most {written} bytes written to the store"
@@ -164,7 +169,7 @@ class Solving:
             raise LimitError("found nothing under this order")
         if self.race.incumbent is None:
             # The bisection runs the heuristic with less RAM, which now and then succeeds where it failed with more.
-            smallest = min_budget(self.problem, time_limit_s=max(2.0, min(20.0, self.stop_at - time.monotonic())))
+            smallest = self.smallest_budget()
             found = smallest.smallest_bytes
             if found is not None and found <= self.problem.budget_bytes and smallest.schedule is not None:
                 self.race.offer(self.model.codes(smallest.schedule.steps), "smallest budget")

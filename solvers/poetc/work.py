@@ -6,9 +6,12 @@ import math
 import time
 from dataclasses import dataclass
 
-# Work in seconds of a usual machine: of a simplex iteration, times the square root of the coefficients; of a run of the
-# heuristic, times the operators.
-ITERATION_S, RUN_S = 2.5e-6, 6e-5
+from poetc.solvers.poetc.settings import WORK
+
+
+def simplex_s(iterations: int, entries: int, iteration_s: float = WORK.iteration_s) -> float:
+    """Work on so many simplex iterations with so many coefficients."""
+    return iterations * math.sqrt(entries) * iteration_s
 
 
 @dataclass(slots=True)
@@ -34,8 +37,8 @@ class Work:
         return max(0.0, self.stop_at - time.monotonic())
 
     def spend_runs(self, runs: int, operators: int) -> None:
-        self.spent_s += runs * operators * RUN_S
+        self.spent_s += runs * operators * WORK.run_s
 
     def spend_iterations(self, iterations: int, entries: int) -> None:
         """Of the simplex method, with so many coefficients."""
-        self.spent_s += iterations * math.sqrt(entries) * ITERATION_S
+        self.spent_s += simplex_s(iterations, entries)

@@ -21,12 +21,11 @@ import numpy.typing as npt
 
 from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError
 from poetc.scheduling import Problem, Schedule, SolveOptions, state_chains
-from poetc.solvers.highs import Answer, Mip
+from poetc.solvers.highs import COST_SCALE, Answer, Mip
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.model import Model
 from poetc.solvers.published._baseline import Baseline
 
-SCALE = 1000.0  # the cost of every operator once, in the MIP's units
 Values = npt.NDArray[np.float64]
 Linear = list[tuple[int, float]]  # columns with coefficients
 
@@ -43,8 +42,8 @@ class StageModel:
         self.inputs = [tuple(t for t in model.inputs[k] if t not in pinned) for k in range(self.n)]
         self.outputs = [tuple(t for t in model.outputs[k] if t not in pinned) for k in range(self.n)]
         self.weight = [s / self.room for s in model.size]
-        self.unit = max(1.0, float(model.base_cost)) / SCALE
-        self.mip = Mip(offset=SCALE)
+        self.unit = max(1.0, float(model.base_cost)) / COST_SCALE
+        self.mip = Mip(offset=COST_SCALE)
         self.R: dict[tuple[int, int], int] = {}
         self.S: dict[tuple[int, int], int] = {}
         last_reader = [min((model.expiry[t] for t in model.inputs[k]), default=self.n) for k in range(self.n)]

@@ -50,6 +50,7 @@ from poetc.scheduling import (
     Status,
     verify,
 )
+from poetc.solvers.highs import COST_SCALE
 from poetc.solvers.interface import Event, Progress, SolverInfo
 from poetc.solvers.model import Model
 
@@ -66,7 +67,6 @@ INFO = SolverInfo(
 )
 
 CLASS = "POET's stages: recomputation once a stage in ascending order, page-ins one stage ahead, no in-place"
-SCALE = 1000.0  # the cost of every operator once, in the MILP's units
 TOO_LARGE = 140  # operators: the model alone takes minutes to build beyond
 
 _Matrix = list[list[Any]]
@@ -112,7 +112,7 @@ class _Formulation:
             self.deadline(self.problem.deadline_ns)
 
     def objective(self) -> None:
-        model, unit = self.model, max(1.0, float(self.model.base_cost)) / SCALE
+        model, unit = self.model, max(1.0, float(self.model.base_cost)) / COST_SCALE
         cost = pulp.lpSum(self.R[t][k] * (model.op_cost[k] / unit) for t in range(self.n) for k in range(self.n))
         cost += pulp.lpSum(self.MIn[t][i] * (model.in_cost[i] / unit) for t in range(self.n) for i in range(self.m))
         cost += pulp.lpSum(self.MOut[t][i] * (model.out_cost[i] / unit) for t in range(self.n) for i in range(self.m))
@@ -269,7 +269,7 @@ def _schedule(
     codes = formulation.codes()
     completion = Completer(problem).run(model.actions(codes))
     cost = completion.energy_pj if problem.objective == "energy" else completion.time_ns
-    unit = max(1.0, float(model.base_cost)) / SCALE
+    unit = max(1.0, float(model.base_cost)) / COST_SCALE
     bound = math.ceil((info.mip_dual_bound - 1e-6) * unit) if math.isfinite(info.mip_dual_bound) else 0
     bound = max(0, min(bound, cost))
     gap = (cost - bound) / max(1, cost)

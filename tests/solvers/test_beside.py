@@ -20,8 +20,8 @@ from poetc.solvers.model import Model
 from poetc.solvers.poetc import engine
 from poetc.solvers.poetc.beside import Beside
 from poetc.solvers.poetc.bounds.cuts import Relaxation
-from poetc.solvers.poetc.bounds.ladder import LEAST_REACH, REACH, Ladder
-from poetc.solvers.poetc.solving import QUICK_OPERATORS
+from poetc.solvers.poetc.bounds.ladder import Ladder
+from poetc.solvers.poetc.settings import ENGINE, LADDER
 from tests.support.problems import training_problem, with_budget
 
 
@@ -105,8 +105,8 @@ class AtOnce(Waiting):
 @pytest.mark.parametrize("layers", [6, 40], ids=["small", "large"])
 def test_who_is_faster_changes_nothing(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = with_budget(training_problem(Random(5), layers, paging=True), 0.6)
-    assert (len(problem.operators) > QUICK_OPERATORS) == (layers == 40)
-    monkeypatch.setattr(engine, "REFINEMENTS", 2)
+    assert (len(problem.operators) > ENGINE.small_operators) == (layers == 40)
+    monkeypatch.setattr(engine, "ENGINE", replace(ENGINE, refinements=2))
     options = SolveOptions(time_limit_s=600.0, work_limit_s=5.0, gap=1e-4, fixed_order=True)
     expected = solve(problem, "poetc", options)
     for other in (Waiting, AtOnce):
@@ -145,13 +145,13 @@ def test_relaxations_go_on_for_as_much_work_as_they_are_given() -> None:
 def test_what_is_asked_of_the_next_relaxation() -> None:
     """A part of the gap; less where that took too long; all of it where it is small, or was asked for."""
     ladder = Ladder(Model(with_budget(training_problem(Random(5), 12, paging=True), 0.5)))
-    assert ladder.aim(100.0, 200.0, 0.0) == 100.0 + REACH * 100.0
+    assert ladder.aim(100.0, 200.0, 0.0) == 100.0 + LADDER.reach * 100.0
     assert ladder.aim(100.0, 200.0, 0.5) == 101.0
     assert ladder.aim(199.9, 200.0, 0.0) == 200.0
     assert ladder.aim(100.0, math.inf, 0.0) == math.inf
     unsolved = Relaxation((3,), 110.0, False, False, (), frozenset())
-    assert ladder.climb(unsolved, 110.0, [], followed=False) and ladder.reach == REACH
-    while ladder.reach > LEAST_REACH:
+    assert ladder.climb(unsolved, 110.0, [], followed=False) and ladder.reach == LADDER.reach
+    while ladder.reach > LADDER.least_reach:
         assert ladder.climb(unsolved, 120.0, [], followed=False) and ladder.effort == 1
     assert ladder.climb(unsolved, 120.0, [(999_999, 5)], followed=False) and ladder.cuts == {5}
     assert ladder.climb(unsolved, 120.0, [], followed=False) and ladder.effort == 4

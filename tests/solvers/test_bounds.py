@@ -29,13 +29,13 @@ from poetc.scheduling import (
 )
 from poetc.scheduling import lower_bound_bytes as order_free_bound
 from poetc.solvers import highs, solve
-from poetc.solvers.highs import Mip
+from poetc.solvers.highs import COST_SCALE, Mip
 from poetc.solvers.model import Model
-from poetc.solvers.poetc.bounds.columns import SCALE
-from poetc.solvers.poetc.bounds.cuts import TIE, CutModel, Relaxation, has_many_alike
+from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation, has_many_alike
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes, tiny_tensors
 from poetc.solvers.poetc.placement.relaxation import OpenHomes, open_model
 from poetc.solvers.poetc.search.exhaustive import search
+from poetc.solvers.poetc.settings import CUTS
 from tests.solvers.cases import case, invalid_bounds, worn
 from tests.solvers.chains import UNIT as CHAIN_UNIT
 from tests.solvers.chains import chain
@@ -267,7 +267,7 @@ def test_making_early_operators_a_little_cheaper_is_a_relaxation() -> None:
             relaxations = [CutModel(model, cuts, between=True, ties=ties) for ties in (False, True)]
             assert relaxations[1].solve(time_limit_s=10).bound <= optimum, seed
             plain, tied = (relaxed.mip.solve(time_limit_s=10).bound for relaxed in relaxations)  # not rounded
-            least = SCALE + (1 - TIE) * (plain - SCALE)
+            least = COST_SCALE + (1 - CUTS.tie) * (plain - COST_SCALE)
             assert least - 1e-5 <= tied <= plain + 1e-5, seed
             weaker += tied < plain - 1e-5
     assert weaker > 5

@@ -29,6 +29,7 @@ from poetc.scheduling import (
 from poetc.solvers import HomeSearch, min_budget
 from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.placement.relaxation import OpenHomes, open_model
+from poetc.solvers.poetc.settings import PLACEMENT
 from tests.support.oracle import Optimum, optimum
 from tests.support.problems import random_dag, training_problem
 
@@ -159,7 +160,7 @@ def test_cuts_are_added_as_far_as_the_relaxation_can_be_solved(monkeypatch: pyte
 
     (few, small, weak), (many, large, _), *_ = run()
     assert many >= few + 3
-    monkeypatch.setattr("poetc.solvers.poetc.placement.search.CUT_ENTRIES", large - 1)
+    monkeypatch.setattr("poetc.solvers.poetc.placement.search.PLACEMENT", replace(PLACEMENT, most_entries=large - 1))
     first, second, *_ = run()
     assert first == (few, small, weak)
     assert few < second[0] < many and second[2] > weak
@@ -334,7 +335,7 @@ def test_smallest_ram_is_known_where_only_ram_meets_the_deadline() -> None:
 
 def test_what_is_found_beside_a_relaxation_is_begun_with(monkeypatch: pytest.MonkeyPatch) -> None:
     # Short races alone find the optimum of problems as small.
-    monkeypatch.setattr("poetc.solvers.poetc.placement.search.RUNS", 1)
+    monkeypatch.setattr("poetc.solvers.poetc.placement.search.PLACEMENT", replace(PLACEMENT, runs=1))
     longer = 0
     for seed in SEEDS:
         problem, found = case(seed)

@@ -13,8 +13,9 @@ from poetc.solvers.dependences import Dependences
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.orders.low_traffic import lean_order
 from poetc.solvers.poetc.orders.reordering import reordered
-from poetc.solvers.poetc.search.nested import MOST, SLOTS, Program, nest, segments_of
+from poetc.solvers.poetc.search.nested import Program, nest, segments_of
 from poetc.solvers.poetc.search.race import Race
+from poetc.solvers.poetc.settings import NESTED
 from tests.solvers.test_orders import stacked
 from tests.support.problems import with_budget
 
@@ -27,14 +28,14 @@ def recurrent(steps: int, layers: int, share: float) -> Problem:
 
 
 def program_of(model: Model, memory: float) -> Program:
-    chain = segments_of(model, MOST[0])
+    chain = segments_of(model, NESTED.most_segments[0])
     assert chain is not None
-    return Program(model, chain, -(-model.capacity // SLOTS), int(memory * SLOTS))
+    return Program(model, chain, -(-model.capacity // NESTED.slots), int(memory * NESTED.slots))
 
 
 def test_segments_are_steps() -> None:
     model = Model(recurrent(24, 2, 0.1))
-    chain = segments_of(model, MOST[0])
+    chain = segments_of(model, NESTED.most_segments[0])
     assert chain is not None and len(chain.starts) >= 24
     # The two layers' states are handed on, and no gates.
     assert all(len(handed) <= 2 for handed in chain.handed)
@@ -115,7 +116,7 @@ def test_what_may_be_executed_once_only_is_not_repeated(cell: int) -> None:
     problem = replace(problem, operators=tuple(operators))
     race = Race(problem, 0, math.inf)
     nest(race, 0.0)
-    codes = program_of(race.model, 1.5).codes(SLOTS)
+    codes = program_of(race.model, 1.5).codes(NESTED.slots)
     assert codes.count(cell) == 1
     if race.incumbent is not None:
         assert race.incumbent.codes.count(cell) == 1

@@ -16,6 +16,7 @@ from poetc.solvers import Work, best_order, min_budget
 from poetc.solvers.poetc import engine
 from poetc.solvers.poetc.search.eviction import Policy, Simulation, Stuck
 from poetc.solvers.poetc.search.race import Race
+from poetc.solvers.poetc.settings import SMALLEST_BUDGET
 from tests.support.problems import training_problem, with_budget
 
 LIMIT_S = 30.0
@@ -111,7 +112,9 @@ def test_work_ends_a_search_though_there_is_time(monkeypatch: pytest.MonkeyPatch
     problem = tight(1, 12)
     found, keep_all = min_budget(problem).smallest_bytes, keep_all_peak_bytes(problem)
     assert found is not None and found < keep_all
-    monkeypatch.setattr("poetc.solvers.poetc.search.smallest_budget.WORK_S", 0.0)
+    monkeypatch.setattr(
+        "poetc.solvers.poetc.search.smallest_budget.SMALLEST_BUDGET", replace(SMALLEST_BUDGET, work_s=0.0)
+    )
     assert min_budget(problem).smallest_bytes == keep_all
     work = Work(0.2)
     best_order(problem, OPTIONS, work)

@@ -6,11 +6,7 @@ from collections.abc import Iterator
 
 from poetc.solvers.poetc.bounds.columns import Columns
 from poetc.solvers.poetc.bounds.ram import working_set_bytes
-
-RECOMPUTATION_ROWS, RECOMPUTATION_TOTAL = 8, 60  # per stage and in all, for operators with the largest working sets
-CHAIN_ROWS, CHAIN_TOTAL = 3, 30  # of these, those that count what else a chain of recomputation needs
-LARGE_SHARE = 0.03  # of the capacity: smaller tensors do not count there
-BETWEEN_ROWS, BETWEEN_TOTAL = 8, 160  # per stage and in all, for what is first executed inside a stage
+from poetc.solvers.poetc.settings import BETWEEN
 
 
 class Between:
@@ -79,7 +75,7 @@ class Between:
             terms = self.relaxed.done(self.g, w, operands) | terms
             rows.append((fixed + sum(model.size[t] for t in terms), w, terms, fixed))
         # Of as many stretches of the stage, the operator at which the most could be in RAM.
-        stretches = min(len(rows), max(BETWEEN_ROWS, BETWEEN_TOTAL // self.stages))
+        stretches = min(len(rows), max(BETWEEN.first_rows, BETWEEN.first_total // self.stages))
         for k in range(stretches):
             inside = rows[len(rows) * k // stretches : len(rows) * (k + 1) // stretches]
             _, _, terms, fixed = max(inside, key=lambda row: (row[0], -row[1]))
@@ -120,7 +116,7 @@ class Between:
         pinned = self.is_pinned
         self.pinned = [t for t in range(model.n_tensors) if pinned(t, end) and (pinned(t, cut) or end == cut + 1)]
         candidates = sorted(self.run, key=lambda v: (-working_set_bytes(model, v), v))
-        most = max(RECOMPUTATION_ROWS, RECOMPUTATION_TOTAL // self.stages)
+        most = max(BETWEEN.again_rows, BETWEEN.again_total // self.stages)
         for k, v in enumerate(candidates):
             operands = set(model.inputs[v]) | set(model.outputs[v])
             fixed = self._pinned_bytes(operands)
@@ -133,7 +129,7 @@ class Between:
             elif k < most:
                 self.relaxed.ram_row([*index, self.run[v]], [*value, needed], self.capacity - fixed)
         if self.relaxed.rules.cuts_chain_rows and self.g + 1 < self.stages:
-            for v in candidates[: max(CHAIN_ROWS, CHAIN_TOTAL // self.stages)]:
+            for v in candidates[: max(BETWEEN.chain_rows, BETWEEN.chain_total // self.stages)]:
                 self._in_midst(v)
 
     def _pinned_bytes(self, operands: set[int]) -> int:
@@ -146,7 +142,7 @@ class Between:
         model, mip, cut, end = self.model, self.mip, self.cut, self.end
         following = self.relaxed.hold[self.g + 1]
         operands = set(model.inputs[v]) | set(model.outputs[v])
-        large = LARGE_SHARE * self.capacity
+        large = BETWEEN.large_share * self.capacity
         present: dict[int, int] = {}
         derived: dict[int, int] = {}
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from poetc.solvers.highs import Mip
+from poetc.solvers.highs import COST_SCALE, Mip
 from poetc.solvers.model import NEVER, Model
 from poetc.solvers.poetc.bounds.ram import pinned_interval
 from poetc.solvers.poetc.rules import Rules
-
-SCALE = 1000.0  # what every operator once costs in the MIP's units
 
 
 class Columns:
@@ -24,8 +22,8 @@ class Columns:
         """`free` and `tie`: see `CutModel`."""
         self.model, self.rules = model, rules
         self.cuts = tuple(cuts)
-        self.mip = Mip(offset=SCALE)
-        self.unit = max(1.0, float(model.base_cost)) / SCALE
+        self.mip = Mip(offset=COST_SCALE)
+        self.unit = max(1.0, float(model.base_cost)) / COST_SCALE
         self.tie = tie
         self.hold: list[dict[int, int]] = []  # S
         self.run: list[dict[int, int]] = []  # R, only what is optional

@@ -31,12 +31,7 @@ from poetc.solvers.poetc.bounds.between import Between
 from poetc.solvers.poetc.bounds.columns import Columns
 from poetc.solvers.poetc.bounds.ram import operand_bytes
 from poetc.solvers.poetc.rules import ALL, Rules
-
-# Where so many operators are alike, and such a share of the forward pass (cells of recurrent layers), those that come
-# first are so much cheaper to execute again, at most: else HiGHS chooses between them for long, and what it chooses is
-# scattered. It costs as much of the overhead that is proven.
-ALIKE, ALIKE_SHARE, TIE = 32, 0.3, 1e-3
-MARGIN = 1e-6  # subtracted from HiGHS's bound before rounding: its tolerances
+from poetc.solvers.poetc.settings import CUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +63,7 @@ def has_many_alike(model: Model) -> bool:
         for v in range(model.cut)
         if model.recomputable[v]
     )
-    return max(kinds.values(), default=0) >= max(ALIKE, ALIKE_SHARE * model.cut)
+    return max(kinds.values(), default=0) >= max(CUTS.alike, CUTS.alike_share * model.cut)
 
 
 class CutModel(Columns):
@@ -88,7 +83,7 @@ class CutModel(Columns):
         """`free`: tensors too small to decide about; they stay once they are made and count nothing, a relaxation.
         `ties`: operators are a little cheaper to execute again the earlier they come, another relaxation.
         """
-        super().__init__(model, cuts, free=free, tie=TIE if ties else 0.0, rules=rules)
+        super().__init__(model, cuts, free=free, tie=CUTS.tie if ties else 0.0, rules=rules)
         self._build(between)
         if deadline and model.problem.deadline_ns is not None:
             self._deadline(model.problem.deadline_ns)
@@ -381,7 +376,7 @@ class CutModel(Columns):
         """
         if not math.isfinite(answer.bound):
             return self.model.base_cost
-        return max(self.model.base_cost, math.ceil((answer.bound - MARGIN) * self.unit))
+        return max(self.model.base_cost, math.ceil((answer.bound - CUTS.margin) * self.unit))
 
     def solve(
         self,

@@ -9,15 +9,7 @@ from poetc.solvers.interface import ROUNDING
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.bounds.ram import tiny_tensors, working_set_bytes
-
-SINGLE_CUTS = 24
-COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems first do without their smallest tensors, so much of the RAM
-# Of the gap left, what a relaxation with several cuts is asked to close: less where it could not tell in time. What is
-# dearer is not looked at, which fixes many columns; a plan that is cheaper shows that other cuts are needed.
-REACH, LEAST_REACH, SMALL_GAP = 0.35, 0.05, 1e-3  # a small gap is closed at once
-SLACK = 0.1  # how exactly, of the gap left, relaxations are solved at first: where plans need too much RAM shows soon
-CLIMB = 2.5  # relaxations go on beside the search for schedules for at least so many times its counted work
-NEW_CUTS, OVERFULL_A_CUT, APART = 4, 12, 2  # cuts added at a time: at least, and for so many operators; how far apart
+from poetc.solvers.poetc.settings import LADDER
 
 
 def single_cut_positions(model: Model) -> list[int]:
@@ -27,7 +19,7 @@ def single_cut_positions(model: Model) -> list[int]:
 
 def _stretches(model: Model) -> list[range]:
     first, n = model.cut, model.n_ops
-    count = min(SINGLE_CUTS, n - first)
+    count = min(LADDER.single_cuts, n - first)
     return [range(first + (n - first) * k // count, first + (n - first) * (k + 1) // count) for k in range(count)]
 
 
@@ -46,10 +38,10 @@ def new_cuts(cuts: set[int], overfull: list[int], n_ops: int, most: int | None =
     new: list[int] = []
     for v in overfull:
         at = next((u for u in (v, v - 1, v + 1) if u not in cuts), None)
-        if at is None or not 0 <= at < n_ops or any(abs(at - u) <= APART for u in new):
+        if at is None or not 0 <= at < n_ops or any(abs(at - u) <= LADDER.apart for u in new):
             continue
         new.append(at)
-        if len(new) >= (max(NEW_CUTS, len(overfull) // OVERFULL_A_CUT) if most is None else most):
+        if len(new) >= (max(LADDER.new_cuts, len(overfull) // LADDER.overfull_a_cut) if most is None else most):
             break
     return new
 
@@ -70,16 +62,16 @@ class Ladder:
     free: frozenset[int] = frozenset()  # tensors that relaxations need not decide about
     cuts: set[int] = field(default_factory=set)
     effort: int = 1  # times the work on a relaxation
-    slack: float = SLACK
-    reach: float = REACH
+    slack: float = LADDER.slack
+    reach: float = LADDER.reach
 
     def __post_init__(self) -> None:
-        if self.model.n_tensors > COARSE_TENSORS:
-            self.free = tiny_tensors(self.model, FREE_SHARE)
+        if self.model.n_tensors > LADDER.coarse_tensors:
+            self.free = tiny_tensors(self.model, LADDER.free_share)
 
     def aim(self, bound: float, cost: float, gap: float) -> float:
         """A bound as good as this is enough of the next relaxation, where `gap` was asked for."""
-        if not bound < cost * (1 - SMALL_GAP) < math.inf:
+        if not bound < cost * (1 - LADDER.small_gap) < math.inf:
             return cost
         aim, enough = bound + self.reach * (cost - bound), cost * (1 - gap) + 1
         return enough if bound < enough < aim else aim
@@ -90,16 +82,18 @@ class Ladder:
         """
         if relaxation.bound >= aim * (1 - ROUNDING):
             return True
-        if not relaxation.held and self.reach > LEAST_REACH:
+        if not relaxation.held and self.reach > LADDER.least_reach:
             self.reach /= 2
             return True
         new = new_cuts(self.cuts, [v for _, v in excess], self.model.n_ops, self.most_new)
         self.cuts.update(new)
-        fine = not excess or excess[0][0] <= 2 * FREE_SHARE * self.model.capacity
+        fine = not excess or excess[0][0] <= 2 * LADDER.free_share * self.model.capacity
         if self.free and fine and (followed or relaxation.exact):
             self.free = frozenset()  # now the smallest tensors matter
         elif not new:
             if relaxation.exact and self.slack == 0.0:
                 return False
-            self.effort, self.slack = self.effort * 4, self.slack / 4 if self.slack > SLACK / 16 else 0.0
+            factor = LADDER.effort_factor
+            self.effort *= factor
+            self.slack = self.slack / factor if self.slack > LADDER.slack / factor**2 else 0.0
         return True

@@ -21,18 +21,8 @@ from poetc.solvers.poetc.orders.low_traffic import lean_order
 from poetc.solvers.poetc.orders.reordering import Order, reordered
 from poetc.solvers.poetc.search.neighbourhoods import Windows
 from poetc.solvers.poetc.search.race import Race
-from poetc.solvers.poetc.work import RUN_S, Work
-
-HEATS = (0.2, 0.05, 0.01, 0.2, 0.05)  # of the annealings
-MOVES_PER_OPERATOR, MOVES, MOVES_X_OPERATORS = 150, 8000, 1_000_000  # per annealing: the least of three limits
-MOVE_S, MOVE_OPERATOR_S = 25e-6, 55e-9  # of a usual machine: a move, and as much an operator on top
-ANNEAL_SHARE = 0.5  # of the work, at most
-RACED, RUNS, RUNS_X_OPERATORS = 3, 12, 2000  # orders that are raced, and runs of each
-BOUND_EVERY, TINY_SHARE = 4, 1e-3  # of the single cuts, every so many bound an order, without the smallest tensors
-# What the sum of cost and bound says about two orders counts for little within this fraction of the cost: windows of
-# the schedules that were found, for such a share of the work limit each, say more.
-NEAR, WINDOWS_SHARE = 0.01, 0.05
-MOST_OPERATORS = 1500  # larger problems keep their order: a few hundred moves find nothing there
+from poetc.solvers.poetc.settings import ORDERS, WORK
+from poetc.solvers.poetc.work import Work
 
 
 def best_order(problem: Problem, options: SolveOptions, work: Work, lean_saves: float = 0.0) -> Order | None:
@@ -42,18 +32,18 @@ def best_order(problem: Problem, options: SolveOptions, work: Work, lean_saves: 
     Of `work`, half is for annealing, what is left for races, what is left then for bounds.
     """
     model = Model(problem)
-    if model.n_ops > MOST_OPERATORS or problem.semantics is Semantics.POET:
+    if model.n_ops > ORDERS.most_operators or problem.semantics is Semantics.POET:
         return None
     capacity = model.paging_capacity if model.must_page else model.capacity
     overflow = Overflow(model, capacity)
     if overflow.of(np.arange(model.n_ops)) == 0.0:
         return None
     random = np.random.Generator(np.random.PCG64(options.seed))
-    annealing, move_s = Work(ANNEAL_SHARE * work.left_s, work.stop_at), MOVE_S + MOVE_OPERATOR_S * model.n_ops
-    most = min(MOVES_PER_OPERATOR * model.n_ops, MOVES, MOVES_X_OPERATORS // model.n_ops)
+    annealing = Work(ORDERS.anneal_share * work.left_s, work.stop_at)
+    move_s = ORDERS.move_s + ORDERS.move_operator_s * model.n_ops
     found: dict[Order, float] = {}
-    for heat in HEATS:
-        moves = int(min(most, annealing.left_s / move_s))
+    for heat in ORDERS.heats:
+        moves = int(min(ORDERS.moves(model.n_ops), annealing.left_s / move_s))
         if moves == 0 or annealing.over:
             break
         annealing.spent_s += moves * move_s
@@ -66,9 +56,9 @@ def best_order(problem: Problem, options: SolveOptions, work: Work, lean_saves: 
     best, best_cost = None, math.inf
     dependences = Dependences(model)
     lean = lean_order(model, dependences.before, dependences.after)
-    raced = [*sorted(found, key=lambda o: (found[o], o))[:RACED], lean]
-    affordable = work.left_s / (len(raced) + 1) / (model.n_ops * RUN_S)
-    runs = max(1, int(min(affordable, max(3, min(RUNS, RUNS_X_OPERATORS // model.n_ops)))))
+    raced = [*sorted(found, key=lambda o: (found[o], o))[: ORDERS.raced], lean]
+    affordable = work.left_s / (len(raced) + 1) / (model.n_ops * WORK.run_s)
+    runs = max(1, int(min(affordable, ORDERS.race_runs(model.n_ops))))
     for order in raced:
         cost = _raced(reordered(problem, order), options, runs, work)
         if cost < best_cost * (1 - lean_saves if order == lean else 1):
@@ -81,8 +71,8 @@ def best_order(problem: Problem, options: SolveOptions, work: Work, lean_saves: 
     problems = problem, reordered(problem, best)
     bounds = [_bound(p, Work(half, work.stop_at)) for p in problems]
     costs = [own_cost, best_cost]
-    if abs(own_cost + bounds[0] - best_cost - bounds[1]) < NEAR * own_cost:
-        windows_s = min(WINDOWS_SHARE * options.work_limit_s, work.left_s / 2)
+    if abs(own_cost + bounds[0] - best_cost - bounds[1]) < ORDERS.near * own_cost:
+        windows_s = min(ORDERS.windows_share * options.work_limit_s, work.left_s / 2)
         costs = [_raced(p, options, runs, work, windows_s) for p in problems]
     return best if costs[1] + bounds[1] < costs[0] + bounds[0] else None
 
@@ -94,7 +84,7 @@ def cheapest_order(
     which differ in the homes of their state; the first of several.
     """
     n = len(problems[0].operators)
-    runs = max(3, min(RUNS, RUNS_X_OPERATORS // n))
+    runs = ORDERS.race_runs(n)
     costs = {
         order: min(_raced(p if order is None else reordered(p, order), options, runs, work) for p in problems)
         for order in orders
@@ -105,8 +95,8 @@ def cheapest_order(
 def _bound(problem: Problem, work: Work) -> float:
     """The best bound from LPs with one cut."""
     model = Model(problem)
-    bound, free = float(model.base_cost), tiny_tensors(model, TINY_SHARE)
-    for cut in single_cut_positions(model)[::BOUND_EVERY]:
+    bound, free = float(model.base_cost), tiny_tensors(model, ORDERS.tiny_share)
+    for cut in single_cut_positions(model)[:: ORDERS.bound_every]:
         if work.over:
             break
         relaxed = CutModel(model, (cut,), free=free)

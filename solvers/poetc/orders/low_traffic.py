@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from poetc.solvers.model import Model
-
-AHEAD = 6  # operators that are executed together, at most, because less is left between afterwards
+from poetc.solvers.poetc.settings import LOW_TRAFFIC
 
 
 def lean_order(model: Model, before: list[set[int]], after: list[set[int]]) -> tuple[int, ...]:
@@ -143,11 +142,11 @@ class _Order:
             u = stack.pop()
             if u not in needed:
                 needed.append(u)
-                if len(needed) > AHEAD:
+                if len(needed) > LOW_TRAFFIC.ahead:
                     return []
                 stack += [w for w in self.before[u] if not self.done[w]]
         found = sorted(needed)
-        while len(found) <= AHEAD:
+        while len(found) <= LOW_TRAFFIC.ahead:
             change = self._change(found)
             if change <= 0:
                 return found

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from poetc.scheduling import Problem, movable_state, on_store
 from poetc.solvers.highs import Answer
 from poetc.solvers.model import NEVER, Model
-from poetc.solvers.poetc.bounds.cuts import MARGIN, CutModel, Relaxation, chosen
+from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation, chosen
+from poetc.solvers.poetc.settings import CUTS
 
 
 def open_model(problem: Problem) -> Model:
@@ -138,7 +139,7 @@ class OpenHomes(CutModel):
         least = float(sum(self.model.op_cost))
         if not math.isfinite(answer.bound):
             return least
-        return max(least, math.ceil((answer.bound - MARGIN) * self.unit))
+        return max(least, math.ceil((answer.bound - CUTS.margin) * self.unit))
 
     def relaxation_of(self, answer: Answer, values: npt.NDArray[np.float64]) -> Relaxation:
         """As a plan for the problem with `stored(values)` on the store."""

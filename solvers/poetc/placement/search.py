@@ -24,19 +24,8 @@ from poetc.solvers.poetc.search.neighbourhoods import Windows
 from poetc.solvers.poetc.search.nested import nest
 from poetc.solvers.poetc.search.plans import lazy_codes, overfull
 from poetc.solvers.poetc.search.race import Race
-from poetc.solvers.poetc.work import ITERATION_S, RUN_S
-
-# Work, as in relaxing.py and engine.py: HiGHS's rounds and nodes, coefficients of a relaxation, runs of a race.
-ROUNDS, NODES, GAP, CUT_ENTRIES, MOST_EFFORT = 100, 200, 1e-4, 1_500_000, 64
-LARGE_ENTRIES, SLACK = 500_000, 0.05  # from so many on, solved no closer than this share of the gap left
-# Of the positions of single cuts, every so many first, and as LPs; of a small problem all, and as MIPs.
-COARSE_CUTS, SMALL_OPERATORS = 4, 200
-RUNS, RUNS_X_OPERATORS = 12, 12_000
-# Beside a relaxation: as much work on schedules as the last one took, and at least so much of the work limit.
-LEAST_BESIDE, MOST_RUNS = 0.08, 240
-LARGEST, NEAR = 16, 1.01  # state that changes places; what races may find beyond the best, of homes worth a solve
-NESTED_FROM = 0.9  # of the cheapest schedule known: what every operator once costs where nested checkpoints are tried
-COARSE_TENSORS, FREE_SHARE = 100, 1e-3  # larger problems do without their smallest tensors, so much of the RAM
+from poetc.solvers.poetc.settings import PLACEMENT, WORK
+from poetc.solvers.poetc.work import simplex_s
 
 
 class HomeSearch:
@@ -54,8 +43,8 @@ class HomeSearch:
         self.model = open_model(problem)
         self.bound = float(sum(self.model.op_cost))
         self.free: frozenset[int] = frozenset()
-        if self.model.n_tensors > COARSE_TENSORS:
-            self.free = tiny_tensors(self.model, FREE_SHARE)
+        if self.model.n_tensors > PLACEMENT.coarse_tensors:
+            self.free = tiny_tensors(self.model, PLACEMENT.free_share)
         self.effort = 1
         self.raced: dict[frozenset[int], float] = {}  # by homes: what short races found
         self.solved: dict[frozenset[int], float] = {}  # and what the whole solver did
@@ -84,7 +73,7 @@ class HomeSearch:
         open_ = [s for s in self.raced if s not in self.solved]
         known = min((self.raced[s] for s in self.solved if s in self.raced), default=math.inf)
         found = min(open_, key=lambda s: (s in self.too_tight, self.raced[s], len(s), sorted(s)), default=None)
-        return found if found is not None and self.raced[found] <= NEAR * known < math.inf else None
+        return found if found is not None and self.raced[found] <= PLACEMENT.near * known < math.inf else None
 
     def run(self, work_s: float = math.inf, *, until_settled: bool = False) -> bool:
         """So much more work, in seconds that do not depend on the machine, or until two relaxations in turn suggest the
@@ -144,10 +133,11 @@ class HomeSearch:
         def best() -> int:
             return max(found, key=lambda k: (found[k], k))
 
-        small = self.model.n_ops <= SMALL_OPERATORS
+        small = self.model.n_ops <= PLACEMENT.small_operators
         waiting = list(range(len(positions)))
         if not small:
-            waiting = waiting[COARSE_CUTS // 2 :: COARSE_CUTS]  # then beside the best, as long as it is
+            every = PLACEMENT.coarse_cuts
+            waiting = waiting[every // 2 :: every]  # then beside the best, as long as it is
         while waiting:
             k = waiting.pop(0)
             relaxation = self._relax((positions[k],), lp=not small)
@@ -180,29 +170,31 @@ class HomeSearch:
                 continue
             if self.free:
                 self.free = frozenset()  # now the smallest tensors matter
-            elif relaxation.exact or self.effort > MOST_EFFORT:
+            elif relaxation.exact or self.effort > PLACEMENT.most_effort:
                 break
             else:
-                self.effort *= 4
+                self.effort *= PLACEMENT.effort_factor
         yield from self._neighbours()
 
     @property
     def too_large(self) -> bool:
         """The last relaxation, so that it was not solved."""
-        return len(self.relaxed.cuts) > 1 and self.relaxed.mip.entries > CUT_ENTRIES
+        return len(self.relaxed.cuts) > 1 and self.relaxed.mip.entries > PLACEMENT.most_entries
 
     def _relax(self, cuts: tuple[int, ...], lp: bool = False) -> Relaxation | None:
         self.relaxed = OpenHomes(self.model, cuts, self.chains, between=len(cuts) > 1, free=self.free)
         if self.too_large:
             return None
-        nothing_known = self.least == math.inf
+        nothing_known, gap = self.least == math.inf, PLACEMENT.gap
+        if self.relaxed.mip.entries >= PLACEMENT.large_entries:
+            gap = max(gap, PLACEMENT.slack * (1 - self.bound / self.least))
         solve = functools.partial(
             self.relaxed.solve,
-            time_limit_s=max(0.1, self.stop_at - time.monotonic()),
+            time_limit_s=max(WORK.least_left_s, self.stop_at - time.monotonic()),
             relax=lp,
-            max_nodes=self.effort * NODES,
-            max_rounds=self.effort * ROUNDS,
-            gap=GAP if self.relaxed.mip.entries < LARGE_ENTRIES else max(GAP, SLACK * (1 - self.bound / self.least)),
+            max_nodes=self.effort * PLACEMENT.nodes,
+            max_rounds=self.effort * PLACEMENT.rounds,
+            gap=gap,
             cutoff=self.least,
             threads=self.options.threads,
             seed=self.options.seed,
@@ -210,7 +202,7 @@ class HomeSearch:
         relaxation = solve() if len(cuts) == 1 else self._beside(lambda stop: solve(stop=stop))
         if relaxation is None:
             return None
-        work_s = self.relaxed.mip.iterations * math.sqrt(self.relaxed.mip.entries) * ITERATION_S
+        work_s = simplex_s(self.relaxed.mip.iterations, self.relaxed.mip.entries)
         self.spent += work_s
         if len(cuts) > 1:
             self._relaxing_s = work_s
@@ -229,7 +221,7 @@ class HomeSearch:
         relaxing = Beside(task)
         try:
             relaxing.start()
-            self._search_longer(max(self._relaxing_s, LEAST_BESIDE * self.options.work_limit_s))
+            self._search_longer(max(self._relaxing_s, PLACEMENT.least_beside_share * self.options.work_limit_s))
             if not self.proven:
                 return relaxing.result()
         finally:
@@ -248,7 +240,7 @@ class HomeSearch:
         _, race, windows = self._longer
         race.stop_at = self.stop_at
         target = self.bound / (1 - max(self.options.gap, ROUNDING)) if self.options.gap < 1 else math.inf
-        race.run(min(MOST_RUNS, int(work_s / 2 / (self.model.n_ops * RUN_S))), target)
+        race.run(min(PLACEMENT.most_runs, int(work_s / 2 / (self.model.n_ops * WORK.run_s))), target)
         windows.run(work_s / 2, target)
         self._keep(stored, race)
         if self.progress is not None:
@@ -272,7 +264,7 @@ class HomeSearch:
     def _neighbours(self) -> Iterator[bool]:
         """Homes that differ from the best by one tensor, or by two that change places, until none is better."""
         sizes = {c[0]: self.model.size[c[0]] for c in self.chains}
-        largest = sorted(sizes, key=lambda t: (-sizes[t], t))[:LARGEST]
+        largest = sorted(sizes, key=lambda t: (-sizes[t], t))[: PLACEMENT.largest]
         improved = True
         while improved:
             best, improved = self.best(), False
@@ -294,14 +286,14 @@ class HomeSearch:
         if relaxation is not None:
             race.add_arms(relaxation, "homes")
         least = len(race.arms)
-        race.run(max(least, min(RUNS, RUNS_X_OPERATORS // self.model.n_ops)), 0.0)
-        if stored in (frozenset(), self.everything) and race.model.base_cost < NESTED_FROM * self.least:
+        race.run(max(least, min(PLACEMENT.runs, PLACEMENT.runs_x_operators // self.model.n_ops)), 0.0)
+        if stored in (frozenset(), self.everything) and race.model.base_cost < PLACEMENT.nested_from * self.least:
             self.spent += nest(race, 0.0, quick=True)
         cost = math.inf
         if race.incumbent is not None:
             cost = float(race.incumbent.cost)
             self._keep(stored, race)
-        self.spent += race.runs * self.model.n_ops * RUN_S
+        self.spent += race.runs * self.model.n_ops * WORK.run_s
         self.raced[stored] = min(cost, self.raced.get(stored, math.inf))
         if self.progress is not None:
             known = None if self.least == math.inf else int(self.least)

@@ -20,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from poetc.solvers.model import NEVER, Model
+from poetc.solvers.poetc.settings import EVICTION
 
 INFINITE = math.inf
-LONGEST_CLOSURE = 300
-EXECUTIONS_A_LOOK = 64  # at the clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ class Simulation:
         for t in range(m):
             if self.resident[t]:
                 self._cost_changed(t)
-        self.limit = 40 * model.n_ops + 4 * m + 1000
+        self.limit = EVICTION.most_actions(model.n_ops, m)
 
     # --- needs ---
 
@@ -183,7 +182,7 @@ class Simulation:
 
     def _closure(self, t: int, limit: float = INFINITE) -> float:
         """Cost of recomputing `t` from what is in RAM or on the store; infinite if that is impossible when it is
-        needed, or takes more than LONGEST_CLOSURE operators. It is counted no further than to `limit`.
+        needed, or takes more than `longest_closure` operators. It is counted no further than to `limit`.
         """
         model = self.model
         if not self.policy.recompute:
@@ -192,7 +191,7 @@ class Simulation:
         stamp, mark, need = self.stamp, self.mark, self.need[t]
         total: float = 0
         stack = [t]
-        seen_ops = set()
+        seen_ops, longest = set(), EVICTION.longest_closure
         self.cost_known[t] = True
         while stack:
             v = model.producer[stack.pop()]
@@ -204,7 +203,7 @@ class Simulation:
             total += model.op_cost[v]
             if total >= limit:
                 return total  # what was not looked at can only add to it
-            if len(seen_ops) > LONGEST_CLOSURE:
+            if len(seen_ops) > longest:
                 return INFINITE
             for u in model.inputs[v]:
                 if mark[u] == stamp:
@@ -493,7 +492,7 @@ class Simulation:
         self.codes.append(v)
         self.executions += 1
         if len(self.codes) > self.limit or (
-            self.executions % EXECUTIONS_A_LOOK == 0 and time.monotonic() >= self.stop_at
+            self.executions % EVICTION.executions_a_look == 0 and time.monotonic() >= self.stop_at
         ):
             raise Stuck(v)
         self.spent += model.op_cost[v]

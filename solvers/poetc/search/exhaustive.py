@@ -16,11 +16,9 @@ from dataclasses import dataclass
 
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.rules import ALL, Rules
+from poetc.solvers.poetc.settings import EXHAUSTIVE
 
 _State = tuple[int, int, int]  # operators done, RAM and store as bit masks
-
-TRIES_A_STATE = 100  # sets of tensors to drop or to page out that are looked at for every state, on average
-TRIES_A_LOOK = 1 << 12  # at the clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +185,9 @@ class _Search:
 
     def _try(self) -> None:
         self.tries += 1
-        if self.tries > TRIES_A_STATE * self.max_states:
+        if self.tries > EXHAUSTIVE.tries_a_state * self.max_states:
             raise _TooMuch
-        if self.tries % TRIES_A_LOOK == 0 and time.monotonic() > self.stop_at:
+        if self.tries % EXHAUSTIVE.tries_a_look == 0 and time.monotonic() > self.stop_at:
             raise _TooMuch
 
     def _writes(self, leaving: int, store: int) -> Iterator[tuple[int, float, int]]:

@@ -18,9 +18,7 @@ import numpy as np
 
 from poetc.solvers.liveness import Profile, Residency, early_page_outs
 from poetc.solvers.model import Model
-
-LONGEST = 60  # operators made again for one tensor
-PATIENCE = 40  # steps without a lower peak or less above the capacity
+from poetc.solvers.poetc.settings import FLATTEN
 
 
 @dataclass(slots=True)
@@ -62,7 +60,7 @@ def flatten(
     while True:
         search = _Search(model, Profile(model, early_page_outs(model, found) if paging else found), capacity, paging)
         ram, taken, cost = search.profile.ram, list[_Gap](), model.cost(found)
-        while cost < cutoff and steps < most and unmoved < PATIENCE and time.monotonic() < stop_at:
+        while cost < cutoff and steps < most and unmoved < FLATTEN.patience and time.monotonic() < stop_at:
             highest = int(ram.max(initial=0))
             if highest <= capacity:
                 break
@@ -170,7 +168,8 @@ class _Search:
             v = model.producer[stack.pop()]
             if v in operators:
                 continue
-            if v < 0 or not model.recomputable[v] or len(operators) >= LONGEST or gone.intersection(model.inputs[v]):
+            too_long = len(operators) >= FLATTEN.longest
+            if v < 0 or not model.recomputable[v] or too_long or gone.intersection(model.inputs[v]):
                 return math.inf, []
             operators.add(v)
             if not self._comes_anyway(v, before):

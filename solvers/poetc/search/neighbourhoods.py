@@ -16,30 +16,19 @@ RAM that the execution there does not need anyway.
 from __future__ import annotations
 
 import bisect
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from poetc.solvers.highs import Mip
+from poetc.solvers.highs import COST_SCALE, Mip
 from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.search.race import Race
-from poetc.solvers.poetc.work import ITERATION_S
+from poetc.solvers.poetc.settings import NEIGHBOURHOODS, WIDE
+from poetc.solvers.poetc.work import simplex_s
 
-SCALE = 1000.0  # what every operator once costs in the MIP's units
-# What is decided anew at a time: so many executions (0: all of them, where an LP disagrees; -1: all of what tensors do
-# about which it does), and how deep candidates go.
-WHOLE, WIDE = 0, -1
-LEVELS = ((WHOLE, 1), (WHOLE, 2), (WIDE, 1), (30, 2), (WHOLE, 3), (WIDE, 2), (60, 2), (120, 2))
-NODES, ROUNDS, GAP = 60, 300, 1e-3
-AGREED = 1e-6
-FEW = 8  # kept at once: so many stand in every RAM row
-MOST_IN_LP, MOST_DECISIONS = 12_000, 1500  # larger LPs, and MIPs behind them, are not tried
-LP_S = ITERATION_S / 3
-ENTRY_S = 2.5e-6  # work a coefficient, beside HiGHS's iterations
 ZERO, ONE = -1, -2  # columns that are constants
 
 Terms = list[tuple[int, float]]
@@ -198,7 +187,7 @@ class WindowModel:
         self.sequence = parse(model, self.codes, found)
         self.begin, self.end = self.start, self.stop + sum(len(again) for again in found.values())
         self.mip = Mip()
-        self.unit = max(1.0, float(model.base_cost)) / SCALE
+        self.unit = max(1.0, float(model.base_cost)) / COST_SCALE
         self.initial = {}
         self._columns()
         self._rows()
@@ -445,7 +434,7 @@ class WindowModel:
         found: set[Decision] = set()
 
         def agree(column: int) -> bool:
-            return column < 0 or abs(plan[column] - self.values[column]) <= AGREED
+            return column < 0 or abs(plan[column] - self.values[column]) <= NEIGHBOURHOODS.agreed
 
         makers: set[int] = set()
         for t, keep in enumerate(self.keep):
@@ -495,7 +484,7 @@ class _Occupancy:
         room = float(window.capacity - fixed)
         if self.total + sum(max(0.0, value) for _, value in terms) <= room:
             return
-        if window.dense or len(self.active) <= FEW:
+        if window.dense or len(self.active) <= NEIGHBOURHOODS.few:
             window._row([*((c, float(s)) for c, s in self.active.items()), *terms], room, self.scale)
             return
         changed = [(c, x / self.scale) for c, x in self.since.items() if x]
@@ -526,11 +515,11 @@ class Windows:
         race, done_s = self.race, 0.0
         if race.incumbent is not None and race.incumbent.codes is not self.last:
             self.level, self.at, self.found = 0, 0, False
-        while done_s < work_s and self.level < len(LEVELS) and race.incumbent is not None:
+        while done_s < work_s and self.level < len(NEIGHBOURHOODS.levels) and race.incumbent is not None:
             if race.out_of_time or race.incumbent.cost <= target:
                 break
             length = sum(code < race.model.n_ops for code in race.incumbent.codes)
-            size, depth = LEVELS[self.level]
+            size, depth = NEIGHBOURHOODS.levels[self.level]
             if size <= 0:
                 done_s += self._one(0, length, depth, size)
                 self.at = length
@@ -552,35 +541,35 @@ class Windows:
         capacity = race.capacity(paging)
         window = WindowModel(model, codes, capacity, paging, start, stop, depth, dense=size > 0)
         now = window.cost_now()
-        work_s = window.mip.entries * ENTRY_S
+        work_s = window.mip.entries * NEIGHBOURHOODS.entry_s
         key = hash((size, window.key()))
         if now <= 0.0 or key in self.seen:
             return work_s / 2
         self.seen.add(key)
         if size <= 0:
             mip = window.mip
-            if len(window.initial) > MOST_IN_LP:
+            if len(window.initial) > NEIGHBOURHOODS.most_in_lp:
                 return work_s
             plan = mip.solve(time_limit_s=race.left_s, relax=True, seed=race.seed)
-            work_s += mip.iterations * math.sqrt(mip.entries) * LP_S
-            if plan.values is None or plan.objective > now - GAP:
+            work_s += simplex_s(mip.iterations, mip.entries, NEIGHBOURHOODS.lp_iteration_s)
+            if plan.values is None or plan.objective > now - NEIGHBOURHOODS.gap:
                 return work_s
             decided = window.agreed(plan.values, wide=size == WIDE)
             window = WindowModel(model, codes, capacity, paging, start, stop, depth, decided=decided)
             now = window.cost_now()
-            if len(window.initial) > MOST_DECISIONS:
+            if len(window.initial) > NEIGHBOURHOODS.most_decisions:
                 return work_s
         mip = window.mip
         answer = mip.solve(
             time_limit_s=race.left_s,
-            gap=GAP,
-            max_nodes=NODES,
-            max_rounds=ROUNDS,
+            gap=NEIGHBOURHOODS.gap,
+            max_nodes=NEIGHBOURHOODS.nodes,
+            max_rounds=NEIGHBOURHOODS.rounds,
             start=window.initial,
             seed=race.seed,
         )
-        if answer.values is not None and answer.objective < now - GAP:
+        if answer.values is not None and answer.objective < now - NEIGHBOURHOODS.gap:
             cost = race.incumbent.cost
             race.offer(improve(model, window.codes_of(answer.values), capacity), "windows")
             self.found |= race.incumbent.cost < cost
-        return work_s + mip.entries * ENTRY_S + mip.iterations * math.sqrt(mip.entries) * ITERATION_S
+        return work_s + mip.entries * NEIGHBOURHOODS.entry_s + simplex_s(mip.iterations, mip.entries)

@@ -34,20 +34,10 @@ from poetc.solvers.poetc.search.eviction import Policy, Simulation, Stuck
 from poetc.solvers.poetc.search.flatten import flatten
 from poetc.solvers.poetc.search.race import Race
 from poetc.solvers.poetc.search.unrolled import Unrolled
+from poetc.solvers.poetc.settings import NESTED
 
-SLOTS = 128  # the capacity; bytes are rounded up to slots
-MEMORY = 1.6  # of the capacity, which programs may count on at most
-FEWEST, MOST = 8, (144, 64)  # segments, of two programs
-MOST_OPERATORS, DEAR = 2000, 1.2  # larger problems, and schedules that cost less than so many times the least, are left
-CHEAP = 0.01  # of the forward pass's cost: what takes less, from what stays in RAM, is not handed on
-AHEAD = 8  # a backward operator that needs an earlier segment is early where one of so many after it does not
-# Memories that are tried, in slots beyond the least for which there is a plan; failures in turn that end it.
-TRIED, FAILURES = (0, 4, 8, 13, 20, 32, 48, 64, 80), 2
 POLICIES = (Policy(), Policy(alpha=1.0, beta=1.5, gamma=0.7))
-NEAR, FLATTENINGS, LATENESS = 1.08, 60, 0.5  # times the capacity, to which plans are flattened before evictions; steps
-MARGIN = 1.3  # times the overhead: what cleaning up may take away again
-ENTRY_S, TRY_S = 3e-9, 1e-3  # work: a choice of a program; a memory, times the length of its sequence
-RECORD = -1
+RECORD = -1  # the choice to record a segment, in place of a segment to start from
 
 
 def nest(race: Race, target: float, *, quick: bool = False) -> float:
@@ -55,31 +45,32 @@ def nest(race: Race, target: float, *, quick: bool = False) -> float:
     smaller program, until two fit. Nothing where little is made again. The work, in seconds of a usual machine.
     """
     model = race.model
-    if model.n_ops > MOST_OPERATORS or (race.incumbent is not None and race.incumbent.cost <= DEAR * model.base_cost):
+    cheap = race.incumbent is not None and race.incumbent.cost <= NESTED.dear * model.base_cost
+    if cheap or model.n_ops > NESTED.most_operators:
         return 0.0
     work_s = 0.0
     paging = model.must_page or (
         race.incumbent is not None and any(code >= model.n_ops for code in race.incumbent.codes)
     )
     capacity = race.capacity(paging)
-    slot_bytes = max(1, -(-capacity // SLOTS))
-    for most in MOST[-1:] if quick else MOST:
+    slot_bytes = max(1, -(-capacity // NESTED.slots))
+    for most in NESTED.most_segments[-1:] if quick else NESTED.most_segments:
         chain = segments_of(model, most)
-        if chain is None or len(chain.starts) < FEWEST or race.out_of_time:
+        if chain is None or len(chain.starts) < NESTED.fewest_segments or race.out_of_time:
             break
-        program = Program(model, chain, slot_bytes, int(MEMORY * SLOTS))
-        work_s += len(chain.starts) ** 3 * program.slots * ENTRY_S
+        program = Program(model, chain, slot_bytes, int(NESTED.memory * NESTED.slots))
+        work_s += len(chain.starts) ** 3 * program.slots * NESTED.entry_s
         least, failures, fitted = program.least, 0, 0
         if least is None:
             continue
-        for more in TRIED:
+        for more in NESTED.tried:
             slots = least + more
-            if FAILURES in (failures, fitted if quick else 0) or slots > program.slots:
+            if NESTED.failures in (failures, fitted if quick else 0) or slots > program.slots:
                 break
             if race.out_of_time or (race.incumbent is not None and race.incumbent.cost <= target):
                 return work_s
             codes = program.codes(slots)
-            work_s += TRY_S * len(codes)
+            work_s += NESTED.try_s * len(codes)
             if race.incumbent is not None and model.cost(codes) >= race.incumbent.cost:
                 continue
             fits = _fitted(race, codes, paging)
@@ -92,10 +83,10 @@ def _fitted(race: Race, codes: list[int], paging: bool) -> bool:
     lower = flatten(
         race.model,
         codes,
-        int(NEAR * race.capacity(paging)),
+        int(NESTED.near * race.capacity(paging)),
         paging=paging,
-        beta=LATENESS,
-        most=FLATTENINGS,
+        beta=NESTED.lateness,
+        most=NESTED.flattenings,
         cutoff=_cutoff(race),
         stop_at=race.stop_at,
     )
@@ -123,7 +114,7 @@ def _evict(race: Race, codes: list[int], paging: bool) -> bool:
 
 def _cutoff(race: Race) -> float:
     base = race.model.base_cost
-    return math.inf if race.incumbent is None else base + MARGIN * (race.incumbent.cost - base)
+    return math.inf if race.incumbent is None else base + NESTED.margin * (race.incumbent.cost - base)
 
 
 @dataclass(slots=True)
@@ -157,7 +148,7 @@ def segments_of(model: Model, most: int) -> Segments | None:
             change[last[t] + 1] -= sizes[t]
     handed = np.cumsum(change)
     minima = [q for q in range(1, cut) if handed[q - 1] > handed[q] <= handed[q + 1]]
-    if len(minima) < FEWEST:  # as much is handed on by every step
+    if len(minima) < NESTED.fewest_segments:  # as much is handed on by every step
         minima = [q for q in range(1, cut) if handed[q - 1] >= handed[q] <= handed[q + 1]]
     spent = np.concatenate(([0.0], np.cumsum(model.op_cost[:cut])))
     while len(minima) + 1 > most:  # without one of the highest, the one whose neighbours are the closest together
@@ -175,7 +166,7 @@ def segments_of(model: Model, most: int) -> Segments | None:
 
 def _cheap(model: Model) -> frozenset[int]:
     """What takes little to make from what is in RAM during the backward pass anyway, or comes from the store."""
-    limit = CHEAP * sum(model.op_cost[: model.cut])
+    limit = NESTED.cheap * sum(model.op_cost[: model.cut])
     cost: dict[int, float] = {}
     for t in range(model.n_tensors):
         if model.on_store[t]:
@@ -205,7 +196,7 @@ def _assigned(model: Model, starts: list[int], handed: list[frozenset[int]], che
     for k, r in enumerate(reads):
         missing = [of[model.producer[t]] for t in r if t not in handed[now] and of[model.producer[t]] < now]
         if missing:
-            now = min(now, max(missing + newest[k : k + AHEAD]))
+            now = min(now, max(missing + newest[k : k + NESTED.ahead]))
         backward[now].append(cut + k)
         for t in r:
             made_in = of[model.producer[t]]

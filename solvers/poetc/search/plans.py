@@ -11,6 +11,7 @@ from poetc.solvers.liveness import Profile
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.search.eviction import Plan, Policy
+from poetc.solvers.poetc.settings import RACE
 
 
 def plan_of(model: Model, relaxation: Relaxation, favour: float) -> Plan:
@@ -178,13 +179,14 @@ def overfull(model: Model, codes: Sequence[int], capacity: int) -> list[tuple[in
 def sample(random: np.random.Generator, model: Model, around: Policy | None, plan: Plan | None) -> Policy:
     """A random policy; near `around` if given."""
     if around is None:
-        alpha, beta, gamma = random.uniform(0.2, 2), random.uniform(0, 2), random.uniform(0.2, 1.5)
+        alpha, beta, gamma = (random.uniform(*interval) for interval in (RACE.alpha, RACE.beta, RACE.gamma))
     else:
         alpha, beta, gamma = (
-            x * float(np.exp(random.normal(0, 0.2))) for x in (around.alpha, around.beta, around.gamma)
+            x * float(np.exp(random.normal(0, RACE.spread))) for x in (around.alpha, around.beta, around.gamma)
         )
-    level = float(random.choice([0.0, 0.0, 0.1, 0.3, 0.8]))
+    level = float(random.choice(RACE.noises))
     noise = random.normal(0, level, model.n_tensors) if level else None
-    if around is not None and around.noise is not None and random.random() < 0.7:
+    if around is not None and around.noise is not None and random.random() < RACE.keep_noise:
         noise = around.noise + (noise if noise is not None else 0.0)
-    return Policy(alpha=alpha, beta=beta, gamma=gamma, noise=noise, plan=plan, depth_first=bool(random.random() < 0.3))
+    depth_first = bool(random.random() < RACE.depth_first)
+    return Policy(alpha=alpha, beta=beta, gamma=gamma, noise=noise, plan=plan, depth_first=depth_first)

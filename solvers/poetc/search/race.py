@@ -15,6 +15,7 @@ from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.search.eviction import Policy, Simulation, Stuck
 from poetc.solvers.poetc.search.plans import plan_of, sample
+from poetc.solvers.poetc.settings import RACE, WORK
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class Race:
     @property
     def left_s(self) -> float:
         """What is left of the time, as a limit for HiGHS."""
-        return max(0.1, self.stop_at - time.monotonic())
+        return max(WORK.least_left_s, self.stop_at - time.monotonic())
 
     def capacity(self, paging: bool) -> int:
         return self.model.paging_capacity if paging else self.model.capacity
@@ -124,10 +125,10 @@ class Race:
             self._one()
 
     def _choose(self) -> _Arm:
-        fresh = [a for a in self.arms if a.runs < 3]
+        fresh = [a for a in self.arms if a.runs < RACE.fair_runs]
         if fresh:
             return min(fresh, key=lambda a: a.runs)
-        if self.random.random() < 0.25:
+        if self.random.random() < RACE.explore:
             return self.arms[int(self.random.integers(len(self.arms)))]
         return min(self.arms, key=lambda a: (a.best, a.failures / a.runs))
 
@@ -139,9 +140,9 @@ class Race:
         if self.in_time == 0.0:
             return 0.0
         if self.in_time is None:
-            return self.too_slow * 4
-        low = self.too_slow or self.in_time / 64
-        return (low * self.in_time) ** 0.5 if self.in_time > low * 1.05 else self.in_time
+            return self.too_slow * RACE.weight_factor
+        low = self.too_slow or self.in_time / RACE.weight_range
+        return (low * self.in_time) ** 0.5 if self.in_time > low * RACE.weight_near else self.in_time
 
     def _model_for(self, weight: float) -> Model:
         if weight == 0.0:
@@ -157,8 +158,8 @@ class Race:
         model = self._model_for(weight)
         plan = None
         if arm.relaxation is not None and arm.relaxation.held:
-            plan = plan_of(model, arm.relaxation, float(self.random.choice([0.0, 1.0, 3.0])))
-        around = arm.policy if arm.policy is not None and self.random.random() < 0.5 else None
+            plan = plan_of(model, arm.relaxation, float(self.random.choice(RACE.favours)))
+        around = arm.policy if arm.policy is not None and self.random.random() < RACE.near_best else None
         policy = Policy(plan=plan) if arm.runs == 0 else sample(self.random, model, around, plan)
         if not arm.recompute:
             policy = replace(policy, recompute=False)
@@ -180,7 +181,7 @@ class Race:
             self.in_time = weight if self.in_time is None else min(self.in_time, weight)
         else:
             unit = max(1e-12, self.model.base_cost / max(1, self.problem.compute_once_ns))
-            self.too_slow = max(self.too_slow, weight, unit * 0.05)
+            self.too_slow = max(self.too_slow, weight, unit * RACE.weight_first)
         cost = self.model.cost(codes) if met else np.inf
         if cost < arm.best:
             arm.best, arm.policy = cost, policy

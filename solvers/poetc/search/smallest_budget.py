@@ -20,12 +20,8 @@ from poetc.scheduling import (
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
 from poetc.solvers.poetc.search.race import Race
+from poetc.solvers.poetc.settings import SMALLEST_BUDGET
 from poetc.solvers.poetc.work import Work
-
-RESOLUTION = 400  # the bisection ends within so small a part of the bound
-STEP_FACTOR = 4  # by which its steps grow as long as nothing is found
-FIRST_RUNS = 3  # of the heuristic for a budget, before the bisection that takes more
-WORK_S = 4.0  # of a usual machine, at most: three times what DenseNet-121 takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +40,7 @@ def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, r
     """Bisection over budgets, each tried with a few runs of the heuristic, then again with up to `runs`. The
     deadline holds, the budget is ignored. What ends it is counted work, or the time limit on a slow machine.
     """
-    work = Work(WORK_S, time.monotonic() + time_limit_s)
+    work = Work(SMALLEST_BUDGET.work_s, time.monotonic() + time_limit_s)
     low = lower_bound_bytes(problem)
     model = Model(problem)
     high = keep_all_peak_bytes(problem)
@@ -52,8 +48,8 @@ def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, r
     in_time = problem.deadline_ns is None or best.time_ns <= problem.deadline_ns
     if not in_time or model.stored_bytes(model.keep_all()) > model.store_free:
         return MinimumBudget(smallest_bytes=None, lower_bound_bytes=low, schedule=None)
-    resolution = max(problem.alignment_bytes, min(high - low, low) // RESOLUTION)
-    for count in (FIRST_RUNS, runs):
+    resolution = max(problem.alignment_bytes, min(high - low, low) // SMALLEST_BUDGET.resolution)
+    for count in (SMALLEST_BUDGET.first_runs, runs):
         # The bound is often reached, or nearly: first it is tried, then more and more above it.
         tight, probe, step = low, low, resolution
         while high - tight >= resolution and not work.over:
@@ -65,7 +61,7 @@ def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, r
                 best = _completed(problem, model, race.incumbent.codes, probe)
                 high = min(probe, best.peak_bytes)
             else:
-                tight, step = probe + 1, step * STEP_FACTOR
+                tight, step = probe + 1, step * SMALLEST_BUDGET.step_factor
             probe = min((tight + high) // 2, tight + step)
     return _answer(problem, best, low)
 
@@ -90,7 +86,7 @@ def _answer(problem: Problem, completion: Completion, low: int) -> MinimumBudget
         operator = problem.operators[step.operator]
         if operator.workspace_bytes:
             present[f"workspace of {operator.name}"] = operator.workspace_bytes
-    largest = sorted(present.items(), key=lambda part: -part[1])[:8]
+    largest = sorted(present.items(), key=lambda part: -part[1])[: SMALLEST_BUDGET.tensors]
     return MinimumBudget(
         smallest_bytes=completion.peak_bytes,
         lower_bound_bytes=min(low, completion.peak_bytes),
