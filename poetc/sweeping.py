@@ -10,18 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import hashlib
 import itertools
 import json
 import logging
-import multiprocessing
-import multiprocessing.connection
 import os
 import re
-import signal
-import threading
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,8 +27,9 @@ from poetc.devices import load_profile, profile_to_dict
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.locking import Options, request_of
 from poetc.locking._file import canonical
-from poetc.locking._lock import options_of
+from poetc.locking._lock import model_hash, options_of
 from poetc.pipeline import SolveRequest, solve, solve_curve
+from poetc.processes import KilledError, in_processes
 
 OnResult = Callable[[int, int, dict[str, Any]], None]  # done, of, the result
 KEPT = (
@@ -64,7 +59,7 @@ def make_points(
         options = options_of(request, Path("/"))
         options = msgspec.structs.replace(options, model=str(model.resolve()))
         try:
-            digest = hashlib.sha256(model.read_bytes())
+            digest = hashlib.sha256(model_hash(model).encode())
         except OSError as error:
             raise UsageError(f"{model}: {(error.strerror or str(error)).lower()}") from None
         digest.update(canonical(profile_to_dict(load_profile(device))) + canonical(options))
@@ -179,53 +174,10 @@ def _end_line(file: Any, out: Path) -> None:
 
 
 def _in_processes(points: Sequence[Point], jobs: int) -> Iterator[list[dict[str, Any]]]:
-    """One process for each curve: if it is killed the others go on, and it goes when this one does."""
-    context = multiprocessing.get_context("spawn")  # solvers have threads, which do not survive a fork
-    waiting, running = _curves(points), dict[Any, tuple[Any, list[Point]]]()
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                curve = waiting.pop(0)
-                reader, writer = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(curve, writer), daemon=True)
-                process.start()
-                writer.close()
-                running[reader] = process, curve
-            ready: list[Any] = multiprocessing.connection.wait(list(running))
-            for reader in ready:
-                process, curve = running.pop(reader)
-                answer: Any = None
-                with contextlib.suppress(EOFError, OSError), reader:
-                    answer = reader.recv()
-                process.join()
-                if answer is None:
-                    answer = _killed(curve, f"its process was killed (exit code {process.exitcode}); out of memory?")
-                if isinstance(answer, Exception):
-                    raise answer
-                yield answer
-    finally:
-        for process, _ in running.values():
-            process.terminate()
-            process.join()
-
-
-def _work(curve: Sequence[Point], answer: Any) -> None:
-    """In a process of its own."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent ends this one
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        answer.send(run_curve(curve))
-    except Exception as error:  # not the user's to mend: raised again by the parent, as what pickle surely takes
-        again = RuntimeError(f"{type(error).__name__}: {error}")
-        again.add_note(traceback.format_exc())
-        answer.send(again)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    """One process for each curve."""
+    curves = _curves(points)
+    for index, answer in in_processes(run_curve, curves, jobs):
+        yield _killed(curves[index], str(answer)) if isinstance(answer, KilledError) else answer
 
 
 def _killed(curve: Sequence[Point], why: str) -> list[dict[str, Any]]:

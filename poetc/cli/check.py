@@ -29,6 +29,16 @@ Examples:
     help="An entry that would fail is first solved again with so many times its time limit; 1: it is not.",
 )
 @click.option("--entry", "names", multiple=True, metavar="NAME", help="Only this entry; may be repeated.")
+@click.option("--solve", is_flag=True, help="Solve entries too for which everything is unchanged.")
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Entries that are solved at once, each in a process of its own.",
+)
 @click.option("--junit", type=_options.FILE, metavar="FILE.xml", help="Also write a JUnit report.")
 @click.option(
     "--github/--no-github",
@@ -41,13 +51,18 @@ def check(
     tolerance: str,
     patience: float,
     names: tuple[str, ...],
+    solve: bool,
+    jobs: int,
     junit: Path | None,
     github: bool | None,
     as_json: bool,
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Solve every entry of a lock file again, and compare.
+    """Compare every entry of a lock file with what comes of it now.
+
+    An entry is solved again if its model, profile or options, poetc's code, a library or the kind of machine changed
+    since it was locked. Otherwise it passes as it is: the same computation has the same result.
 
     Exit code 1 when a schedule got worse than the tolerance, a budget no longer fits, or a proof is lost; never because
     of a tie between schedules, nor where the time limit stopped the solver and nothing changed.
@@ -58,7 +73,15 @@ def check(
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     fraction = locking.parse_tolerance(tolerance)
     with console.progress(str(path)) as progress:
-        report = locking.check(path, tolerance=fraction, patience=patience, names=names, progress=progress)
+        report = locking.check(
+            path,
+            tolerance=fraction,
+            patience=patience,
+            names=names,
+            solve=solve,
+            jobs=jobs,
+            progress=progress,
+        )
     if junit is not None:
         write_text(junit, locking.junit(report))
     if github if github is not None else os.environ.get("GITHUB_ACTIONS") == "true":

@@ -12,15 +12,16 @@ from poetc.cli._console import Console
 
 @click.command(
     short_help="What changed between two schedules, in words.",
-    epilog="Example:\n\n  poetc diff old.poetc new.poetc",
+    epilog="\b\nExamples:\n  poetc diff old.poetc new.poetc\n  poetc diff old.lock poetc.lock",
 )
 @click.argument("before", metavar="A", type=_options.DIRECTORY)
 @click.argument("after", metavar="B", type=_options.DIRECTORY)
 @_options.output_options
 def diff(before: Path, after: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
-    """Say what changed from the solved directory A to B.
+    """Say what changed from A to B: two directories of `poetc solve`, or two lock files.
 
-    The problem (budget, device, operators, sizes), the totals, what is recomputed and paged, and the proof.
+    Of directories: the problem (budget, device, operators, sizes), the totals, what is recomputed and paged, and the
+    proof. Of lock files: the options, costs, sizes, counts and proofs, entry by entry.
     """
     from poetc import locking
 

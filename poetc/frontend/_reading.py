@@ -113,6 +113,16 @@ def external_location(tensor: onnx.TensorProto) -> str:
     return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
 
 
+def external_files(path: Path) -> tuple[Path, ...]:
+    """The files beside a model that hold its external data, as far as they are there. Raises what `read_model` does."""
+    graph = read_model(path).graph
+    tensors = [*graph.initializer, *(a.t for node in graph.node for a in node.attribute if a.HasField("t"))]
+    names = {external_location(t) for t in tensors if t.data_location == onnx.TensorProto.EXTERNAL}
+    folder = path.parent.resolve()
+    files = [(folder / name).resolve() for name in sorted(names)]
+    return tuple(file for file in files if file.is_relative_to(folder) and file.is_file())
+
+
 def _read_external(
     tensor: onnx.TensorProto, dtype: np.dtype[np.generic], shape: tuple[int, ...], folder: Path
 ) -> Array | None:

@@ -1,7 +1,8 @@
 """Schedules under version control: a lock file that CI recomputes, and the difference of two schedules in words."""
 
 from poetc.locking._check import Comparison, Finding, Report, check, compare, parse_tolerance
-from poetc.locking._diff import Difference, diff
+from poetc.locking._diff import Difference
+from poetc.locking._diff_files import diff
 from poetc.locking._file import Entry, LockFile, Options, Result, read, write
 from poetc.locking._formats import entry_text, github, junit, text
 from poetc.locking._lock import lock, request_of, solve_entry

@@ -1,5 +1,8 @@
 """Recompute a lock file and judge what became of each entry.
 
+An entry for which nothing changed (model, profile, options, poetc's code, libraries, kind of machine) passes without
+being solved: the solver is deterministic, so that it would find the same, but for what the time limit stops.
+
 An entry fails when its schedule got worse than the tolerance, when its budget no longer fits, or when a proof is lost.
 It never fails because of a tie: which of several schedules of one cost came out is not compared at all. Nor because the
 machine was slow: before it fails for what more time may cure it is solved again with several times its time limit; and
@@ -16,7 +19,8 @@ from typing import Any, Literal
 from poetc.devices import format_bytes, format_ns, format_pj
 from poetc.errors import CheckFailed, InfeasibleError, LimitError, UnsupportedModelError, UsageError
 from poetc.locking._file import Entry, Result, is_hash_of, line_of, read
-from poetc.locking._lock import solve_entry
+from poetc.locking._lock import is_unchanged, solve_entry
+from poetc.processes import KilledError, in_processes
 from poetc.solvers import ALL_SCHEDULES, OWN_ORDER, STAGED_CLASS
 
 TOLERANCE = 0.001  # of the objective, and of the gap
@@ -45,12 +49,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One entry: as it was locked, as it is now (None: nothing was found), and what that means."""
+    """One entry: as it was locked, as it is now (None: nothing was found), and what that means. `solved`: again, or
+    everything that the answer depends on is unchanged, and `now` is `locked`.
+    """
 
     locked: Entry
     now: Entry | None
     findings: tuple[Finding, ...]
     line: int = 1  # of the entry in the lock file
+    solved: bool = True
 
     @property
     def passed(self) -> bool:
@@ -79,6 +86,7 @@ class Report:
                 {
                     "name": c.locked.name,
                     "passed": c.passed,
+                    "solved": c.solved,
                     "findings": [{"rule": f.rule, "message": f.message, "fails": f.fails} for f in c.findings],
                     "locked": msgspec.to_builtins(c.locked.result),
                     "now": None if c.now is None else msgspec.to_builtins(c.now.result),
@@ -113,9 +121,14 @@ def check(
     tolerance: float = TOLERANCE,
     patience: float = PATIENCE,
     names: Sequence[str] = (),
+    solve: bool = False,
+    jobs: int = 1,
     progress: Progress = _silent,
 ) -> Report:
-    """Solve every entry again (or those called `names`) and compare. Raises UsageError for a bad file or name."""
+    """Compare every entry (or those called `names`) with what comes of it now. An entry for which everything is
+    unchanged is not solved again, unless `solve`; `jobs` of the others are solved at once, in processes of their own.
+    Raises UsageError for a bad file or name.
+    """
     lock = read(path)
     text = path.read_text(encoding="utf-8")
     unknown = sorted(set(names) - {entry.name for entry in lock.entries})
@@ -123,17 +136,48 @@ def check(
         raise UsageError(f"{path}: no entry {unknown[0]!r}; there are: {'; '.join(e.name for e in lock.entries)}")
     if not lock.entries:
         raise UsageError(f"{path}: no entries; poetc lock adds them")
-    comparisons = []
-    for entry in lock.entries:
-        if names and entry.name not in names:
-            continue
-        progress(entry.name)
-        now, findings = _again(entry, path.parent, tolerance, 1.0, progress)
-        if patience > 1 and any(finding.time_may_cure for finding in findings):
-            progress(f"{entry.name}: again, with {patience:g} times its time limit")
-            now, findings = _again(entry, path.parent, tolerance, patience, progress)
-        comparisons.append(Comparison(entry, now, findings, line_of(text, entry.name)))
-    return Report(str(path), tolerance, tuple(comparisons))
+    entries = [entry for entry in lock.entries if not names or entry.name in names]
+    comparisons: dict[str, Comparison] = {}
+    tasks = []
+    for entry in entries:
+        line = line_of(text, entry.name)
+        progress(f"{entry.name}: unchanged?")
+        if not solve and is_unchanged(entry, path.parent):
+            comparisons[entry.name] = Comparison(entry, entry, (), line, solved=False)
+        else:
+            tasks.append(_Task(entry, path.parent, tolerance, patience, line))
+    if jobs > 1 and len(tasks) > 1:
+        for index, answer in in_processes(_compared, tasks, jobs):
+            task = tasks[index]
+            if isinstance(answer, KilledError):
+                answer = Comparison(task.entry, None, (Finding("error", str(answer)),), task.line)
+            comparisons[task.entry.name] = answer
+            progress(f"{len(comparisons)} of {len(entries)}: {task.entry.name}")
+    else:
+        comparisons |= {task.entry.name: _compared(task, progress) for task in tasks}
+    return Report(str(path), tolerance, tuple(comparisons[entry.name] for entry in entries))
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """An entry that is to be solved again."""
+
+    entry: Entry
+    folder: Path
+    tolerance: float
+    patience: float
+    line: int
+
+
+def _compared(task: _Task, progress: Progress = _silent) -> Comparison:
+    """With more time where that may cure it."""
+    entry = task.entry
+    progress(entry.name)
+    now, findings = _again(entry, task.folder, task.tolerance, 1.0, progress)
+    if task.patience > 1 and any(finding.time_may_cure for finding in findings):
+        progress(f"{entry.name}: again, with {task.patience:g} times its time limit")
+        now, findings = _again(entry, task.folder, task.tolerance, task.patience, progress)
+    return Comparison(entry, now, findings, task.line)
 
 
 def _again(

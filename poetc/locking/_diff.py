@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from poetc import artifact
 from poetc.artifact import Artifact
 from poetc.devices import format_bytes, format_ns, format_pj
 from poetc.scheduling import Compute, Move, PageIn, PageOut, Problem, verify
@@ -30,11 +28,6 @@ class Difference:
     @property
     def text(self) -> str:
         return "\n".join(self.sentences) if self.sentences else "The schedules do the same."
-
-
-def diff(before: Path, after: Path) -> Difference:
-    """Of two directories made by `poetc solve`. Raises UsageError where one is not."""
-    return diff_artifacts(artifact.read(before), artifact.read(after))
 
 
 def diff_artifacts(a: Artifact, b: Artifact) -> Difference:
@@ -68,7 +61,7 @@ def _problem_changes(a: Problem, b: Problem) -> Iterator[str]:
     if a.device != b.device:
         yield f"The device changed from {a.device or 'none'} to {b.device or 'none'}."
     if a.budget_bytes != b.budget_bytes:
-        yield f"The budget {_moved(a.budget_bytes, b.budget_bytes, format_bytes)}."
+        yield f"The budget {changed(a.budget_bytes, b.budget_bytes, format_bytes)}."
     if a.deadline_ns != b.deadline_ns:
         shown = [format_ns(p.deadline_ns) if p.deadline_ns is not None else "none" for p in (a, b)]
         yield f"The deadline changed from {shown[0]} to {shown[1]}."
@@ -131,10 +124,11 @@ def _total_words(totals: Mapping[str, tuple[int, int]]) -> Iterator[str]:
     for key, (x, y) in totals.items():
         if x != y:
             name, show = words[key]
-            yield f"{name} {_moved(x, y, show)}."
+            yield f"{name} {changed(x, y, show)}."
 
 
-def _moved(x: int, y: int, show: Any) -> str:
+def changed(x: int, y: int, show: Any) -> str:
+    """How a number changed, as `show` writes it."""
     change = f" ({(y - x) / x:+.1%})" if x else ""
     shown = (show(x), show(y))
     if shown[0] == shown[1]:

@@ -42,13 +42,15 @@ DEFAULTS = Options(model="", device="")
 
 class Hashes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """SHA-256: of the model's file, the whole profile (what it inherits included), the options, and of the problem that
-    all of them make, budget and deadline included.
+    all of them make, budget and deadline included. `entry`: of all of the entry but its name, so that one that was
+    edited is told from one that was recorded; "" in older files.
     """
 
     model: str
     profile: str
     options: str
     problem: str
+    entry: str = ""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,6 +84,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     hashes: Hashes
     result: Result
     versions: dict[str, str]  # of poetc and the solver's libraries
+
+
+def hash_of_entry(entry: Entry) -> str:
+    """What `Hashes.entry` is, whatever it is now."""
+    return hash_of(msgspec.structs.replace(entry, name="", hashes=msgspec.structs.replace(entry.hashes, entry="")))
 
 
 class LockFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,7 +16,8 @@ def text(report: Report) -> str:
     """One line an entry, and under it what was found."""
     lines: list[str] = []
     for comparison in report.comparisons:
-        lines.append(f"{'ok  ' if comparison.passed else 'FAIL'}  {comparison.locked.name}")
+        said = "" if comparison.solved else "  (unchanged, so not solved again; --solve insists)"
+        lines.append(f"{'ok  ' if comparison.passed else 'FAIL'}  {comparison.locked.name}{said}")
         lines += [f"      {finding.rule}: {finding.message}" for finding in comparison.findings]
     failed = sum(not c.passed for c in report.comparisons)
     count = len(report.comparisons)

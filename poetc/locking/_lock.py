@@ -10,7 +10,6 @@ import platform
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -18,8 +17,9 @@ import poetc.solvers
 from poetc import pipeline
 from poetc.artifact import Artifact
 from poetc.devices import load_profile, profile_to_dict
-from poetc.errors import UsageError
-from poetc.locking._file import VERSION, Entry, Hashes, LockFile, Options, Result, hash_of, read, write
+from poetc.errors import PoetcError, UsageError
+from poetc.frontend import external_files
+from poetc.locking._file import VERSION, Entry, Hashes, LockFile, Options, Result, hash_of, hash_of_entry, read, write
 from poetc.pipeline import ModelRequest, SolveRequest
 from poetc.scheduling import SolveOptions, problem_to_json
 from poetc.training import TrainingOptions
@@ -130,15 +130,14 @@ def _entry(name: str, options: Options, solved: Artifact, folder: Path) -> Entry
     problem, proof, summary = solved.problem, solved.schedule.proof, solved.summary
     request = request_of(options, folder)
     options = msgspec.structs.replace(options, objective=problem.objective)
-    profile: Any = {} if solved.graph is None else profile_to_dict(load_profile(request.model.device))
-    return Entry(
+    entry = Entry(
         name=name,
         options=options,
         hashes=Hashes(
-            model=_sha256(request.model.source.read_bytes()),
-            profile=hash_of(profile),
+            model=model_hash(request.model.source),
+            profile=_profile_hash(request),
             options=hash_of(options),
-            problem=_sha256(problem_to_json(problem)),
+            problem=hashlib.sha256(problem_to_json(problem)).hexdigest(),
         ),
         result=Result(
             status=proof.status.value,
@@ -153,16 +152,54 @@ def _entry(name: str, options: Options, solved: Artifact, folder: Path) -> Entry
                 )
             },
         ),
-        versions={
-            "code": _code(),
-            "python": platform.python_version(),
-            **{package: _version(package) for package in ("highspy", "numpy", "onnx", "poetc")},
-        },
+        versions=_versions(),
     )
+    return msgspec.structs.replace(entry, hashes=msgspec.structs.replace(entry.hashes, entry=hash_of_entry(entry)))
 
 
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def is_unchanged(entry: Entry, folder: Path) -> bool:
+    """Whether solving `entry` again would be the same computation on the same input: the file of the model with its
+    external data, the profile, the options, poetc's code, the libraries and the kind of machine are what they were, and
+    the entry is as it was recorded. False where that cannot be told.
+    """
+    try:
+        request = request_of(entry.options, folder)
+        hashes = entry.hashes
+        return (
+            hashes.entry == hash_of_entry(entry)
+            and entry.versions == _versions()
+            and hashes.options == hash_of(entry.options)
+            and hashes.model == model_hash(request.model.source)
+            and hashes.profile == _profile_hash(request)
+        )
+    except (PoetcError, OSError):
+        return False  # which solving says better
+
+
+def model_hash(source: Path) -> str:
+    """SHA-256 of a model's file, and of those that hold its external data."""
+    hashed = hashlib.sha256(source.read_bytes())
+    if source.suffix != ".json":
+        for path in external_files(source):
+            with path.open("rb") as file:
+                hashed.update(hashlib.file_digest(file, "sha256").digest())
+    return hashed.hexdigest()
+
+
+def _profile_hash(request: SolveRequest) -> str:
+    """A problem file brings its own costs."""
+    source, device = request.model.source, request.model.device
+    return hash_of({} if source.suffix == ".json" else profile_to_dict(load_profile(device)))
+
+
+def _versions() -> dict[str, str]:
+    """Of all that the answer depends on beside the input."""
+    return {
+        "code": _code(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        **{package: _version(package) for package in ("highspy", "numpy", "onnx", "poetc")},
+    }
 
 
 @functools.cache
