@@ -94,11 +94,14 @@ def training_graph(request: ModelRequest) -> tuple[Graph, TrainingGraph]:
     return graph, passes.run_standard(training.build(graph, request.training, part))
 
 
-def analyze(request: ModelRequest, search_s: float = planning.MINIMUM_SEARCH_S) -> dict[str, Any]:
+def analyze(
+    request: ModelRequest, search_s: float = planning.MINIMUM_SEARCH_S, progress: Progress = _silent
+) -> dict[str, Any]:
     """What `poetc analyze` prints: the model, its training step, how small its RAM can be (`search_s` of search)."""
     graph, step = training_graph(_with_any_weights(request))
     problem = build_problem(step, load_profile(request.device), budget_bytes=0)
     peak = keep_all_peak_bytes(problem)
+    progress(f"looking for the smallest budget of {len(problem.operators):,} operators")
     minimum = variants.smallest_ram(problem, "auto", search_s)
     leanest = lean(problem, step)
     macs = {phase.value: 0 for phase in Phase}

@@ -43,7 +43,8 @@ In one message that names every node, with exit code 3:
 - arithmetic on integers that would differ from ours, which is in 32 bits: division, subtraction of unsigned ones, sums
   along an axis, padding, inputs of 8 and 16 bits, casts to them or to floats of less than 16 bits;
 - what must be constant but is computed from the inputs: shapes, axes, pads, scales, bounds of `Clip`;
-- recurrent layers with sequence lengths, `input_forget` or activations with parameters; more than 4096 steps;
+- recurrent layers with sequence lengths, `input_forget` or activations with parameters, or unrolled into more than
+  5,000 operators;
 - quantized activations (`QuantizeLinear`, `DequantizeLinear` behind an operator); quantized weights are read;
 - `Resize` of axes of more than 4096 elements in modes that the kernel does not know (cubic, antialias, regions): those
   are products with constant matrices;

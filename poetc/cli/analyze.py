@@ -44,8 +44,8 @@ def analyze(
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     request = pipeline.ModelRequest(source=model, batch=batch, device=device, training=_options.training_from(options))
-    with console.progress("reading the model"):
-        analysis = pipeline.analyze(request)
+    with console.progress("reading the model") as progress:
+        analysis = pipeline.analyze(request, progress=progress)
         if parameters:
             analysis["parameter_table"] = pipeline.parameter_table(request)
     for note in analysis["notes"]:

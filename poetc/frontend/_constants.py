@@ -18,12 +18,15 @@ def fold_constants(graph: Graph) -> Graph:
     """
     tensors, values = dict(graph.tensors), dict(graph.values)
     kept: list[Operator] = []
+    room_bytes = LARGEST_FOLDED_BYTES + sum(tensors[t].size_bytes for t in values)
     for op in graph.operators:
         known = bool(op.inputs) and all(tensors[t].role is Role.CONSTANT and t in values for t in op.inputs)
-        small = sum(tensors[t].size_bytes for t in (*op.inputs, *op.outputs)) <= LARGEST_FOLDED_BYTES
+        needed_bytes = sum(tensors[t].size_bytes for t in (*op.inputs, *op.outputs)) if known else 0
+        small = needed_bytes <= room_bytes
         if not known or not small or any(t in graph.outputs for t in op.outputs):
             kept.append(op)
             continue
+        room_bytes -= sum(tensors[t].size_bytes for t in op.outputs)
         inputs = [np.asarray(materialize(values[t], tensors[t].type)) for t in op.inputs]
         with np.errstate(all="ignore"):
             results = spec(op.kind).evaluate(bind(op, tensors), inputs)

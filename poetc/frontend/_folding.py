@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from poetc.errors import UsageError
@@ -27,23 +27,30 @@ NOT_FOLDABLE = frozenset(
         "Dropout",
     }
 )
-_BROADCASTING = frozenset(
-    {"Add", "Sub", "Mul", "Div", "Pow", "Where", "Equal", "And", "Or", "Less", "Greater", "Max", "Min"}
-)
+_LARGEST_SHAPE = 1024  # elements of an input that may be a shape, so that inference needs its numbers
 
 
 class FoldingError(Exception):
     """The node cannot be evaluated; the text says why."""
 
 
-def fold(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> list[Array]:
+def _versions(opset: int) -> Sequence[int]:
+    """Where the header understates or overstates the operator set, the node still reads as one of these."""
+    return list(dict.fromkeys((opset, 13, 9, 21)))
+
+
+def fold(
+    node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int, room_bytes: int = LARGEST_FOLDED_BYTES
+) -> list[Array]:
     """The outputs of `node` on `inputs` (None: an optional input left out).
 
-    FoldingError when it cannot be evaluated, UsageError when the result would be huge.
+    FoldingError when it cannot be evaluated, UsageError when the results would take more than `room_bytes`.
     """
     if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
         raise FoldingError("holds a subgraph")
-    _check_output_size(node, inputs)
+    if _output_bytes(node, inputs, opset) > min(room_bytes, LARGEST_FOLDED_BYTES):
+        name = node.name or next(iter(node.output), "?")
+        raise UsageError(f"node {name!r} ({node.op_type}) makes an impossibly large constant")
     own = _OWN.get(node.op_type)
     if own is not None:
         try:
@@ -59,8 +66,7 @@ def fold(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> li
         [onnx.ValueInfoProto(name=name) for name in names],
     )
     reason = ""
-    # Where the header understates or overstates the operator set, the node still reads as one of these.
-    for version in dict.fromkeys((opset, 13, 9, 21)):
+    for version in _versions(opset):
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)])
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -104,37 +110,34 @@ def _dequantize(node: onnx.NodeProto, x: Array, scale: Array, zero: Array | None
 _OWN: dict[str, Callable[..., Array]] = {"GatherElements": _gather_elements, "DequantizeLinear": _dequantize}
 
 
-def _check_output_size(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> None:
-    """Refuse before memory is asked for: these nodes make large results from small inputs."""
-    elements: float = 0
-    known = [i for i in inputs if i is not None]
-    if node.op_type == "Range" and len(known) == 3:
-        start, limit, step = (float(np.asarray(v).reshape(-1)[0]) if np.size(v) else 0.0 for v in known)
-        elements = abs((limit - start) / step) if step else math.inf
-    elif node.op_type == "ConstantOfShape" and known:
-        elements = float(np.prod(np.asarray(known[0], np.float64)))
-    elif node.op_type in ("Expand", "Tile", "Resize", "Upsample", "OneHot", "Pad") and len(known) > 1:
-        sizes = [np.abs(np.asarray(v, np.float64)) for v in known[1:] if np.asarray(v).dtype.kind in "iuf"]
-        grown = float(np.prod([float(np.prod(np.maximum(s, 1))) for s in sizes])) if node.op_type != "Pad" else 1.0
-        if node.op_type == "Pad":
-            before = np.asarray(known[1], np.float64).reshape(-1)
-            rank = known[0].ndim
-            if before.size == 2 * rank:
-                grown = float(np.prod(np.maximum(np.array(known[0].shape) + before[:rank] + before[rank:], 0)))
-                grown /= max(known[0].size, 1)
-        elements = max(known[0].size, 1) * grown
-    else:
-        shape = np.broadcast_shapes(*(k.shape for k in known)) if _broadcasts(node.op_type, known) else ()
-        elements = math.prod(shape)
-    if not elements * 4 <= LARGEST_FOLDED_BYTES:
-        raise UsageError(f"node {node.name or node.output[0]!r} ({node.op_type}) makes an impossibly large constant")
-
-
-def _broadcasts(op_type: str, known: Sequence[Array]) -> bool:
-    if op_type not in _BROADCASTING:
-        return False
-    try:
-        np.broadcast_shapes(*(k.shape for k in known))
+def _output_bytes(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> int:
+    """What the outputs will take, by ONNX's shape inference: asked before any memory is. 0 where nothing is known."""
+    given = {name: v for name, v in zip(node.input, inputs, strict=True) if name and v is not None}
+    for version in _versions(opset):
+        try:
+            types = {n: helper.make_tensor_type_proto(_element_type(v), v.shape) for n, v in given.items()}
+            data = {n: numpy_helper.from_array(v) for n, v in given.items() if _may_be_shape(v)}
+            schema, imports = onnx.defs.get_schema(node.op_type, version), [helper.make_opsetid("", version)]
+            made = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=imports)
+        except Exception:
+            continue  # inference is C++ and says no in many ways; the evaluator will say why
+        # Lengths that depend on the data (NonZero, Compress) are at most as many as there are elements.
+        most = max((v.size for v in given.values()), default=1)
+        return sum(_bytes(made_type.tensor_type, most) for made_type in made.values())
+    try:  # element types that the standard does not allow there, but numpy does
+        return 8 * math.prod(np.broadcast_shapes(*(v.shape for v in given.values())))
     except ValueError:
-        return False
-    return True
+        return 0
+
+
+def _bytes(type: onnx.TypeProto.Tensor, unknown_length: int) -> int:
+    itemsize = np.dtype(helper.tensor_dtype_to_np_dtype(type.elem_type)).itemsize if type.elem_type else 8
+    return itemsize * math.prod(d.dim_value if d.HasField("dim_value") else unknown_length for d in type.shape.dim)
+
+
+def _element_type(value: Array) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(value.dtype))
+
+
+def _may_be_shape(value: Array) -> bool:
+    return value.size <= _LARGEST_SHAPE and value.dtype.kind in "iuf"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 
-from poetc.errors import UsageError
+from poetc.errors import UnsupportedModelError, UsageError
 from poetc.frontend import _folding
 from poetc.frontend._node import Malformed, Node, Unsupported
 from poetc.frontend._reading import LARGEST_FOLDED_BYTES, check_size, is_float
@@ -59,6 +59,10 @@ class Rebatch:
     shapes: Mapping[str, tuple[int, ...]]
 
 
+# Of the forward pass; a training step has about three times as many. Ten times the largest network tried.
+MOST_OPERATORS = 5_000
+TOO_MANY = f"the model needs more than {MOST_OPERATORS:,} operators, too many to make a schedule of"
+
 _TO_OURS = {"f": DType.F32, "i": DType.I32, "u": DType.I32, "b": DType.U8}
 
 
@@ -77,9 +81,16 @@ class Importer:
     """Context of the translations: reads ONNX values by name, emits operators, keeps notes."""
 
     def __init__(
-        self, opset: int, rebatch: Rebatch | None = None, seed: int = 0, trained: frozenset[str] = frozenset()
+        self,
+        opset: int,
+        rebatch: Rebatch | None = None,
+        seed: int = 0,
+        trained: frozenset[str] = frozenset(),
+        file_bytes: int = 0,
     ) -> None:
         self.opset = opset
+        # For what is computed here: what quantized weights become, and some more.
+        self.room_bytes = LARGEST_FOLDED_BYTES + 8 * file_bytes
         self.seed = seed  # of the numbers that stand for absent weights
         self.rebatch = rebatch
         self.trained = trained  # values that the file says are parameters
@@ -150,9 +161,10 @@ class Importer:
         """Evaluate a node whose inputs are all known; fills in the arrays of its outputs."""
         inputs = [self.array(self.value(i)) if i else None for i in n.inputs]
         try:
-            results = _folding.fold(n.proto, inputs, self.opset)
+            results = _folding.fold(n.proto, inputs, self.opset, self.room_bytes)
         except _folding.FoldingError as error:
             raise Malformed(f"cannot be evaluated: {error}") from None
+        self.room_bytes -= sum(r.nbytes for r in results)
         for name, result in zip((o for o in n.outputs if o), results, strict=True):
             value = self.values.get(name)
             if value is None:
@@ -188,6 +200,8 @@ class Importer:
             spec(kind)
         except KeyError:
             raise Unsupported(f"operator kind {kind}") from None
+        if len(self.builder.operators) >= MOST_OPERATORS:
+            raise UnsupportedModelError(f"{self.node.label}: {TOO_MANY}")
         names = [i if isinstance(i, str) else self.tensor(i) for i in inputs]
         stem = next((o for o in self.node.outputs if o), kind)
         try:

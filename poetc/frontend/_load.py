@@ -151,7 +151,8 @@ class _Source:
         self, shapes: Mapping[str, tuple[int, ...]], rebatch: Rebatch | None
     ) -> tuple[Graph, dict[str, tuple[int, ...]]]:
         """The graph for these input shapes, and the shape of every ONNX value in it."""
-        c = Importer(self.opset, rebatch, self.seed, self.exported.parameters)
+        file_bytes = sum(v.elements * v.dtype.itemsize for v in self.initializers)
+        c = Importer(self.opset, rebatch, self.seed, self.exported.parameters, file_bytes)
         c.notes.extend(self.notes)
         for info in self.inputs:
             dtype = element_dtype(info.type.tensor_type.elem_type, f"input {info.name!r}")

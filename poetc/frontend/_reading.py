@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,10 @@ from poetc.graph import Array
 LARGEST_TENSOR_BYTES = 2**40
 # What the importer is willing to hold for one value computed at import time.
 LARGEST_FOLDED_BYTES = 2**28
+# Nodes that a file's functions may become, and bytes of the constants in them.
+MOST_INLINED_NODES = 30_000
+
+_Key = tuple[str, str, str]  # of a function: domain, name, overload
 
 
 def read_model(path: Path) -> onnx.ModelProto:
@@ -37,12 +42,65 @@ def read_model(path: Path) -> onnx.ModelProto:
     if model.functions:
         from onnx import inliner
 
+        _refuse_expansion(model, path)
         try:
             model = inliner.inline_local_functions(model)
         except Exception as error:
             # The inliner is C++ and raises bare RuntimeErrors for anything from recursion to missing functions.
             raise UsageError(f"{path}: its functions cannot be inlined: {one_line(error)}") from None
     return model
+
+
+def _refuse_expansion(model: onnx.ModelProto, path: Path) -> None:
+    """UsageError where inlining would make too many nodes or bytes: two calls a level double at every level.
+
+    Counted a function at a time, the callees first. A cycle is left for the inliner to find.
+    """
+    bodies = {(f.domain, f.name, f.overload): list(_all_nodes(f.node)) for f in model.functions}
+    sizes: dict[_Key, tuple[int, int]] = {}  # nodes and bytes once it is inlined
+    opened: set[_Key] = set()
+    stack = list(bodies)
+    while stack:
+        key = stack[-1]
+        pending = [] if key in opened else [c for n in bodies[key] if (c := _key(n)) in bodies and c not in opened]
+        opened.add(key)
+        if pending:
+            stack += pending
+            continue
+        if key not in sizes:
+            sizes[key] = _inlined_size(bodies[key], sizes)
+        stack.pop()
+    count, size_bytes = _inlined_size(_all_nodes(model.graph.node), sizes)
+    if count > MOST_INLINED_NODES:
+        raise UsageError(f"{path}: its functions stand for {_many(count)} nodes, more than {MOST_INLINED_NODES:,}")
+    if size_bytes > 2 * LARGEST_FOLDED_BYTES:
+        raise UsageError(f"{path}: its functions stand for {_many(size_bytes)} bytes of nodes")
+
+
+def _key(node: onnx.NodeProto) -> _Key:
+    return node.domain, node.op_type, node.overload
+
+
+def _inlined_size(nodes: Iterable[onnx.NodeProto], sizes: Mapping[_Key, tuple[int, int]]) -> tuple[int, int]:
+    """How many nodes, and of how many bytes, when every call is replaced by what it calls."""
+    count = size_bytes = 0
+    for n in nodes:
+        own = sizes.get(_key(n), (1, n.ByteSize()))
+        count, size_bytes = count + own[0], size_bytes + own[1]
+    return count, size_bytes
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """With those of the graphs that they hold."""
+    for n in nodes:
+        yield n
+        for a in n.attribute:
+            for graph in (*([a.g] if a.HasField("g") else []), *a.graphs):
+                yield from _all_nodes(graph.node)
+
+
+def _many(number: int) -> str:
+    return f"{number:,}" if number < 10**15 else f"10^{len(str(number)) - 1}"
 
 
 def _refuse_undecodable_text(model: onnx.ModelProto, path: Path) -> None:

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from poetc.frontend._importer import Importer, Value
+from poetc.frontend._importer import MOST_OPERATORS, Importer, Value
 from poetc.frontend._node import Malformed, Node, Unsupported, onnx_operator
 
-_LONGEST = 4096
+_SLOW = 1_500  # operators, from which on solving takes minutes
 _ROWS_X_WEIGHTS = 2
 _ACTIVATIONS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "relu": "Relu", "softsign": "Softsign", "softplus": "Softplus"}
 _DEFAULTS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
@@ -48,11 +48,9 @@ def recurrent(c: Importer, n: Node) -> Sequence[str]:
     batch_first = bool(n.get_int("layout", 0))
     steps_first = c.transpose(x, (1, 0, 2)) if batch_first else c.tensor(x)
     length, batch, features = c.shape(steps_first)
-    if not 1 <= length <= _LONGEST:
-        raise Unsupported(f"{length} time steps (1 to {_LONGEST} are unrolled)")
-    directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(
-        n.get_str("direction", "forward")
-    )
+    if length < 1:
+        raise Malformed("a sequence without time steps")
+    directions = _DIRECTIONS.get(n.get_str("direction", "forward"))
     hidden = r.shape[2]
     expected = (len(directions or ()), _GATES[n.op] * hidden)
     if directions is None or w.shape != (*expected, features) or r.shape[:2] != expected:
@@ -61,6 +59,7 @@ def recurrent(c: Importer, n: Node) -> Sequence[str]:
     if n.get_int("input_forget", 0):
         raise Unsupported("input_forget")
     names = _activations(n, len(directions))
+    _check_room(c, length, 2 * length * len(directions))  # a product and a cell, or more
     flat = c.reshape(steps_first, (length * batch, features))
     steps = _steps(c, flat, length)
     tracks, last_h, last_c = [], [], []
@@ -68,9 +67,17 @@ def recurrent(c: Importer, n: Node) -> Sequence[str]:
         layer = _layer(c, n, d, flat, steps, length, batch, names[d])
         step: Callable[..., tuple[str, str | None]] = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}[n.op]
         h, cell, outputs = layer.state, layer.cell, [""] * length
-        for t in reversed(range(length)) if reverse else range(length):
+        for count, t in enumerate(reversed(range(length)) if reverse else range(length)):
+            before = len(c.builder.operators)
             h, cell = step(c, n, layer, layer.rows[t], h, cell)
             outputs[t] = h
+            if count == 1:  # the first step may be shorter
+                whole = (len(c.builder.operators) - before) * length * (len(directions) - d)
+                _check_room(c, length, whole)
+                if d == 0 and whole > _SLOW:
+                    c.note(
+                        f"{n.label}: {length:,} time steps become about {whole:,} operators; a schedule takes minutes"
+                    )
         assert h is not None
         joined = outputs[0] if length == 1 else c.emit1("Concat", outputs, {"axis": 0})
         tracks.append(c.reshape(joined, (length, 1, batch, hidden)))
@@ -88,6 +95,15 @@ def _check_lengths(c: Importer, n: Node, length: int) -> None:
     given = c.optional(n, 4)
     if given is not None and any(v != length for v in c.ints(given, "sequence_lens that differ")):
         raise Unsupported("sequence_lens shorter than the sequence")
+
+
+def _check_room(c: Importer, length: int, operators: int) -> None:
+    """Unsupported where a layer would be unrolled into more operators than there may be."""
+    if operators + len(c.builder.operators) > MOST_OPERATORS:
+        raise Unsupported(
+            f"{length:,} time steps would be unrolled into about {operators:,} operators, and the model may have"
+            f" {MOST_OPERATORS:,}; train on shorter sequences, which may be windows of the long one"
+        )
 
 
 def _activations(n: Node, directions: int) -> list[tuple[str, ...]]:

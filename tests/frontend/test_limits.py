@@ -1,0 +1,124 @@
+"""Files that expand: refused in one line before they take time or memory."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.helper import make_node
+
+from poetc.errors import PoetcError, UnsupportedModelError, UsageError
+from poetc.frontend import load
+from poetc.frontend._importer import MOST_OPERATORS
+from tests.frontend.support import kinds, make, normal, save
+
+
+def calls(depth: int, width: int) -> onnx.ModelProto:
+    """Function k calls function k - 1 `width` times in a row; the last one is a Relu."""
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    functions = [helper.make_function("own", "f0", ["a"], ["b"], [make_node("Relu", ["a"], ["b"])], imports)]
+    for k in range(1, depth + 1):
+        names = ["a", *(f"t{j}" for j in range(1, width)), "b"]
+        nodes = [make_node(f"f{k - 1}", [names[j]], [names[j + 1]], domain="own") for j in range(width)]
+        functions.append(helper.make_function("own", f"f{k}", ["a"], ["b"], nodes, imports))
+    nodes = [make_node("MatMul", ["x", "w"], ["h"]), make_node(f"f{depth}", ["h"], ["y"], domain="own")]
+    model = make(nodes, {"x": (2, 3)}, ["y"], {"w": normal(3, 3)})
+    model.functions.extend(functions)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    return model
+
+
+def test_functions_that_call_each_other(tmp_path: Path) -> None:
+    assert kinds(load(save(calls(3, 2), tmp_path))) == ["MatMul"] + ["Relu"] * 8
+    with pytest.raises(UsageError, match="stand for 1,099,511,627,777 nodes, more than 30,000"):
+        load(save(calls(40, 2), tmp_path))
+    with pytest.raises(UsageError, match=r"stand for 10\^47 nodes"):
+        load(save(calls(99, 3), tmp_path))
+
+
+def test_functions_that_call_themselves(tmp_path: Path) -> None:
+    model = calls(2, 2)
+    model.functions[1].node[0].op_type = "f2"
+    with pytest.raises(UsageError, match="cannot be inlined"):
+        load(save(model, tmp_path))
+
+
+def test_functions_that_repeat_a_large_constant(tmp_path: Path) -> None:
+    model = calls(12, 2)
+    table = onnx.numpy_helper.from_array(np.zeros(2**17, np.float32), "table")
+    model.functions[0].node.append(make_node("Constant", [], ["unused"], value=table))
+    with pytest.raises(UsageError, match=r"stand for 2,\d+,\d+,\d+ bytes of nodes"):
+        load(save(model, tmp_path))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_constants_that_double(tmp_path: Path, dtype: type[np.generic]) -> None:
+    nodes = [make_node("Concat", [f"c{k}", f"c{k}"], [f"c{k + 1}"], axis=0) for k in range(40)]
+    nodes += [
+        make_node("ReduceMax", ["c40"], ["r"]),
+        make_node("Cast", ["r"], ["one"], to=TensorProto.FLOAT),
+        make_node("Add", ["x", "one"], ["y"]),
+    ]
+    with pytest.raises(UsageError, match=r"'c\d+'.* impossibly large"):
+        load(save(make(nodes, {"x": (2, 1)}, ["y"], {"c0": np.array([1, 2], dtype)}, opset=13), tmp_path))
+
+
+def test_constants_that_are_many(tmp_path: Path) -> None:
+    """Each is small enough; there is room for all of them together."""
+    nodes = [make_node("Concat", ["c", *["c"] * 49], [f"d{k}"], axis=0) for k in range(12)]
+    nodes += [make_node("Gather", [f"d{k}", "at"], [f"e{k}"]) for k in range(12)]
+    nodes += [make_node("Sum", [f"e{k}" for k in range(12)], ["s"]), make_node("Reshape", ["x", "s"], ["y"])]
+    weights = {"c": np.zeros(100_000, np.int64), "at": np.array([0])}
+    with pytest.raises(UsageError, match=r"\(Concat\) makes an impossibly large constant"):
+        load(save(make(nodes, {"x": (2, 3)}, ["y"], weights), tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs"),
+    [("MatMul", [(9000, 1), (1, 9000)]), ("Sum", [(9000, 1), (1, 9000)]), ("Gather", [(9, 9000), (9000,)])],
+)
+def test_products_of_constants(tmp_path: Path, op: str, inputs: list[tuple[int, ...]]) -> None:
+    weights = {f"c{k}": np.zeros(shape, np.int64) for k, shape in enumerate(inputs)}
+    nodes = [make_node(op, list(weights), ["d"]), make_node("Reshape", ["x", "d"], ["y"])]
+    with pytest.raises(UsageError, match="makes an impossibly large constant"):
+        load(save(make(nodes, {"x": (2, 3)}, ["y"], weights), tmp_path))
+
+
+def recurrent(op: str, steps: int, **attributes: object) -> onnx.ModelProto:
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
+    directions = 2 if attributes.get("direction") == "bidirectional" else 1
+    weights = {"w": normal(directions, gates * 3, 2), "r": normal(directions, gates * 3, 3)}
+    node = make_node(op, ["x", "w", "r"], ["", "y"], hidden_size=3, **attributes)
+    return make([node], {"x": (steps, 1, 2)}, ["y"], weights, opset=14)
+
+
+@pytest.mark.parametrize(
+    ("op", "steps", "attributes", "says"),
+    [
+        ("LSTM", 4000, {}, "4,000 time steps would be unrolled into about 8,000 operators"),
+        ("LSTM", 1500, {"direction": "bidirectional"}, "1,500 time steps would be unrolled into about 6,000"),
+        ("GRU", 1000, {}, "1,000 time steps would be unrolled into about 1[0-9],000 operators"),
+        ("RNN", 10**6, {}, "1,000,000 time steps would be unrolled"),
+    ],
+)
+def test_long_sequences(tmp_path: Path, op: str, steps: int, attributes: dict[str, object], says: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=rf"{says}.*train on shorter sequences"):
+        load(save(recurrent(op, steps, **attributes), tmp_path))
+
+
+def test_a_sequence_of_some_length_is_noted(tmp_path: Path) -> None:
+    note, *_ = load(save(recurrent("GRU", 130), tmp_path)).notes
+    assert "130 time steps become about 1,950 operators" in note
+
+
+def test_very_many_operators(tmp_path: Path) -> None:
+    names = ["h", *(f"t{k}" for k in range(MOST_OPERATORS)), "y"]
+    nodes = [make_node("MatMul", ["x", "w"], ["h"])]
+    nodes += [make_node("Relu", [a], [b]) for a, b in pairwise(names)]
+    with pytest.raises(PoetcError, match="the model needs more than 5,000 operators") as caught:
+        load(save(make(nodes, {"x": (2, 3)}, ["y"], {"w": normal(3, 3)}), tmp_path))
+    assert "\n" not in str(caught.value)
