@@ -25,6 +25,7 @@ MODEL_H = """
 #include "poetc.h"
 extern const poetc_program model_train;
 extern const poetc_binding model_train_inputs[];
+extern const poetc_region model_regions[];
 extern const uint8_t model_state[], model_constants[];
 #define POETC_MODEL_NAME "model"
 #define POETC_MODEL_PROGRAM (&model_train)
@@ -38,6 +39,8 @@ extern const uint8_t model_state[], model_constants[];
 #define POETC_MODEL_STORE_BLOCKS 300u
 #define POETC_MODEL_STORE_HAS_IMAGE 0
 #define POETC_MODEL_BUFFER_OFFSET 10240u
+#define POETC_MODEL_REGIONS model_regions
+#define POETC_MODEL_REGION_COUNT 2u
 #define POETC_MODEL_IDENTITY 0x12345678u
 """
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import shutil
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +24,8 @@ from poetc.codegen._image import constants_image, state_image, store_image
 from poetc.codegen._module import Module, header, source
 from poetc.codegen._readme import readme
 from poetc.codegen._sources import runtime_sources
+from poetc.codegen._state_file import layout as state_layout
+from poetc.codegen._state_file import model_identity
 from poetc.codegen.program import Program
 from poetc.files import replacing_directory
 from poetc.graph import Value
@@ -67,11 +67,12 @@ def emit(
     out = Path(out_dir)
     with replacing_directory(out, MARKER, "emitted C") as directory:
         steps = checkpoint_steps(module.programs[0], chosen, its_board, checkpoint)
-        names = _write(directory, module, values, chosen, its_board, memory, numerics, steps, bench)
+        names, identity = _write(directory, module, values, chosen, its_board, memory, numerics, steps, bench)
         manifest = {
             "model": model,
             "target": target,
             "programs": [p.name for p in programs],
+            **state_layout(module.programs[0], identity),
             "files": {n: hashlib.sha256((directory / n).read_bytes()).hexdigest() for n in sorted(names)},
         }
         (directory / MARKER).write_text(json.dumps(manifest, indent=1) + "\n")
@@ -92,6 +93,17 @@ def _check_shared(module: Module) -> None:
             raise ProgramError(f"{program.name} and {module.programs[0].name} lay out state or constants differently")
 
 
+def images(module: Module, values: Mapping[str, Value]) -> Iterator[tuple[str, bytes]]:
+    """Name and bytes of each image that the programs of a model need."""
+    main = module.programs[0]
+    if main.state_bytes:
+        yield "state.bin", state_image(main, values)
+    if module.flash_bytes:
+        yield "constants.bin", constants_image(module.constants_program(), values)
+    if any(p.image for p in main.pages):
+        yield "store.img", store_image(main, values)
+
+
 def _write(
     directory: Path,
     module: Module,
@@ -102,25 +114,19 @@ def _write(
     numerics: Numerics,
     checkpoint: int,
     bench: Mapping[str, str] | None,
-) -> list[str]:
-    """Write everything but the manifest; returns the names."""
-    main = module.programs[0]
+) -> tuple[list[str], int]:
+    """Write everything but the manifest; returns the names, and the identity of the model."""
     files: dict[str, bytes] = {"model.c": source(module).encode()}
-    if main.state_bytes:
-        files["state.bin"] = state_image(main, values)
-    if module.flash_bytes:
-        files["constants.bin"] = constants_image(module.constants_program(), values)
-    if any(p.image for p in main.pages):
-        files["store.img"] = store_image(main, values)
-    identity = functools.reduce(lambda crc, data: zlib.crc32(data, crc), files.values(), 0)
+    files |= images(module, values)
+    identity = model_identity(files.values())
     files["model.h"] = header(module, identity).encode()
     files["model_data.S"] = _data(module, files).encode()
     copies = {f"runtime/{name}": runtime_directory() / name for name in runtime_sources(module.symbols)}
     copies |= port_sources(target, board, "train.c" if bench is None else "bench.c")
     files |= {name: text.encode() for name, text in (bench or {}).items()}
     if target.build == "firmware" and board is not None:
-        images = sum(len(data) for name, data in files.items() if name.endswith(".bin"))
-        files["link.ld"] = linker_script(layout(board, memory, module.arena_bytes, images)).encode()
+        image_bytes = sum(len(data) for name, data in files.items() if name.endswith(".bin"))
+        files["link.ld"] = linker_script(layout(board, memory, module.arena_bytes, image_bytes)).encode()
     sources = sorted(n for n in (*files, *copies) if n.endswith((".c", ".S")))
     files["Makefile"] = _makefile(target, sources, numerics, checkpoint).encode()
     files["README.md"] = readme(
@@ -131,7 +137,7 @@ def _write(
     for name, path in copies.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, directory / name)
-    return [*files, *copies]
+    return [*files, *copies], identity
 
 
 def _data(module: Module, files: Mapping[str, bytes]) -> str:

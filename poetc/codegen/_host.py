@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from poetc.codegen._emit import emit
+from poetc.codegen._emit import emit, images
 from poetc.codegen._image import initial_pages
 from poetc.codegen._interpret import all_inputs, find_binding, fit_input
-from poetc.codegen._module import Module
+from poetc.codegen._module import Module, source
+from poetc.codegen._state_file import model_identity, pack_state
 from poetc.codegen._toolchain import telling
-from poetc.codegen.program import Operand, Program
+from poetc.codegen.program import Operand, Page, Program
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import scratch_directory
 from poetc.graph import Array, Value
@@ -134,7 +135,7 @@ class HostModel:
         self._dll = ctypes.CDLL(str(library))
         self._dll.poetc_loss.restype = ctypes.c_float
         self._values = values
-        module = Module(model, self._programs)
+        self._module = module = Module(model, self._programs)
         self._names = module.prefix
         self._memory = np.full(module.arena_bytes + 2 * GUARD_BYTES + 64, _GUARD, np.uint8)
         start = GUARD_BYTES + (-(self._memory.ctypes.data + GUARD_BYTES)) % 64
@@ -269,20 +270,30 @@ class HostModel:
     def state(self, name: str) -> Array:
         """A copy of a state tensor, in RAM or in the store's file. KeyError if there is none."""
         for page in self.program.pages:
-            if page.image and page.tensor == name and page.type is not None:
-                slot = self._runtime.run_count % page.slots
-                start = (page.first_block + slot * page.block_count) * self.program.block_bytes
-                data = self.store_path.read_bytes()[start : start + page.size_bytes]
-                return np.frombuffer(data, page.type.dtype.numpy).reshape(page.type.shape).copy()
+            if page.image and page.tensor == name:
+                return self._page(page)
         return self._view(find_binding(self.program.state, name).operand).copy()
+
+    def _page(self, page: Page) -> Array:
+        """A copy of a page of state in the store's file."""
+        assert page.type is not None
+        slot = self._runtime.run_count % page.slots
+        with self.store_path.open("rb") as file:
+            file.seek((page.first_block + slot * page.block_count) * self.program.block_bytes)
+            data = file.read(page.size_bytes)
+        return np.frombuffer(data, page.type.dtype.numpy).reshape(page.type.shape).copy()
 
     def set_state(self, name: str, array: Array) -> None:
         """Overwrite a state tensor in RAM, such as the learning rate. KeyError if there is none."""
         self._view(find_binding(self.program.state, name).operand)[...] = array
 
     def save(self, directory: Path) -> None:
-        """What a training program leaves: its state in RAM, trained.bin, and the store, if there is one, store.bin."""
-        (directory / "trained.bin").write_bytes(self.arena[: self.program.state_bytes].tobytes())
+        """What a training program leaves: its state, trained.bin, and the store, if there is one, store.bin."""
+        main, values = self._programs[0], self._values
+        files = [source(self._module).encode(), *(data for _, data in images(self._module, values))]
+        steps = self._runtime.run_count
+        data = pack_state(main, model_identity(files), steps, self.arena, lambda i: self._page(main.pages[i]).tobytes())
+        (directory / "trained.bin").write_bytes(data)
         if self.program.pages and self._store is None:
             shutil.copyfile(self.store_path, directory / "store.bin")
 

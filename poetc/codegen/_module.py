@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from poetc.codegen._cprint import Pool, comment, floating, identifier, identifiers, integer, string, table
 from poetc.codegen._interpret import all_inputs
 from poetc.codegen._lower import store_blocks
+from poetc.codegen._state_file import regions
 from poetc.codegen.program import (
     ALIGNMENT_BYTES,
     Binding,
@@ -85,6 +86,9 @@ def header(module: Module, identity: int) -> str:
         main.state_bytes
     )
     lines += [f"extern const uint8_t {prefix}_constants[]; /* for poetc_config.flash */"] * bool(module.flash_bytes)
+    lines += [f"extern const poetc_region {prefix}_regions[]; /* where state lives, for poetc_state_write */"] * bool(
+        regions(main)
+    )
     lines += [
         "",
         _define(f"{upper}_ARENA_BYTES", module.arena_bytes, "RAM for poetc_config.arena, enough for every program"),
@@ -159,7 +163,7 @@ def _state_header(module: Module) -> list[str]:
 def _generic_names(module: Module, identity: int) -> list[str]:
     """Names that are the same for every model: ports are written against them."""
     prefix, main = module.prefix, module.programs[0]
-    name = f"{prefix}_{main.name}"
+    name, parts = f"{prefix}_{main.name}", regions(main)
     pairs = [
         ("NAME", string(module.model)),
         ("PROGRAM", f"(&{name})"),
@@ -169,6 +173,8 @@ def _generic_names(module: Module, identity: int) -> list[str]:
         ("CONSTANTS", f"{prefix}_constants" if module.flash_bytes else "NULL"),
         ("ARENA_BYTES", f"{prefix.upper()}_ARENA_BYTES"),
         ("STATE_BYTES", f"{prefix.upper()}_STATE_BYTES"),
+        ("REGIONS", f"{prefix}_regions" if parts else "NULL"),
+        ("REGION_COUNT", f"{len(parts)}u"),
         ("BLOCK_BYTES", f"{prefix.upper()}_BLOCK_BYTES"),
         ("STORE_BLOCKS", f"{prefix.upper()}_STORE_BLOCKS"),
         ("STORE_HAS_IMAGE", "1" if any(p.image for p in main.pages) else "0"),
@@ -208,6 +214,7 @@ def source(module: Module) -> str:
     ]
     for program in module.programs:
         lines += _program_source(f"{module.prefix}_{program.name}", program)
+    lines += _regions(module)
     return "\n".join([*lines, ""])
 
 
@@ -246,6 +253,7 @@ def tables_bytes(module: Module, pointer_bytes: int) -> int:
         + 4 * words
         + 12 * len(main.pages)
         + 16 * len(main.absences)
+        + 8 * len(regions(main))
         + (pointer_bytes + 8) * len(inputs)
         + names
         + (52 if pointer_bytes == 4 else 72)
@@ -312,6 +320,14 @@ def _program_source(name: str, program: Program) -> list[str]:
         ]
         lines.append("};")
     return [*lines, *_bindings(name, program), *_descriptor(name, program)]
+
+
+def _regions(module: Module) -> list[str]:
+    parts = regions(module.programs[0])
+    if not parts:
+        return []
+    rows = (f"{{{r.arena_offset_bytes}u, {r.size_bytes}u}}" if r.page is None else f"{{{r.page}u, 0u}}" for r in parts)
+    return ["", *table(f"const poetc_region {module.prefix}_regions[]", list(rows))]
 
 
 def _bindings(name: str, program: Program) -> list[str]:

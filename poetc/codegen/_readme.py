@@ -8,6 +8,7 @@ from poetc.codegen._boards import Board, Target
 from poetc.codegen._firmware import checkpoint_blocks
 from poetc.codegen._interpret import all_inputs
 from poetc.codegen._module import Module
+from poetc.codegen._state_file import TRAILER_BYTES, regions, tensors
 from poetc.codegen.program import Binding
 from poetc.runtime import runtime_state_bytes
 
@@ -18,6 +19,7 @@ def readme(module: Module, target: Target, board: Board | None, numerics: str, c
         [f"# {module.model}", ""],
         _build(target, numerics, one_line),
         _data(module, target),
+        _result(module, target),
         _threads(target),
         _store(module, target, board, checkpoint),
         _programs(module),
@@ -58,7 +60,7 @@ def _data(module: Module, target: Target) -> Iterator[str]:
     else:
         yield ""
         yield "The program reads them from `data.bin` (in the directory that it, or the emulator or debugger, runs in),"
-        yield "trains until there is none left, and writes the state to `trained.bin`. In Python:"
+        yield "trains until there is none left, and writes all trained state to `trained.bin`. In Python:"
     if target.build != "library":
         yield ""
         names = ["data" if len(all_inputs(main)) == 1 else f"array{i}" for i in range(len(all_inputs(main)))]
@@ -66,6 +68,31 @@ def _data(module: Module, target: Target) -> Iterator[str]:
         yield f"        for {', '.join(names)} in batches:  # numpy arrays of these shapes and types"
         yield f"            file.write({' + '.join(f'{n}.tobytes()' for n in names)})"
         yield ""
+
+
+def _result(module: Module, target: Target) -> Iterator[str]:
+    main = module.programs[0]
+    parts = tensors(main)
+    if not parts:
+        return
+    on_store = [t for t in parts if t.page is not None]
+    size = sum(region.size_bytes for region in regions(main)) + TRAILER_BYTES
+    yield from ("## Trained state", "")
+    if target.build == "library":
+        yield f"`poetc_state_write` (`runtime/include/poetc_state.h`) hands over all state, {size} bytes, to a function"
+        yield "of yours:"
+    else:
+        name = "STATE_OUT" if "host" in target.ports else "`trained.bin`"
+        yield f"{name} holds all state, {size} bytes:"
+    yield f"{len(parts)} tensors, of which {len(parts) - len(on_store)} live in RAM while they train,"
+    yield f"{len(on_store)} on the store. `poetc-emit.json` has the name, type, shape, offset and place of each:"
+    yield ""
+    yield "    import json, math, numpy"
+    yield "    state = json.load(open('poetc-emit.json'))['state']"
+    yield "    data = open('trained.bin', 'rb').read()"
+    yield "    arrays = {t['name']: numpy.frombuffer(data, t['dtype'], math.prod(t['shape']), t['offset_bytes'])"
+    yield "              .reshape(t['shape']) for t in state['tensors']}"
+    yield ""
 
 
 def _threads(target: Target) -> Iterator[str]:

@@ -21,6 +21,7 @@ from poetc.codegen._image import page_blocks, store_image
 from poetc.codegen._interpret import all_inputs, fit_input
 from poetc.codegen._lower import store_blocks
 from poetc.codegen._stack import stack_bound
+from poetc.codegen._state_file import read_state
 from poetc.codegen._toolchain import Elf, build_counter, command, compiler_prefix, read_elf, require
 from poetc.codegen.program import Call, Move, Page, PageIn, PageOut, PageSource, Program
 from poetc.errors import CheckFailed
@@ -398,18 +399,14 @@ def _counts(program: Program, marks: Sequence[int]) -> tuple[Count, ...]:
 
 
 def _state(firmware: Firmware, steps: int, sequence: int) -> dict[str, Array]:
-    """State in RAM as the program handed it over, and state on the store, its pages checked."""
+    """State as the program handed it over; what lives on the store is compared with it, page by page."""
     program = firmware.program
-    arena = (firmware.run_directory / "trained.bin").read_bytes()
-    state: dict[str, Array] = {}
-    for binding in program.state:
-        start = binding.operand.offset_bytes
-        data = arena[start : start + binding.operand.type.size_bytes]
-        state[binding.name] = np.frombuffer(data, binding.operand.type.dtype.numpy).reshape(binding.operand.type.shape)
+    path = firmware.run_directory / "trained.bin"
+    state = read_state(path.read_bytes(), program, str(path))
     for index, data in check_pages(firmware, steps, sequence).items():
         page = program.pages[index]
-        if page.image and page.type is not None:
-            state[page.tensor] = np.frombuffer(data, page.type.dtype.numpy).reshape(page.type.shape)
+        if page.image and state[page.tensor].tobytes() != data:
+            raise CheckFailed(f"{firmware.board.name}: {path.name} has another {page.tensor} than the store")
     return state
 
 

@@ -15,7 +15,7 @@ from poetc.codegen.program import PageOut
 from tests.codegen.models import Case, paged_actions, state_paged_actions, training_case
 
 HARNESS = Path(__file__).with_name("power_loss.c")
-ON_STORE = ("fc1.weight", "fc1.weight.velocity", "fc2.weight")
+ON_STORE = ("fc1.weight", "fc1.weight:velocity", "fc2.weight")
 Build = Callable[[Case, list], Path]
 
 

@@ -67,7 +67,7 @@ def test_cuts_within_a_checkpoint(solved: Solved, tmp_path: Path) -> None:
 
 def test_weights_on_the_card_resume_too(tmp_path: Path) -> None:
     """Weights and velocities that live on the card have two slots each; the checkpoint says which one counts."""
-    names = ("fc1.weight", "fc2.weight", "fc1.weight.velocity", "fc2.weight.velocity")
+    names = ("fc1.weight", "fc2.weight", "fc1.weight:velocity", "fc2.weight:velocity")
     case = training_case(on_store=names, block_bytes=512)
     program = case.program(state_paged_actions(case, [t.name for t in case.problem.tensors if t.initial == "store"]))
     values = case.graph.values

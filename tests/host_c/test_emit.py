@@ -20,6 +20,7 @@ from poetc.codegen import Interpreter, emit, sample_inputs
 from poetc.codegen._cprint import comment, floating, identifier, identifiers, integer, string
 from poetc.codegen._emit import MARKER
 from poetc.codegen._sources import kernel_files, runtime_sources
+from poetc.codegen._state_file import read_state
 from poetc.codegen.program import Program
 from poetc.errors import PoetcError, UsageError
 from poetc.graph import Array
@@ -160,11 +161,8 @@ def test_sanitized_build_of_a_weirdly_named_model_trains(tmp_path: Path, case: C
     printed = losses(run(["./train", "data", "6", "state.out"], out))
     expected = [interpreter.run(batches[i % 4]) for i in range(6)]
     np.testing.assert_allclose(printed, expected, rtol=1e-5)
-    state = np.frombuffer((out / "state.out").read_bytes(), np.uint8)
-    assert state.size == program.state_bytes
-    weight = next(b.operand for b in program.state if b.name == "fc1.weight")
-    found = state[weight.offset_bytes : weight.offset_bytes + weight.type.size_bytes].view(np.float32)
-    np.testing.assert_allclose(found, interpreter.state("fc1.weight").reshape(-1), rtol=1e-4, atol=1e-6)
+    state = read_state((out / "state.out").read_bytes(), program, "state.out")
+    np.testing.assert_allclose(state["fc1.weight"], interpreter.state("fc1.weight"), rtol=1e-4, atol=1e-6)
 
 
 def test_documented_compiler_line(tmp_path: Path) -> None:

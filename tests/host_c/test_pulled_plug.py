@@ -20,7 +20,7 @@ from tests.support.medium import RECORDER, Event, Medium, link_options, read_rec
 
 STEPS = 6
 CUTS = int(os.environ.get("POETC_POWER_CUTS", "40"))
-ON_STORE = ("fc1.weight", "fc1.weight.velocity", "fc2.weight")
+ON_STORE = ("fc1.weight", "fc1.weight:velocity", "fc2.weight")
 TARGETS = {
     "host": ("./train", "-c", "data.bin", str(STEPS), "trained.bin"),
     "cortex-a": ("./train",),  # the program of Linux boards, compiled for this machine

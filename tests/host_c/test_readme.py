@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 from poetc.codegen import emit
@@ -26,6 +31,21 @@ def test_records_are_described_to_the_byte(tmp_path: Path) -> None:
     assert "`data.bin`" in text
     assert "`trained.bin`" in text
     assert "./train DATA" in readme("host", tmp_path / "host")
+
+
+def test_trained_state_is_read_as_the_readme_says(tmp_path: Path) -> None:
+    """The example runs as it stands, on the file that a training program leaves, with state on the store."""
+    text = readme("host", tmp_path, on_store=True)
+    assert "\n1 on the store" in text
+    example = re.search(r"^    import json.*?\n\n", text, re.DOTALL | re.MULTILINE)
+    assert example is not None
+    subprocess.run(["make", "-s", "-C", tmp_path, "CFLAGS=-O1", "train"], check=True)
+    record = json.loads((tmp_path / "poetc-emit.json").read_text())["record"]
+    (tmp_path / "data.bin").write_bytes(bytes(record["size_bytes"]))
+    subprocess.run(["./train", "data.bin", "1", "trained.bin"], cwd=tmp_path, check=True, capture_output=True)
+    code = f"{textwrap.dedent(example[0])}print(sorted(arrays), arrays['fc1.weight'].shape)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert "fc1.weight" in done.stdout and "(20, 6)" in done.stdout
 
 
 def test_store_is_described_where_there_is_one(tmp_path: Path) -> None:

@@ -123,6 +123,15 @@ typedef struct poetc_binding {
     uint32_t size_bytes;
 } poetc_binding;
 
+/* A part of the state: a range of the arena, or a page of the store. */
+typedef struct poetc_region {
+    uint32_t place;      /* offset in the arena, in bytes; or, if size_bytes is 0, the page */
+    uint32_t size_bytes; /* a multiple of POETC_ALIGN, or 0 */
+} poetc_region;
+
+/* Takes bytes, piece by piece. Returns 0 or a negative code, which ends what hands them over. */
+typedef int (*poetc_sink)(void *context, const void *data, uint32_t size_bytes);
+
 /* Secondary storage. All calls return 0 or a negative code; the first two move whole blocks of program->block_bytes.
  *
  * `sync` is a barrier: when it returns, all that was written before is on the medium and survives a loss of power.
@@ -203,6 +212,10 @@ uint32_t poetc_page_blocks(const poetc_program *program, uint32_t page);
 /* Put the initial value of a page on the store (data: size_bytes of it), for state that lives there; the emitted store
  * image has the same bytes. */
 int poetc_load_page(poetc_runtime *runtime, uint32_t page, const void *data);
+
+/* Hand the data of a page of state, as the last complete run left it, to `sink`, a block at a time through the page buffer. Between two
+ * runs only. POETC_ECORRUPT if the page is not whole: then nothing was handed over. */
+int poetc_read_state_page(poetc_runtime *runtime, uint32_t page, poetc_sink sink, void *context);
 
 /* CRC-32 (IEEE 802.3, reflected), continued from `crc`; start with 0. */
 uint32_t poetc_crc32(uint32_t crc, const void *data, size_t size_bytes);

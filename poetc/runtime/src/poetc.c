@@ -237,8 +237,9 @@ static int read_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot
     return memcmp(trailer, buffer + block - POETC_TRAILER, POETC_TRAILER) == 0 ? POETC_OK : POETC_ECORRUPT;
 }
 
-/* Whether read_page would succeed, found out with the page buffer alone: block after block. */
-static int verify_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot, uint32_t stamp)
+/* Hand the page's data to the sink, block after block, with the page buffer alone; without a sink, find out whether read_page would
+ * succeed. What the checksum says comes after the last block. */
+static int walk_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot, uint32_t stamp, poetc_sink sink, void *context)
 {
     const poetc_program *program = runtime->program;
     const poetc_store *store = &runtime->config->store;
@@ -258,6 +259,9 @@ static int verify_page(const poetc_runtime *runtime, uint32_t index, uint32_t sl
             return driver_code(err);
         crc = poetc_crc32(crc, buffer, used);
         left -= used;
+        err = sink != NULL && used > 0 ? sink(context, buffer, used) : POETC_OK;
+        if (err)
+            return err;
     }
     put_u32(trailer + 12, crc);
     return memcmp(trailer, buffer + block - POETC_TRAILER, POETC_TRAILER) == 0 ? POETC_OK : POETC_ECORRUPT;
@@ -300,6 +304,14 @@ int poetc_load_page(poetc_runtime *runtime, uint32_t page, const void *data)
     return write_page(runtime, page, 0, 0, data);
 }
 
+int poetc_read_state_page(poetc_runtime *runtime, uint32_t page, poetc_sink sink, void *context)
+{
+    const uint32_t stamp = runtime->program->pages[page].slots == 2u ? runtime->run_count : 0;
+    int err = walk_page(runtime, page, stamp & 1u, stamp, NULL, NULL);
+
+    return err ? err : walk_page(runtime, page, stamp & 1u, stamp, sink, context);
+}
+
 int poetc_recover(poetc_runtime *runtime)
 {
     const poetc_program *program = runtime->program;
@@ -311,7 +323,7 @@ int poetc_recover(poetc_runtime *runtime)
 
         if (absence->begin <= runtime->step && runtime->step < absence->end) {
             uint8_t *home = (uint8_t *)runtime->config->arena + absence->offset;
-            int err = verify_page(runtime, absence->page, 0, runtime->sequence);
+            int err = walk_page(runtime, absence->page, 0, runtime->sequence, NULL, NULL);
 
             if (!err)
                 err = read_page(runtime, absence->page, 0, runtime->sequence, home);

@@ -70,3 +70,7 @@ const poetc_program tiny_train = {
     .loss_offset = 624u,
     .updates_state = 1,
 };
+
+const poetc_region tiny_regions[] = {
+    {0u, 304u},
+};

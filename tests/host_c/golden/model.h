@@ -6,6 +6,7 @@
 
 extern const poetc_program tiny_train;
 extern const uint8_t tiny_state[]; /* the initial state, for poetc_init */
+extern const poetc_region tiny_regions[]; /* where state lives, for poetc_state_write */
 
 #define TINY_ARENA_BYTES 704u /* RAM for poetc_config.arena, enough for every program */
 #define TINY_STATE_BYTES 304u /* the bottom of it, kept from run to run */
@@ -68,10 +69,12 @@ static inline void tiny_set_learning_rate(poetc_runtime *runtime, float value)
 #define POETC_MODEL_CONSTANTS NULL
 #define POETC_MODEL_ARENA_BYTES TINY_ARENA_BYTES
 #define POETC_MODEL_STATE_BYTES TINY_STATE_BYTES
+#define POETC_MODEL_REGIONS tiny_regions
+#define POETC_MODEL_REGION_COUNT 1u
 #define POETC_MODEL_BLOCK_BYTES TINY_BLOCK_BYTES
 #define POETC_MODEL_STORE_BLOCKS TINY_STORE_BLOCKS
 #define POETC_MODEL_STORE_HAS_IMAGE 0
-#define POETC_MODEL_IDENTITY 0x9734d956u
+#define POETC_MODEL_IDENTITY 0x4607d908u
 #define POETC_MODEL_BUFFER_OFFSET 640u
 
 /* Gradients: before which step they are whole, offset in the arena, bytes. */

@@ -23,8 +23,8 @@ int poetc_port_data(void *to, uint32_t size_bytes);
  * be passed over. Returns 1, 0 for live data, as of a sensor, which go on with what comes next, or a negative code. */
 int poetc_port_rewind(void);
 
-/* Hand over the trained state. Returns 0 or a negative code. */
-int poetc_port_result(const void *state, uint32_t size_bytes);
+/* Hand over the trained state, piece by piece (poetc_state.h); no bytes: that was all. Returns 0 or a negative code. */
+int poetc_port_result(const void *data, uint32_t size_bytes);
 
 #if defined(__linux__) && __STDC_HOSTED__
 /* Take POETC_PORT_GUARD_BYTES at `page` away: any access to them ends in poetc_port_stop(POETC_PORT_FAULT). */

@@ -61,13 +61,15 @@ int poetc_port_rewind(void)
     return semihosting(SEMI_SEEK, block) == 0 ? 1 : POETC_EIO;
 }
 
-int poetc_port_result(const void *state, uint32_t size_bytes)
+int poetc_port_result(const void *data, uint32_t size_bytes)
 {
-    intptr_t file = open_file("trained.bin", 11, SEMI_CREATE_BINARY);
+    static intptr_t file;
 
+    if (file == 0)
+        file = open_file("trained.bin", 11, SEMI_CREATE_BINARY);
     if (file == -1)
         return POETC_EIO;
-    return move(SEMI_WRITE, file, state, size_bytes) == 0 ? POETC_OK : POETC_EIO;
+    return move(SEMI_WRITE, file, data, size_bytes) == 0 ? POETC_OK : POETC_EIO;
 }
 
 void poetc_port_stop(int status)

@@ -17,6 +17,7 @@
 #include "model.h"
 #include "poetc_checkpoint.h"
 #include "poetc_port.h"
+#include "poetc_state.h"
 
 #ifndef POETC_CHECKPOINT_STEPS
 #define POETC_CHECKPOINT_STEPS 0
@@ -202,8 +203,15 @@ static int train(poetc_checkpoint *checkpoint, uint32_t *step)
     }
 }
 
+static int hand_over(void *context, const void *data, uint32_t size_bytes)
+{
+    (void)context;
+    return poetc_port_result(data, size_bytes);
+}
+
 int main(void)
 {
+    static const poetc_state state = { POETC_MODEL_REGIONS, POETC_MODEL_REGION_COUNT, POETC_MODEL_IDENTITY };
     poetc_config config;
     poetc_checkpoint checkpoint;
     uint32_t step = 0, start = poetc_port_clock(), blocks = POETC_MODEL_STORE_BLOCKS;
@@ -240,7 +248,9 @@ int main(void)
     if (!err && config.store.sync != NULL)
         err = config.store.sync(config.store.context);
     if (!err)
-        err = poetc_port_result(poetc_arena, POETC_MODEL_STATE_BYTES);
+        err = poetc_state_write(&runtime, &state, hand_over, NULL);
+    if (!err)
+        err = poetc_port_result(NULL, 0);
     if (err) {
         log_number("stopped step ", step);
         log_code(" code ", err);

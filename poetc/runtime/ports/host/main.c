@@ -13,6 +13,7 @@
 #include "poetc_checkpoint.h"
 #include "poetc_files.h"
 #include "poetc_host.h"
+#include "poetc_state.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -93,14 +94,23 @@ static int train(poetc_runtime *runtime, FILE *data, long steps, uint8_t *arena,
     return 0;
 }
 
-static int save(const char *path, const uint8_t *arena)
+static int write_piece(void *context, const void *data, uint32_t size_bytes)
 {
-    static poetc_new_file file;
-    size_t bytes = POETC_MODEL_STATE_BYTES;
+    return poetc_file_write(context, data, size_bytes);
+}
 
-    if (poetc_file_begin(&file, path) || poetc_file_write(&file, arena, bytes) || poetc_file_finish(&file))
-        return fail("cannot write", path);
-    return 0;
+static int save(const char *path, poetc_runtime *runtime)
+{
+    static const poetc_state state = { POETC_MODEL_REGIONS, POETC_MODEL_REGION_COUNT, POETC_MODEL_IDENTITY };
+    static poetc_new_file file;
+    int err = poetc_file_begin(&file, path);
+
+    if (!err) {
+        err = poetc_state_write(runtime, &state, write_piece, &file);
+        if (err)
+            poetc_file_abandon(&file);
+    }
+    return err || poetc_file_finish(&file) ? fail("cannot write", path) : 0;
 }
 
 /* A whole number, digits alone: 1 done, 0 it is none. */
@@ -174,10 +184,12 @@ int main(int argc, char **argv)
     }
 
     result = train(&runtime, data, steps, arena, &checkpoint, saves);
-    if (config.store.context != NULL && (config.store.sync(config.store.context) || poetc_host_close(&config.store)))
+    if (config.store.context != NULL && config.store.sync(config.store.context))
         result = fail("cannot write", "store.bin");
     if (result == 0 && argc > 3)
-        result = save(argv[3], arena);
+        result = save(argv[3], &runtime);
+    if (config.store.context != NULL && poetc_host_close(&config.store))
+        result = fail("cannot write", "store.bin");
     fclose(data);
     free(memory);
     return result;

@@ -50,14 +50,16 @@ int poetc_port_rewind(void)
     return fseek(data_file, 0, SEEK_SET) == 0 ? 1 : POETC_EIO;
 }
 
-int poetc_port_result(const void *state, uint32_t size_bytes)
+int poetc_port_result(const void *data, uint32_t size_bytes)
 {
     static poetc_new_file file;
-    int err = poetc_file_begin(&file, "trained.bin");
+    static int begun;
+    int err = begun ? POETC_OK : poetc_file_begin(&file, "trained.bin");
 
-    if (!err)
-        err = poetc_file_write(&file, state, size_bytes);
-    return err ? err : poetc_file_finish(&file);
+    begun = 1;
+    if (err)
+        return err;
+    return size_bytes > 0 ? poetc_file_write(&file, data, size_bytes) : poetc_file_finish(&file);
 }
 
 static void on_fault(int signal)

@@ -1,0 +1,171 @@
+"""trained.bin: the state of a program in one file, wherever it lives while it trains (docs/SPEC.md).
+
+The counterpart in C is `poetc_state_write`.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from poetc.codegen._interpret import all_inputs
+from poetc.codegen.program import Binding, Page, Program, align
+from poetc.errors import UsageError
+from poetc.graph import Array, TensorType
+
+TAG = b"poetc st"
+TRAILER_BYTES = 24  # tag, identity, steps, size of what is before it, CRC-32: POETC_STATE_TRAILER
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of the file: a range of the arena, or a page of the store. Bytes; `size_bytes` is a multiple of 16."""
+
+    offset_bytes: int  # in the file
+    size_bytes: int
+    arena_offset_bytes: int = 0
+    page: int | None = None  # its index
+
+
+@dataclass(frozen=True, slots=True)
+class StateTensor:
+    """A state tensor in the file. `page` is where it lives while it trains, None: in RAM at `arena_offset_bytes`."""
+
+    name: str
+    type: TensorType
+    offset_bytes: int  # in the file
+    arena_offset_bytes: int = 0
+    page: Page | None = None
+
+
+def model_identity(files: Iterable[bytes]) -> int:
+    """Tells checkpoints and trained.bin of one emitted model from those of another: tables, weights, constants."""
+    return functools.reduce(lambda crc, data: zlib.crc32(data, crc), files, 0)
+
+
+def regions(program: Program) -> tuple[Region, ...]:
+    """State in RAM, neighbours as one, then the pages of state, in the order of the file."""
+    found: list[Region] = []
+    offset = 0
+    for start, end in _ranges(program.state):
+        found.append(Region(offset, end - start, start))
+        offset += end - start
+    for index, page in enumerate(program.pages):
+        if page.image:
+            found.append(Region(offset, align(page.size_bytes), page=index))
+            offset += align(page.size_bytes)
+    return tuple(found)
+
+
+def _ranges(state: Iterable[Binding]) -> Iterator[tuple[int, int]]:
+    """What the bindings cover of the arena, aligned; where one ends and another begins is no border."""
+    begin = reached = -1
+    for operand in sorted((b.operand for b in state), key=lambda o: o.offset_bytes):
+        if operand.offset_bytes > reached:
+            if reached >= 0:
+                yield begin, reached
+            begin = operand.offset_bytes
+        reached = max(reached, align(operand.offset_bytes + operand.type.size_bytes))
+    if reached >= 0:
+        yield begin, reached
+
+
+def tensors(program: Program) -> tuple[StateTensor, ...]:
+    """Every state tensor, in the order of the file."""
+    found: list[StateTensor] = []
+    for region in regions(program):
+        if region.page is not None:
+            page = program.pages[region.page]
+            assert page.type is not None
+            found.append(StateTensor(page.tensor, page.type, region.offset_bytes, page=page))
+            continue
+        end = region.arena_offset_bytes + region.size_bytes
+        for binding in program.state:
+            start = binding.operand.offset_bytes
+            if region.arena_offset_bytes <= start < end:
+                offset = region.offset_bytes + start - region.arena_offset_bytes
+                found.append(StateTensor(binding.name, binding.operand.type, offset, start))
+    return tuple(sorted(found, key=lambda t: t.offset_bytes))
+
+
+def pack_state(program: Program, identity: int, steps: int, arena: Array, page_data: Callable[[int], bytes]) -> bytes:
+    """The file: of an arena, and the data of the pages of state, after `steps` complete runs."""
+    data = bytearray()
+    for region in regions(program):
+        if region.page is None:
+            end = region.arena_offset_bytes + region.size_bytes
+            data += arena[region.arena_offset_bytes : end].tobytes()
+        else:
+            page = page_data(region.page)
+            data += page + bytes(region.size_bytes - len(page))
+    data += TAG + struct.pack("<III", identity, steps, len(data))
+    return bytes(data + struct.pack("<I", zlib.crc32(data)))
+
+
+def read_state(data: bytes, program: Program, where: str) -> dict[str, Array]:
+    """Every state tensor by name. UsageError, which names `where`, for a file that is damaged or of another model."""
+    size = sum(region.size_bytes for region in regions(program))
+    if len(data) != size + TRAILER_BYTES or data[size : size + len(TAG)] != TAG:
+        raise UsageError(f"{where}: no trained state of this model, which takes {size + TRAILER_BYTES} bytes")
+    (checksum,) = struct.unpack("<I", data[-4:])
+    if zlib.crc32(data[:-4]) != checksum:
+        raise UsageError(f"{where}: damaged: its checksum does not hold")
+    return {
+        t.name: np.frombuffer(data, t.type.dtype.numpy, t.type.elements, t.offset_bytes).reshape(t.type.shape)
+        for t in tensors(program)
+    }
+
+
+# --- what poetc-emit.json says ----------------------------------------------------------------------------------------
+
+
+def layout(program: Program, identity: int) -> dict[str, Any]:
+    """Of poetc-emit.json: where everything is, with whole names. Offsets and sizes in bytes."""
+    return {
+        "record": _sequence(all_inputs(program)),
+        "state": {
+            "file": "trained.bin",
+            "identity": identity,
+            "size_bytes": sum(region.size_bytes for region in regions(program)),
+            "tensors": [_tensor(t, program) for t in tensors(program)],
+        },
+        "constants": {
+            "file": "constants.bin",
+            "tensors": [
+                {**_typed(b.name, b.operand.type), "offset_bytes": b.operand.offset_bytes} for b in program.constants
+            ],
+        },
+    }
+
+
+def _typed(name: str, type: TensorType) -> dict[str, Any]:
+    dtype = np.dtype(type.dtype.numpy).name
+    return {"name": name, "dtype": dtype, "shape": list(type.shape), "size_bytes": type.size_bytes}
+
+
+def _tensor(tensor: StateTensor, program: Program) -> dict[str, Any]:
+    place: Mapping[str, Any] = {"memory": "ram", "offset_bytes": tensor.arena_offset_bytes}
+    if tensor.page is not None:
+        page = tensor.page
+        place = {
+            "memory": "store",
+            "first_block": page.first_block,
+            "slot_blocks": page.block_count,
+            "slots": page.slots,
+            "block_bytes": program.block_bytes,
+        }
+    return {**_typed(tensor.name, tensor.type), "offset_bytes": tensor.offset_bytes, "place": dict(place)}
+
+
+def _sequence(bindings: Iterable[Binding]) -> dict[str, Any]:
+    entries, offset = [], 0
+    for binding in bindings:
+        entries.append({**_typed(binding.name, binding.operand.type), "offset_bytes": offset})
+        offset += binding.operand.type.size_bytes
+    return {"file": "data.bin", "size_bytes": offset, "tensors": entries}
