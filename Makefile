@@ -37,11 +37,12 @@ demo-arm: setup setup-arm ## train LeNet on an emulated Cortex-M3 with 64 KiB an
 	@$(BIN)/python demo/boards/demo.py $(CLASS)
 
 .PHONY: lint
-lint: setup-test ## ruff, mypy and the format of the C
+lint: setup-test ## ruff, mypy, the format of the C and the layers of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 .PHONY: format
 format: setup-test ## rewrite the sources in the project's format
@@ -119,5 +120,5 @@ fuzz-bounds: setup-test ## lower bounds beside the exhaustive optima of 2,000 ra
 
 .PHONY: clean
 clean: ## remove everything that was made, .venv too
-	rm -rf .venv build dist site *.egg-info *.poetc demo/out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist site *.egg-info *.poetc demo/out .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

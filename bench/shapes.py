@@ -29,10 +29,11 @@ if __package__ in (None, ""):  # python bench/shapes.py as well as python -m ben
 
 from bench.kernels import CLASSES, build_peak, cflags, export, lower, peak_macs
 from poetc.codegen._host import compile_library
-from poetc.codegen.program import ALIGNMENT_BYTES, Call, Operand, align
+from poetc.codegen.program import Call, Operand
 from poetc.graph import Operator, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
 from poetc.runtime import runtime_directory
+from poetc.runtime.layout import ALIGNMENT_BYTES, align
 
 ROUND_S = 0.03  # of calls, before it is the other column's turn
 FEWEST = 4  # calls in a round

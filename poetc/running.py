@@ -15,10 +15,11 @@ import numpy as np
 from poetc import artifact, codegen, outputs
 from poetc.artifact import Artifact
 from poetc.codegen import BOARDS
-from poetc.codegen.program import CHECKPOINT_TRAILER_BYTES, Call, Move, PageIn, PageOut, Program
+from poetc.codegen.program import Call, Move, PageIn, PageOut, Program
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import check_replaceable, replacing_directory, scratch_directory
 from poetc.graph import Array, Value
+from poetc.runtime.layout import CHECKPOINT_TRAILER_BYTES
 from poetc.scheduling import Problem
 
 Progress = Callable[[str], None]

@@ -26,6 +26,7 @@ from poetc.devices.zeros import zero_factors, zero_shares
 from poetc.errors import UsageError
 from poetc.files import scratch_directory, write_text
 from poetc.graph import Graph, TrainingGraph
+from poetc.runtime.layout import ALIGNMENT_BYTES
 from poetc.scheduling import Action, Compute, PageIn, PageOut, complete, keep_all, pack
 from poetc.training import TrainingOptions
 
@@ -225,7 +226,7 @@ def rows_of(
         elif isinstance(instruction, flat.Move):
             tensor, part = instruction.operand.tensor, ""
             size = instruction.operand.type.size_bytes
-            loops = {"Move.call": 1, "Move.unit": -(-size // flat.ALIGNMENT_BYTES)}
+            loops = {"Move.call": 1, "Move.unit": -(-size // ALIGNMENT_BYTES)}
             row = Measurement(name, tensor, MOVE_CLASS, simd, first, second, loops, time_ns)
         else:
             kind = "PageOut" if isinstance(instruction, flat.PageOut) else "PageIn"

@@ -6,21 +6,10 @@ import bisect
 from collections.abc import Iterator
 from itertools import pairwise
 
-from poetc.codegen.program import (
-    ALIGNMENT_BYTES,
-    TRAILER_BYTES,
-    Call,
-    Move,
-    Operand,
-    PageIn,
-    PageOut,
-    PageSource,
-    Program,
-    Space,
-    page_bytes,
-)
+from poetc.codegen.program import Call, Move, Operand, PageIn, PageOut, PageSource, Program, Space
 from poetc.errors import PoetcError
 from poetc.ops import Bound, spec
+from poetc.runtime.layout import ALIGNMENT_BYTES, TRAILER_BYTES, page_bytes
 
 OFFSET_LIMIT = 1 << 32  # offsets are uint32_t in the runtime
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from poetc.codegen._boards import TARGETS, Board
 from poetc.codegen._firmware import Memory, checkpoint_steps, layout, port_sources
 from poetc.codegen._module import Module, tables_bytes
-from poetc.codegen.program import Program, align
+from poetc.codegen.program import Program
 from poetc.runtime import runtime_directory
+from poetc.runtime.layout import align
 
 DATA_FILE = runtime_directory() / "code_sizes.tsv"
 TRAIN, CHECKPOINTS = "ports/device/train.c", "+checkpoints"

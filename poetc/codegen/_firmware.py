@@ -9,9 +9,10 @@ from pathlib import Path
 
 from poetc.codegen._boards import KIB, Board, Region, Target
 from poetc.codegen._module import spare_block
-from poetc.codegen.program import ALIGNMENT_BYTES, CHECKPOINT_TRAILER_BYTES, Program, align
+from poetc.codegen.program import Program
 from poetc.errors import UsageError
 from poetc.runtime import STACK_BYTES, runtime_directory
+from poetc.runtime.layout import ALIGNMENT_BYTES, CHECKPOINT_TRAILER_BYTES, align
 
 PROTECTION_BYTES = 32  # granularity of a memory protection unit
 MMU_PAGE_BYTES = 4 * KIB

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from poetc.codegen.program import TRAILER_BYTES, Binding, Program, page_bytes
+from poetc.codegen.program import Binding, Program
 from poetc.graph import TensorType, Value, materialize
+from poetc.runtime.layout import TRAILER_BYTES, page_bytes
 
 
 def _bytes(name: str, value: Value, type: TensorType) -> bytes:

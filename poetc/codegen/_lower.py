@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from poetc.codegen._check import ProgramError, check_program, operands, overlap
 from poetc.codegen.program import (
-    ALIGNMENT_BYTES,
-    DEFAULT_BLOCK_BYTES,
     Absence,
     Binding,
     Call,
@@ -22,11 +20,10 @@ from poetc.codegen.program import (
     PageSource,
     Program,
     Space,
-    align,
-    page_bytes,
 )
 from poetc.graph import DType, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Kernel, bind, spec, view_roots
+from poetc.runtime.layout import ALIGNMENT_BYTES, DEFAULT_BLOCK_BYTES, align, page_bytes
 from poetc.scheduling import Allocation, Compute, Free, MemoryPlan, Problem, Schedule
 from poetc.scheduling import Move as MoveStep
 from poetc.scheduling import PageIn as PageInStep

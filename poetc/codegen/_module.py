@@ -9,20 +9,9 @@ from poetc.codegen._cprint import Pool, comment, floating, identifier, identifie
 from poetc.codegen._interpret import all_inputs
 from poetc.codegen._lower import store_blocks
 from poetc.codegen._state_file import regions
-from poetc.codegen.program import (
-    ALIGNMENT_BYTES,
-    Binding,
-    Call,
-    Instruction,
-    Move,
-    Operand,
-    PageIn,
-    PageOut,
-    Program,
-    Space,
-    align,
-)
+from poetc.codegen.program import Binding, Call, Instruction, Move, Operand, PageIn, PageOut, Program, Space
 from poetc.graph import DType, Role
+from poetc.runtime.layout import ALIGNMENT_BYTES, align
 
 _C_TYPES = {DType.F32: "float", DType.I32: "int32_t", DType.U8: "uint8_t"}
 

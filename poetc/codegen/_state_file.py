@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from poetc.codegen._interpret import all_inputs
-from poetc.codegen.program import Binding, Page, Program, align
+from poetc.codegen.program import Binding, Page, Program
 from poetc.errors import UsageError
 from poetc.graph import Array, TensorType
+from poetc.runtime.layout import align
 
 TAG = b"poetc st"
 TRAILER_BYTES = 24  # tag, identity, steps, size of what is before it, CRC-32: POETC_STATE_TRAILER

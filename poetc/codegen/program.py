@@ -155,19 +155,3 @@ class Program:
         """Whether a run makes a new version of any state (training), or none (inference)."""
         writes = (i.page for i in self.instructions if isinstance(i, PageOut))
         return any(b.final_tensor != b.name for b in self.state) or any(self.pages[p].slots == 2 for p in writes)
-
-
-ALIGNMENT_BYTES = 16
-TRAILER_BYTES = 16  # at the end of the last block of every page: page, stamp, size, CRC-32, each 32 bits, little-endian
-CHECKPOINT_TRAILER_BYTES = 24  # of a checkpoint: POETC_CHECKPOINT_TRAILER
-DEFAULT_BLOCK_BYTES = 512
-
-
-def page_bytes(size_bytes: int, block_bytes: int) -> int:
-    """What a page with `size_bytes` of data occupies on the store: with its trailer, in whole blocks."""
-    return align(size_bytes + TRAILER_BYTES, block_bytes)
-
-
-def align(size_bytes: int, to: int = ALIGNMENT_BYTES) -> int:
-    """`size_bytes` rounded up to a multiple of `to`."""
-    return -(-size_bytes // to) * to

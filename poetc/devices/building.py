@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from poetc.codegen.program import ALIGNMENT_BYTES, page_bytes
 from poetc.devices.cost import Cost, CostModel
 from poetc.devices.features import features_of
 from poetc.devices.profile import DeviceProfile, Store
@@ -16,6 +15,7 @@ from poetc.devices.zeros import zero_factors, zero_shares
 from poetc.errors import UsageError
 from poetc.graph import Graph, Operator, Role, Tensor, TrainingGraph
 from poetc.ops import Bound, Kernel, bind, registry, spec, view_roots
+from poetc.runtime.layout import ALIGNMENT_BYTES, align, page_bytes
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, TensorSpec, Variant
 
 
@@ -183,11 +183,6 @@ class _Storages:
             if taken.isdisjoint((pair.input, pair.output)):
                 pairs.append(pair)
         return tuple(pairs)
-
-
-def align(size_bytes: int) -> int:
-    """Rounded up to what an operand occupies."""
-    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _operator(

@@ -5,19 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from poetc.codegen.program import page_bytes
+from poetc.devices.features import DEPTHWISE, Features
 from poetc.devices.loops import GROUPS, machine_of
 from poetc.devices.profile import DeviceProfile, Quantity, Store
 from poetc.errors import UsageError
-from poetc.graph import Operator
-from poetc.ops import Bound, registry, spec
+from poetc.ops import registry, spec
+from poetc.runtime.layout import page_bytes
 
-if TYPE_CHECKING:
-    from poetc.devices.features import Features
-
-_DEPTHWISE = "/depthwise"
 T = TypeVar("T")
 
 
@@ -25,14 +21,6 @@ T = TypeVar("T")
 class Cost:
     time_ns: int
     energy_pj: int
-
-
-def cost_class(op: Operator, bound: Bound) -> str:
-    """What a profile's `efficiency` is keyed by: the kind, with `/depthwise` for one channel a group."""
-    group = bound.attributes.get("group", 1)
-    if isinstance(group, int) and group > 1 and any(group in t.shape[1:2] for t in (*bound.inputs, *bound.outputs)):
-        return op.kind + _DEPTHWISE
-    return op.kind
 
 
 class CostModel:
@@ -61,7 +49,7 @@ class CostModel:
         """UsageError for an entry of `efficiency` or `loop_ns` that no operator kind and no loop matches."""
         known = sorted(known)
         for key in (*self._efficiency, *sorted(self._groups - GROUPS)):
-            kind = key.removesuffix(_DEPTHWISE)
+            kind = key.removesuffix(DEPTHWISE)
             if kind not in known:
                 close = difflib.get_close_matches(kind, [*known, *sorted(GROUPS)], n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -103,7 +91,7 @@ class CostModel:
 
 def _of_class(numbers: Mapping[str, T], kind: str) -> T | None:
     """What a profile says of a cost class, else of its kind, else of the kind that this one costs like."""
-    plain = kind.removesuffix(_DEPTHWISE)
+    plain = kind.removesuffix(DEPTHWISE)
     like = spec(plain).cost_like if plain in registry() else ""
     return next((numbers[k] for k in (kind, plain, like + kind[len(plain) :], like) if k in numbers), None)
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from poetc.devices.cost import cost_class
 from poetc.devices.loops import Machine, group_of, loops_of, share_inside
 from poetc.devices.reuse import Fetched
 from poetc.graph import Operator
-from poetc.ops import Kernel, bind, spec
+from poetc.ops import Bound, Kernel, bind, spec
 
 NOTHING_FETCHED = Fetched()
+DEPTHWISE = "/depthwise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,14 @@ class Features:
     flops: int
     bytes_moved: int
     loops: Mapping[str, int]
+
+
+def cost_class(op: Operator, bound: Bound) -> str:
+    """The key of a profile's `efficiency`: the kind, with `/depthwise` for one channel a group."""
+    group = bound.attributes.get("group", 1)
+    if isinstance(group, int) and group > 1 and any(group in t.shape[1:2] for t in (*bound.inputs, *bound.outputs)):
+        return op.kind + DEPTHWISE
+    return op.kind
 
 
 def features_of(

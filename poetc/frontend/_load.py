@@ -29,7 +29,7 @@ from poetc.frontend import (  # noqa: F401
 from poetc.frontend._constants import fold_constants
 from poetc.frontend._exported import is_module_name, names_notes, restore
 from poetc.frontend._importer import Importer, Rebatch, Value, our_dtype
-from poetc.frontend._node import TRANSLATIONS, Malformed, Node, Unsupported
+from poetc.frontend._node import Malformed, Node, Unsupported
 from poetc.frontend._opset import effective_opset
 from poetc.frontend._patterns_table import PATTERNS
 from poetc.frontend._reading import (
@@ -43,6 +43,7 @@ from poetc.frontend._reading import (
     tensor_dtype,
 )
 from poetc.frontend._rewriter import Rewriter
+from poetc.frontend._translations import TRANSLATIONS
 from poetc.frontend.roles import assign_roles
 from poetc.graph import Array, DType, Fill, Graph, Operator, Role, Tensor, TensorType
 

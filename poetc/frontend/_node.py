@@ -1,14 +1,10 @@
-"""A typed look at one ONNX node, and the table of translations."""
+"""A typed look at one ONNX node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
-from typing import TYPE_CHECKING
+from collections.abc import Set
 
 import onnx
-
-if TYPE_CHECKING:
-    from poetc.frontend._importer import Importer, Value
 
 
 class Unsupported(Exception):
@@ -84,25 +80,6 @@ class Node:
     def get_tensor(self, name: str) -> onnx.TensorProto | None:
         attribute = self._get(name, onnx.AttributeProto.TENSOR, "a tensor")
         return None if attribute is None else attribute.t
-
-
-# What a translation returns for each output of the node: a tensor that it emitted, or a Value (an alias, a constant).
-Result = "str | Value | Sequence[str | Value]"
-Translation = Callable[["Importer", Node], "str | Value | Sequence[str | Value]"]
-TRANSLATIONS: dict[str, Translation] = {}
-
-
-def onnx_operator(*names: str) -> Callable[[Translation], Translation]:
-    """Registers a translation for ONNX operators of the default domain."""
-
-    def add(translation: Translation) -> Translation:
-        for name in names:
-            if name in TRANSLATIONS:
-                raise RuntimeError(f"ONNX operator {name} is translated twice")
-            TRANSLATIONS[name] = translation
-        return translation
-
-    return add
 
 
 def normalize_axis(axis: int, rank: int) -> int:

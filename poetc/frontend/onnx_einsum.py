@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from poetc.frontend._importer import Importer
-from poetc.frontend._node import Malformed, Node, onnx_operator
+from poetc.frontend._node import Malformed, Node
+from poetc.frontend._translations import onnx_operator
 
 _Operand = tuple[str, str]  # (tensor, one letter an axis)
 

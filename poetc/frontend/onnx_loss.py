@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from poetc.frontend._importer import Importer, Value
-from poetc.frontend._node import Malformed, Node, Unsupported, onnx_operator
+from poetc.frontend._node import Malformed, Node, Unsupported
+from poetc.frontend._translations import onnx_operator
 from poetc.graph import Attribute
 
 

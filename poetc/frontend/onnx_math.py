@@ -7,8 +7,9 @@ import math
 import numpy as np
 
 from poetc.frontend._importer import Importer, Value, our_dtype
-from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis, onnx_operator
+from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis
 from poetc.frontend._reading import element_dtype
+from poetc.frontend._translations import onnx_operator
 from poetc.graph import Attribute
 
 _FLOAT_MAX = 3.4028234663852886e38

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from poetc.frontend._importer import Importer, Value
-from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis, onnx_operator
+from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis
+from poetc.frontend._translations import onnx_operator
 from poetc.graph import Array
 
 # --- views ---

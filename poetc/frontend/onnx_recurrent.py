@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from poetc.frontend._importer import MOST_OPERATORS, Importer, Value
-from poetc.frontend._node import Malformed, Node, Unsupported, onnx_operator
+from poetc.frontend._node import Malformed, Node, Unsupported
+from poetc.frontend._translations import onnx_operator
 
 _SLOW = 1_500  # operators, from which on solving takes minutes
 _ROWS_X_WEIGHTS = 2

@@ -1,9 +1,18 @@
 """Operator kinds, one file a family. `_registry.py` says what a kind must provide."""
 
+import importlib
+import pkgutil
+
+from poetc.ops._bound import Bound, bind
 from poetc.ops._builder import Builder
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, bind, register, registry, spec
+from poetc.ops._registry import OpSpec, Work, register, registry, spec
 from poetc.ops._samples import Use, sample
 from poetc.ops._views import view_roots
+from poetc.ops.kernels import Kernel
+
+for _module in pkgutil.iter_modules(__path__):
+    if not _module.ispkg and not _module.name.startswith("_"):
+        importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "Bound",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from poetc.graph import Attribute, Operator, Phase, Role, Tensor, TensorType, Value
-from poetc.ops._registry import Bound, spec
+from poetc.ops._bound import Bound
+
+# Output types by kind. The registry fills it: kinds know the builder, not the other way round.
+INFER: dict[str, Callable[[Bound], tuple[TensorType, ...]]] = {}
 
 
 class Builder:
@@ -53,7 +56,7 @@ class Builder:
     ) -> tuple[str, ...]:
         """Add one operator; returns its output names. `outputs` fixes them, else they come from `hint` or the kind."""
         attributes = dict(attributes or {})
-        types = spec(kind).infer(Bound(attributes, tuple(self.type(t) for t in inputs)))
+        types = INFER[kind](Bound(attributes, tuple(self.type(t) for t in inputs)))
         if outputs is None:
             stem = hint or (f"{inputs[0]}.{kind}" if inputs else kind)
             outputs = [self.fresh(stem if i == 0 else f"{stem}:{i}") for i in range(len(types))]

@@ -13,8 +13,11 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import Elements
 
 
 def snake(kind: str) -> str:
@@ -46,7 +49,7 @@ class Elementwise(OpSpec):
         return Work(flops=self.flops * op.outputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel(f"poetc_op_{snake(self.kind)}", (op.outputs[0].elements,), self.values(op))
+        return Kernel(f"poetc_op_{snake(self.kind)}", Elements(op.outputs[0].elements), self.values(op))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return tuple((i, 0) for i in range(self.arity))
@@ -100,7 +103,7 @@ class Gradient(Elementwise):
 
     def kernel(self, op: Bound) -> Kernel:
         forward = self.forward.kernel(op)
-        return Kernel(f"{forward.symbol}_grad", forward.ints, forward.floats)
+        return Kernel(f"{forward.symbol}_grad", forward.parameters, forward.floats)
 
 
 D = TypeVar("D", bound=type[Differentiable])

@@ -6,45 +6,14 @@ else in the project lists kinds: importer, autodiff, cost model, interpreter and
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
-from poetc.graph import Array, Attribute, Operator, TensorType
-
-if TYPE_CHECKING:
-    from poetc.ops._builder import Builder
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """An operator seen with the types of what it reads and writes: all that shapes, cost and kernel binding need."""
-
-    attributes: Mapping[str, Attribute]
-    inputs: tuple[TensorType, ...]
-    outputs: tuple[TensorType, ...] = ()
-
-    def get_ints(self, name: str) -> tuple[int, ...]:
-        value = self.attributes[name]
-        assert isinstance(value, tuple)
-        return tuple(int(v) for v in value)
-
-    def get_int(self, name: str, default: int = 0) -> int:
-        value = self.attributes.get(name, default)
-        assert isinstance(value, int)
-        return value
-
-    def get_float(self, name: str, default: float = 0.0) -> float:
-        value = self.attributes.get(name, default)
-        assert isinstance(value, (int, float))
-        return float(value)
-
-    def get_str(self, name: str, default: str = "") -> str:
-        value = self.attributes.get(name, default)
-        assert isinstance(value, str)
-        return value
+from poetc.graph import Array, Operator, TensorType
+from poetc.ops._bound import Bound
+from poetc.ops._builder import INFER, Builder
+from poetc.ops.kernels import Kernel, low_workspace_kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,28 +25,6 @@ class Work:
     macs: int = 0
     flops: int = 0
     bytes_moved: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """The C function that runs the operator (`poetc/runtime/kernels/`), with its compile-time constants.
-
-    `ints` and `floats` arrive in the kernel as `call->ints` and `call->floats`; the operands are the operator's inputs
-    followed by its outputs, then the workspace if `workspace_bytes` > 0. `alternative`: 0 is the fastest kernel of the
-    operator, n its n-th kernel with less workspace.
-    """
-
-    symbol: str
-    ints: tuple[int, ...] = ()
-    floats: tuple[float, ...] = ()
-    workspace_bytes: int = 0
-    alternative: int = 0
-
-    @property
-    def name(self) -> str:
-        """What a Problem calls it among the kernels of its operator: `conv_packed`, then `conv_packed#1` and so on."""
-        name = self.symbol.removeprefix("poetc_op_")
-        return f"{name}#{self.alternative}" if self.alternative else name
 
 
 class OpSpec:
@@ -122,10 +69,8 @@ class OpSpec:
 
     def kernels(self, op: Bound) -> tuple[Kernel, ...]:
         """`kernel(op)`, which is the fastest, and those with less and less workspace that compute the same bits."""
-        from poetc.ops._leaner import leaner
-
         kernel = self.kernel(op)
-        return (kernel, *leaner(kernel))
+        return (kernel, *low_workspace_kernels(kernel))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         """(input, output) pairs of equal size where the kernel tolerates output == input in memory."""
@@ -139,40 +84,17 @@ S = TypeVar("S", bound=type[OpSpec])
 def register(cls: S) -> S:
     if cls.kind in _REGISTRY:
         raise RuntimeError(f"operator kind {cls.kind!r} is registered twice")
-    _REGISTRY[cls.kind] = cls()
+    found = cls()
+    _REGISTRY[cls.kind] = found
+    INFER[cls.kind] = found.infer
     return cls
-
-
-def _load_families() -> None:
-    import poetc.ops as package
-
-    for module in pkgutil.iter_modules(package.__path__):
-        if not module.name.startswith("_"):
-            importlib.import_module(f"poetc.ops.{module.name}")
-
-
-_loaded = False
 
 
 def spec(kind: str) -> OpSpec:
     """The OpSpec of a kind. KeyError if there is none."""
-    if not _loaded:
-        registry()
     return _REGISTRY[kind]
 
 
 def registry() -> Mapping[str, OpSpec]:
-    """All kinds by name, families loaded, sorted."""
-    global _loaded
-    if not _loaded:
-        _load_families()
-        families = sorted(_REGISTRY.items())
-        _REGISTRY.clear()
-        _REGISTRY.update(families)
-        _loaded = True
-    return _REGISTRY
-
-
-def bind(op: Operator, tensors: Mapping[str, Any]) -> Bound:
-    """`op` with the types of its tensors (`tensors` maps names to Tensor)."""
-    return Bound(op.attributes, tuple(tensors[t].type for t in op.inputs), tuple(tensors[t].type for t in op.outputs))
+    """All kinds by name, sorted."""
+    return dict(sorted(_REGISTRY.items()))

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-MAX_RANK = 16  # POETC_MAX_RANK of the kernels
+from poetc.ops.kernels.rows import Ints, Walk
 
-Ints = tuple[int, ...]
+MAX_RANK = 16  # POETC_MAX_RANK of the kernels
 
 
 def contiguous_strides(shape: Ints) -> Ints:
@@ -46,10 +46,9 @@ def collapse(sizes: Ints, *strides: Ints) -> tuple[Ints, tuple[Ints, ...]]:
     return tuple(n for n, _ in merged), tuple(tuple(s[i] for _, s in merged) for i in range(len(strides)))
 
 
-def walk(sizes: Ints, *strides: Ints) -> Ints:
-    """The kernel's description of a walk: rank, sizes, then each operand's strides."""
-    collapsed, rest = collapse(sizes, *strides)
-    return (len(collapsed), *collapsed, *(v for s in rest for v in s))
+def walk(sizes: Ints, *strides: Ints) -> Walk:
+    """The kernel's description of a walk, in as few dimensions as possible."""
+    return Walk(*collapse(sizes, *strides))
 
 
 def normalize_axes(kind: str, axes: Sequence[int], rank: int) -> Ints:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from poetc.ops._registry import Bound
+from poetc.ops._bound import Bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,3 @@ class Windows:
             for i in (0, 1)
         ]
         return np.full((*outer, *reach), fill, dtype)
-
-    @property
-    def ints(self) -> tuple[int, ...]:
-        """As the C kernels read them: kernel, strides, leading pads, dilations."""
-        return (*self.kernel, *self.strides, *self.pads[:2], *self.dilations)

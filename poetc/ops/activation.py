@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Array, Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._elementwise import Differentiable, erf, register_with_gradient, sigmoid, softplus
-from poetc.ops._registry import Bound, Kernel
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import Elements
 
 # The self-normalising constants of Klambauer et al. 2017 (eq. 14).
 SELU_ALPHA = 1.6732632423543772
@@ -267,7 +269,7 @@ class Gelu(Differentiable):
 
     def kernel(self, op: Bound) -> Kernel:
         suffix = "_tanh" if self.values(op)[0] else ""
-        return Kernel(f"poetc_op_gelu{suffix}", (op.outputs[0].elements,))
+        return Kernel(f"poetc_op_gelu{suffix}", Elements(op.outputs[0].elements))
 
     def function(self, x: Array, *values: float) -> Any:
         if values[0]:

@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import Elements, Planes
 
 
 def _channels(x: TensorType) -> int:
@@ -28,10 +31,9 @@ def _check_channels(x: TensorType, vectors: Sequence[TensorType]) -> None:
             raise ValueError(f"a vector of the batch norm has shape {v.shape}, not {(_channels(x),)}")
 
 
-def channels_and_pixels(x: TensorType) -> tuple[int, int, int]:
-    """N, C, pixels."""
+def planes_of(x: TensorType) -> Planes:
     n, c = x.shape[:2]
-    return n, c, x.elements // max(1, n * c)
+    return Planes(n, c, x.elements // max(1, n * c))
 
 
 def _axes(x: Any) -> tuple[int, ...]:
@@ -66,7 +68,7 @@ class BatchNormStats(OpSpec):
         return Work(flops=4 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_batch_norm_stats", channels_and_pixels(op.inputs[0]))
+        return Kernel("poetc_op_batch_norm_stats", planes_of(op.inputs[0]))
 
 
 @register
@@ -107,7 +109,7 @@ class BatchNormApply(OpSpec):
         return Work(flops=3 * op.outputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_batch_norm_apply", channels_and_pixels(op.inputs[0]), (op.get_float("epsilon"),))
+        return Kernel("poetc_op_batch_norm_apply", planes_of(op.inputs[0]), (op.get_float("epsilon"),))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((0, 0),)
@@ -131,7 +133,7 @@ class BatchNormGradParams(OpSpec):
         return Work(macs=op.inputs[0].elements, flops=2 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_batch_norm_grad_params", channels_and_pixels(op.inputs[0]), (op.get_float("epsilon"),))
+        return Kernel("poetc_op_batch_norm_grad_params", planes_of(op.inputs[0]), (op.get_float("epsilon"),))
 
 
 @register
@@ -157,7 +159,7 @@ class BatchNormGradInput(OpSpec):
         return Work(flops=5 * op.outputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_batch_norm_grad_input", channels_and_pixels(op.inputs[0]), (op.get_float("epsilon"),))
+        return Kernel("poetc_op_batch_norm_grad_input", planes_of(op.inputs[0]), (op.get_float("epsilon"),))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return (6, 0), (0, 0)
@@ -179,9 +181,7 @@ class BatchNormGradInputFrozen(OpSpec):
         return (gy * _wide(scale * _rstd(var, op.get_float("epsilon")), gy),)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel(
-            "poetc_op_batch_norm_grad_input_frozen", channels_and_pixels(op.inputs[2]), (op.get_float("epsilon"),)
-        )
+        return Kernel("poetc_op_batch_norm_grad_input_frozen", planes_of(op.inputs[2]), (op.get_float("epsilon"),))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((2, 0),)
@@ -211,4 +211,4 @@ class BatchNormUpdate(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         momentum = op.get_float("momentum")
-        return Kernel("poetc_op_batch_norm_update", (op.inputs[0].elements,), (momentum, 1 - momentum))
+        return Kernel("poetc_op_batch_norm_update", Elements(op.inputs[0].elements), (momentum, 1 - momentum))

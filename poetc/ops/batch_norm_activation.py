@@ -12,9 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from poetc.graph import Attribute, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._elementwise import Differentiable, snake
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register, spec
-from poetc.ops.batch_norm import channels_and_pixels
+from poetc.ops._registry import OpSpec, Work, register, spec
+from poetc.ops.batch_norm import planes_of
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import Planes, SummedPlanes
 
 ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Silu")  # those of kernels/batch_norm_activation.c
 
@@ -43,11 +46,11 @@ class _Fused(OpSpec):
         # Of a rectifier's input and output the sign is the same, and so is on which side of a limit they are.
         return activation.derivative(self.apply(op, inputs), *activation.values(op)) * gz
 
-    def call(self, op: Bound, suffix: str, more: tuple[int, ...] = ()) -> Kernel:
+    def call(self, op: Bound, suffix: str, parameters: Planes) -> Kernel:
         activation = self.activation(op)
         name = snake(activation.kind) if activation else "same"
         floats = (op.get_float("epsilon"), *(activation.values(op) if activation else ()))
-        return Kernel(f"poetc_op_batch_norm_{name}{suffix}", (*channels_and_pixels(op.inputs[0]), *more), floats)
+        return Kernel(f"poetc_op_batch_norm_{name}{suffix}", parameters, floats)
 
 
 def _only(op: Bound, inputs: Sequence[int]) -> Bound:
@@ -79,7 +82,8 @@ class BatchNormActivate(_Fused):
         return Work(flops=each * op.outputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return self.call(op, "", (int(len(op.inputs) > 5),))
+        p = planes_of(op.inputs[0])
+        return self.call(op, "", SummedPlanes(p.batch, p.channels, p.pixels, len(op.inputs) > 5))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((0, 0), (5, 0)) if len(op.inputs) > 5 else ((0, 0),)
@@ -103,7 +107,7 @@ class BatchNormActivateGradParams(_Fused):
         return _with_slopes(spec("BatchNormGradParams").work(_only(op, (0, 1, 2, 5))), op)
 
     def kernel(self, op: Bound) -> Kernel:
-        return self.call(op, "_grad_params")
+        return self.call(op, "_grad_params", planes_of(op.inputs[0]))
 
 
 @register
@@ -127,7 +131,7 @@ class BatchNormActivateGradInput(_Fused):
         return _with_slopes(spec("BatchNormGradInput").work(op), op)
 
     def kernel(self, op: Bound) -> Kernel:
-        return self.call(op, "_grad_input")
+        return self.call(op, "_grad_input", planes_of(op.inputs[0]))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return (7, 0), (0, 0)

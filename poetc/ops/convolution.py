@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Attribute, Operator, TensorType
-from poetc.ops import _turned, _winograd
+from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._packing import COLUMNS, SHAPES, THREAD_FLOATS, WIDE_SHARE, choose, strip, workspace_floats
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register, spec
+from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops._windows import Windows
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.convolution import conv_kernel, grad_input_kernel, grad_weight_kernel, makes_norm, with_norm
+from poetc.ops.kernels.convolution_shape import Convolution
 
 
 def _group(op: Bound) -> int:
@@ -49,79 +51,17 @@ def _check_rank(*types: TensorType) -> None:
             raise ValueError(f"a convolution works on [N, C, H, W], not on shape {t.shape}")
 
 
-def _ints(windows: Windows, group: int, image: TensorType, output: TensorType, has_bias: bool) -> tuple[int, ...]:
-    """Descriptor of the C kernels; a plain 1x1 convolution sees its image as one long row."""
+def _shape(windows: Windows, group: int, image: TensorType, output: TensorType, has_bias: bool) -> Convolution:
+    """As the kernels see it: a plain 1x1 convolution has an image of one long row."""
     (n, c, h, w), (_, o, oh, ow) = image.shape, output.shape
     if windows.kernel == (1, 1) and windows.strides == (1, 1) and not any(windows.pads):
         h, w, oh, ow = 1, h * w, 1, oh * ow
-    return (n, c, h, w, o, oh, ow, *windows.ints, group, int(has_bias))
+    (kh, kw), (sh, sw), (top, left, _, _), (dh, dw) = windows.kernel, windows.strides, windows.pads, windows.dilations
+    return Convolution(n, c, h, w, o, oh, ow, kh, kw, sh, sw, top, left, dh, dw, group, int(has_bias))
 
 
 def _operand_bytes(op: Bound) -> int:
     return sum(t.size_bytes for t in (*op.inputs, *op.outputs))
-
-
-def _is_depthwise(ints: tuple[int, ...]) -> bool:
-    return ints[15] > 1 and ints[1] == ints[4] == ints[15]
-
-
-def _depthwise(lean: Kernel, gradient: bool) -> Kernel:
-    _, _, _, width, _, oh, ow, kh, kw, sh, sw, _, left, dh, dw = lean.ints[:15]
-    if left > (kw - 1) * dw:  # windows of nothing but padding: a strip ends with zeros for less
-        return lean
-    right = max(0, (ow - 1) * sw + (kw - 1) * dw + 1 - left - width)
-    return strip(lean, width, (left, right), (sh, sw), ((kh - 1) * dh + 1, (kw - 1) * dw), (oh, ow), gradient)
-
-
-# Of gradients of the input with so few pixels, that read weights where they are: channels at once.
-STREAM_PIXELS, STREAM_CHANNELS = 24, 128
-
-
-def _backward_kernel(op: Bound, ints: tuple[int, ...]) -> Kernel:
-    """The adjoint of a convolution. Its packing variant makes products for some channels and rows of the output at a
-    time, in a buffer of about 20 KB, unless it is pointwise and they are the result.
-    """
-    lean = Kernel("poetc_op_conv_grad_input", ints)
-    n, c, h, w, o, oh, ow, kh, kw = ints[:9]
-    group, taps, rows = ints[15], kh * kw, n * oh
-    reach = tuple((ints[7 + i] - 1) * ints[13 + i] for i in (0, 1))
-    if _is_depthwise(ints) and ints[11] <= reach[0] and ints[12] <= reach[1]:
-        left, image = reach[1] - ints[12], (ow - 1) * ints[10] + 1
-        right = max(0, w + reach[1] - left - image)
-        return strip(lean, image, (left, right), (1, 1), (reach[0] + 1, reach[1]), (h, w), False)
-    channels, outputs = c // group, o // group
-    if outputs < 4:
-        return lean
-    if (h, w, taps, ints[9], ints[10]) == (oh, ow, 1, 1, 1):
-        return choose(lean, rows * ow, outputs, _operand_bytes(op), pack_rows=True, extra=(0, rows, channels))
-    terms = min(outputs, SHAPES[0][1])
-    for columns in (256, 128):
-        # beside large operands all that is packed of the gradient stays, for many columns that share packed weights
-        block_rows = min(rows, max(1, columns // ow))
-        block = min(channels, max(1, 72 // taps))
-        block -= block % 4 if block > 4 else 0
-        held = block * taps * block_rows * ow
-        panels = -(-outputs // terms) * -(-block_rows * ow // COLUMNS)
-        floats = held + workspace_floats(panels * COLUMNS, terms, panels, True)
-        streamed = 16 + 3 * n * oh * ow * taps * min(channels, STREAM_CHANNELS)
-        if streamed > floats and n * oh * ow <= STREAM_PIXELS and 4 * streamed * WIDE_SHARE <= _operand_bytes(op):
-            floats = streamed
-        if floats <= THREAD_FLOATS and 4 * floats * WIDE_SHARE <= _operand_bytes(op):
-            return Kernel(f"{lean.symbol}_packed", (*ints, floats, terms, held, block_rows, block), (), 4 * floats)
-    most = min(5120, _operand_bytes(op) // 16)
-    block_rows = min(rows, -(-64 // ow))
-    if taps * block_rows * ow > most:
-        block_rows = min(rows, -(-32 // ow))
-    block = min(channels, max(1, most // (taps * block_rows * ow)))
-    block -= block % 4 if block > 4 else 0  # 4 channels of 3 x 3 taps are 3 register blocks
-    held = block * taps * block_rows * ow
-    extra = (held, block_rows, block)
-    return choose(lean, block_rows * ow, outputs, _operand_bytes(op), pack_rows=True, held=held, extra=extra)
-
-
-def _adjoint_kernel(op: Bound, ints: tuple[int, ...]) -> Kernel:
-    lean = Kernel("poetc_op_conv_grad_input", ints)
-    return _winograd.choose(lean, _backward_kernel(op, ints), _operand_bytes(op))
 
 
 def _columns(windows: Windows, x: Any, output: tuple[int, int], group: int) -> Any:
@@ -190,15 +130,8 @@ class Conv(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.inputs[1].shape[2:])
-        ints = _ints(windows, _group(op), op.inputs[0], op.outputs[0], len(op.inputs) > 2)
-        lean = Kernel("poetc_op_conv", ints)
-        if _is_depthwise(ints):
-            return _depthwise(lean, False)
-        w, y = op.inputs[1], op.outputs[0]
-        if w.shape[0] // _group(op) < 4:
-            return lean
-        packed = choose(lean, y.elements // y.shape[1], w.elements // w.shape[0], _operand_bytes(op))
-        return _winograd.choose(lean, packed, _operand_bytes(op))
+        shape = _shape(windows, _group(op), op.inputs[0], op.outputs[0], len(op.inputs) > 2)
+        return conv_kernel(shape, _operand_bytes(op))
 
 
 @register
@@ -227,32 +160,11 @@ class ConvGradInput(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.inputs[1].shape[2:])
-        ints = _ints(windows, _group(op), op.outputs[0], op.inputs[0], False)
-        return _adjoint_kernel(op, ints)
+        shape = _shape(windows, _group(op), op.outputs[0], op.inputs[0], False)
+        return grad_input_kernel(shape, _operand_bytes(op))
 
 
-NORM_KERNELS = ("_winograd", "_packed", "poetc_op_depthwise_grad_weight")  # that make x again
 NORM_ACTIVATIONS = ("", "Relu", "LeakyRelu", "Clip", "HardSwish")  # by their numbers in kernels/poetc_norm.h
-
-
-def norm_table_floats(channels: int) -> int:
-    """What the packing kernel computes of a batch norm once for each channel, as many as a panel holds beyond, and what
-    it needs besides (PROLOGUE_FLOATS in kernels/convolution_packed_grad_weight.c).
-    """
-    return 16 + 3 * (-(-channels // COLUMNS) * COLUMNS + COLUMNS)
-
-
-def window_strip(ints: tuple[int, ...], terms: int) -> int:
-    """Floats of a strip of an image for the windows of a block of terms, over as many channels as four taps reach
-    (runtime/kernels/poetc_windows.h); none for a pointwise convolution, whose rows are planes.
-    """
-    _, channels, h, w, _, oh, ow, kh, kw, sh, sw, _, _, dh, dw, group = ints[:16]
-    if (kh * kw, sh, sw, oh * ow) == (1, 1, 1, h * w):
-        return 0
-    taps, rows = kh * kw, min(oh, (terms - 2) // ow + 2)
-    slots = min((taps + 2) // taps + 1, channels // group)
-    floats = slots * ((rows - 1) * sh + (kh - 1) * dh + 1) * ((ow - 1) * sw + (kw - 1) * dw + 1)
-    return -(-floats // 4) * 4 + 4  # whole vectors: what comes after it holds pointers
 
 
 @register
@@ -314,33 +226,17 @@ class ConvGradWeight(OpSpec):
         kernel, norm = self._kernel(self._pixels(op)), self._norm(op)
         if norm is None:
             return kernel
-        ints, workspace_bytes = kernel.ints, kernel.workspace_bytes
-        if kernel.symbol.endswith("_packed"):
-            size, terms, strip = ints[17:]
-            more = max(strip, window_strip(ints, terms))
-            size += more - strip + norm_table_floats(ints[1])
-            ints, workspace_bytes = (*ints[:17], size, terms, more), 4 * size
-        ints = (*ints[:16], 1 + NORM_ACTIVATIONS.index(op.get_str("activation")), *ints[17:])
-        symbol = kernel.symbol.replace("grad_weight", "grad_weight_norm")
-        return Kernel(symbol, ints, spec("BatchNormActivate").kernel(norm).floats, workspace_bytes)
+        number = NORM_ACTIVATIONS.index(op.get_str("activation"))
+        return with_norm(kernel, number, spec("BatchNormActivate").kernel(norm).floats)
 
     def takes_norm(self, op: Bound, activation: str) -> bool:
         """Whether there is a kernel that makes x, `activation` of a batch norm, again while it reads it."""
-        kernel = self._kernel(op)
-        return activation in NORM_ACTIVATIONS and kernel.symbol.endswith(NORM_KERNELS)
+        return activation in NORM_ACTIVATIONS and makes_norm(self._kernel(op))
 
     def _kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.get_ints("kernel"))
-        lean = Kernel("poetc_op_conv_grad_weight", _ints(windows, _group(op), op.inputs[0], op.inputs[1], False))
-        if _is_depthwise(lean.ints):
-            return _depthwise(lean, True)
-        w, gy = op.outputs[0], op.inputs[1]
-        if w.shape[0] // _group(op) < 4:
-            return lean
-        pixels = gy.shape[2] * gy.shape[3]
-        packed = choose(lean, w.elements // w.shape[0], pixels, _operand_bytes(op), sums=gy.shape[0], strip=True)
-        packed = _turned.choose(lean, packed, _operand_bytes(op))
-        return _winograd.choose(lean, packed, _operand_bytes(op))
+        shape = _shape(windows, _group(op), op.inputs[0], op.inputs[1], False)
+        return grad_weight_kernel(shape, _operand_bytes(op))
 
 
 @register
@@ -415,5 +311,5 @@ class ConvTranspose(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.inputs[1].shape[2:])
-        ints = _ints(windows, _group(op), op.outputs[0], op.inputs[0], len(op.inputs) > 2)
-        return _adjoint_kernel(op, ints)
+        shape = _shape(windows, _group(op), op.outputs[0], op.inputs[0], len(op.inputs) > 2)
+        return grad_input_kernel(shape, _operand_bytes(op))

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
-from poetc.ops._strides import Ints, contiguous_strides, normalize_axes, walk
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._strides import contiguous_strides, normalize_axes, walk
+from poetc.ops.kernels import Kernel, Parameters
+from poetc.ops.kernels.rows import Ints, Slices, Walk
 
 
 def wrapped(indices: Array, length: int) -> Array:
@@ -70,10 +74,10 @@ class _GatherGrad(OpSpec):
 # --- Gather: whole slices along one axis
 
 
-def gather_layout(op: Bound, x: TensorType, indices: TensorType) -> tuple[int, int, int, int]:
-    """(elements before the axis, length of the axis, elements after it, number of indices)"""
+def gather_layout(op: Bound, x: TensorType, indices: TensorType) -> Slices:
+    """How slices of x lie, in elements."""
     (axis,) = normalize_axes("Gather", [op.get_int("axis")], len(x.shape))
-    return math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]), indices.elements
+    return Slices(math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]), indices.elements)
 
 
 @register
@@ -92,8 +96,8 @@ class Gather(_Gather):
 
     def kernel(self, op: Bound) -> Kernel:
         x = op.inputs[0]
-        outer, length, inner, count = gather_layout(op, x, op.inputs[1])
-        return Kernel("poetc_op_gather", (outer, length, inner * x.dtype.size_bytes, count))
+        slices = gather_layout(op, x, op.inputs[1])
+        return Kernel("poetc_op_gather", replace(slices, size=slices.size * x.dtype.size_bytes))
 
 
 @register
@@ -105,10 +109,10 @@ class GatherGrad(_GatherGrad):
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         indices, gy = inputs
         shape = op.get_ints("shape")
-        outer, length, inner, count = gather_layout(op, TensorType(shape), op.inputs[0])
-        gx = np.zeros((outer, length, inner), gy.dtype)
-        index: tuple[Any, ...] = (slice(None), wrapped(indices, length).ravel())
-        np.add.at(gx, index, gy.reshape(outer, count, inner))
+        s = gather_layout(op, TensorType(shape), op.inputs[0])
+        gx = np.zeros((s.outer, s.length, s.size), gy.dtype)
+        index: tuple[Any, ...] = (slice(None), wrapped(indices, s.length).ravel())
+        np.add.at(gx, index, gy.reshape(s.outer, s.count, s.size))
         return (gx.reshape(shape),)
 
     def kernel(self, op: Bound) -> Kernel:
@@ -118,12 +122,21 @@ class GatherGrad(_GatherGrad):
 # --- GatherElements: one element at a time along one axis
 
 
-def elements_layout(op: Bound, x: Ints, indices: Ints) -> Ints:
-    """(elements of x, length and stride of the axis, walk of x's other dimensions over the indices)"""
+@dataclass(frozen=True, slots=True)
+class _SingleElements(Parameters):
+    """`count`: of x; `walk`: over x's other dimensions, for the indices."""
+
+    count: int
+    length: int
+    stride: int
+    walk: Walk
+
+
+def elements_layout(op: Bound, x: Ints, indices: Ints) -> _SingleElements:
     (axis,) = normalize_axes("GatherElements", [op.get_int("axis")], len(x))
     strides = contiguous_strides(x)
     others = tuple(0 if i == axis else s for i, s in enumerate(strides))
-    return (math.prod(x), x[axis], strides[axis], *walk(indices, others))
+    return _SingleElements(math.prod(x), x[axis], strides[axis], walk(indices, others))
 
 
 def elements_index(op: Bound, x: Ints, indices: Array) -> tuple[Array, ...]:
@@ -172,6 +185,19 @@ class GatherElementsGrad(_GatherGrad):
 # --- GatherND: slices at tuples of indices
 
 
+@dataclass(frozen=True, slots=True)
+class _Tuples(Parameters):
+    """`size` of a slice, in elements (bytes for the gather itself); C reads the number of indexed dimensions first."""
+
+    batches: int
+    tuples: int
+    size: int
+    dims: Ints
+
+    def ints(self) -> Ints:
+        return (self.batches, self.tuples, self.size, len(self.dims), *self.dims)
+
+
 def nd_layout(op: Bound, x: Ints, indices: Ints) -> tuple[int, int, int, Ints]:
     """(batches, tuples a batch, elements of a slice, the dimensions that a tuple indexes)"""
     batch_dims, depth = op.get_int("batch_dims"), indices[-1]
@@ -214,7 +240,7 @@ class GatherND(_Gather):
     def kernel(self, op: Bound) -> Kernel:
         x = op.inputs[0]
         batches, tuples, inner, dims = nd_layout(op, x.shape, op.inputs[1].shape)
-        return Kernel("poetc_op_gather_nd", (batches, tuples, inner * x.dtype.size_bytes, len(dims), *dims))
+        return Kernel("poetc_op_gather_nd", _Tuples(batches, tuples, inner * x.dtype.size_bytes, dims))
 
 
 @register
@@ -233,4 +259,4 @@ class GatherNDGrad(_GatherGrad):
 
     def kernel(self, op: Bound) -> Kernel:
         batches, tuples, inner, dims = nd_layout(op, op.outputs[0].shape, op.inputs[0].shape)
-        return Kernel("poetc_op_gather_nd_grad", (batches, tuples, inner, len(dims), *dims))
+        return Kernel("poetc_op_gather_nd_grad", _Tuples(batches, tuples, inner, dims))

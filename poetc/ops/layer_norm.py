@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import BiasedRows, Groups, Rows
 
 
 def _rows(op: Bound) -> tuple[int, int]:
@@ -81,7 +84,7 @@ class LayerNorm(OpSpec):
         return Work(flops=7 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_layer_norm", (*_rows(op), int(len(op.inputs) > 2)), (op.get_float("epsilon"),))
+        return Kernel("poetc_op_layer_norm", BiasedRows(*_rows(op), len(op.inputs) > 2), (op.get_float("epsilon"),))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((0, 0),)
@@ -123,7 +126,7 @@ class LayerNormGradInput(OpSpec):
         return Work(flops=10 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_layer_norm_grad_input", _rows(op))
+        return Kernel("poetc_op_layer_norm_grad_input", Rows(*_rows(op)))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return (4, 0), (0, 0)
@@ -148,7 +151,7 @@ class LayerNormGradParams(OpSpec):
         return Work(macs=op.inputs[0].elements, flops=3 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_layer_norm_grad_params", _rows(op))
+        return Kernel("poetc_op_layer_norm_grad_params", Rows(*_rows(op)))
 
 
 @register
@@ -181,7 +184,7 @@ class RmsNorm(OpSpec):
         return Work(flops=4 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_rms_norm", _rows(op), (op.get_float("epsilon"),))
+        return Kernel("poetc_op_rms_norm", Rows(*_rows(op)), (op.get_float("epsilon"),))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((0, 0),)
@@ -206,7 +209,7 @@ class RmsNormGradInput(OpSpec):
         return Work(flops=8 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_rms_norm_grad_input", _rows(op))
+        return Kernel("poetc_op_rms_norm_grad_input", Rows(*_rows(op)))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return (3, 0), (0, 0)
@@ -229,7 +232,7 @@ class RmsNormGradScale(OpSpec):
         return Work(macs=op.inputs[0].elements, flops=op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_rms_norm_grad_scale", _rows(op))
+        return Kernel("poetc_op_rms_norm_grad_scale", Rows(*_rows(op)))
 
 
 def _groups(op: Bound) -> tuple[int, int, int, int]:
@@ -286,7 +289,7 @@ class GroupNorm(OpSpec):
         return Work(flops=7 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_group_norm", _groups(op), (op.get_float("epsilon"),))
+        return Kernel("poetc_op_group_norm", Groups(*_groups(op)), (op.get_float("epsilon"),))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((0, 0),)
@@ -312,7 +315,7 @@ class GroupNormGradInput(OpSpec):
         return Work(flops=10 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_group_norm_grad_input", _groups(op))
+        return Kernel("poetc_op_group_norm_grad_input", Groups(*_groups(op)))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return (4, 0), (0, 0)
@@ -340,4 +343,4 @@ class GroupNormGradParams(OpSpec):
         return Work(macs=op.inputs[0].elements, flops=3 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_group_norm_grad_params", _groups(op))
+        return Kernel("poetc_op_group_norm_grad_params", Groups(*_groups(op)))

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from poetc.graph import DType, Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import Axis, Elements
 
 _NEVER = -(2**31)  # an ignore_index that no target holds
 
@@ -93,11 +97,32 @@ def _soft_weights(op: Bound, target: Any, dtype: Any) -> tuple[Any, Any]:
     return weights, dtype.type(before * after)
 
 
+@dataclass(frozen=True, slots=True)
+class _Classes(Axis):
+    """The classes lie along the axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ClassesGrad(_Classes):
+    has_upstream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _IndexedClasses(_Classes):
+    ignored: int
+    has_upstream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _PointwiseLossGrad(Elements):
+    has_upstream: bool
+
+
 def _index_kernel(op: Bound, symbol: str, has_upstream: bool) -> Kernel:
     smoothing = op.get_float("label_smoothing")
     classes = _layout(op)[1]
-    ints = (*_layout(op), op.get_int("ignore_index", _NEVER), int(has_upstream))
-    return Kernel(symbol, ints, (1 - smoothing, smoothing / classes))
+    parameters = _IndexedClasses(*_layout(op), op.get_int("ignore_index", _NEVER), has_upstream)
+    return Kernel(symbol, parameters, (1 - smoothing, smoothing / classes))
 
 
 @register
@@ -168,7 +193,9 @@ class SoftCrossEntropy(_Loss):
 
     def kernel(self, op: Bound) -> Kernel:
         smoothing = op.get_float("label_smoothing")
-        return Kernel("poetc_op_soft_cross_entropy", _layout(op), (1 - smoothing, smoothing / _layout(op)[1]))
+        return Kernel(
+            "poetc_op_soft_cross_entropy", _Classes(*_layout(op)), (1 - smoothing, smoothing / _layout(op)[1])
+        )
 
 
 @register
@@ -188,8 +215,8 @@ class SoftCrossEntropyGrad(_LossGrad):
 
     def kernel(self, op: Bound) -> Kernel:
         smoothing = op.get_float("label_smoothing")
-        ints = (*_layout(op), int(len(op.inputs) > 2))
-        return Kernel("poetc_op_soft_cross_entropy_grad", ints, (1 - smoothing, smoothing / _layout(op)[1]))
+        parameters = _ClassesGrad(*_layout(op), len(op.inputs) > 2)
+        return Kernel("poetc_op_soft_cross_entropy_grad", parameters, (1 - smoothing, smoothing / _layout(op)[1]))
 
 
 class _Pointwise(_Loss):
@@ -208,7 +235,7 @@ class _Pointwise(_Loss):
         return Work(flops=self.flops * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel(self.symbol, (op.inputs[0].elements,), (op.get_float("delta", 1.0),))
+        return Kernel(self.symbol, Elements(op.inputs[0].elements), (op.get_float("delta", 1.0),))
 
 
 class _PointwiseGrad(_LossGrad):
@@ -226,8 +253,8 @@ class _PointwiseGrad(_LossGrad):
         return Work(flops=self.flops * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        ints = (op.inputs[0].elements, int(len(op.inputs) > 2))
-        return Kernel(self.symbol, ints, (op.get_float("delta", 1.0),))
+        parameters = _PointwiseLossGrad(op.inputs[0].elements, len(op.inputs) > 2)
+        return Kernel(self.symbol, parameters, (op.get_float("delta", 1.0),))
 
 
 @register

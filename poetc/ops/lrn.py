@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from poetc.graph import Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import Planes
 
 
 def _reach(op: Bound) -> tuple[int, int]:
@@ -34,13 +38,21 @@ def _scale(op: Bound, x: Any) -> Any:
     return x.dtype.type(op.get_float("bias")) + alpha * _window_sum(np.square(x), *_reach(op))
 
 
+@dataclass(frozen=True, slots=True)
+class _Reach(Planes):
+    """How far a window reaches among the channels."""
+
+    before: int
+    after: int
+
+
 def _kernel(op: Bound, symbol: str, columns: int) -> Kernel:
     """`columns`: workspace, in columns of C floats."""
     x = op.inputs[0]
     n, c = x.shape[:2]
     before, after = _reach(op)
     floats = (op.get_float("alpha") / op.get_int("size"), op.get_float("beta"), op.get_float("bias"))
-    return Kernel(symbol, (n, c, x.elements // max(1, n * c), before, after), floats, 4 * c * columns)
+    return Kernel(symbol, _Reach(n, c, x.elements // max(1, n * c), before, after), floats, 4 * c * columns)
 
 
 @register

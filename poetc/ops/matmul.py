@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from poetc.graph import Attribute, Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._broadcast import reduce_to
 from poetc.ops._builder import Builder
-from poetc.ops._packing import SHAPES, choose, workspace_floats
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops._strides import collapse
-
-FEW = 8  # with so few rows of a (or terms, where a is transposed) packing b costs more than it saves
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.matmul import Strides, product_kernel, views_kernel
 
 
 def _dims(op: Bound) -> tuple[int, int, int, bool, bool]:
@@ -117,40 +116,8 @@ class MatMul(OpSpec):
     def kernel(self, op: Bound) -> Kernel:
         m, n, k, trans_a, trans_b = _dims(op)
         loops = _batch_loops(op.inputs[0].shape[:-2], op.inputs[1].shape[:-2])
-        if len(loops) == 1 and loops[0][1:] == (1, 0) and not trans_a:
-            m, loops = m * loops[0][0], []  # one b for all: the batch joins the rows
-        flat = tuple(value for extent, a, b in loops for value in (extent, a * m * k, b * n * k))
-        ints = (m, n, k, int(trans_a), int(trans_b), int(len(op.inputs) > 2), len(loops), *flat)
-        lean = Kernel("poetc_op_matmul", ints, (op.get_float("alpha", 1.0),))
-        if (k if trans_a else m) <= FEW:
-            return lean
-        operand_bytes = sum(t.size_bytes for t in (*op.inputs, *op.outputs))
-        found = choose(lean, n, k, operand_bytes, pack_rows=trans_a, product=True)
-        if found is lean:
-            return lean
-        rest = [math.prod(extent for extent, _, _ in loops[i + 1 :]) for i in range(len(loops))]
-        batch = [
-            (extent, a * m * k, b * n * k, inner * m * n) for (extent, a, b), inner in zip(loops, rest, strict=True)
-        ]
-        a_steps, b_steps = (1, m) if trans_a else (k, 1), (1, k) if trans_b else (n, 1)
-        return _packed((m, n, k), len(op.inputs) > 2, a_steps, b_steps, n, (0, 0), batch, found)
-
-
-def _packed(
-    sizes: tuple[int, int, int],
-    has_bias: bool,
-    a: tuple[int, int],
-    b: tuple[int, int],
-    y_row: int,
-    starts: tuple[int, int],
-    batch: Sequence[tuple[int, ...]],
-    found: Kernel,
-) -> Kernel:
-    """kernels/matmul_packed.c with the workspace and the terms of `found`. `sizes`: M, N, K; steps of `a` by row and
-    term, of `b` by term and column; `batch`: (extent, steps in a, b, y).
-    """
-    ints = (*sizes, int(has_bias), *a, *b, y_row, *starts, len(batch), *(v for loop in batch for v in loop))
-    return replace(found, ints=(*ints, *found.ints[-2:]))
+        alpha, operand_bytes = op.get_float("alpha", 1.0), sum(t.size_bytes for t in (*op.inputs, *op.outputs))
+        return product_kernel((m, n, k), trans_a, trans_b, len(op.inputs) > 2, loops, alpha, operand_bytes)
 
 
 @register
@@ -205,19 +172,13 @@ class MatMulOfViews(OpSpec):
     def kernel(self, op: Bound) -> Kernel:
         *batch, m, n, k = op.get_ints("sizes")
         (a_start, *a), (b_start, *b), (_, *y) = (op.get_ints(name) for name in "aby")
-        rank, terms = len(batch), op.get_int("terms")
+        rank = len(batch)
         extents, steps = collapse(tuple(batch), tuple(a[:rank]), tuple(b[:rank]), tuple(y[:rank]))
         operand_bytes = 4 * math.prod(batch) * (m * k + k * n + m * n)
-        lean = Kernel("poetc_op_matmul", (), (op.get_float("alpha", 1.0),))
-        found = choose(lean, n, k, operand_bytes, pack_rows=a[-1] != 1, product=True)
-        if found is lean or found.ints[-1] != terms:
-            floats = workspace_floats(n, terms, SHAPES[0][0], a[-1] != 1)
-            found = Kernel("poetc_op_matmul_packed", (floats, terms), lean.floats, 4 * floats)
-        loops = [loop for loop in zip(extents, *steps, strict=True) if loop[0] > 1]
-        if loops and loops[-1][1:] == (m * a[-2], 0, m * y[-2]):
-            m *= loops.pop()[0]  # one b for all: the batch joins the rows
-        a_steps, b_steps = (a[-2], a[-1]), (b[-2], b[-1])
-        return _packed((m, n, k), len(op.inputs) > 2, a_steps, b_steps, y[-2], (a_start, b_start), loops, found)
+        strides = Strides(a[-2], a[-1], b[-2], b[-1], y[-2], a_start, b_start)
+        loops, alpha = list(zip(extents, *steps, strict=True)), op.get_float("alpha", 1.0)
+        has_bias, terms = len(op.inputs) > 2, op.get_int("terms")
+        return views_kernel((m, n, k), has_bias, strides, loops, terms, alpha, operand_bytes)
 
 
 def fits_views(a: Sequence[int], b: Sequence[int], y: Sequence[int]) -> bool:

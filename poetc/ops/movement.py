@@ -5,15 +5,19 @@ bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._broadcast import broadcast_shapes, reduce_to
 from poetc.ops._builder import Builder
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
-from poetc.ops._strides import Ints, broadcast_strides, contiguous_strides, normalize_axes, walk
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._strides import broadcast_strides, contiguous_strides, normalize_axes, walk
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import Axis, Elements, Ints, Pieces, Scatter, StridedCopy
 
 
 class Movement(OpSpec):
@@ -31,7 +35,7 @@ class Movement(OpSpec):
 
     def strided_copy(self, op: Bound, sizes: Ints, strides: Ints, start: int = 0) -> Kernel:
         """y in row-major order over `sizes`, each element from x at start + index · strides."""
-        return Kernel(f"poetc_op_copy{op.inputs[0].dtype.size_bytes}", (start, *walk(sizes, strides)))
+        return Kernel(f"poetc_op_copy{op.inputs[0].dtype.size_bytes}", StridedCopy(start, walk(sizes, strides)))
 
 
 def only(grads: Sequence[str | None], needed: Sequence[bool]) -> str | None:
@@ -143,7 +147,8 @@ def scatter(op: Bound, start: int, strides: Ints, value: float = 0.0) -> Kernel:
     """y filled with `value`, then x, in order, at start + index · strides."""
     if op.inputs[0].dtype is not DType.F32:
         raise ValueError("only f32 can be scattered")
-    return Kernel("poetc_op_scatter", (op.outputs[0].elements, start, *walk(op.inputs[0].shape, strides)), (value,))
+    parameters = Scatter(op.outputs[0].elements, start, walk(op.inputs[0].shape, strides))
+    return Kernel("poetc_op_scatter", parameters, (value,))
 
 
 @register
@@ -188,11 +193,11 @@ class Concat(Movement):
         return Kernel("poetc_op_concat", blocks(op, op.inputs, op.outputs[0]))
 
 
-def blocks(op: Bound, pieces: Sequence[TensorType], whole: TensorType) -> Ints:
-    """(how often, number of pieces, bytes of each piece that lie together)"""
+def blocks(op: Bound, pieces: Sequence[TensorType], whole: TensorType) -> Pieces:
+    """The bytes of each piece that lie together."""
     axis = op.get_int("axis") % len(whole.shape)
     outer = int(np.prod(whole.shape[:axis], dtype=np.int64))
-    return (outer, len(pieces), *(p.size_bytes // outer if outer else 0 for p in pieces))
+    return Pieces(outer, tuple(p.size_bytes // outer if outer else 0 for p in pieces))
 
 
 @register
@@ -328,10 +333,16 @@ class Cast(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         source, target = op.inputs[0].dtype, op.outputs[0].dtype
-        return Kernel(f"poetc_op_cast_{source}_{target}", (op.outputs[0].elements,))
+        return Kernel(f"poetc_op_cast_{source}_{target}", Elements(op.outputs[0].elements))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((0, 0),) if op.inputs[0].dtype.size_bytes == op.outputs[0].dtype.size_bytes else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _CumSum(Axis):
+    is_exclusive: bool
+    is_reverse: bool
 
 
 @register
@@ -368,8 +379,8 @@ class CumSum(OpSpec):
         shape = op.inputs[0].shape
         axis = op.get_int("axis") % len(shape)
         outer, inner = (int(np.prod(s, dtype=np.int64)) for s in (shape[:axis], shape[axis + 1 :]))
-        ints = (outer, shape[axis], inner, int(bool(op.get_int("exclusive"))), int(bool(op.get_int("reverse"))))
-        return Kernel("poetc_op_cum_sum", ints)
+        flags = bool(op.get_int("exclusive")), bool(op.get_int("reverse"))
+        return Kernel("poetc_op_cum_sum", _CumSum(outer, shape[axis], inner, *flags))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((0, 0),)

@@ -8,12 +8,26 @@ and Hutter 2019), takes lr · weight_decay of the weight.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from poetc.graph import DType, TensorType
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._bound import Bound
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import Elements
+
+
+@dataclass(frozen=True, slots=True)
+class _Nesterov(Elements):
+    is_nesterov: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoupled(Elements):
+    is_decoupled: bool
 
 
 class _Update(OpSpec):
@@ -54,7 +68,7 @@ class Sgd(_Update):
         return (w - lr.reshape(()) * _decayed(op, w, g),)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_sgd", (op.inputs[0].elements,), (op.get_float("weight_decay"),))
+        return Kernel("poetc_op_sgd", Elements(op.inputs[0].elements), (op.get_float("weight_decay"),))
 
 
 @register
@@ -73,8 +87,8 @@ class Momentum(_Update):
         return w - lr.reshape(()) * (g + momentum * v if op.get_int("nesterov") else v), v
 
     def kernel(self, op: Bound) -> Kernel:
-        ints = (op.inputs[0].elements, int(op.get_int("nesterov")))
-        return Kernel("poetc_op_momentum", ints, (op.get_float("momentum"), op.get_float("weight_decay")))
+        parameters = _Nesterov(op.inputs[0].elements, bool(op.get_int("nesterov")))
+        return Kernel("poetc_op_momentum", parameters, (op.get_float("momentum"), op.get_float("weight_decay")))
 
 
 @register
@@ -112,8 +126,8 @@ class Adam(_Update):
         """1 - beta is passed beside beta: in f32 it cannot be recovered from it to full precision."""
         beta1, beta2 = op.get_float("beta1", 0.9), op.get_float("beta2", 0.999)
         epsilon, decay = op.get_float("epsilon", 1e-8), op.get_float("weight_decay")
-        ints = (op.inputs[0].elements, int(op.get_int("decoupled")))
-        return Kernel("poetc_op_adam", ints, (beta1, 1 - beta1, beta2, 1 - beta2, epsilon, decay))
+        parameters = _Decoupled(op.inputs[0].elements, bool(op.get_int("decoupled")))
+        return Kernel("poetc_op_adam", parameters, (beta1, 1 - beta1, beta2, 1 - beta2, epsilon, decay))
 
 
 @register
@@ -134,7 +148,7 @@ class Adagrad(_Update):
 
     def kernel(self, op: Bound) -> Kernel:
         floats = (op.get_float("epsilon", 1e-10), op.get_float("weight_decay"))
-        return Kernel("poetc_op_adagrad", (op.inputs[0].elements,), floats)
+        return Kernel("poetc_op_adagrad", Elements(op.inputs[0].elements), floats)
 
 
 @register

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
-from poetc.ops._strides import Ints, contiguous_strides
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._strides import contiguous_strides
+from poetc.ops.kernels import Kernel, Parameters
+from poetc.ops.kernels.rows import Ints
 from poetc.ops.movement import scatter
 
 MODES = ("constant", "edge", "reflect", "wrap")  # the last three numbered from 1 in the kernel
@@ -47,8 +51,22 @@ def sources(op: Bound, shape: Ints) -> tuple[Array, ...]:
     return tuple(result)
 
 
+@dataclass(frozen=True, slots=True)
+class _Padding(Parameters):
+    """x's sizes, what is put before, and y's sizes, of which C reads the rank first; dimensions without padding are
+    merged.
+    """
+
+    mode: int
+    sizes: Ints
+    before: Ints
+    padded: Ints
+
+    def ints(self) -> Ints:
+        return (self.mode, len(self.sizes), *self.sizes, *self.before, *self.padded)
+
+
 def mapped_kernel(symbol: str, op: Bound, shape: Ints) -> Kernel:
-    """ints: mode, rank, then x's sizes, befores and y's sizes, dimensions without padding merged."""
     before, after = split_pads("Pad", op, shape)
     merged: list[tuple[int, int, int]] = []
     for n, first, last in zip(shape, before, after, strict=True):
@@ -59,7 +77,7 @@ def mapped_kernel(symbol: str, op: Bound, shape: Ints) -> Kernel:
     sizes = tuple(n for n, _, _ in merged)
     befores = tuple(first for _, first, _ in merged)
     padded = tuple(n + first + last for n, first, last in merged)
-    return Kernel(symbol, (MODES.index(op.get_str("mode")), len(merged), *sizes, *befores, *padded))
+    return Kernel(symbol, _Padding(MODES.index(op.get_str("mode")), sizes, befores, padded))
 
 
 @register

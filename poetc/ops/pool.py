@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Attribute, DType, Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops._windows import Windows
+from poetc.ops.kernels import Kernel, rows
 
 
 def _windows(op: Bound) -> Windows:
@@ -38,9 +40,14 @@ def _input_shape(op: Bound, gy: TensorType) -> tuple[int, ...]:
     return (*gy.shape[:2], *size)
 
 
-def _ints(op: Bound, image: TensorType, output: TensorType) -> tuple[int, ...]:
-    n, c, h, w = image.shape
-    return (n * c, h, w, *output.shape[2:], *_windows(op).ints)
+def _parameters(op: Bound, image: TensorType, output: TensorType) -> rows.PoolWindows:
+    (n, c, h, w), (_, _, oh, ow), found = image.shape, output.shape, _windows(op)
+    (kh, kw), (sh, sw), (top, left, _, _), (dh, dw) = found.kernel, found.strides, found.pads, found.dilations
+    return rows.PoolWindows(n * c, h, w, oh, ow, kh, kw, sh, sw, top, left, dh, dw)
+
+
+def _max_parameters(op: Bound, image: TensorType, output: TensorType, where: TensorType) -> rows.MaxPool:
+    return rows.MaxPool(_parameters(op, image, output), where.dtype is DType.I32)
 
 
 @register
@@ -73,8 +80,7 @@ class MaxPool(OpSpec):
         return Work(flops=op.outputs[0].elements * _windows(op).taps)
 
     def kernel(self, op: Bound) -> Kernel:
-        wide = int(op.outputs[1].dtype is DType.I32)
-        return Kernel("poetc_op_max_pool", (*_ints(op, op.inputs[0], op.outputs[0]), wide))
+        return Kernel("poetc_op_max_pool", _max_parameters(op, op.inputs[0], *op.outputs))
 
 
 @register
@@ -100,8 +106,8 @@ class MaxPoolGrad(OpSpec):
         return Work(flops=op.inputs[1].elements + op.outputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        wide = int(op.inputs[0].dtype is DType.I32)
-        return Kernel("poetc_op_max_pool_grad", (*_ints(op, op.outputs[0], op.inputs[1]), wide))
+        where, gy = op.inputs
+        return Kernel("poetc_op_max_pool_grad", _max_parameters(op, op.outputs[0], gy, where))
 
 
 def _divisors(op: Bound, size: tuple[int, ...], output: tuple[int, ...], dtype: Any) -> Any:
@@ -115,10 +121,10 @@ def _divisors(op: Bound, size: tuple[int, ...], output: tuple[int, ...], dtype: 
     return windows.view(image, (output[0], output[1])).sum(axis=(0, 1))
 
 
-def _average_ints(op: Bound, image: TensorType, output: TensorType) -> tuple[int, ...]:
+def _average_parameters(op: Bound, image: TensorType, output: TensorType) -> rows.AveragePool:
     """With count_include_pad the counted image reaches `pads` beyond the real one, else not at all."""
     pads = _windows(op).pads if op.get_int("count_include_pad") else (0, 0, 0, 0)
-    return (*_ints(op, image, output), *pads)
+    return rows.AveragePool(_parameters(op, image, output), pads)
 
 
 @register
@@ -146,7 +152,7 @@ class AveragePool(OpSpec):
         return Work(flops=op.outputs[0].elements * (_windows(op).taps + 1))
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_average_pool", _average_ints(op, op.inputs[0], op.outputs[0]))
+        return Kernel("poetc_op_average_pool", _average_parameters(op, op.inputs[0], op.outputs[0]))
 
 
 @register
@@ -168,4 +174,4 @@ class AveragePoolGrad(OpSpec):
         return Work(flops=op.inputs[0].elements * (_windows(op).taps + 1))
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_average_pool_grad", _average_ints(op, op.outputs[0], op.inputs[0]))
+        return Kernel("poetc_op_average_pool_grad", _average_parameters(op, op.outputs[0], op.inputs[0]))

@@ -4,12 +4,16 @@ the gradient and the C kernel draw the same one, and nothing need be saved."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import Elements
 
 ROUNDS = 10
 
@@ -57,10 +61,16 @@ class _Masked(OpSpec):
         ratio = op.get_float("ratio")
         words = (op.get_int("seed"), threshold(ratio))
         signed = tuple((w & 0xFFFFFFFF) - ((w & 0x80000000) << 1) for w in words)
-        return Kernel("poetc_op_dropout", (op.outputs[0].elements, *signed), (1 / (1 - ratio),))
+        return Kernel("poetc_op_dropout", _Dropout(op.outputs[0].elements, *signed), (1 / (1 - ratio),))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((0, 0),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Dropout(Elements):
+    seed: int
+    threshold: int
 
 
 @register

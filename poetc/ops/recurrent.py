@@ -13,9 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from poetc.graph import Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._elementwise import sigmoid
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops.kernels import Kernel, rows
 
 
 def _split(x: Any, parts: int) -> list[Any]:
@@ -111,7 +113,7 @@ class LstmCell(_Recurrent):
         return Work(flops=58 * op.outputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_lstm_cell", (*self.sizes(op), int(len(op.inputs) > 1)))
+        return Kernel("poetc_op_lstm_cell", rows.LstmCell(*self.sizes(op), len(op.inputs) > 1))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((1, 2), (0, 2), (2, 1), (2, 0)) if len(op.inputs) > 1 else ((0, 2),)
@@ -153,8 +155,9 @@ class LstmCellGrad(_Gradient):
         return Work(flops=34 * op.inputs[1].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        given = (int(op.get_int("before")), op.get_int("gradients", 1), self._cell_gradients(op))
-        return Kernel("poetc_op_lstm_cell_grad", (*self.sizes(op), *given))
+        (batch, hidden), before = self.sizes(op), bool(op.get_int("before"))
+        parameters = rows.LstmCellGrad(batch, hidden, before, op.get_int("gradients", 1), self._cell_gradients(op))
+        return Kernel("poetc_op_lstm_cell_grad", parameters)
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         others = range(len(op.inputs) - 1, 0, -1) if op.get_int("before") else ()
@@ -206,7 +209,7 @@ class GruCell(_Recurrent):
         return Work(flops=37 * op.outputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_gru_cell", self.sizes(op))
+        return Kernel("poetc_op_gru_cell", rows.Cell(*self.sizes(op)))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((2, 0),)
@@ -236,7 +239,7 @@ class GruCellGrad(_Gradient):
         return Work(flops=18 * op.inputs[1].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_gru_cell_grad", (*self.sizes(op), op.get_int("gradients", 1)))
+        return Kernel("poetc_op_gru_cell_grad", rows.GruCellGrad(*self.sizes(op), op.get_int("gradients", 1)))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return tuple((i, 2) for i in range(len(op.inputs) - 1, 0, -1))

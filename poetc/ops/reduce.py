@@ -11,10 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._elementwise import snake
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
-from poetc.ops._strides import Ints, contiguous_strides, normalize_axes, walk
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._strides import contiguous_strides, normalize_axes, walk
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import Ints
+from poetc.ops.kernels.rows import Reduction as Walks
 
 
 def kept_shape(shape: Ints, axes: Ints) -> Ints:
@@ -22,12 +26,13 @@ def kept_shape(shape: Ints, axes: Ints) -> Ints:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
-def reduction_walks(shape: Ints, axes: Ints) -> Ints:
-    """Two walks over x: the dimensions that are kept, then those that are reduced."""
+def reduction_walks(shape: Ints, axes: Ints) -> Walks:
+    """Over x, contiguous."""
     strides = contiguous_strides(shape)
     kept = [i for i in range(len(shape)) if i not in axes]
-    return walk(tuple(shape[i] for i in kept), tuple(strides[i] for i in kept)) + walk(
-        tuple(shape[i] for i in axes), tuple(strides[i] for i in axes)
+    return Walks(
+        walk(tuple(shape[i] for i in kept), tuple(strides[i] for i in kept)),
+        walk(tuple(shape[i] for i in axes), tuple(strides[i] for i in axes)),
     )
 
 
@@ -107,11 +112,10 @@ class ReduceSum(Reduction):
     def kernel(self, op: Bound) -> Kernel:
         """Rows in one piece, or columns side by side, have a kernel each."""
         kernel = super().kernel(op)
-        ints = kernel.ints
-        kept, reduced = ints[: 1 + 2 * ints[0]], ints[1 + 2 * ints[0] :]
-        if reduced[2 * reduced[0]] == 1 and reduced[reduced[0]] >= 16:
+        walks = kernel.parameters_as(Walks)
+        if walks.reduced.inner_stride == 1 and walks.reduced.inner >= 16:
             return replace(kernel, symbol=f"{kernel.symbol}_rows")
-        if kept[2 * kept[0]] == 1 and kept[kept[0]] >= 4:
+        if walks.kept.inner_stride == 1 and walks.kept.inner >= 4:
             return replace(kernel, symbol=f"{kernel.symbol}_columns")
         return kernel
 

@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
-from poetc.ops._strides import Ints
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import Ints
+from poetc.ops.kernels.rows import Resize as ResizeTables
 
 COORDINATES = (
     "half_pixel",
@@ -113,14 +116,15 @@ def check(kind: str, op: Bound, shape: Ints) -> Ints:
 
 
 def tables(op: Bound, shape: Ints, suffix: str) -> Kernel:
-    """ints: images, H and W of x, H and W of y, rows and columns (low; for linear then high); floats: their weights."""
+    """The kernel; its floats are the weights of rows and columns."""
     rows, columns = taps(op, 0, shape[2]), taps(op, 1, shape[3])
-    head = (shape[0] * shape[1], shape[2], shape[3], *op.get_ints("sizes"))
+    height, width = op.get_ints("sizes")
+    head = (shape[0] * shape[1], shape[2], shape[3], height, width)
     if op.get_str("mode", "nearest") == "nearest":
-        return Kernel(f"poetc_op_resize_nearest{suffix}", head + ints(rows.low, columns.low))
+        return Kernel(f"poetc_op_resize_nearest{suffix}", ResizeTables(*head, ints(rows.low, columns.low)))
     weights = tuple(float(w) for w in (*rows.weight, *columns.weight))
     places = ints(rows.low, columns.low, rows.high, columns.high)
-    return Kernel(f"poetc_op_resize_linear{suffix}", head + places, weights)
+    return Kernel(f"poetc_op_resize_linear{suffix}", ResizeTables(*head, places), weights)
 
 
 def ints(*arrays: Array) -> Ints:

@@ -7,29 +7,22 @@ so that the weights have the bits that separate kernels give them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from poetc.graph import TensorType
-from poetc.ops._packing import (
-    COLUMNS,
-    LONG_STRIP,
-    PRODUCT_BYTES,
-    PRODUCT_SHARE,
-    SHAPES,
-    THREAD_FLOATS,
-    WIDE_SHARE,
-    panel_columns,
-    workspace_floats,
-)
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register, spec
-from poetc.ops.convolution import norm_table_floats
+from poetc.ops._bound import Bound
+from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops.gather import gather_layout
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.convolution import descending
+from poetc.ops.kernels.matmul import PackedProduct, sgd_kernel
+from poetc.ops.kernels.packing import COLUMNS
+from poetc.ops.kernels.rows import DescendingSlices
 
 TERMS = 64  # of one block of kernels/matmul.c
-STRIP_ROWS = 48  # of kernels/sgd_of.c
 
 
 class SgdOf(OpSpec):
@@ -55,7 +48,7 @@ class SgdOf(OpSpec):
         apart_bytes = operand_bytes + spec(self.cost_like).kernel(part).workspace_bytes
         return operand_bytes + workspace_bytes > max(apart_bytes, gradient_bytes)
 
-    def leaner(self, op: Bound, columns: int, floats: Callable[[int], int]) -> int:
+    def fewer_columns(self, op: Bound, columns: int, floats: Callable[[int], int]) -> int:
         """At most so many columns at once: fewer where that is what it takes to need no more; `floats` of workspace."""
         fewer = range(columns, 0, -COLUMNS)
         return next((n for n in fewer if not self.needs_more(op, 4 * floats(n))), columns)
@@ -108,16 +101,17 @@ class GatherGradSgd(SgdOf):
 
     def fits(self, op: Bound) -> bool:
         """Looking for repeated indices takes less than passing over the table."""
-        outer, _, _, count = gather_layout(op, op.outputs[0], op.inputs[0])
-        return outer == 1 and count * count <= op.outputs[0].elements
+        slices = gather_layout(op, op.outputs[0], op.inputs[0])
+        return slices.outer == 1 and slices.count * slices.count <= op.outputs[0].elements
 
     def work(self, op: Bound) -> Work:
         gy = op.inputs[2]
         return Work(flops=3 * gy.elements, bytes_moved=3 * gy.size_bytes + op.inputs[1].size_bytes)
 
     def kernel(self, op: Bound) -> Kernel:
-        _, *ints = gather_layout(op, op.inputs[0], op.inputs[1])
-        return Kernel("poetc_op_gather_grad_sgd", tuple(ints), (), 4 * ints[1])
+        slices = gather_layout(op, op.inputs[0], op.inputs[1])
+        parameters = DescendingSlices(slices.length, slices.size, slices.count)
+        return Kernel("poetc_op_gather_grad_sgd", parameters, (), 4 * slices.size)
 
 
 @register_with_sum
@@ -134,8 +128,8 @@ class MatMulSgd(SgdOf):
 
     def _packed(self, op: Bound) -> int | None:
         """The terms of a block of the packing kernel that makes the gradient; None if it is not that kernel."""
-        kernel = spec("MatMul").kernel(op)
-        return kernel.ints[-1] if kernel.symbol.endswith("_packed") else None
+        parameters = spec("MatMul").kernel(op).parameters
+        return parameters.terms if isinstance(parameters, PackedProduct) else None
 
     def work(self, op: Bound) -> Work:
         work = spec("MatMul").work(self.part(op))
@@ -143,27 +137,9 @@ class MatMulSgd(SgdOf):
 
     def kernel(self, op: Bound) -> Kernel:
         (k, m), n = op.inputs[1].shape[-2:], op.inputs[2].shape[-1]
-        terms = self._packed(self.part(op))
-        if terms is None:
-            return Kernel("poetc_op_matmul_sgd", (m, n, k))
-
-        def sizes(width: int) -> tuple[int, int]:
-            """Floats of a block of terms, and of all the workspace, for so many columns at once."""
-            floats = workspace_floats(width, terms, width // COLUMNS, True)
-            return floats, -(-k // terms) * floats + STRIP_ROWS * width
-
         operand_bytes = sum(t.size_bytes for t in (*op.inputs, *op.outputs))
-        share = PRODUCT_SHARE if operand_bytes >= PRODUCT_BYTES else WIDE_SHARE
-        for panels in (16, 8, 4):  # only where that is next to nothing beside the operands
-            width = min(panels, -(-n // COLUMNS)) * COLUMNS
-            total = sizes(width)[1]
-            if total <= THREAD_FLOATS and 4 * total * share <= operand_bytes:
-                break
-        else:
-            width = min(SHAPES[0][0], -(-n // COLUMNS)) * COLUMNS
-            width = self.leaner(op, width, lambda columns: sizes(columns)[1])
-        floats, total = sizes(width)
-        return Kernel("poetc_op_matmul_sgd_packed", (m, n, k, floats, terms, width), (), 4 * total)
+        terms, fewer = self._packed(self.part(op)), functools.partial(self.fewer_columns, op)
+        return sgd_kernel((m, n, k), terms, operand_bytes, fewer)
 
 
 @register_with_sum
@@ -180,20 +156,5 @@ class ConvGradWeightSgd(SgdOf):
         return Work(work.macs, work.flops + 2 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        part = self.part(op)
-        packed = spec("ConvGradWeight").kernel(part)
-        if packed.symbol.endswith(("_turned", "_winograd")):
-            return replace(packed, symbol=packed.symbol.replace("grad_weight", "grad_weight_sgd"))
-        *_, floats, terms, strip = packed.ints  # a strip: where workspace is next to nothing beside the operands
-        w, (batch, _, *size) = part.outputs[0], op.inputs[2].shape
-        blocks = batch if math.prod(size) <= terms else -(-math.prod(size) // terms)
-        table = norm_table_floats(packed.ints[1]) if "norm" in packed.symbol else 0
-        columns = panel_columns(w.elements // w.shape[0], blocks, floats - strip - table, terms)
-        if strip and blocks == 1:
-            columns = min(columns, LONG_STRIP)
-        outputs = w.shape[0] // max(1, part.get_int("group", 1))
-        if not strip:
-            columns = self.leaner(op, columns, lambda columns: floats + outputs * columns)
-        total = floats + outputs * columns
-        symbol = packed.symbol.replace("grad_weight", "grad_weight_sgd")
-        return Kernel(symbol, (*packed.ints, total), packed.floats, 4 * total)
+        kernel = spec("ConvGradWeight").kernel(self.part(op))
+        return descending(kernel, functools.partial(self.fewer_columns, op))

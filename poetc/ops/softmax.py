@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import Axis
 
 
 def _axis(op: Bound) -> int:
@@ -20,10 +23,9 @@ def _axis(op: Bound) -> int:
     return axis % rank
 
 
-def _ints(op: Bound) -> tuple[int, int, int]:
-    """Elements before, along and after the axis."""
+def _parameters(op: Bound) -> Axis:
     shape, axis = op.inputs[0].shape, _axis(op)
-    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+    return Axis(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
 
 
 def _check_same(op: Bound) -> TensorType:
@@ -63,7 +65,7 @@ class Softmax(OpSpec):
         return Work(flops=14 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel(self._symbol, _ints(op))
+        return Kernel(self._symbol, _parameters(op))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((0, 0),)
@@ -97,7 +99,7 @@ class SoftmaxGrad(OpSpec):
         return Work(macs=op.inputs[0].elements, flops=2 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel(self._symbol, _ints(op))
+        return Kernel(self._symbol, _parameters(op))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return (1, 0), (0, 0)

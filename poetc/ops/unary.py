@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._elementwise import Differentiable, Unary, erf, register_with_gradient
-from poetc.ops._registry import Bound, Kernel, OpSpec, Work, register
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import Elements
 
 # --- smooth functions whose derivative is simple in the output
 
@@ -254,7 +257,7 @@ class Not(OpSpec):
         return ((inputs[0] == 0).astype(np.uint8),)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_not", (op.outputs[0].elements,))
+        return Kernel("poetc_op_not", Elements(op.outputs[0].elements))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((0, 0),)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poetc.graph import Array, Operator, TensorType
+from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import Bound, OpSpec, Work, register
+from poetc.ops._registry import OpSpec, Work, register
 
 
 @register

@@ -11,7 +11,6 @@ many bytes of slices as it has; and no product may need more than the operator t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -19,7 +18,8 @@ from typing import NamedTuple
 from poetc.graph import DType, Operator, TrainingGraph
 from poetc.ops import bind, spec
 from poetc.ops._strides import contiguous_strides
-from poetc.ops.matmul import FEW, fits_views
+from poetc.ops.kernels.matmul import FEW, PackedProduct
+from poetc.ops.matmul import fits_views
 from poetc.ops.movement import slice_steps
 from poetc.passes._indexed import Indexed
 from poetc.passes._memory import most_bytes, operator_bytes
@@ -207,7 +207,7 @@ class _Movement(Indexed):
             views = [(*v[:-2], v[-1], v[-2]) for v in (views[1], views[0], views[2])]
         if not fits_views(*views):
             return None
-        kernel = spec(op.kind).kernel(bound)
+        kernel = spec(op.kind).kernel(bound).parameters_as(PackedProduct)
         new = replace(
             op,
             name=f"MatMulOfViews({y[0]})",
@@ -219,11 +219,11 @@ class _Movement(Indexed):
                 "sizes": sizes,
                 "shape": self.tensors[y[0]].shape,
                 "alpha": bound.get_float("alpha", 1.0),
-                "terms": kernel.ints[-1],
+                "terms": kernel.terms,
             },
         )
-        rows, *_ = ints = spec(new.kind).kernel(bind(new, self.tensors)).ints
-        if rows <= FEW or _matrices(ints) > _matrices(kernel.ints):  # each of which would pack what is now packed once
+        found = spec(new.kind).kernel(bind(new, self.tensors)).parameters_as(PackedProduct)
+        if found.rows <= FEW or found.matrices > kernel.matrices:  # each of which would pack what is now packed once
             return None
         return new if operator_bytes(new, self.tensors, self.roots) <= self.most_bytes else None
 
@@ -259,11 +259,6 @@ class _Movement(Indexed):
                 yield from self._readers_of(op.outputs[0])
             else:
                 yield op
-
-
-def _matrices(ints: Ints) -> int:
-    """Of a batch, as kernels/matmul_packed.c goes through them."""
-    return math.prod(ints[12:-2:4])
 
 
 def _broadcast(steps: Ints, shape: Sequence[int], rank: int) -> Ints:

@@ -9,9 +9,10 @@ from random import Random
 import numpy as np
 
 from poetc.codegen import lower
-from poetc.codegen.program import Program, page_bytes
+from poetc.codegen.program import Program
 from poetc.graph import Graph, Role, TensorType, TrainingGraph
 from poetc.ops import Builder, bind, spec, view_roots
+from poetc.runtime.layout import page_bytes
 from poetc.scheduling import (
     Action,
     Compute,

@@ -8,10 +8,10 @@ import pytest
 
 import poetc.ops._registry as ops_registry
 from poetc.devices import DeviceProfile, build_problem, compute_totals, flash_needed_bytes, load_profile
-from poetc.devices.building import align
 from poetc.errors import UsageError
 from poetc.graph import DType, Fill, Graph, Operator, Phase, Role, Tensor, TensorType, TrainingGraph
 from poetc.ops import Bound, Kernel, OpSpec, Work, registry
+from poetc.runtime.layout import align
 from poetc.scheduling import Paging, TensorSpec, keep_all, verify
 
 

@@ -238,7 +238,7 @@ def test_kernels_that_make_a_norm_again_are_priced_as_measured() -> None:
     """By the name of the kernel without: a name that no profile has would mean the roofline, several times too dear."""
     measured = set(load_profile("host").compute.loop_ns)
     again = re.compile("grad_weight.*_norm|batch_norm_(relu|clip)_grad")
-    kernels = [Kernel(symbol, ()) for symbol in COUNTS if again.search(symbol)]
+    kernels = [Kernel(symbol) for symbol in COUNTS if again.search(symbol)]
     assert len(kernels) > 8
     for kernel in kernels:
         assert kernel.symbol.removeprefix("poetc_op_") not in measured

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from poetc.errors import PoetcError
 from poetc.frontend import load
-from poetc.frontend._node import TRANSLATIONS
+from poetc.frontend._translations import TRANSLATIONS
 from tests.frontend.support import evaluate, save
 
 # Folded or decided at import time, without a translation of their own.

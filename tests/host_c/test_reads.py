@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc.ops import Kernel, _packing, _turned, _winograd, spec
+from poetc.ops import Kernel, spec
+from poetc.ops.kernels import packing, turned, winograd
 from tests.host_c.test_threads import LARGE
 from tests.ops import test_packing, test_turned, test_winograd
 from tests.ops.test_cases import KERNEL_CASES
@@ -83,15 +84,15 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Case, Kernel]]:
     """As bound by default, then as where operands are large."""
     for case in (*KERNEL_CASES, *LARGE):
         yield case, bound(case)
-    monkeypatch.setattr(_packing, "SHARE", 0)
+    monkeypatch.setattr(packing, "SHARE", 0)
     for case in (*test_packing.CASES, *test_packing.LARGE, *test_packing.LEAN):
         yield case, bound(case)
     for name, value in (("LEAST_BYTES", 0), ("SHARE", 0)):
-        monkeypatch.setattr(_turned, name, value)
+        monkeypatch.setattr(turned, name, value)
     for case in test_turned.CASES:
         yield case, bound(case)
     for name, value in (("LEAST_BYTES", 0), ("SHARE", 1e9), ("DIRECT", 1e9)):
-        monkeypatch.setattr(_winograd, name, value)
+        monkeypatch.setattr(winograd, name, value)
     for case in test_winograd.CASES:
         yield case, bound(case)
 

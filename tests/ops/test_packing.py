@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from poetc.graph import Attribute
-from poetc.ops import _packing, spec
+from poetc.ops import spec
+from poetc.ops.kernels import packing
 from tests.ops.cases import convolution, matmul
 from tests.support.kernels import Case, bind_kind, check_kernel, evaluate, run_kernel, scalar_library, wide_library
 
@@ -115,7 +116,7 @@ LEAN = [
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_packing, "SHARE", 0)
+    monkeypatch.setattr(packing, "SHARE", 0)
 
 
 @pytest.mark.usefixtures("always")
@@ -133,11 +134,11 @@ def test_bits_do_not_depend_on_vectors_or_workspace(case: Case, monkeypatch: pyt
     for other in (wide_library(), scalar_library()):
         (same,) = run_kernel(case.kind, case.attributes, arrays, lib=other)
         assert same.tobytes() == first.tobytes()
-    monkeypatch.setattr(_packing, "SHAPES", ((1, 64),))
-    monkeypatch.setattr(_packing, "DEEP_BYTES", 1 << 40)
+    monkeypatch.setattr(packing, "SHAPES", ((1, 64),))
+    monkeypatch.setattr(packing, "DEEP_BYTES", 1 << 40)
     (small,) = run_kernel(case.kind, case.attributes, arrays)
     assert small.tobytes() == first.tobytes()
-    monkeypatch.setattr(_packing, "WIDE_SHARE", 0)
+    monkeypatch.setattr(packing, "WIDE_SHARE", 0)
     for library in (None, wide_library(), scalar_library()):
         (same,) = run_kernel(case.kind, case.attributes, arrays, lib=library)
         assert same.tobytes() == first.tobytes()
@@ -158,15 +159,15 @@ def test_bits_do_not_depend_on_vectors_or_workspace(case: Case, monkeypatch: pyt
 )
 def test_bits_of_large_products(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose sums are of longer blocks."""
-    monkeypatch.setattr(_packing, "PRODUCT_BYTES", 0)
-    monkeypatch.setattr(_packing, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(packing, "PRODUCT_BYTES", 0)
+    monkeypatch.setattr(packing, "WHOLE_BYTES", 0)
     arrays = case.arrays()
     check_kernel(case.kind, case.attributes, arrays, 2e-5, 2e-5)
     (first,) = run_kernel(case.kind, case.attributes, arrays)
     short = bind_kind(case.kind, case.attributes, arrays)
     assert 64 < spec(case.kind).kernel(short).ints[-2 if case.kind == "MatMulSgd" else -1] <= 256
     for panels in ((8,), (2,), (1,)):
-        monkeypatch.setattr(_packing, "PRODUCT_PANELS", panels)
+        monkeypatch.setattr(packing, "PRODUCT_PANELS", panels)
         for library in (None, wide_library(), scalar_library()):
             (same,) = run_kernel(case.kind, case.attributes, arrays, lib=library)
             assert same.tobytes() == first.tobytes()
@@ -196,7 +197,7 @@ def test_wide_workspaces_are_no_larger_than_what_a_thread_has() -> None:
     attributes: dict[str, Attribute] = {"pads": (1, 1, 1, 1), "strides": (2, 2), "input_size": (28, 28)}
     kernel = spec("ConvGradInput").kernel(bind_kind("ConvGradInput", attributes, [image, weight]))
     assert kernel.symbol.endswith("_packed")
-    assert 0 < kernel.workspace_bytes <= 4 * _packing.THREAD_FLOATS
+    assert 0 < kernel.workspace_bytes <= 4 * packing.THREAD_FLOATS
 
 
 @pytest.mark.usefixtures("always")

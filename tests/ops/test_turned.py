@@ -10,7 +10,9 @@ import pytest
 
 from poetc.devices.loops import Machine, loops_of
 from poetc.graph import Attribute
-from poetc.ops import Kernel, _turned, spec
+from poetc.ops import Kernel, spec
+from poetc.ops.kernels import turned
+from poetc.ops.kernels.convolution_shape import Convolution
 from tests.support.kernels import (
     RUNTIME,
     Case,
@@ -46,8 +48,8 @@ CASES = cases()
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_turned, "LEAST_BYTES", 0)
-    monkeypatch.setattr(_turned, "SHARE", 0)
+    monkeypatch.setattr(turned, "LEAST_BYTES", 0)
+    monkeypatch.setattr(turned, "SHARE", 0)
 
 
 def bound(case: Case) -> Kernel:
@@ -55,14 +57,13 @@ def bound(case: Case) -> Kernel:
 
 
 def one_image_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    def choose(lean: Kernel, _other: Kernel, _operand_bytes: int) -> Kernel:
-        outputs, (kh, kw), group = lean.ints[4], lean.ints[7:9], lean.ints[15]
-        each, least = _turned.floats_of(lean.ints)
-        floats = least + outputs // group * kh * kw * _turned.CHANNELS + each
-        assert _turned.images_at_once(floats, lean.ints) == 1
-        return Kernel(f"{lean.symbol}_turned", (*lean.ints, floats), (), 4 * floats)
+    def choose(c: Convolution, _operand_bytes: int) -> turned.TurnedGradWeight:
+        each, least = turned.floats_of(c)
+        floats = least + turned.sum_floats(c) + each
+        assert turned.images_at_once(floats, c) == 1
+        return turned.TurnedGradWeight(c, floats)
 
-    monkeypatch.setattr(_turned, "choose", choose)
+    monkeypatch.setattr(turned, "choose", choose)
 
 
 @pytest.mark.usefixtures("always")
@@ -79,7 +80,7 @@ def test_results_and_bits(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
         for lib in (None, wide_library(), scalar_library()):
             (same,) = run_kernel(case.kind, case.attributes, arrays, lib=lib)
             assert same.tobytes() == first.tobytes()
-    monkeypatch.setattr(_turned, "LEAST_BYTES", 1 << 40)
+    monkeypatch.setattr(turned, "LEAST_BYTES", 1 << 40)
     assert bound(case).symbol.endswith("_packed")
     (packed,) = run_kernel(case.kind, case.attributes, arrays, lib=wide_library())
     assert packed.tobytes() == first.tobytes()
@@ -96,10 +97,10 @@ def test_bits_do_not_depend_on_threads(tmp_path: Path, threads: int, monkeypatch
 
 
 def test_a_workspace_without_room_for_an_image_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def choose(lean: Kernel, _other: Kernel, _operand_bytes: int) -> Kernel:
-        return Kernel(f"{lean.symbol}_turned", (*lean.ints, 20000), (), 80000)
+    def choose(c: Convolution, _operand_bytes: int) -> turned.TurnedGradWeight:
+        return turned.TurnedGradWeight(c, 20000)
 
-    monkeypatch.setattr(_turned, "choose", choose)
+    monkeypatch.setattr(turned, "choose", choose)
     with pytest.raises(KernelError) as error:
         run_kernel(CASES[0].kind, CASES[0].attributes, [a.astype(np.float32) for a in CASES[0].arrays()])
     assert error.value.code == -22
@@ -108,7 +109,7 @@ def test_a_workspace_without_room_for_an_image_is_an_error(monkeypatch: pytest.M
 def test_constants_are_those_of_the_kernel() -> None:
     text = (RUNTIME / "kernels" / "convolution" / "convolution_turned.c").read_text()
     for name in ("TERMS", "CHANNELS", "OUTPUTS", "SLACK"):
-        assert re.findall(rf"^#define {name} (\d+)", text, re.MULTILINE) == [str(getattr(_turned, name))], name
+        assert re.findall(rf"^#define {name} (\d+)", text, re.MULTILINE) == [str(getattr(turned, name))], name
 
 
 def weight_gradient(batch: int, channels: int, size: int, outputs: int, stride: int = 2, window: int = 3) -> Kernel:

@@ -12,8 +12,9 @@ import pytest
 
 from poetc.devices.loops import Machine, loops_of
 from poetc.graph import Attribute
-from poetc.ops import Kernel, _winograd, spec
-from poetc.ops._winograd import FIXED, GAP, Shape, round_up
+from poetc.ops import Kernel, spec
+from poetc.ops.kernels import winograd
+from poetc.ops.kernels.winograd import FIXED, GAP, Shape, round_up
 from tests.ops.cases import convolution
 from tests.support.kernels import (
     RUNTIME,
@@ -66,7 +67,7 @@ CASES = cases()
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("LEAST_BYTES", 0), ("SHARE", 1e9), ("DIRECT", 1e9)):
-        monkeypatch.setattr(_winograd, name, value)
+        monkeypatch.setattr(winograd, name, value)
 
 
 def tight(tiles: int, keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +84,8 @@ def tight(tiles: int, keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         columns = min(128, round_up(shape.depth, 32))
         return [(0, FIXED + 16 * (16 * columns + GAP) + 16 * min(shape.tiles, 64) * (columns + 16), 16)]
 
-    monkeypatch.setattr(_winograd, "_product_plans", products)
-    monkeypatch.setattr(_winograd, "sum_plans", sums)
+    monkeypatch.setattr(winograd, "_product_plans", products)
+    monkeypatch.setattr(winograd, "sum_plans", sums)
 
 
 def symbol(case: Case) -> str:
@@ -121,7 +122,7 @@ def test_bits_do_not_depend_on_threads(tmp_path: Path, threads: int, monkeypatch
 @pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[2], CASES[-1]], ids=str)
 def test_a_workspace_without_room_for_tiles_is_an_error(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     for plans in ("_product_plans", "sum_plans"):
-        monkeypatch.setattr(_winograd, plans, lambda _: [(0, FIXED + 16, 16)])
+        monkeypatch.setattr(winograd, plans, lambda _: [(0, FIXED + 16, 16)])
     assert symbol(case).endswith("_winograd")
     with pytest.raises(KernelError) as error:
         run_kernel(case.kind, case.attributes, [a.astype(np.float32) for a in case.arrays()])
@@ -135,14 +136,14 @@ def test_constants_are_those_of_the_kernel() -> None:
     for name, value in re.findall(r"^#define ([A-Z_]+) ([^/\n]+?) *(?:/\*.*)?$", text, re.MULTILINE):
         found.setdefault(name, []).append(value)
     for name in ("STRIP_FLOATS", "MOST_TILES", "WIDTH", "GAP", "TERMS", "KEEPS_FROM"):
-        assert found[name] == [str(getattr(_winograd, name))], name
-    assert found["PIECE"] == [str(_winograd.PIECE), "TERMS"]  # with vectors, without
-    assert found["MOST_SUMS"] == [str(_winograd.MOST_SUMS), "TERMS"]
-    assert found["MOST_PIECE"] == [str(_winograd.PIECE)]
+        assert found[name] == [str(getattr(winograd, name))], name
+    assert found["PIECE"] == [str(winograd.PIECE), "TERMS"]  # with vectors, without
+    assert found["MOST_SUMS"] == [str(winograd.MOST_SUMS), "TERMS"]
+    assert found["MOST_PIECE"] == [str(winograd.PIECE)]
     assert found["SCRATCH_FLOATS"] == ["(STRIP_FLOATS + ROWS_FLOATS)"]
-    assert int(*found["ROWS_FLOATS"]) == _winograd.SCRATCH_FLOATS - _winograd.STRIP_FLOATS
+    assert int(*found["ROWS_FLOATS"]) == winograd.SCRATCH_FLOATS - winograd.STRIP_FLOATS
     assert found["FIXED"] == ["(SCRATCH_FLOATS + 3 * 16 * GAP + 16)"]
-    assert FIXED == _winograd.SCRATCH_FLOATS + 3 * 16 * GAP + 16
+    assert FIXED == winograd.SCRATCH_FLOATS + 3 * 16 * GAP + 16
 
 
 def conv(image: tuple[int, ...], outputs: int, **attributes: Attribute) -> Kernel:
@@ -183,7 +184,7 @@ def test_errors_are_those_of_the_direct_kernel(kind: str, monkeypatch: pytest.Mo
     (exact,) = evaluate(kind, attributes, [a.astype(np.float64) for a in inputs])
     errors = []
     for least in (0, 1 << 40):
-        monkeypatch.setattr(_winograd, "LEAST_BYTES", least)
+        monkeypatch.setattr(winograd, "LEAST_BYTES", least)
         (made,) = run_kernel(kind, attributes, inputs)
         errors.append(float(np.sqrt(np.mean((made - exact) ** 2)) / np.std(exact)))
     assert errors[0] < 2 * errors[1] < 1e-6

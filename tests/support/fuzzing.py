@@ -24,7 +24,7 @@ from onnx.reference import ReferenceEvaluator
 from poetc import training
 from poetc.errors import PoetcError
 from poetc.frontend import load
-from poetc.frontend._node import TRANSLATIONS
+from poetc.frontend._translations import TRANSLATIONS
 from poetc.graph import Graph, materialize
 from poetc.ops import bind, spec
 

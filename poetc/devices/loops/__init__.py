@@ -1,6 +1,6 @@
 """How often the loops of a kernel run: what its time is made of.
 
-Each file counts what files of `poetc/runtime/kernels/` do, from the ints that a kernel is bound with: keep them in step
+Each file counts what files of `poetc/runtime/kernels/` do, from the parameters of a kernel: keep them in step
 (tests/arm/test_counts.py). A loop is called `group.name`; loops that several kernels share have one name, so that they
 are measured together.
 """
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from poetc.devices.loops import (  # noqa: F401
     _convolution,
+    _convolution_packed,
+    _convolution_packed_grad_input,
+    _convolution_packed_grad_weight,
     _depthwise,
     _fused,
     _gemm,
-    _lean,
     _matmul,
     _rows,
     _turned,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from poetc.devices.loops._machine import Loops, Machine, add, counts
-from poetc.devices.loops._window import Window, window
+from poetc.devices.loops._window import window
 from poetc.ops import Kernel
+from poetc.ops.kernels.convolution_shape import Convolution
+from poetc.ops.kernels.depthwise import Depthwise
 
 _TAPS = (3, 5, 7)  # of a row, for which there are loops in an FPU
 _MOST_PIXELS, _MOST_OF_SEVEN = 8, 6
@@ -22,8 +24,8 @@ class _Strip:
     pairs: bool
 
 
-def _strip(kernel: Kernel, w: Window, m: Machine) -> _Strip:
-    phases, _, row = kernel.ints[17:20]
+def _strip(p: Depthwise, w: Convolution, m: Machine) -> _Strip:
+    phases, row = p.phases, p.row_floats
     slack = ((w.kernel_w - 1) * w.dilation_w + 15) // 4 * 4
     if m.has_fours and phases == 2 and w.kernel_w in _TAPS and w.kernel_h <= _TAPS[-1] and w.dilation_w == 1:
         right = 2 * w.output_width - 2 + w.kernel_w - w.pad_left - w.width
@@ -180,7 +182,7 @@ def _tiles(s: _Strip, f: _Filter, stride_h: int) -> Loops:
     }
 
 
-def _pairs_of_rows(w: Window, top: int, rows: int) -> Loops:
+def _pairs_of_rows(w: Convolution, top: int, rows: int) -> Loops:
     """gather_rows of poetc_depthwise_fpu.h, of even and of odd taps."""
     even = 1 - (top + w.pad_top) % 2
     blocks, pairs = _blocks(-(-w.width // 2), _MOST_OF_SEVEN if w.kernel_w == 7 else _MOST_PIXELS)
@@ -192,7 +194,7 @@ def _pairs_of_rows(w: Window, top: int, rows: int) -> Loops:
     return loops
 
 
-def _is_gathered(m: Machine, w: Window) -> bool:
+def _is_gathered(m: Machine, w: Convolution) -> bool:
     most = _TAPS if m.has_fours else (3,)
     taps = w.kernel_h in most and w.kernel_w in most
     return taps and w.stride_h == w.stride_w == 2 and w.dilation_h == w.dilation_w == 1 and not m.is_soft
@@ -204,7 +206,7 @@ def _taps_of(at: int, kernel: int, dilation: int, stride: int) -> tuple[int, int
     return len(outputs), outputs[1] - outputs[0] if len(outputs) > 1 else 0
 
 
-def _gather(m: Machine, s: _Strip, w: Window, top: int, rows: int) -> Loops:
+def _gather(m: Machine, s: _Strip, w: Convolution, top: int, rows: int) -> Loops:
     """gather_pairs_of_rows and gather_phases."""
     loops: Loops = {}
     if _is_gathered(m, w):
@@ -235,24 +237,24 @@ def _again(m: Machine, rows: int, width: int) -> Loops:
     return {"strip.again": 1, **_copy_rows(m, rows, width)}
 
 
-def _in_registers(m: Machine, w: Window) -> Loops:
+def _in_registers(m: Machine, w: Convolution) -> Loops:
     """Planes for which poetc_depthwise_planes.h has loops; nothing of others."""
     side, stride = w.output_width, w.stride_w
     is_small = m.has_fours and 1 <= side <= 4 and w.output_height == side and w.height == w.width == stride * side
     usual = w.kernel_h == w.kernel_w == 3 and w.stride_h == stride and w.dilation_h == w.dilation_w == 1
-    if not is_small or not usual or w.has_bias or w.pad_top != w.pad_left:
+    if not is_small or not usual or w.bias_or_norm or w.pad_top != w.pad_left:
         return {}
     if not (w.pad_left == 1 if stride == 1 else stride == 2 and w.pad_left <= 1):
         return {}
     return {f"plane_{stride}_{side}": w.batch * w.channels}
 
 
-def _starts(m: Machine, w: Window) -> Loops:
+def _starts(m: Machine, w: Convolution) -> Loops:
     """start_with."""
-    return {"filter.start": w.batch * w.channels} if m.has_fours and w.has_bias else {}
+    return {"filter.start": w.batch * w.channels} if m.has_fours and w.bias_or_norm else {}
 
 
-def _sums(w: Window, flat: bool, rows: int, step: int) -> Loops:
+def _sums(w: Convolution, flat: bool, rows: int, step: int) -> Loops:
     """add_taps_of_row and add_taps_apart of poetc_depthwise_fpu.h."""
     lines, quads = w.kernel_h, -(-rows * step // 4)
     name = f"taps.{dict(zip(_TAPS, ('three', 'five', 'seven'), strict=True))[w.kernel_w]}"
@@ -271,7 +273,8 @@ def depthwise(kernel: Kernel, m: Machine) -> Loops:
     w = window(kernel)
     if held := _in_registers(m, w):
         return {"depthwise.call": 1, **{f"depthwise.{name}": n for name, n in held.items()}}
-    s, block = _strip(kernel, w, m), kernel.ints[20]
+    p = kernel.parameters_as(Depthwise)
+    s, block = _strip(p, w, m), p.block_rows
     whole = _Filter(w.kernel_h, w.kernel_w, w.dilation_h, w.dilation_w, w.output_height, w.output_width)
     tiles = _tiles(s, whole, w.stride_h) if m.has_fours else {}
 
@@ -299,7 +302,8 @@ def depthwise_grad_input(kernel: Kernel, m: Machine) -> Loops:
     w = window(kernel)
     if held := _in_registers(m, w):
         return {"depthwise_grad_input.call": 1, **{f"depthwise_grad_input.{name}": n for name, n in held.items()}}
-    s, block = _strip(kernel, w, m), kernel.ints[20]
+    p = kernel.parameters_as(Depthwise)
+    s, block = _strip(p, w, m), p.block_rows
     reach_h, reach_w = (w.kernel_h - 1) * w.dilation_h, (w.kernel_w - 1) * w.dilation_w
     left = (reach_w - w.pad_left) // w.stride_w
     is_strided = w.stride_h > 1 or w.stride_w > 1
@@ -343,7 +347,8 @@ def depthwise_grad_weight(kernel: Kernel, m: Machine) -> Loops:
     w = window(kernel)
     if held := _in_registers(m, w):
         return {"depthwise_grad_weight.call": 1, **{f"depthwise_grad_weight.{name}": n for name, n in held.items()}}
-    s, block = _strip(kernel, w, m), kernel.ints[20]
+    p = kernel.parameters_as(Depthwise)
+    s, block = _strip(p, w, m), p.block_rows
     reach = (w.kernel_h - 1) * w.dilation_h
     flat = w.stride_h == w.stride_w == 1
     step = s.row if flat else -(-w.output_width // 4) * 4

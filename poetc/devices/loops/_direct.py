@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poetc.devices.loops._gemm import parts
 from poetc.devices.loops._machine import Loops, add
-from poetc.devices.loops._window import Window
+from poetc.ops.kernels.convolution_shape import Convolution
 
 _LANES = 16
 
@@ -38,7 +38,7 @@ def _strip(channels: int, rows: int, row: int) -> Loops:
     }
 
 
-def conv(w: Window, size: int, depth: int) -> Loops | None:
+def conv(w: Convolution, size: int, depth: int) -> Loops | None:
     """direct_conv; None where it is not done."""
     inputs, outputs = w.channels // w.group, w.outputs // w.group
     terms, pieces = inputs * w.taps, _pieces(w.output_width)
@@ -63,7 +63,7 @@ def conv(w: Window, size: int, depth: int) -> Loops | None:
     return loops
 
 
-def grad_input(w: Window, size: int, depth: int) -> Loops | None:
+def grad_input(w: Convolution, size: int, depth: int) -> Loops | None:
     """direct_grad_input; None where it is not done."""
     channels, outputs = w.channels // w.group, w.outputs // w.group
     wide, reach = (w.kernel_w - 1) * w.dilation_w, (w.kernel_h - 1) * w.dilation_h
@@ -90,7 +90,7 @@ def grad_input(w: Window, size: int, depth: int) -> Loops | None:
     return loops
 
 
-def grad_weight(w: Window, size: int, depth: int) -> Loops | None:
+def grad_weight(w: Convolution, size: int, depth: int) -> Loops | None:
     """direct_grad_weight; None where it is not done."""
     inputs, outputs = w.channels // w.group, w.outputs // w.group
     right = (w.output_width - 1) * w.stride_w + (w.kernel_w - 1) * w.dilation_w + 1 - w.pad_left

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from poetc.devices.loops._convolution import grad_weight, moves_at_once, strip_columns
+from poetc.devices.loops._convolution_packed_grad_weight import grad_weight, moves_at_once, strip_columns
 from poetc.devices.loops._gemm import carve, pack, parts, run
 from poetc.devices.loops._machine import COUNTS, Loops, Machine, add, counts
 from poetc.devices.loops._rows import elementwise, normalized, plane_sums, planes
-from poetc.devices.loops._window import window
 from poetc.ops import Kernel
-from poetc.ops.convolution import norm_table_floats
+from poetc.ops.kernels.convolution import PackedGradWeight, PackedGradWeightSgd, norm_table_floats
+from poetc.ops.kernels.convolution_shape import ConvolutionParameters
+from poetc.ops.kernels.matmul import STRIP_ROWS, PackedSgdProduct, SgdProduct
+from poetc.ops.kernels.rows import (
+    Cell,
+    DescendingSlices,
+    Elements,
+    GruCellGrad,
+    LstmCell,
+    LstmCellGrad,
+    Planes,
+    SummedPlanes,
+)
 
 _CHOICES, _SMOOTH = ("relu", "leaky_relu", "clip"), ("hard_swish", "silu")
 _ACTIVATIONS = (*_CHOICES, *_SMOOTH)
-_STRIP_ROWS = 48
 _BLOCK, _CHUNK = 256, 16
 
 
@@ -23,16 +33,17 @@ _BLOCK, _CHUNK = 256, 16
     *(f"batch_norm_{name}_grad_input" for name in _SMOOTH),
 )
 def batch_norm_activation(kernel: Kernel, m: Machine) -> Loops:
-    name, (batch, channels, pixels) = kernel.symbol.removeprefix("poetc_op_"), kernel.ints[:3]
-    name += ".sum_" if len(kernel.ints) > 3 and kernel.ints[3] else "."
-    planes, lanes = batch * channels, 4 if m.has_fours else m.lanes
+    p, name = kernel.parameters_as(Planes), kernel.symbol.removeprefix("poetc_op_")
+    name += ".sum_" if isinstance(p, SummedPlanes) and p.has_other else "."
+    planes, pixels, lanes = p.batch * p.channels, p.pixels, 4 if m.has_fours else m.lanes
     loops = {f"{name}call": 1, f"{name}plane": planes}
     return loops | {f"{name}wide": planes * (pixels // lanes), f"{name}single": planes * (pixels % lanes)}
 
 
 @counts(*(f"batch_norm_{name}_grad_params" for name in _SMOOTH))
 def batch_norm_activation_params(kernel: Kernel, m: Machine) -> Loops:
-    name, (batch, channels, pixels) = kernel.symbol.removeprefix("poetc_op_"), kernel.ints[:3]
+    p, name = kernel.parameters_as(Planes), kernel.symbol.removeprefix("poetc_op_")
+    batch, channels, pixels = p.batch, p.channels, p.pixels
     together, lanes = channels // 4 * 4 if m.lanes > 1 else 0, 4 if m.has_fours else m.lanes
     loops: Loops = {f"{name}.call": 1}
     for part, number in (("", channels - together), ("_four", together)):
@@ -58,14 +69,15 @@ def batch_norm_choice(kernel: Kernel, m: Machine) -> Loops:
     stores, of which there are none here: with vectors a fifth is left, and nothing where two passes over the planes
     become one (counted on Cortex-A72).
     """
-    name, (batch, channels, pixels) = kernel.symbol.removeprefix("poetc_op_batch_norm_"), kernel.ints[:3]
+    p, name = kernel.parameters_as(Planes), kernel.symbol.removeprefix("poetc_op_batch_norm_")
+    elements = p.batch * p.channels * p.pixels
     activation, part = name.split("_grad_")
     count = planes if part == "input" else plane_sums
     loops = count(replace(kernel, symbol=f"poetc_op_batch_norm_grad_{part}"), m)
     if m.lanes == 1:
-        add(loops, elementwise(Kernel(f"poetc_op_{activation}_grad", (batch * channels * pixels,)), m))
+        add(loops, elementwise(Kernel(f"poetc_op_{activation}_grad", Elements(elements)), m))
     elif part == "input":
-        add(loops, {f"{activation}_grad.chunk": batch * channels * pixels // 80})
+        add(loops, {f"{activation}_grad.chunk": elements // 80})
     return loops
 
 
@@ -80,7 +92,8 @@ def _descend(m: Machine, rows: int, width: int) -> Loops:
 
 @counts("gather_grad_sgd")
 def gather_grad_sgd(kernel: Kernel, m: Machine) -> Loops:
-    _, inner, number = kernel.ints
+    p = kernel.parameters_as(DescendingSlices)
+    inner, number = p.size, p.count
     loops = {"gather_grad_sgd.call": 1, "gather_grad_sgd.slice": number, "gather_grad_sgd.pair": number * (number - 1)}
     add(loops, {"gather_grad_sgd.element": number * inner, "gather_grad_sgd.cleared": inner})
     add(loops, _descend(m, number, inner))
@@ -89,7 +102,8 @@ def gather_grad_sgd(kernel: Kernel, m: Machine) -> Loops:
 
 @counts("matmul_sgd")
 def matmul_sgd(kernel: Kernel, m: Machine) -> Loops:
-    rows, columns, depth = kernel.ints
+    p = kernel.parameters_as(SgdProduct)
+    rows, columns, depth = p.rows, p.columns, p.depth
     lanes = max(4, m.lanes)
     wide, single = rows * (columns // lanes), rows * (columns % lanes)
     prefix = "matmul_sgd.one_" if depth == 1 else "matmul_sgd."
@@ -107,8 +121,9 @@ def matmul_sgd(kernel: Kernel, m: Machine) -> Loops:
 
 @counts("matmul_sgd_packed")
 def matmul_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
-    rows, columns, k, size, depth, width = kernel.ints
-    assert carve(m, size, depth, 1, width, True)[0] >= min(width, columns)
+    p = kernel.parameters_as(PackedSgdProduct)
+    rows, columns, k, depth, width = p.rows, p.columns, p.depth, p.terms, p.columns_at_once
+    assert carve(m, p.block_floats, depth, 1, width, True)[0] >= min(width, columns)
     loops: Loops = {"matmul_sgd_packed.call": 1}
     for taken, many in parts(columns, width):
         part: Loops = {}
@@ -118,7 +133,7 @@ def matmul_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
             if m.has_fours and k <= depth:  # sums that are whole move the weights at once
                 add(part, dict(run(m, rows, terms, 0, taken, taken, "contiguous", True)))
                 continue
-            for strip, strips in parts(rows, _STRIP_ROWS):
+            for strip, strips in parts(rows, STRIP_ROWS):
                 add(part, dict(run(m, strip, terms, 0, taken, width, "contiguous", False)), first * strips)
                 add(part, dict(run(m, strip, terms, 0, taken, width, "contiguous", True)), (times - first) * strips)
         if not m.has_fours or k > depth:
@@ -129,13 +144,14 @@ def matmul_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
 
 @counts("conv_grad_weight_sgd_packed")
 def conv_grad_weight_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
-    w, moves = window(kernel), moves_at_once(m, kernel)
-    plain = grad_weight(kernel, m, strip_columns(m, kernel), moves)
+    p = kernel.parameters_as(PackedGradWeightSgd)
+    w, moves = p.convolution, moves_at_once(m, p)
+    plain = grad_weight(p, m, strip_columns(m, p), moves)
     loops = {name.replace("conv_grad_weight_packed", "conv_grad_weight_sgd_packed"): n for name, n in plain.items()}
     if moves:
         return loops
     width = w.channels // w.group * w.taps
-    for columns, many in parts(width, strip_columns(m, kernel)):
+    for columns, many in parts(width, strip_columns(m, p)):
         add(loops, _descend(m, w.outputs, columns), many)
     return loops
 
@@ -145,26 +161,30 @@ def conv_grad_weight_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
 )
 def made_again(kernel: Kernel, m: Machine) -> Loops:
     """As without what is done to x first, and that apart, once for every pixel."""
-    ints, plain = list(kernel.ints), kernel.symbol.replace("_norm", "")
-    if kernel.symbol.endswith("_packed"):
-        for i in (17, 20)[: 2 if "sgd" in plain else 1]:
-            ints[i] -= norm_table_floats(ints[1])
-    loops = COUNTS[plain](Kernel(plain, (*ints[:16], 0, *ints[17:])), m)
-    pixels = ints[0] * ints[1] * ints[2] * ints[3]
-    add(loops, normalized(m, -(-pixels // m.lanes), ints[1]))
+    p, plain = kernel.parameters_as(ConvolutionParameters), kernel.symbol.replace("_norm", "")
+    c = p.convolution
+    table = norm_table_floats(c.channels)
+    if isinstance(p, PackedGradWeight):
+        p = replace(p, workspace_floats=p.workspace_floats - table)
+    if isinstance(p, PackedGradWeightSgd):
+        p = replace(p, total_floats=p.total_floats - table)
+    loops = COUNTS[plain](Kernel(plain, p.with_convolution(bias_or_norm=0)), m)
+    pixels = c.batch * c.channels * c.height * c.width
+    add(loops, normalized(m, -(-pixels // m.lanes), c.channels))
     return loops
 
 
 @counts("lstm_cell", "lstm_cell_grad", "gru_cell", "gru_cell_grad")
 def cell(kernel: Kernel, m: Machine) -> Loops:
-    name, (batch, hidden, *options) = kernel.symbol.removeprefix("poetc_op_"), kernel.ints
+    p, name = kernel.parameters_as(Cell), kernel.symbol.removeprefix("poetc_op_")
+    batch, hidden = p.batch, p.hidden
     extra: Loops = {}  # of a unit: what it reads besides
-    if name.startswith("lstm"):
-        extra["before"] = options[0]
-    if name.endswith("grad"):
-        extra["more"] = options[1 if name.startswith("lstm") else 0] - 1
-    if name == "lstm_cell_grad":
-        extra["cell"] = options[2]
+    if isinstance(p, LstmCell):
+        extra["before"] = int(p.has_before)
+    if isinstance(p, LstmCellGrad | GruCellGrad):
+        extra["more"] = p.gradients - 1
+    if isinstance(p, LstmCellGrad):
+        extra["cell"] = p.cell_gradients
     loops: Loops = {f"{name}.call": 1, f"{name}.row": batch}
     for units, count in (("wide", batch * (hidden // m.lanes)), ("single", batch * (hidden % m.lanes))):
         loops[f"{name}.{units}"] = count

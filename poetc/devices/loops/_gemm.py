@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from math import prod
 
 from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.ops import Kernel
-from poetc.ops._packing import most_blocks
+from poetc.ops.kernels.matmul import PackedProduct
+from poetc.ops.kernels.packing import most_blocks
 
 _MOST_RUNS = 512  # more runs of one shape are taken from as many
 
@@ -206,12 +206,10 @@ def pack_transposed(m: Machine, depth: int, columns: int) -> Loops:
 
 @counts("matmul_packed")
 def matmul_packed(kernel: Kernel, m: Machine) -> Loops:
-    i = kernel.ints
-    rows, columns, k, has_bias, a_row, a_term, _, b_column = i[:8]
-    *loops_of_batch, size, depth = i[12:]
-    batches = prod(loops_of_batch[::4])
-    packed = "" if a_term == 1 else "contiguous" if a_row == 1 else "strided"
-    most, at_once = carve(m, size, depth, -(-k // depth), columns, bool(packed))
+    p = kernel.parameters_as(PackedProduct)
+    rows, columns, k, depth = p.rows, p.columns, p.depth, p.terms
+    packed = "" if p.strides.a_term == 1 else "contiguous" if p.strides.a_row == 1 else "strided"
+    most, at_once = carve(m, p.workspace_floats, depth, -(-k // depth), columns, bool(packed))
     one: Loops = {"matmul_packed.call": 0, "matmul_packed.batch": 1}
     scaled = kernel.floats[0] != 1.0
     for width, many in parts(columns, most):
@@ -219,16 +217,16 @@ def matmul_packed(kernel: Kernel, m: Machine) -> Loops:
         for number, (terms, times) in enumerate(parts(k, at_once)):
             first = 1 if number == 0 else 0
             packing: Loops = {}
-            if b_column != 1:
+            if p.strides.b_column != 1:
                 add(packing, pack_transposed(m, terms, width))
             else:
                 add(packing, pack(m, terms, width))
             add(part, packing, times)
             add(part, dict(run(m, rows, terms, 0, width, columns, packed, False, depth)), first)
             add(part, dict(run(m, rows, terms, 0, width, columns, packed, True, depth)), times - first)
-        if scaled and (has_bias or m.lanes < 8):
-            add(part, {"matmul_packed.row": rows, f"matmul_packed.{'affine' if has_bias else 'scale'}": rows * width})
+        if scaled and (p.has_bias or m.lanes < 8):
+            add(part, {"matmul_packed.row": rows, f"matmul_packed.{'affine' if p.has_bias else 'scale'}": rows * width})
         add(one, part, many)
     loops: Loops = {"matmul_packed.call": 1}
-    add(loops, one, batches)
+    add(loops, one, p.matrices)
     return loops

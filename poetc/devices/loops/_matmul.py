@@ -6,6 +6,7 @@ from math import prod
 
 from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.ops import Kernel
+from poetc.ops.kernels.matmul import Product
 
 _BLOCK = 64
 
@@ -92,12 +93,12 @@ def _inner(m: Machine, rows: int, columns: int, depth: int) -> Loops:
 
 @counts("matmul")
 def matmul(kernel: Kernel, m: Machine) -> Loops:
-    i = kernel.ints
-    rows, columns, depth, trans_a, trans_b, has_bias, axes = i[:7]
-    batches = prod(i[7 + 3 * axis] for axis in range(axes))
-    plain = kernel.floats[0] == 1.0 and not has_bias
+    p = kernel.parameters_as(Product)
+    rows, columns, depth = p.rows, p.columns, p.depth
+    batches = prod(loop[0] for loop in p.batch)
+    plain = kernel.floats[0] == 1.0 and not p.has_bias
     one: Loops = {"matmul.batch": 1}
-    if not trans_b:
+    if not p.trans_b:
         if depth == 1 and plain:
             lanes = 4 if m.lanes == 1 else m.lanes
             found = {"rank_one.row": rows, "rank_one.wide": rows * (columns // lanes)}
@@ -105,7 +106,7 @@ def matmul(kernel: Kernel, m: Machine) -> Loops:
         else:
             add(one, _outer(m, rows, columns, depth))
             add(one, {} if plain else {"outer.put": rows * columns})
-    elif not trans_a:
+    elif not p.trans_a:
         add(one, _inner(m, rows, columns, depth))
     else:
         add(one, _outer(m, columns, rows, depth))

@@ -9,6 +9,22 @@ import numpy as np
 
 from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.ops import Kernel
+from poetc.ops.kernels.rows import (
+    Axis,
+    Elements,
+    Groups,
+    MaxPool,
+    Pieces,
+    Planes,
+    Pool,
+    Reduction,
+    Resize,
+    Rows,
+    Scatter,
+    Slices,
+    StridedCopy,
+    Walk,
+)
 
 
 def _name(kernel: Kernel) -> str:
@@ -25,7 +41,7 @@ _BINARY = "add sub mul div maximum minimum pow p_relu equal less less_or_equal g
 @counts(*_UNARY.split(), *_ACTIVATIONS.split(), *(f"{name}_grad" for name in _ACTIVATIONS.split()))
 def elementwise(kernel: Kernel, m: Machine) -> Loops:
     """poetc_elementwise.h: chunks of 16, or vectors, and what is left."""
-    name, count = _name(kernel), kernel.ints[0]
+    name, count = _name(kernel), kernel.parameters_as(Elements).count
     if m.has_fours and name.removesuffix("_grad") in _CHOICES:
         return {f"{name}.call": 1, f"{name}.four": count // 4, f"{name}.single": count % 4}
     if m.lanes == 1:
@@ -35,7 +51,7 @@ def elementwise(kernel: Kernel, m: Machine) -> Loops:
 
 @counts("sgd")
 def sgd(kernel: Kernel, m: Machine) -> Loops:
-    count, lanes = kernel.ints[0], max(4, m.lanes)
+    count, lanes = kernel.parameters_as(Elements).count, max(4, m.lanes)
     if kernel.floats[0] != 0.0:
         return {"sgd.call": 1, "sgd.decayed": count}
     return {"sgd.call": 1, "sgd.wide": count // lanes, "sgd.single": count % lanes}
@@ -43,8 +59,8 @@ def sgd(kernel: Kernel, m: Machine) -> Loops:
 
 @counts("batch_norm_apply", "batch_norm_grad_input", "batch_norm_grad_input_frozen")
 def planes(kernel: Kernel, m: Machine) -> Loops:
-    name, (batch, channels, pixels) = _name(kernel), kernel.ints[:3]
-    rows, lanes = batch * channels, 4 if m.has_fours and not name.endswith("frozen") else m.lanes
+    name, p = _name(kernel), kernel.parameters_as(Planes)
+    rows, pixels, lanes = p.batch * p.channels, p.pixels, 4 if m.has_fours and not name.endswith("frozen") else m.lanes
     loops = {f"{name}.call": 1, f"{name}.plane": rows, f"{name}.wide": rows * (pixels // lanes)}
     return loops | {f"{name}.single": rows * (pixels % lanes)}
 
@@ -58,7 +74,8 @@ def normalized(m: Machine, vectors: int, channels: int = 0) -> Loops:
 @counts("batch_norm_stats", "batch_norm_grad_params")
 def plane_sums(kernel: Kernel, m: Machine) -> Loops:
     """Four channels at a time, where there are vectors."""
-    name, (batch, channels, pixels) = _name(kernel), kernel.ints[:3]
+    name, p = _name(kernel), kernel.parameters_as(Planes)
+    batch, channels, pixels = p.batch, p.channels, p.pixels
     whole, rest = divmod(pixels, 256)
     together = channels // 4 * 4 if m.lanes > 1 else 0
     loops: Loops = {f"{name}.call": 1}
@@ -75,29 +92,26 @@ def plane_sums(kernel: Kernel, m: Machine) -> Loops:
     return loops
 
 
-def _walk(ints: tuple[int, ...], operands: int) -> tuple[int, int, int, list[int]]:
-    """Rows, carries over the other dimensions, elements of a row, inner steps of the operands."""
-    rank, sizes = ints[0], ints[1 : 1 + ints[0]]
-    rows, carries = prod(sizes[:-1]), 0
-    for d in range(rank - 1, 0, -1):
-        carries += prod(sizes[: d - 1]) if d > 1 else 0
-    steps = [ints[1 + (o + 2) * rank - 1] for o in range(operands)]
-    return rows, carries, sizes[-1], steps
+def _rows_and_carries(walk: Walk) -> tuple[int, int]:
+    """Rows, and carries over the other dimensions."""
+    outer = walk.sizes[:-1]
+    return prod(outer), sum(prod(outer[:d]) for d in range(1, len(outer)))
 
 
 @counts(*_BINARY.split())
 def binary(kernel: Kernel, m: Machine) -> Loops:
-    name = _name(kernel)
-    rows, carries, inner, _ = _walk(kernel.ints, 2)
-    return {f"{name}.call": 1, f"{name}.row": rows, "walk.carry": carries, f"{name}.element": rows * inner}
+    name, walk = _name(kernel), kernel.parameters_as(Walk)
+    rows, carries = _rows_and_carries(walk)
+    return {f"{name}.call": 1, f"{name}.row": rows, "walk.carry": carries, f"{name}.element": rows * walk.inner}
 
 
 @counts("copy1", "copy4")
 def copy(kernel: Kernel, m: Machine) -> Loops:
     name, size = _name(kernel), 4 if kernel.symbol.endswith("4") else 1
-    rows, carries, inner, (step,) = _walk(kernel.ints[1:], 1)
+    walk = kernel.parameters_as(StridedCopy).walk
+    (rows, carries), inner, step = _rows_and_carries(walk), walk.inner, walk.inner_stride
     loops = {f"{name}.call": 1, f"{name}.row": rows, "walk.carry": carries}
-    sizes, strides = (kernel.ints[2 + at * kernel.ints[1] :][: kernel.ints[1]] for at in range(2))
+    sizes, (strides,) = walk.sizes, walk.strides
     turned = next((n for n, along in zip(sizes[-2::-1], strides[-2::-1], strict=True) if along == 1), 0)
     if size == 4 and m.lanes > 1 and step > 1 and inner >= 4 and turned >= 4:  # squares of rows that are columns of x
         squares = rows // turned * (turned // 4) * (inner // 4)
@@ -114,8 +128,8 @@ def copy(kernel: Kernel, m: Machine) -> Loops:
 
 @counts("concat", "split")
 def pieces(kernel: Kernel, m: Machine) -> Loops:
-    name, outer, number = _name(kernel), kernel.ints[0], kernel.ints[1]
-    sizes = kernel.ints[2 : 2 + number]
+    name, p = _name(kernel), kernel.parameters_as(Pieces)
+    outer, number, sizes = p.times, len(p.sizes_bytes), p.sizes_bytes
     return {
         f"{name}.call": 1,
         f"{name}.piece": outer * number,
@@ -134,9 +148,16 @@ def _inside(outputs: int, stride: int, pad: int, kernel: int, dilation: int, siz
 @counts("max_pool", "max_pool_grad", "average_pool", "average_pool_grad")
 def pool(kernel: Kernel, m: Machine) -> Loops:
     name = _name(kernel)
-    number, h, w, oh, ow, kh, kw, sh, sw, top, left, dh, dw = kernel.ints[:13]
+    p = kernel.parameters_as(Pool)
+    i = p.windows
+    number, h, w, oh, ow, kh, kw, sh, sw = (
+        *(i.planes, i.height, i.width, i.output_height, i.output_width),
+        *(i.kernel_h, i.kernel_w, i.stride_h, i.stride_w),
+    )
+    top, left, dh, dw = i.pad_top, i.pad_left, i.dilation_h, i.dilation_w
     loops: Loops = {f"{name}.call": 1, f"{name}.plane": number, f"{name}.row": number * oh}
-    plain = (kernel.ints[13], kh, kw, sw, dh, dw, left) == (0, 2, 2, 2, 1, 1, 0) and 2 * ow <= w
+    plain = isinstance(p, MaxPool) and not p.is_wide
+    plain = plain and (kh, kw, sw, dh, dw, left) == (2, 2, 2, 1, 1, 0) and 2 * ow <= w
     if name == "max_pool_grad":
         # The profiles of computers were measured before there was a loop for it: as others there.
         quick = number * oh * ow if plain and m.lanes <= 4 and top == 0 and sh == 2 and 2 * oh <= h else 0
@@ -159,15 +180,11 @@ def pool(kernel: Kernel, m: Machine) -> Loops:
     }
 
 
-def _reduction(kernel: Kernel) -> tuple[tuple[int, int, int, list[int]], tuple[int, int, int, list[int]]]:
-    ints = kernel.ints
-    return _walk(ints, 1), _walk(ints[1 + 2 * ints[0] :], 1)
-
-
 @counts("reduce_sum", "reduce_mean", "reduce_l1", "reduce_l2")
 def reduce(kernel: Kernel, m: Machine) -> Loops:
-    name = _name(kernel)
-    (kept_rows, _, kept, _), (rows, _, inner, _) = _reduction(kernel)
+    name, p = _name(kernel), kernel.parameters_as(Reduction)
+    (kept_rows, _), kept = _rows_and_carries(p.kept), p.kept.inner
+    (rows, _), inner = _rows_and_carries(p.reduced), p.reduced.inner
     outputs = kept_rows * kept
     return {
         f"{name}.call": 1,
@@ -181,7 +198,9 @@ def reduce(kernel: Kernel, m: Machine) -> Loops:
 
 @counts("reduce_sum_columns")
 def reduce_columns(kernel: Kernel, m: Machine) -> Loops:
-    (kept_rows, _, kept, _), (rows, _, inner, _) = _reduction(kernel)
+    p = kernel.parameters_as(Reduction)
+    (kept_rows, _), kept = _rows_and_carries(p.kept), p.kept.inner
+    (rows, _), inner = _rows_and_carries(p.reduced), p.reduced.inner
     together = 4 * m.lanes if m.lanes >= 8 else 16
     whole, rest, blocks = kept // together, kept % together, rows * -(-inner // 64)
     name = "reduce_sum_columns"
@@ -205,7 +224,9 @@ def reduce_columns(kernel: Kernel, m: Machine) -> Loops:
 @counts("reduce_sum_rows")
 def reduce_rows(kernel: Kernel, m: Machine) -> Loops:
     name = "reduce_sum_rows"
-    (kept_rows, _, kept, _), (rows, _, inner, _) = _reduction(kernel)
+    p = kernel.parameters_as(Reduction)
+    (kept_rows, _), kept = _rows_and_carries(p.kept), p.kept.inner
+    (rows, _), inner = _rows_and_carries(p.reduced), p.reduced.inner
     outputs = kept_rows * kept
     whole, rest = divmod(inner, 1024)
     return {
@@ -229,7 +250,8 @@ def _row_sum(name: str, rows: int, length: int) -> Loops:
 
 @counts("softmax", "softmax_grad", "log_softmax", "log_softmax_grad")
 def softmax(kernel: Kernel, m: Machine) -> Loops:
-    before, along, after = kernel.ints[:3]
+    p = kernel.parameters_as(Axis)
+    before, along, after = p.before, p.along, p.after
     if after > 1 or kernel.symbol.startswith("poetc_op_log"):
         name = f"{_name(kernel)}.apart"
         return {f"{name}_call": 1, f"{name}_row": before * after, f"{name}_element": before * along * after}
@@ -242,7 +264,8 @@ def softmax(kernel: Kernel, m: Machine) -> Loops:
 
 @counts("layer_norm", "layer_norm_grad_input", "layer_norm_grad_params", "rms_norm", "rms_norm_grad_input")
 def layer_norm(kernel: Kernel, m: Machine) -> Loops:
-    name, (rows, length) = _name(kernel), kernel.ints[:2]
+    name, p = _name(kernel), kernel.parameters_as(Rows)
+    rows, length = p.rows, p.length
     loops = {f"{name}.call": 1, f"{name}.row": rows, **_row_sum(name, rows, length)}
     loops |= {f"{name}.wide": rows * (length // m.lanes), f"{name}.single": rows * (length % m.lanes)}
     return loops | {f"{name}.channel": length}
@@ -250,8 +273,9 @@ def layer_norm(kernel: Kernel, m: Machine) -> Loops:
 
 @counts("group_norm", "group_norm_grad_input", "group_norm_grad_params")
 def group_norm(kernel: Kernel, m: Machine) -> Loops:
-    name, (batch, groups, channels, pixels) = _name(kernel), kernel.ints[:4]
-    rows, planes = batch * groups, batch * groups * channels
+    name, p = _name(kernel), kernel.parameters_as(Groups)
+    rows, channels, pixels = p.batch * p.groups, p.channels, p.pixels
+    planes = rows * channels
     loops = {f"{name}.call": 1, f"{name}.row": rows, f"{name}.plane": planes}
     if name == "group_norm":
         loops |= _row_sum(name, rows, channels * pixels)
@@ -262,23 +286,25 @@ def group_norm(kernel: Kernel, m: Machine) -> Loops:
 
 @counts("resize_nearest", "resize_nearest_grad", "resize_linear", "resize_linear_grad")
 def resize(kernel: Kernel, m: Machine) -> Loops:
-    name, (images, height, width, rows, columns) = _name(kernel), kernel.ints[:5]
-    cleared = images * height * width if name.endswith("grad") else 0
+    name, p = _name(kernel), kernel.parameters_as(Resize)
+    images, rows, columns = p.images, p.rows, p.columns
+    cleared = images * p.height * p.width if name.endswith("grad") else 0
     loops = {f"{name}.call": 1, f"{name}.image": images, f"{name}.row": images * rows}
     return loops | {f"{name}.pixel": images * rows * columns, f"{name}.cleared": cleared}
 
 
 @counts("scatter")
 def scatter(kernel: Kernel, m: Machine) -> Loops:
-    rows, carries, inner, _ = _walk(kernel.ints[2:], 1)
-    loops = {"scatter.call": 1, "scatter.filled": kernel.ints[0], "scatter.row": rows, "walk.carry": carries}
-    return loops | {"scatter.element": rows * inner}
+    p = kernel.parameters_as(Scatter)
+    rows, carries = _rows_and_carries(p.walk)
+    loops = {"scatter.call": 1, "scatter.filled": p.filled, "scatter.row": rows, "walk.carry": carries}
+    return loops | {"scatter.element": rows * p.walk.inner}
 
 
 @counts("gather", "gather_grad")
 def gather(kernel: Kernel, m: Machine) -> Loops:
-    outer, length, size, number = kernel.ints
-    rows = outer * number
+    p = kernel.parameters_as(Slices)
+    size, rows = p.size, p.outer * p.count
     if kernel.symbol == "poetc_op_gather":
         return {
             "gather.call": 1,
@@ -287,5 +313,5 @@ def gather(kernel: Kernel, m: Machine) -> Loops:
             "memcpy.block": rows * (size // 16),
             "memcpy.rest": rows * (size % 16),
         }
-    loops = {"gather_grad.call": 1, "gather_grad.cleared": outer * length * size, "gather_grad.row": rows}
+    loops = {"gather_grad.call": 1, "gather_grad.cleared": p.outer * p.length * size, "gather_grad.row": rows}
     return loops | {"gather_grad.element": rows * size}

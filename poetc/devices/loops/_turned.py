@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from poetc.devices.loops._gemm import pack_transposed, parts, run
 from poetc.devices.loops._machine import Loops, Machine, add, counts
-from poetc.devices.loops._window import window
 from poetc.ops import Kernel
-from poetc.ops._turned import TERMS, images_at_once
+from poetc.ops.kernels.turned import TERMS, TurnedGradWeight, images_at_once
 
 
 @counts("conv_grad_weight_turned", "conv_grad_weight_sgd_turned")
 def grad_weight(kernel: Kernel, m: Machine) -> Loops:
-    w, name = window(kernel), kernel.symbol.removeprefix("poetc_op_")
+    p, name = kernel.parameters_as(TurnedGradWeight), kernel.symbol.removeprefix("poetc_op_")
+    w = p.convolution
     inputs, outputs = w.channels // w.group, w.outputs // w.group
     one: Loops = {}  # of a panel of channels
     add(one, pack_transposed(m, w.height * w.width, m.columns), w.batch)
-    for taken, times in parts(w.batch, images_at_once(kernel.ints[17], kernel.ints)):
+    for taken, times in parts(w.batch, images_at_once(p.workspace_floats, w)):
         sums = run(m, outputs, taken * w.pixels, 0, m.columns, m.columns, "", True, TERMS)
         add(one, dict(sums), w.taps * times)
     weights = m.columns * w.taps

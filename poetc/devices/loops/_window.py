@@ -1,52 +1,18 @@
-"""What the kernels of convolution are bound with."""
+"""How windows of a convolution lie on its image."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from poetc.ops import Kernel
+from poetc.ops.kernels.convolution_shape import Convolution, ConvolutionParameters
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The ints that all kernels of convolution begin with."""
-
-    batch: int
-    channels: int
-    height: int
-    width: int
-    outputs: int
-    output_height: int
-    output_width: int
-    kernel_h: int
-    kernel_w: int
-    stride_h: int
-    stride_w: int
-    pad_top: int
-    pad_left: int
-    dilation_h: int
-    dilation_w: int
-    group: int
-    has_bias: int
-
-    @property
-    def pixels(self) -> int:
-        return self.output_height * self.output_width
-
-    @property
-    def taps(self) -> int:
-        return self.kernel_h * self.kernel_w
-
-    @property
-    def is_pointwise(self) -> bool:
-        return self.taps == 1 == self.stride_h == self.stride_w and self.pixels == self.height * self.width
-
-
-def window(kernel: Kernel) -> Window:
-    return Window(*kernel.ints[:17])
+def window(kernel: Kernel) -> Convolution:
+    """The shape that the kernel of a convolution is bound with."""
+    return kernel.parameters_as(ConvolutionParameters).convolution
 
 
 def output_range(offset: Any, stride: int, size: int, outputs: int) -> tuple[Any, Any]:

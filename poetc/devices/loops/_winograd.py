@@ -9,15 +9,16 @@ from functools import lru_cache
 from poetc.devices.loops._gemm import parts, run
 from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.devices.loops._rows import normalized
-from poetc.devices.loops._window import Window, window
 from poetc.ops import Kernel
-from poetc.ops._winograd import (
+from poetc.ops.kernels.convolution_shape import Convolution
+from poetc.ops.kernels.winograd import (
     MOST_SUMS,
     MOST_TILES,
     PIECE,
     STRIP_FLOATS,
     TERMS,
     WIDTH,
+    WinogradConvolution,
     plan_products,
     plan_sums,
     round_up,
@@ -111,8 +112,9 @@ def _chunks(total: int, at_once: int) -> Iterator[tuple[int, int]]:
 
 @counts("conv_winograd", "conv_grad_input_winograd")
 def convolution(kernel: Kernel, m: Machine) -> Loops:
-    w, name = window(kernel), kernel.symbol.removeprefix("poetc_op_")
-    shape, (size, block) = shape_of(kernel.ints, name.removesuffix("_winograd")), kernel.ints[17:19]
+    p, name = kernel.parameters_as(WinogradConvolution), kernel.symbol.removeprefix("poetc_op_")
+    w, size, block = p.convolution, p.workspace_floats, p.block
+    shape = shape_of(w, name.removesuffix("_winograd"))
     turned = name.startswith("conv_grad_input")
     height, width = (w.height, w.width) if turned else (w.output_height, w.output_width)
     t = _gradient_tiles(w) if turned else _image_tiles(w)
@@ -134,12 +136,12 @@ def convolution(kernel: Kernel, m: Machine) -> Loops:
     return loops
 
 
-def _image_tiles(w: Window) -> _Tiled:
+def _image_tiles(w: Convolution) -> _Tiled:
     rows, columns = -(-w.output_height // 2), -(-w.output_width // 2)
     return _Tiled(w.batch, w.height, w.width, w.pad_top, w.pad_left, rows, columns)
 
 
-def _gradient_tiles(w: Window) -> _Tiled:
+def _gradient_tiles(w: Convolution) -> _Tiled:
     """gy, of which the gradient of the input is a convolution."""
     rows, columns = -(-w.height // 2), -(-w.width // 2)
     return _Tiled(w.batch, w.output_height, w.output_width, 2 - w.pad_top, 2 - w.pad_left, rows, columns)
@@ -147,8 +149,9 @@ def _gradient_tiles(w: Window) -> _Tiled:
 
 @counts(*(f"conv_grad_weight{sgd}{norm}_winograd" for sgd in ("", "_sgd") for norm in ("", "_norm")), without="_norm")
 def grad_weight(kernel: Kernel, m: Machine) -> Loops:
-    w, name = window(kernel), kernel.symbol.removeprefix("poetc_op_").replace("_norm", "")
-    shape, (size, block) = shape_of(kernel.ints, "conv_grad_weight"), kernel.ints[17:19]
+    p, name = kernel.parameters_as(WinogradConvolution), kernel.symbol.removeprefix("poetc_op_").replace("_norm", "")
+    w, size, block = p.convolution, p.workspace_floats, p.block
+    shape = shape_of(w, "conv_grad_weight")
     t = _image_tiles(w)
     gy = _Tiled(w.batch, w.output_height, w.output_width, 0, 0, t.rows, t.columns)
     columns = sum_columns(shape)

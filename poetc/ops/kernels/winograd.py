@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poetc.ops._registry import Kernel
+from poetc.ops.kernels.convolution_shape import Convolution, ConvolutionParameters
 
 # As in the kernel: keep them in step.
 STRIP_FLOATS = 8448
@@ -34,6 +34,14 @@ def round_up(n: int, unit: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class WinogradConvolution(ConvolutionParameters):
+    """`block`: channels of the result at a time."""
+
+    workspace_floats: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """`depth` channels are read, `outputs` made, in `tiles`; of the gradient of the weights: both are read."""
 
@@ -42,12 +50,11 @@ class Shape:
     outputs: int
 
 
-def shape_of(ints: tuple[int, ...], kind: str) -> Shape:
-    """From the descriptor of a convolution; `kind` is conv, conv_grad_input or conv_grad_weight."""
-    batch, channels, height, width, outputs, oh, ow = ints[:7]
+def shape_of(c: Convolution, kind: str) -> Shape:
+    """`kind` is conv, conv_grad_input or conv_grad_weight."""
     if kind == "conv_grad_input":
-        return Shape(batch * ((height + 1) // 2) * ((width + 1) // 2), outputs, channels)
-    return Shape(batch * ((oh + 1) // 2) * ((ow + 1) // 2), channels, outputs)
+        return Shape(c.batch * ((c.height + 1) // 2) * ((c.width + 1) // 2), c.outputs, c.channels)
+    return Shape(c.batch * ((c.output_height + 1) // 2) * ((c.output_width + 1) // 2), c.channels, c.outputs)
 
 
 def plan_products(size: int, shape: Shape, block: int) -> tuple[int, bool]:
@@ -115,20 +122,19 @@ def sum_plans(shape: Shape) -> list[tuple[int, int, int]]:
     return found
 
 
-def choose(lean: Kernel, other: Kernel, operand_bytes: int) -> Kernel:
-    """A kernel in place of `other`, for the convolution of `lean`, or `other` itself."""
-    batch, channels, _, _, outputs, oh, ow = lean.ints[:7]
-    if lean.ints[7:11] != (3, 3, 1, 1) or lean.ints[13:16] != (1, 1, 1) or max(lean.ints[11:13]) > 2:
-        return other
-    if operand_bytes < LEAST_BYTES:
-        return other
-    kind = lean.symbol.removeprefix("poetc_op_")
-    shape = shape_of(lean.ints, kind)
+def choose(c: Convolution, kind: str, operand_bytes: int) -> WinogradConvolution | None:
+    """How the convolution is made by minimal filters; None if that does not pay, or they do not fit. `kind` as for
+    `shape_of`.
+    """
+    window = (c.kernel_h, c.kernel_w, c.stride_h, c.stride_w, c.dilation_h, c.dilation_w, c.group)
+    if window != (3, 3, 1, 1, 1, 1, 1) or max(c.pad_top, c.pad_left) > 2 or operand_bytes < LEAST_BYTES:
+        return None
+    shape = shape_of(c, kind)
     plans = sum_plans(shape) if kind == "conv_grad_weight" else _product_plans(shape)
     allowed = [p for p in plans if 4 * p[1] <= SHARE * operand_bytes]
-    direct = DIRECT * 9 * batch * oh * ow * channels * outputs
+    direct = DIRECT * 9 * c.batch * c.pixels * c.channels * c.outputs
     if not allowed or min(allowed)[0] >= direct:
-        return other
+        return None
     best = min(allowed)[0]
     _, floats, block = min((p for p in allowed if p[0] <= 1.05 * best), key=lambda p: p[1])
-    return Kernel(f"{lean.symbol}_winograd", (*lean.ints, floats, block), (), 4 * floats)
+    return WinogradConvolution(c, floats, block)

@@ -1,12 +1,12 @@
 """Workspace of the kernels that pack their operands, and the rule by which they are chosen.
 
-The sizes follow runtime/kernels/poetc_gemm.h, for the largest register block of all targets: what is bound does not
-depend on the target.
+The sizes follow runtime/kernels/gemm/poetc_gemm.h, for the largest register block of all targets: no binding depends on
+the target.
 """
 
 from __future__ import annotations
 
-from poetc.ops._registry import Kernel
+from dataclasses import dataclass
 
 ROWS, COLUMNS = 12, 32  # of a register block
 
@@ -15,7 +15,7 @@ ROWS, COLUMNS = 12, 32  # of a register block
 SHAPES = ((4, 64), (2, 64), (1, 64), (1, 32), (1, 16))
 
 # A packing kernel is bound if its workspace is at most this part of its operands. The peak of a training step is a
-# multiple of what any operator reads and writes, so it hardly moves; tiny operators keep their lean kernels.
+# multiple of what any operator reads and writes, so it hardly moves; tiny operators keep their kernels without one.
 SHARE = 2
 
 
@@ -74,24 +74,38 @@ def _wide_floats(columns: int, blocks: int, terms: int, operand_bytes: int, deep
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How a kernel packs: its workspace and the terms of a block of a sum.
+
+    `strip_floats`: of the workspace, for a strip of an image; 0 if there is none, or the kernel decides.
+    """
+
+    workspace_floats: int
+    terms: int
+    strip_floats: int = 0
+
+    @property
+    def workspace_bytes(self) -> int:
+        return 4 * self.workspace_floats
+
+
 def choose(
-    lean: Kernel,
     columns: int,
     depth: int,
     operand_bytes: int,
     *,
     pack_rows: bool = False,
     held: int = 0,
-    extra: tuple[int, ...] = (),
     sums: int = 1,
     strip: bool = False,
     product: bool = False,
-) -> Kernel:
-    """`lean`, or its packing variant: the size of the workspace and the terms of a block join its ints, then `extra`.
+) -> Packing | None:
+    """How products with `columns` columns and sums of `depth` terms are packed; None if they are better left unpacked.
 
     `pack_rows`: the left operand is packed too. `held`: floats of the kernel's own buffer. `sums`: of `depth` terms
-    each, that are added up for a result. `strip`: the floats for a strip of an image join the ints too.
-    `product`: of matrices, whose sums are of longer blocks where they are large.
+    each, that are added up for a result. `strip`: there may be a strip of an image. `product`: of matrices, whose sums
+    are of longer blocks where they are large.
     """
     least, most = (WHOLE_BYTES, PRODUCT_TERMS) if pack_rows else (PRODUCT_BYTES, depth)
     if product and operand_bytes >= least and 64 < depth <= most:
@@ -100,63 +114,26 @@ def choose(
             floats = workspace_floats(columns, terms, panels, pack_rows)
             if 4 * (floats - 16) * PRODUCT_SHARE <= operand_bytes:
                 break
-        return Kernel(f"{lean.symbol}_packed", (*lean.ints, floats, terms, *extra), lean.floats, 4 * floats)
+        return Packing(floats, terms)
     terms = min(depth, SHAPES[0][1])
     blocks = sums if depth <= terms else -(-depth // terms)
     # Of powers of two the line on which panels begin must not decide.
     room_bytes = operand_bytes + (64 * WIDE_SHARE if product else 0)
     if not pack_rows and (wide := _wide_floats(columns, blocks, terms, room_bytes, not strip)):
-        more = (WINDOW_STRIP,) if strip else ()
-        wide += sum(more)
-        return Kernel(f"{lean.symbol}_packed", (*lean.ints, wide, terms, *more, *extra), lean.floats, 4 * wide)
+        more = WINDOW_STRIP if strip else 0
+        return Packing(wide + more, terms, more)
     wide_panels = WIDE_PANELS if product else WIDE_PANELS[1:]
     for panels in wide_panels if pack_rows and not held else ():  # more columns share packed rows
         floats = workspace_floats(columns, terms, panels, True)
         if 4 * floats * WIDE_SHARE <= operand_bytes:
-            return Kernel(f"{lean.symbol}_packed", (*lean.ints, floats, terms, *extra), lean.floats, 4 * floats)
+            return Packing(floats, terms)
     for panels in LONG_PANELS if strip and blocks == 1 and operand_bytes >= DEEP_BYTES else ():
         floats = workspace_floats(columns, terms, panels, False) + WINDOW_STRIP
         if 4 * floats * WIDE_SHARE <= operand_bytes:
-            ints = (*lean.ints, floats, terms, WINDOW_STRIP, *extra)
-            return Kernel(f"{lean.symbol}_packed", ints, lean.floats, 4 * floats)
-    if strip:
-        extra = (0, *extra)
+            return Packing(floats, terms, WINDOW_STRIP)
     for panels, most in SHAPES:
         terms = min(depth, most)
         floats = workspace_floats(columns, terms, panels, pack_rows) + held
         if 4 * floats * SHARE <= operand_bytes:
-            return Kernel(f"{lean.symbol}_packed", (*lean.ints, floats, terms, *extra), lean.floats, 4 * floats)
-    return lean
-
-
-STRIP_FLOATS = 2048  # about what the strip of a depthwise convolution takes of the workspace
-
-
-def strip(
-    lean: Kernel,
-    image: int,
-    pads: tuple[int, int],
-    stride: tuple[int, int],
-    reach: tuple[int, int],
-    size: tuple[int, int],
-    gradient: bool,
-) -> Kernel:
-    """A depthwise kernel in place of `lean`: strips of a plane whose rows have `image` floats and zeros before and
-    after, over which a window that reaches over (rows, columns) makes a result of `size`. Rows that follow each other
-    share the zeros between them, unless columns a stride apart lie side by side. `gradient`: rows of the result's
-    size are held too.
-    """
-    if stride[1] == 1:
-        row = phase = max(image + max(pads), size[1])
-    else:
-        phase = -(-(pads[0] + image + pads[1]) // stride[1]) + 4
-        row = stride[1] * phase
-    slack = (reach[1] + 15) // 4 * 4  # beyond the last row, for whole vectors
-    held = 0
-    if gradient:
-        held = row if stride == (1, 1) else -(-size[1] // 4) * 4
-    rows = max(1, min(size[0], (STRIP_FLOATS - reach[0] * row) // (stride[0] * row + held)))
-    taken = ((rows - 1) * stride[0] + reach[0]) * row + slack
-    symbol = lean.symbol.replace("conv", "depthwise")
-    workspace = taken + (-(-rows * held // 4) * 4)
-    return Kernel(symbol, (*lean.ints, stride[1], phase, row, rows, taken), lean.floats, 4 * workspace)
+            return Packing(floats, terms)
+    return None

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from poetc.graph import Attribute
-from poetc.ops import Kernel, _packing, _turned, _winograd, spec
+from poetc.ops import Kernel, spec
+from poetc.ops.kernels import packing, turned, winograd
 from tests.ops.cases import convolution, matmul
 from tests.ops.test_packing import LONG
 from tests.ops.test_turned import CASES as TURNED
@@ -69,7 +70,7 @@ PACKING = [*PRODUCTS, *CONVOLUTIONS, *LONG[1:], *norm_cases()]
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_packing, "SHARE", 0)
+    monkeypatch.setattr(packing, "SHARE", 0)
 
 
 @functools.cache
@@ -104,15 +105,15 @@ def test_packing_kernels() -> None:
 
 def test_wide_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for operands beyond what a microcontroller holds, and products with sums of long blocks."""
-    monkeypatch.setattr(_packing, "WIDE_SHARE", 0)
-    monkeypatch.setattr(_packing, "PRODUCT_BYTES", 0)
+    monkeypatch.setattr(packing, "WIDE_SHARE", 0)
+    monkeypatch.setattr(packing, "PRODUCT_BYTES", 0)
     for case in (*PRODUCTS[:2], PRODUCTS[5], *CONVOLUTIONS[3:6], *norm_cases()):
         assert check_bits(case) or case.kind != "MatMulSgd"
 
 
 def test_winograd(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("LEAST_BYTES", 0), ("SHARE", 1e9), ("DIRECT", 1e9)):
-        monkeypatch.setattr(_winograd, name, value)
+        monkeypatch.setattr(winograd, name, value)
     cases = [case for case in WINOGRAD if kernels(case)[1:]]
     assert len({case.kind for case in cases}) == 5
     for case in cases:
@@ -120,8 +121,8 @@ def test_winograd(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_turned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_turned, "LEAST_BYTES", 0)
-    monkeypatch.setattr(_turned, "SHARE", 0)
+    monkeypatch.setattr(turned, "LEAST_BYTES", 0)
+    monkeypatch.setattr(turned, "SHARE", 0)
     assert sum(check_bits(case) for case in TURNED) >= 6
 
 

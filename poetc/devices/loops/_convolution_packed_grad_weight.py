@@ -1,0 +1,328 @@
+"""convolution_packed_grad_weight.c."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from poetc.devices.loops import _direct
+from poetc.devices.loops._gemm import carve, pack_transposed, parts, run
+from poetc.devices.loops._machine import Loops, Machine, add, counts
+from poetc.devices.loops._window import output_range
+from poetc.ops import Kernel
+from poetc.ops.kernels.convolution import PackedGradWeight, PackedGradWeightSgd
+from poetc.ops.kernels.convolution_shape import Convolution
+
+
+def _row_pieces(w: Convolution, depth: int) -> Any:
+    """(row, column, pixels) of the pieces of output rows that blocks of `depth` pixels of an image fall into."""
+    found = []
+    for first in range(0, w.pixels, depth):
+        at, end = first, min(w.pixels, first + depth)
+        while at < end:
+            piece = min(w.output_width - at % w.output_width, end - at)
+            found.append((at // w.output_width, at % w.output_width, piece))
+            at += piece
+    return np.array(found)
+
+
+def _pack_windows(w: Convolution, m: Machine, inputs: int, depth: int, most: int) -> Loops:
+    """All calls of pack_windows for one image and group."""
+    width, pieces = inputs * w.taps, _row_pieces(w, depth)
+    calls = -(-width // most) * -(-w.pixels // depth)
+    loops: Loops = {"windows.call": calls}
+    oh, ow, piece = pieces.T
+    if m.columns == 4:
+        add(loops, _windows_by_four(w, inputs, pieces, -(-w.pixels // depth)))
+        return loops
+    segments: dict[tuple[int, int, int, bool], int] = {}
+    for begin in range(0, width, most):
+        at, columns = 0, min(most, width - begin)
+        while at < columns:
+            tap, lane = (begin + at) % w.taps, at % m.columns
+            kh, kw = divmod(tap, w.kernel_w)
+            taken = min(w.kernel_w - kw, columns - at, m.columns - lane)
+            spill = w.dilation_w == 1 and 1 < taken < 4 and lane + 4 <= m.columns
+            segments[kh, kw, taken, spill] = segments.get((kh, kw, taken, spill), 0) + 1
+            at += taken
+    blocks = -(-w.pixels // depth)
+    for (kh, kw, taken, spill), many in segments.items():
+        offset = kw * w.dilation_w - w.pad_left
+        low, _ = output_range(offset, w.stride_w, w.width, w.output_width)
+        _, high = output_range(offset + (taken - 1) * w.dilation_w, w.stride_w, w.width, w.output_width)
+        ih = oh * w.stride_h - w.pad_top + kh * w.dilation_h
+        on = (ih >= 0) & (ih < w.height)
+        usual = np.where(on, np.clip(np.minimum(high, ow + piece) - np.maximum(low, ow), 0, piece), 0)
+        zeros, plain = int(np.where(on, 0, piece).sum()), int(usual.sum())
+        edge = int(piece.sum()) - zeros - plain
+        name = "windows.one" if taken == 1 else "windows.spill" if spill else "windows.copy"
+        found = {
+            "windows.segment": blocks,
+            "windows.row": len(piece),
+            "windows.outside": zeros,
+            "windows.zero": zeros * taken,
+            name: plain,
+            "windows.copied": plain * taken if name == "windows.copy" else 0,
+            "windows.edge": edge,
+            "windows.edge_tap": edge * taken,
+        }
+        add(loops, found, many)
+    if left := -width % m.columns:
+        add(loops, {"windows.end": left * blocks, "windows.end_zero": left * w.pixels})
+    return loops
+
+
+def is_every_second(w: Convolution, m: Machine) -> bool:
+    """A window is a pixel, every second one of a row."""
+    return m.lanes == 16 and w.taps == 1 and w.stride_w == 2 and w.pad_top == w.pad_left == 0
+
+
+def _packs_every_second(w: Convolution, m: Machine, depth: int, width: int) -> bool:
+    """Whether pack_every_second packs windows: sixteen pixels are a part of a row or some whole rows."""
+    fits = w.output_width % 16 == 0 or w.output_width in (4, 8)
+    inside = 2 * w.output_width - 1 <= w.width and (w.output_height - 1) * w.stride_h < w.height
+    return is_every_second(w, m) and fits and inside and not (w.pixels % 16 or depth % 16 or width % m.columns)
+
+
+def _pack_every_second(w: Convolution, inputs: int, depth: int, most: int) -> Loops:
+    """All calls for one image and group: squares of sixteen pixels and channels."""
+    squares = w.pixels // 16 * (inputs // 16)
+    calls = -(-inputs // most) * -(-w.pixels // depth)
+    return {"windows.call": calls, "pixels.masked": 16 * squares, "transpose.block": squares}
+
+
+def _pack_strips(w: Convolution, m: Machine, inputs: int, depth: int, most: int, strip: int) -> Loops:
+    """All calls of pack_strips for one image and group."""
+    reach = (w.kernel_h - 1) * w.dilation_h
+    row = (w.output_width - 1) * w.stride_w + (w.kernel_w - 1) * w.dilation_w + 1
+    room = (strip - 4) // row - reach - 1
+    if m.columns == 4:
+        return _pack_by_four(w, m, inputs, depth, most, strip)
+    if room < 0:
+        return _pack_windows(w, m, inputs, depth, most)
+    width = inputs * w.taps
+    calls = -(-width // most) * -(-w.pixels // depth)
+    loops: Loops = {"windows.call": calls}
+    segments: dict[tuple[int, bool], int] = {}
+    whole = m.lanes == 16 and (w.kernel_h, w.kernel_w, w.dilation_w) == (3, 3, 1)
+    windows = [0, 0]  # of 3 x 3 at once, in one panel and in two
+    channels = 0  # copied with zeros around them
+    for begin in range(0, width, most):
+        at, columns = 0, min(most, width - begin)
+        channels += (begin + columns - 1) // w.taps - begin // w.taps + 1
+        while at < columns:
+            tap, lane = (begin + at) % w.taps, at % m.columns
+            kw = tap % w.kernel_w
+            if whole and tap == 0 and at + 9 <= columns:
+                windows[lane + 9 > m.columns] += 1
+                at += 9
+                continue
+            taken = min(w.kernel_w - kw, columns - at, m.columns - lane)
+            spill = w.dilation_w == 1 and 1 < taken <= 4 and lane + 4 <= m.columns
+            segments[taken, spill] = segments.get((taken, spill), 0) + 1
+            at += taken
+    held = room // w.stride_h + 1
+    touched = [-(-min(depth, w.pixels - k) // w.output_width) for k in range(0, w.pixels, depth)]
+    strips = sum(-(-rows // held) for rows in touched)
+    rows = -(-w.pixels // w.output_width) + -(-w.pixels // depth) - 1
+    for (taken, spill), many in segments.items():
+        name = "windows.one" if taken == 1 else "windows.spill" if spill else "windows.copy"
+        found = {
+            "windows.segment": strips,
+            "windows.row": rows,
+            name: w.pixels,
+            "windows.copied": w.pixels * taken if name == "windows.copy" else 0,
+        }
+        add(loops, found, many)
+    add(loops, {"windows.whole": w.pixels * sum(windows), "windows.whole_rest": w.pixels * windows[1]})
+    add(loops, {"windows.whole_row": rows * sum(windows)})
+    copied = (w.output_height - 1) * w.stride_h + 1 + strips * reach
+    add(loops, {"windows.strip": strips, "windows.strip_row": copied}, channels)
+    add(loops, {"windows.strip_wide": copied * -(-row // m.lanes)}, channels)
+    if left := -width % m.columns:
+        add(loops, {"windows.end": left, "windows.end_zero": left * w.pixels})
+    return loops
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """The strip of poetc_op_conv_grad_weight_packed for panels of four columns, where windows reach over the edges."""
+
+    is_padded: bool
+    width: int  # of a row
+    slots: int
+    terms: int
+
+    @classmethod
+    def of(cls, w: Convolution, inputs: int, terms: int) -> _Slots:
+        reach_h = (w.output_height - 1) * w.stride_h + (w.kernel_h - 1) * w.dilation_h
+        reach_w = (w.output_width - 1) * w.stride_w + (w.kernel_w - 1) * w.dilation_w
+        padded = w.pad_top > 0 or w.pad_left > 0 or reach_h >= w.height or reach_w >= w.width
+        return cls(padded, reach_w + 1 if padded else w.width, min((w.taps + 2) // w.taps + 1, inputs), terms)
+
+    def slot_floats(self, w: Convolution, rows: int) -> int:
+        return ((rows - 1) * w.stride_h + (w.kernel_h - 1) * w.dilation_h + 1) * self.width
+
+    def strip_floats(self, w: Convolution, size: int) -> int:
+        rows = min(max(0, self.terms - 2) // w.output_width + 2, w.output_height)
+        floats = self.slots * self.slot_floats(w, rows) + 4 if self.is_padded else 0
+        return floats if self.terms >= 2 and 2 * floats <= size else 0
+
+    def rows(self, w: Convolution, strip: int) -> int:
+        if not self.is_padded:
+            return w.output_height
+        room, rows = (strip - 4) // self.slots, 0
+        while rows < w.output_height and self.slot_floats(w, rows + 1) <= room:
+            rows += 1
+        return rows
+
+
+def _pack_by_four(w: Convolution, m: Machine, inputs: int, depth: int, most: int, strip: int) -> Loops:
+    """All calls of pack_strips, or pack_windows, for one image and group."""
+    slots = _Slots.of(w, inputs, depth)
+    held = slots.rows(w, strip)
+    if held == 0:
+        return _pack_windows(w, m, inputs, depth, most)
+    width, down = inputs * w.taps, w.dilation_h * slots.width
+    loops: Loops = {"windows.call": -(-width // most) * -(-w.pixels // depth)}
+    pieces: list[list[int]] = []  # pixels of each row, of every strip
+    for first in range(0, w.pixels, depth):
+        at, end = first, min(w.pixels, first + depth)
+        while at < end:
+            ow = at % w.output_width
+            left = min(end - at, held * w.output_width - ow)
+            at += left
+            pieces.append([min(w.output_width - ow, left)])
+            left -= pieces[-1][0]
+            pieces[-1] += [min(w.output_width, left - k) for k in range(0, left, w.output_width)]
+    flat = np.array([count for piece in pieces for count in piece])
+    panels: dict[str, int] = {}
+    for begin in range(0, width, most):
+        columns = min(most, width - begin)
+        for at in range(0, columns, 4):
+            taps = [divmod(min(begin + at + lane, begin + columns - 1), w.taps) for lane in range(4)]
+            offset = [c * 10**9 + t // w.kernel_w * down + t % w.kernel_w * w.dilation_w for c, t in taps]
+            name = _groups(offset) if w.stride_w == 1 and not m.is_soft else "plain"
+            panels[name] = panels.get(name, 0) + 1
+        if slots.is_padded:
+            channels = (begin + columns - 1) // w.taps - begin // w.taps + 1
+            copied = (len(flat) - len(pieces)) * w.stride_h + len(pieces) * ((w.kernel_h - 1) * w.dilation_h + 1)
+            quads, singles = divmod(min(w.width, slots.width), 4)
+            add(loops, {"windows.strip_row": copied, "windows.strip_four": copied * quads}, channels)
+            add(loops, {"windows.strip_single": copied * (singles + slots.width - w.width)}, channels)
+    for name, many in panels.items():
+        fours = int((flat // 4).sum()) if name != "plain" else 0
+        found = {
+            "windows.panel": len(pieces),
+            "windows.row": len(flat),
+            f"windows.{name}_four": fours,
+            "windows.pixel": int(flat.sum()) - 4 * fours,
+        }
+        add(loops, found, many)
+    return loops
+
+
+def _groups(offset: list[int]) -> str:
+    """Whether four taps lie side by side, in two groups, or in more."""
+    split = next((lane for lane in range(1, 4) if offset[lane] != offset[0] + lane), 4)
+    if split == 4:
+        return "one"
+    return "two" if all(offset[lane] == offset[split] + lane - split for lane in range(split, 4)) else "plain"
+
+
+def _windows_by_four(w: Convolution, inputs: int, pieces: Any, blocks: int) -> Loops:
+    """Taps (c, kh, kw) in fours, the last of them again beyond the end."""
+    width = inputs * w.taps
+    oh, ow, piece = pieces.T
+    last = ow + piece
+    fours: dict[tuple[int, ...], int] = {}
+    for at in range(0, width, 4):
+        taps = tuple(min(at + lane, width - 1) % w.taps for lane in range(4))
+        fours[taps] = fours.get(taps, 0) + 1
+    loops: Loops = {"windows.four_taps": -(-width // 4) * blocks}
+    for taps, many in fours.items():
+        across = [tap % w.kernel_w * w.dilation_w - w.pad_left for tap in taps]
+        down = [tap // w.kernel_w * w.dilation_h - w.pad_top for tap in taps]
+        ranges = [output_range(offset, w.stride_w, w.width, w.output_width) for offset in across]
+        low, high = max(int(r[0]) for r in ranges), min(int(r[1]) for r in ranges)
+        begin = np.clip(low, ow, last)
+        end = np.maximum(begin, np.minimum(high, last))
+        rows = oh * w.stride_h
+        clipped = (rows + min(down) < 0) | (rows + max(down) >= w.height)
+        quick = ~clipped if w.stride_w == 1 else np.zeros_like(clipped)
+        sides = (begin > ow).astype(int) + (last > end)
+        found = {
+            "windows.row": len(piece),
+            "windows.clipped": int(clipped.sum()),
+            "windows.side": int(sides.sum()),
+            "windows.checked": int((piece - (end - begin)).sum()),
+            "windows.run": int((end > begin).sum()),
+            "windows.pixel": int((end - begin)[quick].sum()),
+            "windows.strided": int((end - begin)[~quick].sum()),
+        }
+        add(loops, found, many)
+    return loops
+
+
+def _strip(m: Machine, p: PackedGradWeight) -> int:
+    """Floats of the workspace for a strip of the image."""
+    w = p.convolution
+    if m.columns != 4 or p.strip_floats or w.is_pointwise:
+        return p.strip_floats
+    return _Slots.of(w, w.channels // w.group, p.terms).strip_floats(w, p.workspace_floats)
+
+
+def _grad_weight_space(m: Machine, p: PackedGradWeight) -> tuple[int, int]:
+    w, size = p.convolution, p.workspace_floats - _strip(m, p)
+    blocks = -(-w.pixels // p.terms)
+    return carve(m, size, p.terms, blocks if blocks > 1 else w.batch, w.channels // w.group * w.taps, False)
+
+
+def moves_at_once(m: Machine, p: PackedGradWeightSgd) -> bool:
+    """Whether poetc_op_conv_grad_weight_sgd_packed has one block of terms, whose sums move the weights."""
+    return (m.lanes >= 8 or m.has_fours) and p.convolution.batch * p.convolution.pixels <= p.terms
+
+
+def strip_columns(m: Machine, p: PackedGradWeightSgd) -> int:
+    """Columns of the strip of weights that poetc_op_conv_grad_weight_sgd_packed moves at once."""
+    w, (most, _) = p.convolution, _grad_weight_space(m, p)
+    if moves_at_once(m, p):
+        return most  # there is no strip
+    return min(most, (p.total_floats - p.workspace_floats) // (w.outputs // w.group) // m.columns * m.columns)
+
+
+@counts("conv_grad_weight_packed")
+def conv_grad_weight_packed(kernel: Kernel, m: Machine) -> Loops:
+    p = kernel.parameters_as(PackedGradWeight)
+    return grad_weight(p, m, p.workspace_floats)
+
+
+def grad_weight(p: PackedGradWeight, m: Machine, most: int, moves: bool = False) -> Loops:
+    """Of at most so many columns at once; `moves`: the first block of sums is added to what is there too."""
+    w, size, depth = p.convolution, p.workspace_floats, p.terms
+    inputs, outputs = w.channels // w.group, w.outputs // w.group
+    if m.lanes == 16 and not w.is_pointwise and (done := _direct.grad_weight(w, size, depth)):
+        return {"conv_grad_weight_packed.call": 1, **done}
+    width, (columns_at_once, at_once) = inputs * w.taps, _grad_weight_space(m, p)
+    most = min(most, columns_at_once)
+    images = 1 if w.pixels > depth else min(at_once // depth, w.batch)
+    one: Loops = {}
+    for columns, many in parts(width, most):
+        for taken, turns in parts(w.batch, images):
+            for terms, times in parts(taken * w.pixels, at_once if images == 1 else taken * w.pixels):
+                add(one, dict(run(m, outputs, terms, 0, columns, width, "", True, depth)), many * times * turns)
+                if w.is_pointwise:
+                    add(one, pack_transposed(m, terms // taken, columns), many * times * turns * taken)
+        if not moves:
+            first = min(at_once, w.pixels * images)  # the first block of a column is not added to what is there
+            add(one, dict(run(m, outputs, first, 0, columns, width, "", True, depth)), -many)
+            add(one, dict(run(m, outputs, first, 0, columns, width, "", False, depth)), many)
+    if _packs_every_second(w, m, at_once, width):
+        add(one, _pack_every_second(w, inputs, at_once, most), w.batch)
+    elif not w.is_pointwise:
+        add(one, _pack_strips(w, m, inputs, at_once, most, _strip(m, p)), w.batch)
+    loops: Loops = {"conv_grad_weight_packed.call": 1, "conv_grad_weight_packed.group": w.group}
+    add(loops, one, w.group)
+    return loops

@@ -1,0 +1,43 @@
+"""An operator seen with the types of its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from poetc.graph import Attribute, Operator, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An operator seen with the types of what it reads and writes: all that shapes, cost and kernel binding need."""
+
+    attributes: Mapping[str, Attribute]
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...] = ()
+
+    def get_ints(self, name: str) -> tuple[int, ...]:
+        value = self.attributes[name]
+        assert isinstance(value, tuple)
+        return tuple(int(v) for v in value)
+
+    def get_int(self, name: str, default: int = 0) -> int:
+        value = self.attributes.get(name, default)
+        assert isinstance(value, int)
+        return value
+
+    def get_float(self, name: str, default: float = 0.0) -> float:
+        value = self.attributes.get(name, default)
+        assert isinstance(value, (int, float))
+        return float(value)
+
+    def get_str(self, name: str, default: str = "") -> str:
+        value = self.attributes.get(name, default)
+        assert isinstance(value, str)
+        return value
+
+
+def bind(op: Operator, tensors: Mapping[str, Any]) -> Bound:
+    """`op` with the types of its tensors (`tensors` maps names to Tensor)."""
+    return Bound(op.attributes, tuple(tensors[t].type for t in op.inputs), tuple(tensors[t].type for t in op.outputs))

@@ -1,0 +1,208 @@
+"""Parameters of the kernels that go over elements: element-wise ones, norms, pools, reductions, copies, gathers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poetc.ops.kernels.kernel import Parameters
+
+Ints = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Elements(Parameters):
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Walk(Parameters):
+    """A walk over tensors: its sizes and, for each operand, as many strides in elements. C reads the rank first."""
+
+    sizes: Ints
+    strides: tuple[Ints, ...]
+
+    @property
+    def inner(self) -> int:
+        """Elements along the last dimension."""
+        return self.sizes[-1]
+
+    @property
+    def inner_stride(self) -> int:
+        """Of the first operand, along the last dimension."""
+        return self.strides[0][-1]
+
+    def ints(self) -> Ints:
+        return (len(self.sizes), *self.sizes, *(step for steps in self.strides for step in steps))
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction(Parameters):
+    """Two walks over x: the dimensions that are kept, then those that are reduced."""
+
+    kept: Walk
+    reduced: Walk
+
+
+@dataclass(frozen=True, slots=True)
+class StridedCopy(Parameters):
+    """y in row-major order, each element from x at `start` + index · strides."""
+
+    start: int
+    walk: Walk
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter(Parameters):
+    """`filled` elements of y, then x, in order, to `start` + index · strides."""
+
+    filled: int
+    start: int
+    walk: Walk
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces(Parameters):
+    """Of Concat and Split: `times` over, pieces of so many bytes one behind the other. C reads their number first."""
+
+    times: int
+    sizes_bytes: Ints
+
+    def ints(self) -> Ints:
+        return (self.times, len(self.sizes_bytes), *self.sizes_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolWindows(Parameters):
+    """Windows over the planes of an image."""
+
+    planes: int
+    height: int
+    width: int
+    output_height: int
+    output_width: int
+    kernel_h: int
+    kernel_w: int
+    stride_h: int
+    stride_w: int
+    pad_top: int
+    pad_left: int
+    dilation_h: int
+    dilation_w: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pool(Parameters):
+    windows: PoolWindows
+
+
+@dataclass(frozen=True, slots=True)
+class MaxPool(Pool):
+    is_wide: bool  # the place of a maximum takes 32 bits rather than 8
+
+
+@dataclass(frozen=True, slots=True)
+class AveragePool(Pool):
+    """The image that counts reaches `counted` (top, left, bottom, right) beyond the real one."""
+
+    counted: tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Planes(Parameters):
+    """Of a batch norm."""
+
+    batch: int
+    channels: int
+    pixels: int
+
+
+@dataclass(frozen=True, slots=True)
+class SummedPlanes(Planes):
+    has_other: bool  # another tensor is added to the normalised one
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(Parameters):
+    """Of a layer norm."""
+
+    rows: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class BiasedRows(Rows):
+    has_bias: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Groups(Parameters):
+    """Of a group norm; `channels` of a group."""
+
+    batch: int
+    groups: int
+    channels: int
+    pixels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Axis(Parameters):
+    """Elements before, along and after an axis."""
+
+    before: int
+    along: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resize(Parameters):
+    """`places`: where rows and columns come from, low; for linear then high."""
+
+    images: int
+    height: int
+    width: int
+    rows: int
+    columns: int
+    places: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Slices(Parameters):
+    """Of `size` elements (bytes, for the gather itself) along an axis `length` long; `count` of them are read."""
+
+    outer: int
+    length: int
+    size: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescendingSlices(Parameters):
+    """The same of one table whose slices move."""
+
+    length: int
+    size: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell(Parameters):
+    """A step of a recurrent layer."""
+
+    batch: int
+    hidden: int
+
+
+@dataclass(frozen=True, slots=True)
+class LstmCell(Cell):
+    has_before: bool  # a cell state from before
+
+
+@dataclass(frozen=True, slots=True)
+class LstmCellGrad(LstmCell):
+    gradients: int  # of h that arrive
+    cell_gradients: int
+
+
+@dataclass(frozen=True, slots=True)
+class GruCellGrad(Cell):
+    gradients: int  # of h that arrive

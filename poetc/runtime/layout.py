@@ -1,0 +1,18 @@
+"""Where the runtime's numbers lie in memory and on the store, as poetc.h has it."""
+
+from __future__ import annotations
+
+ALIGNMENT_BYTES = 16
+TRAILER_BYTES = 16  # at the end of the last block of every page: page, stamp, size, CRC-32, each 32 bits, little-endian
+CHECKPOINT_TRAILER_BYTES = 24  # of a checkpoint: POETC_CHECKPOINT_TRAILER
+DEFAULT_BLOCK_BYTES = 512
+
+
+def page_bytes(size_bytes: int, block_bytes: int) -> int:
+    """What a page with `size_bytes` of data occupies on the store: with its trailer, in whole blocks."""
+    return align(size_bytes + TRAILER_BYTES, block_bytes)
+
+
+def align(size_bytes: int, to: int = ALIGNMENT_BYTES) -> int:
+    """`size_bytes` rounded up to a multiple of `to`."""
+    return -(-size_bytes // to) * to
