@@ -105,11 +105,13 @@ class _Restoring:
         self.mangled = {_mangled(name): name for name in self.initializers}
         self.modules = {name.rpartition(".")[0] for name in self.taken if is_module_name(name)}
         self.modules |= {path[:k] for path in set(self.modules) for k, x in enumerate(path) if x == "."}
+        self.prefixes = [(_mangled(p) + "_", p) for p in sorted(self.modules, key=len, reverse=True) if p]
         self.result = Exported()
         self.separated: list[str] = []
         self.added: list[str] = []
         self.unfolded: list[str] = []
         self.tied: list[str] = []
+        self.replaced: set[str] = set()
 
     def run(self) -> Exported:
         for name in list(self.initializers):
@@ -118,6 +120,9 @@ class _Restoring:
             self._add_dropped_shifts()
         self._unfold_first_steps()
         self._tie_again()
+        read = {i for node in self.graph.node for i in node.input} | {o.name for o in self.graph.output}
+        for name in sorted(self.replaced - read):
+            self.graph.initializer.remove(self.initializers.pop(name))
         self._know()
         notes = self.result.notes
         for names, what in (
@@ -220,19 +225,23 @@ class _Restoring:
 
     def _unmangled(self, call: _Call, parameter: str) -> str:
         """The parameter's name in the module tree: the innermost known module that it begins with, the attribute."""
-        for path in sorted({*call.scopes, *self.modules}, key=len, reverse=True):
-            if path and parameter.startswith(_mangled(path) + "_"):
-                return f"{path}.{parameter[len(path) + 1 :]}"
-        return parameter
+        return self._split(parameter, call.scopes)
+
+    def _split(self, mangled: str, scopes: Iterable[str] = ()) -> str:
+        """A mangled name with the dots that belong into it, as far as modules are known."""
+        for path in sorted((p for p in scopes if p), key=len, reverse=True):
+            if mangled.startswith(_mangled(path) + "_") and path not in self.modules:
+                return f"{path}.{mangled[len(path) + 1 :]}"
+        for prefix, path in self.prefixes:
+            if mangled.startswith(prefix):
+                return f"{path}.{mangled[len(prefix) :]}"
+        return mangled
 
     def _name_of(self, owner: str, node: onnx.NodeProto) -> str:
         call = self.calls.get(id(node))
         if call is not None:
             return self._unmangled(call, owner)
-        for path in sorted({self._module_path(node.name), *self.modules}, key=len, reverse=True):
-            if path and owner.startswith(_mangled(path) + "_"):
-                return f"{path}.{owner[len(path) + 1 :]}"
-        return owner
+        return self._split(owner, [self._module_path(node.name)])
 
     def _is_uniform(self, tensor: onnx.TensorProto, *numbers: float) -> bool:
         """Whether all elements are the same number, one of `numbers` if any are given."""
@@ -326,6 +335,7 @@ class _Restoring:
             for node, k in readers:
                 node.input[k] = repeated
             self.unfolded.append(shift)
+            self.replaced.add(name)
 
     # --- a shared weight of which one reader got a transposed copy ---
 
@@ -347,7 +357,9 @@ class _Restoring:
             array = self._array(self.initializers[copy]) if possible else None
             for table in possible:
                 other = self._array(self.initializers[table])
-                if array is None or other is None or not np.array_equal(array.T, other):
+                if array is None or other is None or not np.array_equal(array[:, 0], other[0]):
+                    continue
+                if not np.array_equal(array.T, other):
                     continue
                 if call is None and self._is_uniform(self.initializers[copy]):
                     continue
@@ -356,6 +368,7 @@ class _Restoring:
                 self.graph.node.insert(0, helper.make_node("Transpose", [table], [turned], name=turned, perm=[1, 0]))
                 node.input[1] = turned
                 self.tied.append(table)
+                self.replaced.add(copy)
                 break
 
     # --- what is known then ---
@@ -432,9 +445,9 @@ def _some(names: Iterable[str], what: str = "parameter") -> str:
     return f"{len(each)} {what}{'s' * (len(each) > 1)} ({shown})"
 
 
-def names_notes(exported: Exported, trained: Iterable[str]) -> list[str]:
+def names_notes(exported: Exported, trained: Iterable[str], constants: Iterable[str]) -> list[str]:
     """Which parameters of the PyTorch model are not in the file or have other names there, and which tensors that are
-    trained are not parameters of it. `trained`: the file's tensors that are.
+    trained are not parameters of it. `trained`, `constants`: the file's float tensors that are one or the other.
     """
     notes = []
     if exported.missing:
@@ -457,7 +470,7 @@ def names_notes(exported: Exported, trained: Iterable[str]) -> list[str]:
     if strange:
         shown = _some([f"{n} of {exported.places[n] or 'the model'}" for n in sorted(strange)], "tensor")
         notes.append(f"trained, with numbers that the exporter computed or moved: {shown}")
-    numbers = [n for n in exported.numbers if n not in set(there)]
-    if numbers:
-        notes.append(f"taken for constants, not trained: {_some(numbers, 'single number')}")
+    frozen = {*exported.numbers, *(n for n in constants if is_module_name(n) and not exported.parameters)} - set(there)
+    if frozen:
+        notes.append(f"taken for constants, not trained: {_some(sorted(frozen), 'tensor')}")
     return notes

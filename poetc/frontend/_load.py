@@ -110,6 +110,7 @@ class _Source:
         self._note_unused("input", [i.name for i in graph.input if i.name not in known and i.name not in read])
         self._note_unused("initializer", [n for n in initializer_names if n not in read])
         used = [t for t in graph.initializer if t.name in read]
+        self.given = known & read
         self.initializers = self._decode(used, path.parent, random_weights)
 
     def _note_unused(self, what: str, names: Sequence[str]) -> None:
@@ -195,8 +196,11 @@ class _Source:
         graph = _frozen(self.name, rewriter, names, tuple(i.name for i in self.inputs), tuple(outputs))
         computed = frozenset(names.get(t, t) for t in c.computed | rewriter.computed)
         graph = assign_roles(graph, computed, c.notes, self.exported.parameters, self.exported.buffers)
-        trained = [t.name for t in graph.tensors.values() if t.role is Role.PARAMETER]
-        return fold_constants(replace(graph, notes=(*graph.notes, *names_notes(self.exported, trained))))
+        floats = [t for t in graph.tensors.values() if t.dtype is DType.F32 and t.name in graph.values]
+        trained = [t.name for t in floats if t.role is Role.PARAMETER]
+        constants = [t.name for t in floats if t.role is Role.CONSTANT and t.name in self.given]
+        notes = names_notes(self.exported, trained, constants)
+        return fold_constants(replace(graph, notes=(*graph.notes, *notes)))
 
 
 def fill_for(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], role: str, seed: int = 0) -> Fill:
@@ -438,10 +442,12 @@ def _constant(n: Node) -> Value:
         array = np.array(ints, np.int64)
     else:
         raise Unsupported("a Constant that is not a dense tensor of numbers")
-    several = is_float(array.dtype) and array.size > 1
+    is_number = is_float(array.dtype)
     # All zeros or ones are initial states and scales of norms without any: exporters give parameters as initializers.
-    weight = several and not bool((array == 0).all() or (array == 1).all())
-    return Value(name, array.shape, array.dtype, array, weight=weight, given=weight or not several)
+    plain = is_number and bool((array == 0).all() or (array == 1).all())
+    return Value(
+        name, array.shape, array.dtype, array, weight=is_number and array.size > 1 and not plain, given=not plain
+    )
 
 
 def _constant_of_shape(c: Importer, n: Node) -> Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 from onnx import TensorProto
 from onnx.helper import make_node
 
@@ -119,3 +120,21 @@ def test_encodings_of_positions_are_not_trained(tmp_path: Path) -> None:
         "interleaved": np.stack([sine, cosine], 2).reshape(6, 8),
     }  # fmt: skip
     assert parameters(load(save(make(nodes, {"x": (6, 4)}, ["y"], weights), tmp_path))) == {"learned"}
+
+
+def test_an_encoding_of_odd_width_is_not_trained(tmp_path: Path) -> None:
+    """Its last sine has no cosine."""
+    angles = np.outer(np.arange(6), [1.0, 0.1])
+    table = np.hstack([np.stack([np.sin(angles), np.cos(angles)], 2).reshape(6, 4), np.sin(angles[:, :1] / 100)])
+    nodes = [make_node("Add", ["x", "table"], ["a"]), make_node("Add", ["a", "learned"], ["y"])]
+    weights = {"table": table.astype(np.float32), "learned": normal(6, 5)}
+    assert parameters(load(save(make(nodes, {"x": (6, 5)}, ["y"], weights), tmp_path))) == {"learned"}
+
+
+def test_a_constant_of_a_single_one_is_no_scale_to_train(tmp_path: Path) -> None:
+    """An instance norm without a scale of its own, over one channel."""
+    numbers = {name: onnx.numpy_helper.from_array(np.full(1, x, np.float32)) for name, x in (("s", 1), ("b", 0))}
+    nodes = [make_node("Constant", [], [name], value=value) for name, value in numbers.items()]
+    nodes += [make_node("InstanceNormalization", ["x", "s", "b"], ["a"]), make_node("Add", ["a", "w"], ["y"])]
+    graph = load(save(make(nodes, {"x": (2, 1, 3, 3)}, ["y"], {"w": normal(3, 3)}), tmp_path))
+    assert parameters(graph) == {"w"}
