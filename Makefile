@@ -114,6 +114,11 @@ sizes: setup-test setup-arm ## measure the code of the runtime anew, for predict
 fuzz: setup-test ## 100,000 damaged and distorted models through the importer (CASES=...)
 	$(BIN)/python -m bench.fuzz --cases $(or $(CASES),100000) --jobs $(JOBS)
 
+.PHONY: random-networks
+random-networks: setup ## random PyTorch networks trained by poetc and by PyTorch, compared (CASES=... SEED=...; installs PyTorch)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch]'
+	$(BIN)/python -m bench.random_networks --cases $(or $(CASES),200) --seed $(or $(SEED),0) $(BENCH_ARGS)
+
 .PHONY: fuzz-bounds
 fuzz-bounds: setup-test ## lower bounds beside the exhaustive optima of 2,000 random small problems (CASES=...)
 	$(BIN)/python -m bench.bounds --cases $(or $(CASES),2000) --jobs $(JOBS)

@@ -1,0 +1,147 @@
+"""One case: drawn, exported and trained by PyTorch (`sample`); trained by poetc and judged (`judge`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from bench.random_networks import training
+from bench.random_networks.judging import Difference, Match, differences, match
+from bench.random_networks.recipe import Array, Recipe
+from bench.random_networks.training import Trained
+from poetc.errors import PoetcError
+from poetc.graph import Graph, Role, TrainingGraph, materialize
+
+# A note with such words says that the file trains another model than PyTorch does.
+WARNINGS = ("not in the file", "taken for constants", "may have")
+MOVED = "that the exporter computed or moved"
+
+
+@dataclass(slots=True)
+class Sample:
+    """PyTorch's side, in the module's names. `model`: the ONNX file; empty where the exporter refused (`reason`)."""
+
+    recipe: Recipe
+    model: bytes
+    module: dict[str, Array]  # parameters and running statistics before the first step
+    parameters: list[str]
+    double: Trained
+    single: Trained
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Case:
+    recipe: Recipe
+    end: str = "agrees"
+    reason: str = ""
+    warned: str = ""  # the words of a note that say that the file is not the model
+    found: list[Difference] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unmatched: list[str] = field(default_factory=list)  # parameters of the module that no tensor of the file is
+    expected: Trained | None = None  # in the file's names
+    noise: Trained | None = None
+    start: dict[str, Array] = field(default_factory=dict)
+
+    def text(self, verbose: bool) -> str:
+        r = self.recipe
+        lines = [f"case {r.seed}: {self.end} {self.reason}", f"  {r.exporter}, batch {r.batch}, {dict(r.options)}"]
+        lines += [f"  {r.layers}"]
+        if self.unmatched:
+            lines.append(f"  not found: {', '.join(self.unmatched)}")
+        lines += [f"  {d}" for d in self.found[:12]]
+        if verbose or self.found:
+            lines += [f"  note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+def sample(seed: int) -> Sample:
+    """A random network, exported, and trained in PyTorch in both precisions."""
+    import torch
+
+    from bench.random_networks import reference
+    from bench.random_networks.networks import draw, parameters
+
+    network, recipe = draw(seed)
+    nothing = Trained([])
+    try:
+        model = reference.export(network, recipe).SerializeToString()
+    except Exception as error:  # of many kinds: exporters refuse as they like
+        reason = f"{type(error).__name__}: {error}".split("\n")[0][:160]
+        return Sample(recipe, b"", {}, [], nothing, nothing, reason)
+    module = {name: p.detach().numpy() for name, p in parameters(network).items()}
+    module |= {name: b.numpy() for name, b in network.named_buffers() if "running_" in name}
+    double, single = (reference.train(network, recipe, d) for d in (torch.float64, torch.float32))
+    return Sample(recipe, model, module, list(parameters(network)), double, single)
+
+
+def judge(given: Sample, folder: Path, *, as_c: bool) -> Case:
+    """Train by poetc what PyTorch has trained. Writes the ONNX file to `folder`."""
+    recipe, case = given.recipe, Case(given.recipe)
+    if not given.model:
+        case.end, case.reason = "not exported", given.reason
+        return case
+    path = folder / f"{recipe.seed}.onnx"
+    path.write_bytes(given.model)
+    try:
+        graph, step = training.training_graph(recipe, path)
+    except PoetcError as error:
+        case.end, case.reason = "refused", str(error).replace("\n", " ")[:200]
+        return case
+    case.notes = list(step.notes)
+    matched = _matches(given.module, graph, step)
+    case.unmatched = sorted(set(given.parameters) - matched.keys())
+    case.expected, case.noise = _renamed(given.double, matched), _renamed(given.single, matched)
+    case.start = {m.name: m.turn(given.module[n]).astype(np.float64) for n, m in matched.items()}
+    if not np.all(np.isfinite(given.double.losses)) or max(np.abs(given.double.losses)) > 1e4:
+        case.end = "diverges"
+        return case
+    exact = training.in_double(recipe, step)
+    case.found = differences(exact, case.expected, case.noise, case.start, exact=True)
+    if not case.found and as_c:
+        solved = training.solve(recipe, path, 2.0)
+        for how, trained in (
+            ("numpy", training.interpreted(recipe, solved)),
+            ("C", training.compiled(recipe, solved, folder / f"{recipe.seed}.c", folder / "objects")),
+        ):
+            found = differences(trained, case.expected, case.noise, case.start, exact=False)
+            case.found += found
+            case.reason += f"{how} differs " if found else ""
+    if case.found:
+        case.warned = _warning(case)
+        case.end = "as the file" if case.warned else "differs"
+    return case
+
+
+def _warning(case: Case) -> str:
+    """The words with which poetc says that the file trains another model than PyTorch; "" if it does not."""
+    lost = {name.rpartition(".")[0] for name in case.unmatched if "_l" not in name.rpartition(".")[2]}
+    for note in case.notes:
+        for words in WARNINGS:
+            if words in note:
+                return words
+        if MOVED in note and any(f" of {module}'" in note or f" of {module}." in note for module in lost):
+            return MOVED
+    return ""
+
+
+def _matches(module: dict[str, Array], graph: Graph, step: TrainingGraph) -> dict[str, Match]:
+    """By name in the module: the trained tensor, or the running statistic, of the file."""
+    trained = {*training.trained_names(step), *step.zero_gradients}
+    file = {
+        n: np.asarray(materialize(v, graph.tensors[n].type))
+        for n, v in graph.values.items()
+        if n in trained and graph.tensors[n].role in (Role.PARAMETER, Role.STATISTIC)
+    }
+    return match(module, file)
+
+
+def _renamed(trained: Trained, matched: dict[str, Match]) -> Trained:
+    """In the names and shapes of the file; what the file does not hold is left out."""
+    return Trained(
+        trained.losses,
+        {matched[n].name: matched[n].turn(g) for n, g in trained.gradients.items() if n in matched},
+        {matched[n].name: matched[n].turn(w) for n, w in trained.state.items() if n in matched},
+    )
