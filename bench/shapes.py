@@ -32,6 +32,8 @@ from poetc.codegen._host import compile_library
 from poetc.codegen.program import Call, Operand
 from poetc.graph import Operator, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
+from poetc.ops.kernels.convolution_shape import ConvolutionParameters
+from poetc.ops.kernels.matmul import PackedProduct, Product, SgdProduct
 from poetc.runtime import runtime_directory
 from poetc.runtime.layout import ALIGNMENT_BYTES, align
 
@@ -110,33 +112,34 @@ def kernels_of(step: TrainingGraph, calls: list[Call], library: Path) -> dict[tu
 
 def _names(op: Operator, step: TrainingGraph, call: Call) -> tuple[str, str]:
     """What a reader calls the layer, and what the kernel makes of it."""
-    n = call.ints
-    if call.kind.startswith(
-        "Conv"
-    ):  # ints: batch, channels, rows, columns, outputs, their rows and columns, window, strides
-        stride = f" / {n[9]}" if n[9] > 1 else ""
-        layer = f"{n[1]} to {n[4]} of {n[2]} x {n[3]}, {n[7]} x {n[8]}{stride}"
+    p = spec(op.kind).kernel(bind(op, step.tensors)).parameters
+    if isinstance(p, ConvolutionParameters):
+        c = p.convolution
+        stride = f" / {c.stride_h}" if c.stride_h > 1 else ""
+        layer = f"{c.channels} to {c.outputs} of {c.height} x {c.width}, {c.kernel_h} x {c.kernel_w}{stride}"
         if call.kind == "Conv":
             return layer, DIRECTIONS[0]
         if call.kind == "ConvGradInput":
             return layer, DIRECTIONS[3]
         again = AGAIN if "_norm" in call.symbol else ""
         return layer + again, DIRECTIONS[2 if call.kind.endswith("Sgd") else 1]
-    if call.kind == "MatMulSgd":  # rows of the weights, their columns, terms
-        return f"dense, {n[1]} to {n[0]}, {n[2]} rows", DIRECTIONS[2]
+    assert isinstance(p, Product | PackedProduct | SgdProduct)
+    if isinstance(p, SgdProduct):  # rows of the weights, their columns, terms
+        return f"dense, {p.columns} to {p.rows}, {p.depth} rows", DIRECTIONS[2]
     if op.outputs[0] in step.gradients.values():
-        return f"dense, {n[1]} to {n[0]}, {n[2]} rows", DIRECTIONS[1]
+        return f"dense, {p.columns} to {p.rows}, {p.depth} rows", DIRECTIONS[1]
     trained = any(step.tensors[t].role is Role.PARAMETER for t in op.inputs)
     if trained and op.phase is Phase.FORWARD:
-        return f"dense, {n[2]} to {n[1]}, {n[0]} rows", DIRECTIONS[0]
+        return f"dense, {p.depth} to {p.columns}, {p.rows} rows", DIRECTIONS[0]
     if trained:
-        return f"dense, {n[1]} to {n[2]}, {n[0]} rows", DIRECTIONS[3]
-    if call.symbol.endswith("_packed"):
-        batches, first, second = math.prod(n[12:-2:4]), n[5] != 1, n[7] != 1
+        return f"dense, {p.columns} to {p.depth}, {p.rows} rows", DIRECTIONS[3]
+    if isinstance(p, PackedProduct):
+        batches, first, second = p.matrices, p.strides.a_term != 1, p.strides.b_column != 1
     else:
-        batches, first, second = math.prod(n[7::3]), n[3] == 1, n[4] == 1
+        assert isinstance(p, Product)
+        batches, first, second = math.prod(loop[0] for loop in p.batch), p.trans_a, p.trans_b
     turned = " (first turned)" if first else " (second turned)" if second else ""
-    return f"attention, {batches} of {n[0]} x {n[2]} x {n[1]}{turned}", DIRECTIONS[
+    return f"attention, {batches} of {p.rows} x {p.depth} x {p.columns}{turned}", DIRECTIONS[
         0 if op.phase is Phase.FORWARD else 3
     ]
 

@@ -193,12 +193,12 @@ def _operator(
         _variant(kernel, costs.operator(features_of(op, graph.tensors, costs.machine, fetched, zeros, kernel)))
         for kernel in kind.kernels(bound)
     )
-    leaner: list[Variant] = []
+    low_workspace: list[Variant] = []
     for variant in others:
-        before = leaner[-1] if leaner else fastest
+        before = low_workspace[-1] if low_workspace else fastest
         if variant.workspace_bytes < before.workspace_bytes:  # estimates may say that it is faster too
             time_ns, energy_pj = max(variant.time_ns, before.time_ns), max(variant.energy_pj, before.energy_pj)
-            leaner.append(replace(variant, time_ns=time_ns, energy_pj=energy_pj))
+            low_workspace.append(replace(variant, time_ns=time_ns, energy_pj=energy_pj))
     roots = dict.fromkeys(storages.roots[t] for t in op.inputs)  # each storage once, in order
     return OperatorSpec(
         name=op.name,
@@ -212,7 +212,7 @@ def _operator(
         recomputable=kind.recomputable and not kind.must_alias,
         in_place=storages.in_place(op, bound),
         kernel=fastest.kernel,
-        leaner=tuple(leaner),
+        leaner=tuple(low_workspace),
     )
 
 
