@@ -25,6 +25,7 @@ import numpy.typing as npt
 import poetc.runtime
 from poetc.graph import Attribute, DType, Operator, Phase, Role, TensorType
 from poetc.ops import Bound, Builder, Kernel, OpSpec, spec
+from tests.support.compilers import cache_folder
 
 AnyArray = npt.NDArray[np.generic]
 Attributes = Mapping[str, Attribute]
@@ -105,12 +106,6 @@ def compile_shared(sources: Sequence[Path], *flags: str) -> ctypes.CDLL:
     message = _make(path, [*command, "-o"])
     assert not message, message
     return ctypes.CDLL(str(path))
-
-
-def cache_folder() -> Path:
-    folder = Path(tempfile.gettempdir()) / f"poetc-kernels-{os.getuid()}"
-    folder.mkdir(exist_ok=True)
-    return folder
 
 
 def _make(target: Path, command: list[str]) -> str:
