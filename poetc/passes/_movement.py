@@ -126,7 +126,7 @@ class _Movement(Indexed):
             self.read -= cuts or {mover.name for mover in movers}
 
     def _packs(self, op: Operator) -> bool:
-        return spec(op.kind).kernel(bind(op, self.tensors)).symbol.endswith("_packed")
+        return isinstance(spec(op.kind).kernel(bind(op, self.tensors)).parameters, PackedProduct)
 
     def _turned(self, product: Operator) -> Operator | None:
         """The Transpose that alone reads what `product` makes."""
