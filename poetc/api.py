@@ -206,16 +206,20 @@ class Solution:
         """The report as text."""
         return reporting.reports(self.artifact)["report.txt"]
 
-    def save(self, directory: str | Path) -> Path:
-        """Write the directory that `poetc solve` writes, the HTML report in it."""
+    def save(self, directory: str | Path, *, force: bool = False) -> Path:
+        """Write the directory that `poetc solve` writes, the HTML report in it. Raises UsageError where a file there is
+        in the way and not as poetc wrote it; `force` keeps a copy, NAME.orig.
+        """
         out = Path(directory)
-        artifact.write(self.artifact, out, reporting.reports(self.artifact))
+        artifact.write(self.artifact, out, reporting.reports(self.artifact), force=force)
         return out
 
-    def emit(self, out: str | Path, *, target: str = "host", board: str | None = None) -> Mapping[str, Any]:
-        """Write C to the directory `out`; what it needs, in bytes."""
+    def emit(
+        self, out: str | Path, *, target: str = "host", board: str | None = None, force: bool = False
+    ) -> Mapping[str, Any]:
+        """Write C to the directory `out`; what it needs, in bytes. Files that you changed are kept as `save` does."""
         with self._directory() as directory:
-            return outputs.emit(directory, target, Path(out), board=board)
+            return outputs.emit(directory, target, Path(out), board=board, force=force)
 
     def validate(self, reference: str | Path | None = None) -> Mapping[str, Any]:
         """Compile and run on this machine, and compare with the interpreter and with keep-all. Raises CheckFailed."""

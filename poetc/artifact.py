@@ -1,6 +1,6 @@
 """The directory that `poetc solve` writes and the other commands read.
 
-    summary.json   the totals that `solve --json` prints, and the SHA-256 of each of the other files but the reports
+    summary.json   the totals that `solve --json` prints, and the SHA-256 of each of the other files
     problem.json   the scheduling problem
     schedule.json  the schedule and its proof
     plan.json      offsets
@@ -11,12 +11,12 @@
     device.yaml    the device profile, as it was
     report.html    the report, and report.txt
 
-A directory is written beside its destination and moved there when it is whole.
+It is replaced as `poetc.output_directory` says: files of the user stay. What is read is compared with its checksum; the
+reports are for people, who may change them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zipfile
 from collections.abc import Mapping
@@ -28,8 +28,8 @@ import numpy as np
 
 from poetc.devices import DeviceProfile, load_profile, name_kernels, profile_to_yaml
 from poetc.errors import UsageError
-from poetc.files import replacing_directory
 from poetc.graph import Array, Graph, TrainingGraph, graph_from_json, graph_to_json
+from poetc.output_directory import Kind, check_replaceable, digest, replacing
 from poetc.scheduling import (
     plan_from_json,
     plan_to_json,
@@ -65,12 +65,25 @@ class Artifact:
         return self.graph.notes if self.graph is not None else ()
 
 
-MARKER, WHAT = "summary.json", "what poetc solve wrote"
+KIND = Kind("summary.json", "what poetc solve wrote")
+REPORTS = ("report.html", "report.txt")
+NAMES = (
+    *("problem.json", "schedule.json", "plan.json", "graph.json", "inference.json"),
+    *("inference_schedule.json", "inference_plan.json", "values.npz", "device.yaml", *REPORTS),
+)
 
 
-def write(artifact: Artifact, out: Path, reports: Mapping[str, str]) -> None:
-    """Write `artifact` and the `reports` (file name → text) to the directory `out`."""
-    with replacing_directory(out, MARKER, WHAT) as staging:
+def check_out(out: Path, *, force: bool = False) -> None:
+    """Raises UsageError where `write` would, before anything is solved."""
+    check_replaceable(out, KIND, force=force, names=NAMES)
+
+
+def write(artifact: Artifact, out: Path, reports: Mapping[str, str], *, force: bool = False) -> list[str]:
+    """Write `artifact` and the `reports` (file name → text) to the directory `out`. The names of the copies that
+    `force` made of files that the user had changed; without it such a file is a UsageError.
+    """
+    with replacing(out, KIND, force=force) as staged:
+        staging, staged.document = staged.directory, artifact.summary
         (staging / "problem.json").write_bytes(problem_to_json(artifact.problem))
         (staging / "schedule.json").write_bytes(schedule_to_json(artifact.schedule))
         (staging / "plan.json").write_bytes(plan_to_json(artifact.plan))
@@ -89,16 +102,15 @@ def write(artifact: Artifact, out: Path, reports: Mapping[str, str]) -> None:
             names = sorted(arrays)
             index = {"names": np.array(names, dtype=np.str_)}
             np.savez(staging / "values.npz", **index, **{f"v{i}": arrays[n] for i, n in enumerate(names)})  # type: ignore[arg-type]
-        digests = {path.name: _digest(path) for path in sorted(staging.iterdir())}
         for name, text in reports.items():
-            (staging / name).write_text(text)
-        (staging / MARKER).write_text(_dump({**artifact.summary, "files": digests}))
+            (staging / name).write_text(text, encoding="utf-8")
+    return staged.copies
 
 
 def read(directory: Path) -> Artifact:
     """Read a directory back. Raises UsageError when it is not a whole one of ours."""
-    if not (directory / MARKER).is_file():
-        raise UsageError(f"{directory}: not a directory made by poetc solve (no {MARKER} in it)")
+    if not (directory / KIND.manifest).is_file():
+        raise UsageError(f"{directory}: not a directory made by poetc solve (no {KIND.manifest} in it)")
     summary = _read_summary(directory)
     try:
         arrays = _read_values(directory / "values.npz")
@@ -139,22 +151,19 @@ def read(directory: Path) -> Artifact:
 def _read_summary(directory: Path) -> dict[str, Any]:
     """The summary, if every file that it names is there as it was written."""
     try:
-        summary: dict[str, Any] = json.loads((directory / MARKER).read_text())
+        summary: dict[str, Any] = json.loads((directory / KIND.manifest).read_text())
         files = dict(summary["files"])
     except (KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{directory / MARKER}: damaged; run poetc solve again") from error
-    for name, digest in files.items():
+        raise UsageError(f"{directory / KIND.manifest}: damaged; run poetc solve again") from error
+    for name, recorded in files.items():
+        if name in REPORTS:
+            continue
         path = directory / name
         if not path.is_file():
             raise UsageError(f"{path}: missing; run poetc solve again")
-        if _digest(path) != digest:
+        if digest(path) != recorded:
             raise UsageError(f"{path}: damaged (not as poetc solve wrote it); run poetc solve again")
     return summary
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_values(path: Path) -> dict[str, Array]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from typing import Any, Literal
 from poetc import homes, solvers, variants
 from poetc.devices import build_problem, load_profile, parse_duration, parse_size
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UnsupportedProblemError, UsageError
-from poetc.files import replacing_directory
+from poetc.output_directory import Kind, check_replaceable, replacing
 from poetc.pipeline import ModelRequest, training_graph
 from poetc.scheduling import (
     Paging,
@@ -228,16 +227,24 @@ def _row(problem: Problem, name: str, options: SolveOptions, bounds: dict[int, i
     )
 
 
-def write(comparison: Comparison, folder: Path) -> None:
-    """comparison.csv, comparison.json, comparison.md and comparison.svg."""
+KIND = Kind("comparison.json", "what poetc compare wrote")
+NAMES = ("comparison.csv", "comparison.md", "comparison.svg")
+
+
+def check_out(folder: Path, *, force: bool = False) -> None:
+    """Raises UsageError where `write` would, before anything is solved."""
+    check_replaceable(folder, KIND, force=force, names=NAMES)
+
+
+def write(comparison: Comparison, folder: Path, *, force: bool = False) -> list[str]:
+    """comparison.csv, comparison.json, comparison.md and comparison.svg. The names of the copies that `force` made of
+    files that the user had changed; without it such a file is a UsageError.
+    """
     from poetc.reporting.comparison import markdown, plot
 
-    texts = {
-        "comparison.csv": comparison.csv(),
-        "comparison.json": json.dumps(comparison.document(), indent=1) + "\n",
-        "comparison.md": markdown(comparison),
-        "comparison.svg": plot(comparison),
-    }
-    with replacing_directory(folder, "comparison.json", "what poetc compare wrote") as staging:
+    texts = dict(zip(NAMES, (comparison.csv(), markdown(comparison), plot(comparison)), strict=True))
+    with replacing(folder, KIND, force=force) as staging:
+        staging.document = comparison.document()
         for name, text in texts.items():
-            (staging / name).write_text(text, encoding="utf-8")
+            (staging.directory / name).write_text(text, encoding="utf-8")
+    return staging.copies

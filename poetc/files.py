@@ -1,4 +1,4 @@
-"""Files and directories that appear whole or not at all."""
+"""Files that appear whole or not at all, and temporary directories."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scratch_directory(prefix: str) -> Iterator[Path]:
     except OSError as error:
         if error.errno == errno.ENOSPC and _is_in(error.filename, place):
             raise _no_room(place.parent) from None
-        _rename(error, place, place.parent)
+        blame(error, place, place.parent)
         raise
     except PoetcError as error:  # what a compiler says, which does not look for another directory as Python does
         theirs = Path(os.environ.get("TMPDIR") or place.parent)
@@ -49,7 +49,7 @@ def _is_in(name: object, place: Path) -> bool:
     return _is_full(place)
 
 
-def _rename(error: OSError, temporary: Path, shown: Path) -> None:
+def blame(error: OSError, temporary: Path, shown: Path) -> None:
     """Blame `shown`, which the user knows, instead of what lies in `temporary`."""
     names = (error.filename, error.filename2)
     if any(isinstance(n, str | os.PathLike) and Path(os.fspath(n)).is_relative_to(temporary) for n in names):
@@ -69,53 +69,13 @@ def _no_room(place: Path | None) -> UsageError:
     return UsageError(f"no space left in {where}; free some, or set TMPDIR to another directory")
 
 
-def check_replaceable(out: Path, marker: str, what: str, option: str = "-o") -> None:
-    """Raises UsageError, naming `option`, if `out` is a file, a directory that holds something else than `what` (which
-    has a `marker` in it), or cannot be written.
-    """
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out}: exists and is not a directory; choose another with {option}")
-    if out.is_dir() and not os.access(out, os.R_OK | os.W_OK | os.X_OK):
-        raise UsageError(f"{out}: cannot be replaced without permission; choose another directory with {option}")
-    if out.is_dir() and any(out.iterdir()) and not (out / marker).exists():
-        raise UsageError(f"{out}: holds something else than {what}; choose another directory with {option}")
-    there = next((place for place in out.absolute().parents if place.exists()), Path())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise UsageError(f"{out}: cannot be made in {there}; choose another directory with {option}")
-
-
-@contextmanager
-def replacing_directory(out: Path, marker: str, what: str, option: str = "-o") -> Iterator[Path]:
-    """A new directory that takes the place of `out` when the block ends well, and vanishes otherwise. Raises what
-    `check_replaceable` does.
-    """
-    check_replaceable(out, marker, what, option)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    except OSError as error:
-        error.filename = str(out)
-        raise
-    try:
-        yield staging
-        staging.chmod(0o777 & ~_umask())
-        if out.exists():
-            shutil.rmtree(out)
-        staging.replace(out)
-    except OSError as error:
-        _rename(error, staging, out)
-        raise
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
 def write_text(path: Path, text: str) -> None:
     """Write beside the destination, then move there: a reader sees the old file or the new one, never a half.
 
     A link is followed, and the permissions of a file that is replaced stay.
     """
     path = path.resolve()
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~umask()
     name = None
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -133,7 +93,8 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
-def _umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
+def umask() -> int:
+    """The process's; it is set for a moment, there is no other way to read it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -20,6 +20,7 @@ from poetc.devices import build_problem
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import write_text
 from poetc.graph import Array, TrainingGraph
+from poetc.output_directory import replace_file
 from poetc.scheduling import (
     DEFAULT_GAP,
     Paging,
@@ -116,8 +117,11 @@ def emit(
     board: str | None = None,
     numerics: codegen.Numerics = "portable",
     checkpoint: int | None = None,
+    force: bool = False,
 ) -> dict[str, Any]:
-    """Write C for `target` (and `board`, for firmware) to `out`; what it needs, in bytes."""
+    """Write C for `target` (and `board`, for firmware) to `out`; what it needs, in bytes. `force`: files there that the
+    user changed are replaced, and copies kept.
+    """
     solved = artifact.read(directory)
     progress("lowering")
     training = training_program(solved)
@@ -131,6 +135,7 @@ def emit(
     graph = _graph(solved)
     # Inference may read constants that training dropped.
     values = {**(solved.inference.values if solved.inference else {}), **graph.values}
+    copies: list[str] = []
     codegen.emit(
         programs,
         values,
@@ -141,6 +146,8 @@ def emit(
         board=board,
         memory=memory_of(solved),
         checkpoint=checkpoint,
+        force=force,
+        copies=copies,
     )
     notes = list(solved.notes)  # such as weights that were absent: what is emitted starts from other numbers
     arena_bytes, budget_bytes = max(program.arena_bytes for program in programs), solved.problem.budget_bytes
@@ -163,6 +170,7 @@ def emit(
         "steps": len(training.instructions),
         "firmware_flash_bytes": size.flash_bytes if size else None,
         "firmware_ram_bytes": size.ram_bytes if size else None,
+        "copies": copies,
         "notes": notes,
     }
 
@@ -271,10 +279,10 @@ def report(
         reports["report.html"] = reporting.html(reporting.Solved.from_artifact(solved), section)
         html = html or directory / "report.html"
     page = directory / "report.html"
-    if html is not None:
+    if html is not None and html.resolve() != page.resolve():
         write_text(html, reports["report.html"])
         page = html
-    elif not page.exists():
-        page.write_text(reports["report.html"], encoding="utf-8")
+    elif html is not None or not page.exists():
+        replace_file(directory, artifact.KIND, page.name, reports[page.name])
     document = {**json.loads(json.dumps(solved.summary)), "report": str(page)}
     return document, f"{reports['report.txt']}\nPage: {page}\n"

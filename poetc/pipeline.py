@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from poetc import frontend, homes, outputs, passes, planning, predicting, reporting, splitting, training, variants
-from poetc.artifact import MARKER, WHAT, Artifact, write
+from poetc.artifact import Artifact, check_out, write
 from poetc.curve import solve_curve as solve_points
 from poetc.devices import (
     DeviceProfile,
@@ -24,7 +24,6 @@ from poetc.devices import (
     parse_size,
 )
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
-from poetc.files import check_replaceable
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
 from poetc.saved import lean, saved_bytes
@@ -73,6 +72,7 @@ class SolveRequest:
     solver: str = "poetc"
     options: SolveOptions = field(default_factory=SolveOptions)
     out: Path | None = None
+    force: bool = False  # files in `out` that the user changed are replaced, and copies kept
 
 
 def _model(request: ModelRequest) -> Graph:
@@ -140,7 +140,7 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
     """Solve and, if `request.out` is given, write the directory. Raises the errors of `poetc.errors`."""
     started, stop_at = time.perf_counter(), time.monotonic() + request.options.time_limit_s
     if request.out is not None:
-        check_replaceable(request.out, MARKER, WHAT)
+        check_out(request.out, force=request.force)
     progress("reading the model")
     remarks: list[str] = []
     graph: Graph | None
@@ -193,7 +193,7 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
     summary |= outputs.predicted_sizes(artifact)
     if request.out is not None:
         progress("writing the report")
-        write(artifact, request.out, reporting.reports(artifact))
+        summary["copies"] = write(artifact, request.out, reporting.reports(artifact), force=request.force)
     return artifact
 
 

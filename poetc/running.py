@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +16,17 @@ from poetc.artifact import Artifact
 from poetc.codegen import BOARDS
 from poetc.codegen.program import Call, Move, PageIn, PageOut, Program
 from poetc.errors import CheckFailed, UsageError
-from poetc.files import check_replaceable, replacing_directory, scratch_directory
+from poetc.files import scratch_directory
 from poetc.graph import Array, Value
+from poetc.output_directory import Kind, check_replaceable, replacing
 from poetc.runtime.layout import CHECKPOINT_TRAILER_BYTES
 from poetc.scheduling import Problem
 
 Progress = Callable[[str], None]
 OnStep = Callable[[int, float], None]
 DEFAULT_STEPS = 10
-KEPT, KEPT_WHAT = "poetc-run.json", "what poetc run kept"
+PRODUCTS = ("counter.so", *(f"src/{name}" for name in codegen.PRODUCTS))
+KEPT = Kind("poetc-run.json", "what poetc run kept", "--keep", PRODUCTS)
 STORED_TARGET = "target"  # the name under which a data file holds the target
 
 
@@ -33,7 +34,8 @@ STORED_TARGET = "target"  # the name under which a data file holds the target
 class RunRequest:
     """`on`: qemu:BOARD or host. `steps`: default one pass over the data, or DEFAULT_STEPS of random data without any.
 
-    `keep`: where the emitted project (src) and what the run read and wrote (run) stay; KEPT there says that it is one.
+    `keep`: where the emitted project (src) and what the run read and wrote (run) stay. `force`: files there that the
+    user changed are replaced, and copies kept.
     """
 
     directory: Path
@@ -42,6 +44,7 @@ class RunRequest:
     data: Path | None = None
     numerics: codegen.Numerics = "portable"
     keep: Path | None = None
+    force: bool = False
     checkpoint: int | None = None
     gradients: bool = False
 
@@ -57,7 +60,7 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep) -> dict[str, A
     if board is None:
         _require_host(request)
     if request.keep is not None:
-        check_replaceable(request.keep, KEPT, KEPT_WHAT, "--keep")
+        check_replaceable(request.keep, KEPT, force=request.force, names=())
     if board is not None:
         codegen.require_toolchain(BOARDS[board])
     solved = artifact.read(request.directory)
@@ -66,49 +69,69 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep) -> dict[str, A
     batches = read_batches(program, request.data, request.steps)
     assert solved.graph is not None  # training_program says so
     values = solved.graph.values
-    with _place(request) as directory:
+    copies: list[str] = []
+    with _place(request, copies) as directory:
         if board is None:
             progress("compiling for this machine")
             wanted = {"gradients": request.gradients, "kept": request.keep is not None}
-            return _on_host(solved, program, values, batches, directory, on_step, **wanted)
-        size = _predicted_size(solved, program, request, BOARDS[board])
-        if size is not None:
-            outputs.require_room(program, BOARDS[board], size)
-        progress(f"compiling for {board}")
-        firmware = codegen.build_firmware(
-            program,
-            values,
-            board,
-            directory,
-            memory=outputs.memory_of(solved),
-            numerics=request.numerics,
-            checkpoint=request.checkpoint,
-            gradients=request.gradients,
-        )
-        _require_stack(firmware, request.on)
-        progress(f"running on {board}")
-        document = _document(solved, program, firmware, codegen.execute(firmware, batches, on_step))
-        document["flash_predicted_bytes"] = size.flash_bytes if size else None
-        document["ram_predicted_bytes"] = size.ram_bytes if size else None
-        document["instructions_predicted"] = _predicted_instructions(solved, program, request, len(document["losses"]))
-        return {**document, "on": request.on, "numerics": request.numerics}
+            document = _on_host(solved, program, values, batches, directory, on_step, **wanted)
+        else:
+            document = _on_board(request, board, solved, program, values, batches, directory, progress, on_step)
+    return {**document, "copies": copies}
+
+
+def _on_board(
+    request: RunRequest,
+    board: str,
+    solved: Artifact,
+    program: Program,
+    values: Mapping[str, Value],
+    batches: Sequence[Mapping[str, Array]],
+    directory: Path,
+    progress: Progress,
+    on_step: OnStep,
+) -> dict[str, Any]:
+    size = _predicted_size(solved, program, request, BOARDS[board])
+    if size is not None:
+        outputs.require_room(program, BOARDS[board], size)
+    progress(f"compiling for {board}")
+    firmware = codegen.build_firmware(
+        program,
+        values,
+        board,
+        directory,
+        memory=outputs.memory_of(solved),
+        numerics=request.numerics,
+        checkpoint=request.checkpoint,
+        gradients=request.gradients,
+    )
+    _require_stack(firmware, request.on)
+    progress(f"running on {board}")
+    document = _document(solved, program, firmware, codegen.execute(firmware, batches, on_step))
+    document["flash_predicted_bytes"] = size.flash_bytes if size else None
+    document["ram_predicted_bytes"] = size.ram_bytes if size else None
+    document["instructions_predicted"] = _predicted_instructions(solved, program, request, len(document["losses"]))
+    return {**document, "on": request.on, "numerics": request.numerics}
 
 
 @contextmanager
-def _place(request: RunRequest) -> Iterator[Path]:
-    """Where it is built and run: kept if that was asked for, also when a check fails, but not half of it."""
+def _place(request: RunRequest, copies: list[str]) -> Iterator[Path]:
+    """Where it is built and run: kept if that was asked for, also when a check fails, but not half of it. `copies` gets
+    the names under which files of the user were kept.
+    """
     if request.keep is None:
         with scratch_directory("poetc-run-") as scratch:
             yield scratch
         return
     failed = None
-    with replacing_directory(request.keep, KEPT, KEPT_WHAT, "--keep") as directory:
+    with replacing(request.keep, KEPT, force=request.force) as staging:
         try:
-            yield directory
+            yield staging.directory
         except CheckFailed as error:
             failed = error
-        said = {"on": request.on, "solved": str(request.directory), "error": None if failed is None else str(failed)}
-        (directory / KEPT).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+        said = None if failed is None else str(failed)
+        staging.document = {"on": request.on, "solved": str(request.directory), "error": said}
+    copies += staging.copies
     if failed is not None:
         raise failed
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from poetc.errors import CheckFailed, UsageError
-from poetc.files import check_replaceable, replacing_directory, scratch_directory, write_text
+from poetc.files import scratch_directory, write_text
 
 
 class _Usage(NamedTuple):
@@ -66,35 +66,10 @@ def test_other_errors_stay_what_they_are(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_what_cannot_be_written_is_named_as_the_user_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_written_is_named_as_the_user_did(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as raised:
         write_text(tmp_path / "nowhere" / "mine.yaml", "")
     assert (raised.value.filename, raised.value.filename2) == (str(tmp_path / "nowhere" / "mine.yaml"), None)
-    out = tmp_path / "net.poetc"
-    with pytest.raises(PermissionError) as refused, replacing_directory(out, "marker", "ours") as staging:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(staging / "plan.json"))
-    assert refused.value.filename == str(out)
-    assert list(tmp_path.iterdir()) == []
-
-    def denied(**options: object) -> str:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), f"{options['dir']}/{options['prefix']}x")
-
-    monkeypatch.setattr(tempfile, "mkdtemp", denied)
-    with pytest.raises(PermissionError) as refused, replacing_directory(out, "marker", "ours"):
-        raise AssertionError
-    assert refused.value.filename == str(out)
-
-
-def test_a_directory_of_ours_without_permission_is_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By `os.access`, which root passes everywhere."""
-    (out := tmp_path / "net.poetc").mkdir()
-    (out / "marker").touch()
-    check_replaceable(out, "marker", "ours")
-    monkeypatch.setattr(os, "access", lambda path, mode: path != out)
-    with pytest.raises(UsageError, match=f"{out}: cannot be replaced without permission; .* with --keep"):
-        check_replaceable(out, "marker", "ours", "--keep")
 
 
 def test_no_message_names_temporary_files(temporary: Path) -> None:

@@ -17,10 +17,10 @@ from poetc.graph import DType, Graph, TrainingGraph
 SPARE_BYTES = 8 << 10  # of RAM, for the times and the port's variables
 
 
-def emit_bench(device: str, out: Path, *, board: str | None = None) -> tuple[Path, int]:
-    """Write firmware for `device` to `out`; the directory and how many steps it measures. `board` is one of
-    codegen.BOARDS whose start-up and memory map are taken, by default the one that stands for the device. Raises
-    UsageError.
+def emit_bench(device: str, out: Path, *, board: str | None = None, force: bool = False) -> tuple[list[str], int]:
+    """Write firmware for `device` to `out`; the copies that `force` made there (see `codegen.emit`), and how many steps
+    it measures. `board` is one of codegen.BOARDS whose start-up and memory map are taken, by default the one that
+    stands for the device. Raises UsageError.
     """
     profile = load_profile(device)
     like = codegen.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
@@ -31,6 +31,7 @@ def emit_bench(device: str, out: Path, *, board: str | None = None) -> tuple[Pat
         )
     step, program = _program(profile)
     rows = rows_of("sweep", step, program, [0] * len(program.instructions), profile)
+    copies: list[str] = []
     codegen.emit(
         [program],
         step.values,
@@ -40,8 +41,10 @@ def emit_bench(device: str, out: Path, *, board: str | None = None) -> tuple[Pat
         board=name,
         checkpoint=0,
         bench={"bench_rows.h": _header(rows, program, step, int(profile.cpu.clock_hz.value))},
+        force=force,
+        copies=copies,
     )
-    return out, len(rows)
+    return copies, len(rows)
 
 
 def _program(profile: DeviceProfile) -> tuple[TrainingGraph, Program]:

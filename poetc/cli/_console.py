@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -57,6 +58,11 @@ class Console:
         """Something that the user should know; not an error."""
         if not self._quiet:
             click.echo(f"poetc: note: {printable(text)}", err=True)
+
+    def copies(self, names: Sequence[str], out: Path) -> None:
+        """Say what files of the user in `out` are called now."""
+        if names:
+            self.note(f"files in {out} that you had changed are kept as {', '.join(names)}")
 
     def answer(self, document: Mapping[str, Any], text: str, *, styled: str = "") -> None:
         """The result: `document` with --json, else `text`, on a terminal after what is `styled` for it."""

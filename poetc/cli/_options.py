@@ -215,6 +215,12 @@ checkpoint_option = click.option(
     " boards with a store of their own, 0 on others.",
 )
 
+force_option = click.option(
+    "--force",
+    is_flag=True,
+    help="Replace files that you changed too, and keep a copy of each, NAME.orig. Default: say which, and stop.",
+)
+
 output_options = stacked(
     click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object on stdout."),
     click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,8 +89,9 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     "out",
     type=_options.DIRECTORY,
     metavar="DIR",
-    help="Default: MODEL.compare/ in this directory.",
+    help="Where tables and plot go. Default: MODEL.compare/ in the directory that you are in.",
 )
+@_options.force_option
 @_options.output_options
 def compare(
     model: Path,
@@ -104,6 +106,7 @@ def compare(
     time_limit: float,
     gap: float,
     out: Path | None,
+    force: bool,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -111,8 +114,9 @@ def compare(
 ) -> None:
     """Solve the same problem with every published method and with poetc.
 
-    Every schedule goes through the same checker and the same packing. The directory holds the table as comparison.csv
-    and comparison.json, a summary for a page, comparison.md, and a plot of energy over budget, comparison.svg.
+    Every schedule goes through the same checker and the same packing. The table is printed and also written to a
+    directory, by default MODEL.compare/ in the directory that you are in (-o chooses another): as comparison.csv and
+    comparison.json, a summary for a page, comparison.md, and a plot of energy over budget, comparison.svg.
     """
     from poetc import comparison
     from poetc.cli import _text
@@ -132,13 +136,15 @@ def compare(
         options=SolveOptions(time_limit_s=time_limit, gap=gap),
     )
     folder = out or named_after(model, ".compare")
+    comparison.check_out(folder, force=force)
     with _bar(console, quiet=quiet, verbose=verbose) as on_cell:
         result = comparison.run(request, on_cell)
-    comparison.write(result, folder)
-    document = {**result.document(), "out": str(folder)}
+    copies = comparison.write(result, folder, force=force)
+    console.copies(copies, folder)
+    document = {**result.document(), "out": str(folder), "copies": copies}
     rows = rows_of(result)
     styled = _rich(HEADER, rows) if sys.stdout.isatty() and not as_json else ""
-    remarks = _remarks(result, folder)
+    remarks = _remarks(result, folder, chosen=out is not None)
     console.answer(document, remarks if styled else _text.table(HEADER, rows) + remarks, styled=styled)
 
 
@@ -158,8 +164,9 @@ def _bar(console: Console, *, quiet: bool, verbose: bool) -> Iterator[OnCell]:
         yield lambda done, of, text: live.update(task, completed=done, total=of, description=text)
 
 
-def _remarks(result: Comparison, folder: Path) -> str:
-    """Below the table: homes of state, the reasons of what found no schedule."""
+def _remarks(result: Comparison, folder: Path, *, chosen: bool) -> str:
+    """Below the table: homes of state, the reasons of what found no schedule, and where the files are."""
+    from poetc.comparison import KIND, NAMES
     from poetc.reporting.comparison import homes
 
     reasons = sorted(
@@ -167,7 +174,9 @@ def _remarks(result: Comparison, folder: Path) -> str:
     )
     notes = "".join(f"\n  {printable(reason)}" for reason in reasons)
     text = f"\n\n{homes(result)}" if result.homes else ""
-    return text + (f"\n\nwithout a schedule:{notes}" if notes else "") + f"\n\nwritten to  {folder}"
+    text += f"\n\nwithout a schedule:{notes}" if notes else ""
+    files = ", ".join((*NAMES, KIND.manifest))
+    return f"{text}\n\nwritten to  {folder}{os.sep}  ({files}{'' if chosen else '; -o DIR chooses another place'})"
 
 
 def _rich(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -48,6 +48,7 @@ Example:
     metavar="NAME",
     help="Whose memory map firmware is linked for (see `poetc run --help`). Default: the target's usual one.",
 )
+@_options.force_option
 @_options.numerics_option
 @_options.checkpoint_option
 @_options.output_options
@@ -58,6 +59,7 @@ def emit(
     board: str | None,
     numerics: Literal["portable", "fast"],
     checkpoint: int | None,
+    force: bool,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -67,13 +69,18 @@ def emit(
     For cortex-m0 to cortex-m55 and cortex-a-bare that is a firmware project, linked for the budget; for cortex-m a
     library; for host and cortex-a (Linux) a program. SRC holds the step table, the initial weights, the kernels that
     are used, the runtime and a Makefile.
+
+    Where SRC is there already, only its files that poetc wrote and you did not change are replaced.
     """
     from poetc import outputs
     from poetc.cli import _text
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("emitting C") as progress:
-        document = outputs.emit(directory, target, out, progress, board=board, numerics=numerics, checkpoint=checkpoint)
+        document = outputs.emit(
+            directory, target, out, progress, board=board, numerics=numerics, checkpoint=checkpoint, force=force
+        )
     for note in document["notes"]:
         console.note(note)
+    console.copies(document["copies"], out)
     console.answer(document, _text.emit_text(document))

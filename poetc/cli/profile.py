@@ -178,6 +178,7 @@ def _complete_target(context: click.Context, parameter: click.Parameter, incompl
 )
 @click.option("--device", metavar="NAME|FILE", shell_complete=_options.complete_device, help="For --emit.")
 @click.option("--board", metavar="BOARD", help="For --emit: whose start-up and memory map are taken.")
+@_options.force_option
 @_options.output_options
 def bench(
     target: str,
@@ -189,6 +190,7 @@ def bench(
     emit: Path | None,
     device: str | None,
     board: str | None,
+    force: bool,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -204,10 +206,11 @@ def bench(
     if emit is not None:
         if device is None or out is not None:
             raise click.UsageError("--emit needs --device, and the CSV file is what its firmware logs: no -o")
-        directory, steps = benchmark.emit_bench(device, emit, board=board)
-        document = {"out": str(directory), "device": device, "steps": steps}
+        copies, steps = benchmark.emit_bench(device, emit, board=board, force=force)
+        console.copies(copies, emit)
+        document = {"out": str(emit), "device": device, "steps": steps, "copies": copies}
         console.answer(
-            document, f"firmware that measures {steps} steps\nwritten to  {directory}\nbuild it    make -C {directory}"
+            document, f"firmware that measures {steps} steps\nwritten to  {emit}\nbuild it    make -C {emit}"
         )
         return
     if out is None or device is not None or board is not None:

@@ -53,9 +53,10 @@ def _complete_board(context: click.Context, parameter: click.Parameter, incomple
     "--keep",
     type=_options.DIRECTORY,
     metavar="DIR",
-    help="Keep there what was built (src) and what was read and written (run): data, card, state. What an earlier"
-    " --keep left there is replaced.",
+    help="Keep there what was built (src) and what was read and written (run): data, card, state. Of what an earlier"
+    " --keep left there, files that you did not change are replaced.",
 )
+@_options.force_option
 @_options.output_options
 def run(directory: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
     """Build what DIR emits for a board, train on the emulated board, and measure.
@@ -75,5 +76,7 @@ def run(directory: Path, as_json: bool, quiet: bool, verbose: bool, **options: A
 
     with console.progress("reading the schedule") as progress:
         document = running.run(request, progress, on_step)
+    if request.keep is not None:
+        console.copies(document["copies"], request.keep)
     console.answer(document, _text.run_text(document))
     running.require(document)

@@ -24,6 +24,7 @@ Examples:
 @click.option(
     "-o", "--output-dir", "out", type=_options.DIRECTORY, metavar="DIR", help="Default: MODEL.poetc/ in this directory."
 )
+@_options.force_option
 @_options.output_options
 def solve(
     model: Path,
@@ -36,6 +37,8 @@ def solve(
 
     MODEL is an ONNX file; a PROBLEM.json is a scheduling problem of your own (docs/SPEC.md). The directory holds the
     problem, the schedule with its proof, the memory plan and the report; `poetc emit`, `validate` and `report` read it.
+
+    Where the directory is there already, only its files that poetc wrote and you did not change are replaced.
     """
     from poetc import pipeline
     from poetc.cli import _text
@@ -47,4 +50,5 @@ def solve(
         result = pipeline.solve(request, progress)
     for note in result.summary["notes"]:
         console.note(note)
+    console.copies(result.summary["copies"], options["out"])
     console.answer(result.summary, _text.solve_text(result.summary))

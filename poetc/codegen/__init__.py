@@ -3,7 +3,7 @@
 from poetc.codegen._boards import BOARDS, TARGETS, Board, Target, board_like
 from poetc.codegen._check import ProgramError, check_program
 from poetc.codegen._code_size import FirmwareSize, firmware_size
-from poetc.codegen._emit import GOALS, Numerics, emit
+from poetc.codegen._emit import GOALS, PRODUCTS, Numerics, emit
 from poetc.codegen._firmware import Memory
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library
 from poetc.codegen._interpret import Interpreter, all_inputs, interpret, sample_inputs
@@ -31,6 +31,7 @@ from poetc.codegen._validate import TensorError, Validation, validate
 __all__ = [
     "BOARDS",
     "GOALS",
+    "PRODUCTS",
     "TARGETS",
     "Board",
     "BoardFault",

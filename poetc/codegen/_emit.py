@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,15 +26,16 @@ from poetc.codegen._sources import runtime_sources
 from poetc.codegen._state_file import layout as state_layout
 from poetc.codegen._state_file import model_identity
 from poetc.codegen.program import Program
-from poetc.files import replacing_directory
 from poetc.graph import Value
+from poetc.output_directory import Kind, replacing
 from poetc.runtime import runtime_directory
 
-MARKER = "poetc-emit.json"  # names the files and their checksums; a directory with it is ours to replace
+KIND = Kind("poetc-emit.json", "emitted C")
 Numerics = Literal["portable", "fast"]
 
 
 WARNINGS = "-Wall -Wextra -pedantic"
+PRODUCTS = ("build", "train", "libmodel.a", "libmodel.so", "firmware.elf", "firmware.map")  # of a Makefile
 GOALS = {"program": "train", "library": "libmodel.a", "firmware": "firmware.elf"}
 
 
@@ -51,6 +51,8 @@ def emit(
     memory: Memory | None = None,
     checkpoint: int | None = None,
     bench: Mapping[str, str] | None = None,
+    force: bool = False,
+    copies: list[str] | None = None,
 ) -> Path:
     """Write the sources of `programs` (the main one first; they share state and constants) to `out_dir`; returns it.
 
@@ -58,24 +60,27 @@ def emit(
     compiler contract. `board`: whose memory map firmware is linked for, by default the target's usual one; `memory`:
     how much of its RAM. `checkpoint`: firmware saves its state after so many steps, 0: never, None: as the board does.
     `bench`: files by name that firmware which measures needs; its program is then bench.c instead of train.c.
-    Raises UsageError for an unknown target or a directory that is not ours to replace. The bytes
-    written depend on nothing else than the arguments and this version of poetc.
+    Of an earlier emission in `out_dir` only unchanged files are replaced or removed. Where a file that the user added
+    or changed is in the way, UsageError names it; with `force` it is renamed, and `copies` gets the new name. Raises
+    UsageError for an unknown target too. The bytes written depend on nothing else than the arguments and this version
+    of poetc.
     """
     chosen, its_board = resolve(target, board, numerics == "portable")
     module = Module(model, tuple(programs))
     _check_shared(module)
     out = Path(out_dir)
-    with replacing_directory(out, MARKER, "emitted C") as directory:
+    kind = KIND if bench is None else replace(KIND, option="--emit")
+    with replacing(out, kind, force=force) as staging:
         steps = checkpoint_steps(module.programs[0], chosen, its_board, checkpoint)
-        names, identity = _write(directory, module, values, chosen, its_board, memory, numerics, steps, bench)
-        manifest = {
+        identity = _write(staging.directory, module, values, chosen, its_board, memory, numerics, steps, bench)
+        staging.document = {
             "model": model,
             "target": target,
             "programs": [p.name for p in programs],
             **state_layout(module.programs[0], identity),
-            "files": {n: hashlib.sha256((directory / n).read_bytes()).hexdigest() for n in sorted(names)},
         }
-        (directory / MARKER).write_text(json.dumps(manifest, indent=1) + "\n")
+    if copies is not None:
+        copies += staging.copies
     return out
 
 
@@ -114,8 +119,8 @@ def _write(
     numerics: Numerics,
     checkpoint: int,
     bench: Mapping[str, str] | None,
-) -> tuple[list[str], int]:
-    """Write everything but the manifest; returns the names, and the identity of the model."""
+) -> int:
+    """Write everything but the manifest; returns the identity of the model."""
     files: dict[str, bytes] = {"model.c": source(module).encode()}
     files |= images(module, values)
     identity = model_identity(files.values())
@@ -137,7 +142,7 @@ def _write(
     for name, path in copies.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, directory / name)
-    return [*files, *copies], identity
+    return identity
 
 
 def _data(module: Module, files: Mapping[str, bytes]) -> str:
@@ -216,7 +221,7 @@ def _makefile(target: Target, sources: Sequence[str], numerics: Numerics, checkp
         "build/model_data.o: $(wildcard *.bin)",
         "",
         "clean:",
-        "\trm -rf build train libmodel.a libmodel.so firmware.elf firmware.map",
+        f"\trm -rf {' '.join(PRODUCTS)}",
         "",
         ".PHONY: all clean",
         "-include $(LIBRARY:.o=.d)",

@@ -169,15 +169,66 @@ def test_nothing_of_the_user_is_overwritten(poetc: Run, solved: Solved, model: P
     assert (mine / "thesis.txt").read_text() == "years of work"
 
 
+def test_what_the_user_added_or_changed_stays(poetc: Run, solved: Solved, tmp_path: Path) -> None:
+    """In each kind of directory that a command writes again, named before anything is solved."""
+    problem, out, compared = tmp_path / "p.json", tmp_path / "out", tmp_path / "compared"
+    problem.write_bytes(problem_to_json(training_problem(Random(1), 4)))
+    solve = ("solve", problem, "-b", "100%", "-o", out, "--json")
+    compare = ("compare", problem, "--budgets", "100%", "--solvers", "keep_all", "-o", compared, "--json")
+    src = tmp_path / "src"
+    emit = ("emit", solved[0], "--target", "cortex-m", "-o", src, "--json")
+    for command, place, changed in (
+        (solve, out, "report.html"),
+        (compare, compared, "comparison.csv"),
+        (emit, src, "README.md"),
+    ):
+        assert poetc(*command).json["copies"] == []
+        (place / "trained").mkdir()
+        (place / "trained" / "store.bin").write_text("weights")
+        assert poetc(*command).json["copies"] == []
+        (place / changed).write_text("mine")
+        refused = poetc(*command)
+        assert refused.code == 2 and refused.json["changed"] == [changed]
+        assert (place / changed).read_text() == "mine"
+        forced = poetc(*command, "--force")
+        assert forced.json["copies"] == [f"{changed}.orig"]
+        assert forced.err.endswith(f"that you had changed are kept as {changed}.orig\n")
+        assert ((place / f"{changed}.orig").read_text(), (place / changed).read_text() == "mine") == ("mine", False)
+        assert (place / "trained" / "store.bin").read_text() == "weights"
+
+
+def test_a_page_that_was_changed_is_not_written_over(poetc: Run, tmp_path: Path) -> None:
+    """What `report` writes is recorded: it is poetc's, and solved again without a word."""
+    problem, out = tmp_path / "p.json", tmp_path / "out"
+    problem.write_bytes(problem_to_json(training_problem(Random(1), 4)))
+    solve = ("solve", problem, "-b", "100%", "-o", out)
+    assert poetc(*solve).code == 0
+    page = out / "report.html"
+    page.unlink()
+    assert poetc("report", out).code == 0 and page.exists()
+    for extra in ((), ("--curve", "--time-limit", "1"), ("--html", page)):
+        assert poetc("report", out, *extra).code == 0
+        assert poetc(*solve).code == 0
+    page.write_text("mine")
+    one_line(poetc("report", out, "--html", page), 2, "report.html: is not as poetc wrote it")
+    assert poetc("report", out, "--html", tmp_path / "other.html").code == 0
+    assert page.read_text() == "mine"
+
+
 def test_a_kept_run_is_all_there_or_refused(poetc: Run, solved: Solved, tmp_path: Path) -> None:
     kept, mine = tmp_path / "kept", tmp_path / "solved"
     host = ("run", solved[0], "--on", "host", "--steps", "1")
-    for _ in range(2):  # what an earlier one left is replaced
-        ended = poetc(*host, "--keep", kept, "--json")
-        assert ended.code == 0, ended.err
-        assert (kept / "src" / "libmodel.so").exists() and not (kept / "old").exists()
-        (kept / "old").touch()
-    subprocess.run(["make", "-s", "-C", kept / "src", "train"], check=True, capture_output=True)
+    assert poetc(*host, "--keep", kept, "--json").json["copies"] == []
+    # What an earlier one left is replaced, and what was built of it; nothing of the user's is.
+    subprocess.run(["make", "-s", "-j2", "-C", kept / "src", "train", "CFLAGS=-O1"], check=True, capture_output=True)
+    (kept / "old").write_text("mine")
+    (kept / "src" / "libmodel.so").write_text("built anew")
+    (kept / "src" / "main.c").write_text(main := (kept / "src" / "main.c").read_text() + "\n")
+    one_line(poetc(*host, "--keep", kept), 2, "src/main.c is not as", "--keep", "--force")
+    ended = poetc(*host, "--keep", kept, "--json", "--force")
+    assert ended.json["copies"] == ["src/main.c.orig"] and "src/main.c.orig" in ended.err
+    assert ((kept / "old").read_text(), (kept / "src" / "main.c.orig").read_text()) == ("mine", main)
+    assert (kept / "src" / "libmodel.so").read_bytes().startswith(b"\x7fELF")
     train, data = kept / "src" / "train", kept / "run" / "data.bin"
     for words, says in ((["x"], "STEPS"), (["1x"], "STEPS"), (["-1"], "STEPS"), ([""], "STEPS")):
         done = subprocess.run([train, data, *words], capture_output=True, text=True, cwd=kept / "src", check=False)

@@ -18,7 +18,7 @@ import pytest
 
 from poetc.codegen import Interpreter, emit, sample_inputs
 from poetc.codegen._cprint import comment, floating, identifier, identifiers, integer, string
-from poetc.codegen._emit import MARKER
+from poetc.codegen._emit import KIND
 from poetc.codegen._sources import kernel_files, runtime_sources
 from poetc.codegen._state_file import read_state
 from poetc.codegen.program import Program
@@ -125,6 +125,43 @@ def test_foreign_directory_is_left_alone(tmp_path: Path, case: Case, program: Pr
     with pytest.raises(UsageError, match="unknown target 'z80'"):
         emit([program], case.graph.values, model="mlp", target="z80", out_dir=tmp_path / "o")
     assert [p.name for p in tmp_path.rglob("*")] == ["mine", "thesis.tex"]
+
+
+def test_what_the_user_made_or_changed_in_it_stays(tmp_path: Path, case: Case, program: Program) -> None:
+    """As the emitted README invites to: weights that were trained, a store, data, and another program."""
+    firmware = functools.partial(
+        emit, [program], case.graph.values, model="mlp", target="cortex-m3", out_dir=tmp_path / "o"
+    )
+    out = firmware()
+    theirs = {"trained.bin": "weights", "store.bin": "checkpoint", "data.bin": "data", "mine/notes.md": "notes"}
+    (out / "mine").mkdir()
+    for name, text in theirs.items():
+        (out / name).write_text(text)
+    before = digest(out)
+    assert digest(firmware()) == before
+    train = (out / "port/train.c").read_text()
+    (out / "port/train.c").write_text(train + "/* with my sensor */\n")
+    edited = digest(out)
+    with pytest.raises(UsageError, match=r"o: port/train.c is not as poetc wrote it;"):
+        firmware()
+    assert digest(out) == edited
+    copies: list[str] = []
+    firmware(force=True, copies=copies)
+    assert copies == ["port/train.c.orig"]
+    assert digest(out) == before | {"port/train.c.orig": edited["port/train.c"]}
+
+
+def test_what_was_built_for_another_target_is_built_anew(tmp_path: Path, case: Case, program: Program) -> None:
+    """`make` finds objects of this machine in build/, which stay as all that is not emitted."""
+    if shutil.which("arm-none-eabi-gcc") is None:
+        pytest.skip("no arm-none-eabi-gcc: make setup-arm")
+    machines = []
+    for target in ("host", "cortex-m"):
+        out = emit([program], case.graph.values, model="mlp", target=target, out_dir=tmp_path / "o")
+        objects = [out / "build" / name for name in ("model.o", "model_data.o", "runtime/src/poetc.o")]
+        run(["make", "-s", *(str(path.relative_to(out)) for path in objects)], out)
+        machines.append({path.read_bytes()[18] for path in objects})  # e_machine
+    assert len(machines[0]) == 1 and machines[1] == {40}
 
 
 def test_failure_leaves_nothing_half_written(
@@ -241,7 +278,7 @@ def test_no_heap_and_no_mutable_globals(runtime_objects: Path) -> None:
 
 def test_manifest_names_every_file(tmp_path: Path, case: Case, program: Program) -> None:
     out = emit([program], case.graph.values, model="mlp", target="cortex-a", out_dir=tmp_path / "o")
-    manifest = json.loads((out / MARKER).read_text())
+    manifest = json.loads((out / KIND.manifest).read_text())
     found = digest(out)
-    del found[MARKER]
+    del found[KIND.manifest]
     assert manifest["files"] == found

@@ -1,0 +1,390 @@
+"""Directories that a command writes, and writes again: its own files are replaced, the user's files stay.
+
+A manifest in the directory is JSON and records under "files" the SHA-256 of each file as it was written. A file that
+still has this checksum may be replaced or removed; any other belongs to the user. Where the user's file stands in the
+way of a new one, the command refuses and names it, or with `force` renames it first.
+
+New files are staged on the same file system and moved into place one by one. Until the last one is there, the manifest
+holds the old checksums under "replacing", so that after an interruption the next run knows every file as its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from poetc.errors import UsageError, printable
+from poetc.files import blame, umask, write_text
+
+FILES, REPLACING, OWN = "files", "replacing", "sha256"  # entries of a manifest that this module writes
+SHOWN = 8  # names in a message
+COPY_SUFFIX = ".orig"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A sort of directory. `content` names what is in it and `option` chooses another directory, in messages.
+
+    `products` are files and folders that a build makes and `make clean` removes: they are replaced in any state.
+    """
+
+    manifest: str
+    content: str
+    option: str = "-o"
+    products: tuple[str, ...] = ()
+
+    def is_product(self, name: str) -> bool:
+        return any(name == product or name.startswith(f"{product}/") for product in self.products)
+
+
+@dataclass(slots=True)
+class Staging:
+    """A directory in the making.
+
+    `document` becomes the manifest, with the checksums of all files in `directory`. After the block, `copies` are the
+    names under which files of the user were kept.
+    """
+
+    directory: Path
+    document: Mapping[str, Any] = field(default_factory=dict)
+    copies: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What a manifest says: the checksums that each file of ours may have. `whole`: it is as it was written."""
+
+    files: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    whole: bool = False
+    counted: bool = False  # it has checksums: not one of an earlier poetc, which recorded none
+
+
+def check_replaceable(out: Path, kind: Kind, *, force: bool = False, names: Iterable[str] | None = None) -> None:
+    """Raises UsageError, which names the option, for a place that cannot be written or holds something else.
+
+    A long command gives the `names` of the files that it will write: the user's files among them, and changed files of
+    ours, are refused here, before the work is done. With `force` both are accepted.
+    """
+    other = f"choose another directory with {kind.option}"
+    if (out.exists() or out.is_symlink()) and not out.is_dir():
+        raise UsageError(f"{out}: exists and is not a directory; choose another with {kind.option}")
+    if out.is_dir():
+        if not os.access(out, os.R_OK | os.W_OK | os.X_OK):
+            raise UsageError(f"{out}: cannot be replaced without permission; {other}")
+        if any(out.iterdir()) and not os.path.lexists(out / kind.manifest) and not force:
+            raise UsageError(f"{out}: holds something else than {kind.content}; {other}, or add to it with --force")
+        if names is not None and not force:
+            recorded = _read(out, kind)
+            if os.path.lexists(out / kind.manifest) and recorded.whole and not recorded.counted:
+                raise UsageError(
+                    f"{out}: an earlier poetc wrote it and recorded no checksums; {other}, or --force to keep copies of"
+                    " its files and replace them"
+                )
+            _require_ours(out, kind, recorded, sorted({*names, *recorded.files, kind.manifest}))
+    there = next((place for place in out.absolute().parents if place.exists()), Path())
+    if not out.is_dir() and (not there.is_dir() or not os.access(there, os.W_OK | os.X_OK)):
+        raise UsageError(f"{out}: cannot be made in {there}; {other}")
+
+
+@contextmanager
+def replacing(out: Path, kind: Kind, *, force: bool = False) -> Iterator[Staging]:
+    """A directory to write to, whose files go to `out` when the block ends well; otherwise nothing is changed.
+
+    Files of an earlier run that are no longer written are removed, unless the user changed them. Raises what
+    `check_replaceable` does, and UsageError where a file of the user stands in the way.
+    """
+    check_replaceable(out, kind, force=force)
+    target = out.resolve()  # also where that is the working directory, or a link
+    try:
+        place = target if target.exists() else target.parent
+        place.mkdir(parents=True, exist_ok=True)
+        directory = Path(tempfile.mkdtemp(prefix=".poetc-", dir=place))
+    except OSError as error:
+        error.filename, error.filename2 = str(out), None
+        raise
+    try:
+        staging = Staging(directory)
+        yield staging
+        _sync(directory)
+        if not _move_whole(staging, target, kind):
+            _uninterrupted(lambda: _merge(staging, out, target, kind, force))
+    except OSError as error:
+        blame(error, directory, out)
+        raise
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def replace_file(out: Path, kind: Kind, name: str, text: str) -> None:
+    """Write the one file `name` of a directory of `kind`, and record its checksum. Raises UsageError where the user
+    changed the file or the manifest.
+    """
+    with _locked(out):
+        changed = _obstacles(out, kind, _read(out, kind), (kind.manifest, name))
+        if changed:
+            raise UsageError(
+                f"{out / changed[0]}: is not as poetc wrote it; move it away, or name another file",
+                details={"changed": changed},
+            )
+        document = json.loads((out / kind.manifest).read_text(encoding="utf-8"))
+        old = document.get(FILES, {})
+        new = {**_plain(document), FILES: {**old, name: hashlib.sha256(text.encode()).hexdigest()}}
+        write_text(out / kind.manifest, _manifest({**new, REPLACING: {n: [d] for n, d in old.items()}}))
+        write_text(out / name, text)
+        write_text(out / kind.manifest, _manifest(new))
+
+
+# --- moving -----------------------------------------------------------------------------------------------------------
+
+
+def _move_whole(staging: Staging, target: Path, kind: Kind) -> bool:
+    """Make `target` out of the staging directory at one stroke, if nothing is there yet."""
+    if os.path.lexists(target):
+        return False
+    files = _digests(staging.directory)
+    _write_manifest(staging.directory / kind.manifest, {**_plain(staging.document), FILES: files})
+    staging.directory.chmod(0o777 & ~umask())
+    try:
+        os.rename(staging.directory, target)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        return False  # another process was quicker
+    return True
+
+
+def _merge(staging: Staging, out: Path, target: Path, kind: Kind, force: bool) -> None:
+    """Move every staged file to `target`, and remove those of ours that are no longer written."""
+    (staging.directory / kind.manifest).unlink(missing_ok=True)
+    files = _digests(staging.directory)
+    with _locked(target):
+        recorded = _read(target, kind)
+        names = sorted({*files, kind.manifest})
+        if force:
+            staging.copies += _set_aside(target, kind, recorded, names)
+        else:
+            _require_ours(target, kind, recorded, names, shown=out)
+        stale = [n for n in sorted(recorded.files) if n not in names and _is_ours(target, kind, recorded, n)]
+        _require_permission(target, out, (*names, *stale))
+        old = {name: sorted(digests) for name, digests in recorded.files.items()}
+        document = {**_plain(staging.document), FILES: files}
+        _move_manifest(staging.directory, target, kind, {**document, REPLACING: old})
+        for name in files:
+            _move(staging.directory / name, target / name)
+        for name in stale:
+            (target / name).unlink(missing_ok=True)
+            _remove_empty(target, PurePosixPath(name).parents)
+        _move_manifest(staging.directory, target, kind, document)
+
+
+def _move(staged: Path, place: Path) -> None:
+    """The permissions of a file that is replaced stay. The time is now: a build that runs meanwhile is not newer."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.exists():
+        staged.chmod(stat.S_IMODE(place.stat().st_mode))
+    os.utime(staged)
+    os.replace(staged, place)
+
+
+def _move_manifest(directory: Path, target: Path, kind: Kind, document: Mapping[str, Any]) -> None:
+    staged = directory / kind.manifest
+    _write_manifest(staged, document)
+    _move(staged, target / kind.manifest)
+
+
+def _remove_empty(target: Path, folders: Iterable[PurePosixPath]) -> None:
+    for folder in folders:
+        if folder.name:
+            try:
+                (target / folder).rmdir()
+            except OSError:  # files of the user are in it
+                return
+
+
+def _uninterrupted(work: Callable[[], None]) -> None:
+    """In a thread of its own, which neither Ctrl-C nor SIGTERM reaches; what came meanwhile is raised afterwards."""
+    pool = ThreadPoolExecutor(1)
+    future, interruption = pool.submit(work), None
+    pool.shutdown(wait=False)
+    while not future.done():
+        try:
+            wait([future])
+        except (KeyboardInterrupt, SystemExit) as error:
+            interruption = error
+    if interruption is not None:
+        raise interruption
+    future.result()
+
+
+@contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """One process at a time changes a directory."""
+    handle = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):  # of file systems without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _sync(directory: Path) -> None:
+    """What is renamed after a loss of power is whole."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+# --- whose file it is -------------------------------------------------------------------------------------------------
+
+
+def _obstacle(target: Path, kind: Kind, recorded: _Recorded, name: str) -> str | None:
+    """What of the user's stands where `name` goes: the file, or what takes the place of a folder on its way."""
+    for folder in reversed(PurePosixPath(name).parents):
+        if folder.name:
+            mode = _mode(target / folder)
+            if mode is None:
+                return None
+            if not stat.S_ISDIR(mode):
+                return str(folder)
+    mode = _mode(target / name)
+    if mode is None:
+        return None
+    if name == kind.manifest:
+        return None if recorded.whole else name
+    ours = stat.S_ISREG(mode) and (
+        kind.is_product(name) or _digest_or_none(target / name) in recorded.files.get(name, ())
+    )
+    return None if ours else name
+
+
+def _is_ours(target: Path, kind: Kind, recorded: _Recorded, name: str) -> bool:
+    return _obstacle(target, kind, recorded, name) is None
+
+
+def _obstacles(target: Path, kind: Kind, recorded: _Recorded, names: Iterable[str]) -> list[str]:
+    found = (_obstacle(target, kind, recorded, name) for name in names)
+    return list(dict.fromkeys(name for name in found if name is not None))
+
+
+def _require_ours(
+    target: Path, kind: Kind, recorded: _Recorded, names: Iterable[str], shown: Path | None = None
+) -> None:
+    changed = _obstacles(target, kind, recorded, names)
+    if changed:
+        listed = ", ".join(changed[:SHOWN]) + (f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else "")
+        are, them = ("is", "it") if len(changed) == 1 else ("are", "them")
+        raise UsageError(
+            f"{shown or target}: {printable(listed)} {are} not as poetc wrote {them}; choose another directory with"
+            f" {kind.option}, or replace {them} with --force, which keeps a copy (NAME{COPY_SUFFIX})",
+            details={"changed": changed},
+        )
+
+
+def _set_aside(target: Path, kind: Kind, recorded: _Recorded, names: Iterable[str]) -> list[str]:
+    """Rename what stands in the way; the new names."""
+    copies = []
+    for name in _obstacles(target, kind, recorded, names):
+        number, copy = 1, f"{name}{COPY_SUFFIX}"
+        while os.path.lexists(target / copy):
+            number += 1
+            copy = f"{name}{COPY_SUFFIX}{number}"
+        os.rename(target / name, target / copy)
+        copies.append(copy)
+    return copies
+
+
+def _require_permission(target: Path, out: Path, names: Iterable[str]) -> None:
+    folders = dict.fromkeys(folder for name in names for folder in PurePosixPath(name).parents)
+    for folder in folders:
+        place = target / folder
+        if place.exists() and not os.access(place, os.W_OK | os.X_OK):
+            raise UsageError(f"{out / folder}: cannot be written; change its permissions, or choose another directory")
+
+
+def _mode(path: Path) -> int | None:
+    try:
+        return path.lstat().st_mode
+    except FileNotFoundError:
+        return None
+
+
+# --- the manifest -----------------------------------------------------------------------------------------------------
+
+
+def _read(target: Path, kind: Kind) -> _Recorded:
+    """What the manifest records: nothing where it is missing, damaged, or names files outside of the directory."""
+    path = target / kind.manifest
+    mode = _mode(path)
+    if mode is None or not stat.S_ISREG(mode):
+        return _Recorded()
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = json.loads(text)
+        own = document.get(OWN)
+        files = {name: frozenset([digest]) for name, digest in document.get(FILES, {}).items()}
+        for name, digests in document.get(REPLACING, {}).items():
+            files[name] = files.get(name, frozenset()) | frozenset(digests)
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+        return _Recorded()
+    if not all(_is_inside(name) for name in files):
+        return _Recorded()
+    whole = own is None or text == _manifest({k: v for k, v in document.items() if k != OWN})
+    return _Recorded(files, whole, FILES in document)
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return bool(path.name) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
+
+
+def _plain(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if key not in (FILES, REPLACING, OWN)}
+
+
+def _manifest(document: Mapping[str, Any]) -> str:
+    """The text, at its end the checksum of all that is before it."""
+    digest = hashlib.sha256(_dump(document).encode()).hexdigest()
+    return _dump({**document, OWN: digest})
+
+
+def _dump(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def _write_manifest(path: Path, document: Mapping[str, Any]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(_manifest(document))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _digests(directory: Path) -> dict[str, str]:
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): digest(path) for path in paths}
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest_or_none(path: Path) -> str | None:
+    try:
+        return digest(path)
+    except OSError:
+        return None
