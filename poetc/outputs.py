@@ -123,14 +123,19 @@ def emit(
     user changed are replaced, and copies kept.
     """
     solved = artifact.read(directory)
+    device = _core(solved)
+    chosen, its_board = codegen.resolve(target, board, numerics == "portable", device)
+    notes = list(solved.notes)  # such as weights that were absent: what is emitted starts from other numbers
+    if device is not None:
+        notes += codegen.check_device(target, board, device, solved.problem.device)
     progress("lowering")
     training = training_program(solved)
     inference = inference_program(solved, training)
     programs = [training] if inference is None else [training, inference]
-    if target in codegen.TARGETS and codegen.TARGETS[target].build == "firmware":
+    if chosen.build == "firmware":
         # Firmware has RAM for the training step; the model itself comes along where it needs no more.
         programs = [p for p in programs if p.arena_bytes <= training.arena_bytes]
-    size = _firmware_size(training, target, board, numerics, memory_of(solved), checkpoint)
+    size = _firmware_size(training, its_board, numerics, memory_of(solved), checkpoint)
     progress("writing C")
     graph = _graph(solved)
     # Inference may read constants that training dropped.
@@ -145,11 +150,11 @@ def emit(
         numerics=numerics,
         board=board,
         memory=memory_of(solved),
+        device=device,
         checkpoint=checkpoint,
         force=force,
         copies=copies,
     )
-    notes = list(solved.notes)  # such as weights that were absent: what is emitted starts from other numbers
     arena_bytes, budget_bytes = max(program.arena_bytes for program in programs), solved.problem.budget_bytes
     if arena_bytes > training.arena_bytes and solved.problem.base_bytes + arena_bytes > budget_bytes:
         notes.append(
@@ -159,8 +164,11 @@ def emit(
     return {
         "out": str(out),
         "target": target,
-        "board": board or (codegen.TARGETS[target].board or None),
-        "makes": codegen.GOALS[codegen.TARGETS[target].build],
+        "board": its_board.name if its_board is not None else None,
+        "device": solved.problem.device,
+        "core": device.name if device is not None else None,
+        "flags": chosen.flags,
+        "makes": codegen.GOALS[chosen.build],
         "programs": [program.name for program in programs],
         "arena_bytes": arena_bytes,
         "train_arena_bytes": training.arena_bytes,
@@ -177,21 +185,24 @@ def emit(
 
 def _firmware_size(
     program: Program,
-    target: str,
-    board: str | None,
+    board: codegen.Board | None,
     numerics: codegen.Numerics,
     memory: codegen.Memory,
     checkpoint: int | None,
 ) -> codegen.FirmwareSize | None:
     """Of what is emitted, if that is firmware; UsageError where the board has no room for it."""
-    if target not in codegen.TARGETS or codegen.TARGETS[target].build != "firmware":
+    if board is None or board.code is None:
         return None
-    chosen = codegen.BOARDS.get(board or codegen.TARGETS[target].board)
-    if chosen is None or chosen.target != target:
-        return None  # codegen.emit says what is wrong
-    size = codegen.firmware_size(program, chosen, numerics=numerics, memory=memory, checkpoint=checkpoint)
-    require_room(program, chosen, size)
+    size = codegen.firmware_size(program, board, numerics=numerics, memory=memory, checkpoint=checkpoint)
+    require_room(program, board, size)
     return size
+
+
+def _core(solved: Artifact) -> codegen.Core | None:
+    if solved.profile is None:
+        return None
+    cpu = solved.profile.cpu
+    return codegen.Core(cpu.core, cpu.fpu, cpu.simd)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,13 +32,15 @@ def emit_bench(device: str, out: Path, *, board: str | None = None, force: bool 
     step, program = _program(profile)
     rows = rows_of("sweep", step, program, [0] * len(program.instructions), profile)
     copies: list[str] = []
+    target = codegen.TARGETS[codegen.BOARDS[name].target]
     codegen.emit(
         [program],
         step.values,
         model="model",
-        target=codegen.BOARDS[name].target,
+        target=target.name,
         out_dir=out,
-        board=name,
+        board=None if board is None and target.board == name else name,
+        device=codegen.Core(profile.cpu.core, profile.cpu.fpu, profile.cpu.simd),
         checkpoint=0,
         bench={"bench_rows.h": _header(rows, program, step, int(profile.cpu.clock_hz.value))},
         force=force,

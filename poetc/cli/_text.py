@@ -235,6 +235,12 @@ def _beside(document: Mapping[str, Any], what: str) -> str:
     return f"{measured:,} B  (predicted {predicted:,} B, {(predicted - measured) / measured:+.1%})"
 
 
+def _built_for(document: Mapping[str, Any]) -> str:
+    solved = f"solved for {document['device']}"
+    on = f", board {document['board']}" if document["board"] and document["makes"] == "firmware.elf" else ""
+    return f"{document['target']}{on} with {document['flags']}  ({solved})"
+
+
 def emit_text(document: Mapping[str, Any]) -> str:
     """What was emitted, and what it needs."""
     goal = document["makes"]
@@ -243,6 +249,7 @@ def emit_text(document: Mapping[str, Any]) -> str:
     return fields(
         (
             ("written to", f"{document['out']}  (make -C {document['out']} builds {goal}; README.md there says more)"),
+            ("built for", _built_for(document)),
             ("programs", ", ".join(document["programs"])),
             (
                 "arena",

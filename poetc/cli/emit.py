@@ -15,6 +15,7 @@ TARGETS = (
     "cortex-a",
     "cortex-a-bare",
     "cortex-m",
+    "c99",
     "cortex-m0",
     "cortex-m3",
     "cortex-m4f",
@@ -66,9 +67,12 @@ def emit(
 ) -> None:
     """Write the C that trains: from DIR, which `poetc solve` made, to SRC.
 
-    For cortex-m0 to cortex-m55 and cortex-a-bare that is a firmware project, linked for the budget; for cortex-m a
-    library; for host and cortex-a (Linux) a program. SRC holds the step table, the initial weights, the kernels that
-    are used, the runtime and a Makefile.
+    For cortex-m0 to cortex-m55 and cortex-a-bare that is a firmware project, linked for the budget; for cortex-m and
+    c99 (any core: make CC=... AR=... CFLAGS=...) a library; for host and cortex-a (Linux) a program. SRC holds the
+    step table, the initial weights, the kernels that are used, the runtime and a Makefile.
+
+    The compiler's flags are those of the device's core that was solved for. A target whose code that core does not run
+    is refused, unless --board says that another board is meant.
 
     Where SRC is there already, only its files that poetc wrote and you did not change are replaced.
     """

@@ -1,8 +1,9 @@
 """Program, lowering, the host interpreter, the C printer, building on the host, and validation of what was built."""
 
-from poetc.codegen._boards import BOARDS, TARGETS, Board, Target, board_like
+from poetc.codegen._boards import BOARDS, TARGETS, Board, Target, board_like, check_device, resolve
 from poetc.codegen._check import ProgramError, check_program
 from poetc.codegen._code_size import FirmwareSize, firmware_size
+from poetc.codegen._cores import Core
 from poetc.codegen._emit import GOALS, PRODUCTS, Numerics, emit
 from poetc.codegen._firmware import Memory
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library
@@ -36,6 +37,7 @@ __all__ = [
     "Board",
     "BoardFault",
     "BoardStopped",
+    "Core",
     "Elf",
     "Firmware",
     "FirmwareSize",
@@ -55,6 +57,7 @@ __all__ = [
     "board_like",
     "build_firmware",
     "build_host",
+    "check_device",
     "check_pages",
     "check_program",
     "compile_library",
@@ -70,6 +73,7 @@ __all__ = [
     "lower_inference",
     "rebuild",
     "require_toolchain",
+    "resolve",
     "sample_inputs",
     "state_digest",
     "store_blocks",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from poetc.codegen._cores import Core
 from poetc.errors import UsageError
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -34,6 +35,7 @@ class Target:
     build: str = "firmware"  # program | library | firmware
     ports: tuple[str, ...] = ()  # folders of runtime/ports, all of their sources
     board: str = ""  # the one whose memory map is taken if none is named
+    core: Core | None = None  # whose instructions the code has; None: any core's
 
     @property
     def hosted(self) -> bool:
@@ -62,8 +64,10 @@ class Board:
     own_store: bool = False  # of the board, not the debugger's: checkpoints are on unless they are switched off
     cross_compile: str = ""  # where it differs from the target's
     flags: str = ""
+    core: Core | None = None
 
 
+_M4F = Core("cortex-m4", "single", "dsp")
 # GCC would make calls of memcpy and memset out of short loops, which newlib-nano runs byte by byte.
 _M = "-O2 -mthumb -fno-tree-loop-distribute-patterns"
 _SEMIHOSTING = ("device/semihosting.c", "device/semihosting_store.c")
@@ -81,6 +85,7 @@ TARGETS = {
             build="program",
             ports=("device", "linux", "posix"),
             board="aarch64",
+            core=Core("cortex-a72", "double", "neon"),
         ),
         Target(
             name="cortex-a-bare",
@@ -89,29 +94,33 @@ TARGETS = {
             " -fno-tree-loop-distribute-patterns",
             ports=("device", "cortex-a-bare"),
             board="virt-a72",
+            core=Core("cortex-a53", "double", "neon"),
         ),
         Target(
             name="cortex-m",
             cross_compile="arm-none-eabi-",
-            flags="-Os -mthumb -mcpu=cortex-m4 -mfloat-abi=hard -mfpu=fpv4-sp-d16",
+            flags=f"-Os -mthumb {_M4F.flags()}",  # for want of a device
             build="library",
+            core=_M4F,
         ),
+        Target(name="c99", build="library"),
         *(
             Target(
                 name=name,
                 cross_compile="arm-none-eabi-",
-                flags=f"{_M} {flags}",
+                flags=f"{_M} {core.flags()}",
                 portable_flags=portable,
                 ports=("device", "cortex-m"),
                 board=board,
+                core=core,
             )
-            for name, flags, portable, board in (
-                ("cortex-m0", "-mcpu=cortex-m0", "", "microbit"),
-                ("cortex-m3", "-mcpu=cortex-m3", "", "mps2-an385"),
-                ("cortex-m4f", "-mcpu=cortex-m4 -mfloat-abi=hard -mfpu=fpv4-sp-d16", "", "mps2-an386"),
-                ("cortex-m7", "-mcpu=cortex-m7 -mfloat-abi=hard -mfpu=fpv5-d16", "", "mps2-an500"),
+            for name, core, portable, board in (
+                ("cortex-m0", Core("cortex-m0"), "", "microbit"),
+                ("cortex-m3", Core("cortex-m3"), "", "mps2-an385"),
+                ("cortex-m4f", _M4F, "", "mps2-an386"),
+                ("cortex-m7", Core("cortex-m7", "double", "dsp"), "", "mps2-an500"),
                 # Helium's float instructions flush subnormals: only the integer ones are portable.
-                ("cortex-m55", "-mcpu=cortex-m55 -mfloat-abi=hard", "-mcpu=cortex-m55+nomve.fp", "mps3-an547"),
+                ("cortex-m55", Core("cortex-m55", "double", "helium"), "-mcpu=cortex-m55+nomve.fp", "mps3-an547"),
             )
         ),
     )
@@ -225,6 +234,7 @@ BOARDS = {
             trap="pages",
             cross_compile="arm-linux-gnueabihf-",
             flags="-O2 -march=armv7-a+fp -mfloat-abi=hard",
+            core=Core("cortex-a7"),  # the least of them
         ),
     )
 }
@@ -243,8 +253,9 @@ def board_like(device: str, core: str, fpu: str) -> Board | None:
     return None
 
 
-def resolve(target: str, board: str | None, portable: bool) -> tuple[Target, Board | None]:
-    """The target with the flags and the compiler that hold for `board` (by default the target's own).
+def resolve(target: str, board: str | None, portable: bool, device: Core | None = None) -> tuple[Target, Board | None]:
+    """The target with the flags and the compiler that hold for `board` (by default the target's own), and for the core
+    of the `device` that the schedule is for.
 
     Raises UsageError for an unknown name, or a board that has another core.
     """
@@ -253,11 +264,81 @@ def resolve(target: str, board: str | None, portable: bool) -> tuple[Target, Boa
     chosen = TARGETS[target]
     name = board or chosen.board
     if not name:
-        return chosen, None
+        return replace(chosen, flags=_flags(chosen, None, None, portable, device)), None
     if name not in BOARDS:
         raise UsageError(f"unknown board {name!r}: choose from {', '.join(sorted(BOARDS))}")
     found = BOARDS[name]
     if found.target != target:
         raise UsageError(f"{name} is a board of target {found.target}, not of {target}")
-    flags = f"{found.flags or chosen.flags} {chosen.portable_flags if portable else chosen.fast_flags}".rstrip()
+    flags = _flags(chosen, found, board, portable, device)
     return replace(chosen, flags=flags, cross_compile=found.cross_compile or chosen.cross_compile), found
+
+
+def _flags(target: Target, board: Board | None, asked: str | None, portable: bool, device: Core | None) -> str:
+    usual = (board.flags if board is not None else "") or target.flags
+    core = built_for(target, asked, device)
+    if target.core is not None and core is not None and core.flags() != target.core.flags():
+        return usual.replace(target.core.flags(), core.flags(portable=portable))
+    return f"{usual} {target.portable_flags if portable else target.fast_flags}".rstrip()
+
+
+def built_for(target: Target, asked: str | None, device: Core | None) -> Core | None:
+    """The core whose instructions the code has: the device's, if it suits the target and the board that was `asked`
+    for; else that of the board or the target. None: any core's.
+    """
+    core = (BOARDS[asked].core if asked else None) or target.core
+    if core is None or device is None:
+        return core
+    if target.build == "library":
+        suits = device.is_microcontroller
+    elif target.hosted:
+        suits = not asked and device.runs(core)
+    else:  # with the precision that its FPU has
+        suits = device.name == core.name and (device.fpu == "none") == (core.fpu == "none")
+    return device if suits else core
+
+
+def check_device(target: str, asked: str | None, core: Core, device: str) -> list[str]:
+    """What the user should know of code for `target` (and the board that was `asked` for) where the schedule is for
+    `device`, which has `core`. UsageError for code that does not run there, unless the board was asked for.
+    """
+    chosen = TARGETS[target]
+    built = built_for(chosen, asked, core)
+    if built is None:
+        return []
+    if not core.runs(built):
+        if asked:
+            return [f"code for {asked} ({built}), as asked, does not run on {device} ({core}), which it was solved for"]
+        ways = f"choose --target {_listed(_runnable(core))}"
+        if chosen.board:
+            ways += ", or name a --board to build for that one all the same"
+        raise UsageError(
+            f"{target}: code for a {built} does not run on {device} ({core}), which this was solved for; {ways}"
+        )
+    if asked or chosen.build != "firmware":
+        return []
+    notes = []
+    board = BOARDS[chosen.board]
+    if board.name != device.removeprefix("qemu-"):
+        notes.append(
+            f"firmware.elf is for the memory map and start-up of {board.name} ({board.title}); docs/porting.md says how"
+            f" they become {device}'s"
+        )
+    best = _runnable(core)[0]
+    if best != target and core.is_microcontroller:
+        notes.append(f"code for a {built} runs on {device}'s {core} but does not use all of it: --target {best} does")
+    return notes
+
+
+def _runnable(core: Core) -> list[str]:
+    """Targets whose code runs on a core, those that use most of it first; last those of any core."""
+    found = []
+    for name, target in TARGETS.items():
+        built = built_for(target, None, core)
+        if built is not None and core.runs(built):
+            found.append((target.build == "library", -len(built.features), name))
+    return [*(name for *_, name in sorted(found)), *(["host"] if not found else []), "c99"]
+
+
+def _listed(names: list[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

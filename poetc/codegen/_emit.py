@@ -10,6 +10,7 @@ from typing import Literal
 
 from poetc.codegen._boards import Board, Target, resolve
 from poetc.codegen._check import ProgramError, check_program
+from poetc.codegen._cores import Core
 from poetc.codegen._firmware import (
     Memory,
     call_graph_flags,
@@ -49,6 +50,7 @@ def emit(
     numerics: Numerics = "portable",
     board: str | None = None,
     memory: Memory | None = None,
+    device: Core | None = None,
     checkpoint: int | None = None,
     bench: Mapping[str, str] | None = None,
     force: bool = False,
@@ -58,14 +60,15 @@ def emit(
 
     `numerics`: "portable" gives the same bits on every target (no contraction to fused multiply-add); "fast" lets the
     compiler contract. `board`: whose memory map firmware is linked for, by default the target's usual one; `memory`:
-    how much of its RAM. `checkpoint`: firmware saves its state after so many steps, 0: never, None: as the board does.
+    how much of its RAM. `device`: the core that the schedule is for; where it suits the target, its flags are taken.
+    `checkpoint`: firmware saves its state after so many steps, 0: never, None: as the board does.
     `bench`: files by name that firmware which measures needs; its program is then bench.c instead of train.c.
     Of an earlier emission in `out_dir` only unchanged files are replaced or removed. Where a file that the user added
     or changed is in the way, UsageError names it; with `force` it is renamed, and `copies` gets the new name. Raises
     UsageError for an unknown target too. The bytes written depend on nothing else than the arguments and this version
     of poetc.
     """
-    chosen, its_board = resolve(target, board, numerics == "portable")
+    chosen, its_board = resolve(target, board, numerics == "portable", device)
     module = Module(model, tuple(programs))
     _check_shared(module)
     out = Path(out_dir)

@@ -1,0 +1,76 @@
+"""Cores: which instructions each one has, so that code for one is known to run on another, and GCC's flags for it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_V6M = frozenset({"v6-m"})
+_V7M = _V6M | {"v7-m"}
+_V8M = _V7M | {"v8-m"}
+_MICROCONTROLLERS = {
+    "cortex-m0": _V6M,
+    "cortex-m0plus": _V6M,
+    "cortex-m1": _V6M,
+    "cortex-m3": _V7M,
+    "cortex-m4": _V7M | {"dsp"},
+    "cortex-m7": _V7M | {"dsp"},
+    "cortex-m23": _V6M | {"v8-m.base"},
+    "cortex-m33": _V8M,  # with or without the DSP instructions
+    "cortex-m35p": _V8M,
+    "cortex-m52": _V8M | {"dsp", "v8.1-m"},
+    "cortex-m55": _V8M | {"dsp", "v8.1-m"},
+    "cortex-m85": _V8M | {"dsp", "v8.1-m"},
+}
+LAST_32_BIT_APPLICATION_CORE = 32  # Cortex-A32; from Cortex-A34 on all have 64 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """A core as a device profile describes it: its name as GCC's -mcpu has it, its FPU and its vector instructions."""
+
+    name: str
+    fpu: str = "none"  # none | single | double
+    simd: str = "none"  # none | dsp | helium | neon | ...
+
+    def __str__(self) -> str:
+        may_have_fpu = bool(self.features & {"dsp", "v8-m"})
+        return self.name + (" without an FPU" if may_have_fpu and self.fpu == "none" else "")
+
+    @property
+    def is_microcontroller(self) -> bool:
+        return self.name in _MICROCONTROLLERS
+
+    @property
+    def features(self) -> frozenset[str]:
+        """The instruction sets that it has. Empty for a core that is not known here."""
+        application = re.match(r"cortex-a(\d+)", self.name)
+        if application:
+            return frozenset({"a32" if int(application[1]) <= LAST_32_BIT_APPLICATION_CORE else "a64"})
+        found = _MICROCONTROLLERS.get(self.name, frozenset())
+        if not found:
+            return found
+        if self.simd in ("dsp", "helium"):
+            found |= {"dsp"}
+        if self.simd == "helium":
+            found |= {"helium"}
+        if self.fpu != "none":
+            found |= {"vfpv4"} if self.name == "cortex-m4" else {"vfpv4", "vfpv5"}
+        return found | {"double"} if self.fpu == "double" else found
+
+    def runs(self, other: Core) -> bool:
+        """Whether code for `other` is known to run here."""
+        return bool(other.features) and other.features <= self.features
+
+    def flags(self, *, portable: bool = False) -> str:
+        """GCC's. `portable`: without Helium's float instructions, which flush subnormal numbers."""
+        if not self.is_microcontroller:
+            return f"-mcpu={self.name}"
+        if "v8.1-m" in self.features:
+            vectors = "+nomve" if self.simd != "helium" else "+nomve.fp" if portable else ""
+            name = f"{self.name}{vectors if self.fpu != 'none' else '+nofp'}"
+            return f"-mcpu={name} -mfloat-abi={'hard' if self.fpu != 'none' else 'soft'}"
+        if self.fpu == "none":
+            return f"-mcpu={self.name}"
+        unit = "fpv4-sp-d16" if self.name == "cortex-m4" else "fpv5-d16" if self.fpu == "double" else "fpv5-sp-d16"
+        return f"-mcpu={self.name} -mfloat-abi=hard -mfpu={unit}"
