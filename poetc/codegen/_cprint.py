@@ -30,9 +30,11 @@ def identifiers(names: Iterable[str]) -> dict[str, str]:
     result: dict[str, str] = {}
     taken: set[str] = set()
     for name in names:
-        text = identifier(name)
-        if text.upper() in taken:
-            text = f"{text[: IDENTIFIER_LENGTH - 9]}_{_hash(name)}"
+        text = short = identifier(name)
+        number = 0
+        while text.upper() in taken:
+            text = f"{short[: IDENTIFIER_LENGTH - 9]}_{_hash(name + '+' * number)}"
+            number += 1
         taken.add(text.upper())
         result[name] = text
     return result
@@ -43,10 +45,18 @@ def _hash(name: str) -> str:
 
 
 def comment(text: str) -> str:
-    """Text that may stand in a comment whatever it holds."""
-    text = re.sub(r"[^\x20-\x7e]|\\", "?", text)
-    text = text.replace("*/", "* /").replace("/*", "/ *").replace("??", "? ?")
-    return f"/* {text if len(text) <= 100 else text[:97] + '...'} */"
+    """All of a text as a comment. What may not stand in one is escaped as in JSON, so that no two texts look alike:
+    other characters than printable ASCII, backslashes, and the second one of `*/`, `/*` and `??`.
+    """
+    return f"/* {re.sub(_NOT_IN_COMMENTS, _escaped, text)} */"
+
+
+_NOT_IN_COMMENTS = r"[^\x20-\x7e]|\\|(?<=\*)/|(?<=/)\*|(?<=\?)\?"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i] << 8 | units[i + 1]:04x}" for i in range(0, len(units), 2))
 
 
 def string(text: str) -> str:

@@ -21,10 +21,10 @@ from poetc.codegen._firmware import (
     port_sources,
 )
 from poetc.codegen._image import constants_image, state_image, store_image
+from poetc.codegen._manifest import describe
 from poetc.codegen._module import Module, header, source
 from poetc.codegen._readme import readme
 from poetc.codegen._sources import runtime_sources
-from poetc.codegen._state_file import layout as state_layout
 from poetc.codegen._state_file import model_identity
 from poetc.codegen.program import Program
 from poetc.graph import Value
@@ -80,7 +80,7 @@ def emit(
             "model": model,
             "target": target,
             "programs": [p.name for p in programs],
-            **state_layout(module.programs[0], identity),
+            **describe(module, identity),
         }
     if copies is not None:
         copies += staging.copies

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from poetc.codegen._cprint import Pool, comment, floating, identifier, identifiers, integer, string, table
@@ -10,7 +11,7 @@ from poetc.codegen._interpret import all_inputs
 from poetc.codegen._lower import store_blocks
 from poetc.codegen._state_file import regions
 from poetc.codegen.program import Binding, Call, Instruction, Move, Operand, PageIn, PageOut, Program, Space
-from poetc.graph import DType, Role
+from poetc.graph import DType, Role, TensorType
 from poetc.runtime.layout import ALIGNMENT_BYTES, align
 
 _C_TYPES = {DType.F32: "float", DType.I32: "int32_t", DType.U8: "uint8_t"}
@@ -69,6 +70,7 @@ def header(module: Module, identity: int) -> str:
         "",
         '#include "poetc.h"',
         "",
+        *_C_LINKAGE_BEGIN,
         *(f"extern const poetc_program {prefix}_{p.name};" for p in module.programs),
     ]
     lines += [f"extern const uint8_t {prefix}_state[]; /* the initial state, for poetc_init */"] * bool(
@@ -90,12 +92,32 @@ def header(module: Module, identity: int) -> str:
         lines += _program_header(module, program)
     lines += _state_header(module)
     lines += _generic_names(module, identity)
-    lines += ["", "#endif", ""]
+    lines += ["", *_C_LINKAGE_END, "#endif", ""]
     return "\n".join(lines)
+
+
+_C_LINKAGE_BEGIN = ("#ifdef __cplusplus", 'extern "C" {', "#endif", "")
+_C_LINKAGE_END = ("#ifdef __cplusplus", "}", "#endif", "")
+
+
+def accessor_names(module: Module, program: Program, kind: str, bindings: Sequence[Binding]) -> dict[str, str]:
+    """Name of each accessor in model.h; `kind`: in, out."""
+    labels = identifiers(b.name for b in bindings)
+    return {name: f"{module.prefix}_{program.name}_{kind}_{label}" for name, label in labels.items()}
+
+
+def state_names(module: Module) -> dict[str, str]:
+    """What the macros of each state tensor in RAM begin with."""
+    labels = identifiers(b.name for b in module.programs[0].state)
+    return {name: f"{module.prefix}_STATE_{label}".upper() for name, label in labels.items()}
 
 
 def _define(name: str, value: int, text: str = "") -> str:
     return f"#define {name} {value}u" + (f" {comment(text)}" if text else "")
+
+
+def _described(tensor: str, type: TensorType) -> str:
+    return comment(f"{tensor} {list(type.shape)}")
 
 
 def _program_header(module: Module, program: Program) -> list[str]:
@@ -108,9 +130,9 @@ def _program_header(module: Module, program: Program) -> list[str]:
         lines.append(f"extern const poetc_binding {name}_inputs[]; /* inputs, then the target */")
     lines.append(f"extern const poetc_binding {name}_outputs[];")
     for kind, bindings in (("in", inputs), ("out", program.outputs)):
-        for tensor, label in identifiers(b.name for b in bindings).items():
+        for tensor, accessor in accessor_names(module, program, kind, bindings).items():
             operand = next(b.operand for b in bindings if b.name == tensor)
-            lines += _accessor(f"{name}_{kind}_{label}", tensor, operand)
+            lines += _accessor(accessor, tensor, operand)
     return lines
 
 
@@ -118,7 +140,7 @@ def _accessor(name: str, tensor: str, operand: Operand) -> list[str]:
     type = _C_TYPES[operand.type.dtype]
     return [
         "",
-        comment(f"{tensor} {list(operand.type.shape)}"),
+        _described(tensor, operand.type),
         _define(f"{name.upper()}_ELEMENTS", operand.type.elements),
         f"static inline {type} *{name}(void *arena)",
         "{",
@@ -131,11 +153,17 @@ def _state_header(module: Module) -> list[str]:
     bindings = module.programs[0].state
     prefix = module.prefix
     lines = ["", "/* State: offset in the arena and size, in bytes. */"] if bindings else []
-    labels = identifiers(b.name for b in bindings)
+    names = state_names(module)
     for binding in bindings:
-        name = f"{prefix.upper()}_STATE_{labels[binding.name].upper()}"
-        lines.append(_define(f"{name}_OFFSET", binding.operand.offset_bytes, binding.name))
-        lines.append(_define(f"{name}_BYTES", binding.operand.type.size_bytes))
+        name, operand = names[binding.name], binding.operand
+        lines.append(f"{_define(f'{name}_OFFSET', operand.offset_bytes)} {_described(binding.name, operand.type)}")
+        lines.append(_define(f"{name}_BYTES", operand.type.size_bytes))
+    stored = [page for page in module.programs[0].pages if page.image and page.type is not None]
+    lines += ["", "/* State on the store: first block, slots, blocks of a slot. */"] if stored else []
+    for page in stored:
+        assert page.type is not None
+        where = f"block {page.first_block}, {page.slots} x {page.block_count}"
+        lines.append(comment(f"{where}: {page.tensor} {list(page.type.shape)}"))
     rate = module.learning_rate()
     if rate is not None:
         lines += [

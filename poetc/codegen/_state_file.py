@@ -8,13 +8,11 @@ from __future__ import annotations
 import functools
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from poetc.codegen._interpret import all_inputs
 from poetc.codegen.program import Binding, Page, Program
 from poetc.errors import UsageError
 from poetc.graph import Array, TensorType
@@ -121,52 +119,3 @@ def read_state(data: bytes, program: Program, where: str) -> dict[str, Array]:
         t.name: np.frombuffer(data, t.type.dtype.numpy, t.type.elements, t.offset_bytes).reshape(t.type.shape)
         for t in tensors(program)
     }
-
-
-# --- what poetc-emit.json says ----------------------------------------------------------------------------------------
-
-
-def layout(program: Program, identity: int) -> dict[str, Any]:
-    """Of poetc-emit.json: where everything is, with whole names. Offsets and sizes in bytes."""
-    return {
-        "record": _sequence(all_inputs(program)),
-        "state": {
-            "file": "trained.bin",
-            "identity": identity,
-            "size_bytes": sum(region.size_bytes for region in regions(program)),
-            "tensors": [_tensor(t, program) for t in tensors(program)],
-        },
-        "constants": {
-            "file": "constants.bin",
-            "tensors": [
-                {**_typed(b.name, b.operand.type), "offset_bytes": b.operand.offset_bytes} for b in program.constants
-            ],
-        },
-    }
-
-
-def _typed(name: str, type: TensorType) -> dict[str, Any]:
-    dtype = np.dtype(type.dtype.numpy).name
-    return {"name": name, "dtype": dtype, "shape": list(type.shape), "size_bytes": type.size_bytes}
-
-
-def _tensor(tensor: StateTensor, program: Program) -> dict[str, Any]:
-    place: Mapping[str, Any] = {"memory": "ram", "offset_bytes": tensor.arena_offset_bytes}
-    if tensor.page is not None:
-        page = tensor.page
-        place = {
-            "memory": "store",
-            "first_block": page.first_block,
-            "slot_blocks": page.block_count,
-            "slots": page.slots,
-            "block_bytes": program.block_bytes,
-        }
-    return {**_typed(tensor.name, tensor.type), "offset_bytes": tensor.offset_bytes, "place": dict(place)}
-
-
-def _sequence(bindings: Iterable[Binding]) -> dict[str, Any]:
-    entries, offset = [], 0
-    for binding in bindings:
-        entries.append({**_typed(binding.name, binding.operand.type), "offset_bytes": offset})
-        offset += binding.operand.type.size_bytes
-    return {"file": "data.bin", "size_bytes": offset, "tensors": entries}

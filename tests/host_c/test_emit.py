@@ -94,7 +94,10 @@ def test_names_become_identifiers() -> None:
     assert len(identifier("n" * 200)) <= 48 and identifier("n" * 200) != identifier("n" * 201)
     labels = identifiers(["a.b", "a:b", "A_B", "n" * 200])
     assert len({label.upper() for label in labels.values()}) == 4
-    assert comment("a */ b /* ??/ \n \\") == "/* a * / b / * ? ?/ ? ? */"
+    assert comment("a */ b /* ??/ \n \\") == r"/* a *\u002f b /\u002a ?\u003f/ \u000a \u005c */"
+    assert comment("\u00e9\U0001f600**//***") == r"/* \u00e9\ud83d\ude00**\u002f/\u002a** */"
+    crafted = ["a.b", "a:b", identifiers(["a.b", "a:b"])["a:b"]]
+    assert len({label.upper() for label in identifiers(crafted).values()}) == 3
     assert string('a"\\\n\u00e9') == '"a\\042\\134\\012\\303\\251"'
 
 

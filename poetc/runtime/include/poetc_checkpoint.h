@@ -21,6 +21,10 @@
 
 #include "poetc.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { POETC_ENOENT = -2 }; /* no whole checkpoint on the store */
 
 #define POETC_CHECKPOINT_TRAILER 24u /* bytes at the end of a slot: version, sequence, records, their CRC-32, size, CRC-32 */
@@ -45,5 +49,9 @@ int poetc_checkpoint_save(const poetc_runtime *runtime, const poetc_checkpoint *
 /* Restore the newest whole checkpoint, with its `records` and `records_crc`. Torn, damaged and foreign ones are passed
  * over. On POETC_ENOENT state is as poetc_init left it only if `state_image` is passed to poetc_init again. */
 int poetc_checkpoint_load(poetc_runtime *runtime, poetc_checkpoint *checkpoint);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -10,6 +10,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 static inline uint32_t poetc_bits(float x)
 {
     uint32_t u;
@@ -56,5 +60,9 @@ float poetc_powf(float x, float y); /* special cases as in C99 Annex F */
 float poetc_floorf(float x);
 float poetc_ceilf(float x);
 float poetc_roundf(float x); /* halves to even, as ONNX and numpy do */
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -4,6 +4,10 @@
 
 #include "poetc.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 extern const poetc_program tiny_train;
 extern const uint8_t tiny_state[]; /* the initial state, for poetc_init */
 extern const poetc_region tiny_regions[]; /* where state lives, for poetc_state_write */
@@ -43,15 +47,15 @@ static inline float *tiny_train_out_loss(void *arena)
 }
 
 /* State: offset in the arena and size, in bytes. */
-#define TINY_STATE_FC1_WEIGHT_OFFSET 0u /* fc1.weight */
+#define TINY_STATE_FC1_WEIGHT_OFFSET 0u /* fc1.weight [4, 6] */
 #define TINY_STATE_FC1_WEIGHT_BYTES 96u
-#define TINY_STATE_FC2_WEIGHT_OFFSET 96u /* fc2.weight */
+#define TINY_STATE_FC2_WEIGHT_OFFSET 96u /* fc2.weight [3, 4] */
 #define TINY_STATE_FC2_WEIGHT_BYTES 48u
-#define TINY_STATE_LEARNING_RATE_OFFSET 144u /* learning_rate */
+#define TINY_STATE_LEARNING_RATE_OFFSET 144u /* learning_rate [1] */
 #define TINY_STATE_LEARNING_RATE_BYTES 4u
-#define TINY_STATE_FC2_WEIGHT_VELOCITY_OFFSET 160u /* fc2.weight:velocity */
+#define TINY_STATE_FC2_WEIGHT_VELOCITY_OFFSET 160u /* fc2.weight:velocity [3, 4] */
 #define TINY_STATE_FC2_WEIGHT_VELOCITY_BYTES 48u
-#define TINY_STATE_FC1_WEIGHT_VELOCITY_OFFSET 208u /* fc1.weight:velocity */
+#define TINY_STATE_FC1_WEIGHT_VELOCITY_OFFSET 208u /* fc1.weight:velocity [4, 6] */
 #define TINY_STATE_FC1_WEIGHT_VELOCITY_BYTES 96u
 
 #define TINY_LEARNING_RATE_OFFSET 144u
@@ -82,5 +86,9 @@ static inline void tiny_set_learning_rate(poetc_runtime *runtime, float value)
     {14u, 400u, 96u}, \
     {10u, 576u, 48u}, \
 }
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

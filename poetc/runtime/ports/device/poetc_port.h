@@ -5,6 +5,10 @@
 
 #include "poetc.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Print `text` as it is, where a person or a machine reads it. */
 void poetc_port_log(const char *text);
 
@@ -47,5 +51,9 @@ enum { POETC_PORT_FAILED = 1, POETC_PORT_FAULT = 100 };
             poetc_port_stop(POETC_PORT_FAILED);                                                         \
         }                                                                                               \
     } while (0)
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

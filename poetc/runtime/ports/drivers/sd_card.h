@@ -38,13 +38,13 @@ static int transfer(uint32_t first_block, uint32_t block_count, uint8_t *in, con
 static int page_out(void *context, uint32_t first_block, uint32_t block_count, const void *data)
 {
     (void)context;
-    return transfer(first_block, block_count, NULL, data);
+    return transfer(first_block, block_count, NULL, (const uint8_t *)data);
 }
 
 static int page_in(void *context, uint32_t first_block, uint32_t block_count, void *data)
 {
     (void)context;
-    return transfer(first_block, block_count, data, NULL);
+    return transfer(first_block, block_count, (uint8_t *)data, NULL);
 }
 
 int poetc_board_store(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks)

@@ -4,6 +4,10 @@
 
 #include "poetc.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* A store in a file: block b is at byte b * block_bytes. Past its end it reads as zeros, as a fresh card does. */
 typedef struct poetc_file_store {
     int file;
@@ -34,5 +38,9 @@ void poetc_file_abandon(poetc_new_file *file);
 
 /* Make `to` a copy of `from`, whole or not at all. Returns 0 or POETC_EIO. */
 int poetc_file_copy(const char *from, const char *to);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,0 +1,72 @@
+"""poetc-emit.json: where everything is, with whole names (docs/SPEC.md). Offsets and sizes are in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from poetc.codegen._interpret import all_inputs
+from poetc.codegen._module import Module, accessor_names, state_names
+from poetc.codegen._state_file import StateTensor, regions, tensors
+from poetc.codegen.program import Binding, Program
+from poetc.graph import TensorType
+
+
+def describe(module: Module, identity: int) -> dict[str, Any]:
+    """What the manifest says of the programs' data, besides checksums."""
+    main = module.programs[0]
+    names = state_names(module)
+    return {
+        "record": _sequence(all_inputs(main)),
+        "state": {
+            "file": "trained.bin",
+            "identity": identity,
+            "size_bytes": sum(region.size_bytes for region in regions(main)),
+            "tensors": [{**_tensor(t, main), "identifier": names.get(t.name)} for t in tensors(main)],
+        },
+        "constants": {
+            "file": "constants.bin",
+            "tensors": [_placed(b) for b in module.constants_program().constants],
+        },
+        "accessors": {program.name: list(_accessors(module, program)) for program in module.programs},
+    }
+
+
+def _accessors(module: Module, program: Program) -> Iterator[dict[str, Any]]:
+    for kind, bindings in (("in", all_inputs(program)), ("out", program.outputs)):
+        names = accessor_names(module, program, kind, bindings)
+        for binding in bindings:
+            yield {**_placed(binding), "identifier": names[binding.name], "direction": kind}
+
+
+def _typed(name: str, type: TensorType) -> dict[str, Any]:
+    dtype = np.dtype(type.dtype.numpy).name
+    return {"name": name, "dtype": dtype, "shape": list(type.shape), "size_bytes": type.size_bytes}
+
+
+def _placed(binding: Binding) -> dict[str, Any]:
+    return {**_typed(binding.name, binding.operand.type), "offset_bytes": binding.operand.offset_bytes}
+
+
+def _tensor(tensor: StateTensor, program: Program) -> dict[str, Any]:
+    place: Mapping[str, Any] = {"memory": "ram", "offset_bytes": tensor.arena_offset_bytes}
+    if tensor.page is not None:
+        page = tensor.page
+        place = {
+            "memory": "store",
+            "first_block": page.first_block,
+            "slot_blocks": page.block_count,
+            "slots": page.slots,
+            "block_bytes": program.block_bytes,
+        }
+    return {**_typed(tensor.name, tensor.type), "offset_bytes": tensor.offset_bytes, "place": dict(place)}
+
+
+def _sequence(bindings: Iterable[Binding]) -> dict[str, Any]:
+    entries, offset = [], 0
+    for binding in bindings:
+        entries.append({**_typed(binding.name, binding.operand.type), "offset_bytes": offset})
+        offset += binding.operand.type.size_bytes
+    return {"file": "data.bin", "size_bytes": offset, "tensors": entries}

@@ -1,0 +1,70 @@
+"""Every tensor can be found by its full name: in model.h beside its identifier, and in poetc-emit.json."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+from poetc.codegen import emit
+from poetc.codegen._manifest import describe
+from poetc.codegen._module import Module, header
+from poetc.codegen.program import Program
+from poetc.runtime import runtime_directory
+from tests.codegen.models import paged_actions, state_paged_actions, training_case
+
+SCOPE = "StatefulPartitionedCall/mobilenet/expanded_conv_13/depthwise/BatchNorm/FusedBatchNormV3/" * 3
+ENDS = ("ReadVariableOp", "ReadVariableOp:velocity", "ReadVariableOp_1", "\u00e9*/??/", "\u00e8*/??/", "n" * 5000)
+
+
+def renamed(program: Program) -> Program:
+    """With names as TensorFlow makes them, alike for hundreds of characters."""
+    names = [SCOPE + end for end in ENDS]
+    state = [replace(b, name=name) for b, name in zip(program.state, names, strict=False)]
+    inputs = [replace(b, name=name) for b, name in zip(program.inputs, reversed(names), strict=False)]
+    return replace(
+        program, state=(*state, *program.state[len(state) :]), inputs=(*inputs, *program.inputs[len(inputs) :])
+    )
+
+
+def test_long_names_are_told_apart_and_whole(tmp_path: Path) -> None:
+    case = training_case()
+    module = Module("net", (renamed(case.program(paged_actions(case, "a"))),))
+    text = header(module, 0)
+    (tmp_path / "model.h").write_text(text)
+    (tmp_path / "a.c").write_text('#include "model.h"\n')
+    words = ["gcc", "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-c", "a.c"]
+    subprocess.run([*words, f"-I{runtime_directory() / 'include'}"], cwd=tmp_path, check=True)
+
+    said = describe(module, 0)
+    found = dict(re.findall(r"#define (\w+)_OFFSET \d+u /\* (.*) \[.*\] \*/", text))
+    assert {row["name"] for row in said["state"]["tensors"]} == {b.name for b in module.programs[0].state}
+    for row in said["state"]["tensors"]:
+        identifier = row["identifier"]
+        assert json.loads(f'"{found[identifier]}"') == row["name"]  # what may not stand in a comment is escaped
+        assert f"{row['shape']} */" in text and f"#define {identifier}_BYTES {row['size_bytes']}u\n" in text
+        assert f"#define {identifier}_OFFSET {row['place']['offset_bytes']}u " in text
+    for row in said["accessors"]["train"]:
+        assert f"*{row['identifier']}(void *arena)\n{{\n" in text
+        assert f"arena + {row['offset_bytes']}u);" in text
+    assert said["accessors"]["train"][0]["name"] == module.programs[0].inputs[0].name == SCOPE + ENDS[-1]
+    rows = [*said["state"]["tensors"], *said["accessors"]["train"]]
+    assert len({row["identifier"].upper() for row in rows}) == len(rows)
+    assert "..." not in text
+
+
+def test_state_on_the_store_has_its_names_too(tmp_path: Path) -> None:
+    names = ["fc1.weight", "fc1.weight:velocity"]
+    case = training_case(on_store=names)
+    program = case.program(state_paged_actions(case, names))
+    out = emit([program], case.graph.values, model="mlp", target="host", out_dir=tmp_path / "o")
+    rows = {row["name"]: row for row in json.loads((out / "poetc-emit.json").read_text())["state"]["tensors"]}
+    text = (out / "model.h").read_text()
+    for name in names:
+        place = rows[name]["place"]
+        where = f"block {place['first_block']}, {place['slots']} x {place['slot_blocks']}"
+        assert f"/* {where}: {name} {rows[name]['shape']} */" in text
+        assert rows[name]["identifier"] is None
+    assert rows["fc2.weight"]["identifier"] == "MLP_STATE_FC2_WEIGHT"
