@@ -18,6 +18,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -31,6 +32,8 @@ from poetc.files import blame, umask, write_text
 FILES, REPLACING, OWN = "files", "replacing", "sha256"  # entries of a manifest that this module writes
 SHOWN = 8  # names in a message
 COPY_SUFFIX = ".orig"
+STAGING_PREFIX = ".poetc-staging-"
+LEFTOVER_AGE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +113,18 @@ def replacing(out: Path, kind: Kind, *, force: bool = False) -> Iterator[Staging
     try:
         place = target if target.exists() else target.parent
         place.mkdir(parents=True, exist_ok=True)
-        directory = Path(tempfile.mkdtemp(prefix=".poetc-", dir=place))
+        _remove_leftovers(place)
+        directory = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=place))
     except OSError as error:
         error.filename, error.filename2 = str(out), None
         raise
     try:
-        staging = Staging(directory)
-        yield staging
-        _sync(directory)
-        if not _move_whole(staging, target, kind):
-            _uninterrupted(lambda: _merge(staging, out, target, kind, force))
+        with _locked(directory):
+            staging = Staging(directory)
+            yield staging
+            if not _move_whole(staging, target, kind):
+                _sync(directory)
+                _uninterrupted(lambda: _merge(staging, out, target, kind, force))
     except OSError as error:
         blame(error, directory, out)
         raise
@@ -131,7 +136,7 @@ def replace_file(out: Path, kind: Kind, name: str, text: str) -> None:
     """Write the one file `name` of a directory of `kind`, and record its checksum. Raises UsageError where the user
     changed the file or the manifest.
     """
-    with _locked(out):
+    with _locked(out.resolve()):
         changed = _obstacles(out, kind, _read(out, kind), (kind.manifest, name))
         if changed:
             raise UsageError(
@@ -229,19 +234,31 @@ def _uninterrupted(work: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    """One process at a time changes a directory."""
-    handle = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+def _locked(target: Path, flags: int = 0) -> Iterator[None]:
+    """One process at a time changes a directory. OSError if `flags` say not to wait, and another one does."""
+    handle = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        with suppress(OSError):  # of file systems without locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | flags)
+        except OSError:
+            if flags:
+                raise  # otherwise a file system without locks
         yield
     finally:
         os.close(handle)
 
 
+def _remove_leftovers(place: Path) -> None:
+    """Staging directories of processes that were killed: old enough to be locked by those that live."""
+    for leftover in place.glob(f"{STAGING_PREFIX}*"):
+        with suppress(OSError):
+            if time.time() - leftover.lstat().st_mtime > LEFTOVER_AGE_S:
+                with _locked(leftover, fcntl.LOCK_NB):
+                    shutil.rmtree(leftover)
+
+
 def _sync(directory: Path) -> None:
-    """What is renamed after a loss of power is whole."""
+    """What takes the place of an older file is whole after a loss of power."""
     for path in directory.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
@@ -347,8 +364,14 @@ def _read(target: Path, kind: Kind) -> _Recorded:
 
 
 def _is_inside(name: str) -> bool:
+    """Whether it is the plain name of a file in the directory."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
     path = PurePosixPath(name)
-    return bool(path.name) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
+    plain = str(path) == name and bool(path.name) and "\0" not in name
+    return plain and not path.is_absolute() and ".." not in path.parts
 
 
 def _plain(document: Mapping[str, Any]) -> dict[str, Any]:

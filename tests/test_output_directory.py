@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -111,7 +113,9 @@ def test_links_and_other_things_in_the_way_are_the_users(out: Path, tmp_path: Pa
     assert contents(elsewhere) == {"model.c": OURS["model.c"], "port/train.c": OURS["port/train.c"]}
 
 
-@pytest.mark.parametrize("name", ["../mine.txt", "/etc/hostname", "a/../../mine.txt", "", "a\0b"])
+@pytest.mark.parametrize(
+    "name", ["../mine.txt", "/etc/hostname", "a/../../mine.txt", "", "a\0b", "./model.c", "\ud800"]
+)
 def test_a_manifest_reaches_no_file_outside(out: Path, name: str) -> None:
     """One that was made by somebody else, with the right checksum."""
     mine = out.parent / "mine.txt"
@@ -276,6 +280,21 @@ def test_a_failure_while_files_are_made_changes_nothing(out: Path) -> None:
         raise KeyboardInterrupt
     assert {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()} == before
     assert not [p for p in out.iterdir() if p.name.startswith(".poetc-")]
+
+
+def test_what_a_killed_process_left_goes(out: Path) -> None:
+    """But not what another one is at, or the user's."""
+    old = time.time() - 3600
+    for name in (".poetc-staging-old", ".poetc-staging-used", ".poetc-mine"):
+        (out / name).mkdir()
+        (out / name / "model.c").write_text("half")
+        os.utime(out / name, (old, old))
+    handle = os.open(out / ".poetc-staging-used", os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with replacing(out, KIND):  # this one's is new
+        write(out)
+    os.close(handle)
+    assert sorted(p.name for p in out.iterdir() if p.name.startswith(".")) == [".poetc-mine", ".poetc-staging-used"]
 
 
 def test_interrupts_between_two_files_wait_for_the_last(out: Path) -> None:

@@ -39,6 +39,9 @@ def _build(target: Target, numerics: str, one_line: str) -> Iterator[str]:
     if target.build == "library":
         yield "the files compile with"
     yield from ("", f"    {one_line}", "")
+    yield "`poetc emit` into this directory again replaces only files that are as it wrote them. What you add stays;"
+    yield "what you changed is refused by name, or with `--force` kept as `NAME.orig`."
+    yield ""
 
 
 def _data(module: Module, target: Target) -> Iterator[str]:
