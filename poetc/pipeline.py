@@ -9,13 +9,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from poetc import frontend, homes, outputs, passes, planning, predicting, reporting, splitting, training, variants
+from poetc import (
+    codegen,
+    frontend,
+    homes,
+    outputs,
+    passes,
+    planning,
+    predicting,
+    reporting,
+    splitting,
+    training,
+    variants,
+)
 from poetc.artifact import Artifact, check_out, write
 from poetc.curve import solve_curve as solve_points
 from poetc.devices import (
     DeviceProfile,
     build_problem,
     fit_notes,
+    format_bytes,
     format_ns,
     format_pj,
     life_steps,
@@ -23,7 +36,7 @@ from poetc.devices import (
     parse_duration,
     parse_size,
 )
-from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
+from poetc.errors import InfeasibleError, LimitError, PoetcError, UnsupportedModelError, UsageError
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
 from poetc.saved import lean, saved_bytes
@@ -150,6 +163,7 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         search_s = planning.search_share_s(request.options.time_limit_s)
         options = replace(request.options, time_limit_s=request.options.time_limit_s - search_s)
         graph, step, profile, problem, split = _split(replace(request, options=options), progress)
+        _require_offsets(request, problem, step)
         minimum = variants.least_ram(problem, request.state, search_s, stop_at)
         placed = split.placed
         remarks.append(_tried(split, problem))
@@ -157,6 +171,7 @@ def solve(request: SolveRequest, progress: Progress = _silent) -> Artifact:
         graph, step, profile, problem = _problem(request)
         problem, least = _limited(request, problem)
         _require_time(request, problem)
+        _require_offsets(request, problem, step)
         progress("solving")
         # All of it within the limit, but for a model so large that hardly any time is left when it is read.
         left_s = max(stop_at - time.monotonic(), LEAST_SHARE * request.options.time_limit_s)
@@ -429,6 +444,20 @@ def _limited(request: SolveRequest, problem: Problem) -> tuple[Problem, planning
     changed = replace(problem, **changes)
     validate_problem(changed, f"{request.model.source} with these options")
     return changed, minimum
+
+
+def _require_offsets(request: SolveRequest, problem: Problem, step: TrainingGraph | None) -> None:
+    """UnsupportedModelError where the arena or the constants would be larger than the offsets of the runtime."""
+    if step is None:
+        return
+    constant_bytes = sum(t.size_bytes for t in step.tensors.values() if t.role is Role.CONSTANT)
+    arena_bytes = min(problem.budget_bytes, keep_all_peak_bytes(problem))
+    what, size_bytes = max(("constants", constant_bytes), ("tensors", arena_bytes), key=lambda pair: pair[1])
+    if size_bytes >= codegen.OFFSET_LIMIT:
+        remedy = "give --budget 4GB or less, or a smaller --batch" if what == "tensors" else "train a smaller model"
+        raise UnsupportedModelError(
+            f"{request.model.source}: {format_bytes(size_bytes)} of {what}, more than 32-bit offsets reach; {remedy}"
+        )
 
 
 def _require_time(request: SolveRequest, problem: Problem) -> None:

@@ -1,7 +1,7 @@
 """Program, lowering, the host interpreter, the C printer, building on the host, and validation of what was built."""
 
 from poetc.codegen._boards import BOARDS, TARGETS, Board, Target, board_like, check_device, resolve
-from poetc.codegen._check import ProgramError, check_program
+from poetc.codegen._check import OFFSET_LIMIT, ProgramError, check_program
 from poetc.codegen._code_size import FirmwareSize, firmware_size
 from poetc.codegen._cores import Core
 from poetc.codegen._emit import GOALS, PRODUCTS, Numerics, emit
@@ -32,6 +32,7 @@ from poetc.codegen._validate import TensorError, Validation, validate
 __all__ = [
     "BOARDS",
     "GOALS",
+    "OFFSET_LIMIT",
     "PRODUCTS",
     "TARGETS",
     "Board",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,7 +12,7 @@ from poetc.devices.features import features_of
 from poetc.devices.profile import DeviceProfile, Store
 from poetc.devices.reuse import Fetched, fetched_bytes
 from poetc.devices.zeros import zero_factors, zero_shares
-from poetc.errors import UsageError
+from poetc.errors import UnsupportedModelError, UsageError
 from poetc.graph import Graph, Operator, Role, Tensor, TrainingGraph
 from poetc.ops import Bound, Kernel, bind, registry, spec, view_roots
 from poetc.runtime.layout import ALIGNMENT_BYTES, align, page_bytes
@@ -191,7 +191,7 @@ def _operator(
     kind, bound = spec(op.kind), storages.bounds[op.name]
     fastest, *others = (
         _variant(kernel, costs.operator(features_of(op, graph.tensors, costs.machine, fetched, zeros, kernel)))
-        for kernel in kind.kernels(bound)
+        for kernel in _in_32_bits(op, kind.kernels(bound))
     )
     low_workspace: list[Variant] = []
     for variant in others:
@@ -214,6 +214,14 @@ def _operator(
         kernel=fastest.kernel,
         leaner=tuple(low_workspace),
     )
+
+
+def _in_32_bits(op: Operator, kernels: Sequence[Kernel]) -> Sequence[Kernel]:
+    """The kernels. UnsupportedModelError where one of them cannot be given its parameters."""
+    for number in (n for kernel in kernels for n in kernel.ints):
+        if not -(2**31) <= number < 2**31:
+            raise UnsupportedModelError(f"{op.source or op.name}: its kernel would need {number:,}, beyond 32 bits")
+    return kernels
 
 
 def _variant(kernel: Kernel, cost: Cost) -> Variant:

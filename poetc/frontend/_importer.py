@@ -77,6 +77,15 @@ def our_dtype(dtype: np.dtype[np.generic]) -> DType:
     return _TO_OURS[dtype.kind]
 
 
+def _check_attribute(name: str, value: Attribute) -> None:
+    """Malformed for what no kernel can be given: numbers that are none, and integers beyond 32 bits."""
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, float) and math.isnan(number):
+            raise Malformed(f"attribute {name!r} is not a number")
+        if isinstance(number, int) and not -(2**31) <= number < 2**31:
+            raise Malformed(f"attribute {name!r} holds {number}, which does not fit in 32 bits")
+
+
 class Importer:
     """Context of the translations: reads ONNX values by name, emits operators, keeps notes."""
 
@@ -202,6 +211,8 @@ class Importer:
             raise Unsupported(f"operator kind {kind}") from None
         if len(self.builder.operators) >= MOST_OPERATORS:
             raise UnsupportedModelError(f"{self.node.label}: {TOO_MANY}")
+        for name, value in (attributes or {}).items():
+            _check_attribute(name, value)
         names = [i if isinstance(i, str) else self.tensor(i) for i in inputs]
         stem = next((o for o in self.node.outputs if o), kind)
         try:

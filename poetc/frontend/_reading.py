@@ -11,13 +11,15 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
 from onnx import numpy_helper
 
-from poetc.errors import UsageError
+from poetc.errors import UnsupportedModelError, UsageError
 from poetc.graph import Array
 
 # No tensor of a board's model comes near this; a file that claims more is broken or hostile.
 LARGEST_TENSOR_BYTES = 2**40
 # What the importer is willing to hold for one value computed at import time.
 LARGEST_FOLDED_BYTES = 2**28
+# Characters. C has to hold the name and what is derived from it in a string, which C99 lets be 4,095 long.
+LONGEST_NAME = 2_000
 # Nodes that a file's functions may become, and bytes of the constants in them.
 MOST_INLINED_NODES = 30_000
 
@@ -113,8 +115,11 @@ def _refuse_undecodable_text(model: onnx.ModelProto, path: Path) -> None:
         texts += [info.name, *(d.dim_param for d in info.type.tensor_type.shape.dim)]
     for tensor in graph.initializer:
         texts += [tensor.name, *(t for e in tensor.external_data for t in (e.key, e.value))]
-    if any(not isinstance(t, str) for t in texts):
-        raise UsageError(f"{path}: not an ONNX model, or damaged: a name in it is not text")
+    for text in texts:
+        if not isinstance(text, str):
+            raise UsageError(f"{path}: not an ONNX model, or damaged: a name in it is not text")
+        if len(text) > LONGEST_NAME:
+            raise UsageError(f"{path}: a name in it has {len(text):,} characters, more than {LONGEST_NAME:,}")
 
 
 def one_line(error: BaseException) -> str:
@@ -124,11 +129,13 @@ def one_line(error: BaseException) -> str:
 
 
 def check_size(what: str, shape: tuple[int, ...], itemsize_bytes: int) -> None:
-    """UsageError when `shape` is impossible or larger than any tensor may be."""
+    """UsageError when `shape` is impossible, UnsupportedModelError when kernels cannot count its elements."""
     if any(d < 0 for d in shape):
         raise UsageError(f"{what} has a negative dimension: {list(shape)}")
     if math.prod(shape) * itemsize_bytes > LARGEST_TENSOR_BYTES:
         raise UsageError(f"{what} is impossibly large: {list(shape)}")
+    if math.prod(shape) >= 2**31:
+        raise UnsupportedModelError(f"{what} has {math.prod(shape):,} elements; kernels count to 2^31 - 1")
 
 
 def tensor_dtype(tensor: onnx.TensorProto) -> np.dtype[np.generic]:

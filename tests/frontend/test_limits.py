@@ -11,9 +11,15 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.helper import make_node
 
+from poetc import pipeline
+from poetc.devices import build_problem, load_profile
 from poetc.errors import PoetcError, UnsupportedModelError, UsageError
 from poetc.frontend import load
 from poetc.frontend._importer import MOST_OPERATORS
+from poetc.graph import Graph, Role, TensorType
+from poetc.ops import Builder
+from poetc.pipeline import ModelRequest, SolveRequest
+from poetc.training import TrainingOptions
 from tests.frontend.support import kinds, make, normal, save
 
 
@@ -63,7 +69,7 @@ def test_constants_that_double(tmp_path: Path, dtype: type[np.generic]) -> None:
         make_node("Cast", ["r"], ["one"], to=TensorProto.FLOAT),
         make_node("Add", ["x", "one"], ["y"]),
     ]
-    with pytest.raises(UsageError, match=r"'c\d+'.* impossibly large"):
+    with pytest.raises(PoetcError, match=r"'c\d+'.* (impossibly large|elements; kernels count to)"):
         load(save(make(nodes, {"x": (2, 1)}, ["y"], {"c0": np.array([1, 2], dtype)}, opset=13), tmp_path))
 
 
@@ -122,3 +128,79 @@ def test_very_many_operators(tmp_path: Path) -> None:
     with pytest.raises(PoetcError, match="the model needs more than 5,000 operators") as caught:
         load(save(make(nodes, {"x": (2, 3)}, ["y"], {"w": normal(3, 3)}), tmp_path))
     assert "\n" not in str(caught.value)
+
+
+NAN = float("nan")
+ABSURD = [
+    ("Elu", {"alpha": NAN}, 17),
+    ("HardSigmoid", {"beta": NAN}, 17),
+    ("LeakyRelu", {"alpha": NAN}, 17),
+    ("Clip", {"min": NAN}, 10),
+    ("Swish", {"alpha": NAN}, 24),
+    ("LRN", {"size": 2**31}, 17),
+    ("LRN", {"size": 3, "alpha": NAN}, 17),
+    ("MaxPool", {"kernel_shape": [2, 2], "strides": [2**31, 1]}, 17),
+    ("AveragePool", {"kernel_shape": [2**31, 1], "pads": [2**30, 0, 2**30, 0]}, 17),
+    ("Conv", {"strides": [2**33, 2**33]}, 17),
+    ("Conv", {"group": 2**32}, 17),
+    ("ConvTranspose", {"strides": [2**31, 1]}, 17),
+]
+
+
+@pytest.mark.parametrize(("op", "attributes", "opset"), ABSURD)
+def test_attributes_that_no_kernel_can_have(tmp_path: Path, op: str, attributes: dict[str, object], opset: int) -> None:
+    inputs = ["h", "w"] if op.startswith("Conv") else ["h"]
+    nodes = [make_node("Conv", ["x", "w"], ["h"]), make_node(op, inputs, ["y"], **attributes)]
+    model = make(nodes, {"x": (1, 2, 5, 5)}, ["y"], {"w": normal(2, 2, 3, 3)}, opset)
+    with pytest.raises(UsageError, match=r"is not a number|does not fit in 32 bits") as caught:
+        load(save(model, tmp_path))
+    assert f"{op} 'y': attribute" in str(caught.value)
+
+
+@pytest.mark.parametrize("bound", ["low", "high"])
+def test_bounds_and_exponents_that_are_no_numbers(tmp_path: Path, bound: str) -> None:
+    clip = ["h", *([""] if bound == "high" else []), "bound"]
+    for node in (make_node("Clip", clip, ["y"]), make_node("Pow", ["h", "bound"], ["y"])):
+        nodes = [make_node("MatMul", ["x", "w"], ["h"]), node]
+        weights = {"w": normal(3, 3), "bound": np.array(NAN, np.float32)}
+        with pytest.raises(UsageError, match="is not a number"):
+            load(save(make(nodes, {"x": (2, 3)}, ["y"], weights), tmp_path))
+
+
+def test_names_that_no_string_of_c_can_hold(tmp_path: Path) -> None:
+    name = "w" * 100_000
+    with pytest.raises(UsageError, match="a name in it has 100,000 characters, more than 2,000"):
+        load(
+            save(make([make_node("MatMul", ["x", name], ["y"])], {"x": (2, 3)}, ["y"], {name: normal(3, 3)}), tmp_path)
+        )
+
+
+def test_tensors_that_no_kernel_can_count(tmp_path: Path) -> None:
+    node = make_node("Conv", ["x", "w"], ["y"], pads=[2**30, 0, 2**30, 0])
+    with pytest.raises(UnsupportedModelError, match="its output has 12,884,901,906 elements"):
+        load(save(make([node], {"x": (1, 2, 5, 5)}, ["y"], {"w": normal(2, 2, 3, 3)}), tmp_path))
+
+
+def test_kernel_parameters_beyond_32_bits() -> None:
+    b = Builder()
+    x = b.add_tensor("x", TensorType((1, 2, 5, 5)), Role.INPUT)
+    attributes = {
+        "kernel": (2, 2),
+        "strides": (2**31, 1),
+        "pads": (0, 0, 0, 0),
+        "dilations": (1, 1),
+        "ceil_mode": False,
+    }
+    y = b.emit1("AveragePool", [x], attributes)
+    graph = Graph("g", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+    with pytest.raises(UnsupportedModelError, match=r"AveragePool.* its kernel would need 2,147,483,648"):
+        build_problem(graph, load_profile("host"), budget_bytes=0)
+
+
+@pytest.mark.parametrize("budget", ["100%", "5GB"])
+def test_an_arena_beyond_its_offsets_is_refused_before_it_is_solved(tmp_path: Path, budget: str) -> None:
+    nodes = [make_node("MatMul", ["x", "w"], ["h"]), make_node("Sigmoid", ["h"], ["s"]), make_node("Sin", ["s"], ["y"])]
+    path = save(make(nodes, {"x": (2**18, 64)}, ["y"], {"w": normal(64, 2**11)}), tmp_path)
+    request = SolveRequest(model=ModelRequest(source=path, training=TrainingOptions(loss="mse")), budget=budget)
+    with pytest.raises(UnsupportedModelError, match=r"GB of tensors.*give --budget 4GB or less, or a smaller --batch"):
+        pipeline.solve(request)
