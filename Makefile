@@ -51,8 +51,18 @@ format: setup-test ## rewrite the sources in the project's format
 	$(BIN)/clang-format -i $(C_SOURCES)
 
 .PHONY: test
-test: lint setup-arm setup-browser ## lint and every test that the project contains
-	$(BIN)/pytest -n $(JOBS) -m "not conformance" $(PYTEST_ARGS)
+test: lint setup-arm setup-browser ## lint and all tests but the long ones: at most 10 minutes on two idle cores
+	$(BIN)/pytest -n $(JOBS) -m "not long and not conformance" $(PYTEST_ARGS)
+
+.PHONY: test-all
+test-all: test ## then the long tests too: whole networks counted, and every other class of boards
+	$(BIN)/pytest -n $(JOBS) -m "long and not conformance" $(PYTEST_ARGS)
+
+.PHONY: test-times
+test-times: setup-test setup-arm setup-browser ## processor time of every test, in tables
+	@rm -f build/test-times.jsonl
+	$(BIN)/python -m pytest -p tests.support.times -n $(JOBS) -m "not conformance" $(PYTEST_ARGS)
+	@$(BIN)/python -m tests.support.times
 
 .PHONY: conformance
 conformance: setup-test ## outside models and references in place: make conformance MODELS=../shared/models

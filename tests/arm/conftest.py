@@ -21,6 +21,17 @@ from poetc.scheduling.schedule import SolveOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 
+QUICK_BOARDS = ("mps2-an386", "aarch64")  # which `make test` runs; tests of others are long
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        board = callspec.params.get("board") if callspec is not None else None
+        if board not in (None, *QUICK_BOARDS) and Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.long)
+
 
 def load_networks() -> ModuleType:
     spec = importlib.util.spec_from_file_location("networks", ROOT / "demo" / "boards" / "networks.py")

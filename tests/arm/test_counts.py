@@ -60,6 +60,7 @@ def counted_step(
     return macs, counted, {op.name: op for op in step.operators}
 
 
+@pytest.mark.long
 def test_batch_norm_made_again_takes_what_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On Cortex-A, in gradients of weights and beside them: pointwise, depthwise, strided; batch norms with clips."""
     monkeypatch.setattr(mobilenet, "_BLOCKS", ((6, 24, 2, 2),))
@@ -85,7 +86,7 @@ def test_batch_norm_made_again_takes_what_is_predicted(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("board", "numerics", "most"), [("mps2-an386", "portable", 2.5), ("mps3-an547", "fast", 0.8)], ids=["m4f", "m55"]
 )
-@pytest.mark.parametrize("network", ["lenet5", "ds-cnn"])
+@pytest.mark.parametrize("network", ["lenet5", pytest.param("ds-cnn", marks=pytest.mark.long)])
 def test_instructions_of_a_multiply_accumulate(
     network: str, board: str, numerics: codegen.Numerics, most: float, tmp_path: Path
 ) -> None:
@@ -163,6 +164,7 @@ def test_instructions_of_a_multiply_accumulate_without_an_fpu(
     assert 0.97 * most < counted.instructions / sum(macs.values()) <= most
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("board", ["mps2-an386", "virt-a72"])
 def test_run_sets_counted_instructions_beside_the_predicted(board: str, tmp_path: Path) -> None:
     solved = tmp_path / "digits.poetc"

@@ -89,6 +89,7 @@ def test_depthwise_windows_have_the_same_bits(board: str, solve: Solve, tmp_path
     assert bits(run) == solved.on_host(2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("network", ["windows", "lenet5", "resnet"])
 def test_helium_trains_as_the_host_does(network: str, solve: Solve, tmp_path: Path) -> None:
     """Up to rounding: kernels of their own, in assembly."""
