@@ -19,7 +19,7 @@ from poetc.ops.batch_norm import planes_of
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Planes, SummedPlanes
 
-ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Silu")  # those of kernels/batch_norm_activation.c
+ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Silu")  # those of kernels/operators/batch_norm_activation.c
 
 
 class _Fused(OpSpec):

@@ -164,7 +164,7 @@ class ConvGradInput(OpSpec):
         return grad_input_kernel(shape, _operand_bytes(op))
 
 
-NORM_ACTIVATIONS = ("", "Relu", "LeakyRelu", "Clip", "HardSwish")  # by their numbers in kernels/poetc_norm.h
+NORM_ACTIVATIONS = ("", "Relu", "LeakyRelu", "Clip", "HardSwish")  # by their numbers in kernels/operators/poetc_norm.h
 
 
 @register

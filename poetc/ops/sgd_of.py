@@ -22,7 +22,7 @@ from poetc.ops.kernels.matmul import PackedProduct, sgd_kernel
 from poetc.ops.kernels.packing import COLUMNS
 from poetc.ops.kernels.rows import DescendingSlices
 
-TERMS = 64  # of one block of kernels/matmul.c
+TERMS = 64  # of one block of kernels/gemm/matmul.c
 
 
 class SgdOf(OpSpec):

@@ -1,7 +1,7 @@
 """Workspace of the kernels that pack their operands, and the rule by which they are chosen.
 
-The sizes follow runtime/kernels/gemm/poetc_gemm.h, for the largest register block of all targets: no binding depends on
-the target.
+The sizes follow runtime/kernels/gemm/poetc_gemm_pack.h, for the largest register block of all targets: no binding
+depends on the target.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Which gradients of weights are made with lanes along the channels (runtime/kernels/convolution_turned.c), and with
-how large a workspace.
+"""Which gradients of weights are made with lanes along the channels, and with how large a workspace.
+
+The kernel is runtime/kernels/convolution/convolution_turned.c.
 
 Chosen by shape alone, so that all targets compute the same bits: where the tensors are larger than what a
 microcontroller holds, and pixels of a window's tap lie apart.

@@ -1,5 +1,6 @@
-"""Which convolutions are made by Winograd's minimal filters (runtime/kernels/convolution_winograd.c), and with how
-large a workspace.
+"""Which convolutions are made by Winograd's minimal filters, and with how large a workspace.
+
+The kernel is runtime/kernels/convolution/convolution_winograd.c.
 
 Chosen by shape alone, so that all targets compute the same bits: where the tensors are larger than what a
 microcontroller holds, and where 16 instead of 36 multiplications for four results outweigh what the transforms take.
