@@ -28,6 +28,7 @@ import numpy as np
 
 from poetc.devices import DeviceProfile, load_profile, name_kernels, profile_to_yaml
 from poetc.errors import UsageError
+from poetc.files import open_file, read_file
 from poetc.graph import Array, Graph, TrainingGraph, graph_from_json, graph_to_json
 from poetc.output_directory import Kind, check_replaceable, digest, replacing
 from poetc.scheduling import (
@@ -120,21 +121,21 @@ def read(directory: Path) -> Artifact:
         inference_problem = inference_schedule = inference_plan = None
         if "inference_schedule.json" in summary.get("files", {}):
             path = directory / "inference_schedule.json"
-            inference_schedule = schedule_from_json(path.read_bytes(), source=str(path))
+            inference_schedule = schedule_from_json(read_file(path), source=str(path))
             path = directory / "inference_plan.json"
-            inference_plan = plan_from_json(path.read_bytes(), source=str(path))
+            inference_plan = plan_from_json(read_file(path), source=str(path))
         if "inference_problem.json" in summary.get("files", {}):
             path = directory / "inference_problem.json"
-            inference_problem = problem_from_json(path.read_bytes(), source=str(path))
+            inference_problem = problem_from_json(read_file(path), source=str(path))
         path = directory / "problem.json"
-        problem = problem_from_json(path.read_bytes(), source=str(path))
+        problem = problem_from_json(read_file(path), source=str(path))
         return Artifact(
             summary=summary,
             problem=problem if graph is None else name_kernels(problem, graph),
             schedule=schedule_from_json(
-                (directory / "schedule.json").read_bytes(), source=str(directory / "schedule.json")
+                read_file(directory / "schedule.json"), source=str(directory / "schedule.json")
             ),
-            plan=plan_from_json((directory / "plan.json").read_bytes(), source=str(directory / "plan.json")),
+            plan=plan_from_json(read_file(directory / "plan.json"), source=str(directory / "plan.json")),
             graph=graph,
             inference=_read_graph(directory / "inference.json", arrays),
             inference_problem=inference_problem,
@@ -151,7 +152,7 @@ def read(directory: Path) -> Artifact:
 def _read_summary(directory: Path) -> dict[str, Any]:
     """The summary, if every file that it names is there as it was written."""
     try:
-        summary: dict[str, Any] = json.loads((directory / KIND.manifest).read_text())
+        summary: dict[str, Any] = json.loads(read_file(directory / KIND.manifest))
         files = dict(summary["files"])
     except (KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
         raise UsageError(f"{directory / KIND.manifest}: damaged; run poetc solve again") from error
@@ -169,12 +170,12 @@ def _read_summary(directory: Path) -> dict[str, Any]:
 def _read_values(path: Path) -> dict[str, Array]:
     if not path.exists():
         return {}
-    with np.load(path, allow_pickle=False) as archive:
+    with open_file(path) as file, np.load(file, allow_pickle=False) as archive:
         return {str(name): archive[f"v{i}"] for i, name in enumerate(archive["names"])}
 
 
 def _read_graph(path: Path, arrays: dict[str, Array]) -> Graph | None:
-    return graph_from_json(json.loads(path.read_text()), arrays) if path.exists() else None
+    return graph_from_json(json.loads(read_file(path)), arrays) if path.exists() else None
 
 
 def _dump(document: Any) -> str:

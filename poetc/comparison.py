@@ -14,6 +14,7 @@ from typing import Any, Literal
 from poetc import homes, solvers, variants
 from poetc.devices import build_problem, load_profile, parse_duration, parse_size
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UnsupportedProblemError, UsageError
+from poetc.files import read_file
 from poetc.output_directory import Kind, check_replaceable, replacing
 from poetc.pipeline import ModelRequest, training_graph
 from poetc.scheduling import (
@@ -181,7 +182,7 @@ def _problem(request: ModelRequest) -> Problem:
     if source.suffix != ".json":
         return build_problem(training_graph(request)[1], load_profile(request.device), budget_bytes=0)
     try:
-        return problem_from_json(source.read_bytes(), source=str(source))
+        return problem_from_json(read_file(source), source=str(source))
     except OSError as error:
         raise UsageError(f"{source}: {error.strerror}") from error
 

@@ -5,14 +5,44 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 
-from poetc.errors import PoetcError, UsageError
+from poetc.errors import PoetcError, UsageError, printable
 
 FULL_BYTES = 1 << 20  # where less is free, a write that names no file failed there
+LARGEST_TEXT_BYTES = 1 << 26  # of a problem, a schedule, a lock file: a hundred times the largest there is
+
+
+def open_file(path: Path) -> BufferedReader:
+    """A regular file, or a link to one, for reading. Raises UsageError at once for a device, a pipe and a name that no
+    file can have; OSErrors as `open` does, IsADirectoryError among them.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe without a writer is not waited for
+    except ValueError:
+        raise UsageError(f"{printable(str(path))}: no file can have this name") from None
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise UsageError(f"{path}: is a device or a pipe, not a file")
+
+
+def read_file(path: Path, limit_bytes: int = LARGEST_TEXT_BYTES) -> bytes:
+    """All of a file. Raises what `open_file` does, and UsageError for a file above `limit_bytes`."""
+    with open_file(path) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        data = b"" if size_bytes > limit_bytes else file.read(limit_bytes + 1)
+    if size_bytes > limit_bytes or len(data) > limit_bytes:
+        raise UsageError(f"{path}: larger than the {limit_bytes:,} bytes that such a file can have")
+    return data
 
 
 @contextmanager
@@ -74,6 +104,9 @@ def write_text(path: Path, text: str) -> None:
 
     A link is followed, and the permissions of a file that is replaced stay.
     """
+    if path.is_char_device() or path.is_fifo():  # there is nothing to replace
+        path.write_text(text, encoding="utf-8")
+        return
     path = path.resolve()
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~umask()
     name = None

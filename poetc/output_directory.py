@@ -27,7 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from poetc.errors import UsageError, printable
-from poetc.files import blame, umask, write_text
+from poetc.files import blame, open_file, umask, write_text
 
 FILES, REPLACING, OWN = "files", "replacing", "sha256"  # entries of a manifest that this module writes
 SHOWN = 8  # names in a message
@@ -402,12 +402,12 @@ def _digests(directory: Path) -> dict[str, str]:
 
 def digest(path: Path) -> str:
     """The SHA-256 of a file."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest_or_none(path: Path) -> str | None:
     try:
         return digest(path)
-    except OSError:
+    except (OSError, UsageError):
         return None

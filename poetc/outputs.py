@@ -18,7 +18,7 @@ from poetc.codegen.program import Program
 from poetc.curve import solve_curve
 from poetc.devices import build_problem
 from poetc.errors import CheckFailed, UsageError
-from poetc.files import write_text
+from poetc.files import open_file, write_text
 from poetc.graph import Array, TrainingGraph
 from poetc.output_directory import replace_file
 from poetc.scheduling import (
@@ -242,7 +242,7 @@ def validate(directory: Path, reference: Path | None = None, progress: Progress 
 
 def _read_reference(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open_file(path) as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
         raise UsageError(f"{path}: not an .npz file of arrays; docs/SPEC.md says what a reference holds") from error

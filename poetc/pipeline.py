@@ -37,6 +37,7 @@ from poetc.devices import (
     parse_size,
 )
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UnsupportedModelError, UsageError
+from poetc.files import read_file
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
 from poetc.saved import lean, saved_bytes
@@ -380,7 +381,7 @@ def _problem(
     source = request.model.source
     if source.suffix == ".json":
         try:
-            problem = problem_from_json(source.read_bytes(), source=str(source))
+            problem = problem_from_json(read_file(source), source=str(source))
         except OSError as error:
             raise UsageError(f"{source}: {error.strerror}") from error
         if request.dma and problem.paging is not Paging.DMA:

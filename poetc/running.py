@@ -16,7 +16,7 @@ from poetc.artifact import Artifact
 from poetc.codegen import BOARDS
 from poetc.codegen.program import Call, Move, PageIn, PageOut, Program
 from poetc.errors import CheckFailed, UsageError
-from poetc.files import scratch_directory
+from poetc.files import open_file, scratch_directory
 from poetc.graph import Array, Value
 from poetc.output_directory import Kind, check_replaceable, replacing
 from poetc.runtime.layout import CHECKPOINT_TRAILER_BYTES
@@ -327,7 +327,7 @@ def read_batches(program: Program, data: Path | None, steps: int | None) -> list
     if data is None:
         return [dict(codegen.sample_inputs(program, step)) for step in range(steps or DEFAULT_STEPS)]
     try:
-        with data.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        with open_file(data) as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except FileNotFoundError as error:
         raise UsageError(f"--data {data}: does not exist") from error

@@ -25,6 +25,7 @@ import msgspec
 
 from poetc.devices import load_profile, profile_to_dict
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
+from poetc.files import read_file
 from poetc.locking import Options, request_of
 from poetc.locking._file import canonical
 from poetc.locking._lock import model_hash, options_of
@@ -38,6 +39,7 @@ KEPT = (
     *("store_written_bytes", "store_life_steps", "recomputes", "page_outs", "page_ins", "moves", "operators"),
     *("schedule_class", "solve_seconds"),
 )
+LARGEST_RESULTS_BYTES = 1 << 30
 KEY = b'{"key": '  # how a line begins
 
 
@@ -152,7 +154,7 @@ def read_results(out: Path) -> dict[str, dict[str, Any]]:
     if not out.exists():
         return {}
     results: dict[str, dict[str, Any]] = {}
-    lines = out.read_bytes().split(b"\n")
+    lines = read_file(out, LARGEST_RESULTS_BYTES).split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

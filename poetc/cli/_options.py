@@ -109,7 +109,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
         except ValueError:
             seconds = math.nan
         if not 0 < seconds < math.inf:
-            raise UsageError(f"--time-limit {value}: must be a number of seconds above 0")
+            raise UsageError(f"--time-limit {str(value)[:40]}: must be a number of seconds above 0")
         return seconds
 
 

@@ -7,29 +7,58 @@ without a word.
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from poetc.errors import UsageError
+from poetc.files import read_file
 
 KeyPath = tuple[str, ...]
-_DEEPEST = 12
-_INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)")
+LARGEST_BYTES = 1 << 18  # twenty times the largest profile
+_DEEPEST, _MOST_NODES = 12, 20_000
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F][0-9a-fA-F_]*)")
 _FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*)(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?")
+_LARGEST_INT = 2**63 - 1
+_LONGEST = 40  # digits of a number
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses what a profile has no use for, before it takes memory: aliases, depth, thousands of values."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.depth = self.nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        self.nodes += 1
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(problem="an alias (*name); write the values out", problem_mark=mark)
+        if self.depth >= _DEEPEST:
+            raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=mark)
+        if self.nodes > _MOST_NODES:
+            raise yaml.MarkedYAMLError(problem=f"more than {_MOST_NODES:,} values", problem_mark=mark)
+        self.depth += 1
+        try:
+            node: yaml.Node | None = super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+        return node
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     """The mapping in a file, and the line of every key path. Raises UsageError with file and line."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path, LARGEST_BYTES).decode()
     except OSError as error:
         raise UsageError(f"cannot read the device profile {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not a text file") from None
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
@@ -44,8 +73,6 @@ def read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
 
 
 def _convert(node: yaml.Node | None, at: KeyPath, lines: dict[KeyPath, int], path: Path) -> Any:
-    if len(at) > _DEEPEST:  # an alias that holds itself never ends
-        raise UsageError(f"{path}:{lines[at[:1]]}: nested too deeply")
     if isinstance(node, yaml.MappingNode):
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
@@ -69,8 +96,16 @@ def _convert(node: yaml.Node | None, at: KeyPath, lines: dict[KeyPath, int], pat
         return None
     if text in ("true", "false"):
         return text == "true"
-    if _INT.fullmatch(text):
-        return int(text.replace("_", ""), 0)
-    if _FLOAT.fullmatch(text):
-        return float(text.replace("_", ""))
+    if _INT.fullmatch(text) or _FLOAT.fullmatch(text):
+        return _number(text.replace("_", ""), f"{path}:{node.start_mark.line + 1}")
     return text
+
+
+def _number(text: str, where: str) -> int | float:
+    """Raises UsageError for what 64 bits cannot hold."""
+    if len(text) > _LONGEST:
+        raise UsageError(f"{where}: a number of {len(text):,} characters; nothing here needs that many")
+    value = int(text, 0) if _INT.fullmatch(text) else float(text)
+    if abs(value) > (_LARGEST_INT if isinstance(value, int) else sys.float_info.max):
+        raise UsageError(f"{where}: the number {text} is too large")
+    return value

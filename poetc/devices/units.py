@@ -7,6 +7,8 @@ from fractions import Fraction
 
 from poetc.errors import UsageError
 
+LONGEST = 40  # characters of a number
+LARGEST = 2**63 - 1  # bytes, or nanoseconds
 _SIZES = {
     "": 1,
     "B": 1,
@@ -28,8 +30,9 @@ _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(\S*)\s*")
 
 def _split(text: str, option: str, examples: str) -> tuple[Fraction, str]:
     match = _NUMBER.fullmatch(text)
-    if match is None:
-        raise UsageError(f"{option} {text!r} is not a number with a unit: write {examples}")
+    if match is None or len(match[1]) > LONGEST:
+        shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+        raise UsageError(f"{option} {shown!r} is not a number with a unit: write {examples}")
     return Fraction(match[1]), match[2]
 
 
@@ -58,7 +61,7 @@ def parse_size(text: str, *, of: int | None = None, option: str = "--budget", or
     if size < 1:
         hint = f"; write {number * 100:g}% for that part of keep-all's peak" if of is not None and not unit else ""
         raise UsageError(f"{option} {text!r} is less than one byte{hint if number > 0 else ''}")
-    return int(size)
+    return _checked(size, text, option, "bytes")
 
 
 def parse_duration(text: str, *, of: int | None = None, option: str = "--deadline") -> int:
@@ -78,7 +81,13 @@ def parse_duration(text: str, *, of: int | None = None, option: str = "--deadlin
         raise UsageError(f"{option} {text!r}: {problem}; write {examples} (units: ns us ms s min, x)")
     if duration < 1:
         raise UsageError(f"{option} {text!r} is less than one nanosecond")
-    return int(duration)
+    return _checked(duration, text, option, "nanoseconds")
+
+
+def _checked(number: Fraction, text: str, option: str, unit: str) -> int:
+    if number > LARGEST:
+        raise UsageError(f"{option} {text!r} is more than {LARGEST:,} {unit}")
+    return int(number)
 
 
 def format_bytes(size_bytes: int) -> str:

@@ -12,10 +12,12 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped,u
 from onnx import numpy_helper
 
 from poetc.errors import UnsupportedModelError, UsageError
+from poetc.files import read_file
 from poetc.graph import Array
 
 # No tensor of a board's model comes near this; a file that claims more is broken or hostile.
 LARGEST_TENSOR_BYTES = 2**40
+LARGEST_MODEL_BYTES = 2**31 - 1  # what protobuf can read; larger models have external data
 # What the importer is willing to hold for one value computed at import time.
 LARGEST_FOLDED_BYTES = 2**28
 # Characters. C has to hold the name and what is derived from it in a string, which C99 lets be 4,095 long.
@@ -29,7 +31,7 @@ _Key = tuple[str, str, str]  # of a function: domain, name, overload
 def read_model(path: Path) -> onnx.ModelProto:
     """The model with its functions inlined. UsageError names the file when it is not a readable ONNX model."""
     try:
-        data = path.read_bytes()
+        data = read_file(path, LARGEST_MODEL_BYTES)
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
         raise UsageError(f"{path}: {reason}; give the path of an ONNX model") from None

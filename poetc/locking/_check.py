@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from poetc.devices import format_bytes, format_ns, format_pj
 from poetc.errors import CheckFailed, InfeasibleError, LimitError, UnsupportedModelError, UsageError
+from poetc.files import read_file
 from poetc.locking._file import Entry, Result, is_hash_of, line_of, read
 from poetc.locking._lock import is_unchanged, solve_entry
 from poetc.processes import KilledError, in_processes
@@ -130,7 +131,7 @@ def check(
     Raises UsageError for a bad file or name.
     """
     lock = read(path)
-    text = path.read_text(encoding="utf-8")
+    text = read_file(path).decode()
     unknown = sorted(set(names) - {entry.name for entry in lock.entries})
     if unknown:
         raise UsageError(f"{path}: no entry {unknown[0]!r}; there are: {'; '.join(e.name for e in lock.entries)}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
 
 import msgspec
 
-from poetc.errors import UsageError
-from poetc.files import write_text
+from poetc.errors import UsageError, printable
+from poetc.files import read_file, write_text
+from poetc.scheduling.schedule import LARGEST_SEED
 
 VERSION = 1
 LATER_OPTIONS = ("state", "dma", "fixed_order", "max_written")  # newest first: older files were hashed without them
@@ -130,21 +132,41 @@ def dumps(lock: LockFile) -> str:
 def read(path: Path) -> LockFile:
     """Raises UsageError naming what is wrong."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
         raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}; poetc lock writes it") from None
     try:
         lock = msgspec.json.decode(data, type=LockFile)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: not a lock file of this version: {error}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
     if lock.version != VERSION:
         raise UsageError(f"{path}: a lock file of version {lock.version}; this poetc reads {VERSION}")
+    for entry in lock.entries:
+        if reason := _wrong(entry.options):
+            raise UsageError(f"{path}: entry {printable(entry.name)!r}: {reason}")
     names = [entry.name for entry in lock.entries]
     if len(set(names)) != len(names):
         raise UsageError(f"{path}: two entries have the same name")
     return lock
+
+
+def _wrong(options: Options) -> str:
+    """Why these options cannot be solved for, where the command line would not have taken them."""
+    if not options.model or "\0" in options.model or "\0" in options.device:
+        return f"the model {options.model!r} and the device {options.device!r} must name files"
+    if not 0 < options.time_limit_s < math.inf:
+        return f"time_limit_s is {options.time_limit_s:g}; it must be above 0"
+    if not 0 <= options.gap <= 1:
+        return f"gap is {options.gap:g}; it must be between 0 and 1"
+    if not 0 <= options.seed <= LARGEST_SEED:
+        return f"seed is {options.seed}; it must be between 0 and {LARGEST_SEED}"
+    if options.objective not in (None, "energy", "time"):
+        return f"objective is {options.objective!r}; it must be energy or time"
+    if options.batch is not None and not 1 <= options.batch <= LARGEST_SEED:
+        return f"batch is {options.batch}; it must be at least 1"
+    return ""
 
 
 def write(path: Path, lock: LockFile) -> None:

@@ -18,6 +18,7 @@ from poetc import pipeline
 from poetc.artifact import Artifact
 from poetc.devices import load_profile, profile_to_dict
 from poetc.errors import PoetcError, UsageError
+from poetc.files import open_file
 from poetc.frontend import external_files
 from poetc.locking._file import VERSION, Entry, Hashes, LockFile, Options, Result, hash_of, hash_of_entry, read, write
 from poetc.pipeline import ModelRequest, SolveRequest
@@ -178,12 +179,14 @@ def is_unchanged(entry: Entry, folder: Path) -> bool:
 
 def model_hash(source: Path) -> str:
     """SHA-256 of a model's file, and of those that hold its external data."""
-    hashed = hashlib.sha256(source.read_bytes())
-    if source.suffix != ".json":
-        for path in external_files(source):
-            with path.open("rb") as file:
-                hashed.update(hashlib.file_digest(file, "sha256").digest())
-    return hashed.hexdigest()
+    files = () if source.suffix == ".json" else external_files(source)
+    digests = [_digest(path) for path in (source, *files)]
+    return digests[0].hex() if len(digests) == 1 else hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def _digest(path: Path) -> bytes:
+    with open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _profile_hash(request: SolveRequest) -> str:

@@ -9,6 +9,7 @@ from poetc.errors import UsageError
 from poetc.scheduling.problem import OperatorSpec, Paging, Problem, TensorSpec, Variant
 
 MAX_BYTES = 2**48  # keeps every sum of sizes within 64 bits
+MAX_COST = 2**62  # in nanoseconds or picojoules: nine months, a kilowatt-hour
 
 
 def validate_problem(problem: Problem, source: str = "problem") -> None:
@@ -49,8 +50,9 @@ def _check_integers(part: Problem | TensorSpec | OperatorSpec | Variant, path: s
             continue
         if value < 0:
             raise _WrongError(f"{path}.{field.name}", f"{value} is negative")
-        if field.name.endswith("_bytes") and value > MAX_BYTES:
-            raise _WrongError(f"{path}.{field.name}", f"{value} is beyond {MAX_BYTES}")
+        most = MAX_BYTES if field.name.endswith("_bytes") else MAX_COST
+        if value > most:
+            raise _WrongError(f"{path}.{field.name}", f"{str(value)[:30]} is beyond {most}")
 
 
 def _check_tensors(problem: Problem) -> None:

@@ -85,6 +85,7 @@ class Schedule:
     log: tuple[str, ...] = field(default=())  # how the solve went, one line an event (no clock times: deterministic)
 
 
+LARGEST_SEED = 2**31 - 1  # what HiGHS takes
 DEFAULT_GAP = 0.001  # of the command line and the Python interface: real networks reach it long before gap 0
 
 
@@ -113,6 +114,8 @@ class SolveOptions:
             object.__setattr__(self, "work_limit_s", self.time_limit_s)
         if math.isnan(self.time_limit_s) or self.time_limit_s < 0:
             raise UsageError(f"--time-limit {self.time_limit_s!r}: must be a number of seconds above 0")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise UsageError(f"seed {self.seed}: must be between 0 and {LARGEST_SEED}")
         if math.isnan(self.gap) or self.gap < 0:
             raise UsageError(f"--gap {self.gap!r}: must be a number of at least 0")
         if self.gap > 1:

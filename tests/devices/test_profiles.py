@@ -118,7 +118,13 @@ def test_a_good_file(tmp_path: Path) -> None:
         ("source: sheet\n", "", ": 'cpu.core_count' has no source"),
         ("title: A board", "title: A board\ninherits: rpi44", ":2: unknown device 'rpi44'; did you mean rpi4"),
         ("title: A board", "title: A board\ninherits: board.yaml", ":2: 'board.yaml' inherits this profile: a circle"),
-        ("title: A board", "title: &a {x: *a}", ":1: nested too deeply"),
+        ("title: A board", "title: &a {x: *a}", ":1: not valid YAML: an alias (*name); write the values out"),
+        ("title: A board", "title: " + "[" * 20_000, ":1: not valid YAML: nested too deeply"),
+        ("title: A board", "title: [" + "1," * 20_000 + "1]", ":1: not valid YAML: more than 20,000 values"),
+        ("ram_bytes: 65536", "ram_bytes: 0x_", ":8: 'memory.ram_bytes' must be a number, not '0x_'"),
+        ("ram_bytes: 65536", "ram_bytes: " + "9" * 5000, ":8: a number of 5,000 characters"),
+        ("ram_bytes: 65536", f"ram_bytes: 0x{2**64:x}", ":8: the number 0x10000000000000000 is too large"),
+        ("ram_bytes: 65536", "ram_bytes: 1e999", ":8: the number 1e999 is too large"),
     ],
 )
 def test_complaints_name_file_line_and_key(tmp_path: Path, old: str, new: str, complaint: str) -> None:
