@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 import poetc.frontend  # noqa: F401  its translations register themselves
-from poetc.frontend._node import TRANSLATIONS
+from poetc.frontend._translations import TRANSLATIONS
 from poetc.ops import OpSpec, registry
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
