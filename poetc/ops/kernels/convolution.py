@@ -1,6 +1,6 @@
-"""Which kernel a convolution and its gradients get, with which parameters.
+"""Choose the kernels of a convolution and its gradients, with their parameters.
 
-Chosen by shape alone, so that all targets compute the same bits.
+The shape alone decides, so that all targets compute the same bits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NORM_KERNELS = ("_winograd", "_packed", "poetc_op_depthwise_grad_weight")  # tha
 
 @dataclass(frozen=True, slots=True)
 class PackedConvolution(ConvolutionParameters):
-    """`terms`: of a block of a sum."""
+    """A block of a sum has `terms` terms."""
 
     workspace_floats: int
     terms: int
@@ -40,9 +40,9 @@ class PackedConvolution(ConvolutionParameters):
 
 @dataclass(frozen=True, slots=True)
 class PackedGradInput(PackedConvolution):
-    """Products of `block_channels` channels and `block_rows` rows of the output at a time.
+    """Products are made for `block_channels` channels and `block_rows` rows of the output at a time.
 
-    They stand in a buffer of `held_floats`; it has none where the products are the result.
+    They stand in a buffer of `held_floats`, which is empty where the products are the result.
     """
 
     held_floats: int
@@ -52,20 +52,20 @@ class PackedGradInput(PackedConvolution):
 
 @dataclass(frozen=True, slots=True)
 class PackedGradWeight(PackedConvolution):
-    """`strip_floats`: of the workspace, for rows of an image with zeros around them; 0: the kernel decides."""
+    """`strip_floats` of the workspace hold rows of an image with zeros around them; with 0 the kernel decides."""
 
     strip_floats: int
 
 
 @dataclass(frozen=True, slots=True)
 class PackedGradWeightSgd(PackedGradWeight):
-    """`total_floats`: the workspace with the strip of sums that moves the weights."""
+    """`total_floats` is the workspace with the strip of sums that moves the weights."""
 
     total_floats: int
 
 
 def conv_kernel(c: Convolution, operand_bytes: int) -> Kernel:
-    """Of Conv."""
+    """Choose the kernel of Conv."""
     plain = Kernel("poetc_op_conv", ConvolutionParameters(c))
     if c.is_depthwise:
         return depthwise.forward(plain, c)
@@ -81,7 +81,7 @@ def conv_kernel(c: Convolution, operand_bytes: int) -> Kernel:
 
 
 def grad_input_kernel(c: Convolution, operand_bytes: int) -> Kernel:
-    """Of ConvGradInput and ConvTranspose."""
+    """Choose the kernel of ConvGradInput and ConvTranspose."""
     if plan := winograd.choose(c, "conv_grad_input", operand_bytes):
         return _winograd("poetc_op_conv_grad_input", plan)
     plain = Kernel("poetc_op_conv_grad_input", ConvolutionParameters(c))
@@ -95,8 +95,9 @@ def grad_input_kernel(c: Convolution, operand_bytes: int) -> Kernel:
 
 
 def _packed_grad_input(c: Convolution, operand_bytes: int) -> PackedGradInput | None:
-    """Products for some channels and rows of the output at a time, in a buffer of about 20 KB, unless the convolution
-    is pointwise and they are the result.
+    """Choose how many channels and rows of the output are made at a time; None if packing does not pay.
+
+    Their products stand in a buffer of about 20 KB, unless the convolution is pointwise and they are the result.
     """
     channels, outputs, rows = c.channels // c.group, c.outputs // c.group, c.batch * c.output_height
     taps, width = c.taps, c.output_width
@@ -134,7 +135,7 @@ def _packed_grad_input(c: Convolution, operand_bytes: int) -> PackedGradInput | 
 
 
 def grad_weight_kernel(c: Convolution, operand_bytes: int) -> Kernel:
-    """Of ConvGradWeight."""
+    """Choose the kernel of ConvGradWeight."""
     plain = Kernel("poetc_op_conv_grad_weight", ConvolutionParameters(c))
     if c.is_depthwise:
         return depthwise.grad_weight(plain, c)
@@ -158,8 +159,9 @@ def makes_norm(kernel: Kernel) -> bool:
 
 
 def with_norm(kernel: Kernel, number: int, floats: tuple[float, ...]) -> Kernel:
-    """The kernel that makes x from what a batch norm reads: with the activation `number` (kernels/.../poetc_norm.h) and
-    the constants of both.
+    """Return the kernel that makes x itself, from the input of the batch norm before it.
+
+    `number` is the activation's (poetc_norm.h); `floats` are the constants of both.
     """
     parameters = kernel.parameters_as(ConvolutionParameters)
     workspace_bytes = kernel.workspace_bytes
@@ -173,16 +175,15 @@ def with_norm(kernel: Kernel, number: int, floats: tuple[float, ...]) -> Kernel:
 
 
 def norm_table_floats(channels: int) -> int:
-    """Floats of what the packing kernel computes of a batch norm once for each channel.
+    """Return the floats of the table that the packing kernel makes of a batch norm, one row for each channel.
 
-    There are as many as a panel holds beyond, and what the kernel needs besides (PROLOGUE_FLOATS in
-    convolution_packed_grad_weight.c).
+    A panel's columns more are there, and PROLOGUE_FLOATS of convolution_packed_grad_weight.c.
     """
     return 16 + 3 * (-(-channels // COLUMNS) * COLUMNS + COLUMNS)
 
 
 def window_strip(c: Convolution, terms: int) -> int:
-    """Floats of a strip of an image for the windows of a block of terms (poetc_windows.h).
+    """Return the floats of a strip of an image for the windows of a block of terms (poetc_windows.h).
 
     It covers as many channels as four taps reach. A pointwise convolution, whose rows are planes, has none.
     """
@@ -200,9 +201,9 @@ def _winograd(symbol: str, plan: winograd.WinogradConvolution) -> Kernel:
 
 
 def descending(kernel: Kernel, fewer: Callable[[int, Callable[[int], int]], int]) -> Kernel:
-    """The kernel that moves the weights by the gradient that `kernel`, which is not a plain one, makes.
+    """Return the kernel that moves the weights by the gradient that `kernel` makes, which must have a workspace.
 
-    `fewer` as for `matmul.sgd_kernel`.
+    `fewer` is that of `matmul.sgd_kernel`.
     """
     symbol, parameters = kernel.symbol.replace("grad_weight", "grad_weight_sgd"), kernel.parameters
     if not isinstance(parameters, PackedGradWeight):

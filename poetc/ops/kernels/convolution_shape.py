@@ -10,7 +10,7 @@ from poetc.ops.kernels.kernel import Parameters
 
 @dataclass(frozen=True, slots=True)
 class Convolution(Parameters):
-    """`convolution` of poetc_convolution.h.
+    """A convolution as its kernels see it: `convolution` of poetc_convolution.h.
 
     The image is Conv's x (ConvTranspose's y), the outputs are Conv's y (ConvTranspose's x). `bias_or_norm` is 1 with a
     bias. Of a gradient of weights it is 1 + the number of the activation that follows a batch norm of x, or 0.
@@ -36,7 +36,7 @@ class Convolution(Parameters):
 
     @property
     def pixels(self) -> int:
-        """Of an image of the output."""
+        """Pixels of one plane of the output."""
         return self.output_height * self.output_width
 
     @property
@@ -54,10 +54,10 @@ class Convolution(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionParameters(Parameters):
-    """Of a kernel without workspace; those of the others have more fields."""
+    """A kernel without workspace has these; the records of the others have more fields."""
 
     convolution: Convolution
 
     def with_convolution(self, **changes: int) -> Self:
-        """The same parameters for another shape."""
+        """Return the same parameters for another shape."""
         return replace(self, convolution=replace(self.convolution, **changes))

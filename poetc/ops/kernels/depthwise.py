@@ -1,4 +1,4 @@
-"""Which depthwise convolutions are made from strips with zeros around them (runtime/kernels/depthwise/)."""
+"""Choose the depthwise convolutions that are made from strips with zeros around them (runtime/kernels/depthwise/)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ STRIP_FLOATS = 2048  # about what the strip takes of the workspace
 @dataclass(frozen=True, slots=True)
 class Depthwise(ConvolutionParameters):
     """Rows of a strip have `phases` parts of `phase_floats`, in which columns a stride apart lie side by side.
-    `block_rows`: rows of the result that are made of a strip.
+
+    `block_rows` rows of the result are made of a strip.
     """
 
     phases: int
@@ -24,17 +25,17 @@ class Depthwise(ConvolutionParameters):
 
 
 def forward(plain: Kernel, c: Convolution) -> Kernel:
-    """In place of `plain`, or itself."""
+    """Return a kernel in place of `plain`, or itself."""
     return _of_image(plain, c, False)
 
 
 def grad_weight(plain: Kernel, c: Convolution) -> Kernel:
-    """In place of `plain`, or itself. Rows of the gradient of the output are held too."""
+    """Return a kernel in place of `plain`, or itself. It holds rows of the gradient of the output too."""
     return _of_image(plain, c, True)
 
 
 def grad_input(plain: Kernel, c: Convolution) -> Kernel:
-    """In place of `plain`, for pads that are no larger than the window's reach."""
+    """Return a kernel in place of `plain`, for pads that are no larger than the window's reach."""
     reach = ((c.kernel_h - 1) * c.dilation_h, (c.kernel_w - 1) * c.dilation_w)
     left, image = reach[1] - c.pad_left, (c.output_width - 1) * c.stride_w + 1
     right = max(0, c.width + reach[1] - left - image)
@@ -60,10 +61,11 @@ def _in_strips(
     size: tuple[int, int],
     gradient: bool,
 ) -> Kernel:
-    """A kernel in place of `plain`: strips of a plane whose rows have `image` floats and zeros before and after, over
-    which a window that reaches over (rows, columns) makes a result of `size`. Rows that follow each other share the
-    zeros between them, unless columns a stride apart lie side by side. `gradient`: rows of the result's size are held
-    too.
+    """Return the kernel that goes over strips of a plane, in place of `plain`.
+
+    A row has `image` floats with zeros before and after. A window that reaches over `reach` (rows, columns) makes a
+    result of `size`. Rows that follow each other share the zeros between them, unless columns a stride apart lie side
+    by side. With `gradient`, rows of the result's size are held too.
     """
     if stride[1] == 1:
         row = phase = max(image + max(pads), size[1])

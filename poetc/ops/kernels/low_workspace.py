@@ -1,9 +1,9 @@
-"""Low-workspace kernels: the same C function and the same bits, with fewer columns, images, tiles or outputs at a time.
+"""Low-workspace kernels run the same C function, with fewer columns, images, tiles or outputs at a time.
 
-No sum has other terms, nor another order: blocks of terms stay as they are. Kernels without workspace add up in another
-order, and Winograd's filters compute something else, so neither is a low-workspace kernel of a packing one. On Helium a
-convolution runs without packing where its workspace has room (convolution_packed*.c, direct_*). No low-workspace kernel
-changes that: they are chosen by shape alone, for all targets.
+The bits are the same: no sum has other terms or another order, since blocks of terms stay as they are. Kernels without
+workspace add up in another order, and Winograd's filters compute something else. So neither is a low-workspace kernel
+of a packing one. On Helium a convolution runs without packing where its workspace has room (convolution_packed*.c,
+direct_*). No low-workspace kernel changes that: they are chosen by shape alone, for all targets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Sized = tuple[Parameters, int]  # and floats of workspace
 
 
 def low_workspace_kernels(kernel: Kernel) -> tuple[Kernel, ...]:
-    """Alternatives to `kernel`, each with less workspace than the one before."""
+    """Return the alternatives to `kernel`, each with less workspace than the one before."""
     rule = _RULES.get(type(kernel.parameters))
     if rule is None or not kernel.workspace_bytes:
         return ()
@@ -141,10 +141,10 @@ _RULES: dict[type[Parameters], Callable[[Kernel], Iterator[Sized]]] = {
 
 
 def _direct(kernel: Kernel) -> tuple[int, ...]:
-    """What of a convolution's result depends on the room in its workspace, on Helium.
+    """Return what the room in the workspace decides about a convolution on Helium.
 
-    It is whether direct_* of convolution_packed*.c does it, and the rows that the gradient of the weights takes at a
-    time.
+    That is whether direct_* of convolution_packed*.c makes it, and how many rows the gradient of the weights takes at
+    a time.
     """
     rule = _DIRECT.get(type(kernel.parameters))
     if rule is None:

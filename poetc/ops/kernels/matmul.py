@@ -1,4 +1,4 @@
-"""Which kernel a matrix product and the descent on one get, with which parameters."""
+"""Choose the kernel of a matrix product, and of the descent on one, with its parameters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Loop = tuple[int, ...]  # along a batch axis: its extent, then a step in element
 
 @dataclass(frozen=True, slots=True)
 class Product(Parameters):
-    """y = alpha · op(a) op(b) + bias. `batch`: loops with steps in a and b. C reads their number first."""
+    """The kernel makes y = alpha · op(a) op(b) + bias. Loops of `batch` have steps in a and b; C reads how many."""
 
     rows: int
     columns: int
@@ -44,7 +44,7 @@ class Product(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Strides(Parameters):
-    """Where the operands of a packed product lie: steps by row, term and column, and first elements."""
+    """The operands of a packed product lie by these steps from these first elements."""
 
     a_row: int
     a_term: int
@@ -57,7 +57,7 @@ class Strides(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class PackedProduct(Parameters):
-    """`batch`: loops with steps in a, b and y, of which C reads the number first. `terms`: of a block of a sum."""
+    """Loops of `batch` have steps in a, b and y; C reads their number first. A block of a sum has `terms` terms."""
 
     rows: int
     columns: int
@@ -70,7 +70,7 @@ class PackedProduct(Parameters):
 
     @property
     def matrices(self) -> int:
-        """Of the batch."""
+        """Matrices of the batch."""
         return math.prod(loop[0] for loop in self.batch)
 
     def ints(self) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ class PackedProduct(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class SgdProduct(Parameters):
-    """w -= lr · a' b, without packing."""
+    """The kernel makes w -= lr · a' b, without packing."""
 
     rows: int
     columns: int
@@ -90,7 +90,7 @@ class SgdProduct(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class PackedSgdProduct(SgdProduct):
-    """The same, packed in blocks of `terms` terms, each of `block_floats` floats, and so many columns at once."""
+    """The kernel packs blocks of `terms` terms, each of `block_floats` floats, for so many columns at once."""
 
     block_floats: int
     terms: int
@@ -110,7 +110,7 @@ def product_kernel(
     alpha: float,
     operand_bytes: int,
 ) -> Kernel:
-    """Of MatMul. `sizes`: M, N, K; `loops` over the batch: extents, steps in a and in b in matrices."""
+    """Choose the kernel of MatMul. `sizes` are M, N, K; `loops` have extents and steps in a and b, in matrices."""
     m, n, k = sizes
     if len(loops) == 1 and loops[0][1:] == (1, 0) and not trans_a:
         m, loops = m * loops[0][0], []  # one b for all: the batch joins the rows
@@ -136,7 +136,7 @@ def views_kernel(
     alpha: float,
     operand_bytes: int,
 ) -> Kernel:
-    """Of MatMulOfViews: always packed, in blocks of `terms` terms. `loops` have steps in a, b and y."""
+    """Choose the kernel of MatMulOfViews, packed in blocks of `terms` terms. `loops` have steps in a, b and y."""
     (m, n, k), packs_rows = sizes, strides.a_term != 1
     packing = choose(n, k, operand_bytes, pack_rows=packs_rows, product=True)
     if packing is None or packing.terms != terms:
@@ -160,12 +160,12 @@ def _packed(
 
 
 def sgd_block_floats(terms: int, columns: int) -> int:
-    """Of one block of terms of a descending product, with so many columns at once."""
+    """Return the floats of one block of terms of a descending product, with so many columns at once."""
     return workspace_floats(columns, terms, columns // COLUMNS, True)
 
 
 def sgd_floats(depth: int, terms: int, columns: int) -> int:
-    """Of the whole workspace."""
+    """Return the floats of the whole workspace of a descending product."""
     return -(-depth // terms) * sgd_block_floats(terms, columns) + STRIP_ROWS * columns
 
 
@@ -175,10 +175,10 @@ def sgd_kernel(
     operand_bytes: int,
     fewer: Callable[[int, Callable[[int], int]], int],
 ) -> Kernel:
-    """Of MatMulSgd, whose gradient is packed in blocks of `terms` terms; None: it is not packed.
+    """Choose the kernel of MatMulSgd, whose gradient is packed in blocks of `terms` terms; None if it is not packed.
 
-    `fewer(columns, floats)` says with how many columns at once the operator does without more RAM, of at most so many
-    columns that need `floats` of workspace.
+    `fewer(columns, floats)` says how many of at most so many columns at once need no more RAM; `floats` gives the
+    workspace of a number of columns.
     """
     m, n, k = sizes
     if terms is None:

@@ -1,4 +1,4 @@
-"""Workspace of the kernels that pack their operands, and the rule by which they are chosen.
+"""Choose how kernels pack their operands, and with how large a workspace.
 
 The sizes follow runtime/kernels/gemm/poetc_gemm_pack.h, for the largest register block of all targets: no binding
 depends on the target.
@@ -76,9 +76,9 @@ def _wide_floats(columns: int, blocks: int, terms: int, operand_bytes: int, deep
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How a kernel packs: its workspace and the terms of a block of a sum.
+    """A kernel packs in a workspace of so many floats, and a block of a sum has `terms` terms.
 
-    `strip_floats`: of the workspace, for a strip of an image; 0 if there is none, or the kernel decides.
+    `strip_floats` of the workspace hold a strip of an image; they are 0 if there is none, or the kernel decides.
     """
 
     workspace_floats: int
@@ -101,11 +101,11 @@ def choose(
     strip: bool = False,
     product: bool = False,
 ) -> Packing | None:
-    """How products with `columns` columns and sums of `depth` terms are packed; None if they are better left unpacked.
+    """Choose how products with `columns` columns and sums of `depth` terms are packed; None if packing does not pay.
 
-    `pack_rows`: the left operand is packed too. `held`: floats of the kernel's own buffer. `sums`: of `depth` terms
-    each, that are added up for a result. `strip`: there may be a strip of an image. `product`: of matrices, whose sums
-    are of longer blocks where they are large.
+    With `pack_rows` the left operand is packed too. `held` is the size of the kernel's own buffer in floats. A result
+    adds up `sums` sums of `depth` terms each. With `strip` there may be a strip of an image. A `product` of matrices
+    has longer blocks of terms where it is large.
     """
     least, most = (WHOLE_BYTES, PRODUCT_TERMS) if pack_rows else (PRODUCT_BYTES, depth)
     if product and operand_bytes >= least and 64 < depth <= most:

@@ -1,4 +1,4 @@
-"""Parameters of the kernels that go over elements: element-wise ones, norms, pools, reductions, copies, gathers."""
+"""Parameters of the kernels that go over elements: element-wise ones, norms, pools, reductions, copies and gathers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Elements(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Walk(Parameters):
-    """A walk over tensors: its sizes and, for each operand, as many strides in elements. C reads the rank first."""
+    """A walk over tensors has sizes and, for each operand, as many strides in elements. C reads the rank first."""
 
     sizes: Ints
     strides: tuple[Ints, ...]
@@ -37,7 +37,7 @@ class Walk(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Reduction(Parameters):
-    """Two walks over x: the dimensions that are kept, then those that are reduced."""
+    """Two walks over x cross the dimensions that are kept, and those that are reduced."""
 
     kept: Walk
     reduced: Walk
@@ -45,7 +45,7 @@ class Reduction(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class StridedCopy(Parameters):
-    """y in row-major order, each element from x at `start` + index · strides."""
+    """The kernel fills y in row-major order, each element from x at `start` + index · strides."""
 
     start: int
     walk: Walk
@@ -53,7 +53,7 @@ class StridedCopy(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Scatter(Parameters):
-    """`filled` elements of y, then x, in order, to `start` + index · strides."""
+    """The kernel fills `filled` elements of y, then puts x, in order, to `start` + index · strides."""
 
     filled: int
     start: int
@@ -62,7 +62,7 @@ class Scatter(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Pieces(Parameters):
-    """Of Concat and Split: `times` over, pieces of so many bytes one behind the other. C reads their number first."""
+    """Pieces of so many bytes lie one behind the other, `times` over. C reads their number first."""
 
     times: int
     sizes_bytes: Ints
@@ -73,7 +73,7 @@ class Pieces(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class PoolWindows(Parameters):
-    """Windows over the planes of an image."""
+    """Windows slide over the planes of an image."""
 
     planes: int
     height: int
@@ -109,7 +109,7 @@ class AveragePool(Pool):
 
 @dataclass(frozen=True, slots=True)
 class Planes(Parameters):
-    """Of a batch norm."""
+    """A batch norm goes over these planes."""
 
     batch: int
     channels: int
@@ -123,7 +123,7 @@ class SummedPlanes(Planes):
 
 @dataclass(frozen=True, slots=True)
 class Rows(Parameters):
-    """Of a layer norm."""
+    """A layer norm goes over these rows."""
 
     rows: int
     length: int
@@ -136,7 +136,7 @@ class BiasedRows(Rows):
 
 @dataclass(frozen=True, slots=True)
 class Groups(Parameters):
-    """Of a group norm; `channels` of a group."""
+    """A group norm goes over these groups, each of `channels` channels."""
 
     batch: int
     groups: int
@@ -146,7 +146,7 @@ class Groups(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Axis(Parameters):
-    """Elements before, along and after an axis."""
+    """An axis has so many elements before, along and after it."""
 
     before: int
     along: int
@@ -155,7 +155,7 @@ class Axis(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Resize(Parameters):
-    """`places`: where rows and columns come from, low; for linear then high."""
+    """`places` say where rows and columns come from: the lower pixel, for linear then the higher."""
 
     images: int
     height: int
@@ -167,7 +167,7 @@ class Resize(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Slices(Parameters):
-    """Of `size` elements (bytes, for the gather itself) along an axis `length` long; `count` of them are read."""
+    """`count` slices of `size` elements (bytes, for the gather itself) are read along an axis of `length`."""
 
     outer: int
     length: int
@@ -177,7 +177,7 @@ class Slices(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class DescendingSlices(Parameters):
-    """The same of one table whose slices move."""
+    """`count` slices of one table of `length` slices move."""
 
     length: int
     size: int
@@ -186,7 +186,7 @@ class DescendingSlices(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Cell(Parameters):
-    """A step of a recurrent layer."""
+    """A step of a recurrent layer has these sizes."""
 
     batch: int
     hidden: int

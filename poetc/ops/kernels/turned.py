@@ -1,9 +1,8 @@
-"""Which gradients of weights are made with lanes along the channels, and with how large a workspace.
+"""Choose the gradients of weights that are made with lanes along the channels, and their workspace.
 
 The kernel is runtime/kernels/convolution/convolution_turned.c.
-
-Chosen by shape alone, so that all targets compute the same bits: where the tensors are larger than what a
-microcontroller holds, and pixels of a window's tap lie apart.
+The shape alone decides, so that all targets compute the same bits. Tensors must be larger than a microcontroller's
+memory, and pixels of a window's tap lie apart.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ class TurnedGradWeight(ConvolutionParameters):
 
 
 def floats_of(c: Convolution) -> tuple[int, int]:
-    """(of an image, of what is needed besides images and sums)."""
+    """Return the floats of an image, and those that are needed besides images and sums."""
     return CHANNELS * c.height * c.width + c.taps * c.pixels, SLACK + 2 * OUTPUTS * c.taps * CHANNELS
 
 
 def sum_floats(c: Convolution) -> int:
-    """Of the sums, where the images do not fit all at once."""
+    """Return the floats of the sums, where the images do not fit all at once."""
     return c.outputs // c.group * c.taps * CHANNELS
 
 
 def images_at_once(size: int, c: Convolution) -> int:
-    """How many images are turned at a time, with `size` floats."""
+    """Return how many images are turned at a time, with `size` floats."""
     each, least = floats_of(c)
     if least + c.batch * each <= size:
         return c.batch
@@ -43,7 +42,7 @@ def images_at_once(size: int, c: Convolution) -> int:
 
 
 def choose(c: Convolution, operand_bytes: int) -> TurnedGradWeight | None:
-    """How the gradient of the weights is made with lanes along channels; None if that does not pay or fit."""
+    """Choose the workspace for lanes along channels; None if they do not pay or fit."""
     channels, outputs = c.channels // c.group, c.outputs // c.group
     if c.stride_w < 2 or channels % CHANNELS or outputs < OUTPUTS or operand_bytes < LEAST_BYTES:
         return None

@@ -1,9 +1,8 @@
-"""Which convolutions are made by Winograd's minimal filters, and with how large a workspace.
+"""Choose the convolutions that are made by Winograd's minimal filters, and their workspace.
 
 The kernel is runtime/kernels/convolution/convolution_winograd.c.
-
-Chosen by shape alone, so that all targets compute the same bits: where the tensors are larger than what a
-microcontroller holds, and where 16 instead of 36 multiplications for four results outweigh what the transforms take.
+The shape alone decides, so that all targets compute the same bits. Tensors must be larger than a microcontroller's
+memory, and 16 instead of 36 multiplications for four results must outweigh the transforms.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def round_up(n: int, unit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WinogradConvolution(ConvolutionParameters):
-    """`block`: channels of the result at a time."""
+    """`block` channels of the result are made at a time."""
 
     workspace_floats: int
     block: int
@@ -124,9 +123,7 @@ def sum_plans(shape: Shape) -> list[tuple[int, int, int]]:
 
 
 def choose(c: Convolution, kind: str, operand_bytes: int) -> WinogradConvolution | None:
-    """How the convolution is made by minimal filters; None if that does not pay, or they do not fit. `kind` as for
-    `shape_of`.
-    """
+    """Choose the workspace for minimal filters; None if they do not pay or fit. `kind` is that of `shape_of`."""
     window = (c.kernel_h, c.kernel_w, c.stride_h, c.stride_w, c.dilation_h, c.dilation_w, c.group)
     if window != (3, 3, 1, 1, 1, 1, 1) or max(c.pad_top, c.pad_left) > 2 or operand_bytes < LEAST_BYTES:
         return None
