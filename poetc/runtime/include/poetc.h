@@ -213,8 +213,8 @@ uint32_t poetc_page_blocks(const poetc_program *program, uint32_t page);
  * image has the same bytes. */
 int poetc_load_page(poetc_runtime *runtime, uint32_t page, const void *data);
 
-/* Hand the data of a page of state, as the last complete run left it, to `sink`, a block at a time through the page buffer. Between two
- * runs only. POETC_ECORRUPT if the page is not whole: then nothing was handed over. */
+/* Hand the data of a page of state, as the last complete run left it, to `sink`, a block at a time through the page
+ * buffer. Between two runs only. POETC_ECORRUPT if the page is not whole: then nothing was handed over. */
 int poetc_read_state_page(poetc_runtime *runtime, uint32_t page, poetc_sink sink, void *context);
 
 /* CRC-32 (IEEE 802.3, reflected), continued from `crc`; start with 0. */

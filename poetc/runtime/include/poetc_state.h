@@ -1,8 +1,9 @@
 /* All trained state as one stream of bytes, wherever it lives: what the training programs write to trained.bin.
  *
- * First the regions of the arena that hold state, then the pages that do, in the order of the emitted table; each is a multiple of
- * POETC_ALIGN long, filled up with zeros. At the end a trailer of POETC_STATE_TRAILER bytes: the tag "poetc st", the model's identity,
- * complete runs, size of what is before the trailer, CRC-32 of all before it (little-endian). poetc-emit.json says which tensor is where.
+ * First the regions of the arena that hold state, then the pages that do, in the order of the emitted table; each is a
+ * multiple of POETC_ALIGN long, filled up with zeros. At the end a trailer of POETC_STATE_TRAILER bytes: the tag "poetc
+ * st", the model's identity, complete runs, size of what is before the trailer, CRC-32 of all before it
+ * (little-endian). poetc-emit.json says which tensor is where.
  */
 #ifndef POETC_STATE_H
 #define POETC_STATE_H
@@ -21,8 +22,9 @@ typedef struct poetc_state {
     uint32_t identity; /* of the model */
 } poetc_state;
 
-/* Hand the state, as the last complete run left it, to `sink` in pieces. Between two runs only; uses the page buffer. Returns 0, what
- * the sink returned, a driver's code, or POETC_ECORRUPT if a page is not whole: nothing of it was handed over then. */
+/* Hand the state, as the last complete run left it, to `sink` in pieces. Between two runs only; uses the page buffer.
+ * Returns 0, what the sink returned, a driver's code, or POETC_ECORRUPT if a page is not whole: nothing of it was
+ * handed over then. */
 int poetc_state_write(poetc_runtime *runtime, const poetc_state *state, poetc_sink sink, void *context);
 
 #ifdef __cplusplus

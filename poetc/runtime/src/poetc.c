@@ -237,9 +237,10 @@ static int read_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot
     return memcmp(trailer, buffer + block - POETC_TRAILER, POETC_TRAILER) == 0 ? POETC_OK : POETC_ECORRUPT;
 }
 
-/* Hand the page's data to the sink, block after block, with the page buffer alone; without a sink, find out whether read_page would
- * succeed. What the checksum says comes after the last block. */
-static int walk_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot, uint32_t stamp, poetc_sink sink, void *context)
+/* Hand the page's data to the sink, block after block, with the page buffer alone; without a sink, find out whether
+ * read_page would succeed. What the checksum says comes after the last block. */
+static int walk_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot, uint32_t stamp, poetc_sink sink,
+                     void *context)
 {
     const poetc_program *program = runtime->program;
     const poetc_store *store = &runtime->config->store;

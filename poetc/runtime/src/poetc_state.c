@@ -26,8 +26,8 @@ static void put_u32(uint8_t *to, uint32_t value)
 
 int poetc_state_write(poetc_runtime *runtime, const poetc_state *state, poetc_sink sink, void *context)
 {
-    static const uint8_t zeros[POETC_ALIGN] = { 0 };
-    uint8_t trailer[POETC_STATE_TRAILER] = { 'p', 'o', 'e', 't', 'c', ' ', 's', 't' };
+    static const uint8_t zeros[POETC_ALIGN] = {0};
+    uint8_t trailer[POETC_STATE_TRAILER] = {'p', 'o', 'e', 't', 'c', ' ', 's', 't'};
     stream to;
     uint32_t i;
     int err = POETC_OK;

@@ -211,7 +211,7 @@ static int hand_over(void *context, const void *data, uint32_t size_bytes)
 
 int main(void)
 {
-    static const poetc_state state = { POETC_MODEL_REGIONS, POETC_MODEL_REGION_COUNT, POETC_MODEL_IDENTITY };
+    static const poetc_state state = {POETC_MODEL_REGIONS, POETC_MODEL_REGION_COUNT, POETC_MODEL_IDENTITY};
     poetc_config config;
     poetc_checkpoint checkpoint;
     uint32_t step = 0, start = poetc_port_clock(), blocks = POETC_MODEL_STORE_BLOCKS;

@@ -101,7 +101,7 @@ static int write_piece(void *context, const void *data, uint32_t size_bytes)
 
 static int save(const char *path, poetc_runtime *runtime)
 {
-    static const poetc_state state = { POETC_MODEL_REGIONS, POETC_MODEL_REGION_COUNT, POETC_MODEL_IDENTITY };
+    static const poetc_state state = {POETC_MODEL_REGIONS, POETC_MODEL_REGION_COUNT, POETC_MODEL_IDENTITY};
     static poetc_new_file file;
     int err = poetc_file_begin(&file, path);
 
