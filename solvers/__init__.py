@@ -7,6 +7,7 @@ engine of this project. `model`, `highs`, `liveness` and `dependences` serve bot
 from poetc.solvers.interface import (
     ALL_SCHEDULES,
     CLASS,
+    ENGINE_NAME,
     OWN_ORDER,
     ROUNDING,
     STAGED_CLASS,
@@ -28,6 +29,7 @@ from poetc.solvers.registry import available, solve
 __all__ = [
     "ALL_SCHEDULES",
     "CLASS",
+    "ENGINE_NAME",
     "OWN_ORDER",
     "ROUNDING",
     "STAGED_CLASS",

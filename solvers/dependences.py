@@ -1,4 +1,4 @@
-"""Which operators must come before which."""
+"""Dependences: the operators that must come before each other one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from poetc.solvers.model import Model
 
 
 class Dependences:
-    """What must come first: the producers of an operator's inputs, and the other readers of what it overwrites."""
+    """By operator, those that must come `before` and `after` it.
+
+    Before it come the producers of its inputs, and the other readers of the tensors that it overwrites.
+    """
 
     def __init__(self, model: Model) -> None:
         n = model.n_ops

@@ -1,4 +1,4 @@
-"""A thin builder over highspy: sparse rows straight into HiGHS, status and dual bound read from HiGHS itself."""
+"""A thin builder over highspy: sparse rows go straight into HiGHS, status and dual bound come from HiGHS itself."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import numpy.typing as npt
 INFINITY = math.inf
 COST_SCALE = 1000.0  # the cost of every operator once, in the units of MIPs: raw energies are below HiGHS's tolerances
 TOLERANCE = 1e-6  # of HiGHS's objectives, in its units
-MANY_ENTRIES = 20_000  # coefficients, from which on a first look at the LP pays
+MANY_ENTRIES = 20_000  # coefficients, from which on it pays to solve the LP first
 NO_DUAL = 1e-9  # a row whose dual is at most this is not needed by the LP
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`bound` is what HiGHS proved (-inf if nothing); `values` the best solution, or None."""
+    """The answer of HiGHS: `bound` is proven (-inf if none), `values` is the best solution, or None."""
 
     bound: float
     objective: float
@@ -34,7 +34,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Mip:
-    """Minimise cost x + offset, subject to rows. Columns and rows are appended; indices are returned."""
+    """A MIP: minimise cost x + offset subject to rows. `column` and `row` append one and return its index."""
 
     offset: float = 0.0
     cost: list[float] = field(default_factory=list)
@@ -46,8 +46,8 @@ class Mip:
     starts: list[int] = field(default_factory=lambda: [0])
     index: list[int] = field(default_factory=list)
     value: list[float] = field(default_factory=list)
-    implied: list[range] = field(default_factory=list)  # rows that others imply for integers, which help only LPs
-    iterations: int = 0  # of the simplex method, in all calls of `solve`: work that does not depend on the machine
+    implied: list[range] = field(default_factory=list)  # rows that help only LPs: others imply them for integers
+    iterations: int = 0  # simplex iterations in all calls of `solve`: work that does not depend on the machine
 
     def column(self, cost: float = 0.0, lower: float = 0.0, upper: float = 1.0, *, integer: bool = True) -> int:
         self.cost.append(cost)
@@ -72,7 +72,7 @@ class Mip:
 
     @property
     def entries(self) -> int:
-        """Nonzero coefficients."""
+        """The number of nonzero coefficients."""
         return len(self.index)
 
     def solve(
@@ -90,17 +90,19 @@ class Mip:
         plain: bool = False,
         stop: threading.Event | None = None,
     ) -> Answer:
-        """Solve (`relax`: as an LP). `gap` is relative, on the total with the offset; `cutoff`: no need of anything
-        dearer; `max_rounds`: how often HiGHS may look at its limits before it has finished the root node, which like
-        `max_nodes` counts work and not time, so that the answer is the same every time; `plain`: without the two of
-        HiGHS's heuristics that take longer than all the rest where that takes milliseconds; `stop`: ends a MIP when
-        another thread sets it.
+        """Solve the MIP, or its LP (`relax`).
+
+        `gap`: relative, on the total with the offset. `max_nodes`: nodes of the tree. `cutoff`: dearer solutions are of
+        no use. `start`: values of integer columns to begin with. `max_rounds`: how often HiGHS may look at its limits
+        before it has finished the root node; like `max_nodes` it counts work and not time, so that the answer is the
+        same every time. `plain`: without two heuristics of HiGHS that take longer than all the rest of a small MIP.
+        `stop`: ends a MIP when another thread sets it.
         """
         is_mip = not relax and any(self.integer)
         left_out: npt.NDArray[np.bool_] | None = None
-        proven = -INFINITY  # by the LP, which HiGHS solves again, without what it can leave out
+        proven = -INFINITY  # by the LP; HiGHS then solves it again with fewer rows
         if is_mip and self.implied and self.entries >= MANY_ENTRIES:
-            # What the LP at the root does not need slows down every node: half of the rows, two thirds of the time.
+            # Rows that the LP at the root does not need slow down every node: half of the rows, two thirds of the time.
             started = time.monotonic()
             root, duals = self._root(time_limit_s, threads, seed)
             if root.infeasible or (cutoff is not None and root.bound - TOLERANCE >= cutoff):
@@ -132,7 +134,7 @@ class Mip:
                 _stop_after(solver, max_rounds, stop)
         solver.passModel(lp)
         if start and is_mip:
-            # Integer columns alone: HiGHS completes the rest.
+            # The start has integer columns alone: HiGHS completes the rest.
             solver.setSolution(len(start), np.array(list(start), dtype=np.int32), np.array(list(start.values())))
         solver.run()
         status, info = solver.getModelStatus(), solver.getInfo()
@@ -144,7 +146,7 @@ class Mip:
         if is_mip:
             bound = max(proven, info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else -INFINITY)
             if cutoff is not None:
-                bound = min(bound, cutoff)  # HiGHS may call the best of what is dearer optimal
+                bound = min(bound, cutoff)  # HiGHS may call the best of dearer solutions optimal
         else:
             bound = info.objective_function_value if optimal else -INFINITY
         objective = info.objective_function_value if has_values else INFINITY
@@ -152,7 +154,7 @@ class Mip:
         return Answer(bound, objective, values, optimal, infeasible, nodes)
 
     def _lp(self, left_out: npt.NDArray[np.bool_] | None = None) -> highspy.HighsLp:
-        """For HiGHS, without some of the rows."""
+        """The model for HiGHS, without some of the rows."""
         starts, index = np.array(self.starts, dtype=np.int32), np.array(self.index, dtype=np.int32)
         value, rows = np.array(self.value, dtype=np.float64), np.ones(len(self.row_lower), dtype=np.bool_)
         if left_out is not None:
@@ -173,7 +175,7 @@ class Mip:
         return lp
 
     def _root(self, time_limit_s: float, threads: int, seed: int) -> tuple[Answer, npt.NDArray[np.float64] | None]:
-        """The LP's answer, and its rows' duals if it was solved to the end."""
+        """The answer of the LP, and the duals of its rows if it was solved to the end."""
         solver = _solver(time_limit_s, threads, seed)
         solver.passModel(self._lp())
         solver.run()
@@ -185,7 +187,8 @@ class Mip:
         return answer, np.array(solver.getSolution().row_dual) if optimal else None
 
 
-_workers = threading.local()  # of HiGHS, for every thread that calls it: once there are some it refuses another number
+# The number of HiGHS's workers for each thread that calls it: once there are some, HiGHS refuses another number.
+_workers = threading.local()
 
 
 def _solver(time_limit_s: float, threads: int, seed: int) -> highspy.Highs:
@@ -201,7 +204,7 @@ def _solver(time_limit_s: float, threads: int, seed: int) -> highspy.Highs:
 
 
 def _stop_after(solver: highspy.Highs, max_rounds: int | None, stop: threading.Event | None) -> None:
-    """Interrupt the root node after so many rounds of separation and heuristics, and all of it once `stop` is set."""
+    """Interrupt the root node after `max_rounds` rounds of separation and heuristics, the MIP once `stop` is set."""
     rounds = 0
 
     def check(kind: object, message: str, out: Any, answer: Any, data: object) -> None:

@@ -1,4 +1,4 @@
-"""What a solver module offers, and what it reports while it runs."""
+"""The interface of a solver: its description, its progress reports and its errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SolverInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Progress: the best objective and bound so far (pJ or ns), and what the solver is at."""
+    """A progress report: the best objective and bound so far (pJ or ns), and the stage that the solver is in."""
 
     stage: str
     objective: int | None
@@ -41,16 +41,17 @@ STAGED_CLASS = (
     "and page-ins right before the first that can read them"
 )
 PROBLEMS_ORDER, OWN_ORDER = "the problem's order", "this schedule's order"  # in a class: another order was chosen
-ROUNDING = 1e-8  # a gap below this fraction of the total is what HiGHS's tolerances leave open
+ENGINE_NAME = "poetc"  # the name of this project's own solver
+ROUNDING = 1e-8  # fraction of the total: HiGHS's tolerances leave so small a gap open
 
 Progress = Callable[[Event], None]
 
 
 class BudgetError(InfeasibleError):
-    """The budget cannot work, and what could.
+    """No schedule fits the budget; the message names a budget that works.
 
-    `smallest_bytes`: the smallest budget with a verified schedule (None: none found); `lower_bound_bytes`: no schedule
-    fits in less; `tensors`: names and sizes of what RAM holds at the peak of the smallest one.
+    `smallest_bytes`: the smallest budget with a verified schedule (None: none found). `lower_bound_bytes`: no schedule
+    fits in less. `tensors`: names and bytes of the tensors in RAM at the peak of the smallest one.
     """
 
     def __init__(
@@ -67,8 +68,9 @@ class BudgetError(InfeasibleError):
 
 
 class NotFoundError(LimitError):
-    """Neither a schedule nor a proof that there is none, which is `why`; `smallest_bytes`: the smallest budget that a
-    schedule is known for (None: none).
+    """Neither a schedule was found nor a proof that there is none, for the reason `why`.
+
+    `smallest_bytes`: the smallest budget for which a schedule is known (None: none).
     """
 
     def __init__(self, why: str, smallest_bytes: int | None) -> None:

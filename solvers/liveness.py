@@ -1,7 +1,7 @@
-"""Residencies and RAM of an action sequence, and the removal of what the sequence does not need.
+"""Residencies and RAM of an action sequence, and clean-up: the removal of actions that it does not need.
 
-The rule of liveness is `scheduling.complete`'s: a residency runs from its birth (computed, paged in, or there at the
-start) to its last use before the next birth.
+The rule of liveness is that of `scheduling.complete`: a residency runs from its birth to its last use before the next
+birth. A tensor is born where it is computed, paged in, or there at the start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from poetc.solvers.model import Model
 
 @dataclass(slots=True)
 class Residency:
-    """One stay of a tensor in RAM; `uses` are the positions (sorted) that read it, the end of the sequence included."""
+    """One stay of a tensor in RAM; `uses` are the positions that read it, sorted, the end of the sequence included."""
 
     tensor: int
     birth: int
@@ -29,7 +29,7 @@ class Residency:
 
 
 class Profile:
-    """RAM at every position of a sequence, kept up to date while actions are removed."""
+    """The RAM at every position of a sequence, kept up to date while actions are removed."""
 
     def __init__(self, model: Model, codes: Sequence[int]) -> None:
         self.model = model
@@ -94,7 +94,7 @@ class Profile:
                 self._choose_pairs(j)
 
     def _choose_pairs(self, j: int) -> None:
-        """Greedy matching, required pairs first; complete() may do better, never worse."""
+        """Match in-place pairs greedily, required ones first; `complete` may do better, never worse."""
         made = {s.tensor: s for s in self.born[j]}
         read = {s.tensor: s for s in self.read[j]}
         for i, o, required in self.model.ordered_pairs[self.codes[j]]:
@@ -115,7 +115,7 @@ class Profile:
         self.ram[max(first, 0) : last + 1] += self.model.size[stay.tensor]
 
     def try_remove(self, j: int, capacity: int) -> bool:
-        """Remove the recomputation or page-in at `j` by keeping what it makes since its last stay, if RAM allows."""
+        """Remove the recomputation or page-in at `j`, if RAM has room to keep its tensors since their last stay."""
         model = self.model
         merges: list[tuple[Residency, Residency]] = []
         for stay in self.born[j]:
@@ -167,7 +167,7 @@ class Profile:
         return True
 
     def _unmake(self, j: int, merged: Set[int] = frozenset()) -> None:
-        """Delete action `j` with what it brings to RAM, but for stays that others have become part of."""
+        """Delete action `j` with the stays that it begins, but for those that others have become part of."""
         size = self.model.size
         for stay in self.born[j]:
             if id(stay) not in merged:
@@ -179,7 +179,7 @@ class Profile:
         self._delete(j)
 
     def _delete(self, j: int) -> None:
-        """Take action `j` away; what only it read is shortened, and what nobody reads any more is removed as well."""
+        """Take action `j` away. Stays that only it read get shorter; actions that nobody needs any more go as well."""
         model, n = self.model, self.model.n_ops
         self.alive[j] = False
         if self.codes[j] < n:
@@ -198,7 +198,7 @@ class Profile:
         self.ram[max(now + 1, 0) : was + 1] -= self.model.size[stay.tensor]
 
     def _drop_if_useless(self, j: int) -> None:
-        """Remove action `j` if nothing that it makes is read and it is not the first execution of an operator."""
+        """Remove action `j` if none of its tensors is read and it is not the first execution of an operator."""
         if not self.alive[j] or any(s.uses for s in self.born[j]):
             return
         model, code = self.model, self.codes[j]
@@ -219,7 +219,7 @@ class Profile:
         self._drop_unread_pages()
 
     def _drop_unread_pages(self) -> None:
-        """A page-out that no later page-in reads and that the end does not ask for, or a second one, is useless."""
+        """Remove page-outs that no later page-in and not the end asks for, and second ones."""
         model, n, m = self.model, self.model.n_ops, self.model.n_tensors
         read_later: set[int] = set()
         written: set[int] = {t for t in range(m) if model.on_store[t]}
@@ -244,8 +244,10 @@ class Profile:
 
 
 def early_page_outs(model: Model, codes: Sequence[int]) -> list[int]:
-    """The same actions with every page-out right behind what last makes or reads its tensor before it: what leaves RAM
-    leaves it as early as it can, at no cost. A page-out then holds nothing beside what is there anyway.
+    """The same actions with every page-out as early as it can be, which costs nothing.
+
+    Each comes right behind the last action before it that makes or reads its tensor. So a page-out keeps no tensor in
+    RAM that is not there anyway.
     """
     n, m = model.n_ops, model.n_tensors
     touched = [-1] * m
@@ -257,7 +259,7 @@ def early_page_outs(model: Model, codes: Sequence[int]) -> list[int]:
         elif code < n + m:
             touched[code - n] = j
         else:
-            behind[touched[code - n - m]].append(code)  # -1, there since the start: the last entry
+            behind[touched[code - n - m]].append(code)  # -1, for tensors there since the start, is the last entry
     early = behind[-1]
     for j, code in enumerate(codes):
         if code < n + m:
@@ -267,8 +269,9 @@ def early_page_outs(model: Model, codes: Sequence[int]) -> list[int]:
 
 
 def improve(model: Model, codes: Sequence[int], capacity: int) -> list[int]:
-    """Page out as early as possible, then remove recomputations and page-ins that RAM has room to avoid, the dearest
-    per byte and position first.
+    """Clean up: page out as early as possible, then remove recomputations and page-ins that RAM has room to avoid.
+
+    The dearest per byte and position are removed first.
     """
     n, m = model.n_ops, model.n_tensors
     profile = Profile(model, early_page_outs(model, codes))
@@ -294,7 +297,7 @@ def improve(model: Model, codes: Sequence[int], capacity: int) -> list[int]:
 
 
 def _footprint(profile: Profile, j: int) -> float:
-    """Byte-positions that keeping instead of making again at `j` would take."""
+    """Bytes times positions that it would take to keep the tensors in place of making them again at `j`."""
     area = 1
     for stay in profile.born[j]:
         stays = profile.stays[stay.tensor]

@@ -1,4 +1,4 @@
-"""A Problem as flat lists, with one scalar cost per action: what the search and the bounds work on.
+"""A Problem as flat lists, with one scalar cost an action, for search and bounds.
 
 Actions are integers here: operator v is v, the page-in of tensor t is N + t, its page-out N + M + t (N operators, M
 tensors).
@@ -14,14 +14,14 @@ NEVER = 1 << 30  # a position after everything: "no further need"
 
 
 class Model:
-    """Lists indexed by operator or tensor. Costs are the objective's, plus `time_weight` x ns of every action."""
+    """Lists indexed by operator or tensor. Costs are the objective's, plus `time_weight` for every ns of an action."""
 
     def __init__(self, problem: Problem, *, time_weight: float = 0.0) -> None:
         self.problem = problem
         ops, tensors = problem.operators, problem.tensors
         self.n_ops, self.n_tensors = len(ops), len(tensors)
         self.size = [t.size_bytes for t in tensors]
-        self.footprint = [t.footprint_bytes for t in tensors]  # on the store
+        self.footprint = [t.footprint_bytes for t in tensors]  # bytes on the store
         self.workspace = [o.workspace_bytes for o in ops]
         self.inputs = [tuple(dict.fromkeys(o.inputs)) for o in ops]
         self.outputs = [o.outputs for o in ops]
@@ -39,7 +39,7 @@ class Model:
         self.ends_on_store = [t.final == "store" for t in tensors]
         paging = problem.paging is not Paging.NONE
         self.pageable = [paging and t.pageable for t in tensors]
-        # Pairs that complete() may use (equal sizes) or must use (required).
+        # In-place pairs that `complete` may use (of equal sizes) or must use (required).
         self.pairs = [
             tuple(
                 (p.input, p.output, p.required)
@@ -50,15 +50,15 @@ class Model:
         ]
         # Required ones first, then the largest.
         self.ordered_pairs = [sorted(pairs, key=lambda p: (not p[2], -self.size[p[1]])) for pairs in self.pairs]
-        # A tensor that a required pair consumes does not exist after that operator (unless a page is read back).
-        self.expiry = [NEVER] * self.n_tensors
-        for v, pairs in enumerate(self.pairs):
-            for i, _, required in pairs:
-                if required:
-                    self.expiry[i] = min(self.expiry[i], v)
+        # By operator, the inputs whose bytes an output takes over: they do not exist afterwards, unless read back.
+        self.overwritten = [frozenset(i for i, _, required in pairs if required) for pairs in self.pairs]
+        self.expiry = [NEVER] * self.n_tensors  # by tensor, the first such operator
+        for v, inputs in enumerate(self.overwritten):
+            for i in inputs:
+                self.expiry[i] = min(self.expiry[i], v)
         self.op_ns = [o.time_ns for o in ops]
         page_time = 0 if problem.semantics is Semantics.POET else 1
-        # On the bus; a synchronous transfer also takes the processor's time, and so adds to the time of the schedule.
+        # Time on the bus. A synchronous transfer takes the processor's time too, so it adds to that of the schedule.
         self.bus_in_ns = [t.page_in_ns * page_time for t in tensors]
         self.bus_out_ns = [t.page_out_ns * page_time for t in tensors]
         self.overlaps = problem.paging is Paging.DMA
@@ -78,7 +78,7 @@ class Model:
             self.in_cost = [c + time_weight * s for c, s in zip(self.in_cost, self.bus_in_ns, strict=True)]
             self.out_cost = [c + time_weight * s for c, s in zip(self.out_cost, self.bus_out_ns, strict=True)]
         self.cut = self._loss_position()
-        # What no schedule avoids: every operator once, what starts on the store read, what must end there written.
+        # No schedule avoids these: all operators once, reads of tensors from the store, writes of those that end there.
         self.page_ins_needed = [
             t for t in range(self.n_tensors) if self.on_store[t] and (self.consumers[t] or self.ends_in_ram[t])
         ]
@@ -93,15 +93,15 @@ class Model:
         self.capacity = problem.budget_bytes - problem.base_bytes
         self.paging_capacity = self.capacity - problem.page_buffer_bytes
         stored = sum(s for s, there in zip(self.footprint, self.on_store, strict=True) if there)
-        # Room on the store. No solver writes a tensor twice, so a limit on what is written is room as well.
+        # Room on the store, bytes. No solver writes a tensor twice, so a limit on bytes written is room as well.
         limits = [] if problem.store_capacity_bytes is None else [problem.store_capacity_bytes - stored]
         limits += [] if problem.write_limit_bytes is None else [problem.write_limit_bytes]
         self.store_limited = bool(limits)
         self.store_free = min(limits, default=NEVER << 30)
 
     def _loss_position(self) -> int:
-        """The first operator of the backward pass: where everything kept for it is resident at once."""
-        # Not the first update: running statistics and step counters move while the forward pass is on its way.
+        """The first operator of the backward pass, where all tensors saved for backward are resident at once."""
+        # The first update does not show it: running statistics and step counters move during the forward pass.
         backward = (v for v, op in enumerate(self.problem.operators) if op.phase == "backward")
         return next(backward, self.n_ops // 2)
 
@@ -110,7 +110,7 @@ class Model:
         return [Compute(c) if c < n else PageIn(c - n) if c < n + m else PageOut(c - n - m) for c in codes]
 
     def codes(self, steps: Sequence[Step]) -> list[int]:
-        """The actions among the steps of a schedule, page-ins that were issued ahead right before what reads them."""
+        """The codes of a schedule's actions, with page-ins that were issued ahead right before their readers."""
         n, m = self.n_ops, self.n_tensors
         codes = []
         for step in settled(self.problem, steps):
@@ -123,7 +123,7 @@ class Model:
         return codes
 
     def stored_bytes(self, codes: Sequence[int]) -> int:
-        """What a sequence adds to the store."""
+        """The bytes that a sequence adds to the store."""
         pages = {c - self.n_ops - self.n_tensors for c in codes if c >= self.n_ops + self.n_tensors}
         return sum(self.footprint[t] for t in pages if not self.on_store[t])
 
@@ -140,7 +140,7 @@ class Model:
         )
 
     def keep_all(self) -> list[int]:
-        """The codes of keep-all: pages only what it must."""
+        """The codes of keep-all, with only the paging that nothing avoids."""
         n, m = self.n_ops, self.n_tensors
         waiting = set(self.page_ins_needed)
         codes = [n + m + t for t in self.page_outs_needed if self.in_ram[t]]

@@ -1,4 +1,4 @@
-"""Finds the solvers and runs one. Nothing has to be registered by hand.
+"""The registry finds the solvers and runs one. Nothing has to be registered by hand.
 
 A solver is a module of `FOLDERS` without a leading underscore that has an `INFO`, or an entry point "poetc.solvers" of
 another distribution.
@@ -15,10 +15,10 @@ from types import ModuleType
 
 from poetc.errors import UsageError
 from poetc.scheduling import Problem, Schedule, SolveOptions, verify
-from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.interface import ENGINE_NAME, Progress, SolverInfo
 
 ENTRY_POINTS = "poetc.solvers"
-FOLDERS = ("poetc.solvers", "poetc.solvers.published")  # a file dropped into either is found
+FOLDERS = ("poetc.solvers", "poetc.solvers.published")  # a file that is dropped into either is found
 
 
 def _if_solver(module: ModuleType) -> ModuleType | None:
@@ -42,7 +42,7 @@ def _modules() -> dict[str, ModuleType]:
 
 
 def _module(name: str) -> ModuleType | None:
-    """The solver of this name; the others are not imported for it, which takes longer than solving a small problem."""
+    """The solver of this name. Others are not imported: that takes longer than solving a small problem."""
     if name.isidentifier() and not name.startswith("_"):
         for folder in FOLDERS:
             if importlib.util.find_spec(f"{folder}.{name}"):
@@ -53,16 +53,16 @@ def _module(name: str) -> ModuleType | None:
 
 
 def available() -> dict[str, SolverInfo]:
-    """Name -> description, sorted by name."""
+    """The descriptions of all solvers, sorted by name."""
     return {name: module.INFO for name, module in _modules().items()}
 
 
 def solve(
-    problem: Problem, solver: str = "poetc", options: SolveOptions | None = None, progress: Progress | None = None
+    problem: Problem, solver: str = ENGINE_NAME, options: SolveOptions | None = None, progress: Progress | None = None
 ) -> Schedule:
-    """Run a solver and check what it returns before handing it out.
+    """Run a solver, check its schedule, and return it.
 
-    Raises UsageError (unknown solver), InfeasibleError, LimitError; ScheduleError would be a defect of the solver.
+    Raises UsageError (unknown solver), InfeasibleError, LimitError. A ScheduleError is a defect of the solver.
     """
     module = _module(solver)
     if module is None:

@@ -1,5 +1,6 @@
-"""Work beside the caller's: a task in a thread of its own, which gains where HiGHS does it, since HiGHS lets go of
-Python's lock. The caller decides by counted work when to wait for it, so that answers do not depend on the clock.
+"""A task in a thread beside the caller's. It gains where HiGHS does the work, since HiGHS lets go of Python's lock.
+
+The caller decides by counted work when to wait for it, so that answers do not depend on the clock.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ T = TypeVar("T")
 
 
 class Beside(Generic[T]):
-    """Runs `task(stop)` from `start` on. `stop` is set by `cancel`; the task should then end soon."""
+    """A task that runs from `start` on, as `task(stop)`. `cancel` sets `stop`; the task should then end soon."""
 
-    _running, _usual_s, _lock = 0, 0.0, threading.Lock()  # of all of them: how many there are, and Python's interval
+    _running, _usual_s, _lock = 0, 0.0, threading.Lock()  # how many tasks run, and Python's own interval, s
 
     def __init__(self, task: Callable[[threading.Event], T]) -> None:
         self._task, self._stop = task, threading.Event()
@@ -26,11 +27,11 @@ class Beside(Generic[T]):
         self._ended: threading.Event | None = None
 
     def start(self) -> Beside[T]:
-        # Not `join`, which takes the thread for ended when a signal interrupts it (Python 3.11).
+        # An event in place of `join`, which takes the thread for ended when a signal interrupts it (Python 3.11).
         self._ended, thread = threading.Event(), threading.Thread(target=self._run)
         try:
             thread.start()
-        except RuntimeError:  # there are too many: the answer is the same when it is made as it is asked for
+        except RuntimeError:  # too many threads: `result` then runs the task, with the same answer
             self._ended = None
         return self
 
@@ -38,7 +39,7 @@ class Beside(Generic[T]):
         self._count(1)
         try:
             self._value.append(self._task(self._stop))
-        except BaseException as error:  # raised again where it is waited for
+        except BaseException as error:  # `result` raises it again
             self._error = error
         finally:
             self._count(-1)
@@ -54,7 +55,7 @@ class Beside(Generic[T]):
             sys.setswitchinterval(min(BESIDE.switch_s, cls._usual_s) if Beside._running else cls._usual_s)
 
     def result(self) -> T:
-        """What the task returned, or raised, once it was started."""
+        """Wait for the result of the task, or raise its error."""
         if self._ended is None:
             return self._task(self._stop)
         self._ended.wait()
@@ -63,7 +64,7 @@ class Beside(Generic[T]):
         return self._value[0]
 
     def cancel(self) -> None:
-        """Ends the task, whose result nobody wants; an LP that is being solved first comes to its end."""
+        """End the task, whose result nobody wants. An LP that is being solved comes to its end first."""
         self._stop.set()
         if self._ended is not None:
             self._ended.wait()

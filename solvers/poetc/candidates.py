@@ -1,4 +1,4 @@
-"""Schedules from elsewhere than the race: each function offers it what it finds."""
+"""Schedules from elsewhere than the race: each function offers the race its schedules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STAGED_FORWARD = "; nothing computed again or read back before the loss"
 
 
 def repair(solving: Solving, codes: list[int], runs: int) -> None:
-    """Evictions from a plan that needs too much RAM, the plan being the order to follow."""
+    """Offer evictions from a plan that needs too much RAM, with the plan as the order to follow."""
     unrolled = Unrolled(solving.model, codes)
     race = Race(unrolled.problem, solving.options.seed, solving.stop_at)
     race.run(runs, solving.target)
@@ -38,7 +38,7 @@ def repair(solving: Solving, codes: list[int], runs: int) -> None:
 
 
 def tighten(solving: Solving, relaxation: Relaxation, excess_bytes: int, free: frozenset[int] = frozenset()) -> None:
-    """Plans of the same cuts for a little less RAM, as much as the last one needs too much."""
+    """Offer plans of the same cuts for a little less RAM: less by the excess of the last plan."""
     model, race, cuts, less = solving.model, solving.race, relaxation.cuts, 0
     for _ in range(CANDIDATES.tightened):
         less += excess_bytes
@@ -69,13 +69,13 @@ def tighten(solving: Solving, relaxation: Relaxation, excess_bytes: int, free: f
 
 
 def flatten_plan(solving: Solving, codes: list[int], cuts: int) -> None:
-    """A plan that is not scattered over what is alike, brought below the capacity from its peak down."""
+    """Offer a plan flattened, which works where it is not scattered over operators that are alike."""
     origin = f"relaxed MIP with {cuts} cuts, flattened"
     _flatten(solving, codes, solving.race.pages(codes), CANDIDATES.lateness, _flattening_cutoff(solving), origin)
 
 
 def flatten_keep_all(solving: Solving) -> None:
-    """Keep-all, brought below the capacity from its peak down."""
+    """Offer keep-all flattened."""
     model = solving.model
     if solving.done or model.n_ops > CANDIDATES.flattened_operators:
         return
@@ -101,7 +101,7 @@ def _flattening_cutoff(solving: Solving) -> float:
 def _flatten(
     solving: Solving, codes: list[int], paging: bool, lateness: Sequence[float], cutoff: float, origin: str
 ) -> bool:
-    """False if the search ended before it."""
+    """Offer a sequence flattened, once for each lateness. False if the search ended before that."""
     model, capacity = solving.model, solving.race.capacity(paging)
     for beta in lateness:
         if solving.done or solving.race.out_of_time:
@@ -122,7 +122,7 @@ def _flatten(
 
 
 def published(solving: Solving) -> None:
-    """What published heuristics find, cleaned up."""
+    """Offer the schedules of published heuristics, cleaned up."""
     if solving.model.n_ops > CANDIDATES.published_operators:
         return
     for method in PUBLISHED:
@@ -137,7 +137,7 @@ def published(solving: Solving) -> None:
 
 
 def spell_out(solving: Solving, relaxation: Relaxation) -> None:
-    """Where every operator is a cut the relaxation is a sequence already: take it if it fits."""
+    """Offer the sequence that a relaxation is where every operator is a cut."""
     if not relaxation.held or len(relaxation.cuts) < solving.model.n_ops - relaxation.cuts[0]:
         return
     codes = codes_of(solving.model, relaxation)
@@ -146,12 +146,12 @@ def spell_out(solving: Solving, relaxation: Relaxation) -> None:
 
 
 def polish(solving: Solving) -> None:
-    """The staged MILP, from the incumbent on."""
+    """Solve the staged MILP, which begins with the incumbent."""
     model, incumbent = solving.model, solving.race.incumbent
     if solving.done or solving.race.out_of_time or model.n_ops > CANDIDATES.staged_operators:
         return
     solving.polished = True
-    # Where nothing can be paged before the forward pass needs it, stages begin at the loss.
+    # Where no tensor can be paged before the forward pass needs it, stages begin at the loss.
     whole = model.n_ops <= CANDIDATES.staged_operators // 2 or any(
         there and pageable for there, pageable in zip(model.in_ram, model.pageable, strict=True)
     )
@@ -173,7 +173,7 @@ def polish(solving: Solving) -> None:
 
 
 def exhaust(solving: Solving) -> None:
-    """Tiny problems: the optimum over the whole class."""
+    """Search all schedules of a tiny problem under its order."""
     if solving.done or solving.exhausted or solving.model.n_ops > CANDIDATES.exhaustive_operators:
         return
     solving.exhausted = True

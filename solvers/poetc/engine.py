@@ -1,7 +1,7 @@
 """poetc's own solver: schedules from a race of clairvoyant evictions, lower bounds from relaxed MIPs at a few cuts.
 
-Anytime and deterministic: work is counted in runs and nodes; the time limit only stops it. HiGHS solves relaxations in
-a thread beside the search for schedules; either sees what the other found only where they are joined.
+It is anytime and deterministic: work is counted in runs and nodes, and the time limit only stops it. HiGHS solves
+relaxations in a thread beside the search for schedules. Each sees the other's results only where they are joined.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import Problem, Schedule, SolveOptions, Status
-from poetc.solvers.interface import ALL_SCHEDULES, Event, Progress, SolverInfo
+from poetc.solvers.interface import ALL_SCHEDULES, ENGINE_NAME, Event, Progress, SolverInfo
 from poetc.solvers.poetc import candidates
 from poetc.solvers.poetc.beside import Beside
 from poetc.solvers.poetc.bounds.cuts import Relaxation
@@ -25,11 +25,11 @@ from poetc.solvers.poetc.search.neighbourhoods import Windows
 from poetc.solvers.poetc.search.nested import nest
 from poetc.solvers.poetc.search.race import at_once
 from poetc.solvers.poetc.settings import ENGINE, LADDER, WORK
-from poetc.solvers.poetc.solving import NAME, Solving
+from poetc.solvers.poetc.solving import Solving
 from poetc.solvers.poetc.work import Work
 
 INFO = SolverInfo(
-    name=NAME,
+    name=ENGINE_NAME,
     title="Clairvoyant eviction with lower bounds from relaxed MIPs",
     paging=True,
     energy=True,
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class _Solve(Solving):
-    """The search, in stages."""
+    """A solve under one order of operators, in stages."""
 
     def __init__(
         self, problem: Problem, options: SolveOptions, progress: Progress | None, to_beat: float = math.inf
@@ -50,7 +50,7 @@ class _Solve(Solving):
         super().__init__(problem, options, progress, to_beat)
         self.windows = Windows(self.race)
         self.relaxing = Relaxing(self)
-        self.beside: Beside[Any] | None = None  # what is being solved in the background
+        self.beside: Beside[Any] | None = None  # the task in the background
 
     def run(self) -> Schedule:
         trivial = self.trivial()
@@ -64,7 +64,7 @@ class _Solve(Solving):
         return self.finish()
 
     def start_beside(self, task: Callable[..., T]) -> Beside[T]:
-        self.beside = beside = Beside(task)  # known before it starts, so that it ends whatever happens
+        self.beside = beside = Beside(task)  # known before it starts, so that `run` ends it in any case
         return beside.start()
 
     def search(self) -> None:
@@ -78,7 +78,7 @@ class _Solve(Solving):
         self.say("cut at the loss")
         self.guide(relaxation, "held at the loss")
         ladder = self.relaxing.ladder
-        known = () if self.ties else self.options.cuts  # where much is alike, one good one comes first
+        known = () if self.ties else self.options.cuts  # where many operators are alike, one good cut comes first
         ladder.cuts = set(known)
         single: Beside[list[Solved]] | None = None
         climbing: Beside[list[Rung]] | None = None
@@ -113,14 +113,14 @@ class _Solve(Solving):
             candidates.exhaust(self)
         if single is not None and not self.done:
             ladder.cuts = self.single_cuts(single.result())
-        now, windows_s = runs // 2, 0.0  # what is done beside relaxations, of the length that the last one had
+        now, windows_s = runs // 2, 0.0  # beside the next relaxation, by the work on the last one
         for round_ in range(ENGINE.refinements):
             if round_ == ENGINE.polish_round:
                 candidates.polish(self)
             if self.done or self.race.out_of_time:
                 break
             if climbing is None:
-                # Plans are of use soon where they are made in no time, or are mended to be schedules.
+                # Plans are of use soon where they take no time, or where they are mended to be schedules.
                 soon = self.ties or (self.small and self.relaxing.work_s < ENGINE.short_s)
                 climbing = self.start_beside(
                     self.relaxing.climbing(0.0 if soon else LADDER.climb * (now * n * WORK.run_s + windows_s))
@@ -146,7 +146,7 @@ class _Solve(Solving):
         return not self.done and all(self.follow(rung, runs) for rung in self.relaxing.climbing()())
 
     def follow(self, rung: Rung, runs: int) -> bool:
-        """Take the bound of a relaxation and what its plan is good for. False where this leads no further."""
+        """Take the bound of a relaxation and schedules from its plan. False where another leads no further."""
         relaxation = self.relaxing.take(rung.solved, f"{rung.cuts} cuts")
         if relaxation is None:
             return False
@@ -163,12 +163,12 @@ class _Solve(Solving):
         return rung.more
 
     def slide(self, work_s: float) -> None:
-        """Windows of the best schedule decided anew."""
+        """Decide windows of the best schedule anew."""
         if not self.done and self.windows.run(work_s, self.target):
             self.say("windows")
 
     def single_cuts(self, solved: list[Solved]) -> set[int]:
-        """The cut at the loss and the best of these."""
+        """Take the bounds of single cuts; the cut at the loss and the best of these."""
         for one in solved:
             relaxation = self.relaxing.take(one, "one cut")
         if not solved or relaxation is None:
@@ -208,7 +208,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
 
 
 def _solve_any_order(problem: Problem, options: SolveOptions, progress: Progress | None) -> Schedule:
-    """Under the order that short races choose."""
+    """Solve under the order that short races choose."""
     started = time.monotonic()
     stop_at = started + ENGINE.order_stop_share * options.time_limit_s
     order = best_order(problem, options, Work(ENGINE.order_share * options.work_limit_s, stop_at))
@@ -221,13 +221,13 @@ def _solve_any_order(problem: Problem, options: SolveOptions, progress: Progress
     close = options.gap > 0 and proof.gap() <= options.gap
     if proven or close or left_s <= 0 or len(problem.operators) > ENGINE.own_order_operators:
         return schedule
-    # Short races chose the order: in what time is left, a small problem's own order is solved as well.
+    # Short races chose the order: in the time that is left, a small problem is solved under its own order as well.
     try:
         own = _Solve(problem, replace(options, time_limit_s=left_s), progress, to_beat=proof.objective).run()
         if own.proof.objective < proof.objective:
             return own
     except (InfeasibleError, LimitError):
         pass
-    if time.monotonic() - started >= options.time_limit_s:  # nor would more time have been of no use
+    if time.monotonic() - started >= options.time_limit_s:  # with more time the own order might have been better
         return replace(schedule, proof=replace(proof, status=Status.LIMIT))
     return schedule

@@ -1,6 +1,7 @@
-"""The relaxations that poetc solves: which, with how much work, and what comes of each.
+"""The relaxations that poetc solves: their choice, their work, and their results.
 
-Tasks run beside the search for schedules, or at once; what is known is read when a task is made, not while it runs.
+Tasks run beside the search for schedules, or at once. They know the bound and the cost of the moment when they were
+made, so that results do not depend on the clock.
 """
 
 from __future__ import annotations
@@ -22,42 +23,42 @@ from poetc.solvers.poetc.work import simplex_s
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """What came of solving a relaxation; None if it is too large."""
+    """The result of a relaxation; `relaxation` is None if it is too large."""
 
     relaxation: Relaxation | None
-    work_s: float = 0.0  # of a usual machine
-    cut_short: bool = False  # by the clock
-    aim: float = math.inf  # a bound this good was all that was asked for
+    work_s: float = 0.0  # seconds of a usual machine
+    cut_short: bool = False  # the clock ended it early
+    aim: float = math.inf  # the bound that was enough
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """A relaxation with several cuts, and what follows from its plan."""
+    """A relaxation with several cuts, and the use of its plan."""
 
     solved: Solved
     cuts: int
-    codes: list[int] | None = None  # of the plan, if it can be executed
-    excess_bytes: int = 0  # that it needs too much
+    codes: list[int] | None = None  # the sequence of the plan, if it can be executed
+    excess_bytes: int = 0  # by which it exceeds the RAM
     more: bool = False  # another relaxation is of use
-    free: frozenset[int] = frozenset()  # what it does not decide about
+    free: frozenset[int] = frozenset()  # tensors that it does not decide about
 
 
 class Relaxing:
-    """Tasks that solve relaxations of what is being solved."""
+    """Tasks that solve relaxations of the problem of `solving`."""
 
     def __init__(self, solving: Solving) -> None:
         self.solving, self.options = solving, solving.options
         self.race, self.model = solving.race, solving.model
         self.ladder = Ladder(self.model, most_new=1 if solving.ties else None)
-        self.work_s = 0.0  # what the last relaxation took on a usual machine
+        self.work_s = 0.0  # work on the last relaxation, seconds of a usual machine
 
     def single_cutting(self) -> Callable[..., list[Solved]]:
-        """A task: relaxations with one cut, along the backward pass, where RAM is scarce."""
+        """A task that solves relaxations with one cut along the backward pass, where RAM is scarce."""
         positions, small = single_cut_positions(self.model), self.solving.small
         known, gap, cost = self.solving.bound, self.solving.gap, self.solving.known_cost
 
         def task(stop: threading.Event | None = None) -> list[Solved]:
-            found: dict[int, Solved] = {}  # by index into positions; of a small problem first LPs
+            found: dict[int, Solved] = {}  # by index into positions; LPs first, for a small problem
             solved: list[Solved] = []
 
             def bound(k: int) -> float:
@@ -88,20 +89,19 @@ class Relaxing:
                 found.clear()
                 for k in promising:
                     solve(k, False)
-            if (
-                self.solving.ties and found and not over()
-            ):  # which of those around the best it is can matter more than where
+            if self.solving.ties and found and not over():
+                # The choice within the best stretch can matter more than that of the stretch.
                 k = best()
                 positions[k] = self.best_cut(k, bound(k), cost, stop)
                 if positions[k] != single_cut_positions(self.model)[k]:
                     solve(k, False)
-            # The best comes last.
+            # The best comes last, as `engine` expects.
             return [*(s for s in solved if s is not found[best()]), found[best()]] if found else []
 
         return task
 
     def best_cut(self, k: int, bound: float, cost: float, stop: threading.Event | None) -> int:
-        """The operator of the k-th stretch whose LP proves the most."""
+        """The operator of the k-th stretch whose LP has the best bound."""
         bounds: dict[int, float] = {}
         left_s = RELAXING.best_cut_share * self.options.work_limit_s
         for v in around(self.model, k):
@@ -114,7 +114,7 @@ class Relaxing:
         return max(bounds, key=lambda v: (bounds[v], -v))
 
     def climbing(self, work_s: float = 0.0) -> Callable[..., list[Rung]]:
-        """A task: relaxations with more and more cuts, at least one, until they were so much work."""
+        """A task that solves relaxations with more and more cuts, at least one, until `work_s` is spent."""
         known, cost, gap = self.solving.bound, self.solving.known_cost, self.solving.gap
 
         def task(stop: threading.Event | None = None) -> list[Rung]:
@@ -133,7 +133,7 @@ class Relaxing:
         return task
 
     def climb(self, bound: float, cost: float, stop: threading.Event | None) -> Rung:
-        """The next relaxation. The operators at which its plan needs too much RAM become cuts."""
+        """Solve the next relaxation. Operators at which its plan needs too much RAM become cuts."""
         ladder = self.ladder
         cuts, free = tuple(sorted(ladder.cuts)), ladder.free
         solved = self.task(cuts, between=True, bound=bound, cost=cost)(stop)
@@ -156,14 +156,15 @@ class Relaxing:
         bound: float | None = None,
         cost: float | None = None,
     ) -> Callable[..., Solved]:
-        """A task: solve the relaxation with these cuts, or its LP, with so much work, or until the time is up. `bound`
-        and `cost`: what is known, if that is not what is known now.
+        """A task that solves the relaxation with these cuts, or its LP, with limited work or until the time is up.
+
+        `bound` and `cost`: the best that are known, in place of those known now.
         """
         bound = self.solving.bound if bound is None else bound
         cost = self.solving.known_cost if cost is None else cost
         ladder = self.ladder
         effort, free = ladder.effort if between else 1, ladder.free
-        # As long as that costs little of the gap.
+        # Ties are broken as long as that costs little of the gap.
         ties = self.solving.ties and cost - bound > RELAXING.ties_share * CUTS.tie * (cost - self.model.base_cost)
         aim = ladder.aim(bound, cost, self.solving.gap) if between else cost
         gap = RELAXING.gap_share * min(self.solving.gap, left(bound, aim))
@@ -179,7 +180,7 @@ class Relaxing:
                 max_nodes=effort * RELAXING.most_nodes(model.mip.entries),
                 max_rounds=effort * RELAXING.rounds,
                 gap=gap,
-                cutoff=aim if aim == cost else aim * (1 + ROUNDING),  # HiGHS's tolerances
+                cutoff=aim if aim == cost else aim * (1 + ROUNDING),  # beyond HiGHS's tolerances
                 threads=self.options.threads,
                 seed=self.options.seed,
                 relax=lp,
@@ -194,7 +195,7 @@ class Relaxing:
         return task
 
     def take(self, solved: Solved, name: str) -> Relaxation | None:
-        """Its bound."""
+        """Take the bound of a solved relaxation; returns the relaxation."""
         relaxation = solved.relaxation
         if relaxation is not None:
             self.work_s = solved.work_s

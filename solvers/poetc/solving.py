@@ -1,4 +1,4 @@
-"""What a solve of poetc knows, the endings it can have, and what it says meanwhile."""
+"""The state of a solve of poetc: its best schedule and bound, its endings, and its progress."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ import time
 
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, keep_all
-from poetc.solvers.interface import ALL_SCHEDULES, CLASS, ROUNDING, BudgetError, Event, NotFoundError, Progress
+from poetc.solvers.interface import (
+    ALL_SCHEDULES,
+    CLASS,
+    ENGINE_NAME,
+    ROUNDING,
+    BudgetError,
+    Event,
+    NotFoundError,
+    Progress,
+)
 from poetc.solvers.liveness import improve
 from poetc.solvers.poetc.bounds.cuts import Relaxation, has_many_alike
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
 from poetc.solvers.poetc.search.race import Race
 from poetc.solvers.poetc.search.smallest_budget import MinimumBudget, min_budget
 from poetc.solvers.poetc.settings import ENGINE
-
-NAME = "poetc"
 
 
 class Solving:
@@ -27,7 +34,7 @@ class Solving:
         self.problem, self.options, self.progress = problem, options, progress
         self.to_beat = to_beat  # the cost of a schedule of another order: dearer ones are of no use
         self.small = len(problem.operators) <= ENGINE.small_operators
-        # Of a small problem, a gap that was asked for is closed further as long as that costs next to nothing.
+        # The gap of a small problem is closed further than was asked for, as long as that costs next to nothing.
         self.gap = min(options.gap, ENGINE.small_gap) if self.small else options.gap
         self.stop_at = time.monotonic() + options.time_limit_s
         self.race = Race(problem, options.seed, self.stop_at)
@@ -39,20 +46,20 @@ class Solving:
             self.bound, self.bound_by = float(options.proven), "what was proven before"
         self.staged_bound, self.staged_class = 0.0, ""  # a bound for fewer schedules
         self.log: list[str] = []
-        self.cut_short = False  # a relaxation, by the clock
-        self.exhausted = self.polished = False  # as `_candidates` says
-        self.tightened: set[tuple[tuple[int, ...], int]] = set()  # cuts and bytes of what `_candidates.tighten` solved
+        self.cut_short = False  # the clock has ended a relaxation early
+        self.exhausted = self.polished = False  # done, see `candidates`
+        self.tightened: set[tuple[tuple[int, ...], int]] = set()  # cuts and bytes that `candidates.tighten` solved
 
     @property
     def target(self) -> float:
-        """An incumbent this cheap ends the search."""
+        """The cost of an incumbent that ends the search."""
         if self.gap >= 1:
             return math.inf
         optimal = self.bound / (1 - ROUNDING)
         return max(optimal, self.asked_from(self.bound) / (1 - self.gap))
 
     def asked_from(self, bound: float) -> float:
-        """What a gap is from that was asked for, where so much is proven for this budget."""
+        """The bound that the gap is measured from, where `bound` is proven for this budget."""
         return bound if self.options.bound is None else min(bound, self.options.bound)
 
     @property
@@ -68,7 +75,7 @@ class Solving:
             return False
         if incumbent.cost <= self.target:
             return True
-        # A gap that was asked for may be proven for a smaller class, which the answer then names.
+        # The gap may be proven for fewer schedules, which the answer then says.
         gap = self.gap
         return gap > 0 and self.staged_bound > 0 and incumbent.cost * (1 - gap) <= self.asked_from(self.staged_bound)
 
@@ -93,7 +100,7 @@ class Solving:
             raise AssertionError(f"the bound {self.bound} from {self.bound_by} exceeds a schedule of {incumbent.cost}")
 
     def offer_improved(self, codes: list[int], origin: str) -> None:
-        """A sequence, cleaned up."""
+        """Offer a sequence, cleaned up."""
         capacity = self.race.capacity_for(codes)
         self.race.offer(improve(self.model, codes, capacity), origin)
 
@@ -132,7 +139,7 @@ class Solving:
                 schedule_class=ALL_SCHEDULES,
                 method="every operator once",
             )
-            return Schedule(solver=NAME, steps=schedule.steps, proof=proof, log=tuple(self.log))
+            return Schedule(solver=ENGINE_NAME, steps=schedule.steps, proof=proof, log=tuple(self.log))
         if needed > problem.budget_bytes:
             raise self.infeasible("an operator's operands alone need more")
         return None
@@ -168,7 +175,7 @@ class Solving:
         if self.race.incumbent is None and self.to_beat < math.inf:
             raise LimitError("found nothing under this order")
         if self.race.incumbent is None:
-            # The bisection runs the heuristic with less RAM, which now and then succeeds where it failed with more.
+            # The bisection runs the heuristic with less RAM, where it now and then succeeds though it failed with more.
             smallest = self.smallest_budget()
             found = smallest.smallest_bytes
             if found is not None and found <= self.problem.budget_bytes and smallest.schedule is not None:
@@ -198,4 +205,4 @@ class Solving:
             schedule_class=schedule_class,
             method=f"schedule: {incumbent.origin}; bound: {bound_by}",
         )
-        return Schedule(solver=NAME, steps=completion.steps, proof=proof, log=tuple(self.log))
+        return Schedule(solver=ENGINE_NAME, steps=completion.steps, proof=proof, log=tuple(self.log))

@@ -10,14 +10,15 @@ from poetc.solvers.poetc.settings import WORK
 
 
 def simplex_s(iterations: int, entries: int, iteration_s: float = WORK.iteration_s) -> float:
-    """Work on so many simplex iterations with so many coefficients."""
+    """Work on simplex iterations with `entries` coefficients, in seconds of a usual machine."""
     return iterations * math.sqrt(entries) * iteration_s
 
 
 @dataclass(slots=True)
 class Work:
-    """Counted against a limit, in seconds of a usual machine, so that the same input gives the same answer; only what
-    takes so much longer that `time.monotonic()` is `stop_at` is stopped by the clock.
+    """Work counted against a limit, in seconds of a usual machine, so that the same input gives the same answer.
+
+    The clock ends it only on a machine so much slower that `time.monotonic()` reaches `stop_at` first.
     """
 
     limit_s: float
@@ -40,5 +41,5 @@ class Work:
         self.spent_s += runs * operators * WORK.run_s
 
     def spend_iterations(self, iterations: int, entries: int) -> None:
-        """Of the simplex method, with so many coefficients."""
+        """Count simplex iterations with `entries` coefficients."""
         self.spent_s += simplex_s(iterations, entries)

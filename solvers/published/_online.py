@@ -206,7 +206,7 @@ class Online:
         if first:
             for t in (*model.inputs[v], *self.rules.also_reads.get(v, ())):
                 self.readers_left[t] -= 1
-        self.gone.update(i for i, _, required in model.pairs[v] if required)
+        self.gone.update(model.overwritten[v])
         for t in model.inputs[v]:
             self.accessed[t] = self.clock
         for o in model.outputs[v]:
@@ -252,9 +252,11 @@ class Online:
 
     def _before_overwriting(self, v: int) -> None:
         model = self.model
-        state = {i for i, _, required in model.pairs[v] if required}
         readers = {
-            u for i in state for u in model.consumers[i] if u != v and self.executed[u] and model.recomputable[u]
+            u
+            for i in model.overwritten[v]
+            for u in model.consumers[i]
+            if u != v and self.executed[u] and model.recomputable[u]
         }
         if not readers:
             return

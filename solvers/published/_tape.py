@@ -91,7 +91,7 @@ class Tape:
             raise Irretrievable(f"operator {name!r} would have to be executed again")
         self.codes.append(v)
         self.executed[v] = True
-        self.available.difference_update(i for i, _, required in model.pairs[v] if required)
+        self.available.difference_update(model.overwritten[v])
         self.available.update(model.outputs[v])
         for t in model.outputs[v]:
             if model.ends_on_store[t]:

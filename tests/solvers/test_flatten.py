@@ -26,7 +26,7 @@ from poetc.solvers import Event, min_budget, solve
 from poetc.solvers.dependences import Dependences
 from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
-from poetc.solvers.poetc.orders.low_traffic import lean_order
+from poetc.solvers.poetc.orders.low_traffic import low_traffic_order
 from poetc.solvers.poetc.orders.reordering import reordered
 from poetc.solvers.poetc.search.flatten import flatten
 from poetc.solvers.poetc.search.race import Race
@@ -83,7 +83,7 @@ def chain(steps: int, share: int) -> Problem:
     """A recurrent layer, each step undone and summed up before the one before it."""
     problem = stacked(steps, 1, 0)
     dependences = Dependences(model := Model(problem))
-    problem = reordered(problem, lean_order(model, dependences.before, dependences.after))
+    problem = reordered(problem, low_traffic_order(model, dependences.before, dependences.after))
     return with_budget(problem, share / 100)
 
 

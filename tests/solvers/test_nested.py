@@ -11,7 +11,7 @@ from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, 
 from poetc.solvers import Event, solve
 from poetc.solvers.dependences import Dependences
 from poetc.solvers.model import Model
-from poetc.solvers.poetc.orders.low_traffic import lean_order
+from poetc.solvers.poetc.orders.low_traffic import low_traffic_order
 from poetc.solvers.poetc.orders.reordering import reordered
 from poetc.solvers.poetc.search.nested import Program, nest, segments_of
 from poetc.solvers.poetc.search.race import Race
@@ -24,7 +24,7 @@ def recurrent(steps: int, layers: int, share: float) -> Problem:
     """Stacked recurrent layers that go step by step together."""
     problem = stacked(steps, layers, 0)
     dependences = Dependences(model := Model(problem))
-    return with_budget(reordered(problem, lean_order(model, dependences.before, dependences.after)), share)
+    return with_budget(reordered(problem, low_traffic_order(model, dependences.before, dependences.after)), share)
 
 
 def program_of(model: Model, memory: float) -> Program:

@@ -24,7 +24,7 @@ from poetc.solvers.dependences import Dependences
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.orders.annealing import Overflow, anneal, tidied
 from poetc.solvers.poetc.orders.best_order import best_order, cheapest_order
-from poetc.solvers.poetc.orders.low_traffic import lean_order
+from poetc.solvers.poetc.orders.low_traffic import low_traffic_order
 from poetc.solvers.poetc.orders.reordering import reordered, restored
 from tests.support.oracle import optimum
 from tests.support.problems import random_dag, training_problem, with_budget
@@ -203,7 +203,7 @@ def test_stacked_layers_go_step_by_step_together_so_that_runs_of_them_can_be_mad
     problem = stacked(24, 2, 0)
     model = Model(problem)
     dependences = Dependences(model)
-    order = lean_order(model, dependences.before, dependences.after)
+    order = low_traffic_order(model, dependences.before, dependences.after)
     assert sorted(order) == list(range(model.n_ops))
     position = {v: k for k, v in enumerate(order)}
     assert all(position[u] < position[v] for v in range(model.n_ops) for u in dependences.before[v])

@@ -1,4 +1,4 @@
-"""RAM inside a stage, between two cuts: rows for what is executed there, for the first time or again."""
+"""Rows for the RAM inside a stage, between two cuts: for operators executed there, for the first time or again."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ class Between:
         self.model, self.mip, self.unit, self.is_pinned = relaxed.model, relaxed.mip, relaxed.unit, relaxed.is_pinned
         self.cut, self.stages = relaxed.cuts[g], len(relaxed.cuts)
         self.hold, self.run, self.load = relaxed.hold[g], relaxed.run[g], relaxed.load[g]
-        self.stays: dict[int, int] = {}  # by tensor, a column: in RAM throughout what is executed again
-        self.pinned: list[int] = []  # likewise, without being a decision
+        self.stays: dict[int, int] = {}  # by tensor, a column that is 1 if it is in RAM during all recomputations
+        self.pinned: list[int] = []  # tensors that are there in any case
         self.again: int | None = None  # a_g once more, where nothing else is executed first in the stage
 
     def rows(self) -> None:
-        """For what is executed inside the stage: what is still needed in the stage, or at the next cut, and neither
-        made again nor paged in during the stage, is in RAM beside its operands.
+        """Add the rows for the operators that are executed inside the stage.
+
+        Beside an operator's operands, RAM holds each tensor that the stage or the next cut still needs, unless the
+        tensor is made again or paged in during the stage.
         """
         model, cut, end = self.model, self.cut, self.end
         following = self._following()
@@ -41,7 +43,7 @@ class Between:
             return columns
 
         present: list[dict[int, int]] = [{} for _ in range(cut, end)]  # by operator and tensor: a column
-        always = [0] * (end - cut)  # bytes there in any case
+        always = [0] * (end - cut)  # bytes that are there in any case
         for t in range(model.n_tensors):
             p = model.producer[t]
             uses = [w for w in model.consumers[t] if cut < w < end]
@@ -74,7 +76,7 @@ class Between:
             terms = {t: c for t, c in present[w - cut].items() if t not in operands and not self.is_pinned(t, w)}
             terms = self.relaxed.done(self.g, w, operands) | terms
             rows.append((fixed + sum(model.size[t] for t in terms), w, terms, fixed))
-        # Of as many stretches of the stage, the operator at which the most could be in RAM.
+        # The stage is divided into stretches. Each has a row for the operator at which the most could be in RAM.
         stretches = min(len(rows), max(BETWEEN.first_rows, BETWEEN.first_total // self.stages))
         for k in range(stretches):
             inside = rows[len(rows) * k // stretches : len(rows) * (k + 1) // stretches]
@@ -84,8 +86,9 @@ class Between:
             self._during_recomputation()
 
     def _following(self) -> dict[int, int]:
-        """By tensor that is not pinned there, a column that is 1 if it is in RAM where the stage ends: after the last
-        one what ends in RAM.
+        """Columns that are 1 if a tensor is in RAM where the stage ends, by tensor that is not pinned there.
+
+        Behind the last stage these are the tensors that end in RAM.
         """
         if self.g + 1 < self.stages:
             return self.relaxed.hold[self.g + 1]
@@ -96,16 +99,16 @@ class Between:
         return t in self.model.inputs[w] or t in self.model.outputs[w]
 
     def _stay(self, column: int, made: list[int]) -> int:
-        """A column that is 1 if what is in RAM at the next cut was neither made nor paged in during the stage."""
+        """A column that is 1 if a tensor in RAM at the next cut was neither made nor paged in during the stage."""
         z = self.mip.column(integer=False)
         self.mip.row([column, z, *made], [1.0, -1.0, *[-1.0] * len(made)], upper=0.0)
         return z
 
     def _during_recomputation(self) -> None:
-        """The same for what is executed again: its operands are in RAM beside what stays, if it is executed."""
+        """Add the rows for operators that are executed again: if one is, its operands are beside what stays."""
         model, cut, end = self.model, self.cut, self.end
         if end == cut + 1:
-            # Everything else in this stage comes after a_g: its outputs stay as well, unless a_g is executed once more.
+            # All other actions of this stage come after a_g. So its outputs stay too, unless a_g is executed once more.
             if model.recomputable[cut]:
                 self.again = self.mip.column(model.op_cost[cut] / self.unit)
             following = self._following()
@@ -136,8 +139,10 @@ class Between:
         return sum(self.relaxed.counted[t] for t in self.pinned if t not in operands)
 
     def _in_midst(self, v: int) -> None:
-        """RAM when `v` is executed again: what is in RAM at the next cut is there already (P), or is made or paged in
-        after that, of what is there then: D <= P + I + R, D <= P + I + D of each operand. Only large tensors count.
+        """Add the row for the RAM when `v` is executed again.
+
+        A tensor that is in RAM at the next cut is there already (P), or is made or paged in later from the tensors
+        that are there (D): D <= P + I + R, and D <= P + I + D of each operand. Only large tensors count.
         """
         model, mip, cut, end = self.model, self.mip, self.cut, self.end
         following = self.relaxed.hold[self.g + 1]
@@ -160,7 +165,7 @@ class Between:
             return cut <= p < end and (p > cut or end > cut + 1)
 
         def explore(t: int) -> Iterator[int]:
-            """Make the column of `t`; yields the operands whose columns it needs next."""
+            """Make the column of `t`; yield the operands whose columns it needs next."""
             derived[t] = column = mip.column(integer=False)
             p = model.producer[t]
             sources = [there(t)]
@@ -179,8 +184,9 @@ class Between:
                         mip.row([column, *sources, derived[u]], [1.0, *[-1.0] * (len(sources) + 1)], upper=0.0)
 
         def derive(t: int) -> int:
-            """A column that is at most 1 if `t` is there or can be made of what is there. Chains are longer than calls
-            may be nested.
+            """A column that is 1 only if `t` is there or can be made from tensors that are there.
+
+            The loop stands for a recursion: chains are longer than calls may be nested.
             """
             waiting = [] if t in derived else [explore(t)]
             while waiting:
@@ -208,8 +214,10 @@ class Between:
         self.relaxed.ram_row(index, value, self.capacity - self._pinned_bytes(operands))
 
     def _made_before(self, v: int) -> dict[int, list[dict[int, float]]]:
-        """What is in RAM at the next cut and was made in this stage before `v`, for what `v` reads, unless it is made
-        twice: by tensor, columns whose sum less 1 is a lower bound of its presence when `v` is executed again.
+        """Tensors in RAM at the next cut that were made in this stage before `v`, for the operands of `v`.
+
+        By tensor, columns whose sum less 1 is a lower bound of its presence when `v` is executed again. A tensor that
+        is made twice is left out.
         """
         model, twice, found = self.model, self.relaxed.twice, dict[int, list[dict[int, float]]]()
         following = self.relaxed.hold[self.g + 1]

@@ -1,4 +1,4 @@
-"""The columns of a relaxation with cuts, and the RAM rows over them.
+"""The columns of a relaxation with cuts, and its RAM rows.
 
 Stage g runs from the first execution of cut a_g to that of a_{g+1}. `cuts` gives the columns their meaning and writes
 the rows of a stage; `between` adds those of the operators inside one.
@@ -29,9 +29,9 @@ class Columns:
         self.run: list[dict[int, int]] = []  # R, only what is optional
         self.load: list[dict[int, int]] = []  # I
         self.store: dict[int, int] = {}  # O
-        self.twice: dict[tuple[int, int], int] = {}  # an operator is executed again more than once in a stage
+        self.twice: dict[tuple[int, int], int] = {}  # 1 if an operator is executed again more than once in a stage
         self.pinned = [pinned_interval(model, t) if rules.cuts_pinned else None for t in range(model.n_tensors)]
-        self.counted = list(model.size)  # bytes of what is pinned
+        self.counted = list(model.size)  # bytes that a pinned tensor counts
         for t in free:
             if pinned_interval(model, t) is None and not model.on_store[t]:
                 self.pinned[t] = (model.producer[t] + 1, NEVER)
@@ -54,8 +54,10 @@ class Columns:
         return self.pinned_bytes[cut] - sum(self.counted[t] for t in skip if self.is_pinned(t, cut))
 
     def done(self, g: int, position: int, operands: set[int] | frozenset[int]) -> dict[int, int]:
-        """By tensor that no first execution from that at `position` in stage g on reads, a column that is 1 if it is in
-        RAM until the stage ends, or the step, for tensors that are no decision otherwise; without `operands`.
+        """Further columns that take RAM at `position` in stage g, by tensor; none of `operands` is among them.
+
+        Each is 1 if the tensor stays in RAM until the stage or the step ends, though no first execution from
+        `position` on reads it. Only relaxations with further decisions have such columns.
         """
         return {}
 

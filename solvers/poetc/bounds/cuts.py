@@ -1,16 +1,20 @@
-"""Lower bounds: a relaxed MIP that enforces RAM only at the first executions of a few operators, the cuts.
+"""Lower bounds from a relaxed MIP that enforces RAM only at the first executions of a few operators, the cuts.
 
 Let a_1 < ... < a_G be cuts and stage g run from the first execution of a_g to that of a_{g+1} (stage 0 before a_1). For
 every schedule that executes the operators for the first time in the problem's order, set
   S[g,t] = 1 if tensor t is in RAM when a_g is first executed,
-  R[g,v] = 1 if operator v is executed in stage g,   I[g,t] = 1 if t is paged in there,   O[t] = 1 if t is paged out at
-  all.
-Then S[g+1,t] <= S[g,t] + R[g,producer] + I[g,t];  R[g,v] <= S[g,u] + R[g,producer of u] + I[g,u] for each u that v
-reads;  I[g,t] <= O[t]; R = 1 for what is first executed in stage g; RAM at a_g: sum size S + its outputs (less what may
-be in place) + its workspace. The cost counts each execution and page-in once per stage, so the optimum is a lower
-bound. Nothing is assumed about the order of recomputation. Optional rows for an operator w executed between two cuts
-(for the first time, or again: then with its operands times R[g,w]): what is in RAM at a_{g+1} and was neither made nor
-paged in since a_g (at least z[g,t] = S[g+1,t] - R - I) stayed all the time, w's operands beside it.
+  R[g,v] = 1 if operator v is executed in stage g,
+  I[g,t] = 1 if t is paged in there,
+  O[t]   = 1 if t is paged out at all.
+The rows are
+  S[g+1,t] <= S[g,t] + R[g,producer] + I[g,t];
+  R[g,v] <= S[g,u] + R[g,producer of u] + I[g,u] for each u that v reads;
+  I[g,t] <= O[t];   R[g,v] = 1 where v is first executed in stage g;
+  RAM at a_g: the sum of size S, plus its outputs (less those that may be in place), plus its workspace.
+The cost counts each execution and page-in once a stage, so the optimum is a lower bound. Nothing is assumed about the
+order of recomputation. `between` adds rows for an operator w that is executed between two cuts, for the first time or
+again. A tensor in RAM at a_{g+1} that was neither made nor paged in since a_g stayed all the time, beside the operands
+of w: z[g,t] >= S[g+1,t] - R - I. Where w is executed again, its operands count R[g,w] times.
 """
 
 from __future__ import annotations
@@ -36,8 +40,9 @@ from poetc.solvers.poetc.settings import CUTS
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """A solved relaxation: `bound` in the problem's cost unit (rounded down), and the plan at the cuts if one was
-    found.
+    """A solved relaxation: its bound, and the plan at the cuts if one was found.
+
+    `bound` is in the problem's cost unit.
     """
 
     cuts: tuple[int, ...]
@@ -80,8 +85,10 @@ class CutModel(Columns):
         ties: bool = False,
         rules: Rules = ALL,
     ) -> None:
-        """`free`: tensors too small to decide about; they stay once they are made and count nothing, a relaxation.
-        `ties`: operators are a little cheaper to execute again the earlier they come, another relaxation.
+        """Build the MIP; `between` adds rows inside the stages.
+
+        `free`: tensors too small to decide about. They stay once they are made and count nothing, which relaxes.
+        `ties`: operators are a little cheaper to execute again the earlier they come, which relaxes too.
         """
         super().__init__(model, cuts, free=free, tie=CUTS.tie if ties else 0.0, rules=rules)
         self._build(between)
@@ -89,7 +96,7 @@ class CutModel(Columns):
             self._deadline(model.problem.deadline_ns)
 
     def _useful(self, cut: int) -> set[int]:
-        """Tensors that exist before `cut` and that anything at or after it can use."""
+        """Tensors that exist before `cut` and that an operator at or after it can use."""
         model = self.model
         if not self.rules.cuts_useful:
             return {t for t in range(model.n_tensors) if model.producer[t] < cut and t not in self.free}
@@ -144,7 +151,6 @@ class CutModel(Columns):
                         )
             self.run.append(run)
             self.load.append(load)
-            # What stage g may start from; the page-ins that nothing avoids are in the offset.
         for t in self.model.page_ins_needed:
             self._needed_page_in(t)
         for g in range(stages):
@@ -163,7 +169,7 @@ class CutModel(Columns):
         self._links()
 
     def _needed_page_in(self, t: int) -> None:
-        """What starts on the store is read at least once; the first read is in the offset, whichever stage it is in."""
+        """`t` starts on the store and is read at least once; the offset holds the first read, in whichever stage."""
         first = min(self.model.consumers[t], default=NEVER)
         columns = [load[t] for load in self.load if t in load]
         if first <= self.cuts[0] or not columns:
@@ -171,7 +177,7 @@ class CutModel(Columns):
         self._credit(t, columns)
 
     def _credit(self, t: int, columns: list[int]) -> int:
-        """A column that takes back the price of the first read, if it is one of `columns`."""
+        """A column that takes back the cost of the first read, if it is one of `columns`."""
         credit = self.mip.column(-self.model.in_cost[t] / self.unit, 0.0, 1.0, integer=False)
         self.mip.row([credit, *columns], [1.0, *[-1.0] * len(columns)], upper=0.0)
         if t in self.hold[0]:  # what is there at the first cut was read before
@@ -185,7 +191,7 @@ class CutModel(Columns):
         if (p >= cut and p < end) or self.is_pinned(t, cut):
             return None
         columns = []
-        # What a_g consumes in place is gone for the rest of its stage.
+        # A tensor that a_g overwrites is gone for the rest of its stage.
         if t in self.hold[g] and not (self.rules.cuts_expiry and self.model.expiry[t] == cut):
             columns.append(self.hold[g][t])
         if p in self.run[g]:
@@ -202,7 +208,7 @@ class CutModel(Columns):
                 sources = self._sources(g, u, end)
                 if sources is not None:
                     mip.row([column, *sources], [1.0, *[-1.0] * len(sources)], upper=0.0)
-        for v in range(cut + 1, end):  # what a_g reads is held, by its columns' lower bounds
+        for v in range(cut + 1, end):  # the operands of a_g are held by their columns' lower bounds
             for u in model.inputs[v]:
                 sources = self._sources(g, u, end)
                 if sources is not None:
@@ -210,7 +216,7 @@ class CutModel(Columns):
         following = self.hold[g + 1] if g + 1 < len(self.cuts) else {}
         for t, column in following.items():
             sources = self._sources(g, t, end)
-            # What an update in this stage takes over is there at its end only if it has been read back.
+            # A tensor that an update in this stage overwrites is there at the end only if it is read back.
             if sources and self.rules.cuts_expiry and cut < model.expiry[t] < end and t in self.hold[g]:
                 sources.remove(self.hold[g][t])
             if sources is not None:
@@ -223,8 +229,10 @@ class CutModel(Columns):
                         self._require(sources)
 
     def _suffix(self, g: int) -> None:
-        """Stages g and later taken together, as if a_g were the only cut: what is executed at all since a_g reads what
-        is there at a_g or made since. Implied for integers; without it an LP makes an operand by halves, twice.
+        """Add the rows of stages g and later taken together, as if a_g were the only cut.
+
+        An operator that is executed at all since a_g reads tensors that are there at a_g or are made since. Integers
+        imply it. Without these rows, an LP makes an operand by halves, twice.
         """
         mip, model, n = self.mip, self.model, self.model.n_ops
         cut, stages = self.cuts[g], range(g, len(self.cuts))
@@ -240,7 +248,7 @@ class CutModel(Columns):
             columns = [self.load[h][t] for h in stages if t in self.load[h]]
             if columns:
                 load[t] = together(columns)
-                self._link(t, load[t])  # what is read back by halves is still written as a whole
+                self._link(t, load[t])  # a tensor that is read back by halves is still written as a whole
 
         def sources(t: int) -> list[int] | None:
             p = model.producer[t]
@@ -279,7 +287,7 @@ class CutModel(Columns):
         self.ram_row(list(terms.values()), [float(model.size[t]) for t in terms], capacity - fixed)
 
     def _link(self, t: int, column: int) -> None:
-        """What it takes to page `t` in, where `column` is 1."""
+        """Where `column` is 1, `t` is on the store and the page buffer is there."""
         if t in self.store:
             self.mip.row([column, self.store[t]], [1.0, -1.0], upper=0.0)
         if self.pages >= 0:
@@ -290,7 +298,7 @@ class CutModel(Columns):
         for load in self.load:
             for t, column in load.items():
                 self._link(t, column)
-        if model.store_limited and self.store:  # capacity, and what may be written
+        if model.store_limited and self.store:  # room on the store, and the limit on bytes written
             scale = float(max(1, model.store_free))
             mip.row(
                 list(self.store.values()),
@@ -299,7 +307,7 @@ class CutModel(Columns):
             )
 
     def _deadline(self, deadline_ns: int) -> None:
-        """Time is at least what the processor is busy; where transfers overlap compute, also what a bus is."""
+        """The time is at least that of the processor, and that of each bus where transfers overlap compute."""
         model = self.model
         nothing = [0] * model.n_tensors
         self._time_row(deadline_ns, model.op_ns, model.in_ns, model.out_ns)
@@ -314,7 +322,7 @@ class CutModel(Columns):
     def _time_row(self, deadline_ns: int, op_ns: Sequence[int], in_ns: Sequence[int], out_ns: Sequence[int]) -> None:
         model = self.model
         fixed = sum(op_ns) + sum(out_ns[t] for t in model.page_outs_needed)
-        # What the first cut reads, or an operator before it, was paged in before the first stage.
+        # Operands of the first cut, or of an operator before it, were paged in before the first stage.
         early = [t for t in model.page_ins_needed if min(model.consumers[t], default=NEVER) <= self.cuts[0]]
         room = deadline_ns - fixed - sum(in_ns[t] for t in early)
         index, value = self._other_time(early, in_ns, out_ns)
@@ -341,11 +349,11 @@ class CutModel(Columns):
     def _other_time(
         self, early: Sequence[int], in_ns: Sequence[int], out_ns: Sequence[int]
     ) -> tuple[list[int], list[int]]:
-        """Other columns, and what they add to the time, in which reads of `early` and all needed writes are."""
+        """Further columns with their times; the time has the reads of `early` and all needed writes already."""
         return [], []
 
     def start_of(self, codes: Sequence[int]) -> dict[int, float]:
-        """What a sequence says about the integer columns. It need not satisfy every row."""
+        """Values of the integer columns for a sequence, which need not satisfy every row."""
         model, n, m = self.model, self.model.n_ops, self.model.n_tensors
         profile = Profile(model, codes)
         values = {c: 0.0 for group in (*self.hold, *self.run, *self.load) for c in group.values()}
@@ -371,9 +379,7 @@ class CutModel(Columns):
         return values
 
     def bound_of(self, answer: Answer) -> float:
-        """The answer's dual bound in the problem's unit: less the tolerance, then up to the next integer, as costs
-        are.
-        """
+        """The dual bound in the problem's unit, less the tolerance; costs are integers, so it is rounded up."""
         if not math.isfinite(answer.bound):
             return self.model.base_cost
         return max(self.model.base_cost, math.ceil((answer.bound - CUTS.margin) * self.unit))
@@ -393,8 +399,9 @@ class CutModel(Columns):
         plain: bool = False,
         stop: threading.Event | None = None,
     ) -> Relaxation:
-        """Solve it; `start` as `start_of` gives it; a bound of `cutoff` is as good as any above it, and a dearer plan
-        no plan.
+        """Solve the relaxation within the given time and work; see `Mip.solve`.
+
+        `start`: values as `start_of` gives them. `cutoff`: a bound this high is enough, and a plan this dear is none.
         """
         nothing: frozenset[int] = frozenset()
         if self.proven_infeasible:
@@ -421,7 +428,7 @@ class CutModel(Columns):
         return self.relaxation_of(answer, answer.values)
 
     def relaxation_of(self, answer: Answer, values: npt.NDArray[np.float64]) -> Relaxation:
-        """The plan that a solution makes."""
+        """The plan that a solution stands for."""
         return Relaxation(
             self.cuts,
             self.bound_of(answer),

@@ -1,4 +1,4 @@
-"""Which cuts to try: single ones first, then more and more, where plans made from the last ones need too much RAM."""
+"""The choice of cuts: single ones first, then more and more, at operators where the last plan needs too much RAM."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ def _stretches(model: Model) -> list[range]:
 
 
 def around(model: Model, k: int) -> list[int]:
-    """Operators of the k-th of these stretches, the largest working sets first. What is cheap to make again but read
-    there can count for more than what is large.
+    """The operators of the k-th stretch, the largest working sets first.
+
+    The best cut need not be the first: operands that are cheap to make again can count for more than large ones.
     """
     return sorted(_stretches(model)[k], key=lambda v: (-working_set_bytes(model, v), v))
 
 
 def new_cuts(cuts: set[int], overfull: list[int], n_ops: int, most: int | None = None) -> list[int]:
-    """Of operators at which a plan needs too much RAM, the worst first, those that become cuts too: not next to one
-    another. Where one is a cut already, what comes before it is the culprit, and the operator beside it becomes one.
-    `most`: how many.
+    """The operators that become cuts too, of those at which a plan needs too much RAM, the worst first.
+
+    No two of them are neighbours. Where an operator is a cut already, the operators before it are the cause, and one
+    beside it becomes a cut. `most`: how many there may be.
     """
     new: list[int] = []
     for v in overfull:
@@ -47,14 +49,15 @@ def new_cuts(cuts: set[int], overfull: list[int], n_ops: int, most: int | None =
 
 
 def left(bound: float, cost: float) -> float:
-    """Of the cost, above the bound."""
+    """The part of the cost above the bound, as a fraction."""
     return 1 - bound / cost if cost > 0 else 0.0
 
 
 @dataclass(slots=True)
 class Ladder:
-    """How the next relaxation with several cuts of a problem is made. While one is being solved in a thread, this is
-    the thread's alone.
+    """The settings of the next relaxation with several cuts.
+
+    While a thread solves one, only that thread may use this object.
     """
 
     model: Model
@@ -70,15 +73,16 @@ class Ladder:
             self.free = tiny_tensors(self.model, LADDER.free_share)
 
     def aim(self, bound: float, cost: float, gap: float) -> float:
-        """A bound as good as this is enough of the next relaxation, where `gap` was asked for."""
+        """The bound that is enough of the next relaxation, where `gap` was asked for."""
         if not bound < cost * (1 - LADDER.small_gap) < math.inf:
             return cost
         aim, enough = bound + self.reach * (cost - bound), cost * (1 - gap) + 1
         return enough if bound < enough < aim else aim
 
     def climb(self, relaxation: Relaxation, aim: float, excess: list[tuple[int, int]], *, followed: bool) -> bool:
-        """After a relaxation: `excess` (how much, where) is what its plan needs too much, if it could be `followed`.
-        False where another leads no further.
+        """Take the result of a relaxation into account. False where another leads no further.
+
+        `excess`: by how much its plan needs too much RAM, and at which operators; `followed`: whether it is a sequence.
         """
         if relaxation.bound >= aim * (1 - ROUNDING):
             return True

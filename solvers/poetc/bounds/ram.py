@@ -1,13 +1,15 @@
-"""RAM that every schedule needs: beside an operator, and for a tensor that cannot leave."""
+"""The RAM that every schedule needs: for an operator, for a tensor that cannot leave, and in all."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from poetc.scheduling import Problem, choose_pairs
 from poetc.solvers.model import NEVER, Model
 
 
 def operand_bytes(model: Model, v: int) -> int:
-    """RAM that the outputs and workspace of `v` take beyond its inputs, everything allowed in place."""
+    """Bytes of the outputs and workspace of `v`, as far as they are not in place of inputs."""
     optional = [(i, o) for i, o, required in model.pairs[v] if not required]
     required = tuple((i, o) for i, o, needed in model.pairs[v] if needed)
     # The checker also lets a smaller output take over a larger input.
@@ -20,6 +22,7 @@ def operand_bytes(model: Model, v: int) -> int:
 
 
 def working_set_bytes(model: Model, v: int) -> int:
+    """Bytes of all operands and the workspace of `v`."""
     return sum(model.size[t] for t in model.inputs[v]) + operand_bytes(model, v)
 
 
@@ -36,7 +39,7 @@ def tiny_tensors(model: Model, share: float) -> frozenset[int]:
 
 
 def pinned_interval(model: Model, t: int) -> tuple[int, int] | None:
-    """First executions [a, b] at which `t` is in RAM in every schedule: it cannot be made again nor paged."""
+    """First executions [a, b] at which `t` is in RAM in every schedule: it can neither be made again nor paged."""
     p = model.producer[t]
     if model.pageable[t] or model.on_store[t] or (p >= 0 and model.recomputable[p]):
         return None
@@ -47,20 +50,20 @@ def pinned_interval(model: Model, t: int) -> tuple[int, int] | None:
 
 
 def lower_bound_bytes(problem: Problem) -> int:
-    """No schedule, in whatever order, needs less.
+    """The RAM that every schedule needs, in whatever order.
 
-    For each operator: its operands and workspace, beside what can neither be made again nor paged and therefore always
-    stays; what is there at the start, and at the end;
-    and, one step before an operator, the arrival of the last of its inputs, the others being there already.
+    It is the most of: the tensors there at the start; those there at the end; for each operator, its operands and
+    workspace beside the tensors that always stay, which can neither be made again nor paged; and the RAM one step
+    before it, when the last of its inputs arrives and the others are there already.
     """
     model = Model(problem)
     pinned = [pinned_interval(model, t) for t in range(model.n_tensors)]
-    # The order of first executions is not assumed: only what is there from the start and until the end counts.
+    # No order of first executions is assumed: only tensors that are there from the start until the end count.
     always = set()
     for t in range(model.n_tensors):
         if pinned[t] is not None and model.in_ram[t] and model.ends_in_ram[t]:
             always.add(t)
-    updated: dict[int, int] = {}  # state in place: input and output of one required pair are the same bytes
+    updated: dict[int, int] = {}  # state in place: its two versions are the same bytes; each names the other
     for pairs in model.pairs:
         for i, o, required in pairs:
             if (
@@ -92,11 +95,11 @@ def lower_bound_bytes(problem: Problem) -> int:
     return base + bound
 
 
-def _arrival_bytes(model: Model, v: int, outside: object) -> int:
-    """RAM when the last input of `v` to arrive is made: least over which one is last; 0 if they may all be there from
-    the start.
+def _arrival_bytes(model: Model, v: int, outside: Callable[[set[int]], int]) -> int:
+    """RAM when the last input of `v` arrives, for the input for which that is least.
+
+    0 if all may be there from the start. `outside`: bytes that stay beside the given operands.
     """
-    assert callable(outside)
     least = None
     for u in model.inputs[v]:
         others = set(model.inputs[v]) - {u}

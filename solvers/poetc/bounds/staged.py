@@ -1,11 +1,10 @@
-"""The staged MILP: a schedule rather than a bound, with RAM at every step, for small problems and for polishing.
+"""The staged MILP: its solutions are schedules, with RAM at every step, for small problems and for polishing.
 
 Stage g executes operator a_g = first + g, then recomputes by ascending operator, each at most once. Before `first`
-nothing is recomputed ("stage 0 is the forward pass"). On top of `CutModel`'s variables and rows, for what may be in RAM
-in a stage:
+nothing is recomputed ("stage 0 is the forward pass"). `CutModel` has the first variables and rows. For each tensor that
+may be in RAM in a stage there are also
   q[t,j]  tensor t is still needed at the j-th operator of the stage that can read it: q_j >= q_{j+1}, q_j >= R[k_j],
-  and after
-          the last one S[g+1,t];
+          and after the last one S[g+1,t];
   p[t]    t is there from the start of the stage: p >= q_1 - R[producer] - I;
   y[t]    t occupies RAM while its producer runs: y >= q_1, y >= R[producer];
   c       an in-place pair is used: c <= R[v], c <= 1 - (input needed later); credited with the output's size.
@@ -23,7 +22,7 @@ Terms = dict[int, float]
 
 
 class StagedModel(CutModel):
-    """Build with the first cut; `solve` as CutModel. Its bound holds for staged schedules only."""
+    """The MILP with stages from `first` on. Its bound holds for staged schedules only."""
 
     def __init__(self, model: Model, first: int, rules: Rules = ALL) -> None:
         super().__init__(model, range(first, model.n_ops), rules=rules)
@@ -51,7 +50,7 @@ class StagedModel(CutModel):
         self.mip.row(list(terms), [x / scale for x in terms.values()], upper=room / scale)
 
     def _forward(self, v: int, first: int) -> None:
-        """RAM at `v` < first: what the forward pass still reads, and what is held for the first stage."""
+        """RAM at `v` < first: tensors that the forward pass still reads, and those held for the first stage."""
         model, held = self.model, self.hold[0]
         fixed, terms = model.workspace[v] + sum(model.size[o] for o in model.outputs[v]), {}
         for t in range(model.n_tensors):
@@ -85,7 +84,7 @@ class StagedModel(CutModel):
         following = {} if last_stage else self.hold[g + 1]
         steps = sorted(run)
         start_there = {t for t in held if model.expiry[t] != cut} | set(model.outputs[cut])
-        # No longer indispensable after a_g, but what runs again in this stage may read it.
+        # These are no longer indispensable after a_g, but operators that run again in this stage may read them.
         start_there |= {t for t in range(model.n_tensors) if self.is_pinned(t, cut) and model.expiry[t] != cut}
         tensors = sorted(start_there | {o for v in steps for o in model.outputs[v]} | set(load))
         tensors = [t for t in tensors if not self.is_pinned(t, end)]

@@ -1,6 +1,6 @@
-"""Simulated annealing over topological orders, by what keep-all would need above the capacity under each.
+"""Simulated annealing over topological orders, by the bytes that keep-all would need above the capacity.
 
-Of that it takes the maximum and the mean: the bytes that any schedule has to recompute or page, whatever it chooses.
+Their maximum and mean over the operators count: any schedule has to recompute or page so many, whatever it chooses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from poetc.solvers.poetc.orders.reordering import Order
 
 
 class Overflow:
-    """What keep-all needs above a capacity under an order, in units of the capacity: 0 where it fits."""
+    """The bytes that keep-all needs above a capacity under an order, in units of the capacity; 0 where it fits."""
 
     def __init__(self, model: Model, capacity: int) -> None:
         n, m = model.n_ops, model.n_tensors
@@ -27,7 +27,7 @@ class Overflow:
         self.readers = np.array([v for t in range(m) for v in model.consumers[t]], dtype=np.intp)
         self.read = np.array([t for t in range(m) for _ in model.consumers[t]], dtype=np.intp)
         self.stays = np.array(model.ends_in_ram, dtype=bool)
-        # One pair an input and an output: the first.
+        # Only the first pair of an input or output counts.
         pairs: list[tuple[int, int, int]] = []
         for v in range(n):
             used: set[int] = set()
@@ -38,11 +38,11 @@ class Overflow:
         self.pairs = np.array(pairs, dtype=np.intp).reshape(-1, 3)
 
     def of(self, order: npt.NDArray[np.intp]) -> float:
-        """Half the largest excess and half the mean one."""
+        """Half the largest excess plus half the mean one."""
         return self._of(self._ram(order))
 
     def with_mean(self, order: npt.NDArray[np.intp]) -> tuple[float, float]:
-        """That, and the mean of all that is in RAM."""
+        """That, and the mean of the bytes in RAM."""
         ram = self._ram(order)
         return self._of(ram), float(ram.mean())
 
@@ -51,7 +51,7 @@ class Overflow:
         return float(0.5 * excess.max() + 0.5 * excess.mean()) / self.capacity
 
     def _ram(self, order: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
-        """Of keep-all, by position."""
+        """The RAM of keep-all by position, bytes."""
         position = np.empty(self.n, dtype=np.intp)
         position[order] = np.arange(self.n)
         birth = np.zeros(len(self.size), dtype=np.intp)
@@ -69,9 +69,11 @@ class Overflow:
 
 
 def tidied(model: Model, overflow: Overflow, order: Order) -> Order:
-    """Each operator as early as its inputs are there, where less is in RAM on average then, and no more above the
-    capacity: annealing leaves where it is what makes no difference to keep-all, such as the gradient of a weight whose
-    operands stay anyway, but a schedule that lets go of them makes them again for it.
+    """The order with each operator as early as its inputs are there, where that needs less RAM on average.
+
+    The overflow may not grow. Annealing does not move an operator that makes no difference to keep-all, such as the
+    gradient of a weight whose operands stay anyway. But a schedule that lets go of these operands would make them again
+    for it.
     """
     dependences = Dependences(model)
     best, result = overflow.with_mean(np.array(order, dtype=np.intp)), list(order)
@@ -88,7 +90,10 @@ def tidied(model: Model, overflow: Overflow, order: Order) -> Order:
 
 
 def anneal(model: Model, capacity: int, random: np.random.Generator, *, moves: int, heat: float) -> tuple[float, Order]:
-    """The least overflow found from the problem's order on, and its order. Temperatures start at `heat` x overflow."""
+    """The least overflow that annealing from the problem's order finds, and its order.
+
+    Temperatures start at `heat` times the overflow of the problem's order.
+    """
     n = model.n_ops
     dependences, overflow = Dependences(model), Overflow(model, capacity)
     order = list(range(n))

@@ -17,7 +17,7 @@ from poetc.solvers.poetc.bounds.cuts import CutModel
 from poetc.solvers.poetc.bounds.ladder import single_cut_positions
 from poetc.solvers.poetc.bounds.ram import tiny_tensors
 from poetc.solvers.poetc.orders.annealing import Overflow, anneal, tidied
-from poetc.solvers.poetc.orders.low_traffic import lean_order
+from poetc.solvers.poetc.orders.low_traffic import low_traffic_order
 from poetc.solvers.poetc.orders.reordering import Order, reordered
 from poetc.solvers.poetc.search.neighbourhoods import Windows
 from poetc.solvers.poetc.search.race import Race
@@ -25,11 +25,11 @@ from poetc.solvers.poetc.settings import ORDERS, WORK
 from poetc.solvers.poetc.work import Work
 
 
-def best_order(problem: Problem, options: SolveOptions, work: Work, lean_saves: float = 0.0) -> Order | None:
-    """The order under which short races find the cheapest schedule; None for the problem's own. The lean order is taken
-    only where it saves more than this fraction.
+def best_order(problem: Problem, options: SolveOptions, work: Work, low_traffic_saves: float = 0.0) -> Order | None:
+    """The order under which short races find the cheapest schedule; None for the problem's own.
 
-    Of `work`, half is for annealing, what is left for races, what is left then for bounds.
+    The low-traffic order is taken only where it saves more than the fraction `low_traffic_saves`. Half of `work` is for
+    annealing, the rest for races; bounds get the remainder.
     """
     model = Model(problem)
     if model.n_ops > ORDERS.most_operators or problem.semantics is Semantics.POET:
@@ -55,18 +55,18 @@ def best_order(problem: Problem, options: SolveOptions, work: Work, lean_saves: 
     work.spent_s += annealing.spent_s
     best, best_cost = None, math.inf
     dependences = Dependences(model)
-    lean = lean_order(model, dependences.before, dependences.after)
-    raced = [*sorted(found, key=lambda o: (found[o], o))[: ORDERS.raced], lean]
+    low_traffic = low_traffic_order(model, dependences.before, dependences.after)
+    raced = [*sorted(found, key=lambda o: (found[o], o))[: ORDERS.raced], low_traffic]
     affordable = work.left_s / (len(raced) + 1) / (model.n_ops * WORK.run_s)
     runs = max(1, int(min(affordable, ORDERS.race_runs(model.n_ops))))
     for order in raced:
         cost = _raced(reordered(problem, order), options, runs, work)
-        if cost < best_cost * (1 - lean_saves if order == lean else 1):
+        if cost < best_cost * (1 - low_traffic_saves if order == low_traffic else 1):
             best, best_cost = order, cost
     own_cost = _raced(problem, options, runs, work)
     if best is None or own_cost == math.inf:
         return best
-    # Short races are far from the optimum, as are bounds from the other side: the sum decides.
+    # Short races are far above the optimum, and bounds far below: the sum of both decides.
     half = work.left_s / 2
     problems = problem, reordered(problem, best)
     bounds = [_bound(p, Work(half, work.stop_at)) for p in problems]
@@ -80,8 +80,10 @@ def best_order(problem: Problem, options: SolveOptions, work: Work, lean_saves: 
 def cheapest_order(
     problems: Sequence[Problem], orders: Sequence[Order | None], options: SolveOptions, work: Work
 ) -> Order | None:
-    """Of `orders` (None: as it is) the one under which short races find the cheapest schedule of any of `problems`,
-    which differ in the homes of their state; the first of several.
+    """The order, of `orders`, under which short races find the cheapest schedule of any of `problems`.
+
+    None among `orders` stands for the order as it is. The problems differ in the placement of their state. Of several
+    orders that are as good, it is the first.
     """
     n = len(problems[0].operators)
     runs = ORDERS.race_runs(n)

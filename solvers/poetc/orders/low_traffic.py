@@ -1,13 +1,13 @@
-"""An order of first executions that leaves little between operators: what a forward pass hands on, and what a backward
-pass does, without what the one saves for the other.
+"""The low-traffic order: an order of first executions that hands on few bytes between operators of a pass.
 
-Keep-all does not care in which order saved tensors are made, so neither does annealing on what it needs; schedules that
-make runs of the forward pass again do. Two stacked recurrent layers, for example, can go step by step together, with
-the states of one step between, or layer after layer, with a whole sequence between.
+Tensors that the forward pass saves for the backward pass do not count. Keep-all does not care in which order they are
+made, so neither does annealing on its RAM. But schedules that make stretches of the forward pass again do. For example,
+two stacked recurrent layers can go step by step together, with the states of one step between them. Or they go layer
+after layer, with a whole sequence between them.
 
-An operator is pulled when something needs it (depth first from the last results, the longest path first), and what can
-be executed already is executed as soon as that leaves no more between (with up to a few operators that it needs: the
-parts of a weight's gradient).
+An operator is executed when another needs it, depth first from the last results, the longest path first. Operators that
+are possible already are executed as soon as that leaves no more bytes between operators, together with up to a few that
+they need, such as the parts of a weight's gradient.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from poetc.solvers.model import Model
 from poetc.solvers.poetc.settings import LOW_TRAFFIC
 
 
-def lean_order(model: Model, before: list[set[int]], after: list[set[int]]) -> tuple[int, ...]:
-    """`before`, `after`: what must come first, and the reverse. Forward operators stay before the others."""
+def low_traffic_order(model: Model, before: list[set[int]], after: list[set[int]]) -> tuple[int, ...]:
+    """The order. Forward operators stay before the others.
+
+    `before`, `after`: by operator, those that must come first, and the reverse (see `Dependences`).
+    """
     return _Order(model, before, after).run()
 
 
@@ -31,7 +34,7 @@ class _Order:
         for v in range(n):
             self.depth[v] = 1 + max((self.depth[u] for u in before[v]), default=0)
         self.phase = [v >= cut for v in range(n)]
-        # Readers within the phase that makes a tensor. What is there from the start stays, at no cost.
+        # Readers within the phase that makes a tensor. Tensors that are there from the start stay, at no cost.
         self.readers = [0] * model.n_tensors
         for v in range(n):
             for t in model.inputs[v]:
@@ -43,7 +46,7 @@ class _Order:
         self.order: list[int] = []
 
     def _is_summand(self, t: int) -> bool:
-        """Read once, by what takes over its bytes and reads something else: the bytes of a sum stay."""
+        """Whether `t` is read once, by an operator that overwrites it and reads others: the bytes of a sum stay."""
         model = self.model
         p = model.producer[t]
         if self.readers[t] != 1 or not self.phase[p]:
@@ -61,8 +64,9 @@ class _Order:
         return tuple(self._sunk())
 
     def _sunk(self) -> list[int]:
-        """The order with every operator right before what first needs it, where less is between operators then: the
-        product with the state of a recurrent layer, four times as large, waits for the inputs' product.
+        """The order with every operator right before its first reader, where that leaves less between operators.
+
+        For example, the product with the state of a recurrent layer, four times as large, waits for that of the inputs.
         """
         model, order = self.model, self.order
         at = {v: k for k, v in enumerate(order)}
@@ -109,7 +113,7 @@ class _Order:
         return [t for t in model.inputs[v] if model.producer[t] >= 0 and self.phase[model.producer[t]] == self.phase[v]]
 
     def _change(self, operators: Iterable[int]) -> int:
-        """Bytes between operators that these add."""
+        """The bytes that these operators add between operators."""
         model, change = self.model, 0
         read: dict[int, int] = {}
         for v in operators:
@@ -122,7 +126,7 @@ class _Order:
         return change
 
     def _ahead(self, made: int) -> None:
-        """What became possible, where that leaves less."""
+        """Execute operators that became possible, where that leaves no more bytes between operators."""
         queue = [made]
         while queue:
             for v in sorted(self.after[queue.pop(0)]):
@@ -135,7 +139,10 @@ class _Order:
                     queue += together
 
     def _together(self, v: int) -> list[int]:
-        """With what it needs and what then can follow at once, a set that leaves no more; empty if there is none."""
+        """`v` with operators that it needs and that can follow at once, a set that leaves no more bytes.
+
+        Empty if there is none.
+        """
         needed: list[int] = []
         stack = [v]
         while stack:

@@ -1,6 +1,5 @@
 """Relaxations that leave open which state lives on the store.
 
-
 State that lives on the store is read once in a step at least, and written once if the step updates it. State that lives
 in RAM costs nothing as long as it stays there, and occupies RAM from the end of one step to the beginning of the next.
 """

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, movable_state, on_store
-from poetc.solvers.interface import ROUNDING, Event, Progress
+from poetc.solvers.interface import ENGINE_NAME, ROUNDING, Event, Progress
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.beside import Beside
 from poetc.solvers.poetc.bounds.cuts import Relaxation
@@ -94,7 +94,7 @@ class HomeSearch:
         steps = Completer(placed).run(Model(placed).actions(codes)).steps
         least = min(cost, math.ceil(self.bound))
         proof = Proof(status=Status.FEASIBLE, objective=cost, bound=least, schedule_class="", method="race")
-        return Schedule(solver="poetc", steps=steps, proof=proof)
+        return Schedule(solver=ENGINE_NAME, steps=steps, proof=proof)
 
     def loosen(self, stored: frozenset[int], excess_bytes: int) -> bool:
         """Race homes with so much less in RAM between steps than `stored`, which does not pack. False if none works."""

@@ -1,10 +1,10 @@
-"""Clairvoyant eviction: executes the operators in their order and, when RAM is short, drops or pages out what is cheap
-to bring back, large, and needed late.
+"""Clairvoyant eviction: it executes the operators in their order and, when RAM is short, gives tensors up.
 
-A resident tensor's score is log cost^gamma / (size^alpha * distance^beta); the least goes first. Cost is the cheaper of
-recomputing (its operator and the closure of absent tensors that it needs) and paging (the write, if still unpaid, and
-the read). Distance is counted in operators until its next read, or until the next need of an absent tensor that has to
-be recomputed from it.
+Tensors that are cheap to bring back, large, and needed late are dropped or paged out first: those of the least score
+log cost^gamma / (size^alpha * distance^beta). The cost is the cheaper of recomputing and paging. Recomputing takes the
+operator and the closure of absent tensors that it needs; paging takes the write, if it is still unpaid, and the read.
+The distance is counted in operators until the next read, or until the next need of an absent tensor that has to be
+recomputed from it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INFINITE = math.inf
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How a run scores. `noise` is added to the scores (one number a tensor)."""
+    """The parameters of a run. `noise` is added to the scores, one number a tensor."""
 
     alpha: float = 1.0
     beta: float = 1.0
@@ -40,17 +40,18 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a relaxed MIP would hold: after operator v, `drop[v]` lists the tensors to let go; `favour` is added to a
-    score.
+    """The tensors that a relaxed MIP would hold.
+
+    `drop[v]`: the tensors to let go after operator v; `favour`: added to the scores, one number a tensor.
     """
 
     drop: tuple[tuple[int, ...], ...]
     favour: npt.NDArray[np.float64]
-    keep: tuple[bool, ...]  # not let go before the cut even if nothing reads it now
+    keep: tuple[bool, ...]  # by tensor: not let go before the cut, even if nothing reads it now
 
 
 class Stuck(Exception):
-    """RAM is too short for this run; `operator` could not be executed."""
+    """The RAM is too short for this run; `operator` could not be executed."""
 
     def __init__(self, operator: int) -> None:
         super().__init__(operator)
@@ -58,8 +59,10 @@ class Stuck(Exception):
 
 
 class Simulation:
-    """One run. `run` returns the action codes, or raises Stuck, at `stop_at` too; with `cutoff`, None once the cost
-    passes it.
+    """One run of the heuristic.
+
+    `run` returns the action codes. It raises Stuck where RAM is too short, or at `stop_at`, and returns None once the
+    cost passes `cutoff`.
     """
 
     def __init__(
@@ -87,14 +90,15 @@ class Simulation:
         self.remaining: float = sum(model.op_cost)
         self.used = sum(s for s, r in zip(model.size, self.resident, strict=True) if r)
         self.at = [0] * m  # index of the next unread consumer
-        self.pending: list[list[tuple[int, int]]] = [[] for _ in range(m)]  # heap of (need, absent tensor made from it)
+        # By tensor, a heap of (need, absent tensor made from it).
+        self.pending: list[list[tuple[int, int]]] = [[] for _ in range(m)]
         self.need = [self._direct(t) for t in range(m)]
         self.need_dirty: set[int] = set()
         self.dirty: set[int] = set()
         self.cost_known = [False] * m
         self.mark = [0] * m
         self.stamp = 0
-        self.guard = [0] * m  # needed by the closure under way
+        self.guard = [0] * m  # how often the closures under way need it
         sizes = np.maximum(1, np.array(model.size, dtype=np.float64))
         self.bias = -policy.alpha * np.log(sizes)
         if policy.noise is not None:
@@ -165,7 +169,7 @@ class Simulation:
         self.dirty.add(t)
 
     def _costs_below_changed(self, t: int) -> None:
-        """`t` came or went: what is recomputed from it costs something else now."""
+        """`t` came or went, which changes the cost of the tensors that are recomputed from it."""
         model, executed = self.model, self.executed
         stack = [t]
         while stack:
@@ -181,8 +185,9 @@ class Simulation:
                             stack.append(o)
 
     def _closure(self, t: int, limit: float = INFINITE) -> float:
-        """Cost of recomputing `t` from what is in RAM or on the store; infinite if that is impossible when it is
-        needed, or takes more than `longest_closure` operators. It is counted no further than to `limit`.
+        """The cost of recomputing `t` from tensors in RAM or on the store, counted no further than to `limit`.
+
+        It is infinite if that is impossible when `t` is needed, or takes more than `longest_closure` operators.
         """
         model = self.model
         if not self.policy.recompute:
@@ -202,7 +207,7 @@ class Simulation:
             seen_ops.add(v)
             total += model.op_cost[v]
             if total >= limit:
-                return total  # what was not looked at can only add to it
+                return total  # the rest can only add to it
             if len(seen_ops) > longest:
                 return INFINITE
             for u in model.inputs[v]:
@@ -234,7 +239,7 @@ class Simulation:
         return cost < INFINITE and (cost == 0 or self._closure(t, cost) > cost)
 
     def _refresh(self) -> None:
-        """Needs, and for what changed a lower bound on its cost: how dear it is is found out when it matters."""
+        """Update needs, and lower bounds on costs that changed; exact costs are found when they matter."""
         self._refresh_needs()
         model, recompute = self.model, self.policy.recompute
         for t in self.dirty:
@@ -248,7 +253,7 @@ class Simulation:
         self.cost_array[t] = INFINITE if cost == INFINITE else self.policy.gamma * math.log(1e-3 + cost)
 
     def _find_cost(self, t: int, limit: float = INFINITE) -> None:
-        """Its cost; one above `limit` may come out as any other above `limit`."""
+        """The cost of `t`; any value above `limit` stands for all such."""
         cost = self._page_cost(t)
         if not (self.stored[t] and cost == 0):
             closure = self._closure(t, min(cost, limit))
@@ -261,7 +266,7 @@ class Simulation:
             self.known_at[t] = self.changes
 
     def _cheapest(self, score: npt.NDArray[np.float64]) -> int:
-        """The tensor of least score, where `score` has lower bounds; they are made exact as far as that takes."""
+        """The tensor of least score. `score` has lower bounds, which are made exact as far as that is needed."""
         while True:
             t = int(np.argmin(score))
             if self.known_at[t] == self.changes or self.need[t] >= NEVER or score[t] == INFINITE:
@@ -290,8 +295,8 @@ class Simulation:
             self._needs_of_inputs_changed(t)
         self.cost_known[t] = True
         self.changes += 1
-        # What is recomputed from it becomes dearer, so that bounds hold on; but by way of the store it may have become
-        # possible at all.
+        # Tensors that are recomputed from it become dearer, so their lower bounds stay valid. But some of them may only
+        # now have become possible to make, by way of the store.
         if self.model.expiry[t] < NEVER:
             self._costs_below_changed(t)
 
@@ -317,7 +322,7 @@ class Simulation:
         self._needs_of_inputs_changed(t)
 
     def _evict(self, t: int) -> None:
-        """Let `t` go, in the way in which it comes back more cheaply."""
+        """Let `t` go, in the way in which it comes back for less."""
         if (self.need[t] >= NEVER and self.model.ends_on_store[t] and not self.stored[t]) or (
             self.need[t] < NEVER and not self.stored[t] and self._cheaper_to_page(t)
         ):
@@ -341,7 +346,7 @@ class Simulation:
             if policy.plan is not None and self.position < self.model.cut:
                 dead &= ~np.array(policy.plan.keep)
             score = np.where(dead, score - 1e6, score)
-            # Something dead needs no way back, unless it still has to be written.
+            # A dead tensor needs no way back, unless it still has to be written.
             np.copyto(score, self.bias - 1e6, where=(self.need_array >= NEVER) & (self.block == 0.0) & np.isinf(score))
             t = self._cheapest(score)
             if score[t] == INFINITE:
@@ -421,7 +426,7 @@ class Simulation:
         self._enter(t)
 
     def _room(self, size: int, locked: list[int], operator: int) -> None:
-        """Make room; what the closure under way needs later is only given up when nothing else is left."""
+        """Make room. Tensors that the closure under way needs later are given up only when no others are left."""
         if self.used + size <= self.capacity:
             return
         soft = [t for t, g in enumerate(self.guard) if g and self.resident[t]]
@@ -431,7 +436,7 @@ class Simulation:
             self._make_room(size, locked, operator)
 
     def _closure_order(self, t: int, operator: int) -> tuple[list[int], set[int]]:
-        """The operators to execute for `t`, and what has to be paged in for them."""
+        """The operators to execute for `t`, and the tensors to page in for them."""
         model = self.model
         ops: set[int] = set()
         pages: set[int] = set()
@@ -511,7 +516,7 @@ class Simulation:
             self._enter(o)
 
     def _dies(self, t: int, v: int, first: bool) -> bool:
-        """Will nothing read `t` after the execution of `v`?"""
+        """Whether nothing reads `t` after the execution of `v`."""
         if self.guard[t] or self.model.ends_on_store[t]:
             return False
         uses, k = self.model.consumers[t], self.at[t]

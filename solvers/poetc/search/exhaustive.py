@@ -1,9 +1,9 @@
 """The optimum of a tiny problem by best-first search over states: operators done, tensors in RAM, tensors on the store.
 
-Covers the whole class: first executions in the problem's order, any recomputation in any order, any paging. Costs are
-counted above what nothing avoids, so the remaining first executions are free and the queue's least cost is a lower
-bound at any moment. Letting a tensor go costs nothing and holding it never hurts, so tensors leave RAM only when an
-action needs the room, in inclusion-minimal sets; what is of no use any more leaves at once.
+The search covers all schedules whose first executions are in the problem's order. Costs that nothing avoids are not
+counted, so the remaining first executions are free and the queue's least cost is a lower bound at any moment. To let a
+tensor go costs nothing, and to hold it never hurts. So tensors leave RAM only when an action needs the room, in
+inclusion-minimal sets; tensors that are of no use any more leave at once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _State = tuple[int, int, int]  # operators done, RAM and store as bit masks
 
 @dataclass(frozen=True, slots=True)
 class ExactResult:
-    """`bound` and the cost of `codes` in the problem's unit; `bound` is infinite if nothing (below the cutoff)
-    exists.
+    """The best sequence, or None, and a lower bound in the problem's unit.
+
+    `bound` is infinite if no schedule below the cutoff exists.
     """
 
     codes: list[int] | None
@@ -35,7 +36,7 @@ class ExactResult:
 def search(
     model: Model, *, max_states: int, stop_at: float, cutoff: float = math.inf, rules: Rules = ALL
 ) -> ExactResult:
-    """Schedules that cost `cutoff` or more are of no interest. The best of not paging at all and paging."""
+    """The cheapest schedule below `cutoff`: the better of not paging at all and paging."""
     results = []
     if not model.must_page:
         results.append(_Search(model, False, max_states, stop_at, cutoff, rules).run())
@@ -50,7 +51,7 @@ def search(
 
 
 class _TooMuch(Exception):
-    """A state has too many successors to look at in time."""
+    """A state has too many successors to look at them in time."""
 
 
 class _Search:
@@ -67,7 +68,7 @@ class _Search:
         self.end_store = _mask([t for t in range(m) if model.ends_on_store[t]])
         deadline = model.problem.deadline_ns
         self.spare_ns = None if deadline is None else deadline - sum(model.op_ns)
-        # Required and optional in-place pairs, as (consumed mask, bytes saved), every admissible choice.
+        # By operator, every admissible choice of in-place pairs, as (mask of overwritten inputs, bytes saved).
         self.choices = [list(self._choices(v)) for v in range(n)]
 
     def _choices(self, v: int) -> Iterator[tuple[int, int]]:
@@ -99,7 +100,7 @@ class _Search:
             return ExactResult(None, math.inf, True)
         labels: dict[_State, list[tuple[float, int]]] = {start: [(0.0, 0)]}
         parents: dict[tuple[_State, float, int], tuple[tuple[_State, float, int], tuple[int, ...]]] = {}
-        # Page-ins and page-outs that nothing avoids are in the base cost: what a path pays for them counts against it.
+        # Page-ins and page-outs that nothing avoids are in the base cost too: a path gets credit for them.
         credit = model.base_cost - sum(model.op_cost)
         queue: list[tuple[float, int, int, _State]] = [(0.0, 0, 0, start)]
         while queue:
@@ -123,7 +124,7 @@ class _Search:
                     known[:] = [(c, t) for c, t in known if not (new <= c and new_ns <= t)] + [(new, new_ns)]
                     parents[following, new, new_ns] = ((state, cost, ns), codes)
                     heapq.heappush(queue, (new, -following[0], new_ns, following))
-            except _TooMuch:  # what follows from here costs no less
+            except _TooMuch:  # its successors cost no less
                 return ExactResult(None, model.base_cost + max(0.0, cost - credit), False)
             if len(labels) > self.max_states or time.monotonic() > self.stop_at:
                 bound = model.base_cost + max(0.0, min(q[0] for q in queue) - credit) if queue else math.inf
@@ -138,7 +139,7 @@ class _Search:
         return done == self.model.n_ops and not self.end_ram & ~ram and not self.end_store & ~store
 
     def _useful(self, done: int, store: int) -> int:
-        """What an operator to come, the end, or the recomputation of such a tensor can read."""
+        """Tensors that an operator to come, the end, or the recomputation of such a tensor can read."""
         if not self.rules.search_useless_leaves:
             return (1 << self.model.n_tensors) - 1
         useful = self.end_ram | (self.end_store & ~store)
@@ -191,7 +192,7 @@ class _Search:
             raise _TooMuch
 
     def _writes(self, leaving: int, store: int) -> Iterator[tuple[int, float, int]]:
-        """Every choice of what to page out of what leaves RAM."""
+        """Every choice of tensors to page out, of those that leave RAM."""
         model = self.model
         able = [t for t in _bits(leaving & ~store) if model.pageable[t]] if self.pages else []
         for bits in range(1 << len(able)):

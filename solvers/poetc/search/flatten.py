@@ -1,9 +1,10 @@
-"""A sequence that needs too much RAM brought below the capacity from its highest peak down: of what is there and not
-read, the least cost per byte leaves RAM and comes back right before its next use.
+"""Flattening: a sequence that needs too much RAM is brought below the capacity from its highest peak down.
 
-The eviction heuristic decides in the order of execution; this one where RAM is short the most. What is made again later
-anyway costs nothing to be made again earlier, if there is room to keep it from then on: so runs of the forward pass
-that are computed again as a whole grow one operator at a time.
+At the peak, the tensor with the least cost per byte that is not read there leaves RAM. It comes back right before its
+next use. The eviction heuristic decides in the order of execution; flattening decides where RAM is short the most.
+
+A tensor that is made again later anyway costs nothing to be made again earlier, if there is room to keep it from then
+on. So stretches of the forward pass that are computed again grow one operator at a time.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from poetc.solvers.poetc.settings import FLATTEN
 
 @dataclass(slots=True)
 class _Gap:
-    """`tensors`, made by one operator, are away from behind position `after` until right before `before`, where they
-    are read from the store (`page`, one tensor) or made again by `operators`. `later`: the page-in at `after` is only
-    put off.
+    """`tensors`, made by one operator, are away from behind position `after` until right before `before`.
+
+    There they are read from the store (`page`, one tensor) or made again by `operators`. `later`: the page-in at
+    `after` is only put off.
     """
 
     tensors: list[int]
@@ -53,8 +55,10 @@ def flatten(
     cutoff: float = math.inf,
     stop_at: float = math.inf,
 ) -> list[int] | None:
-    """The sequence with what brings it below `capacity`. `beta`: how much it counts that a tensor is needed late. None
-    if that takes more than `most` steps or longer than `stop_at`, costs `cutoff` or more, or leads nowhere.
+    """The sequence with gaps that bring it below `capacity`.
+
+    `beta`: how much it counts that a tensor is needed late. None if it takes more than `most` steps or longer than
+    `stop_at`, costs `cutoff` or more, or leads nowhere.
     """
     found, steps, unmoved, lowest = list(codes), 0, 0, (math.inf, math.inf)
     while True:
@@ -83,7 +87,7 @@ def flatten(
 
 
 class _Search:
-    """For the gap to make next, in a sequence and its highest peak."""
+    """The search for the next gap, in a sequence with its highest peak."""
 
     def __init__(self, model: Model, profile: Profile, capacity: int, paging: bool) -> None:
         self.model, self.profile, self.capacity, self.paging = model, profile, capacity, paging
@@ -97,7 +101,7 @@ class _Search:
             self.next_operator[j - 1] = j if code < model.n_ops else self.next_operator[j]
 
     def take(self, gap: _Gap) -> None:
-        """RAM and stays with a plain gap, but for what can now be made in place where the gap begins."""
+        """Update RAM and stays for a plain gap, but for tensors that can now be in place where it begins."""
         model, t = self.model, gap.tensors[0]
         self.profile.ram[gap.after + 1 : gap.before] -= model.size[t]
         stays = self.profile.stays[t]
@@ -123,8 +127,9 @@ class _Search:
         return found
 
     def _unread(self) -> list[tuple[int, int, list[int]]]:
-        """What is there at the peak and read only later, by the operator that made it: positions of the last use before
-        and the first after.
+        """Tensors that are there at the peak and read only later, by the operator that made them.
+
+        With each come the positions of the last use before and the first after the peak.
         """
         model, profile = self.model, self.profile
         found: dict[int, tuple[int, int, list[int]]] = {}
@@ -136,7 +141,7 @@ class _Search:
                 after, before = stay.uses[at - 1] if at else stay.birth, stay.uses[at]
                 if before == self.peak or before >= len(profile.codes):
                     continue
-                if self.next_operator[after] == before:  # between are page-ins of what is read there too
+                if self.next_operator[after] == before:  # between are page-ins of other tensors that it reads
                     continue
                 maker = model.producer[t] if model.producer[t] >= 0 else -1 - t
                 last, first, tensors = found.get(maker, (after, before, []))
@@ -161,7 +166,7 @@ class _Search:
         return _Gap(tensors, after, before, operators, False, cost)
 
     def _closure(self, tensors: list[int], before: int, limit: float) -> tuple[float, list[int]]:
-        """What it costs to make `tensors` again right before a position, and the operators; infinite above `limit`."""
+        """The cost of making `tensors` again right before a position, infinite above `limit`, and the operators."""
         model, gone = self.model, set(tensors)
         cost, operators, stack = 0.0, set[int](), [tensors[0]]
         while stack:
@@ -183,7 +188,7 @@ class _Search:
         return any(stay.birth < position <= stay.end for stay in self.profile.stays[t])
 
     def _comes_anyway(self, v: int, position: int) -> bool:
-        """It is executed again later, and what it makes can stay from here to there."""
+        """Whether `v` is executed again later anyway, and its results can stay from here to there."""
         positions, profile = self.positions[v], self.profile
         k = bisect.bisect_left(positions, position)
         if k == len(positions):
@@ -203,7 +208,7 @@ def _paged(search: _Search, gaps: Sequence[_Gap]) -> list[int]:
     for gap in gaps:
         page_in.setdefault(gap.before, []).append(n + gap.tensors[0])
     for t in sorted({gap.tensors[0] for gap in gaps}):
-        if not model.on_store[t]:  # once is enough, but not after it is read back
+        if not model.on_store[t]:  # one write is enough, but it has to come before the first read
             page_out.setdefault(min(search.positions[n + m + t]), []).append(n + m + t)
     again = {code for written in page_out.values() for code in written}
     found = page_out.get(-1, [])
@@ -216,7 +221,7 @@ def _paged(search: _Search, gaps: Sequence[_Gap]) -> list[int]:
 
 
 def _with(model: Model, profile: Profile, gap: _Gap, capacity: int) -> list[int]:
-    """With one gap that is not plain."""
+    """The sequence with one gap that is not plain."""
     codes = profile.codes
     if gap.later:
         return [*codes[: gap.after], *codes[gap.after + 1 : gap.before], codes[gap.after], *codes[gap.before :]]
@@ -224,7 +229,7 @@ def _with(model: Model, profile: Profile, gap: _Gap, capacity: int) -> list[int]
     again = set(gap.operators)
     result = Profile(model, merged)
     for j in range(gap.before + len(gap.operators), len(merged)):
-        if merged[j] in again and result.alive[j]:  # the next time, which may be one too many now
+        if merged[j] in again and result.alive[j]:  # its next execution, which may be needless now
             again.discard(merged[j])
             result.try_remove(j, capacity)
     return result.remaining()

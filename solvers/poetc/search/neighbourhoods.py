@@ -1,16 +1,19 @@
-"""A schedule made cheaper piece by piece: a MIP decides anew what is kept, paged and made again, within a stretch of
-its sequence or wherever the LP over all of it disagrees; everything else stays as it is.
+"""Large neighbourhood search: a MIP decides part of the best schedule anew, the rest stays as it is.
 
-The sequence of executions gets more of them, as candidates: before what reads a tensor in the window, what makes it
-again and, where that needs something that is not there, that too. For every tensor, between two of the executions that
-touch it (read or make it), K = 1 if it stays in RAM; X = 1 for an execution that happens (first ones do), I for a
-page-in right before a reader, O for a page-out right behind the birth:
-  X[reader] <= K[before] + I <= 1, I <= X, I <= O;   K[behind] <= K[before] + X[maker] or I, K = 0 once it is consumed;
-  RAM at every execution: what stays, is read and made, and workspace, less c for what is made in place,
-  c <= X, c <= 1 - K[behind].
-That is what the checker counts, so every solution is a schedule (not only a relaxation of one) at its exact cost, but
-for the time of transfers that overlap compute. Page-outs behind the birth and page-ins right before the reader need no
-RAM that the execution there does not need anyway.
+The part is a window, a stretch of the sequence, or all decisions about which an LP over the whole sequence disagrees
+with the schedule. The MIP decides which tensors are kept, paged and made again.
+
+Candidates are added to the executions of the sequence: before each reader of a tensor in the window, the operator that
+makes it again, and those that make operands which are not there. A tensor's touches are the executions that read or
+make it. Between two touches, K = 1 if it stays in RAM. X = 1 for an execution that happens (first ones do), I = 1 for a
+page-in right before a reader, O = 1 for a page-out right behind the birth:
+  X[reader] <= K[before] + I <= 1,  I <= X,  I <= O;
+  K[behind] <= K[before] + X[maker] or I,  K = 0 once the tensor is overwritten;
+  RAM at every execution: tensors that stay, operands and workspace, less c for each output in place,
+  c <= X,  c <= 1 - K[behind].
+The checker counts the same, so every solution is a schedule at its exact cost, but for the time of transfers that
+overlap compute. Page-outs behind the birth and page-ins right before the reader need no RAM that the execution there
+does not need anyway.
 """
 
 from __future__ import annotations
@@ -32,24 +35,23 @@ from poetc.solvers.poetc.work import simplex_s
 ZERO, ONE = -1, -2  # columns that are constants
 
 Terms = list[tuple[int, float]]
-Decision = tuple[
-    int, int
-]  # of a tensor and the index of its touch, whether it stays; of -1 and a position, whether it runs
+# A tensor and the index of its touch: does it stay? Or -1 and a position: does the operator there run?
+Decision = tuple[int, int]
 
 
 @dataclass(slots=True)
 class Touch:
-    """A position that makes or reads a tensor; -1 is the start, the number of positions the end."""
+    """A position that makes or reads a tensor; -1 is the start, and the number of positions is the end."""
 
     position: int
     makes: bool
-    paged: bool = False  # in the schedule so far it is paged in for it
-    kept: bool = False  # in the schedule so far it stays from here to the next
+    paged: bool = False  # the schedule so far pages it in for this
+    kept: bool = False  # the schedule so far keeps it from here to the next touch
 
 
 @dataclass(slots=True)
 class Executions:
-    """Executions in order and how the schedule so far supplies what they read."""
+    """Executions in order, and how the schedule so far supplies their operands."""
 
     model: Model
     operators: list[int]
@@ -60,7 +62,7 @@ class Executions:
 
 
 def parse(model: Model, codes: Sequence[int], candidates: dict[int, list[int]] | None = None) -> Executions:
-    """The executions of a sequence, `candidates[k]` inserted before the k-th of them."""
+    """The executions of a sequence, with `candidates[k]` inserted before the k-th of them."""
     n, m = model.n_ops, model.n_tensors
     operators: list[int] = []
     taken: list[bool] = []
@@ -118,7 +120,7 @@ def parse(model: Model, codes: Sequence[int], candidates: dict[int, list[int]] |
 
 
 def candidates_in(sequence: Executions, start: int, stop: int, depth: int, paging: bool) -> dict[int, list[int]]:
-    """For the executions from `start` to before `stop`: what may be executed again before them."""
+    """The operators that may be executed again, by the execution before which, from `start` to before `stop`."""
     model = sequence.model
     starts = [[touch.position for touch in touches] for touches in sequence.touches]
 
@@ -127,7 +129,7 @@ def candidates_in(sequence: Executions, start: int, stop: int, depth: int, pagin
         return at >= 0 and sequence.touches[t][at].kept
 
     def dear(t: int) -> bool:
-        """Cheaper to write and read than to make again."""
+        """Whether `t` is cheaper to write and read than to make again."""
         if not paging or not (model.pageable[t] or model.on_store[t]) or model.store_limited:
             return False
         written = model.on_store[t] or t in sequence.written
@@ -161,7 +163,7 @@ def candidates_in(sequence: Executions, start: int, stop: int, depth: int, pagin
 
 @dataclass
 class WindowModel:
-    """The MIP for one window of a schedule, without what is `decided` to stay as it is."""
+    """The MIP for one window of a schedule; decisions in `decided` stay as they are."""
 
     model: Model
     codes: Sequence[int]
@@ -170,7 +172,7 @@ class WindowModel:
     start: int  # of the window, in executions
     stop: int
     depth: int = 2
-    dense: bool = True  # RAM rows with all that is kept, which cuts need and LPs take long for
+    dense: bool = True  # RAM rows name all columns that are kept: HiGHS's cuts need that, LPs take long for it
     decided: frozenset[Decision] = frozenset()
     mip: Mip = field(init=False)
     sequence: Executions = field(init=False)
@@ -218,7 +220,7 @@ class WindowModel:
                 until = touches[j + 1].position if j + 1 < len(touches) else touch.position
                 is_free = j + 1 < len(touches) and touch.position < end and until >= begin
                 if until >= end and touch.kept and not self._pageable(t):
-                    is_free = False  # nothing behind the window is made again that is not yet
+                    is_free = False  # behind the window no operator is made again that is not yet
                 gaps.append(is_free)
                 if is_free:
                     free_at.add(until)
@@ -269,7 +271,7 @@ class WindowModel:
     # --- rows ---
 
     def _row(self, terms: Terms, upper: float, scale: float = 1.0) -> None:
-        """sum <= upper."""
+        """Add the row: sum of `terms` <= `upper`."""
         kept: dict[int, float] = {}
         for column, value in terms:
             if column == ONE:
@@ -304,7 +306,7 @@ class WindowModel:
     def _ram(self) -> None:
         model, sequence, sizes = self.model, self.sequence, self.model.size
         length = len(sequence.operators)
-        base = [0] * (length + 1)  # differences, then what is there anyway
+        base = [0] * (length + 1)  # differences first, then the bytes that are there anyway
         local: list[Terms] = [[] for _ in range(length)]
         starts: list[list[tuple[int, int]]] = [[] for _ in range(length + 1)]
         stops: list[list[int]] = [[] for _ in range(length + 1)]
@@ -344,7 +346,7 @@ class WindowModel:
                     terms.append((there, float(sizes[t])))
             self._in_place(k, v, at[k], terms)
         occupancy = _Occupancy(self)
-        used, highest = 0, -1  # positions in a row with the same free columns count once: the highest of them
+        used, highest = 0, -1  # of positions in a row with the same free columns, the highest counts
         for k in range(length):
             used += base[k]
             fixed, terms = used, []
@@ -392,7 +394,7 @@ class WindowModel:
             terms = [(c, float(model.footprint[t])) for t, c in enumerate(self.store) if not model.on_store[t]]
             self._row(terms, float(model.store_free), float(max(1, model.store_free)))
         limit = model.problem.deadline_ns
-        if limit is not None:  # transfers that overlap compute count as none here: the race checks what they delay
+        if limit is not None:  # transfers that overlap compute do not count: the race checks the delay
             terms = [(x, float(model.op_ns[v])) for x, v in zip(self.execute, self.sequence.operators, strict=True)]
             for t, columns in enumerate(self.load):
                 terms += [(c, float(model.in_ns[t])) for c in columns]
@@ -428,8 +430,9 @@ class WindowModel:
         return codes + [n + t for t in loads[length]]
 
     def agreed(self, plan: npt.NDArray[np.float64], *, wide: bool) -> frozenset[Decision]:
-        """What the LP's `plan` and the schedule so far agree about; `wide`: nothing about a tensor that they disagree
-        about anywhere, nor whether it is made.
+        """The decisions about which the LP's `plan` and the schedule so far agree.
+
+        `wide`: without any decision about a tensor on which they disagree anywhere, nor about its making.
         """
         found: set[Decision] = set()
 
@@ -447,18 +450,20 @@ class WindowModel:
         return frozenset(found)
 
     def key(self) -> int:
-        """The same for the same MIP."""
+        """A key that is the same for the same MIP."""
         mip = self.mip
         return hash((*mip.cost, *mip.row_upper, *mip.index, *mip.value, *self.values))
 
     def cost_now(self) -> float:
-        """Of the free columns, in the schedule so far."""
+        """The cost of the free columns in the schedule so far, in the MIP's units."""
         return sum(c * x for c, x in zip(self.mip.cost, self.values, strict=True))
 
 
 class _Occupancy:
-    """What free columns keep in RAM at a position: their sum or, of many, a column that differs from the one before by
-    what has come and gone since.
+    """The bytes that free columns keep in RAM at a position.
+
+    Few columns stand in the rows themselves. Of many, one column is the sum: it differs from the one before by the
+    tensors that came and went since.
     """
 
     def __init__(self, window: WindowModel) -> None:
@@ -479,7 +484,7 @@ class _Occupancy:
             self.since[column] = float(size)
 
     def row(self, terms: Terms, fixed: int) -> None:
-        """That and `terms` fit beside `fixed` bytes."""
+        """Add the row: these bytes and `terms` fit beside `fixed` bytes."""
         window = self.window
         room = float(window.capacity - fixed)
         if self.total + sum(max(0.0, value) for _, value in terms) <= room:
@@ -499,18 +504,19 @@ class _Occupancy:
 
 @dataclass
 class Windows:
-    """Solves such MIPs about the incumbent of a race; what it finds is offered there. Goes on where it stopped."""
+    """Solves such MIPs about the incumbent of a race, and offers it the schedules. Goes on where it stopped."""
 
     race: Race
     level: int = 0
     at: int = 0
-    found: bool = False  # anything cheaper since the sweep began
+    found: bool = False  # a cheaper schedule since the sweep began
     last: list[int] | None = None  # the sequence that the last run ended with
     seen: set[int] = field(default_factory=set)  # windows that were solved
 
     def run(self, work_s: float, target: float) -> float:
-        """Until so much work (in seconds of a usual machine) is done, the incumbent costs at most `target`, the time is
-        up, or nothing is found any more. The work that was done.
+        """Search for `work_s` seconds of a usual machine; returns the work that was done.
+
+        It ends early where the incumbent costs at most `target`, the time is up, or nothing is found any more.
         """
         race, done_s = self.race, 0.0
         if race.incumbent is not None and race.incumbent.codes is not self.last:
@@ -527,7 +533,7 @@ class Windows:
                 done_s += self._one(self.at, min(self.at + size, length), depth, size)
                 self.at += size // 2
                 continue
-            # After something cheaper, what takes the least time comes again.
+            # After a cheaper schedule, the windows that take the least time come again.
             self.level = 0 if self.found and self.level else self.level + 1
             self.at, self.found = 0, False
         self.last = None if race.incumbent is None else race.incumbent.codes

@@ -1,20 +1,23 @@
-"""Nested checkpoints: the forward pass as a chain of short segments, of which a dynamic program decides what to record
-for the backward pass, what to run again and from where, on as many levels as pay.
+"""Nested checkpoints: a dynamic program over the forward pass as a chain of short segments.
 
-Segments begin where little is handed on: H(a) is what is made before segment a and read by forward operators in or
-behind it. With saved(a) what the backward operators of segment a read, T(m, a, b) is the least cost of all runs of
-segments a ... b, given H(a), until their backward operators have been executed, in m bytes beside H(a):
+It decides which segments to record for the backward pass, which to run again and from where, on as many levels as pay.
+Segments begin where little is handed on. H(a) are the tensors that are made before segment a and read by forward
+operators in or behind it; saved(a) are those that the backward operators of segment a read. T(m, a, b) is the least
+cost of all runs of segments a ... b, given H(a), until their backward operators have been executed, in m bytes beside
+H(a):
 
-    T(m, a, a) = what it takes to make saved(a)                                         if m >= what undoing a takes
-    T(m, a, b) = min( record(a) + T(m - saved(a) and H(a + 1), a + 1, b)                if m >= what undoing a takes,
+    T(m, a, a) = the cost of making saved(a)                                            if m >= undo_bytes(a)
+    T(m, a, b) = min( record(a) + T(m - saved(a) and H(a + 1), a + 1, b)                if m >= undo_bytes(a),
                       min over j of advance(a ... j - 1) + T(m - H(j), j, b) + T(m, a, j - 1)
-                                          if m >= what running a ... j - 1 takes beside the gradients there then )
+                               if m >= the bytes to run a ... j - 1 beside the gradients that are there then )
 
-That is rotor's program (see `rotor`) for sets of tensors in place of single ones that separate a chain, so that single
-steps of stacked recurrent layers are segments. What is cheap to make from what stays in RAM anyway (weights in another
-layout) is handed on by nobody and counted as an operand only. The sequence that a plan spells out, operators made again
-as their results are wanted, may need too much RAM here and there, so that programs for more memory than there is come
-into question; what brings it below the capacity are evictions from it (`Unrolled`) or `flatten`.
+This is rotor's program (see `published.rotor`) with sets of tensors in place of single ones that separate a chain. So
+single steps of stacked recurrent layers are segments. Tensors that are cheap to make from others that stay in RAM
+anyway, such as weights in another layout, are not handed on; they count as operands only.
+
+The sequence of a plan makes operators again as their results are wanted, and may need too much RAM here and there. So
+programs for more memory than there is are tried as well. Evictions from the sequence (`Unrolled`) or `flatten` then
+bring it below the capacity.
 """
 
 from __future__ import annotations
@@ -41,8 +44,10 @@ RECORD = -1  # the choice to record a segment, in place of a segment to start fr
 
 
 def nest(race: Race, target: float, *, quick: bool = False) -> float:
-    """Offer `race` what programs for several memories lead to, until the incumbent costs at most `target`; `quick`: the
-    smaller program, until two fit. Nothing where little is made again. The work, in seconds of a usual machine.
+    """Offer `race` the schedules of programs for several memories, until the incumbent costs at most `target`.
+
+    Where little is made again, nothing is tried. `quick`: the smaller program alone, until two schedules fit. Returns
+    the work, in seconds of a usual machine.
     """
     model = race.model
     cheap = race.incumbent is not None and race.incumbent.cost <= NESTED.dear * model.base_cost
@@ -79,7 +84,7 @@ def nest(race: Race, target: float, *, quick: bool = False) -> float:
 
 
 def _fitted(race: Race, codes: list[int], paging: bool) -> bool:
-    """Offer what evictions make of a sequence, as it is and with its highest peaks taken down. Whether one fits."""
+    """Offer schedules from evictions from a sequence, as it is and flattened. True if one fits."""
     lower = flatten(
         race.model,
         codes,
@@ -95,7 +100,7 @@ def _fitted(race: Race, codes: list[int], paging: bool) -> bool:
 
 
 def _evict(race: Race, codes: list[int], paging: bool) -> bool:
-    """Evictions from the sequence, which know when what it makes again is read."""
+    """Offer schedules from evictions from the sequence, which know when each copy is read. True if one fits."""
     model, fits = race.model, False
     unrolled = Unrolled(model, codes)
     plan = Model(unrolled.problem)
@@ -119,24 +124,24 @@ def _cutoff(race: Race) -> float:
 
 @dataclass(slots=True)
 class Segments:
-    """The chain: where segments begin, and by segment what they take and leave; costs and bytes."""
+    """The chain: the starts of its segments, and by segment their tensors, costs and bytes."""
 
     starts: list[int]
-    handed: list[frozenset[int]]  # H; nothing behind the last segment
+    handed: list[frozenset[int]]  # H; empty behind the last segment
     saved: list[frozenset[int]]
     backward: list[list[int]]  # operators
     cheap: frozenset[int]
-    advance: list[float] = field(default_factory=list)  # to H of the next
-    record: list[float] = field(default_factory=list)  # and saved
-    leaf: list[float] = field(default_factory=list)  # saved alone
-    run_bytes: list[int] = field(default_factory=list)  # beside H
-    undo_bytes: list[int] = field(default_factory=list)  # its backward operators, all gradients included
-    leaf_bytes: list[int] = field(default_factory=list)  # the same with the run before
-    gradient_bytes: list[int] = field(default_factory=list)  # there before that
+    advance: list[float] = field(default_factory=list)  # cost of making H of the next segment
+    record: list[float] = field(default_factory=list)  # cost of making that and `saved`
+    leaf: list[float] = field(default_factory=list)  # cost of making `saved` alone
+    run_bytes: list[int] = field(default_factory=list)  # for running it, beside H
+    undo_bytes: list[int] = field(default_factory=list)  # for its backward operators, all gradients included
+    leaf_bytes: list[int] = field(default_factory=list)  # for the run of the segment and then its backward operators
+    gradient_bytes: list[int] = field(default_factory=list)  # of gradients that are there before its backward operators
 
 
 def segments_of(model: Model, most: int) -> Segments | None:
-    """At most so many segments; None where nothing is handed on."""
+    """A chain of at most `most` segments; None where nothing is handed on."""
     cut, sizes = model.cut, model.size
     cheap = _cheap(model)
     last = [max((v for v in model.consumers[t] if v < cut), default=-1) for t in range(model.n_tensors)]
@@ -148,10 +153,10 @@ def segments_of(model: Model, most: int) -> Segments | None:
             change[last[t] + 1] -= sizes[t]
     handed = np.cumsum(change)
     minima = [q for q in range(1, cut) if handed[q - 1] > handed[q] <= handed[q + 1]]
-    if len(minima) < NESTED.fewest_segments:  # as much is handed on by every step
+    if len(minima) < NESTED.fewest_segments:  # every step hands on as much
         minima = [q for q in range(1, cut) if handed[q - 1] >= handed[q] <= handed[q + 1]]
     spent = np.concatenate(([0.0], np.cumsum(model.op_cost[:cut])))
-    while len(minima) + 1 > most:  # without one of the highest, the one whose neighbours are the closest together
+    while len(minima) + 1 > most:  # of the highest, the one whose neighbours are closest goes
         edges = [0, *minima, cut]
         k = max(range(len(minima)), key=lambda k: (handed[minima[k]], spent[edges[k]] - spent[edges[k + 2]]))
         minima.pop(k)
@@ -165,7 +170,7 @@ def segments_of(model: Model, most: int) -> Segments | None:
 
 
 def _cheap(model: Model) -> frozenset[int]:
-    """What takes little to make from what is in RAM during the backward pass anyway, or comes from the store."""
+    """Tensors that take little to make from others in RAM during the backward pass anyway, or from the store."""
     limit = NESTED.cheap * sum(model.op_cost[: model.cut])
     cost: dict[int, float] = {}
     for t in range(model.n_tensors):
@@ -183,8 +188,10 @@ def _cheap(model: Model) -> frozenset[int]:
 
 
 def _assigned(model: Model, starts: list[int], handed: list[frozenset[int]], cheap: frozenset[int]) -> Segments:
-    """Each backward operator belongs to the last segment, from the one before it on, that makes or hands on what it
-    reads. What an operator reads that is early is handed on to where it is executed.
+    """Assign each backward operator to the last segment that makes or hands on its operands.
+
+    Segments are taken from that of the operator before it on. Operands that an early operator reads are handed on to
+    the segment where it is executed.
     """
     n, cut, count = model.n_ops, model.cut, len(starts)
     of = [bisect.bisect_right(starts, v) - 1 for v in range(cut)]
@@ -260,7 +267,7 @@ def _in_place(model: Model, v: int, ends: list[int]) -> list[tuple[int, int]]:
 
 
 def _gradients(model: Model) -> npt.NDArray[np.int64]:
-    """Bytes in RAM at every operator, as in keep-all, of what backward operators make and of what begins there."""
+    """Bytes in RAM at every operator, as in keep-all, of gradients and of tensors that start in RAM."""
     n, sizes = model.n_ops, model.size
     ends = [n if model.ends_in_ram[t] else max(model.consumers[t], default=-1) for t in range(model.n_tensors)]
     change = np.zeros(n + 2, dtype=np.int64)
@@ -276,19 +283,19 @@ def _gradients(model: Model) -> npt.NDArray[np.int64]:
 
 
 def _needed(model: Model, wanted: Collection[int], first: int, end: int, there: Collection[int]) -> list[int]:
-    """The operators from `first` to before `end` that it takes to make `wanted` from what is there."""
+    """The operators from `first` to before `end` that make `wanted` from the tensors that are `there`."""
     found: set[int] = set()
     stack = [t for t in wanted if t not in there]
     while stack:
         v = model.producer[stack.pop()]
-        if v not in found and first <= v < end and model.recomputable[v]:  # what else it made stays
+        if v not in found and first <= v < end and model.recomputable[v]:  # tensors of other operators stay
             found.add(v)
             stack += [t for t in model.inputs[v] if t not in there]
     return sorted(found)
 
 
 class Program:
-    """T for up to so many slots of memory, and the choices that attain it."""
+    """T for up to `slots` slots of memory, and the choices that attain it."""
 
     def __init__(self, model: Model, chain: Segments, slot_bytes: int, slots: int) -> None:
         self.model, self.chain, self.slots = model, chain, slots
@@ -327,7 +334,7 @@ class Program:
             record[: max(undo[a], in_slots(chain.run_bytes[a] + gradients))] = math.inf
             self.cost[a, b] = record
             if a == 0:
-                continue  # what everything begins with is there until the end: it is recorded
+                continue  # the first tensors are there until the end: they are recorded
             js = np.arange(a + 1, b + 1)
             left = memory[None, :] - self.entered[a, js][:, None]
             rest = np.take_along_axis(self.cost[js, b], np.maximum(left, 0), axis=1)
@@ -346,14 +353,14 @@ class Program:
         return int(possible[0]) if len(possible) else None
 
     def codes(self, slots: int) -> list[int]:
-        """The sequence of the best plan within so many slots, at least `least`, with what pages nothing avoids."""
+        """The sequence of the best plan within `slots` slots, with the paging that nothing avoids."""
         self._operators: list[int] = []
-        self._reached = 0  # first executions
+        self._reached = 0  # operators that were executed for the first time
         self._write(0, len(self.chain.starts) - 1, slots, frozenset())
         return _paged(self.model, self._operators)
 
     def _run(self, a: int, b: int, wanted: Collection[int], there: frozenset[int]) -> None:
-        """Segments a ... b - 1, as far as `wanted` takes and operators come for the first time."""
+        """Run segments a ... b - 1, as far as `wanted` needs them or they come for the first time."""
         edges = [*self.chain.starts, self.model.cut]
         first, end = edges[a], edges[b]
         operators = _needed(self.model, wanted, first, end, there | self.chain.cheap)
@@ -363,7 +370,7 @@ class Program:
         self._operators += operators
 
     def _write(self, a: int, b: int, slots: int, there: frozenset[int]) -> None:
-        """`there`: what is held, H(a) among it."""
+        """Write the actions of T(m, a, b); `there`: the tensors that are held, H(a) among them."""
         chain = self.chain
         choice = int(self.choice[a, b, slots])
         if a == b:
@@ -381,7 +388,7 @@ class Program:
 
 
 def _paged(model: Model, operators: list[int]) -> list[int]:
-    """With the page-ins and page-outs that nothing avoids."""
+    """The sequence with the page-ins and page-outs that nothing avoids."""
     n, m = model.n_ops, model.n_tensors
     codes = [n + m + t for t in model.page_outs_needed if model.in_ram[t]]
     waiting, unwritten = set(model.page_ins_needed), set(model.page_outs_needed)

@@ -1,4 +1,4 @@
-"""From the solution of a relaxation to what the eviction heuristic should hold, and samples of its parameters."""
+"""Plans and sequences from the solution of a relaxation, and random parameters of the eviction heuristic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from poetc.solvers.poetc.settings import RACE
 
 
 def plan_of(model: Model, relaxation: Relaxation, favour: float) -> Plan:
-    """Let go of what the relaxation does not hold at a cut right after its last direct use before it."""
+    """A plan that lets go of the tensors that the relaxation does not hold at a cut.
+
+    Each goes right after its last direct use before that cut.
+    """
     cuts, held = relaxation.cuts, relaxation.held
     drop: list[list[int]] = [[] for _ in range(model.n_ops)]
     for t in range(model.n_tensors):
@@ -36,9 +39,10 @@ def plan_of(model: Model, relaxation: Relaxation, favour: float) -> Plan:
 
 
 def codes_of(model: Model, relaxation: Relaxation) -> list[int] | None:
-    """The sequence that a relaxation with a cut at every operator (from the first cut on) spells out, recomputations by
-    ascending operator after each first execution, page-ins before the first that reads them. It may exceed the RAM,
-    which the relaxation does not count during recomputations; None if it reads what is not there.
+    """The sequence that a relaxation spells out which has a cut at every operator from the first cut on.
+
+    Recomputations come by ascending operator after each first execution, page-ins before the first reader. The sequence
+    may exceed the RAM, which the relaxation does not count during recomputations. None if an operand is not there.
     """
     n, m = model.n_ops, model.n_tensors
     there = {t for t in range(m) if model.in_ram[t]}
@@ -50,7 +54,7 @@ def codes_of(model: Model, relaxation: Relaxation) -> list[int] | None:
         if any(t not in there for t in model.inputs[v]):
             return False
         codes.append(v)
-        there.difference_update(i for i, _, required in model.pairs[v] if required)
+        there.difference_update(model.overwritten[v])
         there.update(model.outputs[v])
         return True
 
@@ -86,8 +90,10 @@ def codes_of(model: Model, relaxation: Relaxation) -> list[int] | None:
 
 
 def lazy_codes(model: Model, relaxation: Relaxation) -> list[int] | None:
-    """A sequence that follows a relaxation: what it executes again or pages in in a stage comes right before what reads
-    it, or at the stage's end. It may exceed the RAM between cuts; None if it reads what is not there.
+    """A sequence that follows a relaxation, with recomputations and page-ins as late as possible.
+
+    Those of a stage come right before the first reader, or at the end of the stage. The sequence may exceed the RAM
+    between cuts. None if an operand is not there.
     """
     n, m = model.n_ops, model.n_tensors
     there = {t for t in range(m) if model.in_ram[t]}
@@ -102,12 +108,12 @@ def lazy_codes(model: Model, relaxation: Relaxation) -> list[int] | None:
 
     def execute(v: int) -> None:
         codes.append(v)
-        there.difference_update(i for i, _, required in model.pairs[v] if required)
+        there.difference_update(model.overwritten[v])
         there.update(model.outputs[v])
         write(model.outputs[v])
 
     def bring(wanted: Iterable[int], run: set[int], load: set[int]) -> bool:
-        """Everything in `wanted`, with what it takes, by ascending operator."""
+        """Bring all of `wanted` to RAM, with the operators that this takes in ascending order. False if impossible."""
         order: set[int] = set()
         stack = [t for t in wanted if t not in there]
         pages: set[int] = set()
@@ -146,8 +152,8 @@ def lazy_codes(model: Model, relaxation: Relaxation) -> list[int] | None:
         for v in range(cut, edges[g + 1]):
             if not bring(model.inputs[v], run, load):
                 return None
-            gone = {i for i, _, required in model.pairs[v] if required}
-            for x in sorted(run) if gone else ():  # what reads what an update takes over cannot come after it
+            gone = model.overwritten[v]
+            for x in sorted(run) if gone else ():  # readers of a tensor that an update overwrites cannot come after it
                 if not gone.isdisjoint(model.inputs[x]):
                     bring(model.outputs[x], run, load)
             execute(v)
@@ -159,8 +165,9 @@ def lazy_codes(model: Model, relaxation: Relaxation) -> list[int] | None:
 
 
 def overfull(model: Model, codes: Sequence[int], capacity: int) -> list[tuple[int, int]]:
-    """(excess bytes, operator) for the operators at whose first execution, or before it since the one before, a
-    sequence needs more than the capacity; the largest excess first.
+    """(excess bytes, operator) where a sequence needs more than the capacity, the largest excess first.
+
+    Actions between two first executions count for the second.
     """
     ram = Profile(model, codes).ram
     found: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""The race: many runs of the eviction heuristic with different parameters, each cleaned up, the best kept."""
+"""The race: many runs of the eviction heuristic with different parameters. Each is cleaned up, the best is kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status
-from poetc.solvers.interface import ALL_SCHEDULES
+from poetc.solvers.interface import ALL_SCHEDULES, ENGINE_NAME
 from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import Relaxation
@@ -42,7 +42,7 @@ class _Arm:
 
 @dataclass(slots=True)
 class Race:
-    """Keeps the best feasible sequence. `stop_at` is a clock time; everything else is counted in runs."""
+    """A race and its best feasible sequence. `stop_at` is a clock time; everything else is counted in runs."""
 
     problem: Problem
     seed: int
@@ -54,7 +54,7 @@ class Race:
     arms: list[_Arm] = field(default_factory=list)
     random: np.random.Generator = field(init=False)
     too_slow: float = 0.0  # the largest weight on time whose schedules missed the deadline
-    in_time: float | None = None  # the smallest that met it
+    in_time: float | None = None  # the smallest weight whose schedules met it
     _weighted: dict[float, Model] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Race:
             self.arms.append(_Arm(f"{name}, paging", True, relaxation))
 
     def page_alone(self) -> None:
-        """Runs without recomputation, next: it takes room for what an operand is made of, reading one back none."""
+        """Add runs without recomputation: recomputing an operand takes room for others, reading one back does not."""
         if self.model.can_page:
             self.arms.insert(0, _Arm("paging alone", True, None, recompute=False))
 
@@ -81,12 +81,12 @@ class Race:
 
     @property
     def give_up_at(self) -> float:
-        """When a run is not brought to its end: where nothing has been found, it is."""
+        """The clock time at which a run is given up; never, where no schedule has been found."""
         return math.inf if self.incumbent is None else self.stop_at
 
     @property
     def left_s(self) -> float:
-        """What is left of the time, as a limit for HiGHS."""
+        """The time that is left, as a limit for HiGHS."""
         return max(WORK.least_left_s, self.stop_at - time.monotonic())
 
     def capacity(self, paging: bool) -> int:
@@ -118,7 +118,7 @@ class Race:
         return True
 
     def run(self, count: int, target: float) -> None:
-        """Up to `count` runs; ends when the incumbent costs at most `target`, or at the time limit."""
+        """Run up to `count` times, until the incumbent costs at most `target`, or the time is up."""
         for _ in range(count):
             if self.out_of_time or (self.incumbent is not None and self.incumbent.cost <= target):
                 return
@@ -133,7 +133,10 @@ class Race:
         return min(self.arms, key=lambda a: (a.best, a.failures / a.runs))
 
     def _weight(self) -> float:
-        """Cost of a ns in this run: bisected on a logarithmic scale between what misses and what meets the deadline."""
+        """The cost of a ns in this run, bisected on a logarithmic scale.
+
+        The ends are a weight whose schedules miss the deadline and one whose schedules meet it.
+        """
         deadline = self.problem.deadline_ns
         if deadline is None or (self.too_slow == 0.0 and self.in_time is None):
             return 0.0
@@ -188,8 +191,9 @@ class Race:
 
 
 def at_once(problem: Problem, options: SolveOptions) -> Schedule | None:
-    """What the first run that succeeds, of one of each kind, finds under the problem's own order. Near the smallest
-    budget paging alone often succeeds where recomputing has no room.
+    """The schedule of the first run that succeeds, of one of each kind, under the problem's own order.
+
+    Near the smallest budget, paging alone often succeeds where recomputing has no room.
     """
     race = Race(problem, options.seed, math.inf)
     race.run(len(race.arms), math.inf)
@@ -206,4 +210,4 @@ def at_once(problem: Problem, options: SolveOptions) -> Schedule | None:
         schedule_class=ALL_SCHEDULES,
         method=f"schedule: {race.incumbent.origin}; bound: every operator once",
     )
-    return Schedule(solver="poetc", steps=steps, proof=proof)
+    return Schedule(solver=ENGINE_NAME, steps=steps, proof=proof)

@@ -1,4 +1,4 @@
-"""How small the RAM can be at all: the smallest budget with a verified schedule, and a proven lower bound."""
+"""The smallest budget with a verified schedule, and a proven lower bound."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from poetc.scheduling import (
     keep_all_peak_bytes,
     verify,
 )
+from poetc.solvers.interface import ENGINE_NAME
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
 from poetc.solvers.poetc.search.race import Race
@@ -26,8 +27,10 @@ from poetc.solvers.poetc.work import Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinimumBudget:
-    """`smallest_bytes`: a schedule for it was verified (None: not even keep-all is one); `tensors` (name, bytes): RAM
-    at its peak, workspace included, what is made in place not.
+    """The smallest budget with a verified `schedule`.
+
+    `smallest_bytes` is None if not even keep-all is one. `tensors`: names and bytes of the tensors in RAM at the peak,
+    workspace included, outputs in place left out.
     """
 
     smallest_bytes: int | None
@@ -37,8 +40,10 @@ class MinimumBudget:
 
 
 def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, runs: int = 12) -> MinimumBudget:
-    """Bisection over budgets, each tried with a few runs of the heuristic, then again with up to `runs`. The
-    deadline holds, the budget is ignored. What ends it is counted work, or the time limit on a slow machine.
+    """Search for the smallest budget by bisection, ignoring that of the problem; its deadline holds.
+
+    Each budget is tried with a few runs of the heuristic; a second bisection takes up to `runs`. Counted work ends the
+    search, or the time limit on a slow machine.
     """
     work = Work(SMALLEST_BUDGET.work_s, time.monotonic() + time_limit_s)
     low = lower_bound_bytes(problem)
@@ -50,7 +55,7 @@ def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, r
         return MinimumBudget(smallest_bytes=None, lower_bound_bytes=low, schedule=None)
     resolution = max(problem.alignment_bytes, min(high - low, low) // SMALLEST_BUDGET.resolution)
     for count in (SMALLEST_BUDGET.first_runs, runs):
-        # The bound is often reached, or nearly: first it is tried, then more and more above it.
+        # The bound is often reached, or nearly: it is tried first, then larger and larger steps above it.
         tight, probe, step = low, low, resolution
         while high - tight >= resolution and not work.over:
             race = Race(dataclasses.replace(problem, budget_bytes=probe), seed, work.stop_at)
@@ -67,7 +72,7 @@ def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, r
 
 
 def _completed(problem: Problem, model: Model, codes: list[int], budget_bytes: int) -> Completion:
-    """For a budget: transfers that overlap compute use all of it."""
+    """The sequence completed for a budget, all of which transfers that overlap compute may use."""
     return Completer(dataclasses.replace(problem, budget_bytes=budget_bytes)).run(model.actions(codes))
 
 
@@ -76,12 +81,12 @@ def _answer(problem: Problem, completion: Completion, low: int) -> MinimumBudget
     proof = Proof(
         status=Status.FEASIBLE, objective=cost, bound=0, schedule_class="all schedules", method="smallest budget"
     )
-    schedule = Schedule(solver="poetc", steps=completion.steps, proof=proof)
+    schedule = Schedule(solver=ENGINE_NAME, steps=completion.steps, proof=proof)
     trace = verify(dataclasses.replace(problem, budget_bytes=completion.peak_bytes), schedule)
     present = {problem.tensors[t].name: problem.tensors[t].size_bytes for t in trace.resident_at(trace.peak_step)}
     step = schedule.steps[trace.peak_step]
     if isinstance(step, Compute):
-        for _, made in step.in_place:  # its bytes are those of what it overwrites
+        for _, made in step.in_place:  # it has the bytes of the tensor that it overwrites
             present.pop(problem.tensors[made].name)
         operator = problem.operators[step.operator]
         if operator.workspace_bytes:

@@ -1,6 +1,7 @@
-"""A sequence as a problem of its own: every execution and page-in becomes an operator that makes a new version of its
-tensors. The eviction heuristic, which follows a list of operators, can then repair a plan that needs too much RAM here
-and there: it lets go of versions and makes them again, and leaves the rest of the plan as it is.
+"""A sequence as a problem of its own: every execution and page-in is an operator that makes new versions of tensors.
+
+The eviction heuristic follows a list of operators. With a plan as this list it can repair the plan where it needs too
+much RAM: it lets go of versions and makes them again, and leaves the rest of the plan as it is.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from poetc.solvers.model import Model
 
 
 class Unrolled:
-    """`problem`: the sequence as a problem; `restored` turns sequences of it into sequences of the original."""
+    """`problem` is the sequence as a problem; `restored` turns sequences of it into sequences of the original."""
 
     def __init__(self, model: Model, codes: Sequence[int]) -> None:
         original, n, m = model.problem, model.n_ops, model.n_tensors
         self.model = model
         self.code_of: list[int] = []  # by operator
         self.tensor_of = list(range(m))  # by version
-        self.written: list[list[int]] = [[]]  # page-outs after as many operators
+        self.written: list[list[int]] = [[]]  # page-outs, by the number of operators before them
         specs = list(original.tensors)
         operators: list[OperatorSpec] = []
         current = list(range(m))
         executed: set[int] = set()
 
         def version(t: int) -> int:
-            """A new one; the first is the original's, in its place. `final` is the last one's."""
+            """A new version of `t`. The first takes the place of the original; the last has its `final`."""
             if current[t] == t and model.producer[t] >= 0 and model.producer[t] not in executed:
                 return t
             specs.append(replace(specs[current[t]], name=f"{specs[t].name}#{len(operators)}", initial=""))
@@ -73,8 +74,10 @@ class Unrolled:
         )
 
     def restored(self, codes: Sequence[int]) -> list[int] | None:
-        """Versions of a tensor are apart here, so that one may still be read when an update has taken over another: of
-        the original it is read from the store once more, and None if it is not there.
+        """A sequence of `problem` as one of the original; None if an operand would not be there.
+
+        Versions of a tensor are apart in `problem`, so one may be read after an update has overwritten another. The
+        original is then read from the store once more, if it is there.
         """
         n, m = self.model.n_ops, self.model.n_tensors
         operators, versions = len(self.code_of), len(self.tensor_of)
@@ -91,7 +94,7 @@ class Unrolled:
                             return None
                         out.append(n + t)
                         gone.discard(t)
-                    gone |= {i for i, _, required in self.model.pairs[action] if required}
+                    gone |= self.model.overwritten[action]
                 else:
                     gone.discard(action - n)
                 out.append(action)
