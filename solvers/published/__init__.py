@@ -1,1 +1,1 @@
-"""Published methods, one file each; files with a leading underscore are shared by several."""
+"""Published methods, one file each. Files with a leading underscore are shared by several methods."""

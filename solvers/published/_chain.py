@@ -1,8 +1,8 @@
-"""A training step seen as a chain of blocks: where a single tensor separates what came before from what comes after.
+"""A training step seen as a chain of blocks, with a single tensor between one block and the next.
 
 Block k (0 ... L-1) is a run of forward operators that ends where exactly one tensor leads on, its boundary, and the run
 of backward operators that undoes it. The dynamic programs over chains (revolve, rotor, POFO, GPipe) work on the blocks'
-totals; what they decide is then written out operator by operator and replayed exactly.
+totals. Their decisions are then written out operator by operator and replayed exactly.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from poetc.solvers.published._training import Split, split
 class Block:
     forward: range
     backward: range
-    boundary: tuple[int, ...]  # what the next block reads; of the last block: nothing
-    saved: frozenset[int]  # what it makes and the backward pass reads
-    kept: frozenset[int]  # of what it makes, what cannot be given up
-    needs_run: bool  # its backward operators read what is inside, or nothing follows it
+    boundary: tuple[int, ...]  # tensors that the next block reads; none for the last block
+    saved: frozenset[int]  # tensors that it makes and the backward pass reads
+    kept: frozenset[int]  # tensors that it makes and that cannot be given up
+    needs_run: bool  # its backward operators read tensors inside it, or no block follows
     cost: int  # of its forward operators that can be repeated
-    run_bytes: int  # the most RAM of its forward operators, without what other blocks' forward operators made
-    undo_bytes: int  # the same of its backward operators, and of the forward ones if those need what is inside
-    gradient_bytes: int  # what the backward pass has made and still needs when it gets here
+    run_bytes: int  # the most RAM of its forward operators, without tensors of other blocks' forward operators
+    undo_bytes: int  # likewise for its backward operators, and for its forward ones if `needs_run`
+    gradient_bytes: int  # gradients that are still needed when the backward pass gets here
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def chain_of(model: Model, solver: str) -> Chain:
 
 
 def _block_ends(model: Model, parts: Split) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """(last forward operator, boundary) of each block."""
+    """The last forward operator and the boundary of each block."""
     last_use = {t: max((u for u in model.consumers[t] if u in parts.to_loss), default=-1) for t in parts.made}
     open_tensors: set[int] = set()
     previous: tuple[int, tuple[int, ...]] | None = None
@@ -173,7 +173,7 @@ def _ram_bytes(model: Model, block_of: dict[int, int], backward: list[range]) ->
 
 
 class ChainTape:
-    """Writes what a dynamic program decided, block by block."""
+    """Writes the decisions of a dynamic program, block by block."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -211,7 +211,7 @@ class ChainTape:
         self.tape.drop(set(self.chain.blocks[k].boundary) - self.chain.blocks[k].kept)
 
     def backward(self, k: int) -> None:
-        """Undo block k; what its operators miss is brought back for them. Then drop what it made."""
+        """Undo block k, bring back the operands that its operators miss, and drop the tensors that it made."""
         brought: set[int] = set()
         for v in self.chain.blocks[k].backward:
             brought |= self.tape.compute(v)

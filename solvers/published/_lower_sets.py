@@ -1,4 +1,4 @@
-"""The dynamic program over lower sets of the forward graph that both of Kusumoto's solvers use (see `kusumoto`)."""
+"""The dynamic program over lower sets of the forward graph, which both of Kusumoto's solvers use (see `kusumoto`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poetc.solvers.model import Model
 from poetc.solvers.published._baseline import Baseline, Irretrievable
 from poetc.solvers.published._training import Split, run_static, split
 
-UNITS = 400  # recomputation cost is counted in this many parts of the forward pass's
+UNITS = 400  # parts of the forward pass's cost, in which recomputation is counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def forward_graph(model: Model, parts: Split) -> ForwardGraph:
 
 
 def ancestor_closures(graph: ForwardGraph) -> list[int]:
-    """{all that v depends on, and v} for each v."""
+    """For each operator v, the set of v and all operators that it depends on."""
     closures: list[int] = []
     for k, before in enumerate(graph.before):
         closures.append(1 << k | graph.union(before, closures))
@@ -89,13 +89,13 @@ def all_lower_sets(graph: ForwardGraph, limit: int, solver: str) -> list[int]:
 class _Transition:
     origin: int
     end: int
-    units: int  # cost of what is recomputed
+    units: int  # cost of recomputing
     cached: int  # bytes added to the cache
     needed: int  # bytes beside the cache while the segment is undone
 
 
 def _transitions(graph: ForwardGraph, lower_sets: Sequence[int]) -> list[list[_Transition]]:
-    """By the set that they end in; sets in ascending size."""
+    """Segments by the set that they end in; sets in ascending size."""
     whole = (1 << len(graph.operators)) - 1
     unit = max(1e-12, sum(graph.cost) / UNITS)
     result: list[list[_Transition]] = []
@@ -147,7 +147,7 @@ def _cheapest(transitions: list[list[_Transition]], memory: int) -> list[int] | 
 
 
 def kept_by(graph: ForwardGraph, model: Model, sets: Sequence[int]) -> set[int]:
-    """Tensors that the canonical strategy of a chain of lower sets caches, and the last segment's."""
+    """The tensors that the canonical strategy of a chain of lower sets caches, with those of the last segment."""
     bits = 0
     for lower in sets[:-1]:
         bits |= graph.union(graph.union(lower, graph.after) & ~lower, graph.before) & lower
@@ -156,7 +156,7 @@ def kept_by(graph: ForwardGraph, model: Model, sets: Sequence[int]) -> set[int]:
 
 
 def run(baseline: Baseline, *, exact: bool, limit: int) -> None:
-    """Offer what the program decides for memories from twice the budget down, until it fits."""
+    """Offer the decisions of the program for memories from twice the budget down, until one fits."""
     model = baseline.model
     parts = split(model, baseline.info.name)
     graph = forward_graph(model, parts)

@@ -1,9 +1,9 @@
-"""Eviction while the step runs: execute in order, give something up when RAM is short, bring it back when it is read.
+"""Eviction while the step runs: a tensor is given up when RAM is short, and brought back when it is read.
 
-What the online methods (DTR, Melon, Sage, SwapAdvisor, SuperNeurons' cache) share; each brings a score, and the
-evictable tensor with the least goes. A tensor dies with its last reader in the step's own order, as reference counting
-sees it. One rule is added for correctness: before an update overwrites state, whatever still has to be recomputed from
-it is, and then stays.
+The online methods (DTR, Melon, Sage, SwapAdvisor, the cache of SuperNeurons) share this. Each brings a score, and the
+evictable tensor with the least score goes. A tensor dies with its last reader in the step's own order, as reference
+counting sees it. One rule is added for correctness: tensors that still have to be recomputed from state are recomputed
+before an update overwrites it, and then stay.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ Score = Callable[["Online", int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """`score`: the tensor with the least is evicted. `pageable`: what may be written to the store."""
+    """The rules of a method: the tensor of the least `score` is evicted; `pageable` ones may go to the store."""
 
     score: Score
     recompute: bool = True
     pageable: Collection[int] = ()
-    give_up: Sequence[tuple[int, Collection[int]]] = ()  # (after operator, tensors dropped whatever the RAM)
-    also_reads: Mapping[int, Collection[int]] = field(default_factory=dict)  # operator -> what must be alive for it too
+    give_up: Sequence[tuple[int, Collection[int]]] = ()  # (after operator, tensors that go in any case)
+    # By operator, further tensors that must be alive for it.
+    also_reads: Mapping[int, Collection[int]] = field(default_factory=dict)
     order: Sequence[int] | None = None  # of the first executions; the problem's own if None
 
 
 class Online:
-    """One run within `capacity` bytes; `run` gives the action codes. Raises Irretrievable, or LimitError on
-    thrashing.
+    """One run within `capacity` bytes; `run` returns the action codes.
+
+    It raises Irretrievable, or LimitError on thrashing.
     """
 
     def __init__(self, baseline: Baseline, capacity: int, rules: Rules) -> None:
@@ -45,7 +47,7 @@ class Online:
         self.locks = [0] * model.n_tensors
         self.pinned: set[int] = set()
         self.gone: set[int] = set()  # overwritten by an update
-        self.clock: float = 0  # cost spent so far: what staleness is measured in
+        self.clock: float = 0  # cost spent so far, the unit of staleness
         self.position = 0  # in the order of first executions
         self.accessed = [0.0] * model.n_tensors
         self.codes: list[int] = []
@@ -61,16 +63,16 @@ class Online:
         for uses in self.uses:
             uses.sort()
         self.readers_left = [len(uses) for uses in self.uses]
-        self._version = 0  # of what is resident: caches of scores hang on it
+        self._version = 0  # of the set of resident tensors: caches of scores depend on it
         self._closures: dict[int, tuple[int, float]] = {}
 
-    # --- what scores look at ---
+    # --- for scores ---
 
     def alive(self, t: int) -> bool:
         return self.readers_left[t] > 0 or self.model.ends_in_ram[t]
 
     def next_use(self, t: int) -> int:
-        """Position of the next reader; beyond the last operator if there is none."""
+        """The position of the next reader; beyond the last operator if there is none."""
         uses = self.uses[t]
         k = len(uses) - self.readers_left[t]
         return uses[k] if k < len(uses) else self.model.n_ops
@@ -82,7 +84,7 @@ class Online:
         return max(1.0, self.clock - self.accessed[t])
 
     def ancestors_cost(self, t: int) -> float:
-        """Cost of recomputing `t`: its operator and all absent tensors that it takes. Infinite if it cannot be."""
+        """The cost of recomputing `t` and all absent tensors that this takes; infinite if it is impossible."""
         known = self._closures.get(t)
         if known is not None and known[0] == self._version:
             return known[1]
@@ -92,7 +94,7 @@ class Online:
         return cost
 
     def closure(self, t: int) -> set[int] | None:
-        """Operators to execute to make `t` anew; None if that is impossible."""
+        """The operators to execute to make `t` anew; None if that is impossible."""
         model = self.model
         operators: set[int] = set()
         stack = [model.producer[t]]
@@ -112,7 +114,7 @@ class Online:
         return operators
 
     def evicted_neighbourhood(self, t: int) -> set[int]:
-        """Operators of absent tensors connected to `t` through absent tensors: ancestors, and executed descendants."""
+        """The operators of absent ancestors and executed descendants that absent tensors connect with `t`."""
         model = self.model
         found: set[int] = set()
         stack = list(model.inputs[model.producer[t]]) if model.producer[t] >= 0 else []
@@ -217,7 +219,7 @@ class Online:
             self._release(o)
 
     def _release(self, t: int) -> None:
-        """Free `t` if nothing will read it; what nothing can make again stays (`complete` frees it when it can)."""
+        """Free `t` if it has no later reader. A tensor that cannot be made again stays; `complete` frees it."""
         source = self.model.producer[t] < 0 or not self.model.recomputable[self.model.producer[t]]
         if t in self.resident and not self.locks[t] and not self.alive(t) and not source:
             self._leave(t)
@@ -310,5 +312,5 @@ class Online:
 
 
 def capacity_of(baseline: Baseline, *, paging: bool) -> int:
-    """What the budget leaves for tensors and workspace."""
+    """The bytes that the budget leaves for tensors and workspace."""
     return baseline.model.paging_capacity if paging else baseline.model.capacity

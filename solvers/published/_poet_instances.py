@@ -1,10 +1,9 @@
-"""Reader of POET's own problems, dumped one JSON each ("format": "poet-instance/1"): graph and costs as POET builds
-them.
+"""The reader of POET's own problems, one JSON each ("format": "poet-instance/1"): graph and costs as POET builds them.
 
 Nodes carry runtime (s), energy (J), output bytes, and page costs (J, s); every node makes one tensor. The Problem that
 comes out has `Semantics.POET`: only outputs occupy RAM and paging takes no time. Every solution of POET's MILP becomes
 a schedule of this Problem with the same energy and no more RAM: its page-in, usable from stage t + 1, happens at the
-end of stage t when only what stage t + 1 holds is resident, and its page-out happens at the start of its stage. The
+end of stage t, when only tensors of stage t + 1 are resident, and its page-out happens at the start of its stage. The
 converse does not hold: a page-in here may wait until right before its reader. So the optimum here is at most POET's,
 and a lower bound here is one for POET's too.
 """
@@ -23,7 +22,9 @@ _NANO = 10**9
 
 
 def load_poet_instance(path: str | Path, *, budget: float | int, deadline: float | None = 1.5) -> Problem:
-    """`budget` in bytes (int) or as a fraction of the keep-until-last-use peak (float); `deadline` x compute-once.
+    """The problem in a file.
+
+    `budget`: bytes (int), or a fraction of the keep-until-last-use peak (float). `deadline`: in times compute-once.
 
     Raises UsageError if the file is not such an instance.
     """

@@ -1,8 +1,8 @@
-"""Writes an action sequence while keeping track of what a published method still holds on to.
+"""The tape: it writes an action sequence and keeps track of the tensors that a published method holds on to.
 
-A method says what to compute, drop and page; what an operator misses is brought back on demand: from the store if it
-lies there, else by recomputing, in ascending order, what it takes. When a copy really leaves RAM is left to
-`scheduling.complete`, which frees after the last use before the next recomputation.
+A method says which operators to compute and which tensors to drop and page. Operands that an operator misses are
+brought back on demand: from the store if they lie there, else by recomputing in ascending order. `scheduling.complete`
+decides when a copy really leaves RAM: after its last use before the next recomputation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Irretrievable(InfeasibleError):
 
 
 class Tape:
-    """`available`: what the method can read now; `codes`: the actions so far (see `_model`)."""
+    """A tape. `available`: the tensors that the method can read now; `codes`: the actions so far (see `model`)."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -45,7 +45,7 @@ class Tape:
         self.available.difference_update(tensors)
 
     def fetch(self, tensors: Iterable[int]) -> set[int]:
-        """Make all of `tensors` available. Returns what was brought back for it."""
+        """Make all of `tensors` available. Returns the tensors that were brought back for it."""
         model = self.model
         brought: set[int] = set()
         operators: set[int] = set()
@@ -79,7 +79,7 @@ class Tape:
         return brought
 
     def compute(self, v: int) -> set[int]:
-        """Execute operator `v`, after bringing back what it misses. Returns what was brought back."""
+        """Execute operator `v` after bringing back the operands that it misses. Returns these."""
         brought = self.fetch(self.model.inputs[v])
         self._emit(v)
         return brought
@@ -98,6 +98,6 @@ class Tape:
                 self.page_out(t)
 
     def finish(self) -> list[int]:
-        """Bring back what must be in RAM at the end; the whole sequence."""
+        """Bring back the tensors that must be in RAM at the end. Returns the whole sequence."""
         self.fetch(t for t in range(self.model.n_tensors) if self.model.ends_in_ram[t])
         return self.codes

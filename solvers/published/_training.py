@@ -9,7 +9,7 @@ from poetc.errors import UnsupportedProblemError
 from poetc.solvers.model import Model
 from poetc.solvers.published._tape import Tape
 
-# Kinds by what they do, in lower case and without a trailing Grad...: what the papers tell apart.
+# Operator kinds that the papers tell apart, in lower case and without a trailing Grad...
 CONVOLUTIONS = frozenset({"conv", "convtranspose", "convolution"})
 CONTRACTIONS = CONVOLUTIONS | {"matmul", "gemm", "dense", "linear", "scores", "context", "lstm", "gru", "rnn"}
 REDUCTIONS = frozenset(
@@ -33,13 +33,13 @@ def is_reduction(kind: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Operators before `cut` are the forward pass and the loss."""
+    """A training step. The operators before `cut` are the forward pass and the loss."""
 
     cut: int
     made: tuple[int, ...]  # tensors that the forward pass makes
-    saved: tuple[int, ...]  # of them, what the backward pass reads
-    optional: frozenset[int]  # of `made`, what a method may give up: recomputable, not wanted at the end
-    last_forward_use: dict[int, int]  # of `made`: the last forward reader, or the producer
+    saved: tuple[int, ...]  # those of `made` that the backward pass reads
+    optional: frozenset[int]  # those of `made` that a method may give up: recomputable, not wanted at the end
+    last_forward_use: dict[int, int]  # by tensor of `made`, the last forward reader, or the producer
     to_loss: frozenset[int]  # forward operators that the loss depends on
 
 
@@ -74,8 +74,8 @@ def run_static(
 ) -> list[int]:
     """The sequence that, between forward and backward pass, holds `keep` in RAM and `page` on the store.
 
-    `page` is written after its last forward use and read back when the backward pass needs it. Everything else is
-    recomputed on demand; `retain`: what was recomputed once is held until its last use, else only for one operator.
+    `page` is written after its last forward use and read back when the backward pass needs it. All others are
+    recomputed on demand. `retain`: a recomputed tensor is held until its last use, else only for one operator.
     """
     tape = Tape(model)
     writes: dict[int, list[int]] = {}

@@ -10,7 +10,7 @@ tells how well a transfer would hide behind compute. Candidates alive at the pea
 time while it is not negative and the device has a store; then the rest is recomputed by bytes / recomputation time
 (MSPS), where choosing a tensor makes those that are recomputed from it dearer (lineages are updated). Choosing stops
 when the step fits. The paper reads a page 5 % before its use so that it hides; here transfers are synchronous and
-nothing hides: Capuchin's ranking stays as it is, its transfers cost what they cost.
+nothing hides: Capuchin's ranking stays as it is, and its transfers have their full cost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Candidate:
 
 
 def _candidates(model: Model, parts: Split) -> list[_Candidate]:
-    """By decreasing free time."""
+    """The candidates by decreasing free time."""
     end = [0] * model.n_ops  # of each operator's execution
     clock = 0
     for v in range(model.n_ops):
@@ -57,7 +57,7 @@ def _candidates(model: Model, parts: Split) -> list[_Candidate]:
 
 
 def _recompute_ns(model: Model, t: int, absent: set[int]) -> int | None:
-    """Time to make `t` from what is there when the backward pass begins; None if that is impossible."""
+    """The time to make `t` from tensors that are there when the backward pass begins; None if it is impossible."""
     operators: set[int] = set()
     stack = [model.producer[t]]
     while stack:
@@ -83,7 +83,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     redo: set[int] = set()
 
     def offer() -> bool:
-        """Collective recomputation (what is made again on the way is held) first, then without."""
+        """Offer schedules with collective recomputation, which holds tensors made on the way, then without it."""
         label = f"{len(page)} swapped, {len(redo)} recomputed"
         fits = False
         for retain in (True, False):

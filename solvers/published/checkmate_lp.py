@@ -1,8 +1,8 @@
 """Checkmate's approximation: the LP relaxation with two-phase rounding (Jain et al., MLSys 2020, section 5).
 
-The LP is solved for 90 % of the budget; S is rounded at 1/2 and R is then the least that S asks for: what has to be
-in RAM at the next stage and is not now, and what those operators read. If the result does not fit, the LP is solved
-for less.
+The LP is solved for 90 % of the budget and S is rounded at 1/2. R is then the least that S asks for: the operators of
+tensors that have to be in RAM at the next stage and are not now, and of the operands that these miss. If the result
+does not fit, the LP is solved for less.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ INFO = SolverInfo(
     notes="Up to 220 operators. Recomputation only, no optional in-place.",
 )
 
-MOST_OPERATORS = 220
-THRESHOLD = 0.5
-ALLOWANCES = (0.9, 0.8, 0.7, 0.6, 0.5)
+MOST_OPERATORS = 220  # larger LPs take minutes
+THRESHOLD = 0.5  # S is rounded up from here on, as in the paper
+ALLOWANCES = (0.9, 0.8, 0.7, 0.6, 0.5)  # of the budget: rounding adds to the RAM, so less is given to the LP
 
 
 def rounded(stages: StageModel, values: Values) -> list[int]:

@@ -28,7 +28,7 @@ INFO = SolverInfo(
 
 
 def candidates(model: Model, parts: Split) -> dict[str, list[int]]:
-    """Forward operators that may be checkpoints, ascending: articulation points, all."""
+    """The forward operators that may be checkpoints, ascending: the articulation points, and all."""
     import networkx  # takes long to import
 
     graph = networkx.Graph()
@@ -42,7 +42,7 @@ def candidates(model: Model, parts: Split) -> dict[str, list[int]]:
 def checkpointed(model: Model, parts: Split, checkpoints: Sequence[int]) -> list[int]:
     """The sequence that keeps the outputs of `checkpoints`, and the last segment, which the backward pass enters first.
 
-    What no recomputation can make again is kept too.
+    Tensors that cannot be made again are kept too.
     """
     last = max(checkpoints, default=-1)
     keep = {t for v in checkpoints for t in model.outputs[v]}
@@ -67,7 +67,7 @@ def offer_all(baseline: Baseline, parts: Split, choices: Iterable[tuple[str, Seq
 
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
-    """Raises InfeasibleError where the budget is below what the rule needs."""
+    """Raises InfeasibleError where the rule needs more than the budget."""
     baseline = Baseline(INFO, problem, options, progress)
     parts = split(baseline.model, INFO.name)
     choices = []

@@ -23,7 +23,7 @@ INFO = SolverInfo(
     notes="Recomputation only.",
 )
 
-VALUES = 50
+VALUES = 50  # thresholds b that are tried, in even steps up to the sum of bytes
 
 
 def _checkpoints(model: Model, parts: Split, points: Sequence[int], threshold: float) -> list[int]:

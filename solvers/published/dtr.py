@@ -1,5 +1,6 @@
-"""Dynamic tensor rematerialization (Kirisame, Lyubomirsky, Haan, Brennan, He, Roesch, Chen, Tatlock, ICLR 2021), as a
-simulated run whose events are the schedule.
+"""DTR, dynamic tensor rematerialization: a simulated run whose events are the schedule.
+
+The method is that of Kirisame, Lyubomirsky, Haan, Brennan, He, Roesch, Chen and Tatlock, ICLR 2021.
 
 On out-of-memory the unlocked tensor of the least
 
@@ -7,7 +8,7 @@ On out-of-memory the unlocked tensor of the least
 
 goes, e* being the evicted ancestors that recomputing t takes and the evicted descendants whose recomputation takes t.
 Parents are locked during recursive rematerialization; a tensor is freed when its last reader has run (eager eviction).
-The step's order is known here, so that a tensor with no way back is not evicted. The paper's other scores are the
+The step's order is known here, so a tensor with no way back is not evicted. The paper's other scores are the
 solvers dtr_eq and dtr_local.
 """
 

@@ -1,5 +1,6 @@
-"""GPipe's memory saving: only what crosses the borders of K partitions is stored, each partition is recomputed as a
-whole in the backward pass (Huang et al., NeurIPS 2019, section 2.3).
+"""GPipe's memory saving: only tensors that cross the borders of K partitions are stored.
+
+Each partition is recomputed as a whole in the backward pass (Huang et al., NeurIPS 2019, section 2.3).
 
 The partitions are runs of blocks between single separating tensors, with equal estimated cost as in the paper; every K
 is tried. This is GPipe with one micro-batch. Splitting the batch makes other operators, on tensors of other sizes, with

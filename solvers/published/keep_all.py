@@ -1,6 +1,6 @@
 """Keep-all: every operator once, in the problem's order, every tensor in RAM until its last use.
 
-Where it fits nothing costs less, so its own cost is its bound. Where it does not fit there is nothing to decide.
+Where it fits, no schedule costs less, so its own cost is its bound. Where it does not fit, there is nothing to decide.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ INFO = SolverInfo(
     "Recomputation only.",
 )
 
-ROUNDS = 12
+ROUNDS = 12  # of calibration: runs with less and less RAM
 
 
 def _score(run: Online, t: int) -> float:
@@ -59,7 +59,7 @@ def pool_bytes(lifetimes: Sequence[tuple[int, int, int]]) -> int:
 
 
 def _lifetimes(baseline: Baseline, codes: list[int]) -> list[tuple[int, int, int]]:
-    """Of tensors and workspaces; an output that takes over its input's bytes goes on with its lifetime."""
+    """The pool of tensors and workspaces; an output in place of its input goes on with its lifetime."""
     model = baseline.model
     profile = Profile(model, codes)
     first = {id(stay): stay.birth for stays in profile.stays for stay in stays}

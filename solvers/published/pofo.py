@@ -1,16 +1,16 @@
 """POFO: rematerialization and offloading of activations combined by a dynamic program over a chain (Beaumont,
 Eyraud-Dubois, Shilova, "Efficient combination of rematerialization and offloading for training DNNs", NeurIPS 2021).
 
-From the front, the chain is cut into segments: a single block whose saved tensors are kept, or a run of blocks of
-which only what enters is kept and which is recomputed once, as a whole, when the backward pass gets there. Either
-kind is held in RAM or offloaded. State: (block, slots held by what lies before).
+From the front, the chain is cut into segments: a single block whose saved tensors are kept, or a run of blocks. Of a
+run only the entering tensor is kept; it is recomputed once, as a whole, when the backward pass gets there. Either
+kind is held in RAM or offloaded. State: (block, slots held by the segments before).
 
-    P(i, m) = min over j, offload:  cost of the segment i ... j-1 + P(j, m + what it holds, 0 if offloaded)
+    P(i, m) = min over j, offload:  cost of the segment i ... j-1 + P(j, m + its slots, 0 if offloaded)
 
 where the segment's own backward pass must fit beside m. The paper's further state, the debts of transfers not yet
-hidden behind compute, measures idle time of a link that works beside the processor; with synchronous transfers there
-is none to hide: each adds its own time and energy at once. What the program decides is replayed exactly, for several
-budgets, as in `rotor`.
+hidden behind compute, measures idle time of a link that works beside the processor. With synchronous transfers there
+is none to hide: each adds its own time and energy at once. The decisions of the program are replayed exactly, for
+several budgets, as in `rotor`.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ INFO = SolverInfo(
     "are zero.",
 )
 
-SLOTS = 200
+SLOTS = 200  # of memory: the program takes time with their number
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Blocks `first` ... `end` - 1; recorded (one block) or recomputed; `page` goes to the store."""
+    """Blocks `first` ... `end` - 1, recorded (one block) or recomputed; `page` goes to the store."""
 
     first: int
     end: int
     keep: frozenset[int]
     page: frozenset[int]
     slots: int  # held by it
-    needed: int  # while it is undone, beside what lies before
+    needed: int  # while it is undone, beside the segments before
     cost: float
 
 

@@ -1,5 +1,6 @@
-"""Revolve: binomial checkpointing, optimal for chains of equal steps (Griewank, Walther, ACM TOMS 26(1), 2000, alg.
-799).
+"""Revolve: binomial checkpointing, optimal for chains of equal steps.
+
+The source is Griewank, Walther, ACM TOMS 26(1), 2000, algorithm 799.
 
 t(l, s), the forward steps that reverse l steps with s checkpoints (the start included), is min over j of
 j + t(l - j, s - 1) + t(j, s), t(1, s) = 0, t(l, 1) = l (l - 1) / 2; in closed form, with r the least for which
@@ -51,7 +52,7 @@ def next_checkpoint(steps: int, checkpoints: int) -> int:
 
 
 def _reverse(tape: ChainTape, first: int, steps: int, checkpoints: int) -> None:
-    """Reverse blocks first ... first + steps - 1; what enters block `first` is available."""
+    """Reverse blocks first ... first + steps - 1; the input of block `first` is available."""
     last = len(tape.chain.blocks) - 1
     if steps == 1:
         if first == last:

@@ -1,17 +1,17 @@
 """rotor: the optimal persistent schedule of a heterogeneous chain (Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova,
 "Optimal checkpointing for heterogeneous chains", ACM TOMS 50(2), 2024; arXiv 1911.13214, theorem 1).
 
-With a_k the bytes of what enters block k and A_k of what it saves for its own backward pass, the least cost of the
+With a_k the bytes that enter block k and A_k those that it saves for its own backward pass, the least cost of the
 recomputation that undoes blocks a ... b with m bytes is
 
-    Opt(m, a, b) = min( Opt(m - A_a, a + 1, b) if m >= what undoing a takes,                record block a
+    Opt(m, a, b) = min( Opt(m - A_a, a + 1, b) if m >= bytes to undo a,                     record block a
                         min over j of F_a + ... + F_{j-1} + Opt(m - a_j, j, b) + Opt(m, a, j - 1)     checkpoint a_j
-                            if m >= what running a ... j - 1 takes )
-    Opt(m, a, a) = 0 if m >= what undoing a takes, else infinite,
+                            if m >= bytes to run a ... j - 1 )
+    Opt(m, a, a) = 0 if m >= bytes to undo a, else infinite,
 
 the first execution of everything left out, and F_{j-1} where undoing block j - 1 does not take its execution. Bytes
-are rounded up to slots. What a block takes inside is only estimated here, so memories from twice the budget down are
-given to the program until what it decides fits when replayed exactly.
+are rounded up to slots. The bytes inside a block are only estimated here. So the program is given memories from twice
+the budget down, until its decisions fit when they are replayed exactly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ INFO = SolverInfo(
     notes="Recomputation only; optimal for chains whose schedules keep a checkpoint until it is used.",
 )
 
-SLOTS = 400
+SLOTS = 400  # of memory: the program takes time with their number
 RECORD = -1  # the choice "record block a"
 
 
@@ -60,7 +60,7 @@ class Program:
             for a in range(count - length + 1):
                 b = a + length - 1
                 running = 0
-                # Only what ends with the last block is executed before there are gradients.
+                # Only runs that end with the last block are executed before there are gradients.
                 gradients = 0 if b == count - 1 else blocks[b].gradient_bytes
                 options = [np.where(fits[a], _shifted(self.cost[a + 1][b], self.records[a]), math.inf)]
                 for j in range(a + 1, b + 1):

@@ -1,6 +1,6 @@
-"""Sage: inline what is cheap, then evict at run time (Gim, Ko, MobiSys 2022, sections 4 and 5).
+"""Sage: inline cheap tensors, then evict at run time (Gim, Ko, MobiSys 2022, sections 4 and 5).
 
-State selection: of what the forward pass makes, a tensor that the backward pass reads is stored if the cone of
+State selection: a tensor of the forward pass that the backward pass reads is stored if the cone of
 operators that makes it from stored tensors holds a contraction or a reduction, or if its operators times its inputs
 exceed 5; else it is inlined, which here means recomputed for each of its backward readers. On out-of-memory the
 unlocked recomputable tensor of the least (t + 1) / (size + 1) is evicted, t its operator's time in microseconds, and
@@ -32,7 +32,7 @@ def _score(run: Online, t: int) -> float:
 
 
 def inlined(model: Model, parts: Split) -> dict[int, set[int]]:
-    """Tensors of the forward pass that are not stored for the backward pass -> what is stored to make them again."""
+    """For each forward tensor that is not stored for the backward pass, the stored tensors that it is made from."""
     chosen: dict[int, set[int]] = {}
     for v in range(parts.cut):
         for t in model.outputs[v]:

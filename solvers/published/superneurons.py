@@ -1,11 +1,11 @@
 """SuperNeurons: liveness, a tensor cache for convolutions, recomputation of cheap layers (Wang, Ye, Zhao, Wu, Li,
 Song, Xu, Kraska, PPoPP 2018, section 3).
 
-Checkpoints are the outputs of convolutions (of all contractions, where there are none). What lies between two of them
-is cheap and dropped after the forward pass. In the backward pass a segment is speed-centric (recomputed once and
+Checkpoints are the outputs of convolutions (of all contractions, where there are none). Tensors between two of them
+are cheap and dropped after the forward pass. In the backward pass a segment is speed-centric (recomputed once and
 held) if its memory is at most l_peak, the most that one layer needs, else memory-centric (recomputed anew for each
 reader). Checkpoints are offloaded only when RAM is short, the least recently used first, and stay on the store until
-the backward pass reads them. If everything fits without recomputation, nothing is done.
+the backward pass reads them. If all tensors fit without recomputation, nothing is done.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _checkpoints(model: Model, parts: Split) -> list[int]:
 
 
 def _segments(model: Model, parts: Split, checkpoints: list[int]) -> tuple[dict[int, int], set[int]]:
-    """Cheap tensor -> its segment (the checkpoint before it), and the segments that are speed-centric."""
+    """The segment of each cheap tensor (the checkpoint before it), and the segments that are speed-centric."""
     l_peak = max(
         sum(model.size[t] for t in (*model.inputs[v], *model.outputs[v])) + model.workspace[v]
         for v in range(model.n_ops)

@@ -30,7 +30,9 @@ INFO = SolverInfo(
     "Swaps only.",
 )
 
-POPULATION, GENERATIONS, EVALUATIONS_X_OPERATORS = 12, 12, 30_000
+POPULATION = 12  # individuals of a generation
+GENERATIONS = 12
+EVALUATIONS_X_OPERATORS = 30_000  # simulated steps times operators, at most: larger problems have fewer
 
 
 class _Orders(Dependences):

@@ -4,7 +4,8 @@ Gimelshein, Clemons, Zulfiqar, Keckler, MICRO 2016, section 3).
 An offloaded tensor is written after its last forward reader and read back when the backward pass needs it: with
 synchronous transfers prefetching it during an earlier layer only takes room, so it is read right before its use. The
 paper's dynamic policy is applied on top of either static one: offload nothing if everything fits, else everything the
-policy names, then, largest first, take back what need not have been offloaded. Policy "all" is the solver vdnn_all.
+policy names. Then tensors that need not be offloaded are taken back, the largest first. Policy "all" is the solver
+vdnn_all.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ INFO = SolverInfo(
 
 
 def feature_maps(model: Model, parts: Split, readers: Iterable[int]) -> list[int]:
-    """What the forward operators `readers` read, the forward pass made and the backward pass reads; largest first."""
+    """Tensors of the forward pass that `readers` and the backward pass read, the largest first."""
     read = {t for v in readers for t in model.inputs[v]}
     maps = [t for t in parts.saved if t in read and t in parts.optional and model.pageable[t]]
     return sorted(maps, key=lambda t: (-model.size[t], t))
 
 
 def offload(baseline: Baseline, parts: Split, maps: list[int]) -> Schedule:
-    """The dynamic policy over `maps`."""
+    """Apply the dynamic policy to `maps`."""
     model = baseline.model
     page = set[int]()
     everything = set(parts.made)
