@@ -38,7 +38,7 @@ In one message that names every node, with exit code 3:
 
 - control flow (`If`, `Loop`, `Scan`, `SequenceMap`) and operators of other domains (`ai.onnx.ml`, `com.microsoft`,
   `ai.onnx.preview.training`, ...), and any operator that is not in the table above unless its inputs are constants;
-- three or more spatial axes (convolution, pooling);
+- three or more spatial axes of a convolution, four or more of a pooling;
 - sequences as inputs or outputs, sparse weights, strings and complex numbers;
 - arithmetic on integers that would differ from ours, which is in 32 bits: division, subtraction of unsigned ones, sums
   along an axis, padding, inputs of 8 and 16 bits, casts to them or to floats of less than 16 bits;

@@ -317,7 +317,7 @@ class _Translator:
             except UsageError:
                 raise
             except Malformed as reason:
-                raise UsageError(f"{n.label}: {reason}") from None
+                raise UsageError(f"{n.label}: {reason}{self._batch_hint()}") from None
             except (
                 ValueError, TypeError, KeyError, IndexError, ArithmeticError, MemoryError, AssertionError, RuntimeError
             ) as error:  # fmt: skip
@@ -327,6 +327,15 @@ class _Translator:
             lines = "".join(f"\n  {line}" for line in self.offending)
             nodes_ = "1 node" if len(self.offending) == 1 else f"{len(self.offending)} nodes"
             raise UnsupportedModelError(f"{nodes_} cannot be trained:{lines}")
+
+    def _batch_hint(self) -> str:
+        """What a node that does not fit may be due to, where the batch is not the file's."""
+        rebatch = self.c.rebatch
+        if rebatch is None:
+            return ""
+        return (
+            f"; the file may hold its batch ({rebatch.old}): use --batch {rebatch.old}, or export with a dynamic batch"
+        )
 
     def _check_exists(self, n: Node) -> None:
         """Behind something unsupported only the operator itself can still be judged."""
@@ -356,6 +365,9 @@ class _Translator:
         foldable = foldable and onnx.defs.has(n.op)
         if foldable and n.op == "DequantizeLinear":
             self._bind(n, _dequantized(c, n))
+            return
+        if foldable and n.op == "Expand" and c.rebatch is not None:
+            self._bind(n, TRANSLATIONS["Expand"](c, n), weights_only=True)
             return
         if (foldable and n.op in ("Range", "Trilu", "EyeLike")) or (foldable and not self._trainable(n, inputs)):
             c.fold(n)

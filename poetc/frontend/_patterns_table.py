@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from poetc.frontend import patterns, patterns_norm
+from poetc.frontend import patterns, patterns_norm, patterns_softmax
 from poetc.frontend._rewriter import Pattern
 
 PATTERNS: Mapping[str, Sequence[Pattern]] = {
@@ -33,5 +33,5 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {
         patterns_norm.group_norm_affine,
     ],
     "Sub": [patterns.expand_into_broadcast],
-    "Where": [patterns.expand_into_broadcast],
+    "Where": [patterns_softmax.guarded_softmax, patterns.expand_into_broadcast],
 }

@@ -193,6 +193,25 @@ def comparison(c: Importer, n: Node) -> str:
     return c.emit1(n.op, [x, y])
 
 
+@onnx_operator("IsNaN")
+def is_nan(c: Importer, n: Node) -> str:
+    """The only numbers that do not equal themselves."""
+    x = c.tensor(c.input(n, 0))
+    return c.emit1("Not", [c.emit1("Equal", [x, x])])
+
+
+@onnx_operator("IsInf")
+def is_inf(c: Importer, n: Node) -> str:
+    x = c.tensor(c.input(n, 0))
+    negative, positive = n.get_int("detect_negative", 1), n.get_int("detect_positive", 1)
+    if bool(negative) == bool(positive):
+        x = c.emit1("Abs", [x])
+    if not positive and not negative:
+        return c.emit1("Less", [x, c.constant(np.array(0, np.float32))])  # nowhere
+    limit = np.inf if positive else -np.inf
+    return c.emit1("Equal", [x, c.constant(np.array(limit, np.float32))])
+
+
 @onnx_operator("Where")
 def where(c: Importer, n: Node) -> str | Value:
     condition, x, y = (c.input(n, k) for k in range(3))

@@ -242,15 +242,38 @@ def pad(c: Importer, n: Node) -> str:
 
 
 @onnx_operator("Expand")
-def expand(c: Importer, n: Node) -> str:
+def expand(c: Importer, n: Node) -> str | Value:
     x = c.input(n, 0)
     target = list(c.ints(c.input(n, 1), "the shape"))
+    before = c.rebatch.shapes.get(n.inputs[0], x.shape) if c.rebatch is not None else x.shape
+    for k in range(1, min(len(target), len(x.shape)) + 1):
+        if target[-k] == before[-k] != x.shape[-k]:
+            target[-k] = x.shape[-k]  # held the batch of the file
+        elif c.rebatch is not None and (x.shape[-k], target[-k]) == (c.rebatch.old, c.rebatch.new):
+            x = _one_row(c, x, len(x.shape) - k)
     if c.rebatch is not None and target and target[0] == c.rebatch.old and len(target) >= len(x.shape):
         leading = x.shape[0] if len(x.shape) == len(target) else 1
         target[0] = c.rebatch.new if leading in (1, c.rebatch.new) else target[0]
     if any(d < 0 for d in target):
         raise Malformed(f"shape {target} is not valid")
-    return _expand(c, x, np.broadcast_shapes(x.shape, tuple(target)))
+    try:
+        shape = np.broadcast_shapes(x.shape, tuple(target))
+    except ValueError:
+        raise Malformed(f"{list(x.shape)} does not broadcast to {target}") from None
+    if x.known and not x.weight:
+        c.room(*shape)
+        return c.constant(np.broadcast_to(c.array(x), shape), n.outputs[0])
+    return _expand(c, x, shape)
+
+
+def _one_row(c: Importer, x: Value, axis: int) -> Value:
+    """A constant of the file's batch whose rows are equal (an initial state of zeros), as one row; else x itself."""
+    if not x.known:
+        return x
+    array = c.array(x)
+    first = array.take([0], axis)
+    equal = bool((array == first).all()) and not (x.weight and array.any())
+    return c.constant(first) if equal else x
 
 
 def _expand(c: Importer, x: Value, shape: tuple[int, ...]) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import helper
 
 from poetc.frontend._importer import Importer, Value
 from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis
@@ -125,25 +128,76 @@ def conv_transpose(c: Importer, n: Node) -> str:
 @onnx_operator("MaxPool", "AveragePool")
 def pool(c: Importer, n: Node) -> Sequence[str]:
     x = c.input(n, 0)
+    if len(x.shape) == 5:
+        return [_pool_volume(c, n, x)]
     rank = _spatial_rank(x)
     image, shape = _image(c, x)
     if not n.has("kernel_shape"):
         raise Malformed("kernel_shape is missing")
-    kernel = _pair(n.get_ints("kernel_shape"), rank, 1, "kernel_shape")
-    attributes = {
-        **_geometry(n, shape[2:], kernel, rank),
-        "kernel": kernel,
-        # SAME rounds the output size up, which its pads already do.
-        "ceil_mode": bool(n.get_int("ceil_mode", 0)) and n.get_str("auto_pad", "NOTSET") in ("NOTSET", "VALID", ""),
-    }
+    attributes = _pool_attributes(n, shape[2:], rank)
     if n.op == "AveragePool":
-        attributes["count_include_pad"] = bool(n.get_int("count_include_pad", 0))
         return [_back(c, c.emit1(n.op, [image], attributes), rank)]
     y, where = c.emit(n.op, [image], attributes)
     if not n.has_output(1):
         return [_back(c, y, rank)]
     column_major = bool(n.get_int("storage_order", 0)) and rank == 2
     return [_back(c, y, rank), _back(c, _indices(c, where, shape, attributes, column_major=column_major), rank)]
+
+
+def _pool_volume(c: Importer, n: Node, x: Value) -> str:
+    """Over [N, C, D, H, W]: over planes, then over depth. The maximum over a box is one of maxima, and the mean one of
+    means: how many pixels count is a product of an axis's share each."""
+    if n.has_output(1):
+        raise Unsupported("the places of maxima in three spatial axes")
+    names = ("kernel_shape", "strides", "dilations")
+    if len(n.get_ints("kernel_shape") or ()) != 3:
+        raise Malformed("kernel_shape does not fit 3 spatial axes")
+    batch, channels, depth, height, width = x.shape
+    y = c.reshape(x, (batch * channels, depth, height, width))
+    for axes in ((1, 2), (0,)):
+        part = helper.make_node(n.op, list(n.inputs), ["y"])
+        for a in n.proto.attribute:
+            values = list(a.ints)
+            if a.name in names and len(values) == 3:
+                values = [values[k] for k in axes]
+            elif a.name == "pads" and len(values) == 6:
+                values = [values[k + 3 * side] for side in (0, 1) for k in axes]
+            elif a.ints:
+                raise Malformed(f"{a.name} {values} do not fit 3 spatial axes")
+            part.attribute.append(helper.make_attribute(a.name, values) if a.ints else a)
+        if axes == (0,):
+            y = c.reshape(y, (batch * channels, 1, depth, math.prod(c.shape(y)[2:])))
+            part = _over_rows(part)
+        planes = c.shape(y)
+        made = c.emit(n.op, [y], _pool_attributes(Node(part), planes[2:], 2))[0]
+        if axes == (1, 2):
+            rows, columns = c.shape(made)[2:]
+        y = made
+    return c.reshape(y, (batch, channels, c.shape(y)[2], rows, columns))
+
+
+def _over_rows(node: onnx.NodeProto) -> onnx.NodeProto:
+    """A pooling of one spatial axis as one of two, whose second window is a single column."""
+    for a in node.attribute:
+        if a.name == "pads":
+            a.ints[:] = [a.ints[0], 0, a.ints[1], 0]
+        elif a.ints:
+            a.ints.append(1)
+    return node
+
+
+def _pool_attributes(n: Node, size: Sequence[int], rank: int) -> dict[str, Attribute]:
+    """kernel, strides, dilations, pads, ceil_mode, and for means whether pads count."""
+    kernel = _pair(n.get_ints("kernel_shape"), rank, 1, "kernel_shape")
+    attributes: dict[str, Attribute] = {
+        **_geometry(n, size, kernel, rank),
+        "kernel": kernel,
+        # SAME rounds the output size up, which its pads already do.
+        "ceil_mode": bool(n.get_int("ceil_mode", 0)) and n.get_str("auto_pad", "NOTSET") in ("NOTSET", "VALID", ""),
+    }
+    if n.op == "AveragePool":
+        attributes["count_include_pad"] = bool(n.get_int("count_include_pad", 0))
+    return attributes
 
 
 def _indices(
@@ -170,6 +224,8 @@ def global_pool(c: Importer, n: Node) -> str:
     if n.op == "GlobalAveragePool":
         axes = tuple(range(2, len(x.shape)))
         return c.emit1("ReduceMean", [x], {"axes": axes, "keepdims": True}) if axes else c.tensor(x)
+    if len(x.shape) > 4:
+        return c.emit1("ReduceMax", [x], {"axes": tuple(range(2, len(x.shape))), "keepdims": True})
     rank = _spatial_rank(x)
     image, shape = _image(c, x)
     attributes: dict[str, Attribute] = {

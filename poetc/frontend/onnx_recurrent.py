@@ -133,9 +133,21 @@ def _initial(c: Importer, n: Node, index: int, d: int, batch: int, hidden: int) 
     if n.get_int("layout", 0):
         value = Value(value.name, (), value.dtype, tensor=c.transpose(value, (1, 0, 2)))
         value.shape = c.shape(value.tensor)
+    value = _of_batch(c, value, batch)
     if len(value.shape) != 3 or value.shape[1:] != (batch, hidden):
         raise Malformed(f"the initial state has shape {list(value.shape)}")
     return _direction(c, value, d)
+
+
+def _of_batch(c: Importer, value: Value, batch: int) -> Value:
+    """[directions, batch, hidden] of a state that was repeated along the batch that the file fixes, for another one."""
+    made = next((op for op in reversed(c.builder.operators) if value.tensor in op.outputs), None)
+    if c.rebatch is None or len(value.shape) != 3 or value.shape[1] == batch:
+        return value
+    if made is None or made.kind != "Expand" or c.shape(made.inputs[0])[-2] != 1:
+        return value
+    shape = (value.shape[0], batch, value.shape[2])
+    return Value(value.name, shape, value.dtype, tensor=c.emit1("Expand", [made.inputs[0]], {"shape": shape}))
 
 
 def _steps(c: Importer, flat: str, length: int) -> tuple[str, ...]:
