@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import zipfile
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from poetc import artifact, codegen, outputs
 from poetc.artifact import Artifact
+from poetc.batches import read_batches
 from poetc.codegen import BOARDS
 from poetc.codegen.program import Call, Move, PageIn, PageOut, Program
 from poetc.errors import CheckFailed, UsageError
-from poetc.files import open_file, scratch_directory
+from poetc.files import scratch_directory
 from poetc.graph import Array, Value
 from poetc.output_directory import Kind, check_replaceable, replacing
 from poetc.runtime.layout import CHECKPOINT_TRAILER_BYTES
@@ -24,10 +23,8 @@ from poetc.scheduling import Problem
 
 Progress = Callable[[str], None]
 OnStep = Callable[[int, float], None]
-DEFAULT_STEPS = 10
 PRODUCTS = ("counter.so", *(f"src/{name}" for name in codegen.PRODUCTS))
 KEPT = Kind("poetc-run.json", "what poetc run kept", "--keep", PRODUCTS)
-STORED_TARGET = "target"  # the name under which a data file holds the target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +51,10 @@ def board_names() -> list[str]:
     return ["host", *(f"qemu:{name}" for name in BOARDS)]
 
 
-def run(request: RunRequest, progress: Progress, on_step: OnStep) -> dict[str, Any]:
-    """Emit, build, run, measure. Raises UsageError without the toolchain, CheckFailed where something does not hold."""
+def run(request: RunRequest, progress: Progress, on_step: OnStep, note: Progress = lambda text: None) -> dict[str, Any]:
+    """Emit, build, run, measure. `note` gets what is suspicious about the data. Raises UsageError without the toolchain
+    and for data that cannot be trained on, CheckFailed where something does not hold or the loss is no number.
+    """
     board = _board(request.on)
     if board is None:
         _require_host(request)
@@ -66,7 +65,7 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep) -> dict[str, A
     solved = artifact.read(request.directory)
     progress("lowering")
     program = outputs.training_program(solved)
-    batches = read_batches(program, request.data, request.steps)
+    batches = read_batches(program, request.data, request.steps, note)
     assert solved.graph is not None  # training_program says so
     values = solved.graph.values
     copies: list[str] = []
@@ -284,9 +283,16 @@ def _on_host(
         arena_bytes = model.measure_high_water(batches[0])
         losses, checksums = [], []
         for step, batch in enumerate(batches, 1):
-            losses.append(model.run(batch))
+            try:
+                losses.append(model.run(batch))
+            except codegen.StepError as error:
+                raise CheckFailed(f"step {step}: {error}") from error
             checksums.append(f"{model.gradients_crc():08x}")
             on_step(step, losses[-1])
+            if not math.isfinite(losses[-1]):
+                raise CheckFailed(
+                    f"step {step}: the loss is {losses[-1]}: lower the learning rate, or scale the inputs"
+                )
         state = {name: model.state(name) for name in model.state_names()}
         if kept:
             (place := directory / "run").mkdir()
@@ -313,48 +319,3 @@ def _on_host(
             "gradients_crc": checksums if gradients else None,
             "flash_bytes": None,
         }
-
-
-# --- data -------------------------------------------------------------------------------------------------------------
-
-
-def read_batches(program: Program, data: Path | None, steps: int | None) -> list[dict[str, Array]]:
-    """One batch a step: of the data, round and round, or random.
-
-    A data file is an `.npz` with an array for each input of the model, by name, and `target`; its first axis runs over
-    samples, or over whole batches. Raises UsageError for anything else.
-    """
-    if data is None:
-        return [dict(codegen.sample_inputs(program, step)) for step in range(steps or DEFAULT_STEPS)]
-    try:
-        with open_file(data) as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except FileNotFoundError as error:
-        raise UsageError(f"--data {data}: does not exist") from error
-    except IsADirectoryError as error:
-        raise UsageError(f"--data {data}: is a directory, not an .npz file of arrays") from error
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{data}: not an .npz file of arrays") from error
-    columns = {}
-    for binding in codegen.all_inputs(program):
-        is_target = program.target is not None and binding.name == program.target.name
-        key = STORED_TARGET if is_target and binding.name not in arrays else binding.name
-        if key not in arrays:
-            raise UsageError(f"{data}: has no array {key!r} (it has {', '.join(sorted(arrays)) or 'none'})")
-        columns[binding.name] = _cut(str(data), key, arrays[key], binding.operand.type.shape)
-    count = min(len(column) for column in columns.values())
-    if count == 0:
-        raise UsageError(f"{data}: holds less than one batch")
-    return [{name: column[step % count] for name, column in columns.items()} for step in range(steps or count)]
-
-
-def _cut(data: str, key: str, array: Array, shape: tuple[int, ...]) -> Array:
-    """`array` as [steps, *shape]. A last batch that is not whole is left out."""
-    if array.shape[1:] == shape:
-        return array
-    if shape and array.ndim == len(shape) and array.shape[1:] == shape[1:]:
-        whole = len(array) // shape[0]
-        return array[: whole * shape[0]].reshape(whole, *shape)
-    raise UsageError(
-        f"{data}: {key} has shape {list(array.shape)}; needed are [samples, {', '.join(map(str, shape[1:]))}]"
-    )

@@ -23,14 +23,17 @@ from poetc.runtime import runtime_directory
 # What train.c needs to compile: the size of its code hardly depends on the numbers.
 MODEL_H = """
 #include "poetc.h"
+#include "poetc_data.h"
 extern const poetc_program model_train;
 extern const poetc_binding model_train_inputs[];
+extern const poetc_limit model_limits[];
 extern const poetc_region model_regions[];
 extern const uint8_t model_state[], model_constants[];
 #define POETC_MODEL_NAME "model"
 #define POETC_MODEL_PROGRAM (&model_train)
 #define POETC_MODEL_INPUTS model_train_inputs
 #define POETC_MODEL_INPUT_COUNT 2u
+#define POETC_MODEL_LIMITS model_limits
 #define POETC_MODEL_STATE model_state
 #define POETC_MODEL_CONSTANTS model_constants
 #define POETC_MODEL_ARENA_BYTES 100000u

@@ -75,7 +75,7 @@ def run(directory: Path, as_json: bool, quiet: bool, verbose: bool, **options: A
             click.echo(f"step {step} loss {loss:.6f}", err=as_json)
 
     with console.progress("reading the schedule") as progress:
-        document = running.run(request, progress, on_step)
+        document = running.run(request, progress, on_step, console.note)
     if request.keep is not None:
         console.copies(document["copies"], request.keep)
     console.answer(document, _text.run_text(document))

@@ -8,6 +8,7 @@ from poetc.codegen._emit import GOALS, PRODUCTS, Numerics, emit
 from poetc.codegen._firmware import Memory
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library
 from poetc.codegen._interpret import Interpreter, all_inputs, interpret, sample_inputs
+from poetc.codegen._limits import looks_raw, require_usable
 from poetc.codegen._lower import high_water, lower, lower_inference, store_blocks
 from poetc.codegen._run import (
     BoardFault,
@@ -70,10 +71,12 @@ __all__ = [
     "high_water",
     "host_simd",
     "interpret",
+    "looks_raw",
     "lower",
     "lower_inference",
     "rebuild",
     "require_toolchain",
+    "require_usable",
     "resolve",
     "sample_inputs",
     "state_digest",

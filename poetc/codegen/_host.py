@@ -37,10 +37,10 @@ Transfer = Callable[[int, int, int], int]
 
 
 class StepError(CheckFailed):
-    """poetc_run (or poetc_init) returned a code other than 0."""
+    """A function of the runtime returned a code other than 0; `text` is the runtime's sentence on it."""
 
-    def __init__(self, what: str, code: int) -> None:
-        super().__init__(f"{what} returned {code}")
+    def __init__(self, what: str, code: int, text: str) -> None:
+        super().__init__(f"{what} stopped with code {code}: {text}")
         self.code = code
 
 
@@ -134,6 +134,7 @@ class HostModel:
         self.probes: dict[str, Array] = {}  # whole gradients of the last run, by parameter
         self._dll = ctypes.CDLL(str(library))
         self._dll.poetc_loss.restype = ctypes.c_float
+        self._dll.poetc_error_text.restype = ctypes.c_char_p
         self._values = values
         self._module = module = Module(model, self._programs)
         self._names = module.prefix
@@ -230,10 +231,9 @@ class HostModel:
         if self._config.store.context and self._store is None:
             self._check("poetc_host_close", self._dll.poetc_host_close(ctypes.byref(self._config.store)))
 
-    @staticmethod
-    def _check(what: str, code: int) -> None:
+    def _check(self, what: str, code: int) -> None:
         if code != 0:
-            raise StepError(what, code)
+            raise StepError(what, code, self._dll.poetc_error_text(code).decode())
 
     # --- running ------------------------------------------------------------------------------------------------------
 

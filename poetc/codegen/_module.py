@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from poetc.codegen._cprint import Pool, comment, floating, identifier, identifiers, integer, string, table
 from poetc.codegen._interpret import all_inputs
+from poetc.codegen._limits import Limit, limits
 from poetc.codegen._lower import store_blocks
 from poetc.codegen._state_file import regions
 from poetc.codegen.program import Binding, Call, Instruction, Move, Operand, PageIn, PageOut, Program, Space
@@ -69,6 +70,7 @@ def header(module: Module, identity: int) -> str:
         f"#define {upper}_MODEL_H",
         "",
         '#include "poetc.h"',
+        '#include "poetc_data.h"',
         "",
         *_C_LINKAGE_BEGIN,
         *(f"extern const poetc_program {prefix}_{p.name};" for p in module.programs),
@@ -77,6 +79,9 @@ def header(module: Module, identity: int) -> str:
         main.state_bytes
     )
     lines += [f"extern const uint8_t {prefix}_constants[]; /* for poetc_config.flash */"] * bool(module.flash_bytes)
+    lines += [f"extern const poetc_limit {prefix}_limits[]; /* of the inputs, for poetc_check_inputs */"] * bool(
+        all_inputs(main)
+    )
     lines += [f"extern const poetc_region {prefix}_regions[]; /* where state lives, for poetc_state_write */"] * bool(
         regions(main)
     )
@@ -186,6 +191,7 @@ def _generic_names(module: Module, identity: int) -> list[str]:
         ("PROGRAM", f"(&{name})"),
         ("INPUTS", f"{name}_inputs" if all_inputs(main) else "NULL"),
         ("INPUT_COUNT", f"{name.upper()}_INPUT_COUNT"),
+        ("LIMITS", f"{prefix}_limits" if all_inputs(main) else "NULL"),
         ("STATE", f"{prefix}_state" if main.state_bytes else "NULL"),
         ("CONSTANTS", f"{prefix}_constants" if module.flash_bytes else "NULL"),
         ("ARENA_BYTES", f"{prefix.upper()}_ARENA_BYTES"),
@@ -231,7 +237,7 @@ def source(module: Module) -> str:
     ]
     for program in module.programs:
         lines += _program_source(f"{module.prefix}_{program.name}", program)
-    lines += _regions(module)
+    lines += [*_limits(module), *_regions(module)]
     return "\n".join([*lines, ""])
 
 
@@ -271,6 +277,7 @@ def tables_bytes(module: Module, pointer_bytes: int) -> int:
         + 12 * len(main.pages)
         + 16 * len(main.absences)
         + 8 * len(regions(main))
+        + 16 * len(inputs)
         + (pointer_bytes + 8) * len(inputs)
         + names
         + (52 if pointer_bytes == 4 else 72)
@@ -337,6 +344,20 @@ def _program_source(name: str, program: Program) -> list[str]:
         ]
         lines.append("};")
     return [*lines, *_bindings(name, program), *_descriptor(name, program)]
+
+
+_DTYPES = {DType.F32: "POETC_F32", DType.I32: "POETC_I32", DType.U8: "POETC_U8"}
+
+
+def _limits(module: Module) -> list[str]:
+    """What each input may hold, for `poetc_check_inputs`."""
+    main, rows = module.programs[0], []
+    allowed = limits(main)
+    for binding in all_inputs(main):
+        limit = allowed.get(binding.name, Limit(0, -1, 0))
+        numbers = ", ".join(integer(n) for n in (limit.least, limit.most, limit.ignored))
+        rows.append(f"    {{{_DTYPES[binding.operand.type.dtype]}, {numbers}}}, {comment(binding.name)}")
+    return ["", f"const poetc_limit {module.prefix}_limits[] = {{", *rows, "};"] if rows else []
 
 
 def _regions(module: Module) -> list[str]:

@@ -133,6 +133,7 @@ def _store(module: Module, target: Target, board: Board | None, checkpoint: int)
     if blocks:
         yield f"Pages take the first {blocks}: each has a checksum and a stamp, and one that is not as it was written"
         yield "stops the step with code -84; a driver's error stops it with the driver's code. The weights stay whole."
+        yield "`poetc_error_text` (`runtime/include/poetc_data.h`) has a sentence on each code."
     if any(page.image for page in main.pages):
         yield ""
         yield "`store.img` holds the weights that live there: copy it to the start of the store before the first step,"

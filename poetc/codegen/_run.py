@@ -342,13 +342,18 @@ def _emulate(firmware: Firmware, words: Sequence[str], on_step: OnStep | None) -
     return log
 
 
+_ORDINARY = ("resumed ", "input ", "other data ")
+
+
 def _ending(firmware: Firmware, status: int, lines: Sequence[str]) -> str:
     name, last = firmware.board.name, lines[-1] if lines else ""
     if status == 0 and last.startswith("done "):
         return last
     stopped = next((re.search(r"code (-?\d+)", line) for line in lines if line.startswith("stopped")), None)
     if stopped is not None:
-        raise BoardStopped(f"{name}: {next(line for line in lines if line.startswith('stopped'))}", int(stopped[1]))
+        at = next(i for i, line in enumerate(lines) if line.startswith("stopped"))
+        told = [line for line in lines[:at] if not line.startswith(_ORDINARY)]  # file, record, remedy
+        raise BoardStopped(f"{name}: {'; '.join([*told, lines[at]])}", int(stopped[1]))
     fault = next((line for line in lines if line.startswith("fault") or "ockup" in line), "")
     if status == FAULT_STATUS or fault:
         raise BoardFault(f"{name}: an access outside of code and budget was trapped ({fault})")

@@ -12,6 +12,7 @@ import numpy as np
 from poetc.codegen._emit import share_layout
 from poetc.codegen._host import HostModel, compile_library
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
+from poetc.codegen._limits import require_usable
 from poetc.codegen.program import Call, Program
 from poetc.errors import UsageError
 from poetc.files import scratch_directory
@@ -172,6 +173,8 @@ def _batches(
                 f"the reference gives {key!r} in shape {array.shape}, the program takes {binding.operand.type.shape}"
             )
         inputs[binding.name] = array
+    named = {b.name: "target" if b.role is Role.TARGET else f"in.{b.name}" for b in all_inputs(program)}
+    require_usable(program, inputs, "the reference", named)
     if "loss" not in reference:
         raise UsageError("the reference has no 'loss'")
     known = program.probes.keys() | _unstored(program).keys()

@@ -156,13 +156,25 @@ def test_data_that_does_not_fit(directory: Path, tmp_path: Path) -> None:
         ({"image": None}, "has no array 'image'"),
         ({"image": np.zeros((8, 1, 9, 9), np.float32)}, "has shape"),
         ({"image": np.zeros((3, 1, 8, 8), np.float32), "target": np.zeros(3, np.int32)}, "less than one batch"),
+        ({"target": np.zeros(6, np.int32)}, "different numbers of samples: 8 of image, 6 of target"),
+        ({"target": np.arange(3, 11)}, r"target\[7\] is 10, not 0 to 9; classes count from 0"),
+        ({"target": np.full(8, 1.5)}, r"target\[0\] is 1.5, no whole number \(8 such values\)"),
+        ({"target": np.array(["one"] * 8)}, "target is of type <U3; needed are numbers"),
+        ({"image": np.full((8, 1, 8, 8), np.inf)}, r"image\[0, 0, 0, 0\] is inf, not a finite number"),
     ):
         arrays = {k: v for k, v in {**good, **change}.items() if v is not None}
         np.savez(path, **arrays)
         with pytest.raises(UsageError, match=message):
             running.read_batches(program, path, None)
     np.savez(path, **good)
-    assert len(running.read_batches(program, path, 5)) == 5
+    notes: list[str] = []
+    assert len(running.read_batches(program, path, 5, notes.append)) == 5
+    assert not notes
+    np.savez(path, image=np.full((9, 1, 8, 8), 255.0), target=np.zeros(9, np.int64))
+    running.read_batches(program, path, None, notes.append)
+    assert "9 samples make 2 batches of 4; the last 1 are not used" in notes[0]
+    assert "whole numbers up to 255" in notes[1]
+    np.savez(path, **good)
     path.write_bytes(b"no archive")
     with pytest.raises(UsageError, match="not an"):
         running.read_batches(program, path, None)

@@ -25,8 +25,6 @@
 extern "C" {
 #endif
 
-enum { POETC_ENOENT = -2 }; /* no whole checkpoint on the store */
-
 #define POETC_CHECKPOINT_TRAILER 24u /* bytes at the end of a slot: version, sequence, records, their CRC-32, size, CRC-32 */
 
 typedef struct poetc_checkpoint {

@@ -16,7 +16,7 @@ static int put(void *context, const void *data, uint32_t size_bytes)
     return to->sink(to->context, data, size_bytes);
 }
 
-static void put_u32(uint8_t *to, uint32_t value)
+__attribute__((noinline)) static void put_u32(uint8_t *to, uint32_t value)
 {
     to[0] = (uint8_t)value;
     to[1] = (uint8_t)(value >> 8);

@@ -71,6 +71,11 @@ const poetc_program tiny_train = {
     .updates_state = 1,
 };
 
+const poetc_limit tiny_limits[] = {
+    {POETC_F32, 0, -1, 0}, /* x */
+    {POETC_I32, 0, 2, 0}, /* target */
+};
+
 const poetc_region tiny_regions[] = {
     {0u, 304u},
 };

@@ -3,6 +3,7 @@
 #define TINY_MODEL_H
 
 #include "poetc.h"
+#include "poetc_data.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -10,6 +11,7 @@ extern "C" {
 
 extern const poetc_program tiny_train;
 extern const uint8_t tiny_state[]; /* the initial state, for poetc_init */
+extern const poetc_limit tiny_limits[]; /* of the inputs, for poetc_check_inputs */
 extern const poetc_region tiny_regions[]; /* where state lives, for poetc_state_write */
 
 #define TINY_ARENA_BYTES 704u /* RAM for poetc_config.arena, enough for every program */
@@ -69,6 +71,7 @@ static inline void tiny_set_learning_rate(poetc_runtime *runtime, float value)
 #define POETC_MODEL_PROGRAM (&tiny_train)
 #define POETC_MODEL_INPUTS tiny_train_inputs
 #define POETC_MODEL_INPUT_COUNT TINY_TRAIN_INPUT_COUNT
+#define POETC_MODEL_LIMITS tiny_limits
 #define POETC_MODEL_STATE tiny_state
 #define POETC_MODEL_CONSTANTS NULL
 #define POETC_MODEL_ARENA_BYTES TINY_ARENA_BYTES
@@ -78,7 +81,7 @@ static inline void tiny_set_learning_rate(poetc_runtime *runtime, float value)
 #define POETC_MODEL_BLOCK_BYTES TINY_BLOCK_BYTES
 #define POETC_MODEL_STORE_BLOCKS TINY_STORE_BLOCKS
 #define POETC_MODEL_STORE_HAS_IMAGE 0
-#define POETC_MODEL_IDENTITY 0x4607d908u
+#define POETC_MODEL_IDENTITY 0x3c070168u
 #define POETC_MODEL_BUFFER_OFFSET 640u
 
 /* Gradients: before which step they are whole, offset in the arena, bytes. */

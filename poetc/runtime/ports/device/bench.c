@@ -141,7 +141,7 @@ int main(void)
     config.arena_bytes = sizeof poetc_arena;
     config.flash = POETC_MODEL_CONSTANTS;
     config.observer = measure;
-    err = poetc_port_open(&config.store, POETC_MODEL_BLOCK_BYTES, POETC_MODEL_STORE_BLOCKS);
+    err = poetc_port_open(&config.store, POETC_MODEL_BLOCK_BYTES, POETC_MODEL_STORE_BLOCKS, 0);
     if (!err)
         err = poetc_init(&runtime, POETC_MODEL_PROGRAM, &config, POETC_MODEL_STATE);
     start_clock();

@@ -17,10 +17,12 @@ uint32_t poetc_port_clock(void);
 extern const uint32_t poetc_port_clock_hz;
 
 /* Get the data, and the store if pages or checkpoints need one (store_blocks > 0: fill in `store`). Returns 0 or a
- * negative code. */
-int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks);
+ * negative code: POETC_ENOENT without data, POETC_ENODATA for data that are no whole number of records of
+ * `record_bytes`. */
+int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks, uint32_t record_bytes);
 
-/* The next `size_bytes` of training data. Returns 1, 0 when there is none left, or a negative code. */
+/* The next `size_bytes` of training data. Returns 1, 0 when there is none left, POETC_ENODATA when there is less, or
+ * another code. */
 int poetc_port_data(void *to, uint32_t size_bytes);
 
 /* Training goes on from a checkpoint: back to the first byte of training data, so that those which have been used can

@@ -39,17 +39,27 @@ uint32_t poetc_port_clock(void)
     return (uint32_t)semihosting(SEMI_CLOCK, NULL);
 }
 
-int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks)
+int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks, uint32_t record_bytes)
 {
+    uintptr_t handle, size_bytes;
+
     data_file = open_file("data.bin", 8, SEMI_READ_BINARY);
-    if (data_file == -1)
-        return POETC_EIO;
+    if (data_file == -1) {
+        poetc_port_log("data.bin: cannot be read; README.md says what it holds\n");
+        return POETC_ENOENT;
+    }
+    handle = (uintptr_t)data_file;
+    size_bytes = (uintptr_t)semihosting(SEMI_FLEN, &handle);
+    if (record_bytes > 0 && (size_bytes == 0 || size_bytes % record_bytes > 0))
+        return POETC_ENODATA;
     return store_blocks > 0 ? poetc_board_store(store, block_bytes, store_blocks) : POETC_OK;
 }
 
 int poetc_port_data(void *to, uint32_t size_bytes)
 {
-    return move(SEMI_READ, data_file, to, size_bytes) == 0;
+    const uintptr_t missing = move(SEMI_READ, data_file, to, size_bytes);
+
+    return missing == 0 ? 1 : missing == size_bytes ? 0 : POETC_ENODATA;
 }
 
 int poetc_port_rewind(void)

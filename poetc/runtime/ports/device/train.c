@@ -3,11 +3,12 @@
  *
  * A record is the bytes of the inputs, then of the target, in the order of the header. The lines of the log:
  *
+ *     input x from -0.424213 to 2.821487
  *     resumed step 7
  *     other data than before: from their first record
  *     step 8 loss 2.302585 bits 40135d8e
  *     done steps 20 page_ins 0 page_outs 0 sequence 20 clock 123
- *     stopped step 3 code -5
+ *     stopped step 3 code -5: a file or the store cannot be read or written
  *
  * POETC_CHECKPOINT_STEPS: after how many steps the state is saved to two slots of the store, in turn; training goes on
  * from there when the board starts again. 0: never. Records that have been used are passed over if the data still begin
@@ -16,6 +17,7 @@
  */
 #include "model.h"
 #include "poetc_checkpoint.h"
+#include "poetc_data.h"
 #include "poetc_port.h"
 #include "poetc_state.h"
 
@@ -84,7 +86,7 @@ static void log_number(const char *label, uint32_t value)
     poetc_port_log(text + i);
 }
 
-static void log_code(const char *label, int code)
+__attribute__((noinline)) static void log_code(const char *label, int code)
 {
     poetc_port_log(label);
     log_number(code < 0 ? "-" : "", code < 0 ? 0u - (uint32_t)code : (uint32_t)code);
@@ -102,27 +104,32 @@ static void log_hex(const char *label, uint32_t value)
     poetc_port_log(text);
 }
 
-/* Six decimals for people, where they fit, and the bits for comparing. */
-static void log_loss(float loss)
+/* Six decimals of what is less than 4000. */
+static void log_decimals(const char *label, float value)
 {
     char text[8];
+    uint32_t millionths = (uint32_t)(value * 1e6f), digit = 100000u;
+    unsigned i;
+
+    log_number(label, millionths / 1000000u);
+    text[0] = '.';
+    for (i = 1; i <= 6; i++, digit /= 10u)
+        text[i] = (char)('0' + millionths / digit % 10u);
+    text[i] = 0;
+    poetc_port_log(text);
+}
+
+/* For people, where it fits, and the bits for comparing. */
+static void log_loss(float loss)
+{
     union {
         float value;
         uint32_t bits;
     } u;
-    unsigned i;
 
     u.value = loss;
-    if (loss >= 0.0f && loss < 4000.0f) {
-        uint32_t millionths = (uint32_t)(loss * 1e6f), digit = 100000u;
-
-        log_number(" loss ", millionths / 1000000u);
-        text[0] = '.';
-        for (i = 1; i <= 6; i++, digit /= 10u)
-            text[i] = (char)('0' + millionths / digit % 10u);
-        text[i] = 0;
-        poetc_port_log(text);
-    }
+    if (loss >= 0.0f && loss < 4000.0f)
+        log_decimals(" loss ", loss);
     log_hex(" bits ", u.bits);
 #ifdef POETC_LOG_GRADIENTS
     log_hex(" gradients ", gradients_crc);
@@ -131,10 +138,11 @@ static void log_loss(float loss)
     poetc_port_log("\n");
 }
 
+static const poetc_binding *const inputs = POETC_MODEL_INPUTS;
+
 /* Fill in the inputs, and count the record: 1, 0 at the end of the data, or a negative code. */
 static int next_record(poetc_checkpoint *used)
 {
-    const poetc_binding *inputs = POETC_MODEL_INPUTS;
     uint32_t i;
     int err = 1;
 
@@ -144,8 +152,66 @@ static int next_record(poetc_checkpoint *used)
             used->records_crc = poetc_crc32(used->records_crc, poetc_arena + inputs[i].offset, inputs[i].size_bytes);
     }
     used->records += err == 1;
+    return err == 0 && i > 1 ? POETC_ENODATA : err;
+}
+
+/* Is there anything in this record that no kernel can use? */
+static int check_record(uint32_t record)
+{
+    static const poetc_limit *const limits = POETC_MODEL_LIMITS;
+    poetc_flaw flaw;
+    int err = poetc_check_inputs(inputs, limits, POETC_MODEL_INPUT_COUNT, poetc_arena, &flaw);
+
+    if (!err)
+        return err;
+    log_number("record ", record);
+    poetc_port_log(": ");
+    poetc_port_log(inputs[flaw.input].name);
+    log_number(" element ", flaw.element);
+    if (err == POETC_ERANGE) {
+        log_code(" is ", flaw.value);
+        log_code(", not ", limits[flaw.input].least);
+        log_code(" to ", limits[flaw.input].most);
+    }
+    poetc_port_log("\n");
     return err;
 }
+
+#if defined(__linux__) && __STDC_HOSTED__
+static void log_float(const char *label, float value)
+{
+    const float size = value < 0.0f ? -value : value;
+
+    poetc_port_log(label);
+    if (size < 4000.0f)
+        log_decimals(value < 0.0f ? "-" : "", size);
+    else
+        log_number(value < 0.0f ? "-" : "", size < 4e9f ? (uint32_t)size : 4000000000u);
+}
+
+/* What the first record holds, beside which a person sees numbers of another scale than those that the model was made
+ * for. */
+static void log_ranges(void)
+{
+    static const poetc_limit *const limits = POETC_MODEL_LIMITS;
+    uint32_t i;
+
+    for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++) {
+        if (limits[i].dtype == POETC_F32) {
+            const poetc_span span = poetc_span_of(poetc_arena + inputs[i].offset, inputs[i].size_bytes / 4u);
+
+            poetc_port_log("input ");
+            poetc_port_log(inputs[i].name);
+            log_float(" from ", span.least);
+            log_float(" to ", span.most);
+            poetc_port_log(
+                span.is_whole && span.most > 16.0f ? ", whole numbers: not scaled as the model was trained?\n" : "\n");
+        }
+    }
+}
+#else
+#define log_ranges() (void)0 /* no room for it in small flash */
+#endif
 
 /* Pass over the records that were used before the checkpoint. Where the data begin with other ones, they are new: none
  * is passed over. */
@@ -159,6 +225,8 @@ static int pass_over(poetc_checkpoint *checkpoint)
     checkpoint->records = checkpoint->records_crc = 0;
     while (err == 1 && checkpoint->records < records)
         err = next_record(checkpoint);
+    if (err == POETC_ENODATA) /* shorter than before */
+        err = 0;
     if (err < 0 || (err == 1 && checkpoint->records_crc == crc))
         return err < 0 ? err : POETC_OK;
     poetc_port_log("other data than before: from their first record\n");
@@ -184,17 +252,41 @@ static int resume(const poetc_config *config, poetc_checkpoint *checkpoint)
 
 static int train(poetc_checkpoint *checkpoint, uint32_t *step)
 {
+    const uint32_t first = runtime.run_count + 1u;
+#if defined(__linux__) && __STDC_HOSTED__
+    poetc_trend trend = {0};
+#endif
+    float loss;
     int err;
 
-    for (*step = runtime.run_count + 1u;; (*step)++) {
+    for (*step = first;; (*step)++) {
         err = next_record(checkpoint);
+        if (err == 0 && *step == 1u)
+            err = POETC_ENODATA;
+#if defined(__linux__) && __STDC_HOSTED__
+        if (err == 0 && poetc_trend_rises(&trend))
+            poetc_port_log(
+                "the loss rose to more than twice what it was: lower the learning rate, or scale the inputs\n");
+#endif
         if (err <= 0)
             return err;
-        err = poetc_run(&runtime);
+        err = check_record(checkpoint->records);
+        if (!err && *step == first)
+            log_ranges();
+        if (!err)
+            err = poetc_run(&runtime);
         if (err)
             return err;
         log_number("step ", *step);
-        log_loss(poetc_loss(&runtime));
+        loss = poetc_loss(&runtime);
+        log_loss(loss);
+        if (!poetc_is_finite(loss)) {
+            poetc_port_log("the loss is no number: lower the learning rate, or scale the inputs\n");
+            return POETC_ENUMBER;
+        }
+#if defined(__linux__) && __STDC_HOSTED__
+        poetc_trend_add(&trend, loss);
+#endif
         if (CHECKPOINT_STEPS > 0 && *step % (CHECKPOINT_STEPS > 0 ? CHECKPOINT_STEPS : 1) == 0) {
             err = poetc_checkpoint_save(&runtime, checkpoint);
             if (err)
@@ -214,7 +306,7 @@ int main(void)
     static const poetc_state state = {POETC_MODEL_REGIONS, POETC_MODEL_REGION_COUNT, POETC_MODEL_IDENTITY};
     poetc_config config;
     poetc_checkpoint checkpoint;
-    uint32_t step = 0, start = poetc_port_clock(), blocks = POETC_MODEL_STORE_BLOCKS;
+    uint32_t step = 0, start = poetc_port_clock(), blocks = POETC_MODEL_STORE_BLOCKS, record_bytes = 0, i;
     int err;
 
 #if defined(__linux__) && __STDC_HOSTED__
@@ -238,7 +330,9 @@ int main(void)
     checkpoint.records = checkpoint.records_crc = 0;
     if (CHECKPOINT_STEPS > 0)
         blocks += CHECKPOINT_SLOTS * poetc_checkpoint_blocks(POETC_MODEL_PROGRAM);
-    err = poetc_port_open(&config.store, POETC_MODEL_BLOCK_BYTES, blocks);
+    for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++)
+        record_bytes += inputs[i].size_bytes;
+    err = poetc_port_open(&config.store, POETC_MODEL_BLOCK_BYTES, blocks, record_bytes);
     if (!err)
         err = poetc_init(&runtime, POETC_MODEL_PROGRAM, &config, POETC_MODEL_STATE);
     if (!err && CHECKPOINT_STEPS > 0)
@@ -251,9 +345,17 @@ int main(void)
         err = poetc_state_write(&runtime, &state, hand_over, NULL);
     if (!err)
         err = poetc_port_result(NULL, 0);
+    if (err == POETC_ENODATA) {
+        log_number("a record of data is ", record_bytes);
+        poetc_port_log(" bytes\n");
+    }
+    if (err == POETC_ECORRUPT && POETC_MODEL_STORE_HAS_IMAGE && runtime.run_count == 0)
+        poetc_port_log("the store does not begin with store.img: copy it there\n");
     if (err) {
         log_number("stopped step ", step);
         log_code(" code ", err);
+        poetc_port_log(": ");
+        poetc_port_log(poetc_error_text(err));
         poetc_port_log("\n");
         poetc_port_stop(POETC_PORT_FAILED);
         return POETC_PORT_FAILED;

@@ -8,9 +8,14 @@
  * goes to store.bin, too, and training goes on from the newest one, if the file has one; STEPS counts those before.
  * Records that were used before it are passed over if DATA still begins with them; other data are used from their first
  * record.
+ *
+ * Exit code 1, and a line on stderr that names file and record, where the data hold no whole records, a NaN, or a class
+ * that the model has not, and where the loss is no number; 2 for a wrong call. The range of each input in the first
+ * record goes to stderr, too.
  */
 #include "model.h"
 #include "poetc_checkpoint.h"
+#include "poetc_data.h"
 #include "poetc_files.h"
 #include "poetc_host.h"
 #include "poetc_state.h"
@@ -26,35 +31,77 @@ static int fail(const char *what, const char *which)
     return 1;
 }
 
-/* Fill in the inputs of one step, and count the record: 1 done, 0 the file has no whole record left. */
-static int read_record(FILE *data, uint8_t *arena, poetc_checkpoint *used)
+static int fail_with(const char *what, int code)
 {
-    const poetc_binding *inputs = POETC_MODEL_INPUTS;
+    fprintf(stderr, "%s: %s (code %d)\n", what, poetc_error_text(code), code);
+    return 1;
+}
+
+/* The data file, and where its records go. */
+typedef struct reader {
+    FILE *file;
+    const char *path;
+    uint8_t *arena;
+} reader;
+
+static const poetc_binding *const inputs = POETC_MODEL_INPUTS;
+static const poetc_limit *const limits = POETC_MODEL_LIMITS;
+
+/* Open the file, which must hold whole records: a size that is none of theirs is another layout, or a copy that was
+ * cut. */
+static int open_data(reader *data, const char *path)
+{
+    unsigned long record_bytes = 0;
+    long size_bytes;
+    uint32_t i;
+
+    data->path = path;
+    data->file = fopen(path, "rb");
+    if (data->file == NULL)
+        return fail("cannot read", path);
+    for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++)
+        record_bytes += inputs[i].size_bytes;
+    if (record_bytes == 0 || fseek(data->file, 0, SEEK_END) != 0)
+        return 0; /* a pipe */
+    size_bytes = ftell(data->file);
+    rewind(data->file);
+    if (size_bytes > 0 && (unsigned long)size_bytes % record_bytes == 0)
+        return 0;
+    fprintf(stderr, "%s: %ld bytes, no whole number of records of %lu; a record is", path, size_bytes, record_bytes);
+    for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++)
+        fprintf(stderr, "%s %s (%lu)", i > 0 ? "," : "", inputs[i].name, (unsigned long)inputs[i].size_bytes);
+    fprintf(stderr, "\n");
+    return 1;
+}
+
+/* Fill in the inputs of one step, and count the record: 1 done, 0 the file has no whole record left. */
+static int read_record(const reader *data, poetc_checkpoint *used)
+{
     uint32_t i;
 
     for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++) {
-        if (fread(arena + inputs[i].offset, 1, inputs[i].size_bytes, data) != inputs[i].size_bytes)
+        if (fread(data->arena + inputs[i].offset, 1, inputs[i].size_bytes, data->file) != inputs[i].size_bytes)
             return 0;
-        used->records_crc = poetc_crc32(used->records_crc, arena + inputs[i].offset, inputs[i].size_bytes);
+        used->records_crc = poetc_crc32(used->records_crc, data->arena + inputs[i].offset, inputs[i].size_bytes);
     }
     used->records++;
     return 1;
 }
 
-static void begin_data(FILE *data, poetc_checkpoint *used)
+static void begin_data(const reader *data, poetc_checkpoint *used)
 {
-    rewind(data);
+    rewind(data->file);
     used->records = used->records_crc = 0;
 }
 
 /* Pass over the records that were used before the checkpoint. Where the data begin with other ones, they are new: none
  * is passed over. */
-static void pass_over(FILE *data, uint8_t *arena, poetc_checkpoint *checkpoint)
+static void pass_over(const reader *data, poetc_checkpoint *checkpoint)
 {
     const uint32_t records = checkpoint->records, crc = checkpoint->records_crc;
 
     begin_data(data, checkpoint);
-    while (checkpoint->records < records && read_record(data, arena, checkpoint))
+    while (checkpoint->records < records && read_record(data, checkpoint))
         continue;
     if (checkpoint->records == records && checkpoint->records_crc == crc)
         return;
@@ -62,35 +109,93 @@ static void pass_over(FILE *data, uint8_t *arena, poetc_checkpoint *checkpoint)
     begin_data(data, checkpoint);
 }
 
-/* `checkpoint` counts the records that are used; it is saved if `saves`. */
-static int train(poetc_runtime *runtime, FILE *data, long steps, uint8_t *arena, poetc_checkpoint *checkpoint,
-                 int saves)
+/* Is there anything in this record that no kernel can use? */
+static int check_record(const reader *data, uint32_t record)
 {
+    poetc_flaw flaw;
+    const int err = poetc_check_inputs(inputs, limits, POETC_MODEL_INPUT_COUNT, data->arena, &flaw);
+
+    if (!err)
+        return 0;
+    fprintf(stderr, "%s: record %lu: %s[%lu] is ", data->path, (unsigned long)record, inputs[flaw.input].name,
+            (unsigned long)flaw.element);
+    if (err == POETC_ERANGE)
+        fprintf(stderr, "%ld, not %ld to %ld (classes and indices count from 0)\n", (long)flaw.value,
+                (long)limits[flaw.input].least, (long)limits[flaw.input].most);
+    else
+        fprintf(stderr, "a NaN or an infinity\n");
+    return 1;
+}
+
+/* What the first record holds, beside which a person sees numbers of another scale than those that the model was made
+ * for. */
+static void print_ranges(const reader *data)
+{
+    uint32_t i;
+
+    for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++) {
+        if (limits[i].dtype == POETC_F32) {
+            const poetc_span span = poetc_span_of(data->arena + inputs[i].offset, inputs[i].size_bytes / 4u);
+
+            fprintf(stderr, "input %s from %g to %g\n", inputs[i].name, (double)span.least, (double)span.most);
+            if (span.is_whole && span.most > 16.0f)
+                fprintf(
+                    stderr,
+                    "warning: %s: input %s holds whole numbers up to %g; if the model was trained on scaled ones, scale"
+                    " these likewise\n",
+                    data->path, inputs[i].name, (double)span.most);
+        }
+    }
+}
+
+/* `checkpoint` counts the records that are used; it is saved if `saves`. */
+static int train(poetc_runtime *runtime, const reader *data, long steps, poetc_checkpoint *checkpoint, int saves)
+{
+    const long first = (long)runtime->run_count + 1;
+    poetc_trend trend = {0};
     long step;
     int err;
 
-    for (step = (long)runtime->run_count + 1; steps == 0 || step <= steps; step++) {
-        if (!read_record(data, arena, checkpoint)) {
+    for (step = first; steps == 0 || step <= steps; step++) {
+        if (!read_record(data, checkpoint)) {
             if (checkpoint->records == 0)
-                return fail("the data file holds no whole record", POETC_MODEL_NAME);
+                return fail("the data file holds no whole record", data->path);
             if (steps == 0)
                 break;
             begin_data(data, checkpoint);
-            if (!read_record(data, arena, checkpoint))
-                return fail("cannot read the data file again", POETC_MODEL_NAME);
+            if (!read_record(data, checkpoint))
+                return fail("cannot read the data file again", data->path);
         }
-        err = poetc_run(runtime);
-        if (err) {
-            fprintf(stderr, "step %ld stopped with code %d\n", step, err);
+        if (check_record(data, checkpoint->records))
             return 1;
+        if (step == first)
+            print_ranges(data);
+        err = poetc_run(runtime);
+        if (err == POETC_ECORRUPT && POETC_MODEL_STORE_HAS_IMAGE && runtime->run_count == 0)
+            fprintf(stderr, "store.bin does not begin with the weights of store.img: remove it, or copy them there\n");
+        if (err) {
+            fprintf(stderr, "step %ld stopped: ", step);
+            return fail_with(data->path, err);
         }
         printf("step %ld loss %.9g\n", step, (double)poetc_loss(runtime));
-        err = saves ? poetc_checkpoint_save(runtime, checkpoint) : POETC_OK;
-        if (err) {
-            fprintf(stderr, "step %ld: its checkpoint stopped with code %d\n", step, err);
+        fflush(stdout);
+        if (!poetc_is_finite(poetc_loss(runtime))) {
+            fprintf(stderr,
+                    "step %ld: the loss is %g: lower the learning rate, or scale the inputs; no state was saved\n",
+                    step, (double)poetc_loss(runtime));
             return 1;
         }
+        poetc_trend_add(&trend, poetc_loss(runtime));
+        err = saves ? poetc_checkpoint_save(runtime, checkpoint) : POETC_OK;
+        if (err) {
+            fprintf(stderr, "step %ld: ", step);
+            return fail_with("its checkpoint cannot be saved in store.bin", err);
+        }
     }
+    if (poetc_trend_rises(&trend))
+        fprintf(
+            stderr,
+            "warning: the loss rose to more than twice what it was: lower the learning rate, or scale the inputs\n");
     return 0;
 }
 
@@ -110,7 +215,9 @@ static int save(const char *path, poetc_runtime *runtime)
         if (err)
             poetc_file_abandon(&file);
     }
-    return err || poetc_file_finish(&file) ? fail("cannot write", path) : 0;
+    if (!err)
+        err = poetc_file_finish(&file);
+    return err ? fail_with(path, err) : 0;
 }
 
 /* A whole number, digits alone: 1 done, 0 it is none. */
@@ -127,7 +234,7 @@ int main(int argc, char **argv)
 {
     poetc_config config;
     poetc_runtime runtime;
-    FILE *data;
+    reader data;
     poetc_checkpoint checkpoint;
     uint8_t *memory, *arena;
     long steps = 0;
@@ -143,14 +250,14 @@ int main(int argc, char **argv)
         fprintf(stderr, "STEPS is no whole number: %s\n", argv[2]);
         return 2;
     }
-    data = fopen(argv[1], "rb");
-    if (data == NULL)
-        return fail("cannot read", argv[1]);
+    if (open_data(&data, argv[1]))
+        return 1;
     memory = malloc(POETC_MODEL_ARENA_BYTES + POETC_ALIGN + POETC_MODEL_BLOCK_BYTES);
     if (memory == NULL)
         return fail("not enough memory", POETC_MODEL_NAME);
     arena = memory + (POETC_ALIGN - (uintptr_t)memory % POETC_ALIGN) % POETC_ALIGN;
 
+    data.arena = arena;
     memset(&config, 0, sizeof config);
     config.arena = arena;
     config.arena_bytes = POETC_MODEL_ARENA_BYTES;
@@ -163,7 +270,7 @@ int main(int argc, char **argv)
             fclose(store);
     }
     if (POETC_MODEL_STORE_HAS_IMAGE && fresh && poetc_file_copy("store.img", "store.bin"))
-        return fail("cannot copy store.img to", "store.bin");
+        return fail("cannot be copied to store.bin; it holds weights of the model", "store.img");
     if ((POETC_MODEL_STORE_BLOCKS > 0 || saves) && poetc_host_open(&config.store, "store.bin", POETC_MODEL_BLOCK_BYTES))
         return fail("cannot open", "store.bin");
     if (poetc_init(&runtime, POETC_MODEL_PROGRAM, &config, POETC_MODEL_STATE))
@@ -178,19 +285,19 @@ int main(int argc, char **argv)
         if (result == POETC_ENOENT)
             result = poetc_init(&runtime, POETC_MODEL_PROGRAM, &config, POETC_MODEL_STATE);
         if (result)
-            return fail("cannot read the checkpoint in", "store.bin");
+            return fail_with("the checkpoint in store.bin", result);
         printf("resumed step %lu\n", (unsigned long)runtime.run_count);
-        pass_over(data, arena, &checkpoint);
+        pass_over(&data, &checkpoint);
     }
 
-    result = train(&runtime, data, steps, arena, &checkpoint, saves);
+    result = train(&runtime, &data, steps, &checkpoint, saves);
     if (config.store.context != NULL && config.store.sync(config.store.context))
         result = fail("cannot write", "store.bin");
     if (result == 0 && argc > 3)
         result = save(argv[3], &runtime);
     if (config.store.context != NULL && poetc_host_close(&config.store))
         result = fail("cannot write", "store.bin");
-    fclose(data);
+    fclose(data.file);
     free(memory);
     return result;
 }

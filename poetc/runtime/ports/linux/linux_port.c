@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,21 +29,42 @@ uint32_t poetc_port_clock(void)
     return (uint32_t)((uint64_t)clock() * poetc_port_clock_hz / CLOCKS_PER_SEC);
 }
 
-int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks)
+int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks, uint32_t record_bytes)
 {
+    struct stat found;
+
     data_file = fopen("data.bin", "rb");
-    if (data_file == NULL)
+    if (data_file == NULL) {
+        poetc_port_log("data.bin: cannot be read; README.md says what it holds\n");
+        return POETC_ENOENT;
+    }
+    if (fstat(fileno(data_file), &found) != 0)
         return POETC_EIO;
+    if (record_bytes > 0 && S_ISREG(found.st_mode) && (found.st_size == 0 || found.st_size % record_bytes > 0)) {
+        printf("data.bin: %llu bytes, no whole number of records of %lu\n", (unsigned long long)found.st_size,
+               (unsigned long)record_bytes);
+        return POETC_ENODATA;
+    }
     if (store_blocks == 0)
         return POETC_OK;
-    if (access("store.bin", F_OK) != 0 && access("store.img", R_OK) == 0 && poetc_file_copy("store.img", "store.bin"))
+    if (access("store.bin", F_OK) != 0 && access("store.img", R_OK) == 0 && poetc_file_copy("store.img", "store.bin")) {
+        poetc_port_log("store.bin: cannot be made of store.img\n");
         return POETC_EIO;
-    return poetc_file_store_open(&files, store, "store.bin", block_bytes);
+    }
+    if (poetc_file_store_open(&files, store, "store.bin", block_bytes)) {
+        poetc_port_log("store.bin: cannot be opened and written\n");
+        return POETC_EIO;
+    }
+    return POETC_OK;
 }
 
 int poetc_port_data(void *to, uint32_t size_bytes)
 {
-    return fread(to, 1, size_bytes, data_file) == size_bytes;
+    const size_t read = fread(to, 1, size_bytes, data_file);
+
+    if (ferror(data_file))
+        return POETC_EIO;
+    return read == size_bytes ? 1 : read == 0 ? 0 : POETC_ENODATA;
 }
 
 int poetc_port_rewind(void)

@@ -1,0 +1,113 @@
+"""Training data of `poetc run`: one batch a step, of an .npz file or made up."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from poetc import codegen
+from poetc.codegen.program import Binding, Program
+from poetc.errors import UsageError
+from poetc.files import open_file
+from poetc.graph import Array, DType
+
+DEFAULT_STEPS = 10
+STORED_TARGET = "target"  # the name under which a data file holds the target
+
+
+def _silent(message: str) -> None:
+    del message
+
+
+def read_batches(
+    program: Program, data: Path | None, steps: int | None, note: Callable[[str], None] = _silent
+) -> list[dict[str, Array]]:
+    """One batch a step: of the data, round and round, or random.
+
+    A data file is an `.npz` with an array for each input of the model, by name, and `target`; its first axis runs over
+    samples, or over whole batches. Raises UsageError for anything else, and for values that no kernel can use. `note`
+    gets what is suspicious: samples that are left out, inputs that look as if nobody had scaled them.
+    """
+    if data is None:
+        return [dict(codegen.sample_inputs(program, step)) for step in range(steps or DEFAULT_STEPS)]
+    arrays = _load(data)
+    chosen, called = {}, {}
+    for binding in codegen.all_inputs(program):
+        is_target = program.target is not None and binding.name == program.target.name
+        key = STORED_TARGET if is_target and binding.name not in arrays else binding.name
+        if key not in arrays:
+            raise UsageError(f"{data}: has no array {key!r} (it has {', '.join(sorted(arrays)) or 'none'})")
+        if arrays[key].dtype.kind not in "fiub":
+            raise UsageError(f"{data}: {key} is of type {arrays[key].dtype}; needed are numbers")
+        chosen[binding.name], called[binding.name] = arrays[key], key
+    codegen.require_usable(program, chosen, str(data), called)
+    columns = _columns(program, str(data), chosen, called, note)
+    count = min(len(column) for column in columns.values())
+    if count == 0:
+        raise UsageError(f"{data}: holds less than one batch")
+    for binding in codegen.all_inputs(program):
+        if binding.operand.type.dtype is DType.F32 and codegen.looks_raw(chosen[binding.name]):
+            most = chosen[binding.name].max()
+            note(
+                f"{data}: {called[binding.name]} holds whole numbers up to {most:g}: if the model was trained on scaled"
+                " ones, scale these likewise"
+            )
+    return [{name: column[step % count] for name, column in columns.items()} for step in range(steps or count)]
+
+
+def _load(data: Path) -> dict[str, Array]:
+    try:
+        with open_file(data) as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError as error:
+        raise UsageError(f"--data {data}: does not exist") from error
+    except IsADirectoryError as error:
+        raise UsageError(f"--data {data}: is a directory, not an .npz file of arrays") from error
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+        raise UsageError(f"{data}: not an .npz file of arrays") from error
+
+
+def _columns(
+    program: Program,
+    data: str,
+    chosen: Mapping[str, Array],
+    called: Mapping[str, str],
+    note: Callable[[str], None],
+) -> dict[str, Array]:
+    """Each array as [steps, *shape]; all have as many samples. Samples of a last batch that is not whole are noted."""
+    columns: dict[str, Array] = {}
+    samples: dict[str, int] = {}  # of arrays that run over samples
+    for binding in codegen.all_inputs(program):
+        name, array = binding.name, chosen[binding.name]
+        columns[name] = _cut(data, called[name], array, binding)
+        if array.shape[1:] != binding.operand.type.shape:
+            samples[called[name]] = len(array)
+    if len(set(samples.values())) > 1:
+        counts = ", ".join(f"{count} of {name}" for name, count in samples.items())
+        raise UsageError(f"{data}: its arrays have different numbers of samples: {counts}")
+    if len({len(column) for column in columns.values()}) > 1:
+        counts = ", ".join(f"{len(column)} of {called[name]}" for name, column in columns.items())
+        raise UsageError(f"{data}: its arrays have different numbers of batches: {counts}")
+    steps = len(next(iter(columns.values()))) if columns else 0
+    for count in set(samples.values()):
+        batch = max(b.operand.type.shape[0] for b in codegen.all_inputs(program) if b.operand.type.shape)
+        if steps and count > steps * batch:
+            rest = count - steps * batch
+            note(f"{data}: {count} samples make {steps} batches of {batch}; the last {rest} are not used")
+    return columns
+
+
+def _cut(data: str, key: str, array: Array, binding: Binding) -> Array:
+    """`array` as [steps, *shape]. A last batch that is not whole is left out."""
+    shape = binding.operand.type.shape
+    if array.shape[1:] == shape:
+        return array
+    if shape and array.ndim == len(shape) and array.shape[1:] == shape[1:]:
+        whole = len(array) // shape[0]
+        return array[: whole * shape[0]].reshape(whole, *shape)
+    raise UsageError(
+        f"{data}: {key} has shape {list(array.shape)}; needed are [samples, {', '.join(map(str, shape[1:]))}]"
+    )

@@ -1,0 +1,58 @@
+/* Looking at training data before they are used: what no kernel can make sense of, and what is suspicious. Optional. */
+#ifndef POETC_DATA_H
+#define POETC_DATA_H
+
+#include "poetc.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum poetc_dtype { POETC_F32 = 0, POETC_I32 = 1, POETC_U8 = 2 };
+
+/* What an input may hold; the emitted table has one for each. */
+typedef struct poetc_limit {
+    uint32_t dtype;
+    int32_t least, most; /* of integers; least > most: anything */
+    int32_t ignored;     /* is allowed, too: the target that does not count */
+} poetc_limit;
+
+/* The first element that is not allowed. `value`: of an integer. */
+typedef struct poetc_flaw {
+    uint32_t input, element;
+    int32_t value;
+} poetc_flaw;
+
+/* Look at the inputs in the arena. 0; POETC_ERANGE: an integer outside its limit; POETC_ENUMBER: a NaN or an infinity.
+ */
+int poetc_check_inputs(const poetc_binding *inputs, const poetc_limit *limits, uint32_t count, const void *arena,
+                       poetc_flaw *flaw);
+
+/* Of `count` numbers: the smallest and the largest, and whether all are whole, as bytes are that nobody scaled. None is
+ * a NaN. */
+typedef struct poetc_span {
+    float least, most;
+    int is_whole;
+} poetc_span;
+poetc_span poetc_span_of(const void *floats, uint32_t count);
+
+/* 1: a finite number. */
+int poetc_is_finite(float value);
+
+/* Whether losses rise: the mean of the last four beside that of the first four. Start with zeros. */
+typedef struct poetc_trend {
+    float first, last[4]; /* sum of the first four; the last ones */
+    uint32_t count;
+} poetc_trend;
+void poetc_trend_add(poetc_trend *trend, float loss);
+
+/* 1: of sixteen losses or more the last four are more than twice the first four. */
+int poetc_trend_rises(const poetc_trend *trend);
+
+/* One sentence on a code of `enum poetc_error`, without a full stop. Never NULL. */
+const char *poetc_error_text(int code);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,144 @@
+"""Data that cannot be trained on: the emitted programs name file, record, value and remedy, and do not end with 0."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from poetc.codegen import HostModel, StepError, compile_library, emit, sample_inputs
+from poetc.graph import Array
+from poetc.runtime import runtime_directory
+from tests.codegen.models import state_paged_actions, training_case
+
+RECORDS = 3
+TARGETS = {"host": ("./train", "data.bin", "0", "trained.bin"), "cortex-a": ("./train",)}
+
+
+@dataclass(frozen=True)
+class Built:
+    directory: Path
+    target: str
+
+    def train(self, data: bytes | None) -> tuple[int, str]:
+        """Exit code and what it said."""
+        for name in ("data.bin", "store.bin", "trained.bin"):
+            (self.directory / name).unlink(missing_ok=True)
+        if data is not None:
+            (self.directory / "data.bin").write_bytes(data)
+        words = TARGETS[self.target]
+        done = subprocess.run(words, cwd=self.directory, capture_output=True, text=True, check=False)
+        assert (self.directory / "trained.bin").exists() == (done.returncode == 0)
+        return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """A weight lives on the store."""
+    directory = tmp_path_factory.mktemp("data")
+    case = training_case(on_store=["fc1.weight"], block_bytes=512)
+    program = case.program(state_paged_actions(case, ["fc1.weight"]))
+    emit([program], case.graph.values, model="mlp", target=request.param, out_dir=directory)
+    flags = "-O1 -Werror -fsanitize=address,undefined -fno-sanitize-recover=all" if request.param == "host" else "-O1"
+    subprocess.run(["make", "-s", "-C", directory, "CC=gcc", f"CFLAGS={flags}", "train"], check=True)
+    return Built(directory, request.param)
+
+
+def good() -> tuple[Array, Array]:
+    program = training_case().program()
+    batches = [sample_inputs(program, seed) for seed in range(RECORDS)]
+    return np.stack([b["x"] for b in batches]), np.stack([b["target"] for b in batches])
+
+
+def records(x: Array, y: Array) -> bytes:
+    return b"".join(a.tobytes() + b.tobytes() for a, b in zip(x, y, strict=True))
+
+
+def changed(array: Array, index: tuple[int, ...], value: float) -> Array:
+    array = array.copy()
+    array[index] = value
+    return array
+
+
+X, Y = good()
+SIZE = "no whole number of records of 112"
+BAD: Mapping[str, tuple[bytes | None, str]] = {
+    "no file": (None, "data.bin"),
+    "an empty file": (b"", f"data.bin: 0 bytes, {SIZE}"),
+    "too short for a step": (records(X, Y)[:50], f"data.bin: 50 bytes, {SIZE}"),
+    "cut short": (records(X, Y)[:-7], f"data.bin: 329 bytes, {SIZE}"),
+    "labels of 64 bits": (records(X, Y.astype(np.int64)), f"data.bin: 384 bytes, {SIZE}"),
+    "classes from 1": (records(X, changed(Y, (1, 2), 3)), r"record 2: target\D*2\D* is 3, not 0 to 2"),
+    "a negative class": (records(X, changed(Y, (2, 0), -1)), r"record 3: target\D*0\D* is -1, not 0 to 2"),
+    "all samples, then all labels": (X.tobytes() + Y.tobytes(), r"record 1: target\D*0\D* is \d+, not 0 to 2"),
+    "a NaN": (records(changed(X, (1, 0, 0, 2), np.nan), Y), r"record 2: x\D*2\D"),
+    "an infinity": (records(changed(X, (0, 0, 0, 2), -np.inf), Y), r"record 1: x\D*2\D"),
+    "numbers that the loss cannot take": (records(X * np.float32(1e30), Y), "the loss is (nan|inf|no number)"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_data_are_named(what: str, built: Built) -> None:
+    data, message = BAD[what]
+    code, said = built.train(data)
+    assert code == 1
+    assert re.search(message, said), said
+
+
+def test_ranges_are_shown_and_bytes_are_suspicious(built: Built) -> None:
+    code, said = built.train(records(X, Y))
+    assert code == 0
+    first = X[0].ravel()
+    shown = re.search(r"input x from (\S+) to (\S+)", said)
+    assert shown is not None
+    np.testing.assert_allclose([float(v) for v in shown.groups()], [first.min(), first.max()], rtol=1e-5)
+    assert "scaled" not in said
+    code, said = built.train(records(np.abs(np.round(X * 50)), Y))
+    assert "whole numbers" in said and "scaled" in said
+
+
+def test_a_loss_that_rises_is_pointed_out(built: Built) -> None:
+    """Trained as asked for; a line says that the result is worse than what it began from."""
+    falling, said = built.train(records(np.repeat(X[:1], 18, 0), np.repeat(Y[:1], 18, 0)))
+    assert falling == 0 and "the loss rose" not in said
+    x, y = np.repeat(X[:1], 18, 0), np.repeat(Y[:1], 18, 0)
+    x[14:] *= 50
+    y[14:] = (y[14:] + 1) % 3
+    code, said = built.train(records(x, y))
+    assert code == 0 and "the loss rose" in said
+
+
+def test_a_store_without_its_image_is_named(built: Built) -> None:
+    image = (built.directory / "store.img").read_bytes()
+    (built.directory / "store.img").unlink()
+    try:
+        code, said = built.train(records(X, Y))
+    finally:
+        (built.directory / "store.img").write_bytes(image)
+    assert code == 1
+    assert "store.img" in said
+    if built.target != "host":
+        assert "code -84: a page of the store is damaged" in said
+
+
+def test_every_code_has_a_sentence(tmp_path: Path) -> None:
+    case = training_case()
+    program = case.program()
+    header = (runtime_directory() / "include" / "poetc.h").read_text()
+    codes = [int(code) for code in re.findall(r"POETC_E\w+ = (-\d+)", header)]
+    assert len(codes) >= 7
+    with HostModel(compile_library([program], case.graph.values, tmp_path), [program], case.graph.values) as model:
+        text = model._dll.poetc_error_text
+        unknown = text(-9999)
+        sentences = {text(ctypes.c_int(code)) for code in (0, *codes)}
+        assert len(sentences) == len(codes) + 1 and unknown not in sentences
+        inputs = sample_inputs(program)
+        inputs["target"] = np.full(4, 3, np.int32)
+        with pytest.raises(StepError, match="code -34: a class or an index out of range"):
+            model.run(inputs)
