@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -60,7 +61,12 @@ def draw(seed: int) -> tuple[Network, Recipe]:
         width = pick(4, 6, 8)
         embedding = nn.Embedding(vocabulary, width)  # `padding_idx` is not in an ONNX file
         maker.shape = (*maker.shape, width)
-    layers = [maker.layer(kinds) for _ in range(random.randint(2, 6))]
+    layers, keeping = list[nn.Module](), list[int]()  # `keeping`: places of layers that leave the shape as it is
+    for _ in range(random.randint(2, 6)):
+        before = maker.shape
+        layers.append(maker.layer(kinds))
+        if maker.shape == before and any(True for _ in layers[-1].parameters()):
+            keeping.append(len(layers) - 1)
     if family in ("image", "signal") and chance(0.2) and len(maker.shape) > 1:
         layers.append(maker.to_sequence())
         layers += [maker.layer(SEQUENCE) for _ in range(random.randint(1, 3))]
@@ -68,6 +74,10 @@ def draw(seed: int) -> tuple[Network, Recipe]:
     body = nn.Sequential(*layers)
     network = Network(embedding, body, head)
     _settle_numbers(network, random, fresh=chance(0.5))
+    own = RandomState(seed + 1_000_000)  # so that the other networks stay as they are without it
+    if keeping and own.rand() < 0.15:
+        place = keeping[own.randint(len(keeping))]
+        body.insert(place, copy.deepcopy(body[place]))  # as nn.TransformerEncoder copies its layer
     has_batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in network.modules())
     options = draw_options(random, loss, has_batch_norm=has_batch_norm, batch=maker.batch)
     output_shape = (maker.batch, *maker.shape)

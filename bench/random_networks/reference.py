@@ -26,7 +26,7 @@ OPSET = {"dynamo": 20, "legacy": 17}
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    logging.disable(logging.WARNING)
+    logging.disable(logging.CRITICAL)
     with (
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),

@@ -1,8 +1,9 @@
 """What PyTorch's exporters do to a model's parameters: undone where the file proves it, else told in a note.
 
 Both exporters keep one copy of equal tensors, so that the norms of a model that was never trained share one scale of
-ones and one shift of zeros; drop a shift of zeros; and compute beforehand what depends on parameters alone. The default
-exporter says in each node's metadata which call it stands for, with the parameters it read:
+ones and one shift of zeros, and layers that were copied share their weights. They drop a shift of zeros, and compute
+beforehand what depends on parameters alone. The default exporter says in each node's metadata which call it stands for,
+with the parameters it read:
 
     %linear : call_function[target=torch.ops.aten.linear.default](args = (%x, %p_0_weight, %p_0_bias))
 
@@ -138,14 +139,18 @@ class _Restoring:
     # --- equal tensors that became one ---
 
     def _separate(self, name: str) -> None:
-        """Give every owner its own copy of a tensor whose elements are all the same number."""
-        readers = self.readers[name]
-        tensor = self.initializers[name]
-        if len(readers) < 2 or tensor.data_type not in _FLOATS or not self._is_uniform(tensor):
+        """Give every owner its own copy: where the file proves that it had one, or all elements are the same number."""
+        readers, tensor = self.readers[name], self.initializers[name]
+        if len(readers) < 2 or tensor.data_type not in _FLOATS:
             return
+        owners = [self._owner(name, node, k) for node, k in readers]
+        if not all(proven for _, proven in owners) and not self._is_uniform(tensor):
+            owners = [(owner if proven else "", proven) for owner, proven in owners]
         groups: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
-        for node, k in readers:
-            groups.setdefault(self._owner(name, node, k), []).append((node, k))
+        for reader, (owner, _) in zip(readers, owners, strict=True):
+            groups.setdefault(owner, []).append(reader)
+        if len(groups) < 2:
+            return
         home = _mangled(name)
         if home not in groups:  # those of which nothing is known stay, else the first
             groups[home] = groups.pop("" if "" in groups else next(iter(groups)))
@@ -169,17 +174,21 @@ class _Restoring:
                     self.readers[copy.name].append((node, k))
             self.separated.append(copy.name)
 
-    def _owner(self, name: str, node: onnx.NodeProto, k: int) -> str:
-        """Whose parameter a node reads there, mangled; "" if the file does not say. Who is the same stays tied."""
+    def _owner(self, name: str, node: onnx.NodeProto, k: int) -> tuple[str, bool]:
+        """Whose parameter a node reads there, mangled ("" if the file does not say), and whether that is certain or
+        only likely. Who is the same stays tied."""
         call, words = self.calls.get(id(node)), _SLOTS.get(node.op_type, ())
         word = words[k - 1] if 1 <= k <= len(words) else ""
-        if node.op_type == "Identity":
-            return _mangled(node.output[0]) if is_module_name(node.output[0]) else ""
+        if node.op_type == "Identity":  # of a tied weight the older exporter knows one name only
+            return (_mangled(node.output[0]) if is_module_name(node.output[0]) else ""), True
         if call is not None:
-            return self._read_by(call, node, k)
+            return self._read_by(call, node, k), True
+        return self._likely_owner(name, node, word, node.input[1] if k > 1 else ""), False
+
+    def _likely_owner(self, name: str, node: onnx.NodeProto, word: str, beside: str) -> str:
+        """By the path in the node's name, or the weight `beside` it."""
         path = self._module_path(node.name)
-        beside = node.input[1] if k > 1 else ""
-        if word and beside != name and is_module_name(beside) and beside.endswith(".weight"):
+        if word and node.op_type in _PLAIN and is_module_name(beside) and beside.endswith(".weight"):
             return _mangled(f"{beside.removesuffix('weight')}{word}")
         if path and word:
             return _mangled(f"{path}.{word}")

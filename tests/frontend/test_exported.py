@@ -48,12 +48,23 @@ def test_a_norm_that_is_called_twice_stays_one(tmp_path: Path) -> None:
     assert parameters(graph) == {"n1.weight", "n1.bias"}
 
 
-def test_trained_norms_with_one_scale_stay_tied(tmp_path: Path) -> None:
-    """Nobody else made the same numbers by chance."""
+def test_copied_layers_are_trained_apart(tmp_path: Path) -> None:
+    """`copy.deepcopy`, as torch.nn.TransformerEncoder does: equal numbers that are no ones or zeros."""
     nodes = [norm(1, "x", "a", "n1.weight", "n1.bias"), norm(2, "a", "y", "n1.weight", "n1.bias")]
     weights = {"n1.weight": normal(4), "n1.bias": normal(4, seed=1)}
     graph = load(save(make(nodes, {"x": (2, 4)}, ["y"], weights), tmp_path))
-    assert parameters(graph) == {"n1.weight", "n1.bias"}
+    assert parameters(graph) == {"n1.weight", "n1.bias", "n2.weight", "n2.bias"}
+
+
+def test_trained_norms_with_one_scale_stay_tied(tmp_path: Path) -> None:
+    """A file that does not say whose they are: equal numbers are one weight, unless they are all ones or zeros."""
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "n1.weight", "n1.bias"], ["a"], name="/n1/LayerNormalization"),
+        helper.make_node("LayerNormalization", ["a", "n1.weight", "n1.bias"], ["y"], name="/n2/LayerNormalization"),
+    ]
+    weights = {"n1.weight": normal(4), "n1.bias": ZEROS}
+    graph = load(save(make(nodes, {"x": (2, 4)}, ["y"], weights), tmp_path))
+    assert parameters(graph) == {"n1.weight", "n1.bias", "n2.bias"}
 
 
 def test_the_older_exporter_names_merged_parameters_by_identity(tmp_path: Path) -> None:
