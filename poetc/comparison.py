@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from poetc import homes, solvers, variants
-from poetc.devices import build_problem, load_profile, parse_duration, parse_size
+from poetc.devices import build_problem, format_bytes, load_profile, parse_duration, parse_size
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UnsupportedProblemError, UsageError
 from poetc.files import read_file
 from poetc.output_directory import Kind, check_replaceable, replacing
@@ -171,7 +171,7 @@ def compare(
             places[budget] = words
         for name in chosen:
             if on_cell is not None:
-                on_cell(len(rows), total, f"{name} at {budget} bytes")
+                on_cell(len(rows), total, f"{name} at {format_bytes(budget)}")
             rows.append(_row(at_budget, name, options or SolveOptions(), bounds, classes))
     result = Comparison.of(problem, bounds, rows)
     return replace(result, classes=classes, homes=places, homes_are_open=state == "auto")

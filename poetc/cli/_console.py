@@ -64,12 +64,12 @@ class Console:
         if names:
             self.note(f"files in {out} that you had changed are kept as {', '.join(names)}")
 
-    def answer(self, document: Mapping[str, Any], text: str, *, styled: str = "") -> None:
-        """The result: `document` with --json, else `text`, on a terminal after what is `styled` for it."""
+    def answer(self, document: Mapping[str, Any], text: str) -> None:
+        """The result: `document` with --json, else `text`."""
         if self._as_json:
             click.echo(json.dumps(finite(document), indent=2, allow_nan=False))
         else:
-            click.echo(styled + _CONTROL.sub(lambda found: printable(found[0]), text).rstrip("\n"))
+            click.echo(_CONTROL.sub(lambda found: printable(found[0]), text).rstrip("\n"))
 
 
 @contextmanager

@@ -2,27 +2,58 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from poetc.devices import format_bytes, format_ns, format_pj
 from poetc.errors import printable
 
+LEAST_COLUMNS = 20  # of text that is wrapped
+
 
 def fields(rows: Iterable[tuple[str, str]]) -> str:
-    """Two columns."""
+    """Two columns; on a terminal a long value goes on under where it began."""
     pairs = [(label, printable(value)) for label, value in rows if value]
     width = max((len(label) for label, _ in pairs), default=0)
-    return "\n".join(f"{label:<{width}}  {value}" for label, value in pairs)
+    return "\n".join(f"{label:<{width}}  {_hanging(value, width + 2)}" for label, value in pairs)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns under a header; the last one is as long as it is."""
+    """Left-aligned columns under a header; the last one is as long as it is, and wrapped on a terminal."""
     lines = [tuple(map(printable, line)) for line in (header, *rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header) - 1)]
+    indent = sum(widths) + 2 * len(widths)
+    begins = ("".join(f"{cell:<{width}}  " for cell, width in zip(line, widths, strict=False)) for line in lines)
+    return "\n".join((begin + _hanging(line[-1], indent)).rstrip() for begin, line in zip(begins, lines, strict=True))
+
+
+def paragraph(text: str, indent: int = 0, first: int = 0) -> str:
+    """Wrapped on a terminal: indented by `first`, in further lines by `indent`."""
+    return " " * first + _hanging(printable(text), indent, first)
+
+
+def terminal_columns() -> int | None:
+    """Of the terminal that answers go to; None where they go to a file or a program, which reads lines."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _hanging(text: str, indent: int, first: int | None = None) -> str:
+    """`text` begins in column `first` (default: `indent`) and goes on in column `indent` where the terminal ends."""
+    begin, columns = indent if first is None else first, terminal_columns()
+    if columns is None or begin + len(text) <= columns:
+        return text
+    wrapped = textwrap.fill(
+        text,
+        max(columns, indent + LEAST_COLUMNS),
+        initial_indent=" " * begin,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
+    return wrapped[begin:]
 
 
 def size(value: int | None) -> str:
@@ -121,22 +152,33 @@ def validate_text(result: Mapping[str, Any]) -> str:
     )
 
 
+_ABILITIES = {
+    "general_graphs": "G handles any graph, not only chains",
+    "paging": "P pages tensors",
+    "energy": "E minimises the objective itself",
+    "deadline": "D seeks the deadline",
+    "proof": "B proves a bound",
+}
+
+
 def solvers_text(document: Mapping[str, Any]) -> str:
-    """With capabilities, then citations and remarks."""
-    able = ("general_graphs", "paging", "energy", "deadline", "proof")
-    rows = [(s["name"], s["title"], *("yes" if s[a] else "-" for a in able)) for s in document["solvers"]]
+    """With abilities as letters, then citations and remarks."""
+    rows = [
+        (s["name"], "".join(words[0] if s[ability] else "-" for ability, words in _ABILITIES.items()), s["title"])
+        for s in document["solvers"]
+    ]
     remarks = [
-        f"{s['name']}: {'. '.join(part.rstrip('.') for part in (s['citation'], s['notes']) if part)}."
+        paragraph(f"{s['name']}: {'. '.join(part.rstrip('.') for part in (s['citation'], s['notes']) if part)}.", 2)
         for s in document["solvers"]
         if s["citation"] or s["notes"]
     ]
-    header = ("solver", "what", "any graph", "pages", "minimises energy", "seeks deadline", "proves")
-    return table(header, rows) + "\n\n" + "\n".join(remarks)
+    legend = paragraph(f"can: {', '.join(_ABILITIES.values())}", 5)
+    return "\n\n".join((table(("solver", "can", "method"), rows), legend, "\n".join(remarks)))
 
 
 def profiles_text(document: Mapping[str, Any]) -> str:
     rows = [(p["name"], size(p["ram_bytes"]), p["title"]) for p in document["profiles"]]
-    return table(("device", "RAM", "what"), rows)
+    return table(("device", "RAM", "board"), rows)
 
 
 def analyze_text(analysis: Mapping[str, Any]) -> str:

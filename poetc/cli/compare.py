@@ -13,7 +13,6 @@ import click
 
 from poetc.cli import _options
 from poetc.cli._console import Console
-from poetc.errors import printable
 from poetc.scheduling import DEFAULT_GAP
 
 if TYPE_CHECKING:
@@ -119,9 +118,8 @@ def compare(
     comparison.json, a summary for a page, comparison.md, and a plot of energy over budget, comparison.svg.
     """
     from poetc import comparison
-    from poetc.cli import _text
     from poetc.pipeline import ModelRequest, named_after
-    from poetc.reporting.comparison import HEADER, rows_of
+    from poetc.reporting.comparison import table
     from poetc.scheduling.schedule import SolveOptions
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
@@ -142,10 +140,7 @@ def compare(
     copies = comparison.write(result, folder, force=force)
     console.copies(copies, folder)
     document = {**result.document(), "out": str(folder), "copies": copies}
-    rows = rows_of(result)
-    styled = _rich(HEADER, rows) if sys.stdout.isatty() and not as_json else ""
-    remarks = _remarks(result, folder, chosen=out is not None)
-    console.answer(document, remarks if styled else _text.table(HEADER, rows) + remarks, styled=styled)
+    console.answer(document, table(result) + _remarks(result, folder, chosen=out is not None))
 
 
 @contextmanager
@@ -166,30 +161,16 @@ def _bar(console: Console, *, quiet: bool, verbose: bool) -> Iterator[OnCell]:
 
 def _remarks(result: Comparison, folder: Path, *, chosen: bool) -> str:
     """Below the table: homes of state, the reasons of what found no schedule, and where the files are."""
+    from poetc.cli._text import paragraph
     from poetc.comparison import KIND, NAMES
-    from poetc.reporting.comparison import homes
+    from poetc.reporting.comparison import homes, marks
 
     reasons = sorted(
         {f"{row.solver}: {row.reason.removeprefix(f'{row.solver}: ')}" for row in result.rows if row.reason}
     )
-    notes = "".join(f"\n  {printable(reason)}" for reason in reasons)
-    text = f"\n\n{homes(result)}" if result.homes else ""
+    notes = "".join(f"\n{paragraph(reason, 4, 2)}" for reason in reasons)
+    text = "".join(f"\n\n{paragraph(words)}" for words in (homes(result), marks(result)) if words)
     text += f"\n\nwithout a schedule:{notes}" if notes else ""
     files = ", ".join((*NAMES, KIND.manifest))
-    return f"{text}\n\nwritten to  {folder}{os.sep}  ({files}{'' if chosen else '; -o DIR chooses another place'})"
-
-
-def _rich(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """With rules, for a terminal."""
-    from rich.console import Console as RichConsole
-    from rich.table import Table
-
-    table = Table(*header, header_style="bold")
-    for before, row in zip([None, *rows], rows, strict=False):
-        if before is not None and before[0] != row[0]:
-            table.add_section()
-        table.add_row(*row, style="bold" if row[1] == "poetc" else None)
-    console = RichConsole()
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get()
+    where = f"written to  {folder}{os.sep}  ({files}{'' if chosen else '; -o DIR chooses another place'})"
+    return f"{text}\n\n{paragraph(where, 12)}"

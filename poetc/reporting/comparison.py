@@ -11,7 +11,7 @@ from poetc.devices.units import format_bytes, format_ns, format_pj
 if TYPE_CHECKING:
     from poetc.comparison import Comparison, Row
 
-HEADER = ("budget", "solver", "status", "energy", "over once", "gap", "time", "peak", "arena", "redone", "pages", "s")
+_HEADER = ("solver", "status", "energy", "over once", "gap", "time", "peak")
 _WORDS = {
     "infeasible": "does not fit",
     "timeout": "time limit",
@@ -31,28 +31,35 @@ _WIDTH, _LEAST_HEIGHT = 860, 460
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 210, 44, 52
 
 
-def rows_of(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Cells under HEADER; a solver without a schedule says why in its status."""
-    return [_cells(comparison, row) for row in comparison.rows]
+def table(comparison: Comparison) -> str:
+    """A section a budget, a line a solver, at most 80 columns wide; a solver without a schedule says why in its status.
+    What `comparison.csv` has besides: time of the search, arena, recomputations, page transfers.
+    """
+    sections = []
+    for budget in sorted({row.budget_bytes for row in comparison.rows}, reverse=True):
+        lines = [_HEADER, *(_cells(comparison, row) for row in comparison.rows if row.budget_bytes == budget)]
+        full = [line for line in lines if len(line) == len(_HEADER)]
+        widths = [max(len(line[column]) for line in full) for column in range(len(_HEADER))]
+        widths[0] = max(len(line[0]) for line in lines)
+        share = f"{budget / comparison.keep_all_peak_bytes:.0%}" if comparison.keep_all_peak_bytes else "?"
+        head = f"budget {format_bytes(budget)}, {share} of the keep-all peak"
+        rows = ("  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=False)).rstrip() for line in lines)
+        sections.append("\n".join((head, *rows)))
+    return "\n\n".join(sections)
 
 
 def _cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
-    budget = f"{row.budget_bytes / comparison.keep_all_peak_bytes:.0%}"
-    if row.energy_pj is None or row.time_ns is None or row.peak_bytes is None or row.arena_bytes is None:
-        return (budget, row.solver, _WORDS.get(row.status, row.status), *[""] * 8, f"{row.seconds:.1f}")
+    name = row.solver + _mark(row)
+    if row.energy_pj is None or row.time_ns is None or row.peak_bytes is None:
+        return name, _WORDS.get(row.status, row.status)
     return (
-        budget,
-        row.solver,
+        name,
         row.status,
         format_pj(row.energy_pj),
         f"{row.energy_pj / max(1, comparison.compute_once_pj) - 1:+.2%}",
         "" if row.gap is None else f"{row.gap:.2%}",
         format_ns(row.time_ns),
         format_bytes(row.peak_bytes),
-        format_bytes(row.arena_bytes) + _mark(row),
-        str(row.recomputes),
-        f"{row.page_outs} out, {row.page_ins} in" if row.page_ins or row.page_outs else "0",
-        f"{row.seconds:.1f}",
     )
 
 
@@ -75,8 +82,8 @@ def markdown(comparison: Comparison) -> str:
     lines += [f"| {name} | " + " | ".join(row.get(b, "") for b in budgets) + " |" for name, row in cells.items()]
     if comparison.homes:
         lines += ["", f"{homes(comparison)}."]
-    if any(map(_mark, comparison.rows)):
-        lines += ["", "! The schedule fits the budget, its packed arena does not quite."]
+    if words := marks(comparison):
+        lines += ["", words]
     return "\n".join(lines) + "\n"
 
 
@@ -90,6 +97,12 @@ def homes(comparison: Comparison) -> str:
     parts = [words if len(at) == 1 else f"{words} at {', '.join(budgets)}" for words, budgets in at.items()]
     text = f"Schedules, gaps and bounds are for the same homes of state with every solver: {'; '.join(parts)}"
     return f"{text}. `poetc solve` chooses them one by one and may need less" if comparison.homes_are_open else text
+
+
+def marks(comparison: Comparison) -> str:
+    """What a mark says; empty if there is none."""
+    marked = any(map(_mark, comparison.rows))
+    return "! The schedule fits the budget, its packed arena does not quite." if marked else ""
 
 
 def _mark(row: Row) -> str:

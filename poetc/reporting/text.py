@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from poetc.devices.units import format_bytes, format_ns, format_pj
@@ -11,10 +12,11 @@ from poetc.reporting._solved import Solved
 
 _ROWS = 8
 _BAR = 40
+_COLUMNS = 80
 
 
 def text(solved: Solved) -> str:
-    """A page of text, no line longer than about 100 characters (names are shortened)."""
+    """A page of text, no line longer than 80 characters: names are shortened."""
     facts = gather(solved)
     sections = [
         _title(solved),
@@ -67,7 +69,7 @@ def _cost(solved: Solved) -> str:
         rows.append(("moved within RAM", f"{trace.moves} times: {_words.moved(solved)}"))
     if trace.written_bytes:
         rows.append(("written", _words.written(solved.summary, trace.written_bytes, problem.write_limit_bytes)))
-    return f"One training step ({_words.MODELLED[0].lower()}{_words.MODELLED[1:-1]})\n" + _table(rows)
+    return "One training step\n" + _table(rows) + "\n" + _fill(_words.MODELLED)
 
 
 def _redone(solved: Solved, facts: Facts) -> str:
@@ -145,7 +147,7 @@ def _curve(solved: Solved, facts: Facts) -> str:
         dark, light = state * _BAR // full, total * _BAR // full
         bar = ("#" * dark + "=" * (light - dark)).ljust(budget * _BAR // full)
         rows.append((f"{i * len(memory) // lines:>6}", f"{bar}|", format_bytes(total)))
-    heading = f"RAM over the steps (# weights, state, runtime; = the rest; | the budget of {format_bytes(budget)})\n"
+    heading = f"RAM over the steps (# weights, state, runtime; = the rest; | budget {format_bytes(budget)})\n"
     return heading + _table(rows, right=(2,))
 
 
@@ -155,17 +157,23 @@ def _more(total: int, columns: int) -> list[tuple[str, ...]]:
 
 
 def _table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Where it is too wide, a last column of sentences is wrapped, else the first one, of names, is shortened."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    excess = 2 * len(widths) + sum(widths) - _COLUMNS
+    if excess > 0 and (len(widths) - 1 in right or len(widths) > 2):
+        widths[0] -= excess
+        rows = [(_words.shorten(row[0], widths[0]), *row[1:]) for row in rows]
+    indent = " " * (2 * len(widths) + sum(widths[:-1]))
     lines = []
     for row in rows:
         cells = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        lines.append(("  " + "  ".join(cells)).rstrip())
+        lines.append(_wrapped(("  " + "  ".join(cells)).rstrip(), indent))
     return "\n".join(lines)
 
 
 def _fill(sentence: str, bullet: str = "") -> str:
-    import textwrap
+    return _wrapped(f"  {bullet}{sentence}", "  " + " " * len(bullet))
 
-    return textwrap.fill(
-        sentence, 98, initial_indent="  " + bullet, subsequent_indent="  " + " " * len(bullet), break_long_words=False
-    )
+
+def _wrapped(line: str, indent: str) -> str:
+    return textwrap.fill(line, _COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

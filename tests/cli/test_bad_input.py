@@ -382,8 +382,8 @@ def test_control_characters_in_answers_are_escaped(capsys: pytest.CaptureFixture
     assert _text.table(("device",), (("red\x1b[31m\nand more",),)) == "device\nred\\x1b[31m\\nand more"
     assert _text.fields((("title", "red\x1b[31m\nand more"),)) == "title  red\\x1b[31m\\nand more"
     console = Console(as_json=False, quiet=False, verbose=False)
-    console.answer({}, "a:\n\tred\x1b[31m", styled="\x1b[1mbold\x1b[0m\n")
-    assert capsys.readouterr().out == "bold\na:\n\tred\\x1b[31m\n"
+    console.answer({}, "a:\n\tred\x1b[31m")
+    assert capsys.readouterr().out == "a:\n\tred\\x1b[31m\n"
 
 
 def test_a_model_without_a_name(poetc: Run) -> None:

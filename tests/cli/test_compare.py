@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from poetc.comparison import OURS, compare
-from poetc.reporting.comparison import markdown, plot, rows_of
+from poetc.reporting.comparison import markdown, plot, table
 from poetc.scheduling import SolveOptions, problem_to_json
 from poetc.solvers import available
 from tests.cli.conftest import Ended
@@ -57,7 +57,9 @@ def test_compare_a_model_in_words(poetc: Run, model: Path, tmp_path: Path) -> No
     chosen = ("--solvers", "poetc,dtr,keep_all,vdnn", "--budgets", "70%", "--gap", "0.05", "--time-limit", "10")
     ended = poetc("compare", model, "--batch", "2", "-d", "stm32f746", *chosen, "--no-paging", "-o", tmp_path / "out")
     assert ended.code == 0, ended.err
-    lines = {line.split()[1]: line for line in ended.out.splitlines() if line.startswith("70%")}
+    section = ended.out.split("\n\n")[0].splitlines()
+    assert section[0].endswith(", 70% of the keep-all peak")
+    lines = {line.split()[0]: line for line in section[2:]}
     assert set(lines) == {"poetc", "dtr", "keep_all", "vdnn"}
     assert "does not fit" in lines["keep_all"]
     assert "cannot handle the graph" in lines["vdnn"]
@@ -120,7 +122,9 @@ def test_plot_shows_what_found_nothing() -> None:
     height = float(root.attrib["viewBox"].split()[3])
     assert all(float(text.attrib.get("y", 0)) < height for text in root.iter("{http://www.w3.org/2000/svg}text"))
     assert svg.count("<polyline") == 3  # the bound, poetc, dtr
-    assert len(rows_of(result)) == 6
+    lines = table(result).splitlines()
+    assert sum(line.startswith(("poetc ", "dtr ", "keep_all ")) for line in lines) == 6
+    assert max(map(len, lines)) <= 80
 
 
 def test_points_of_one_colour_have_other_marks() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import pty
 import subprocess
 import sys
+import termios
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -18,7 +21,9 @@ from click.testing import CliRunner
 from poetc import planning
 from poetc.cli import _console, cli
 from poetc.cli._console import Console, finite
+from poetc.scheduling import problem_to_json
 from poetc.solvers import Event
+from tests.cli.conftest import MODEL, Ended
 from tests.support.problems import training_problem
 
 
@@ -120,6 +125,43 @@ def test_progress_is_shown_on_a_terminal_after_a_while() -> None:
     assert "solving the schedule" in shown and " s left" in shown
     assert "…" in shown and shown.count("\x1b[1A") <= 1, "what is longer than the terminal is cut, not wrapped"
     assert on_a_terminal(0.0) == ""
+
+
+def shown_in_80_columns(*arguments: str | Path) -> list[str]:
+    """What a terminal of 80 columns on stdout shows."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40, 80))
+    command = [sys.executable, "-m", "poetc", *map(str, arguments)]
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # how Linux says that the other side has closed
+            while piece := os.read(ours, 4096):
+                shown += piece
+    os.close(ours)
+    assert process.returncode == 0
+    return shown.decode().replace("\r\n", "\n").splitlines()
+
+
+def test_tables_are_readable_in_80_columns(solved: tuple[Path, Ended], tmp_path: Path) -> None:
+    out, _ = solved
+    (problem := tmp_path / "p.json").write_bytes(problem_to_json(training_problem(Random(1), 4)))
+    name = "a_problem_with_a_name_that_is_much_longer_than_anybody_would_ever_think_of_giving_to_one.json"
+    problem.rename(problem.with_name(name))
+    for arguments in (
+        ("solvers",),
+        ("profile", "list"),
+        ("report", out),
+        ("analyze", MODEL, "--batch", "4", "--parameters"),
+        ("solve", tmp_path / name, "-b", "100%", "-o", tmp_path / "out"),
+        ("compare", tmp_path / name, "--budgets", "100%", "--time-limit", "1", "-o", tmp_path / "compared"),
+    ):
+        lines = shown_in_80_columns(*arguments)
+        words = {word for line in lines for word in line.split()}
+        too_long = [line for line in lines if len(line) > 80 and max(map(len, line.split())) < 40]
+        assert lines and not too_long, (arguments, too_long)
+        assert not any(word.endswith("…") and len(word) < 8 for word in words), arguments
 
 
 def test_help_of_every_command_has_an_explanation_for_every_option() -> None:
