@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-
-import numpy as np
 
 from poetc import codegen
 from poetc.codegen.program import Binding, Program
 from poetc.errors import UsageError
-from poetc.files import open_file
+from poetc.files import read_arrays
 from poetc.graph import Array, DType
 
 DEFAULT_STEPS = 10
@@ -60,14 +57,11 @@ def read_batches(
 
 def _load(data: Path) -> dict[str, Array]:
     try:
-        with open_file(data) as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+        return read_arrays(data)
     except FileNotFoundError as error:
         raise UsageError(f"--data {data}: does not exist") from error
     except IsADirectoryError as error:
         raise UsageError(f"--data {data}: is a directory, not an .npz file of arrays") from error
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
-        raise UsageError(f"{data}: not an .npz file of arrays") from error
 
 
 def _columns(

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from poetc.errors import PoetcError, UsageError, printable
 
@@ -43,6 +46,18 @@ def read_file(path: Path, limit_bytes: int = LARGEST_TEXT_BYTES) -> bytes:
     if size_bytes > limit_bytes or len(data) > limit_bytes:
         raise UsageError(f"{path}: larger than the {limit_bytes:,} bytes that such a file can have")
     return data
+
+
+def read_arrays(path: Path, hint: str = "") -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of an .npz file, by name. Raises what `open_file` does, and UsageError, which ends with `hint`, for
+    anything else, a damaged archive included.
+    """
+    with open_file(path) as file:
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
+        except Exception as error:  # numpy, zipfile and zlib raise a dozen kinds for a damaged archive
+            raise UsageError(f"{path}: not an .npz file of arrays{hint}") from error
 
 
 @contextmanager

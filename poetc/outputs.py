@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from poetc import artifact, codegen, homes, predicting, reporting, variants
 from poetc.artifact import Artifact
@@ -18,7 +15,7 @@ from poetc.codegen.program import Program
 from poetc.curve import solve_curve
 from poetc.devices import build_problem
 from poetc.errors import CheckFailed, UsageError
-from poetc.files import open_file, write_text
+from poetc.files import read_arrays, write_text
 from poetc.graph import Array, TrainingGraph
 from poetc.output_directory import replace_file
 from poetc.scheduling import (
@@ -241,11 +238,7 @@ def validate(directory: Path, reference: Path | None = None, progress: Progress 
 
 
 def _read_reference(path: Path) -> dict[str, Array]:
-    try:
-        with open_file(path) as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-        raise UsageError(f"{path}: not an .npz file of arrays; docs/SPEC.md says what a reference holds") from error
+    return read_arrays(path, "; docs/SPEC.md says what a reference holds")
 
 
 def _asked(solved: Artifact) -> Problem:

@@ -78,7 +78,9 @@ def require_usable(program: Program, inputs: Mapping[str, Array], where: str, ca
     for binding in all_inputs(program):
         array, name = inputs[binding.name], called.get(binding.name, binding.name)
         if binding.operand.type.dtype is DType.F32:
-            _reject(where, name, array, ~np.isfinite(array.astype(np.float32)), "not a finite number")
+            with np.errstate(over="ignore"):  # what is too large for 32 bits becomes an infinity
+                finite = np.isfinite(array.astype(np.float32))
+            _reject(where, name, array, ~finite, "not a finite number of 32 bits")
             continue
         if array.dtype.kind == "f":
             _reject(where, name, array, array != np.trunc(array), "no whole number")

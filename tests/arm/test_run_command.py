@@ -160,7 +160,7 @@ def test_data_that_does_not_fit(directory: Path, tmp_path: Path) -> None:
         ({"target": np.arange(3, 11)}, r"target\[7\] is 10, not 0 to 9; classes count from 0"),
         ({"target": np.full(8, 1.5)}, r"target\[0\] is 1.5, no whole number \(8 such values\)"),
         ({"target": np.array(["one"] * 8)}, "target is of type <U3; needed are numbers"),
-        ({"image": np.full((8, 1, 8, 8), np.inf)}, r"image\[0, 0, 0, 0\] is inf, not a finite number"),
+        ({"image": np.full((8, 1, 8, 8), np.inf)}, r"image\[0, 0, 0, 0\] is inf, not a finite number of 32 bits"),
     ):
         arrays = {k: v for k, v in {**good, **change}.items() if v is not None}
         np.savez(path, **arrays)
@@ -175,9 +175,12 @@ def test_data_that_does_not_fit(directory: Path, tmp_path: Path) -> None:
     assert "9 samples make 2 batches of 4; the last 1 are not used" in notes[0]
     assert "whole numbers up to 255" in notes[1]
     np.savez(path, **good)
-    path.write_bytes(b"no archive")
-    with pytest.raises(UsageError, match="not an"):
-        running.read_batches(program, path, None)
+    archive = bytearray(path.read_bytes())
+    archive[archive.index(b"PK\x01\x02") + 10] = 99  # a compression that there is not
+    for data in (b"no archive", bytes(archive)):
+        path.write_bytes(data)
+        with pytest.raises(UsageError, match="not an"):
+            running.read_batches(program, path, None)
 
 
 def test_every_tool_of_the_recipe_is_installed() -> None:
