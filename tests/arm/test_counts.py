@@ -164,7 +164,6 @@ def test_instructions_of_a_multiply_accumulate_without_an_fpu(
     assert 0.97 * most < counted.instructions / sum(macs.values()) <= most
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("board", ["mps2-an386", "virt-a72"])
 def test_run_sets_counted_instructions_beside_the_predicted(board: str, tmp_path: Path) -> None:
     solved = tmp_path / "digits.poetc"

@@ -102,7 +102,7 @@ class AtOnce(Waiting):
         return self.value
 
 
-@pytest.mark.parametrize("layers", [6, 40], ids=["small", "large"])
+@pytest.mark.parametrize("layers", [pytest.param(6, id="small"), pytest.param(40, id="large", marks=pytest.mark.long)])
 def test_who_is_faster_changes_nothing(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = with_budget(training_problem(Random(5), layers, paging=True), 0.6)
     assert (len(problem.operators) > ENGINE.small_operators) == (layers == 40)
