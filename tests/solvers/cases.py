@@ -19,7 +19,7 @@ from poetc.scheduling import (
 )
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel
-from poetc.solvers.poetc.placement.relaxation import OpenHomes, open_model
+from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
 from tests.support.oracle import Optimum, optimum
 from tests.support.problems import random_dag, training_problem, with_budget
 
@@ -127,7 +127,7 @@ def invalid_bounds(seed: int) -> list[str] | None:
     wrong = []
     for cuts in [[v] for v in range(n)] + [sorted(cuts) for cuts in several]:
         if anywhere is not None:
-            relaxation = OpenHomes(opened, cuts, chains, between=True).solve(time_limit_s=60)
+            relaxation = OpenPlacement(opened, cuts, chains, between=True).solve(time_limit_s=60)
             if relaxation.infeasible or relaxation.bound > anywhere:
                 wrong.append(f"seed {seed}, cuts {cuts}, any homes: {relaxation.bound} > {anywhere}")
         if in_ram is not None:

@@ -33,7 +33,7 @@ from poetc.solvers.highs import COST_SCALE, Mip
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation, has_many_alike
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes, tiny_tensors
-from poetc.solvers.poetc.placement.relaxation import OpenHomes, open_model
+from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
 from poetc.solvers.poetc.search.exhaustive import search
 from poetc.solvers.poetc.settings import CUTS
 from tests.solvers.cases import case, invalid_bounds, worn
@@ -135,7 +135,7 @@ def test_more_cuts_never_weaken_the_lp() -> None:
             cuts = sorted({cut, *(random.randrange(fixed.n_ops) for _ in range(2))})
             pairs = [(CutModel(fixed, [cut]), CutModel(fixed, cuts))]
             if chains:
-                pairs.append((OpenHomes(free, [cut], chains), OpenHomes(free, cuts, chains)))
+                pairs.append((OpenPlacement(free, [cut], chains), OpenPlacement(free, cuts, chains)))
             for one, several in pairs:
                 least_of_one, bound = lp_bound(one), lp_bound(several)
                 assert bound >= least_of_one or bound == pytest.approx(least_of_one, rel=1e-6), (seed, cuts)
@@ -311,7 +311,7 @@ def test_state_counts_after_the_last_cut() -> None:
     assert optimum == model.base_cost + 100 + 100
     for cut in (0, 1, 2):
         assert relax(model, [cut]).bound == optimum
-        homes = OpenHomes(open_model(problem), [cut], chains, between=True)
+        homes = OpenPlacement(open_model(problem), [cut], chains, between=True)
         assert homes.solve(time_limit_s=10).bound == optimum
 
 
@@ -373,7 +373,7 @@ def test_state_that_is_read_again_comes_back_once() -> None:
     assert optimum == model.base_cost + 10 + 100 + 100
     bounds = []
     for cuts in ((0,), (1,), (2,), (3,), (1, 3), (2, 3)):
-        homes = OpenHomes(open_model(problem), cuts, chains, between=True).solve(time_limit_s=10)
+        homes = OpenPlacement(open_model(problem), cuts, chains, between=True).solve(time_limit_s=10)
         assert homes.bound <= optimum, cuts
         bounds.append(homes.bound)
     assert max(bounds) == optimum

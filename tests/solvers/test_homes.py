@@ -28,7 +28,7 @@ from poetc.scheduling import (
 )
 from poetc.solvers import HomeSearch, min_budget
 from poetc.solvers.poetc.bounds.cuts import Relaxation
-from poetc.solvers.poetc.placement.relaxation import OpenHomes, open_model
+from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
 from poetc.solvers.poetc.settings import PLACEMENT
 from tests.support.oracle import Optimum, optimum
 from tests.support.problems import random_dag, training_problem
@@ -102,7 +102,7 @@ def test_open_homes_are_a_relaxation_of_all_homes() -> None:
         model = open_model(problem)
         if problem.deadline_ns is not None:
             limited, free = (
-                OpenHomes(m, range(model.n_ops), chains).solve(time_limit_s=10)
+                OpenPlacement(m, range(model.n_ops), chains).solve(time_limit_s=10)
                 for m in (model, open_model(replace(problem, deadline_ns=None)))
             )
             assert limited.infeasible or limited.bound >= free.bound, seed
@@ -111,7 +111,7 @@ def test_open_homes_are_a_relaxation_of_all_homes() -> None:
             continue
         every = range(model.n_ops)
         for cuts, between in (((model.cut,), False), (every, False), (every[::2], True), (every[1::3], True)):
-            relaxation = OpenHomes(model, cuts, chains, between=between).solve(time_limit_s=10)
+            relaxation = OpenPlacement(model, cuts, chains, between=between).solve(time_limit_s=10)
             assert not relaxation.infeasible, (seed, cuts)
             assert relaxation.bound <= least, (seed, cuts)
             tight += len(cuts) == model.n_ops and relaxation.bound == least

@@ -21,20 +21,24 @@ from poetc.solvers.poetc.settings import CUTS
 
 
 def open_model(problem: Problem) -> Model:
-    """What `OpenHomes` works on: all movable state on the store. Its room is no part of the relaxation, what may be
-    written is; nor is the page buffer, since a schedule with all state in RAM need not page.
+    """The model that `OpenPlacement` works on, with all movable state on the store.
+
+    The limit on bytes written is part of the relaxation; the room on the store is not. Neither is the page buffer,
+    since a schedule with all state in RAM need not page.
     """
     everything = on_store(problem, {chain[0] for chain in movable_state(problem)})
     return Model(replace(everything, store_capacity_bytes=None, page_buffer_bytes=0))
 
 
-class OpenHomes(CutModel):
-    """`CutModel` of a problem all of whose movable state lives on the store, with the home as another decision.
+class OpenPlacement(CutModel):
+    """`CutModel` with the placement of state as a further decision; in the model, all movable state is on the store.
 
-    For each chain of versions w .. w' a column h = 1 if RAM is its home, which saves the read of w and the write of w'
-    that the offset has in it. Then: all homes fit in RAM together, between two steps; w is read from the store only
-    after it was written there (e = 1, at its price); after the last use, w' is in RAM, or written and read
-    back (l = 1). What the first version needs before its last use, the rows of `CutModel` say.
+    For each chain of versions w .. w', h = 1 (`in_ram`) if it lives in RAM. That saves the read of w and the write of
+    w', which the offset counts. The rows say:
+      all state that lives in RAM fits there between two steps;
+      w is read from the store only after it was written there (e = 1, `evicted`, at its cost);
+      after the last use, w' is in RAM, or it is written and read back (l = 1, `late`).
+    The rows of `CutModel` hold for w before its last use.
     """
 
     def __init__(
@@ -49,44 +53,44 @@ class OpenHomes(CutModel):
         """`model`: `open_model` of a problem whose movable state is `chains`."""
         self.chains = chains
         self.of_first = {chain[0]: chain for chain in chains}
-        self.uncounted = free  # state this small takes no room beside other operators
+        self.uncounted = free  # state so small that it takes no room beside operators
         self.saved = {c[0]: model.in_cost[c[0]] + (model.out_cost[c[-1]] if len(c) > 1 else 0.0) for c in chains}
         super().__init__(model, cuts, between=between, free=free - {t for c in chains for t in c})
 
     def _build(self, between: bool) -> None:
         model, mip, unit = self.model, self.mip, self.unit
-        self.home = {first: mip.column(-saved / unit) for first, saved in self.saved.items()}
-        self.evicted = {first: mip.column(model.out_cost[first] / unit) for first in self.home}
+        self.in_ram = {first: mip.column(-saved / unit) for first, saved in self.saved.items()}
+        self.evicted = {first: mip.column(model.out_cost[first] / unit) for first in self.in_ram}
         self.late = {
             chain[0]: mip.column((model.out_cost[chain[-1]] + model.in_cost[chain[-1]]) / unit) for chain in self.chains
         }
         self.there: dict[int, int] = {}
-        self.again: dict[tuple[int, int], int] = {}  # by stage too, for what may be read again in it
+        self.again: dict[tuple[int, int], int] = {}  # by stage too, where operators of the stage may read it again
         for chain in self.chains:  # the last version is in RAM from its birth on
             self.there[chain[-1]] = there = mip.column(integer=False)
-            mip.row([self.home[chain[0]], there, self.late[chain[0]]], [1.0, -1.0, -1.0], upper=0.0)
+            mip.row([self.in_ram[chain[0]], there, self.late[chain[0]]], [1.0, -1.0, -1.0], upper=0.0)
         super()._build(between)
-        # What else is in RAM when a step begins.
+        # Other tensors are in RAM too when a step begins.
         fixed = sum(model.size[t] for t in range(model.n_tensors) if model.in_ram[t])
-        self.ram_row(list(self.home.values()), [float(model.size[t]) for t in self.home], model.capacity - fixed)
+        self.ram_row(list(self.in_ram.values()), [float(model.size[t]) for t in self.in_ram], model.capacity - fixed)
 
     def _needed_page_in(self, t: int) -> None:
-        if t not in self.home:
+        if t not in self.in_ram:
             super()._needed_page_in(t)
             return
         first = min(self.model.consumers[t], default=NEVER)
         columns = [load[t] for load in self.load if t in load]
         if first <= self.cuts[0] or not columns:
             return
-        self.mip.row([self._credit(t, columns), self.home[t]], [1.0, 1.0], upper=1.0)
+        self.mip.row([self._credit(t, columns), self.in_ram[t]], [1.0, 1.0], upper=1.0)
 
     def _link(self, t: int, column: int) -> None:
         super()._link(t, column)
-        if t in self.home:
-            self.mip.row([column, self.home[t], self.evicted[t]], [1.0, 1.0, -1.0], upper=1.0)
+        if t in self.in_ram:
+            self.mip.row([column, self.in_ram[t], self.evicted[t]], [1.0, 1.0, -1.0], upper=1.0)
 
     def _links(self) -> None:
-        """A limit on what is written counts the write of w' only where it lives on the store."""
+        """Links, with a limit on bytes written that counts the write of w' only where it lives on the store."""
         model, limited = self.model, self.model.store_limited
         model.store_limited = False
         super()._links()
@@ -98,7 +102,7 @@ class OpenHomes(CutModel):
                 column: model.footprint[t] for t, column in self.store.items() if t not in {c[-1] for c in updated}
             }
             for c in updated:
-                terms[self.home[c[0]]] = -model.footprint[c[-1]]
+                terms[self.in_ram[c[0]]] = -model.footprint[c[-1]]
                 terms[self.late[c[0]]] = model.footprint[c[-1]]
             terms |= {self.evicted[c[0]]: model.footprint[c[0]] for c in self.chains}
             room = model.store_free - sum(model.footprint[c[-1]] for c in updated)
@@ -115,20 +119,20 @@ class OpenHomes(CutModel):
         return found
 
     def _there_again(self, g: int, chain: Sequence[int]) -> int:
-        """The same where what is executed again in stage g may read it: what brings it back then is paid already."""
+        """A column like `there`, for stage g, in which operators may read it again: its page-in is paid there."""
         if (g, chain[-1]) not in self.again:
             self.again[g, chain[-1]] = there = self.mip.column(integer=False)
             others = [there, self.late[chain[0]], self.load[g][chain[-1]]]
-            self.mip.row([self.home[chain[0]], *others], [1.0, -1.0, -1.0, -1.0], upper=0.0)
+            self.mip.row([self.in_ram[chain[0]], *others], [1.0, -1.0, -1.0, -1.0], upper=0.0)
         return self.again[g, chain[-1]]
 
     def _other_time(
         self, early: Sequence[int], in_ns: Sequence[int], out_ns: Sequence[int]
     ) -> tuple[list[int], list[int]]:
-        """What lives in RAM is neither read nor written, unless it leaves RAM."""
-        saved = {self.home[t]: -in_ns[t] for t in early if t in self.home}
+        """State that lives in RAM is neither read nor written, unless it leaves RAM."""
+        saved = {self.in_ram[t]: -in_ns[t] for t in early if t in self.in_ram}
         for first, *_, last in (c for c in self.chains if len(c) > 1):
-            saved[self.home[first]] = saved.get(self.home[first], 0) - out_ns[last]
+            saved[self.in_ram[first]] = saved.get(self.in_ram[first], 0) - out_ns[last]
         moved = {self.evicted[c[0]]: out_ns[c[0]] for c in self.chains}
         moved |= {self.late[c[0]]: out_ns[c[-1]] + in_ns[c[-1]] for c in self.chains}
         terms = saved | moved
@@ -141,11 +145,11 @@ class OpenHomes(CutModel):
         return max(least, math.ceil((answer.bound - CUTS.margin) * self.unit))
 
     def relaxation_of(self, answer: Answer, values: npt.NDArray[np.float64]) -> Relaxation:
-        """As a plan for the problem with `stored(values)` on the store."""
+        """The plan for the problem with the state in `stored` on the store."""
         plan = super().relaxation_of(answer, values)
         late, evicted = chosen(self.late, values), chosen(self.evicted, values)
-        in_ram = chosen(self.home, values)
-        self.stored = frozenset(self.home) - in_ram
+        in_ram = chosen(self.in_ram, values)
+        self.stored = frozenset(self.in_ram) - in_ram
         last = {chain[-1] for chain in self.chains if chain[0] in in_ram}
         back = {chain[-1] for chain in self.chains if chain[0] in in_ram & late}
         return replace(

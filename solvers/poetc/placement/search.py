@@ -1,4 +1,4 @@
-"""Which state lives on the store: a relaxation that leaves it open, and a search among what it suggests.
+"""The search for a state placement, among those that a relaxation with open placement suggests.
 
 State that lives on the store is read once in a step at least, and written once if the step updates it. State that lives
 in RAM costs nothing as long as it stays there, and occupies RAM from the end of one step to the beginning of the next.
@@ -19,7 +19,7 @@ from poetc.solvers.poetc.beside import Beside
 from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.bounds.ladder import new_cuts, single_cut_positions
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes, tiny_tensors
-from poetc.solvers.poetc.placement.relaxation import OpenHomes, open_model
+from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
 from poetc.solvers.poetc.search.neighbourhoods import Windows
 from poetc.solvers.poetc.search.nested import nest
 from poetc.solvers.poetc.search.plans import lazy_codes, overfull
@@ -46,38 +46,39 @@ class HomeSearch:
         if self.model.n_tensors > PLACEMENT.coarse_tensors:
             self.free = tiny_tensors(self.model, PLACEMENT.free_share)
         self.effort = 1
-        self.raced: dict[frozenset[int], float] = {}  # by homes: what short races found
-        self.solved: dict[frozenset[int], float] = {}  # and what the whole solver did
-        self.too_tight: set[frozenset[int]] = set()  # what packs only with less in RAM between steps
+        self.raced: dict[frozenset[int], float] = {}  # by placement: the cost that short races found
+        self.solved: dict[frozenset[int], float] = {}  # and the cost that the whole solver found
+        self.too_tight: set[frozenset[int]] = set()  # placements that pack only with less in RAM between steps
         self.suggested: frozenset[int] | None = None  # by the last relaxation
-        self.settled = False  # twice the same
-        self.impossible = False  # proven under the order, with any homes
+        self.settled = False  # two relaxations in turn suggested the same
+        self.impossible = False  # proven under the order, with any placement
         self.spent = 0.0
         self.cuts: tuple[int, ...] = ()  # of the next relaxation
         self.known: dict[frozenset[int], float] = {}  # the cheapest schedules, longer searches too
         self._codes: dict[frozenset[int], list[int]] = {}
-        self._relaxing_s = 0.0  # what the last relaxation with several cuts took on a usual machine
-        self._longer: tuple[frozenset[int], Race, Windows] | None = None  # a search for schedules with these homes
+        self._relaxing_s = 0.0  # work on the last relaxation with several cuts, seconds of a usual machine
+        self._longer: tuple[frozenset[int], Race, Windows] | None = None  # a search for schedules with this placement
         self._stages = self._all_stages()
 
     def best(self) -> frozenset[int]:
-        """The homes for which races found the cheapest schedule."""
-        # What found nothing may still be the only thing that fits: everything on the store.
+        """The placement for which races found the cheapest schedule: the state on the store."""
+        # Where races found nothing, all state on the store may still be the only placement that fits.
         costs, usual = self.raced, self.everything
         return min(
             costs.keys() - self.too_tight, key=lambda s: (costs[s], s != usual, len(s), sorted(s)), default=usual
         )
 
     def untried(self) -> frozenset[int] | None:
-        """The cheapest of those that have not been solved, if races found about as much as for one that has."""
+        """The cheapest unsolved placement, if its races found about the cost of one that was solved."""
         open_ = [s for s in self.raced if s not in self.solved]
         known = min((self.raced[s] for s in self.solved if s in self.raced), default=math.inf)
         found = min(open_, key=lambda s: (s in self.too_tight, self.raced[s], len(s), sorted(s)), default=None)
         return found if found is not None and self.raced[found] <= PLACEMENT.near * known < math.inf else None
 
     def run(self, work_s: float = math.inf, *, until_settled: bool = False) -> bool:
-        """So much more work, in seconds that do not depend on the machine, or until two relaxations in turn suggest the
-        same homes. False if there is nothing left to do.
+        """Search for `work_s` seconds of a usual machine more. False if there is nothing left to do.
+
+        `until_settled`: it ends once two relaxations in turn suggest the same placement.
         """
         limit = self.spent + work_s
         while self.spent < limit and not (until_settled and self.settled):
@@ -86,7 +87,7 @@ class HomeSearch:
         return True
 
     def schedule(self, stored: frozenset[int]) -> Schedule | None:
-        """The cheapest that was found with these homes."""
+        """The cheapest schedule that was found with this placement."""
         if stored not in self._codes:
             return None
         placed = on_store(self.problem, stored)
@@ -97,7 +98,10 @@ class HomeSearch:
         return Schedule(solver=ENGINE_NAME, steps=steps, proof=proof)
 
     def loosen(self, stored: frozenset[int], excess_bytes: int) -> bool:
-        """Race homes with so much less in RAM between steps than `stored`, which does not pack. False if none works."""
+        """Race a placement with `excess_bytes` less in RAM between steps than `stored`, which does not pack.
+
+        False if none is found.
+        """
         needed, other = excess_bytes, stored
         while needed > 0 and other != self.everything:
             inside = sorted(self.everything - other, key=lambda t: (self.model.size[t], t))
@@ -137,7 +141,7 @@ class HomeSearch:
         waiting = list(range(len(positions)))
         if not small:
             every = PLACEMENT.coarse_cuts
-            waiting = waiting[every // 2 :: every]  # then beside the best, as long as it is
+            waiting = waiting[every // 2 :: every]  # then those beside the best
         while waiting:
             k = waiting.pop(0)
             relaxation = self._relax((positions[k],), lp=not small)
@@ -152,7 +156,7 @@ class HomeSearch:
             relaxation = self._relax(self.cuts)
             if self.too_large and new:
                 if len(new) == 1 or self.done:
-                    self.cuts = tuple(sorted(cuts - set(new)))  # those that were solved
+                    self.cuts = tuple(sorted(cuts - set(new)))  # the cuts that were solved
                     break
                 half = len(new) // 2
                 cuts.difference_update(new[half:])
@@ -178,11 +182,11 @@ class HomeSearch:
 
     @property
     def too_large(self) -> bool:
-        """The last relaxation, so that it was not solved."""
+        """Whether the last relaxation was too large to be solved."""
         return len(self.relaxed.cuts) > 1 and self.relaxed.mip.entries > PLACEMENT.most_entries
 
     def _relax(self, cuts: tuple[int, ...], lp: bool = False) -> Relaxation | None:
-        self.relaxed = OpenHomes(self.model, cuts, self.chains, between=len(cuts) > 1, free=self.free)
+        self.relaxed = OpenPlacement(self.model, cuts, self.chains, between=len(cuts) > 1, free=self.free)
         if self.too_large:
             return None
         nothing_known, gap = self.least == math.inf, PLACEMENT.gap
@@ -208,13 +212,14 @@ class HomeSearch:
             self._relaxing_s = work_s
         if not relaxation.infeasible:
             self.bound = max(self.bound, relaxation.bound)
-        elif nothing_known:  # else it says that nothing is cheaper
+        elif nothing_known:  # else it proves only that nothing is cheaper
             self.impossible = True
         return relaxation
 
     def _beside(self, task: Callable[[threading.Event], Relaxation]) -> Relaxation | None:
-        """What it returns, while schedules are searched for with the best homes so far; None if that ends the search.
-        The first relaxation, which is soon solved, is waited for.
+        """The relaxation of `task`, with a search beside it for schedules with the best placement so far.
+
+        None if that search ends all. Beside the first relaxation, which is soon solved, nothing is searched.
         """
         if self._relaxing_s == 0.0:
             return task(threading.Event())
@@ -229,7 +234,7 @@ class HomeSearch:
         return None
 
     def _search_longer(self, work_s: float) -> None:
-        """With the best homes: half runs of a race, half windows."""
+        """Search for schedules with the best placement: half the work for a race, half for windows."""
         stored = self.best()
         if stored not in self._codes:
             return
@@ -244,7 +249,9 @@ class HomeSearch:
         windows.run(work_s / 2, target)
         self._keep(stored, race)
         if self.progress is not None:
-            self.progress(Event(stage="best homes so far", objective=int(self.least), bound=math.ceil(self.bound)))
+            self.progress(
+                Event(stage="best state placement so far", objective=int(self.least), bound=math.ceil(self.bound))
+            )
 
     def _keep(self, stored: frozenset[int], race: Race) -> None:
         found = race.incumbent
@@ -252,7 +259,7 @@ class HomeSearch:
             self.known[stored], self._codes[stored] = found.cost, found.codes
 
     def _follow(self, relaxation: Relaxation) -> list[tuple[int, int]]:
-        """Race the homes of a plan; operators at which it needs too much RAM, and by how much."""
+        """Race the placement of a plan; returns by how much it needs too much RAM, and at which operators."""
         stored = self.relaxed.stored
         self.settled |= stored == self.suggested
         self.suggested = stored
@@ -262,7 +269,7 @@ class HomeSearch:
         return [] if codes is None else overfull(model, codes, model.paging_capacity)
 
     def _neighbours(self) -> Iterator[bool]:
-        """Homes that differ from the best by one tensor, or by two that change places, until none is better."""
+        """Race placements that differ from the best by one tensor, or by two that swap, until none is better."""
         sizes = {c[0]: self.model.size[c[0]] for c in self.chains}
         largest = sorted(sizes, key=lambda t: (-sizes[t], t))[: PLACEMENT.largest]
         improved = True
@@ -297,4 +304,4 @@ class HomeSearch:
         self.raced[stored] = min(cost, self.raced.get(stored, math.inf))
         if self.progress is not None:
             known = None if self.least == math.inf else int(self.least)
-            self.progress(Event(stage="homes of state", objective=known, bound=math.ceil(self.bound)))
+            self.progress(Event(stage="state placement", objective=known, bound=math.ceil(self.bound)))
