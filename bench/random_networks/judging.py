@@ -86,14 +86,17 @@ class Match:
 def match(module: Mapping[str, Array], file: Mapping[str, Array]) -> dict[str, Match]:
     """For each array of the module: the tensor of the file with its name and numbers or, alone, with its numbers."""
     found: dict[str, Match] = {}
+    for name, array in module.items():  # exporting moves statistics in training mode: then they are not the module's
+        if name in file and (same := _turned(name, file[name], array)):
+            found[name] = same[0]
+    taken = {m.name for m in found.values()}
+    alike: dict[str, list[tuple[str, Match]]] = {}
     for name, array in module.items():
-        if name in file and np.array_equal(file[name], array):  # exporting moves statistics in training mode
-            found[name] = Match(name, tuple(range(array.ndim)), array.shape)
-    for name, array in module.items():
-        free = [n for n in file if n not in module and file[n].size == array.size]
+        free = [n for n in file if n not in module and n not in taken and file[n].size == array.size]
         possible = [m for n in free for m in _turned(n, file[n], array)]
         if name not in found and len({m.name for m in possible}) == 1:
-            found[name] = possible[0]
+            alike.setdefault(possible[0].name, []).append((name, possible[0]))
+    found |= {name: m for same in alike.values() if len(same) == 1 for name, m in same}
     return found
 
 

@@ -98,10 +98,13 @@ class _Restoring:
         self.initializers = {t.name: t for t in graph.initializer}
         self.taken = {*self.initializers, *(i.name for i in graph.input), *(o for n in graph.node for o in n.output)}
         self.readers: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
+        self.users: dict[str, list[onnx.NodeProto]] = defaultdict(list)  # of what nodes make
         for node in graph.node:
             for k, name in enumerate(node.input):
                 if name in self.initializers:
                     self.readers[name].append((node, k))
+                else:
+                    self.users[name].append(node)
         self.calls = {id(node): call for node in graph.node if (call := _call_of(node)) is not None}
         self.mangled = {_mangled(name): name for name in self.initializers}
         self.modules = {name.rpartition(".")[0] for name in self.taken if is_module_name(name)}
@@ -179,8 +182,16 @@ class _Restoring:
         only likely. Who is the same stays tied."""
         call, words = self.calls.get(id(node)), _SLOTS.get(node.op_type, ())
         word = words[k - 1] if 1 <= k <= len(words) else ""
-        if node.op_type == "Identity":  # of a tied weight the older exporter knows one name only
-            return (_mangled(node.output[0]) if is_module_name(node.output[0]) else ""), True
+        if node.op_type == "Identity" and is_module_name(node.output[0]):
+            return _mangled(node.output[0]), True  # of a tied weight the older exporter knows one name only
+        if node.op_type == "Identity":  # what it made of a parameter: perhaps twice of the same
+            paths = {self._module_path(n.name) for n in self.users[node.output[0]]}
+            return (_mangled(f"{paths.pop()}.{name}") if len(paths) == 1 and "" not in paths else ""), False
+        if call is not None and node.op_type in ("LSTM", "GRU", "RNN") and 1 <= k <= 3:
+            zeros = self._is_uniform(self.initializers[name], 0)  # of a layer without a shift
+            return (
+                "" if zeros else _mangled(f"{call.scopes[-2] if len(call.scopes) > 1 else ''}.{'WRB'[k - 1]}")
+            ), True
         if call is not None:
             return self._read_by(call, node, k), True
         return self._likely_owner(name, node, word, node.input[1] if k > 1 else ""), False

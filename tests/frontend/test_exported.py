@@ -77,6 +77,36 @@ def test_the_older_exporter_names_merged_parameters_by_identity(tmp_path: Path) 
     assert parameters(graph) == {"n1.weight", "n1.bias", "n2.weight", "n2.bias"}
 
 
+def test_what_the_older_exporter_made_of_a_parameter_is_apart_by_module(tmp_path: Path) -> None:
+    """A group norm's scale of ones with two more axes, of two modules; one module called twice has one."""
+    for second, expected in (("/body/body.1/Mul", 2), ("/body/body.0_1/Mul", 1)):
+        nodes = [
+            helper.make_node("Identity", ["onnx::Mul_8"], ["onnx::Mul_9"]),
+            helper.make_node("Mul", ["x", "onnx::Mul_8"], ["a"], name="/body/body.0/Mul"),
+            helper.make_node("Relu", ["a"], ["b"]),
+            helper.make_node("Mul", ["b", "onnx::Mul_9"], ["c"], name=second),
+            helper.make_node("Mul", ["c", "body.0.other"], ["y"], name="/body/body.0/Mul_2"),
+        ]
+        nodes.insert(1, helper.make_node("Abs", ["given"], ["x"]))
+        weights = {"onnx::Mul_8": np.ones((4, 1, 1), np.float32), "body.0.other": normal(4, 1, 1)}
+        graph = load(save(make(nodes, {"given": (2, 4, 3, 3)}, ["y"], weights), tmp_path))
+        assert len(parameters(graph) - {"body.0.other"}) == expected
+
+
+def test_copied_recurrent_layers_are_trained_apart(tmp_path: Path) -> None:
+    """Their weights are packed: no tensor is a parameter of the model as it was."""
+    nodes = []
+    for number, (x, y) in enumerate((("x", "a"), ("b", "c"))):
+        reads = ", ".join(f"%p_rnn{number}_{name}_l0" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+        call = f"rnn_tanh.input](args = (%x, %zeros, [{reads}], True, 1, 0.0, True, False, True)"
+        inputs = [x, "val_1", "val_2", "val_3"]
+        nodes.append(node("RNN", inputs, [y], call, f"rnn{number}", hidden_size=3))
+        nodes.append(node("Squeeze", [y, "one"], [{"a": "b", "c": "y"}[y]], call, f"rnn{number}"))
+    weights = {"val_1": normal(1, 3, 3), "val_2": normal(1, 3, 3, seed=1), "val_3": normal(1, 6), "one": np.array([1])}
+    graph = load(save(make(nodes, {"x": (2, 2, 3)}, ["y"], weights), tmp_path))
+    assert parameters(graph) == {"val_1", "val_2", "val_3", "rnn1.W", "rnn1.R", "rnn1.B"}
+
+
 def test_a_batch_norms_scale_that_is_its_variance_too(tmp_path: Path) -> None:
     """Ones and zeros: as before any training. Taken for statistics, nothing of it was trained."""
     inputs = ["x", "0.weight", "0.bias", "0.bias", "0.weight"]
