@@ -28,8 +28,8 @@ from poetc import codegen, frontend, passes, training
 from poetc.codegen import HostModel, all_inputs, compile_library, sample_inputs
 from poetc.codegen.program import Program
 from poetc.devices import build_problem, load_profile
+from poetc.devices.saved import saved_bytes
 from poetc.graph import Array, TrainingGraph
-from poetc.saved import saved_bytes
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions
 

@@ -20,11 +20,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from poetc import codegen, frontend, passes, planning, solvers, training
+from poetc import codegen, frontend, passes, solvers, training
 from poetc.codegen.program import Call, Program
 from poetc.devices import build_problem, load_profile
 from poetc.graph import TrainingGraph
 from poetc.ops import bind, spec
+from poetc.planning.smallest_ram import LONGEST_SEARCH_S, find_smallest_ram
 from poetc.scheduling import keep_all, keep_all_peak_bytes, pack
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
@@ -95,7 +96,7 @@ def lower(source: Path, budget: str, optimizer: str = "sgd") -> tuple[TrainingGr
     schedule = keep_all(problem)
     if budget.endswith("x"):
         deadline_ns = round(float(budget[:-1]) * problem.compute_once_ns)
-        found = planning.smallest_ram(replace(problem, deadline_ns=deadline_ns))
+        found = find_smallest_ram(replace(problem, deadline_ns=deadline_ns), LONGEST_SEARCH_S)
         assert found.schedule is not None and found.plan is not None, "keep-all takes no longer than itself"
         return step, codegen.lower(step, problem, found.schedule, found.plan)
     if int(budget) < 100:

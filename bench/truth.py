@@ -37,10 +37,11 @@ def plan(path: Path, setting: str, device: str, time_limit_s: float) -> tuple[An
     """Problem, program, training graph and the peak of keep-all. Raises what poetc raises."""
     import onnx
 
-    from poetc import codegen, pipeline, planning
+    from poetc import codegen
+    from poetc.commands.requests import ModelRequest, training_graph
     from poetc.devices import build_problem, load_profile
     from poetc.errors import InfeasibleError, LimitError
-    from poetc.pipeline import ModelRequest
+    from poetc.planning import Planner
     from poetc.scheduling import keep_all, keep_all_peak_bytes, pack
     from poetc.scheduling.schedule import SolveOptions
     from poetc.training import TrainingOptions
@@ -51,7 +52,7 @@ def plan(path: Path, setting: str, device: str, time_limit_s: float) -> tuple[An
     is_open = any(shape.dim and not shape.dim[0].HasField("dim_value") for shape in shapes)
     options = TrainingOptions(random_weights=0)
     request = ModelRequest(source=path, batch=2 if is_open else None, device=device, training=options)
-    _, step = pipeline.training_graph(request)
+    _, step = training_graph(request)
     profile = load_profile(device)
     problem = build_problem(step, profile, budget_bytes=1 << 62)
     peak_bytes = keep_all_peak_bytes(problem)
@@ -65,14 +66,16 @@ def plan(path: Path, setting: str, device: str, time_limit_s: float) -> tuple[An
         options = SolveOptions(time_limit_s=time_limit_s)
         try:
             problem = build_problem(step, profile, budget_bytes=half)
-            schedule, packed = planning.solve_and_pack(problem, "poetc", options, lambda text: None)
+            solution = Planner(options=options).solve(problem)
+            schedule, packed = solution.schedule, solution.plan
         except (InfeasibleError, LimitError) as refusal:  # the weights fill most of it
             least = refusal.details["min_budget_bytes"]
             assert isinstance(least, int)
             if least > profile.ram_bytes:
                 raise SystemExit(f"does not fit: nothing smaller than {least:,} B is known") from None
             problem = build_problem(step, profile, budget_bytes=int(least * OVER_SMALLEST))
-            schedule, packed = planning.solve_and_pack(problem, "poetc", options, lambda text: None)
+            solution = Planner(options=options).solve(problem)
+            schedule, packed = solution.schedule, solution.plan
     program = codegen.lower(step, problem, schedule, packed)
     image_bytes = program.state_bytes + program.flash_bytes + CODE_BYTES
     too_large = profile.flash_bytes is not None and image_bytes > profile.flash_bytes
@@ -85,7 +88,7 @@ def run(path: Path, setting: str, on: str, device: str, time_limit_s: float, obj
     """One row."""
     from poetc import benchmark, codegen
     from poetc.codegen.program import Call, Move, PageIn, PageOut
-    from poetc.running import predicted_ns
+    from poetc.commands.run import predicted_ns
 
     problem, program, step, keep_all_bytes = plan(path, setting, device, time_limit_s)
     predicted = predicted_ns(problem, program)

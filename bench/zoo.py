@@ -37,10 +37,11 @@ def run(path: Path, device: str, time_limit_s: float) -> dict[str, Any]:
     """One row. Raises what poetc raises."""
     import onnx
 
-    from poetc import pipeline, planning
+    from poetc.commands.analyze import analyze
+    from poetc.commands.requests import ModelRequest, training_graph
     from poetc.devices import build_problem, load_profile
     from poetc.errors import InfeasibleError, LimitError
-    from poetc.pipeline import ModelRequest
+    from poetc.planning import Planner, ram_bytes
     from poetc.scheduling import keep_all_peak_bytes, verify
     from poetc.scheduling.schedule import SolveOptions
     from poetc.training import TrainingOptions
@@ -53,10 +54,10 @@ def run(path: Path, device: str, time_limit_s: float) -> dict[str, Any]:
     request = ModelRequest(source=path, batch=2 if is_open else None, device=device, training=options)
 
     started = time.process_time()
-    _, step = pipeline.training_graph(request)
+    _, step = training_graph(request)
     keep_all = build_problem(step, load_profile(device), budget_bytes=0)
     load_s = time.process_time() - started
-    analysis = pipeline.analyze(request, search_s=ANALYSIS_S)
+    analysis = analyze(request, search_s=ANALYSIS_S)
     assert analysis["keep_all_peak_bytes"] == keep_all_peak_bytes(keep_all)
 
     limits = SolveOptions(time_limit_s=time_limit_s)
@@ -67,7 +68,8 @@ def run(path: Path, device: str, time_limit_s: float) -> dict[str, Any]:
         budget_bytes = int(smallest * OVER_SMALLEST)
     problem = replace(keep_all, budget_bytes=budget_bytes)
     try:
-        schedule, plan = planning.solve_and_pack(problem, "poetc", limits, lambda text: None)
+        solution = Planner(options=limits).solve(problem)
+        schedule, plan = solution.schedule, solution.plan
     except (InfeasibleError, LimitError) as refusal:
         known = refusal.details["min_budget_bytes"]
         assert isinstance(known, int)
@@ -77,11 +79,12 @@ def run(path: Path, device: str, time_limit_s: float) -> dict[str, Any]:
         if smallest >= analysis["keep_all_peak_bytes"] and analysis["min_budget_bound_bytes"] <= budget_bytes:
             raise SystemExit("nothing was found below keep-all, and nothing proves that there is nothing") from None
         problem = replace(keep_all, budget_bytes=int(smallest * OVER_SMALLEST))
-        schedule, plan = planning.solve_and_pack(problem, "poetc", limits, lambda text: None)
+        solution = Planner(options=limits).solve(problem)
+        schedule, plan = solution.schedule, solution.plan
     solve_s = time.monotonic() - started
     trace = verify(problem, schedule)
-    ram_bytes = planning.ram_bytes(problem, plan)
-    assert trace.peak_bytes <= ram_bytes <= problem.budget_bytes
+    needed_bytes = ram_bytes(problem, plan)
+    assert trace.peak_bytes <= needed_bytes <= problem.budget_bytes
     assert schedule.proof.bound <= trace.energy_pj
     return {
         "batch": request.batch or "file",
@@ -92,7 +95,7 @@ def run(path: Path, device: str, time_limit_s: float) -> dict[str, Any]:
         "min_budget_bytes": smallest,
         "budget_bytes": problem.budget_bytes,
         "percent": round(100 * problem.budget_bytes / analysis["keep_all_peak_bytes"], 1),
-        "ram_bytes": ram_bytes,
+        "ram_bytes": needed_bytes,
         "status": schedule.proof.status.value,
         "gap": "" if (gap := schedule.proof.gap()) is None else round(gap, 5),
         "over_compute_once": round(trace.energy_pj / problem.compute_once_pj - 1, 5),

@@ -6,29 +6,28 @@ It raises the errors of `poetc.errors`, as the command line does: UnsupportedMod
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from poetc import artifact, frontend, outputs, pipeline, reporting
+from poetc import artifact, frontend, reporting
 from poetc.artifact import Artifact
+from poetc.commands import outputs
+from poetc.commands.analyze import analyze
+from poetc.commands.locking import Difference
+from poetc.commands.locking._diff import diff_artifacts
+from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands.solve import solve
 from poetc.devices import DeviceProfile, format_bytes, format_ns, format_pj, list_profiles, load_profile
+from poetc.events import Progress, silent
 from poetc.files import scratch_directory
 from poetc.graph import Graph, Role
-from poetc.locking import Difference
-from poetc.locking._diff import diff_artifacts
-from poetc.pipeline import ModelRequest, SolveRequest
 from poetc.scheduling import DEFAULT_GAP, MemoryPlan, Problem, Schedule, SolveOptions, verify
 from poetc.training import TrainingOptions
 
-Progress = Callable[[str], None]
 Size = int | str  # bytes, or as on the command line: "256kB", "60%"
-
-
-def _silent(message: str) -> None:
-    del message
 
 
 def load(path: str | Path, *, batch: int | None = None, training: TrainingOptions | None = None) -> Model:
@@ -80,7 +79,7 @@ class _Solvable:
         gap: float = DEFAULT_GAP,
         seed: int = 0,
         fixed_order: bool = False,
-        progress: Progress = _silent,
+        progress: Progress = silent,
     ) -> Solution:
         """The schedule of least energy (or time) in `budget`: bytes, "256kB", "60%" (of the keep-all peak) or "least"
         (what is found to work, within `deadline`); by default the device's RAM. `max_written`: the most that a step may
@@ -101,7 +100,7 @@ class _Solvable:
             solver=solver,
             options=SolveOptions(time_limit_s=time_limit_s, gap=gap, seed=seed, fixed_order=fixed_order),
         )
-        return Solution(pipeline.solve(request, progress))
+        return Solution(solve(request, progress))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -129,7 +128,7 @@ class Model(_Solvable):
 
     def analyze(self, device: str | Path = "host") -> Mapping[str, Any]:
         """What training takes: operators, parameters, saved bytes, keep-all peak, smallest budget, ..."""
-        return pipeline.analyze(self._model(device))
+        return analyze(self._model(device))
 
     @property
     def parameters(self) -> int:
@@ -245,7 +244,7 @@ class Solution:
         executions = verify(self.problem, self.schedule).executions
         moves = f"{s['page_outs']} page transfers out, {s['page_ins']} in"
         return [
-            ("status", f"{words}; gap {self.gap:.3%} of the total ({p.schedule_class})"),
+            ("status", f"{words}; gap {self.gap:.3%} of the total ({reporting.scope_sentence(p.scope)})"),
             ("device", self.problem.device),
             ("RAM", f"{format_bytes(self.peak_bytes)} of {format_bytes(self.problem.budget_bytes)}"),
             ("keep-all", format_bytes(s["keep_all_peak_bytes"])),

@@ -46,7 +46,7 @@ from poetc.scheduling.schedule import MemoryPlan, Schedule
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
     """A solved problem. `graph` and `inference` are None when it was solved from a Problem alone; `inference_problem`,
-    `inference_schedule` and `inference_plan`, see `poetc.predicting`, where keep-all is the model's.
+    `inference_schedule` and `inference_plan`, see `poetc.planning.inference`, where keep-all is the model's.
     """
 
     summary: Mapping[str, Any]

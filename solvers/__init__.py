@@ -5,12 +5,8 @@ engine of this project. `model`, `highs`, `liveness` and `dependences` serve bot
 """
 
 from poetc.solvers.interface import (
-    ALL_SCHEDULES,
-    CLASS,
     ENGINE_NAME,
-    OWN_ORDER,
     ROUNDING,
-    STAGED_CLASS,
     BudgetError,
     Event,
     NotFoundError,
@@ -20,24 +16,20 @@ from poetc.solvers.interface import (
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
 from poetc.solvers.poetc.orders.best_order import best_order, cheapest_order
 from poetc.solvers.poetc.orders.reordering import reordered, restored
-from poetc.solvers.poetc.placement.search import HomeSearch
+from poetc.solvers.poetc.placement.search import PlacementSearch
 from poetc.solvers.poetc.search.race import at_once
 from poetc.solvers.poetc.search.smallest_budget import MinimumBudget, min_budget
 from poetc.solvers.poetc.work import Work
 from poetc.solvers.registry import available, solve
 
 __all__ = [
-    "ALL_SCHEDULES",
-    "CLASS",
     "ENGINE_NAME",
-    "OWN_ORDER",
     "ROUNDING",
-    "STAGED_CLASS",
     "BudgetError",
     "Event",
-    "HomeSearch",
     "MinimumBudget",
     "NotFoundError",
+    "PlacementSearch",
     "Progress",
     "SolverInfo",
     "Work",

@@ -10,7 +10,7 @@ from poetc.errors import InfeasibleError, LimitError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverInfo:
-    """Each `solvers/<name>.py` has `INFO = SolverInfo(...)`."""
+    """Each solver module has `INFO = SolverInfo(...)`."""
 
     name: str
     title: str
@@ -32,15 +32,6 @@ class Event:
     bound: int
 
 
-ALL_SCHEDULES = "all schedules"
-# What poetc's bounds hold for, but for those of the staged MILP.
-CLASS = "first executions in the problem's order; any recomputation, any paging"
-# Of the staged MILP: schedules of poetc need not be in it.
-STAGED_CLASS = (
-    "first executions in the problem's order; between two of them every operator at most once again, in that order, "
-    "and page-ins right before the first that can read them"
-)
-PROBLEMS_ORDER, OWN_ORDER = "the problem's order", "this schedule's order"  # in a class: another order was chosen
 ENGINE_NAME = "poetc"  # the name of this project's own solver
 ROUNDING = 1e-8  # fraction of the total: HiGHS's tolerances leave so small a gap open
 

@@ -11,11 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from bench.random_networks.recipe import Array, Recipe
-from poetc import codegen, outputs, pipeline
+from poetc import codegen
 from poetc.artifact import Artifact
+from poetc.commands import outputs, requests
+from poetc.commands import solve as solving
+from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.errors import PoetcError
 from poetc.graph import Graph, Role, TrainingGraph, materialize
 from poetc.ops import bind, spec
-from poetc.pipeline import ModelRequest, SolveRequest
 from poetc.scheduling import SolveOptions
 
 
@@ -37,7 +40,7 @@ class _Model(Protocol):
 
 
 def training_graph(recipe: Recipe, model: Path) -> tuple[Graph, TrainingGraph]:
-    return pipeline.training_graph(_request(recipe, model))
+    return requests.training_graph(_request(recipe, model))
 
 
 def _request(recipe: Recipe, model: Path) -> ModelRequest:
@@ -84,9 +87,9 @@ def solve(recipe: Recipe, model: Path, time_limit_s: float) -> Artifact:
     options = SolveOptions(time_limit_s=time_limit_s, gap=0.05)
     request = SolveRequest(model=_request(recipe, model), budget=f"{recipe.budget_percent}%", options=options)
     try:
-        return pipeline.solve(request)
-    except pipeline.PoetcError:
-        return pipeline.solve(SolveRequest(model=_request(recipe, model), budget="120%", options=options))
+        return solving.solve(request)
+    except PoetcError:
+        return solving.solve(SolveRequest(model=_request(recipe, model), budget="120%", options=options))
 
 
 def interpreted(recipe: Recipe, solved: Artifact) -> Trained:

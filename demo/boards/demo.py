@@ -22,11 +22,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from poetc import codegen, outputs, pipeline
+from poetc import codegen
 from poetc.artifact import Artifact
 from poetc.codegen.program import Program
+from poetc.commands import outputs
+from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands.solve import solve as solve_request
 from poetc.graph import Array
-from poetc.pipeline import ModelRequest, SolveRequest
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
 
@@ -92,7 +94,7 @@ def batches(program: Program, file: str, side: int, batch: int, steps: int) -> I
 def train_before(demo: Demo, source: Path) -> None:
     """Train all layers on this machine, on digits of other writers, and put the weights into `source`."""
     model = ModelRequest(source=source, batch=16, training=TrainingOptions(optimizer="momentum", learning_rate=0.03))
-    solved = pipeline.solve(SolveRequest(model=model, budget="100%", options=SolveOptions(time_limit_s=2)))
+    solved = solve_request(SolveRequest(model=model, budget="100%", options=SolveOptions(time_limit_s=2)))
     assert solved.graph is not None
     program = outputs.training_program(solved)
     side = networks.NETWORKS[demo.network]().input_side
@@ -113,7 +115,7 @@ def solve(demo: Demo, directory: Path) -> Artifact:
         train_before(demo, source)
     training = TrainingOptions(optimizer=demo.optimizer, learning_rate=demo.learning_rate, train=demo.train)
     model = ModelRequest(source=source, batch=demo.batch, device=demo.device, training=training)
-    return pipeline.solve(SolveRequest(model=model, budget=demo.budget, options=SolveOptions(time_limit_s=15)))
+    return solve_request(SolveRequest(model=model, budget=demo.budget, options=SolveOptions(time_limit_s=15)))
 
 
 def accuracy(solved: Artifact, state: dict[str, Array], batch: int, side: int) -> float:

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from poetc import outputs
 from poetc.artifact import Artifact
 from poetc.benchmark._measure import BENCH_CFLAGS, MOVE_CLASS, PAGE_CLASSES, host_profile, rows_of
 from poetc.codegen import time_program
 from poetc.codegen.program import Program
+from poetc.commands import outputs
 from poetc.graph import TrainingGraph
 from poetc.scheduling import Problem
 

@@ -1,4 +1,4 @@
-"""The command line: one file a command, no logic. What it does is in `poetc.pipeline`."""
+"""The command line: one file a command, no logic. What it does is in `poetc.commands`."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from poetc.cli import _options
 from poetc.scheduling import DEFAULT_GAP
 
 if TYPE_CHECKING:
-    from poetc.pipeline import SolveRequest
+    from poetc.commands.requests import SolveRequest
 
 problem_options = _options.stacked(
     click.option(
@@ -77,7 +77,7 @@ solve_options = _options.stacked(
 
 def solve_request(model: Path, options: dict[str, Any]) -> SolveRequest:
     """Take the options of `solve_options` (and `out`, if it is there) out of a command's options."""
-    from poetc.pipeline import ModelRequest, SolveRequest
+    from poetc.commands.requests import ModelRequest, SolveRequest
     from poetc.scheduling.schedule import SolveOptions
 
     training = _options.training_from(options)

@@ -39,15 +39,16 @@ def analyze(
     use, and the smallest budget that is feasible. A model with operators that poetc does not train is refused with all
     of them listed (exit code 3).
     """
-    from poetc import pipeline
     from poetc.cli import _text
+    from poetc.commands import analyze as command
+    from poetc.commands.requests import ModelRequest
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
-    request = pipeline.ModelRequest(source=model, batch=batch, device=device, training=_options.training_from(options))
+    request = ModelRequest(source=model, batch=batch, device=device, training=_options.training_from(options))
     with console.progress("reading the model") as progress:
-        analysis = pipeline.analyze(request, progress=progress)
+        analysis = command.analyze(request, progress=progress)
         if parameters:
-            analysis["parameter_table"] = pipeline.parameter_table(request)
+            analysis["parameter_table"] = command.parameter_table(request)
     for note in analysis["notes"]:
         console.note(note)
     console.answer(analysis, _text.analyze_text(analysis))

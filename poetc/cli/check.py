@@ -67,7 +67,7 @@ def check(
     Exit code 1 when a schedule got worse than the tolerance, a budget no longer fits, or a proof is lost; never because
     of a tie between schedules, nor where the time limit stopped the solver and nothing changed.
     """
-    from poetc import locking
+    from poetc.commands import locking
     from poetc.files import write_text
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)

@@ -16,7 +16,7 @@ from poetc.cli._console import Console
 from poetc.scheduling import DEFAULT_GAP
 
 if TYPE_CHECKING:
-    from poetc.comparison import Comparison, OnCell
+    from poetc.planning.comparison import Comparison, OnCell
 
 EPILOG = """\b
 Examples:
@@ -117,13 +117,13 @@ def compare(
     directory, by default MODEL.compare/ in the directory that you are in (-o chooses another): as comparison.csv and
     comparison.json, a summary for a page, comparison.md, and a plot of energy over budget, comparison.svg.
     """
-    from poetc import comparison
-    from poetc.pipeline import ModelRequest, named_after
-    from poetc.reporting.comparison import table
+    from poetc.commands import compare as command
+    from poetc.commands.requests import ModelRequest, named_after
+    from poetc.reporting.comparison import document, table
     from poetc.scheduling.schedule import SolveOptions
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
-    request = comparison.CompareRequest(
+    request = command.CompareRequest(
         model=ModelRequest(source=model, batch=batch, device=device, training=_options.training_from(options)),
         budgets=budgets,
         names=names,
@@ -134,13 +134,13 @@ def compare(
         options=SolveOptions(time_limit_s=time_limit, gap=gap),
     )
     folder = out or named_after(model, ".compare")
-    comparison.check_out(folder, force=force)
+    command.check_out(folder, force=force)
     with _bar(console, quiet=quiet, verbose=verbose) as on_cell:
-        result = comparison.run(request, on_cell)
-    copies = comparison.write(result, folder, force=force)
+        result = command.run(request, on_cell)
+    copies = command.write(result, folder, force=force)
     console.copies(copies, folder)
-    document = {**result.document(), "out": str(folder), "copies": copies}
-    console.answer(document, table(result) + _remarks(result, folder, chosen=out is not None))
+    answer = {**document(result), "out": str(folder), "copies": copies}
+    console.answer(answer, table(result) + _remarks(result, folder, chosen=out is not None))
 
 
 @contextmanager
@@ -160,16 +160,16 @@ def _bar(console: Console, *, quiet: bool, verbose: bool) -> Iterator[OnCell]:
 
 
 def _remarks(result: Comparison, folder: Path, *, chosen: bool) -> str:
-    """Below the table: homes of state, the reasons of what found no schedule, and where the files are."""
+    """Below the table: placement of state, the reasons of what found no schedule, and where the files are."""
     from poetc.cli._text import paragraph
-    from poetc.comparison import KIND, NAMES
-    from poetc.reporting.comparison import homes, marks
+    from poetc.commands.compare import KIND, NAMES
+    from poetc.reporting.comparison import marks, placements
 
     reasons = sorted(
         {f"{row.solver}: {row.reason.removeprefix(f'{row.solver}: ')}" for row in result.rows if row.reason}
     )
     notes = "".join(f"\n{paragraph(reason, 4, 2)}" for reason in reasons)
-    text = "".join(f"\n\n{paragraph(words)}" for words in (homes(result), marks(result)) if words)
+    text = "".join(f"\n\n{paragraph(words)}" for words in (placements(result), marks(result)) if words)
     text += f"\n\nwithout a schedule:{notes}" if notes else ""
     files = ", ".join((*NAMES, KIND.manifest))
     where = f"written to  {folder}{os.sep}  ({files}{'' if chosen else '; -o DIR chooses another place'})"

@@ -23,7 +23,7 @@ def diff(before: Path, after: Path, as_json: bool, quiet: bool, verbose: bool) -
     Of directories: the problem (budget, device, operators, sizes), the totals, what is recomputed and paged, and the
     proof. Of lock files: the options, costs, sizes, counts and proofs, entry by entry.
     """
-    from poetc import locking
+    from poetc.commands import locking
 
     result = locking.diff(before, after)
     Console(as_json=as_json, quiet=quiet, verbose=verbose).answer(result.document, result.text)

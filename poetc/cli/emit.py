@@ -76,8 +76,8 @@ def emit(
 
     Where SRC is there already, only its files that poetc wrote and you did not change are replaced.
     """
-    from poetc import outputs
     from poetc.cli import _text
+    from poetc.commands import outputs
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("emitting C") as progress:

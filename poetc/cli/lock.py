@@ -41,8 +41,8 @@ def lock(model: Path, path: Path, name: str, as_json: bool, quiet: bool, verbose
     """
     import msgspec
 
-    from poetc import locking
-    from poetc.locking import entry_text
+    from poetc.commands import locking
+    from poetc.commands.locking import entry_text
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     request = _solving.solve_request(model, options)

@@ -32,7 +32,7 @@ def report(
     directory: Path, html: Path | None, curve: bool, time_limit: float, as_json: bool, quiet: bool, verbose: bool
 ) -> None:
     """Show what was solved: memory over time, what was kept, recomputed and paged and when, totals."""
-    from poetc import outputs
+    from poetc.commands import outputs
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the schedule") as progress:

@@ -20,7 +20,7 @@ Examples:
 
 def _complete_board(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     del context, parameter
-    from poetc import running
+    from poetc.commands import run as running
 
     return [CompletionItem(name) for name in running.board_names() if name.startswith(incomplete)]
 
@@ -64,8 +64,8 @@ def run(directory: Path, as_json: bool, quiet: bool, verbose: bool, **options: A
     Memory, instructions and pages are counted from outside the program. Exit code 1 when the measured peak is not the
     predicted one, when the board traps an access past the budget, or when the program stops with an error.
     """
-    from poetc import running
     from poetc.cli import _text
+    from poetc.commands import run as running
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     request = running.RunRequest(directory=directory, **options)

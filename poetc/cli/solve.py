@@ -40,14 +40,15 @@ def solve(
 
     Where the directory is there already, only its files that poetc wrote and you did not change are replaced.
     """
-    from poetc import pipeline
     from poetc.cli import _text
+    from poetc.commands import requests
+    from poetc.commands import solve as command
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
-    options["out"] = options["out"] or pipeline.out_directory(model)
+    options["out"] = options["out"] or requests.out_directory(model)
     request = _solving.solve_request(model, options)
     with console.progress("reading the model", request.options.time_limit_s) as progress:
-        result = pipeline.solve(request, progress)
+        result = command.solve(request, progress)
     for note in result.summary["notes"]:
         console.note(note)
     console.copies(result.summary["copies"], options["out"])

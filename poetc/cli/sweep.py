@@ -65,8 +65,8 @@ def sweep(
     Budgets of one model on one device share their work: ten of them take about as long as three. Interrupt it and run
     it again: it goes on where it was.
     """
-    from poetc import sweeping
     from poetc.cli import _text
+    from poetc.commands import sweep as sweeping
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     template = _solving.solve_request(models[0], {**options, "device": devices[0]})

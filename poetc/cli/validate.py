@@ -32,8 +32,9 @@ def validate(directory: Path, reference: Path | None, timing: bool, as_json: boo
     With the numpy interpreter, with keep-all (bit for bit), the measured peak with the predicted one, and with a
     reference if one is given. Exit code 1 when a comparison fails.
     """
-    from poetc import artifact, benchmark, outputs
+    from poetc import artifact, benchmark
     from poetc.cli import _text
+    from poetc.commands import outputs
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the schedule") as progress:

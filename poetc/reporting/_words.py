@@ -9,9 +9,10 @@ from typing import Any
 from poetc.devices.units import format_bytes, format_ns, format_pj
 from poetc.errors import printable
 from poetc.reporting._solved import Solved
+from poetc.reporting.choices import ALL_SCHEDULES, scope_sentence
 from poetc.scheduling.schedule import DEFAULT_GAP, Status
+from poetc.scheduling.scope import Repetition
 
-ALL_SCHEDULES = "all schedules"
 MODELLED = "Time and energy are modelled from the device profile, not measured."
 
 
@@ -139,8 +140,9 @@ def proof(solved: Solved) -> str:
     """What is proven, for which class, and what that leaves open."""
     p = solved.schedule.proof
     what = solved.problem.objective
-    everything = p.schedule_class == ALL_SCHEDULES
-    scope = "No schedule" if everything else f"No schedule of the class “{p.schedule_class}”"
+    sentence = schedule_class(solved)
+    everything = sentence == ALL_SCHEDULES
+    scope = "No schedule" if everything else f"No schedule of the class “{sentence}”"
     least = f"{scope} that fits this budget needs less {what} than {cost(solved, p.bound)}"
     match p.status:
         case Status.OPTIMAL:
@@ -159,6 +161,14 @@ def proof(solved: Solved) -> str:
     if not everything:
         result += " A schedule outside this class is not excluded from needing less."
     return result
+
+
+def schedule_class(solved: Solved) -> str:
+    """The scope of the bound. A directory of version 0.1 holds it as a sentence alone."""
+    scope = solved.schedule.proof.scope
+    if scope.repetition is Repetition.OTHER:
+        return str(solved.summary.get("schedule_class") or scope_sentence(scope))
+    return scope_sentence(scope)
 
 
 def shorten(name: str, limit: int = 70) -> str:

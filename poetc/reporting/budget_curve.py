@@ -1,4 +1,4 @@
-"""Cost over budget, for a report: what `poetc.curve` found, as a plot and a table."""
+"""Cost over budget, for a report: what `poetc.planning.curve` found, as a plot and a table."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 
-from poetc.comparison import Comparison, Row
-from poetc.curve import Point
 from poetc.devices.units import format_bytes, format_ns, format_pj
+from poetc.planning import Point
+from poetc.planning.comparison import Comparison, Row
 from poetc.reporting.comparison import plot
 from poetc.scheduling import Problem, keep_all_peak_bytes, verify
 
@@ -26,11 +26,11 @@ def section(problem: Problem, points: Sequence[Point]) -> str:
     rows, bounds, cells = [], dict[int, int](), []
     for point in points:
         label = format_bytes(point.budget_bytes) + (" (this one)" if point.budget_bytes == problem.budget_bytes else "")
-        if point.placed is None:
+        if point.solution is None:
             cells.append((label, str(point.error).split(";")[0], "", "", ""))
             continue
-        schedule = point.placed.schedule
-        trace = verify(replace(point.placed.problem, budget_bytes=point.budget_bytes), schedule)
+        schedule = point.solution.schedule
+        trace = verify(replace(point.solution.problem, budget_bytes=point.budget_bytes), schedule)
         proof = schedule.proof
         rows.append(
             Row(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import io
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Any
 
 from poetc.devices.units import format_bytes, format_ns, format_pj
-
-if TYPE_CHECKING:
-    from poetc.comparison import Comparison, Row
+from poetc.planning.comparison import Comparison, Row
+from poetc.reporting.choices import scope_sentence
 
 _HEADER = ("solver", "status", "energy", "over once", "gap", "time", "peak")
 _WORDS = {
@@ -80,23 +83,62 @@ def markdown(comparison: Comparison) -> str:
         "|---" * (len(budgets) + 1) + "|",
     ]
     lines += [f"| {name} | " + " | ".join(row.get(b, "") for b in budgets) + " |" for name, row in cells.items()]
-    if comparison.homes:
-        lines += ["", f"{homes(comparison)}."]
+    if comparison.placements:
+        lines += ["", f"{placements(comparison)}."]
     if words := marks(comparison):
         lines += ["", words]
     return "\n".join(lines) + "\n"
 
 
-def homes(comparison: Comparison) -> str:
-    """What schedules and bounds are for, in one line; empty for a problem that has no state to place."""
-    if not comparison.homes:
+def placements(comparison: Comparison) -> str:
+    """The placement of state for all schedules and bounds, in one line; empty for a problem without state to place."""
+    if not comparison.placements:
         return ""
     at: dict[str, list[str]] = {}
-    for budget, words in comparison.homes.items():
-        at.setdefault(words, []).append(f"{budget / comparison.keep_all_peak_bytes:.0%}")
+    for budget, placement in comparison.placements.items():
+        at.setdefault(_in_words(placement), []).append(f"{budget / comparison.keep_all_peak_bytes:.0%}")
     parts = [words if len(at) == 1 else f"{words} at {', '.join(budgets)}" for words, budgets in at.items()]
-    text = f"Schedules, gaps and bounds are for the same homes of state with every solver: {'; '.join(parts)}"
-    return f"{text}. `poetc solve` chooses them one by one and may need less" if comparison.homes_are_open else text
+    text = f"Schedules, gaps and bounds are for the same placement of state with every solver: {'; '.join(parts)}"
+    return f"{text}. `poetc solve` places each tensor and may need less" if comparison.placement_is_open else text
+
+
+def _in_words(placement: tuple[int, int]) -> str:
+    on_store, in_ram = placement
+    if not on_store:
+        return "all in RAM"
+    return f"{on_store} of {on_store + in_ram} on the store" if in_ram else "all on the store"
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """The answer of `compare --json` and the content of comparison.json."""
+    members = dataclasses.asdict(replace(comparison, scopes={}))
+    homes = {budget: _in_words(placement) for budget, placement in sorted(comparison.placements.items())}
+    members["bounds"] = [_bound_document(comparison, b, homes.get(b)) for b in sorted(comparison.bounds)]
+    members["homes"] = [{"budget_bytes": b, "homes": words} for b, words in homes.items()]
+    members["homes_are_open"] = members.pop("placement_is_open")
+    del members["scopes"], members["placements"]
+    members["rows"] = [dataclasses.asdict(row) for row in comparison.rows]
+    return members
+
+
+def _bound_document(comparison: Comparison, budget_bytes: int, homes: str | None) -> dict[str, Any]:
+    scope = comparison.scopes.get(budget_bytes)
+    return {
+        "budget_bytes": budget_bytes,
+        "bound": comparison.bounds[budget_bytes],
+        "schedule_class": "" if scope is None else scope_sentence(scope),
+        "scope": None if scope is None else scope.kinds(),
+        "homes": homes,
+    }
+
+
+def table_csv(comparison: Comparison) -> str:
+    """The rows, one line each."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [f.name for f in dataclasses.fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(dataclasses.asdict(row) for row in comparison.rows)
+    return out.getvalue()
 
 
 def marks(comparison: Comparison) -> str:

@@ -172,7 +172,7 @@ def _proof_facts(solved: Solved) -> str:
         ("everything computed once", _words.cost(solved, once)),
         ("gap on the total", _words.percent(proof.gap())),
         ("gap on the overhead", _words.percent(proof.overhead_gap(once))),
-        ("class of schedules", proof.schedule_class),
+        ("class of schedules", _words.schedule_class(solved)),
         ("found and proven by", proof.method or solved.schedule.solver),
     ]
     log = "\n".join(solved.schedule.log)

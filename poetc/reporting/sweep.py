@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from poetc.comparison import Comparison, Row
 from poetc.devices.units import format_bytes, format_pj
+from poetc.planning.comparison import Comparison, Row
 from poetc.reporting.comparison import plot
 
 _PAGE = """<!doctype html>
@@ -25,7 +25,7 @@ th,td{{padding:.2rem .8rem;text-align:left;border-bottom:1px solid #ddd;white-sp
 
 
 def html(results: Sequence[Mapping[str, Any]]) -> str:
-    """Of the results of `poetc.sweeping`; groups without any schedule are tables of reasons alone."""
+    """Of the results of `poetc.commands.sweep`; groups without any schedule are tables of reasons alone."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for result in results:
         groups.setdefault((result["model"], result["device"]), []).append(result)

@@ -36,10 +36,14 @@ from poetc.scheduling.schedule import (
     SolveOptions,
     Status,
     Step,
+    first_executions,
 )
+from poetc.scheduling.scope import ANY, EVERYTHING, Repetition, Scope
 
 __all__ = [
+    "ANY",
     "DEFAULT_GAP",
+    "EVERYTHING",
     "Action",
     "Allocation",
     "Completer",
@@ -57,8 +61,10 @@ __all__ = [
     "PlanError",
     "Problem",
     "Proof",
+    "Repetition",
     "Schedule",
     "ScheduleError",
+    "Scope",
     "Semantics",
     "SolveOptions",
     "Status",
@@ -69,6 +75,7 @@ __all__ = [
     "all_in_ram",
     "choose_pairs",
     "complete",
+    "first_executions",
     "keep_all",
     "keep_all_actions",
     "keep_all_peak_bytes",

@@ -7,14 +7,27 @@ from __future__ import annotations
 
 import typing
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from poetc.errors import UsageError
 from poetc.scheduling._validation import MAX_BYTES, validate_problem
 from poetc.scheduling.problem import OperatorSpec, Problem, Variant
-from poetc.scheduling.schedule import Compute, Free, MemoryPlan, Move, PageIn, PageOut, Proof, Schedule, Step
+from poetc.scheduling.schedule import (
+    Compute,
+    Free,
+    MemoryPlan,
+    Move,
+    PageIn,
+    PageOut,
+    Proof,
+    Schedule,
+    Status,
+    Step,
+    first_executions,
+)
+from poetc.scheduling.scope import ANY, AnyOption, Repetition, Scope
 
 PROBLEM_FORMAT = "poetc-problem-1"
 SCHEDULE_FORMAT = "poetc-schedule-1"
@@ -33,15 +46,18 @@ def problem_from_json(data: bytes | str, source: str = "problem") -> Problem:
     return problem
 
 
-def schedule_to_json(schedule: Schedule) -> bytes:
-    return _write(SCHEDULE_FORMAT, _fields_of(schedule) | {"steps": [_step_to_json(s) for s in schedule.steps]})
+def schedule_to_json(schedule: Schedule, schedule_class: str = "") -> bytes:
+    """`schedule_class`: the scope of the proof as a sentence, for people who read the file."""
+    members = {"steps": [_step_to_json(s) for s in schedule.steps], "proof": _proof_to_json(schedule, schedule_class)}
+    return _write(SCHEDULE_FORMAT, _fields_of(schedule) | members)
 
 
 def schedule_from_json(data: bytes | str, source: str = "schedule") -> Schedule:
     """Read. UsageError as for problems; whether the schedule is valid is for `verify` to say."""
     document = _read(data, _ScheduleDocument, SCHEDULE_FORMAT, source)
     steps = tuple(_step_from_json(s, f"{source}: $.steps[{i}]") for i, s in enumerate(document.steps))
-    return Schedule(solver=document.solver, steps=steps, proof=document.proof, log=document.log)
+    proof = _proof_from_json(document.proof, steps)
+    return Schedule(solver=document.solver, steps=steps, proof=proof, log=document.log)
 
 
 def plan_to_json(plan: MemoryPlan) -> bytes:
@@ -83,11 +99,74 @@ class _StepDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     move: int | None = None
 
 
+class _ScopeDocument(msgspec.Struct, forbid_unknown_fields=True):
+    order: Literal["any", "own"] | tuple[int, ...]
+    repetition: Repetition
+    state: Literal["any"] | tuple[int, ...] | None = None
+    kernels: Literal["any"] | tuple[int, ...] | None = None
+
+
+class _ProofDocument(msgspec.Struct, forbid_unknown_fields=True):
+    status: Status
+    objective: int
+    bound: int
+    schedule_class: str = ""
+    scope: _ScopeDocument | None = None
+    method: str = ""
+
+
 class _ScheduleDocument(msgspec.Struct, forbid_unknown_fields=True):
     solver: str
     steps: tuple[_StepDocument, ...]
-    proof: Proof
+    proof: _ProofDocument
     log: tuple[str, ...] = ()
+
+
+def _proof_to_json(schedule: Schedule, schedule_class: str) -> _ProofDocument:
+    proof, scope = schedule.proof, schedule.proof.scope
+    order: Literal["any", "own"] | tuple[int, ...]
+    if scope.order is ANY:
+        order = "any"
+    else:
+        order = "own" if scope.order == first_executions(schedule.steps) else scope.order
+    state: Literal["any"] | tuple[int, ...] | None = None
+    if scope.state is not None:
+        state = "any" if scope.state is ANY else tuple(sorted(scope.state))
+    document = _ScopeDocument(
+        order=order,
+        repetition=scope.repetition,
+        state=state,
+        kernels="any" if scope.kernels is ANY else scope.kernels,
+    )
+    return _ProofDocument(
+        status=proof.status,
+        objective=proof.objective,
+        bound=proof.bound,
+        schedule_class=schedule_class,
+        scope=document,
+        method=proof.method,
+    )
+
+
+def _proof_from_json(document: _ProofDocument, steps: tuple[Step, ...]) -> Proof:
+    """A file of version 0.1 has no scope: its bound is taken to be about schedules that nobody else can name."""
+    given = document.scope or _ScopeDocument(order="own", repetition=Repetition.OTHER)
+    if document.scope is None and document.schedule_class == "all schedules":
+        given = _ScopeDocument(order="any", repetition=Repetition.ANY)
+    order: tuple[int, ...] | Literal[AnyOption.ANY]
+    if given.order == "own":
+        order = first_executions(steps)
+    else:
+        order = ANY if isinstance(given.order, str) else given.order
+    state = given.state if given.state is None else ANY if isinstance(given.state, str) else frozenset(given.state)
+    kernels = ANY if isinstance(given.kernels, str) else given.kernels
+    return Proof(
+        status=document.status,
+        objective=document.objective,
+        bound=document.bound,
+        scope=Scope(order=order, repetition=given.repetition, state=state, kernels=kernels),
+        method=document.method,
+    )
 
 
 def _step_to_json(step: Step) -> _StepDocument:

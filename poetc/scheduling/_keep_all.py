@@ -9,6 +9,7 @@ from dataclasses import replace
 from poetc.scheduling._completion import Action, Completer
 from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import Compute, PageIn, PageOut, Proof, Schedule, Status
+from poetc.scheduling.scope import Scope
 
 
 def keep_all_actions(problem: Problem) -> tuple[Action, ...]:
@@ -42,7 +43,7 @@ def keep_all(problem: Problem) -> Schedule:
         status=Status.OPTIMAL,
         objective=cost,
         bound=cost,
-        schedule_class="all schedules",
+        scope=Scope(),
         method="every operator once",
     )
     return Schedule(solver="keep_all", steps=completion.steps, proof=proof)

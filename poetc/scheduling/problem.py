@@ -74,7 +74,7 @@ class OperatorSpec:
 
     `leaner`: kernels with less and less workspace, none of them faster or cheaper than the one before. A schedule runs
     one kernel of an operator throughout: a problem that was solved has the name and the numbers of the chosen one
-    (`poetc.variants`). Solvers may leave the others aside.
+    (`poetc.planning.kernels`). Solvers may leave the others aside.
     """
 
     name: str

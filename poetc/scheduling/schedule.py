@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from poetc.errors import UsageError
+from poetc.scheduling.scope import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,10 @@ Step = Compute | Free | PageOut | PageIn | Move
 
 
 class Status(enum.StrEnum):
-    OPTIMAL = "optimal"  # proven within the stated class: gap 0 up to rounding
+    OPTIMAL = "optimal"  # proven within the stated scope: gap 0 up to rounding
     FEASIBLE = "feasible"  # a schedule with a bound, the search ended by its own criterion (gap reached)
     LIMIT = "limit"  # a schedule, stopped by the time limit before the wanted gap
-    INFEASIBLE = "infeasible"  # proven: no schedule in the class
+    INFEASIBLE = "infeasible"  # proven: no schedule in the scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +65,8 @@ class Proof:
 
     status: Status
     objective: int  # pJ (or ns) of the schedule
-    bound: int  # no schedule in the class costs less, pJ (or ns)
-    schedule_class: str  # the class that the bound holds for, in words
+    bound: int  # no schedule in `scope` costs less, pJ (or ns)
+    scope: Scope
     method: str = ""  # what found the schedule, what proved the bound
 
     def gap(self) -> float:
@@ -87,6 +89,11 @@ class Schedule:
 
 LARGEST_SEED = 2**31 - 1  # what HiGHS takes
 DEFAULT_GAP = 0.001  # of the command line and the Python interface: real networks reach it long before gap 0
+
+
+def first_executions(steps: Iterable[Step]) -> tuple[int, ...]:
+    """The operators in the order in which they are first executed."""
+    return tuple(dict.fromkeys(step.operator for step in steps if isinstance(step, Compute)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from poetc.errors import PoetcError
-from poetc.solvers.interface import STAGED_CLASS
+from poetc.scheduling import Repetition
 from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
@@ -22,7 +22,6 @@ from poetc.solvers.poetc.solving import Solving
 from poetc.solvers.published import capuchin, chen_greedy, dtr, dtr_eq, kusumoto_approx, melon
 
 PUBLISHED = (chen_greedy, kusumoto_approx, dtr, dtr_eq, melon, capuchin)  # quick, and often good
-STAGED_FORWARD = "; nothing computed again or read back before the loss"
 
 
 def repair(solving: Solving, codes: list[int], runs: int) -> None:
@@ -168,7 +167,7 @@ def polish(solving: Solving) -> None:
     if codes is not None:
         solving.race.offer(codes, "staged MILP")
     solving.staged_bound = 0.0 if result.infeasible else result.bound
-    solving.staged_class = STAGED_CLASS + ("" if staged.cuts[0] == 0 else STAGED_FORWARD)
+    solving.staged_repetition = Repetition.STAGED if staged.cuts[0] == 0 else Repetition.STAGED_FORWARD
     solving.say("staged MILP")
 
 

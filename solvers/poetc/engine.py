@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import Problem, Schedule, SolveOptions, Status
-from poetc.solvers.interface import ALL_SCHEDULES, ENGINE_NAME, Event, Progress, SolverInfo
+from poetc.solvers.interface import ENGINE_NAME, Event, Progress, SolverInfo
 from poetc.solvers.poetc import candidates
 from poetc.solvers.poetc.beside import Beside
 from poetc.solvers.poetc.bounds.cuts import Relaxation
@@ -217,7 +217,7 @@ def _solve_any_order(problem: Problem, options: SolveOptions, progress: Progress
         return _Solve(problem, rest, progress).run()
     schedule = restored(_Solve(reordered(problem, order), rest, progress).run(), order)
     proof, left_s = schedule.proof, options.time_limit_s - (time.monotonic() - started)
-    proven = proof.schedule_class == ALL_SCHEDULES and proof.status is Status.OPTIMAL
+    proven = proof.scope.is_everything and proof.status is Status.OPTIMAL
     close = options.gap > 0 and proof.gap() <= options.gap
     if proven or close or left_s <= 0 or len(problem.operators) > ENGINE.own_order_operators:
         return schedule

@@ -6,17 +6,8 @@ import math
 import time
 
 from poetc.errors import InfeasibleError, LimitError
-from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, keep_all
-from poetc.solvers.interface import (
-    ALL_SCHEDULES,
-    CLASS,
-    ENGINE_NAME,
-    ROUNDING,
-    BudgetError,
-    Event,
-    NotFoundError,
-    Progress,
-)
+from poetc.scheduling import Completer, Problem, Proof, Repetition, Schedule, Scope, SolveOptions, Status, keep_all
+from poetc.solvers.interface import ENGINE_NAME, ROUNDING, BudgetError, Event, NotFoundError, Progress
 from poetc.solvers.liveness import improve
 from poetc.solvers.poetc.bounds.cuts import Relaxation, has_many_alike
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
@@ -44,7 +35,7 @@ class Solving:
         self.bound_by = "every operator once"
         if options.proven > self.bound:
             self.bound, self.bound_by = float(options.proven), "what was proven before"
-        self.staged_bound, self.staged_class = 0.0, ""  # a bound for fewer schedules
+        self.staged_bound, self.staged_repetition = 0.0, Repetition.STAGED  # a bound for fewer schedules
         self.log: list[str] = []
         self.cut_short = False  # the clock has ended a relaxation early
         self.exhausted = self.polished = False  # done, see `candidates`
@@ -136,7 +127,7 @@ class Solving:
                 status=Status.OPTIMAL,
                 objective=schedule.proof.objective,
                 bound=schedule.proof.objective,
-                schedule_class=ALL_SCHEDULES,
+                scope=Scope(),
                 method="every operator once",
             )
             return Schedule(solver=ENGINE_NAME, steps=schedule.steps, proof=proof, log=tuple(self.log))
@@ -185,10 +176,10 @@ class Solving:
             raise NotFoundError(why, found)
         incumbent = self.race.incumbent
         self.take_bound(self.bound, self.bound_by)
-        bound, bound_by, schedule_class = math.ceil(self.bound), self.bound_by, CLASS
+        bound, bound_by, repetition = math.ceil(self.bound), self.bound_by, Repetition.ANY
         if bound < self.staged_bound <= incumbent.cost:
-            # A better bound, for fewer schedules: the class says so.
-            bound, bound_by, schedule_class = math.ceil(self.staged_bound), "staged MILP", self.staged_class
+            # A better bound, for fewer schedules: its scope says so.
+            bound, bound_by, repetition = math.ceil(self.staged_bound), "staged MILP", self.staged_repetition
         bound = min(bound, incumbent.cost)
         gap = (incumbent.cost - bound) / max(1, incumbent.cost)
         if gap <= ROUNDING:
@@ -202,7 +193,7 @@ class Solving:
             status=status,
             objective=incumbent.cost,
             bound=bound,
-            schedule_class=schedule_class,
+            scope=Scope(order=tuple(range(len(self.problem.operators))), repetition=repetition),
             method=f"schedule: {incumbent.origin}; bound: {bound_by}",
         )
         return Schedule(solver=ENGINE_NAME, steps=completion.steps, proof=proof, log=tuple(self.log))

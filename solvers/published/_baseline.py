@@ -11,8 +11,10 @@ from poetc.scheduling import (
     Paging,
     Problem,
     Proof,
+    Repetition,
     Schedule,
     ScheduleError,
+    Scope,
     SolveOptions,
     Status,
     verify,
@@ -83,7 +85,12 @@ class Baseline:
         return True
 
     def _schedule(
-        self, completion: Completion, cost: int, label: str, bound: int | None = None, schedule_class: str = ""
+        self,
+        completion: Completion,
+        cost: int,
+        label: str,
+        bound: int | None = None,
+        repetition: Repetition = Repetition.ANY,
     ) -> Schedule:
         base = int(self.model.base_cost)
         proven = base if bound is None else max(base, min(bound, cost))
@@ -91,18 +98,24 @@ class Baseline:
             status=Status.OPTIMAL if proven == cost else Status.FEASIBLE,
             objective=cost,
             bound=proven,
-            schedule_class=schedule_class or "all schedules",
+            scope=self._scope(repetition),
             method=f"schedule: {self.info.title} ({label}); bound: {'the same' if bound else 'every operator once'}",
         )
         return Schedule(solver=self.info.name, steps=completion.steps, proof=proof, log=tuple(self.log))
 
-    def finish(self, *, bound: int | None = None, schedule_class: str = "") -> Schedule:
-        """The cheapest candidate. `bound`: what the method proved for `schedule_class`, if anything.
+    def _scope(self, repetition: Repetition) -> Scope:
+        """All schedules, or those of a formulation, which is about the problem's order."""
+        if repetition is Repetition.ANY:
+            return Scope()
+        return Scope(order=tuple(range(len(self.problem.operators))), repetition=repetition)
+
+    def finish(self, *, bound: int | None = None, repetition: Repetition = Repetition.ANY) -> Schedule:
+        """The cheapest candidate. `bound`: proved by the method for schedules of `repetition`, if anything.
 
         Raises InfeasibleError with the reason if no candidate passed.
         """
         if self.best is not None:
-            return self._schedule(self.best, self.best_cost, self.label, bound, schedule_class)
+            return self._schedule(self.best, self.best_cost, self.label, bound, repetition)
         if self.least_peak_bytes is not None and not self.refusal:
             why = f"it needs {self.least_peak_bytes} bytes at the least, the budget is {self.problem.budget_bytes}"
         else:

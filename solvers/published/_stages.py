@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError
-from poetc.scheduling import Problem, Schedule, SolveOptions, state_chains
+from poetc.scheduling import Problem, Repetition, Schedule, SolveOptions, state_chains
 from poetc.solvers.highs import COST_SCALE, Answer, Mip
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.model import Model
@@ -156,7 +156,7 @@ def build(
     return baseline, kind(model, int((model.capacity - state) * fraction))
 
 
-def solve_exactly(baseline: Baseline, stages: StageModel, schedule_class: str) -> Schedule:
+def solve_exactly(baseline: Baseline, stages: StageModel, repetition: Repetition) -> Schedule:
     """The MIP's optimum, or its best solution at the time limit. Raises InfeasibleError, LimitError."""
     options, name = baseline.options, baseline.info.name
     baseline.check_time()
@@ -171,4 +171,4 @@ def solve_exactly(baseline: Baseline, stages: StageModel, schedule_class: str) -
     if answer.values is None:
         raise LimitError(f"{name}: found no schedule in {options.time_limit_s:g} s; allow more time")
     baseline.offer(stages.codes(answer.values), "optimum" if answer.optimal else "best at the limit")
-    return baseline.finish(bound=stages.bound(answer), schedule_class=schedule_class)
+    return baseline.finish(bound=stages.bound(answer), repetition=repetition)

@@ -12,7 +12,7 @@ left out.
 
 from __future__ import annotations
 
-from poetc.scheduling import Problem, Schedule, SolveOptions
+from poetc.scheduling import Problem, Repetition, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.published._stages import Linear, StageModel, build, solve_exactly
 
@@ -26,7 +26,6 @@ INFO = SolverInfo(
 )
 
 MOST_OPERATORS = 160
-CLASS = "Checkmate's stages: recomputation once a stage in ascending order, no paging, no optional in-place"
 
 
 class Checkmate(StageModel):
@@ -79,4 +78,4 @@ class Checkmate(StageModel):
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """Raises UnsupportedProblemError (too large, tensors on the store), InfeasibleError, LimitError."""
     baseline, stages = build(INFO, Checkmate, MOST_OPERATORS, problem, options, progress)
-    return solve_exactly(baseline, stages, CLASS)
+    return solve_exactly(baseline, stages, Repetition.CHECKMATE)

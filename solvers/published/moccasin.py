@@ -14,7 +14,7 @@ constants. Executions after the first: sum over t of R[t,k] <= C - 1.
 
 from __future__ import annotations
 
-from poetc.scheduling import Problem, Schedule, SolveOptions
+from poetc.scheduling import Problem, Repetition, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.published._stages import Linear, StageModel, build, solve_exactly
 
@@ -30,7 +30,6 @@ INFO = SolverInfo(
 
 MOST_OPERATORS = 160
 INTERVALS = 2
-CLASS = "Checkmate's stages with at most two executions an operator, no paging, no optional in-place"
 
 Expression = tuple[Linear, float]
 
@@ -85,4 +84,4 @@ class Moccasin(StageModel):
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """Raises UnsupportedProblemError (too large, tensors on the store), InfeasibleError, LimitError."""
     baseline, stages = build(INFO, Moccasin, MOST_OPERATORS, problem, options, progress)
-    return solve_exactly(baseline, stages, CLASS)
+    return solve_exactly(baseline, stages, Repetition.MOCCASIN)

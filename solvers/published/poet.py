@@ -44,8 +44,10 @@ from poetc.scheduling import (
     Paging,
     Problem,
     Proof,
+    Repetition,
     Schedule,
     ScheduleError,
+    Scope,
     SolveOptions,
     Status,
     verify,
@@ -66,7 +68,6 @@ INFO = SolverInfo(
     notes="5 T^2 + T E binaries: for problems of up to some tens of operators",
 )
 
-CLASS = "POET's stages: recomputation once a stage in ascending order, page-ins one stage ahead, no in-place"
 TOO_LARGE = 140  # operators: the model alone takes minutes to build beyond
 
 _Matrix = list[list[Any]]
@@ -277,7 +278,8 @@ def _schedule(
         state = Status.OPTIMAL
     else:
         state = Status.FEASIBLE if optimal else Status.LIMIT
-    proof = Proof(status=state, objective=cost, bound=bound, schedule_class=CLASS, method="POET's MILP in HiGHS")
+    scope = Scope(order=tuple(range(len(problem.operators))), repetition=Repetition.POET)
+    proof = Proof(status=state, objective=cost, bound=bound, scope=scope, method="POET's MILP in HiGHS")
     if progress is not None:
         progress(Event(stage="POET's MILP", objective=cost, bound=bound))
     log = (f"{int(info.mip_node_count)} nodes",)

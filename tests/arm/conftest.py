@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from poetc import codegen, outputs, pipeline
+from poetc import codegen
 from poetc.artifact import Artifact
 from poetc.codegen import HostModel, Memory, Run
 from poetc.codegen.program import Program
+from poetc.commands import outputs
+from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands.solve import solve as solve_request
 from poetc.graph import Array
-from poetc.pipeline import ModelRequest, SolveRequest
 from poetc.scheduling.schedule import SolveOptions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,7 +139,7 @@ def solve(tmp_path_factory: pytest.TempPathFactory) -> Solve:
             source = networks.write(network, directory / f"{network}.onnx")
             model = ModelRequest(source=source, batch=batch, device=device)
             options = SolveOptions(time_limit_s=3)
-            artifact = pipeline.solve(SolveRequest(model=model, budget=budget, state=state, options=options))
+            artifact = solve_request(SolveRequest(model=model, budget=budget, state=state, options=options))
             done[key] = Solved(artifact, outputs.training_program(artifact))
         return done[key]
 

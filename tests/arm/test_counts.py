@@ -12,10 +12,10 @@ from poetc import benchmark, codegen, frontend
 from poetc.benchmark import _measure
 from poetc.codegen import build_firmware, execute, sample_inputs
 from poetc.codegen.program import Call
+from poetc.commands.run import predicted_ns
 from poetc.devices import build_problem, load_profile
 from poetc.graph import Graph, Operator, Role, TensorType
 from poetc.ops import Builder, bind, spec
-from poetc.running import predicted_ns
 from poetc.scheduling import keep_all, pack
 from tests.arm.conftest import load_networks
 from tests.cli.conftest import MODEL, run

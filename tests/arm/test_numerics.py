@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc import outputs
 from poetc.codegen import BOARDS, TARGETS, build_firmware, execute
+from poetc.commands import outputs
 from tests.arm.conftest import Bits, Solve, bits
 
 STEPS = 20

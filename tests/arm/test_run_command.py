@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from poetc import artifact, codegen, outputs, running
+from poetc import artifact, codegen
 from poetc.cli.emit import TARGETS
 from poetc.cli.run import run as run_command
 from poetc.codegen import BOARDS, _toolchain
 from poetc.codegen._stack import CallGraph, library_frames
+from poetc.commands import outputs
+from poetc.commands import run as running
 from poetc.errors import CheckFailed, UsageError
 from poetc.runtime import STACK_BYTES, runtime_directory
 from tests.arm.conftest import Solve

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from poetc import codegen, outputs
+from poetc import codegen
 from poetc.codegen import BOARDS, Firmware, FirmwareSize
 from poetc.codegen._code_size import columns
+from poetc.commands import outputs
 from poetc.errors import UsageError
 from tests.arm.conftest import Solve, Solved
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from poetc import codegen, outputs
+from poetc import codegen
 from poetc.codegen.program import PageOut
+from poetc.commands import outputs
 from poetc.errors import UsageError
 from poetc.scheduling import movable_state, stored_state
 from tests.arm.conftest import Solve, Solved, run_host

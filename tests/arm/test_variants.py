@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from poetc import codegen, variants
+from poetc import codegen
 from poetc.devices import build_problem
+from poetc.planning.kernels import fastest, low_workspace_operators, with_least_workspace
 from poetc.scheduling import Problem, keep_all, pack
 from tests.arm.conftest import Solve, Solved, run_host
+from tests.support.planning import planner
 
 
 def asked(solved: Solved) -> Problem:
@@ -31,9 +33,9 @@ def test_a_tight_budget_has_leaner_kernels_and_the_bits_of_keep_all(board: str, 
     """Less RAM than any schedule of the fastest kernels needs."""
     solved = solve("resnet", 1, "qemu-mps2-an386", "least", "store")
     problem, found = asked(solved), solved.artifact.problem
-    quick = variants.fastest(problem)
-    assert found.budget_bytes < variants.lower_bound_bytes(quick, "store")
-    leaner = variants.leaner_operators(problem, found)
+    quick = fastest(problem)
+    assert found.budget_bytes < planner("store").lower_bound_bytes(quick)
+    leaner = low_workspace_operators(problem, found)
     assert leaner and solved.artifact.summary["leaner_kernels"] == len(leaner)
     with codegen.build_host([kept(solved, quick)], solved.values) as model:
         expected = run_host(model, solved.batches(2))
@@ -51,7 +53,7 @@ def test_fast_numerics_have_the_same_bits_whatever_kernels_run(
     """On one target, with multiply-adds and vectors that round in their own way."""
     solved = solve(network, 2, "qemu-mps2-an386", "100%")
     problem = asked(solved)
-    programs = [kept(solved, plain) for plain in (variants.fastest(problem), variants.leanest(problem))]
+    programs = [kept(solved, plain) for plain in (fastest(problem), with_least_workspace(problem))]
     assert programs[0].instructions != programs[1].instructions
     digests = set()
     for i, program in enumerate(programs):

@@ -15,8 +15,11 @@ import numpy as np
 import onnx
 import pytest
 
-from poetc import api, homes, pipeline, planning
+from poetc import api
+from poetc.commands import requests
+from poetc.commands.solve import solve
 from poetc.errors import LimitError
+from poetc.planning import SmallestRam, plain, smallest_ram
 from poetc.scheduling import DEFAULT_GAP, Problem, Schedule, SolveOptions, problem_to_json
 from tests.cli.conftest import Ended
 from tests.support.problems import training_problem
@@ -88,32 +91,32 @@ def test_the_least_ram_that_a_deadline_leaves(poetc: Run, tmp_path: Path) -> Non
 
 def test_the_least_ram_is_searched_once_and_always_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it was found with is the answer where a solve for it finds nothing."""
-    path, searches = tmp_path / "p.json", list[planning.SmallestRam]()
+    path, searches = tmp_path / "p.json", list[SmallestRam]()
     path.write_bytes(problem_to_json(training_problem(Random(1), 4)))
-    smallest_ram = planning.smallest_ram
+    find = smallest_ram.find_smallest_ram
 
-    def counted(problem: Problem, time_limit_s: float) -> planning.SmallestRam:
-        searches.append(smallest_ram(problem, time_limit_s))
+    def counted(problem: Problem, time_limit_s: float) -> SmallestRam:
+        searches.append(find(problem, time_limit_s))
         return searches[-1]
 
     def nothing(*arguments: object) -> Schedule:
         raise LimitError("found no schedule")
 
-    monkeypatch.setattr(planning, "smallest_ram", counted)
-    monkeypatch.setattr(planning.solvers, "solve", nothing)
-    request = pipeline.SolveRequest(
-        model=pipeline.ModelRequest(source=path), budget=pipeline.LEAST, options=SolveOptions(time_limit_s=2)
+    monkeypatch.setattr(smallest_ram, "find_smallest_ram", counted)
+    monkeypatch.setattr("poetc.solvers.solve", nothing)
+    request = requests.SolveRequest(
+        model=requests.ModelRequest(source=path), budget=requests.LEAST, options=SolveOptions(time_limit_s=2)
     )
-    found = pipeline.solve(request)
+    found = solve(request)
     assert len(searches) == 1 and found.plan == searches[0].plan
     assert found.summary["status"] == "limit"
     assert found.summary["ram_bytes"] == found.summary["budget_bytes"] == searches[0].ram_bytes
     assert found.summary["energy_pj"] >= found.summary["energy_bound_pj"] == found.problem.compute_once_pj
-    # With homes chosen, or none found to pack, too; but others' methods answer for themselves.
-    monkeypatch.setattr(homes, "solve_and_pack", nothing)
-    assert pipeline.solve(request).plan == searches[0].plan
+    # With state placed, or none found to pack, too; but others' methods answer for themselves.
+    monkeypatch.setattr(plain, "solve", nothing)
+    assert solve(request).plan == searches[0].plan
     with pytest.raises(LimitError, match="found no schedule"):
-        pipeline.solve(replace(request, solver="dtr"))
+        solve(replace(request, solver="dtr"))
 
 
 def test_solve_answers_with_every_key(solved: Solved) -> None:
@@ -179,7 +182,7 @@ def test_the_written_problem_can_be_solved_again(poetc: Run, solved: Solved, tmp
     out, ended = solved
     again = poetc("solve", out / "problem.json", "--gap", "0.05", "-o", tmp_path / "again", "--json")
     assert again.code == 0
-    # From there without the order in which homes were chosen: not the same schedule, but as near the bound.
+    # From there without the order in which state was placed: not the same schedule, but as near the bound.
     assert again.json["gap"] <= 0.05
     for one, other in ((again, ended), (ended, again)):
         assert one.json["energy_pj"] >= (1 - other.json["gap"]) * other.json["energy_pj"]

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from poetc.comparison import OURS, compare
+from poetc.planning import ENGINE as OURS
+from poetc.planning.comparison import compare
 from poetc.reporting.comparison import markdown, plot, table
 from poetc.scheduling import SolveOptions, problem_to_json
 from poetc.solvers import available

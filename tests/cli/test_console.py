@@ -18,9 +18,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from poetc import planning
 from poetc.cli import _console, cli
 from poetc.cli._console import Console, finite
+from poetc.planning.plain import progress_line
 from poetc.scheduling import problem_to_json
 from poetc.solvers import Event
 from tests.cli.conftest import MODEL, Ended
@@ -80,13 +80,13 @@ def test_the_clock_counts_down_to_nothing() -> None:
 def test_how_far_a_search_is_reads_in_units() -> None:
     problem = training_problem(Random(1), 4)
     event = Event(stage="race", objective=172_404_907_720, bound=171_898_424_660)
-    assert planning.progress_line(problem, event) == "best 172.4 mJ, bound 171.9 mJ, gap 0.29 % (race)"
+    assert progress_line(problem, event) == "best 172.4 mJ, bound 171.9 mJ, gap 0.29 % (race)"
     timed = replace(problem, objective="time")
-    assert planning.progress_line(timed, event) == "best 172.4 s, bound 171.9 s, gap 0.29 % (race)"
+    assert progress_line(timed, event) == "best 172.4 s, bound 171.9 s, gap 0.29 % (race)"
     nothing = replace(event, objective=None)
-    assert planning.progress_line(problem, nothing) == "no schedule yet, bound 171.9 mJ (race)"
+    assert progress_line(problem, nothing) == "no schedule yet, bound 171.9 mJ (race)"
     nearly = replace(event, bound=event.bound + 506_483_000)
-    assert "gap < 0.01 %" in planning.progress_line(problem, nearly)
+    assert "gap < 0.01 %" in progress_line(problem, nearly)
 
 
 def on_a_terminal(seconds: float) -> str:
@@ -122,8 +122,8 @@ def on_a_terminal(seconds: float) -> str:
 
 def test_progress_is_shown_on_a_terminal_after_a_while() -> None:
     shown = on_a_terminal(1.2)
-    assert "solving the schedule" in shown and " s left" in shown
-    assert "…" in shown and shown.count("\x1b[1A") <= 1, "what is longer than the terminal is cut, not wrapped"
+    assert "solving the schedule" in shown and " 60 s left" in shown
+    assert "…" in shown and "\x1b[1A" not in shown, "what is longer than the terminal is cut, not wrapped"
     assert on_a_terminal(0.0) == ""
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc import artifact, outputs, predicting
+from poetc import artifact
 from poetc.codegen import HostModel, compile_library, sample_inputs
 from poetc.codegen.program import PageIn, PageOut
+from poetc.commands import outputs
 from poetc.errors import LimitError
+from poetc.planning import inference
 from tests.cli.conftest import Ended, run
 
 BOARD = ("-d", "stm32f746", "--gap", "0.5", "--time-limit", "20")
@@ -72,8 +74,8 @@ def test_a_search_that_the_time_limit_ended_says_so(tight: tuple[Path, Ended], m
     def nothing(*words: object) -> None:
         raise LimitError("found no schedule")
 
-    monkeypatch.setattr(predicting.solvers, "solve", nothing)
-    notes = [predicting.within_budget(*parts, limit_s, lambda text: None).note for limit_s in (0.0, 3600.0)]
+    monkeypatch.setattr(inference.solvers, "solve", nothing)
+    notes = [inference.within_budget(*parts, limit_s, lambda text: None).note for limit_s in (0.0, 3600.0)]
     assert all("no schedule of the model itself was found" in note for note in notes)
     assert notes[0] == f"{notes[1]}; the time limit ended the search for one"
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from poetc import artifact, homes, outputs, variants
-from poetc.curve import Point, solve_curve
+from poetc import artifact
+from poetc.commands import outputs
 from poetc.devices import build_problem, format_bytes, format_pj, load_profile
+from poetc.planning import Point, solve_curve
+from poetc.planning.kernels import choice_of, fastest
 from poetc.reporting import budget_curve
 from poetc.scheduling import (
     DEFAULT_GAP,
@@ -24,6 +26,7 @@ from poetc.scheduling import (
     problem_to_json,
 )
 from tests.cli.conftest import MODEL, Ended, run
+from tests.support.planning import planner
 
 BOARD = ("--batch", "1", "--device", "stm32f746", "--time-limit", "4")
 
@@ -46,8 +49,8 @@ def test_less_ram_than_the_fastest_kernels_need(least: tuple[Path, Ended], tmp_p
     out, ended = least
     solved = artifact.read(out).problem
     problem = asked(out)
-    assert solved.budget_bytes < homes.lower_bound_bytes(variants.fastest(problem), "auto")
-    chosen = variants.choice_of(problem, solved)
+    assert solved.budget_bytes < planner().lower_bound_bytes(fastest(problem))
+    chosen = choice_of(problem, solved)
     assert ended.json["leaner_kernels"] == sum(n > 0 for n in chosen) > 0
     assert "in kernels with less workspace than the fastest, as RAM is short (the same results): " in ended.err
     assert ended.json["min_budget_bytes"] == solved.budget_bytes
@@ -61,7 +64,7 @@ def test_less_ram_than_the_fastest_kernels_need(least: tuple[Path, Ended], tmp_p
 def test_a_kernel_that_does_not_fit_is_refused(least: tuple[Path, Ended], tmp_path: Path) -> None:
     out, _ = least
     solved = artifact.read(out)
-    k = next(k for k, n in enumerate(variants.choice_of(asked(out), solved.problem)) if n)
+    k = next(k for k, n in enumerate(choice_of(asked(out), solved.problem)) if n)
     op = solved.problem.operators[k]
     size_bytes = op.workspace_bytes
     for changed, said in (
@@ -102,7 +105,7 @@ def test_a_curve_is_of_the_fastest_kernels_where_they_fit(
     given: list[SolveOptions] = []
 
     def solved(*arguments: Any) -> list[Point]:
-        given.append(arguments[3])
+        given.append(arguments[2].options)
         return solve_curve(*arguments)
 
     monkeypatch.setattr(outputs, "solve_curve", solved)
@@ -141,4 +144,4 @@ def test_a_problem_with_variants_is_solved_as_a_plain_one(tmp_path: Path, least:
     assert ended.code == 0, ended.err
     written = problem_from_json((tmp_path / "solved" / "problem.json").read_bytes())
     assert not any(op.leaner for op in written.operators)
-    variants.choice_of(problem, written)
+    choice_of(problem, written)

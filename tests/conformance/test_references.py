@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc.pipeline import ModelRequest, training_graph
+from poetc.commands.requests import ModelRequest, training_graph
 from poetc.training import TrainingOptions
 from tests.conformance import double
 from tests.conformance.support import MODELS, Reference, poetc, references, write_records

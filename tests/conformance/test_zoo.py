@@ -9,15 +9,18 @@ from typing import Any
 import onnx
 import pytest
 
-from poetc import pipeline, planning
+from poetc.commands.analyze import analyze
+from poetc.commands.requests import ModelRequest, training_graph
 from poetc.devices import build_problem, load_profile
+from poetc.devices.saved import saved_bytes
 from poetc.errors import InfeasibleError, LimitError, UnsupportedModelError, UsageError
-from poetc.pipeline import ModelRequest
+from poetc.planning import ram_bytes
 from poetc.scheduling import keep_all_peak_bytes, verify
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
 from tests.conformance.support import files
+from tests.support.planning import solve_plain
 
 pytestmark = pytest.mark.conformance
 
@@ -49,7 +52,7 @@ def request(path: Path, **training: Any) -> ModelRequest:
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
 def test_is_analysed(path: Path) -> None:
-    answer = pipeline.analyze(request(path), search_s=0.3)
+    answer = analyze(request(path), search_s=0.3)
     assert answer["operators"] > 0
     assert 0 < answer["saved_bytes_lean"] <= answer["saved_bytes"] < answer["keep_all_peak_bytes"]
     assert 0 < answer["min_budget_bytes"] <= answer["keep_all_peak_bytes"] * 1.1  # packing included
@@ -60,7 +63,7 @@ def test_is_analysed(path: Path) -> None:
 @pytest.mark.parametrize("path", ARCHITECTURES, ids=lambda path: path.stem)
 def test_is_scheduled(path: Path) -> None:
     """At 60 % of the keep-all peak, or a tenth over the smallest budget known where weights make that larger."""
-    _, step = pipeline.training_graph(request(path))
+    _, step = training_graph(request(path))
     problem = build_problem(step, load_profile("host"), budget_bytes=0)
     problem = replace(problem, budget_bytes=keep_all_peak_bytes(problem) * 6 // 10)
     try:
@@ -72,11 +75,11 @@ def test_is_scheduled(path: Path) -> None:
         problem = replace(problem, budget_bytes=smallest * 11 // 10)
         schedule, plan = scheduled(problem)
     assert verify(problem, schedule).peak_bytes <= problem.budget_bytes
-    assert planning.ram_bytes(problem, plan) <= problem.budget_bytes
+    assert ram_bytes(problem, plan) <= problem.budget_bytes
 
 
 def scheduled(problem: Problem) -> Any:
-    return planning.solve_and_pack(problem, "poetc", QUICK, lambda text: None)
+    return solve_plain(problem, "poetc", QUICK)
 
 
 @pytest.mark.parametrize("name", PYTORCH_MB)
@@ -88,10 +91,10 @@ def test_graphs_are_as_lean_as_pytorchs(name: str) -> None:
         saved = []
         for batch in (2, 4):
             try:
-                _, step = pipeline.training_graph(replace(request(path), batch=batch))
+                _, step = training_graph(replace(request(path), batch=batch))
             except UsageError:
                 break  # exported for one batch, with the number in a constant
-            saved.append(pipeline.saved_bytes(build_problem(step, load_profile("host"), budget_bytes=0)))
+            saved.append(saved_bytes(build_problem(step, load_profile("host"), budget_bytes=0)))
         else:
             found[path.name] = (saved[1] - saved[0]) / 2e6
     assert found
@@ -102,7 +105,7 @@ def test_mobilenet_keeps_little_more_than_what_convolutions_made() -> None:
     """78 MB in PyTorch."""
     for device in ("host", "rpi4"):
         for path in files("zoo", "mobilenetv2_224.preserve.*"):
-            answer = pipeline.analyze(replace(request(path), device=device), search_s=0.1)
+            answer = analyze(replace(request(path), device=device), search_s=0.1)
             assert answer["saved_bytes_lean"] <= 27_000_000
             assert answer["saved_bytes"] <= 54_000_000
 
@@ -115,4 +118,4 @@ def test_what_is_refused_names_every_node(tmp_path: Path) -> None:
     path = tmp_path / "foreign.onnx"
     onnx.save(model, path)
     with pytest.raises(UnsupportedModelError, match=r"(?s)2 nodes.*ai\.onnx\.ml.*com\.example"):
-        pipeline.analyze(request(path))
+        analyze(request(path))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from poetc.devices import build_problem, load_profile
+from poetc.devices.saved import lean, saved_bytes, saved_tensors
 from poetc.graph import Graph, Role, TensorType
 from poetc.ops import Builder
 from poetc.passes import run_standard
-from poetc.saved import lean, saved_bytes, saved_tensors
 from poetc.scheduling.problem import Problem
 from poetc.training import TrainingOptions, build
 from tests.support.graphs import small_cnn

@@ -11,14 +11,14 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.helper import make_node
 
-from poetc import pipeline
+from poetc.commands import solve as solving
+from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.devices import build_problem, load_profile
 from poetc.errors import PoetcError, UnsupportedModelError, UsageError
 from poetc.frontend import load
 from poetc.frontend._importer import MOST_OPERATORS
 from poetc.graph import Graph, Role, TensorType
 from poetc.ops import Builder
-from poetc.pipeline import ModelRequest, SolveRequest
 from poetc.training import TrainingOptions
 from tests.frontend.support import kinds, make, normal, save
 
@@ -203,4 +203,4 @@ def test_an_arena_beyond_its_offsets_is_refused_before_it_is_solved(tmp_path: Pa
     path = save(make(nodes, {"x": (2**18, 64)}, ["y"], {"w": normal(64, 2**11)}), tmp_path)
     request = SolveRequest(model=ModelRequest(source=path, training=TrainingOptions(loss="mse")), budget=budget)
     with pytest.raises(UnsupportedModelError, match=r"GB of tensors.*give --budget 4GB or less, or a smaller --batch"):
-        pipeline.solve(request)
+        solving.solve(request)

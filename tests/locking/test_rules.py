@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from poetc.errors import CheckFailed, InfeasibleError, UsageError
-from poetc.locking import (
+from poetc.commands.locking import (
     Comparison,
     Entry,
     LockFile,
@@ -27,14 +26,16 @@ from poetc.locking import (
     text,
     write,
 )
-from poetc.locking._check import parse_tolerance
-from poetc.locking._file import Hashes, Result, dumps, hash_of, line_of
+from poetc.commands.locking._check import parse_tolerance
+from poetc.commands.locking._file import Hashes, Result, dumps, hash_of, line_of
+from poetc.errors import CheckFailed, InfeasibleError, UsageError
 
 RESULT = Result(
     status="optimal",
     objective=1_000_000,
     bound=1_000_000,
     schedule_class="fixed order",
+    scope={"order": "problem", "repetition": "any"},
     energy_pj=1_000_000,
     time_ns=5_000,
     budget_bytes=4096,
@@ -86,7 +87,7 @@ def test_a_tie_never_fails() -> None:
         # That much less is proven impossible now: time is not what is short.
         ({"status": "limit", "objective": 1_100_000, "bound": 1_050_000}, ["worse", "proof"]),
         ({"ram_bytes": 4097}, ["budget"]),
-        ({"schedule_class": "a smaller class"}, ["changed"]),
+        ({"scope": {"order": "problem", "repetition": "staged"}}, ["changed"]),
     ],
 )
 def test_rules(changes: dict[str, Any], expected: list[str]) -> None:
@@ -128,7 +129,7 @@ def test_before_an_entry_fails_it_gets_more_time(
         given.append(patience)
         return (ENTRY if patience >= cured_by else changed(status="feasible", objective=1_100_000)), None
 
-    monkeypatch.setattr("poetc.locking._check.solve_entry", solve)
+    monkeypatch.setattr("poetc.commands.locking._check.solve_entry", solve)
     report = check(path, patience=patience)
     assert (given, report.passed) == expected
 
@@ -144,7 +145,7 @@ def test_what_is_proven_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.M
             raise InfeasibleError("nothing fits")
         return now, None
 
-    monkeypatch.setattr("poetc.locking._check.solve_entry", solve)
+    monkeypatch.setattr("poetc.commands.locking._check.solve_entry", solve)
     assert not check(path).passed
     assert given == [1.0]
 
@@ -152,18 +153,23 @@ def test_what_is_proven_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("before", "after", "given"),
     [
-        ("first executions in this schedule's order; x", "first executions in the problem's order; x", [1.0, 4.0]),
-        ("first executions in this schedule's order; x", "first executions in this schedule's order; x", [1.0, 4.0]),
-        ("first executions in the problem's order; x", "first executions in the problem's order; x", [1.0]),
-        ("first executions in this schedule's order; x", "all schedules", [1.0]),
+        ({"order": "own"}, {"order": "problem"}, [1.0, 4.0]),
+        ({"order": "own"}, {"order": "own"}, [1.0, 4.0]),
+        ({"order": "problem"}, {"order": "problem"}, [1.0]),
+        ({"order": "own"}, {"order": "any"}, [1.0]),
+        (None, {"order": "problem"}, [1.0, 4.0]),
     ],
 )
 def test_a_bound_under_another_order_proves_nothing_about_what_was_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str, given: list[float]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: dict[str, str] | None,
+    after: dict[str, str],
+    given: list[float],
 ) -> None:
     """On a busy machine the search for an order ends sooner, with another order and its bound: more time cures it."""
-    locked = changed(schedule_class=before)
-    worse = changed(schedule_class=after, objective=1_100_000, bound=1_050_000)
+    locked = changed(scope=before and {**before, "repetition": "any"})
+    worse = changed(scope={**after, "repetition": "any"}, objective=1_100_000, bound=1_050_000)
     path, patiences = tmp_path / "poetc.lock", []
     write(path, LockFile(version=1).with_entry(locked))
 
@@ -171,7 +177,7 @@ def test_a_bound_under_another_order_proves_nothing_about_what_was_locked(
         patiences.append(patience)
         return (worse if patience == 1.0 else locked), None
 
-    monkeypatch.setattr("poetc.locking._check.solve_entry", solve)
+    monkeypatch.setattr("poetc.commands.locking._check.solve_entry", solve)
     assert check(path).passed == (4.0 in given)
     assert patiences == given
 

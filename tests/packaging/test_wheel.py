@@ -75,7 +75,7 @@ def test_works_installed_somewhere_else(wheel: Path, tmp_path: Path) -> None:
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target, wheel]
     subprocess.run(install, check=True, cwd=tmp_path, capture_output=True)
     script = (
-        "import poetc, poetc.solvers, poetc.profiles, poetc.pipeline\n"
+        "import poetc, poetc.solvers, poetc.profiles, poetc.commands.solve\n"
         "from poetc.devices import list_profiles, load_profile\n"
         "assert [load_profile(name) for name in list_profiles()]\n"
         "assert poetc.solvers.available()\n"

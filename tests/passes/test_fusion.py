@@ -8,17 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc import homes
 from poetc.devices import build_problem, load_profile
 from poetc.frontend import load
 from poetc.graph import Attribute, Graph, Operator, Phase, Role, Tensor, TensorType, TrainingGraph
 from poetc.ops import Builder
 from poetc.passes import order_backward, run_standard
+from poetc.planning.smallest_ram import LONGEST_SEARCH_S
 from poetc.scheduling import keep_all_peak_bytes
 from poetc.training import TrainingOptions, build
 from tests.codegen.models import make_problem
 from tests.passes.networks import gained, kinds, network, steps, tied
 from tests.support.graphs import small_cnn
+from tests.support.planning import planner
 
 DIGITS = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
 
@@ -148,7 +149,8 @@ def test_memory_does_not_grow(graph: Graph) -> None:
 
 def smallest_bytes(graph: TrainingGraph) -> int:
     """The smallest budget found on a microcontroller, wherever state lives, and a bound within a hundredth of it."""
-    found = homes.smallest_ram(build_problem(graph, load_profile("stm32f746"), budget_bytes=0), "auto")
+    problem = build_problem(graph, load_profile("stm32f746"), budget_bytes=0)
+    found = planner().search_ram(problem, LONGEST_SEARCH_S).found
     assert found.ram_bytes is not None and found.ram_bytes <= 1.01 * found.bound_bytes
     return found.ram_bytes
 

@@ -66,8 +66,8 @@ RANDOM_COUNT = 200
 
 
 def real(models: Path) -> Iterator[Problem]:
+    from poetc.commands.requests import ModelRequest, training_graph
     from poetc.devices import build_problem, load_profile
-    from poetc.pipeline import ModelRequest, training_graph
     from poetc.training import TrainingOptions
 
     light = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from poetc import solvers
 from poetc.errors import PoetcError
+from poetc.reporting import scope_sentence
 from poetc.scheduling import Problem, Schedule, SolveOptions, problem_to_json, schedule_to_json
 from tests.problems import BEST_KNOWN, BestKnown, best_known, problems
 
@@ -45,7 +46,7 @@ def merged(known: BestKnown | None, found: dict[str, Schedule]) -> BestKnown | N
         return known
     best = min(found, key=lambda n: (found[n].proof.objective, n != "poetc", n))
     objective, bound = found[best].proof.objective, 0 if ours is None else ours.proof.bound
-    solver, of = best, "" if ours is None else ours.proof.schedule_class
+    solver, of = best, "" if ours is None else scope_sentence(ours.proof.scope)
     if known is not None:
         if known.objective is not None and known.objective <= objective:
             objective, solver = known.objective, known.solver

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from poetc.comparison import compare
+from poetc.planning.comparison import compare
 from poetc.reporting.comparison import plot
 from poetc.scheduling import SolveOptions
 from tests.cli.conftest import MODEL, run

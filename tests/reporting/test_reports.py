@@ -25,6 +25,7 @@ from poetc.scheduling import (
     Problem,
     Proof,
     Schedule,
+    Scope,
     Status,
     TensorSpec,
     complete,
@@ -76,7 +77,7 @@ def solved_from(problem: Problem, actions: list[Action], **proof_fields: object)
     draft = Schedule(
         solver="hand",
         steps=steps,
-        proof=Proof(status=Status.FEASIBLE, objective=0, bound=0, schedule_class="a <class>"),
+        proof=Proof(status=Status.FEASIBLE, objective=0, bound=0, scope=Scope()),
         log=("event <1>",),
     )
     energy = 0
@@ -151,7 +152,7 @@ def test_the_memory_chart_counts_as_the_checker_does(seed: int) -> None:
         steps = complete(problem, random_actions(random, problem, 8))
         free = replace(problem, objective="time", operators=tuple(replace(o, time_ns=0) for o in problem.operators))
         free = replace(free, tensors=tuple(replace(t, page_in_ns=0, page_out_ns=0) for t in free.tensors))
-        proof = Proof(status=Status.FEASIBLE, objective=0, bound=0, schedule_class="")
+        proof = Proof(status=Status.FEASIBLE, objective=0, bound=0, scope=Scope())
         schedule = Schedule(solver="random", steps=steps, proof=proof)
         trace = verify(free, schedule)
         nothing = MemoryPlan(allocations=(), arena_bytes=0, max_live_bytes=0, state_bytes=0)
@@ -295,7 +296,7 @@ def test_claims_are_no_wider_than_their_proof() -> None:
     )
     assert "stopped at its time limit" in proof_words(limit)
     objective = solved.schedule.proof.objective
-    best = replace(solved.schedule.proof, status=Status.OPTIMAL, bound=objective, schedule_class="all schedules")
+    best = replace(solved.schedule.proof, status=Status.OPTIMAL, bound=objective, scope=Scope())
     words = proof_words(replace(solved, schedule=replace(solved.schedule, proof=best)))
     assert words.startswith("Proven optimal. No schedule that fits this budget")
     assert "outside this class" not in words

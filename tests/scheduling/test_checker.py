@@ -24,6 +24,7 @@ from poetc.scheduling import (
     Proof,
     Schedule,
     ScheduleError,
+    Scope,
     Semantics,
     Status,
     Step,
@@ -104,7 +105,7 @@ def schedule(steps: Sequence[Step], cost: int | None = None, *, bound: int = 0) 
                     cost += example().tensors[t].page_in_pj
                 case Move(t) if t < len(example().tensors):
                     cost += example().tensors[t].move_pj
-    proof = Proof(status=Status.FEASIBLE, objective=cost, bound=bound, schedule_class="test")
+    proof = Proof(status=Status.FEASIBLE, objective=cost, bound=bound, scope=Scope())
     return Schedule(solver="test", steps=tuple(steps), proof=proof)
 
 
@@ -337,7 +338,7 @@ def test_state_on_the_store_is_written_back() -> None:
         completion = Completer(problem).run(Model(problem).actions(Model(problem).keep_all()))
         problem = replace(problem, budget_bytes=completion.peak_bytes)
         steps, energy_pj = list(completion.steps), completion.energy_pj
-        proof = Proof(status=Status.FEASIBLE, objective=energy_pj, bound=0, schedule_class="test")
+        proof = Proof(status=Status.FEASIBLE, objective=energy_pj, bound=0, scope=Scope())
         verify(problem, Schedule(solver="test", steps=tuple(steps), proof=proof))
         for chain in stored_state(problem):
             if len(chain) == 1:
@@ -414,7 +415,7 @@ def test_a_tampered_schedule_never_passes_for_what_it_was(random: Random, paging
         other = random.randrange(len(steps))
         gone = steps[at]
         steps[at], steps[other] = steps[other], steps[at]
-    proof = Proof(status=Status.FEASIBLE, objective=completion.energy_pj, bound=0, schedule_class="test")
+    proof = Proof(status=Status.FEASIBLE, objective=completion.energy_pj, bound=0, scope=Scope())
     try:
         trace = verify(problem, Schedule(solver="test", steps=tuple(steps), proof=proof))
     except ScheduleError as error:

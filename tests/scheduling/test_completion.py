@@ -25,6 +25,7 @@ from poetc.scheduling import (
     Problem,
     Proof,
     Schedule,
+    Scope,
     SolveOptions,
     Status,
     TensorSpec,
@@ -66,7 +67,7 @@ def test_completed_schedules_verify_and_cost_what_is_said(random: Random) -> Non
     problem = any_problem(random, most=10)
     validate_problem(problem)
     completion = Completer(problem).run(random_actions(random, problem, 6))
-    proof = Proof(status=Status.FEASIBLE, objective=completion.energy_pj, bound=0, schedule_class="test")
+    proof = Proof(status=Status.FEASIBLE, objective=completion.energy_pj, bound=0, scope=Scope())
     tight = replace(problem, budget_bytes=completion.peak_bytes)
     trace = verify(tight, Schedule(solver="test", steps=completion.steps, proof=proof))
     assert (trace.peak_bytes, trace.energy_pj, trace.time_ns) == (

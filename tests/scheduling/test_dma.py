@@ -21,6 +21,7 @@ from poetc.scheduling import (
     Proof,
     Schedule,
     ScheduleError,
+    Scope,
     SolveOptions,
     Status,
     Step,
@@ -46,7 +47,7 @@ def checked(problem: Problem, steps: tuple[Step, ...]) -> Trace:
             energy += problem.tensors[s.tensor].page_out_pj
         elif isinstance(s, PageIn):
             energy += problem.tensors[s.tensor].page_in_pj
-    proof = Proof(status=Status.FEASIBLE, objective=energy, bound=0, schedule_class="test")
+    proof = Proof(status=Status.FEASIBLE, objective=energy, bound=0, scope=Scope())
     return verify(problem, Schedule(solver="test", steps=steps, proof=proof))
 
 

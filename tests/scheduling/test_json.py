@@ -16,6 +16,7 @@ from poetc.scheduling import (
     Completer,
     Proof,
     Schedule,
+    Scope,
     Status,
     Variant,
     keep_all,
@@ -41,7 +42,7 @@ def test_round_trips(random: Random) -> None:
     assert problem_from_json(text) == problem
     assert problem_to_json(problem_from_json(text)) == text
     completion = Completer(problem).run(random_actions(random, problem, 4))
-    proof = Proof(status=Status.LIMIT, objective=completion.energy_pj, bound=1, schedule_class="any", method="none")
+    proof = Proof(status=Status.LIMIT, objective=completion.energy_pj, bound=1, scope=Scope(), method="none")
     schedule = Schedule(solver="test", steps=completion.steps, proof=proof, log=("one", 'two "quoted" \n'))
     text = schedule_to_json(schedule)
     assert schedule_from_json(text) == schedule

@@ -28,6 +28,7 @@ from poetc.scheduling import (
     Problem,
     Proof,
     Schedule,
+    Scope,
     Status,
     Step,
     TensorSpec,
@@ -42,7 +43,7 @@ from tests.support.problems import random_actions, random_dag, training_problem
 
 
 def scheduled(problem: Problem, steps: tuple[Step, ...], cost: int = 0) -> Schedule:
-    proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, schedule_class="test")
+    proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, scope=Scope())
     return Schedule(solver="test", steps=steps, proof=proof)
 
 

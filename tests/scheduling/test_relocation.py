@@ -24,6 +24,7 @@ from poetc.scheduling import (
     Problem,
     Proof,
     Schedule,
+    Scope,
     Status,
     Step,
     TensorSpec,
@@ -50,7 +51,7 @@ def scheduled(problem: Problem, steps: tuple[Step, ...]) -> Schedule:
                 cost += problem.tensors[t].page_in_pj
             case Move(t):
                 cost += problem.tensors[t].move_pj
-    proof = Proof(status=Status.OPTIMAL, objective=cost, bound=cost, schedule_class="test")
+    proof = Proof(status=Status.OPTIMAL, objective=cost, bound=cost, scope=Scope())
     return Schedule(solver="test", steps=steps, proof=proof)
 
 

@@ -16,6 +16,7 @@ from poetc.scheduling import (
     Problem,
     Proof,
     Schedule,
+    Scope,
     SolveOptions,
     Status,
     movable_state,
@@ -46,7 +47,7 @@ def cost_of(problem: Problem, paging: bool, beta: float = 0.05) -> int | None:
         return None
     codes = improve(model, codes, capacity)
     cost = int(model.cost(codes))
-    proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, schedule_class="")
+    proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, scope=Scope())
     steps = Completer(problem).run(model.actions(codes)).steps
     trace = verify(problem, Schedule(solver="test", steps=steps, proof=proof))
     assert trace.peak_bytes <= problem.budget_bytes

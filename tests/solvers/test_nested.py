@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, verify
+from poetc.scheduling import Completer, Problem, Proof, Schedule, Scope, SolveOptions, Status, verify
 from poetc.solvers import Event, solve
 from poetc.solvers.dependences import Dependences
 from poetc.solvers.model import Model
@@ -77,7 +77,7 @@ def test_it_finds_what_evictions_do_not() -> None:
     assert nest(race, 0.0) > 0.0
     assert race.incumbent is not None and race.incumbent.cost < 1.8 * problem.compute_once_pj
     steps = Completer(problem).run(race.model.actions(race.incumbent.codes)).steps
-    proof = Proof(status=Status.FEASIBLE, objective=race.incumbent.cost, bound=0, schedule_class="")
+    proof = Proof(status=Status.FEASIBLE, objective=race.incumbent.cost, bound=0, scope=Scope())
     trace = verify(problem, Schedule(solver="test", steps=steps, proof=proof))
     assert trace.peak_bytes <= problem.budget_bytes
     again = Race(problem, 0, math.inf)

@@ -62,7 +62,7 @@ def test_a_better_order_is_found_and_the_optimum_proven_for_all_schedules() -> N
     schedule = solve(problem, options=OPTIONS)
     assert schedule.proof.status is Status.OPTIMAL
     assert schedule.proof.objective == problem.compute_once_pj
-    assert schedule.proof.schedule_class == "all schedules"
+    assert schedule.proof.scope.is_everything
     assert verify(problem, schedule).recomputes == 0
     try:
         kept = solve(problem, options=dataclasses.replace(OPTIONS, fixed_order=True)).proof.objective
@@ -93,7 +93,7 @@ def test_never_above_the_fixed_order_nor_below_the_optimum_over_all_orders() -> 
         assert fixed is None or cost <= fixed.cost, seed
         least += cost == best.cost
         better += fixed is None or cost < fixed.cost
-        if schedule.proof.schedule_class == "all schedules" and schedule.proof.status is Status.OPTIMAL:
+        if schedule.proof.scope.is_everything and schedule.proof.status is Status.OPTIMAL:
             assert cost == best.cost, seed
     assert solved > 25
     assert better >= 4

@@ -15,7 +15,9 @@ from poetc.scheduling import (
     Completer,
     PageIn,
     Proof,
+    Repetition,
     Schedule,
+    Scope,
     SolveOptions,
     Status,
     keep_all_peak_bytes,
@@ -146,7 +148,7 @@ def test_page_outs_come_as_early_as_they_can() -> None:
         before, after = (completer.run(model.actions(c)) for c in (codes, early))
         assert after.peak_bytes <= before.peak_bytes
         assert after.energy_pj == before.energy_pj
-        proof = Proof(status=Status.FEASIBLE, objective=after.energy_pj, bound=0, schedule_class="")
+        proof = Proof(status=Status.FEASIBLE, objective=after.energy_pj, bound=0, scope=Scope())
         trace = verify(
             dataclasses.replace(make, budget_bytes=after.peak_bytes),
             Schedule(solver="", steps=after.steps, proof=proof),
@@ -292,7 +294,7 @@ def test_larger_gap_is_honest() -> None:
     schedule: Schedule = solve(problem, options=SolveOptions(time_limit_s=60, gap=0.2))
     assert schedule.proof.gap() <= 0.2
     assert schedule.proof.status in (Status.FEASIBLE, Status.OPTIMAL)
-    assert "first executions in the problem's order" in schedule.proof.schedule_class
+    assert schedule.proof.scope.order == tuple(range(len(problem.operators)))
 
 
 def test_a_gap_from_a_lower_bound_that_is_known_takes_more() -> None:
@@ -313,7 +315,7 @@ def test_a_bound_for_stages_alone_is_labelled() -> None:
         problem = with_budget(training_problem(Random(seed), layers), fraction)
         proof = solve(problem, options=OPTIONS).proof
         assert proof.bound <= proof.objective
-        staged = "at most once again" in proof.schedule_class
+        staged = proof.scope.repetition is not Repetition.ANY
         assert staged == ("bound: staged MILP" in proof.method)
         labelled += staged
     assert 1 <= labelled <= 2

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, verify
+from poetc.scheduling import Completer, Problem, Proof, Schedule, Scope, SolveOptions, Status, verify
 from poetc.solvers import Event, solve
 from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
@@ -27,7 +27,7 @@ def check(race: Race) -> None:
     assert race.incumbent is not None
     cost = race.incumbent.cost
     steps = Completer(race.problem).run(race.model.actions(race.incumbent.codes)).steps
-    proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, schedule_class="")
+    proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, scope=Scope())
     verify(race.problem, Schedule(solver="test", steps=steps, proof=proof))
 
 

@@ -27,6 +27,7 @@ from poetc.scheduling import (
     Problem,
     Proof,
     Schedule,
+    Scope,
     Semantics,
     Status,
     Step,
@@ -52,7 +53,7 @@ def optimum(problem: Problem, *, fixed_order: bool = True, max_states: int = 2_0
     found = [_search(problem, pages, fixed_order, max_states) for pages in _page_modes(problem)]
     best = min((o for o in found if o is not None), key=lambda o: o.cost, default=None)
     if best is not None:
-        proof = Proof(status=Status.OPTIMAL, objective=best.cost, bound=best.cost, schedule_class="exhaustive search")
+        proof = Proof(status=Status.OPTIMAL, objective=best.cost, bound=best.cost, scope=Scope())
         verify(problem, Schedule(solver="oracle", steps=best.steps, proof=proof))
     return best
 

@@ -15,9 +15,9 @@ from types import SimpleNamespace
 import distributed
 import pytest
 
-from poetc import sweeping
+from poetc.commands import sweep as sweeping
+from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.errors import UsageError
-from poetc.pipeline import ModelRequest, SolveRequest
 from poetc.scheduling import SolveOptions
 from tests.cli.conftest import MODEL, run
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from poetc.scheduling import Compute, Problem, Schedule
-from poetc.solvers.interface import OWN_ORDER, PROBLEMS_ORDER
+from poetc.scheduling import ANY, Compute, Problem, Schedule
 
 Order = tuple[int, ...]
 
@@ -18,5 +17,7 @@ def reordered(problem: Problem, order: Order) -> Problem:
 def restored(schedule: Schedule, order: Order) -> Schedule:
     """A schedule of the reordered problem as one of the problem itself; its bound is for this order."""
     steps = tuple(replace(s, operator=order[s.operator]) if isinstance(s, Compute) else s for s in schedule.steps)
-    of_class = schedule.proof.schedule_class.replace(PROBLEMS_ORDER, OWN_ORDER)
-    return replace(schedule, steps=steps, proof=replace(schedule.proof, schedule_class=of_class))
+    scope = schedule.proof.scope
+    if scope.order is not ANY:
+        scope = replace(scope, order=tuple(order[v] for v in scope.order))
+    return replace(schedule, steps=steps, proof=replace(schedule.proof, scope=scope))

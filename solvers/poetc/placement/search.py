@@ -12,7 +12,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status, movable_state, on_store
+from poetc.scheduling import (
+    ANY,
+    Completer,
+    Problem,
+    Proof,
+    Schedule,
+    Scope,
+    SolveOptions,
+    Status,
+    movable_state,
+    on_store,
+)
 from poetc.solvers.interface import ENGINE_NAME, ROUNDING, Event, Progress
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.beside import Beside
@@ -28,12 +39,12 @@ from poetc.solvers.poetc.settings import PLACEMENT, WORK
 from poetc.solvers.poetc.work import simplex_s
 
 
-class HomeSearch:
+class PlacementSearch:
     """For `problem`, all of whose state lives in RAM, under its order of operators: what its state on the store costs.
 
     The relaxation is solved with more and more cuts, where its last plan needs too much RAM. Each time short races find
-    out what the homes that it suggests cost; then homes beside the best are raced. `bound` holds for schedules of the
-    class `poetc.CLASS` with any homes.
+    out what the homes that it suggests cost; then homes beside the best are raced. `bound` holds for schedules in the
+    problem's order, with any placement of state.
     """
 
     def __init__(self, problem: Problem, options: SolveOptions, stop_at: float, progress: Progress | None) -> None:
@@ -94,7 +105,8 @@ class HomeSearch:
         codes, cost = self._codes[stored], int(self.known[stored])
         steps = Completer(placed).run(Model(placed).actions(codes)).steps
         least = min(cost, math.ceil(self.bound))
-        proof = Proof(status=Status.FEASIBLE, objective=cost, bound=least, schedule_class="", method="race")
+        scope = Scope(order=tuple(range(len(self.problem.operators))), state=ANY)
+        proof = Proof(status=Status.FEASIBLE, objective=cost, bound=least, scope=scope, method="race")
         return Schedule(solver=ENGINE_NAME, steps=steps, proof=proof)
 
     def loosen(self, stored: frozenset[int], excess_bytes: int) -> bool:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from poetc.scheduling import Completer, Problem, Proof, Schedule, SolveOptions, Status
-from poetc.solvers.interface import ALL_SCHEDULES, ENGINE_NAME
+from poetc.scheduling import Completer, Problem, Proof, Schedule, Scope, SolveOptions, Status
+from poetc.solvers.interface import ENGINE_NAME
 from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import Relaxation
@@ -207,7 +207,7 @@ def at_once(problem: Problem, options: SolveOptions) -> Schedule | None:
         status=Status.LIMIT,
         objective=cost,
         bound=min(cost, int(race.model.base_cost)),
-        schedule_class=ALL_SCHEDULES,
+        scope=Scope(),
         method=f"schedule: {race.incumbent.origin}; bound: every operator once",
     )
     return Schedule(solver=ENGINE_NAME, steps=steps, proof=proof)

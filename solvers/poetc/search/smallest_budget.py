@@ -13,6 +13,7 @@ from poetc.scheduling import (
     Problem,
     Proof,
     Schedule,
+    Scope,
     Status,
     keep_all_peak_bytes,
     verify,
@@ -78,9 +79,7 @@ def _completed(problem: Problem, model: Model, codes: list[int], budget_bytes: i
 
 def _answer(problem: Problem, completion: Completion, low: int) -> MinimumBudget:
     cost = completion.energy_pj if problem.objective == "energy" else completion.time_ns
-    proof = Proof(
-        status=Status.FEASIBLE, objective=cost, bound=0, schedule_class="all schedules", method="smallest budget"
-    )
+    proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, scope=Scope(), method="smallest budget")
     schedule = Schedule(solver=ENGINE_NAME, steps=completion.steps, proof=proof)
     trace = verify(dataclasses.replace(problem, budget_bytes=completion.peak_bytes), schedule)
     present = {problem.tensors[t].name: problem.tensors[t].size_bytes for t in trace.resident_at(trace.peak_step)}

@@ -1,0 +1,66 @@
+"""`poetc analyze`: the model, its training step, and how small its RAM can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from poetc import frontend, training
+from poetc.commands.requests import ModelRequest, SolveRequest, load_model, training_graph, with_any_weights
+from poetc.devices import build_problem, load_profile
+from poetc.devices.saved import lean, saved_bytes
+from poetc.events import Progress, silent
+from poetc.graph import Phase, Role
+from poetc.ops import bind, spec
+from poetc.planning.smallest_ram import LONGEST_SEARCH_S
+from poetc.scheduling import keep_all_peak_bytes
+
+
+def analyze(request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress: Progress = silent) -> dict[str, Any]:
+    """What `poetc analyze` prints: the model, its training step, how small its RAM can be (`search_s` of search)."""
+    graph, step = training_graph(with_any_weights(request))
+    problem = build_problem(step, load_profile(request.device), budget_bytes=0)
+    peak = keep_all_peak_bytes(problem)
+    progress(f"looking for the smallest budget of {len(problem.operators):,} operators")
+    minimum = SolveRequest(model=request).planner(search_s).search_ram(problem, search_s).found
+    leanest = lean(problem, step)
+    macs = {phase.value: 0 for phase in Phase}
+    for op in step.operators:
+        macs[op.phase.value] += spec(op.kind).work(bind(op, step.tensors)).macs
+    parameters = [t for t in graph.tensors.values() if t.role is Role.PARAMETER]
+    kinds: dict[str, int] = {}
+    for op in graph.operators:
+        kinds[op.kind] = kinds.get(op.kind, 0) + 1
+    return {
+        "model": str(request.source),
+        "supported": True,
+        "device": request.device,
+        "inputs": {name: list(graph.tensors[name].shape) for name in graph.inputs},
+        "outputs": {name: list(graph.tensors[name].shape) for name in graph.outputs},
+        "operators": len(problem.operators),
+        "forward_operators": dict(sorted(kinds.items())),
+        "parameters": sum(t.type.elements for t in parameters),
+        "parameter_bytes": sum(t.size_bytes for t in parameters),
+        "trained_parameters": sum(
+            step.tensors[name].type.elements for name in step.updates if step.tensors[name].role is Role.PARAMETER
+        ),
+        "forward_macs": macs[Phase.FORWARD.value],
+        "step_macs": sum(macs.values()),
+        "saved_bytes": saved_bytes(problem),
+        "saved_bytes_lean": leanest.saved_bytes,
+        "saved_lean_energy_pj": leanest.energy_pj,
+        "keep_all_peak_bytes": peak,
+        "min_budget_bytes": minimum.ram_bytes,
+        "min_budget_bound_bytes": minimum.bound_bytes,
+        "notes": list(step.notes),
+    }
+
+
+def parameter_table(request: ModelRequest) -> list[Mapping[str, Any]]:
+    """What the importer took for a weight and what for a constant, with its reason, and which of them are trained."""
+    graph = load_model(with_any_weights(request))
+    trained = training.select_parameters(graph, request.training.train)
+    return [
+        {"name": d.name, "shape": list(d.shape), "role": d.decision, "reason": d.reason, "trained": d.name in trained}
+        for d in frontend.parameter_decisions(graph)
+    ]

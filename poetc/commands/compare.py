@@ -1,0 +1,79 @@
+"""`poetc compare`: every solver on the same problem, from a request to a directory of tables and a plot."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from poetc.commands.requests import ModelRequest, training_graph
+from poetc.devices import build_problem, load_profile, parse_duration, parse_size
+from poetc.errors import UsageError
+from poetc.files import read_file
+from poetc.output_directory import Kind, check_replaceable, replacing
+from poetc.planning.comparison import Comparison, OnCell, compare
+from poetc.reporting.comparison import document, markdown, plot, table_csv
+from poetc.scheduling import Paging, Problem, SolveOptions, keep_all_peak_bytes, problem_from_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareRequest:
+    """What is compared. `budgets` and `deadline` as typed by the user; no `names`: every solver."""
+
+    model: ModelRequest
+    budgets: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    deadline: str | None = None
+    objective: Literal["energy", "time"] | None = None  # None: the problem's own, energy for a model
+    paging: bool = True
+    state: str = "auto"  # where state lives: the same for all solvers; see `StatePlacement.alike`
+    options: SolveOptions = dataclasses.field(default_factory=lambda: SolveOptions(time_limit_s=20.0))
+
+
+def run(request: CompareRequest, on_cell: OnCell | None = None) -> Comparison:
+    """Read the model (or a Problem in JSON) and compare. Raises the errors of `poetc.errors` for a wrong request."""
+    problem = _problem(request.model)
+    if not request.paging:
+        problem = replace(problem, paging=Paging.NONE)
+    deadline = problem.deadline_ns
+    if request.deadline is not None:
+        deadline = parse_duration(request.deadline, of=problem.compute_once_ns, option="--deadline")
+    problem = replace(problem, deadline_ns=deadline, objective=request.objective or problem.objective)
+    peak = keep_all_peak_bytes(problem)
+    if not request.budgets:
+        raise UsageError("--budgets is empty: give at least one, such as 60%")
+    budgets = [parse_size(text, of=peak, option="--budgets") for text in request.budgets]
+    state = "ram" if request.state == "auto" and request.model.source.suffix == ".json" else request.state
+    return compare(problem, budgets, request.names, request.options, on_cell, state)
+
+
+def _problem(request: ModelRequest) -> Problem:
+    source = request.source
+    if source.suffix != ".json":
+        return build_problem(training_graph(request)[1], load_profile(request.device), budget_bytes=0)
+    try:
+        return problem_from_json(read_file(source), source=str(source))
+    except OSError as error:
+        raise UsageError(f"{source}: {error.strerror}") from error
+
+
+KIND = Kind("comparison.json", "what poetc compare wrote")
+NAMES = ("comparison.csv", "comparison.md", "comparison.svg")
+
+
+def check_out(folder: Path, *, force: bool = False) -> None:
+    """Raises UsageError where `write` would, before anything is solved."""
+    check_replaceable(folder, KIND, force=force, names=NAMES)
+
+
+def write(comparison: Comparison, folder: Path, *, force: bool = False) -> list[str]:
+    """comparison.csv, comparison.json, comparison.md and comparison.svg. The names of the copies that `force` made of
+    files that the user had changed; without it such a file is a UsageError.
+    """
+    texts = dict(zip(NAMES, (table_csv(comparison), markdown(comparison), plot(comparison)), strict=True))
+    with replacing(folder, KIND, force=force) as staging:
+        staging.document = document(comparison)
+        for name, text in texts.items():
+            (staging.directory / name).write_text(text, encoding="utf-8")
+    return staging.copies

@@ -1,0 +1,184 @@
+"""`poetc.lock`: canonical JSON, one entry a problem. These classes are the format, field by field (docs/SPEC.md)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+
+import msgspec
+
+from poetc.errors import UsageError, printable
+from poetc.files import read_file, write_text
+from poetc.scheduling.schedule import LARGEST_SEED
+
+VERSION = 1
+LATER_OPTIONS = ("state", "dma", "fixed_order", "max_written")  # newest first: older files were hashed without them
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was asked for. `model` and a device's file are relative to the lock file; `training` holds the options that
+    differ from their defaults.
+    """
+
+    model: str
+    device: str
+    batch: int | None = None
+    budget: str | None = None
+    deadline: str | None = None
+    max_written: str | None = None
+    objective: str | None = "energy"  # in a lock file what was minimised; None asks for the problem's own
+    paging: bool = True
+    dma: bool = False
+    state: str = "auto"
+    solver: str = "poetc"
+    time_limit_s: float = 60.0
+    gap: float = 0.0
+    seed: int = 0
+    fixed_order: bool = False
+    training: dict[str, float | int | str] = {}
+
+
+DEFAULTS = Options(model="", device="")
+
+
+class Hashes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """SHA-256: of the model's file, the whole profile (what it inherits included), the options, and of the problem that
+    all of them make, budget and deadline included. `entry`: of all of the entry but its name, so that one that was
+    edited is told from one that was recorded; "" in older files.
+    """
+
+    model: str
+    profile: str
+    options: str
+    problem: str
+    entry: str = ""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was found. The bound is in the unit of the objective: pJ, or ns."""
+
+    status: str
+    objective: int
+    bound: int
+    schedule_class: str
+    scope: dict[str, str] | None = None  # as `Scope.kinds`; None in a lock file of version 0.1
+    energy_pj: int
+    time_ns: int
+    budget_bytes: int
+    peak_bytes: int
+    arena_bytes: int
+    ram_bytes: int
+    recomputes: int
+    page_outs: int
+    page_ins: int
+    moves: int = 0
+    leaner_kernels: int = 0
+
+    @property
+    def gap(self) -> float:
+        """(objective - bound) / objective."""
+        return max(0.0, (self.objective - self.bound) / self.objective) if self.objective > 0 else 0.0
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    options: Options
+    hashes: Hashes
+    result: Result
+    versions: dict[str, str]  # of poetc and the solver's libraries
+
+
+def hash_of_entry(entry: Entry) -> str:
+    """What `Hashes.entry` is, whatever it is now."""
+    return hash_of(msgspec.structs.replace(entry, name="", hashes=msgspec.structs.replace(entry.hashes, entry="")))
+
+
+class LockFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    version: int
+    entries: tuple[Entry, ...] = ()
+
+    def with_entry(self, entry: Entry) -> LockFile:
+        """With `entry` added, or in place of the one of its name; sorted by name."""
+        kept = {e.name: e for e in self.entries} | {entry.name: entry}
+        return LockFile(version=self.version, entries=tuple(kept[name] for name in sorted(kept)))
+
+
+def canonical(value: object) -> bytes:
+    """The one JSON text of a value: keys sorted, no spaces. For hashes."""
+    return msgspec.json.encode(value, order="sorted")
+
+
+def hash_of(value: object) -> str:
+    """SHA-256 of the canonical text, in hexadecimal."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def is_hash_of(recorded: str, options: Options) -> bool:
+    """Whether a lock file of this or an earlier poetc, which had fewer options, recorded `options` as `recorded`."""
+    fields = msgspec.to_builtins(options)
+    for later in LATER_OPTIONS:
+        if recorded == hash_of(fields):
+            return True
+        if fields.pop(later) != getattr(DEFAULTS, later):
+            return False
+    return recorded == hash_of(fields)
+
+
+def dumps(lock: LockFile) -> str:
+    """The file's text: canonical JSON, indented so that version control shows what changed."""
+    return msgspec.json.format(canonical(lock), indent=1).decode() + "\n"
+
+
+def read(path: Path) -> LockFile:
+    """Raises UsageError naming what is wrong."""
+    try:
+        data = read_file(path)
+    except OSError as error:
+        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}; poetc lock writes it") from None
+    try:
+        lock = msgspec.json.decode(data, type=LockFile)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: not a lock file of this version: {error}") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: not JSON: {error}") from None
+    if lock.version != VERSION:
+        raise UsageError(f"{path}: a lock file of version {lock.version}; this poetc reads {VERSION}")
+    for entry in lock.entries:
+        if reason := _wrong(entry.options):
+            raise UsageError(f"{path}: entry {printable(entry.name)!r}: {reason}")
+    names = [entry.name for entry in lock.entries]
+    if len(set(names)) != len(names):
+        raise UsageError(f"{path}: two entries have the same name")
+    return lock
+
+
+def _wrong(options: Options) -> str:
+    """Why these options cannot be solved for, where the command line would not have taken them."""
+    if not options.model or "\0" in options.model or "\0" in options.device:
+        return f"the model {options.model!r} and the device {options.device!r} must name files"
+    if not 0 < options.time_limit_s < math.inf:
+        return f"time_limit_s is {options.time_limit_s:g}; it must be above 0"
+    if not 0 <= options.gap <= 1:
+        return f"gap is {options.gap:g}; it must be between 0 and 1"
+    if not 0 <= options.seed <= LARGEST_SEED:
+        return f"seed is {options.seed}; it must be between 0 and {LARGEST_SEED}"
+    if options.objective not in (None, "energy", "time"):
+        return f"objective is {options.objective!r}; it must be energy or time"
+    if options.batch is not None and not 1 <= options.batch <= LARGEST_SEED:
+        return f"batch is {options.batch}; it must be at least 1"
+    return ""
+
+
+def write(path: Path, lock: LockFile) -> None:
+    """Whole or not at all."""
+    write_text(path, dumps(lock))
+
+
+def line_of(text: str, name: str) -> int:
+    """The line of a lock file's text where the entry `name` says its name; 1 if it does not."""
+    wanted = f'"name": {msgspec.json.encode(name).decode()}'
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip().rstrip(",") == wanted:
+            return number
+    return 1

@@ -1,0 +1,235 @@
+"""Solve a problem and record it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import msgspec
+
+import poetc.solvers
+from poetc import reporting
+from poetc.artifact import Artifact
+from poetc.commands.locking._file import (
+    VERSION,
+    Entry,
+    Hashes,
+    LockFile,
+    Options,
+    Result,
+    hash_of,
+    hash_of_entry,
+    read,
+    write,
+)
+from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands.solve import solve
+from poetc.devices import load_profile, profile_to_dict
+from poetc.errors import PoetcError, UsageError
+from poetc.files import open_file
+from poetc.frontend import external_files
+from poetc.scheduling import SolveOptions, problem_to_json
+from poetc.training import TrainingOptions
+
+Progress = Callable[[str], None]
+
+
+def _silent(message: str) -> None:
+    del message
+
+
+def lock(request: SolveRequest, path: Path, name: str = "", progress: Progress = _silent) -> Entry:
+    """Solve `request` and record it in the lock file `path`, which is made if there is none."""
+    present = read(path) if path.exists() else LockFile(version=VERSION)
+    options = options_of(request, path.parent)
+    entry, _ = solve_entry(name or entry_name(options), options, path.parent, progress)
+    write(path, present.with_entry(entry))
+    return entry
+
+
+def solve_entry(
+    name: str, options: Options, folder: Path, progress: Progress = _silent, *, patience: float = 1.0
+) -> tuple[Entry, Artifact]:
+    """Solve what `options` ask for in `patience` times their time, paths being relative to `folder`."""
+    request = request_of(options, folder)
+    limited = replace(request.options, time_limit_s=patience * options.time_limit_s)
+    solved = solve(replace(request, options=limited), progress)
+    return _entry(name, options, solved, folder), solved
+
+
+def entry_name(options: Options) -> str:
+    """What tells entries apart where the user gives no name."""
+    parts = [Path(options.model).name]
+    if options.batch is not None:
+        parts.append(f"batch {options.batch}")
+    parts.append(Path(options.device).stem if "/" in options.device else options.device)
+    parts.append(options.budget or "all RAM")
+    if options.deadline is not None:
+        parts.append(f"deadline {options.deadline}")
+    if options.max_written is not None:
+        parts.append(f"at most {options.max_written} written")
+    if options.state != "auto":
+        parts.append(f"state {options.state}")
+    parts += [f"{key} {value}" for key, value in sorted(options.training.items())]
+    return ", ".join(parts)
+
+
+def options_of(request: SolveRequest, folder: Path) -> Options:
+    """A request as the lock file in `folder` records it."""
+    model, defaults = request.model, TrainingOptions()
+    chosen = {k: v for k, v in asdict(model.training).items() if v != getattr(defaults, k)}
+    device = model.device
+    if "/" in device or device.endswith((".yaml", ".yml")):
+        device = _relative(Path(device), folder, always_a_path=True)
+    return Options(
+        model=_relative(model.source, folder),
+        device=device,
+        batch=model.batch,
+        budget=request.budget,
+        deadline=request.deadline,
+        max_written=request.max_written,
+        objective=request.objective,
+        paging=request.paging,
+        dma=request.dma,
+        state=request.state,
+        solver=request.solver,
+        time_limit_s=request.options.time_limit_s,
+        gap=request.options.gap,
+        seed=request.options.seed,
+        fixed_order=request.options.fixed_order,
+        training=chosen,
+    )
+
+
+def request_of(options: Options, folder: Path) -> SolveRequest:
+    """Back to a request. Raises UsageError for training options that this poetc does not know."""
+    device = options.device
+    if "/" in device:
+        device = os.path.normpath(folder / device)
+        device = device if "/" in device else f"./{device}"
+    try:
+        training = TrainingOptions(**options.training)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise UsageError(f"training options of another version: {error}") from None
+    source = Path(os.path.normpath(folder / options.model))
+    return SolveRequest(
+        model=ModelRequest(source=source, batch=options.batch, device=device, training=training),
+        budget=options.budget,
+        deadline=options.deadline,
+        max_written=options.max_written,
+        objective=options.objective,
+        paging=options.paging,
+        dma=options.dma,
+        state=options.state,
+        solver=options.solver,
+        options=SolveOptions(
+            time_limit_s=options.time_limit_s, gap=options.gap, seed=options.seed, fixed_order=options.fixed_order
+        ),
+    )
+
+
+def _relative(path: Path, folder: Path, *, always_a_path: bool = False) -> str:
+    text = Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
+    return f"./{text}" if always_a_path and "/" not in text else text
+
+
+def _entry(name: str, options: Options, solved: Artifact, folder: Path) -> Entry:
+    problem, proof, summary = solved.problem, solved.schedule.proof, solved.summary
+    request = request_of(options, folder)
+    options = msgspec.structs.replace(options, objective=problem.objective)
+    entry = Entry(
+        name=name,
+        options=options,
+        hashes=Hashes(
+            model=model_hash(request.model.source),
+            profile=_profile_hash(request),
+            options=hash_of(options),
+            problem=hashlib.sha256(problem_to_json(problem)).hexdigest(),
+        ),
+        result=Result(
+            status=proof.status.value,
+            objective=proof.objective,
+            bound=proof.bound,
+            schedule_class=reporting.scope_sentence(proof.scope),
+            scope=proof.scope.kinds(),
+            **{
+                key: summary[key]
+                for key in (
+                    *("energy_pj", "time_ns", "budget_bytes", "peak_bytes", "arena_bytes", "ram_bytes"),
+                    *("recomputes", "page_outs", "page_ins", "moves", "leaner_kernels"),
+                )
+            },
+        ),
+        versions=_versions(),
+    )
+    return msgspec.structs.replace(entry, hashes=msgspec.structs.replace(entry.hashes, entry=hash_of_entry(entry)))
+
+
+def is_unchanged(entry: Entry, folder: Path) -> bool:
+    """Whether solving `entry` again would be the same computation on the same input: the file of the model with its
+    external data, the profile, the options, poetc's code, the libraries and the kind of machine are what they were, and
+    the entry is as it was recorded. False where that cannot be told.
+    """
+    try:
+        request = request_of(entry.options, folder)
+        hashes = entry.hashes
+        return (
+            hashes.entry == hash_of_entry(entry)
+            and entry.versions == _versions()
+            and hashes.options == hash_of(entry.options)
+            and hashes.model == model_hash(request.model.source)
+            and hashes.profile == _profile_hash(request)
+        )
+    except (PoetcError, OSError):
+        return False  # which solving says better
+
+
+def model_hash(source: Path) -> str:
+    """SHA-256 of a model's file, and of those that hold its external data."""
+    files = () if source.suffix == ".json" else external_files(source)
+    digests = [_digest(path) for path in (source, *files)]
+    return digests[0].hex() if len(digests) == 1 else hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def _digest(path: Path) -> bytes:
+    with open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _profile_hash(request: SolveRequest) -> str:
+    """A problem file brings its own costs."""
+    source, device = request.model.source, request.model.device
+    return hash_of({} if source.suffix == ".json" else profile_to_dict(load_profile(device)))
+
+
+def _versions() -> dict[str, str]:
+    """Of all that the answer depends on beside the input."""
+    return {
+        "code": _code(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        **{package: _version(package) for package in ("highspy", "numpy", "onnx", "poetc")},
+    }
+
+
+@functools.cache
+def _code() -> str:
+    """What tells apart two states of poetc that have one version: a hash of all its Python."""
+    hashed = hashlib.sha256()
+    for folder in (*poetc.__path__, *poetc.solvers.__path__):
+        for path in sorted(Path(folder).rglob("*.py")):
+            hashed.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return hashed.hexdigest()[:16]
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,226 @@
+"""Requests: which model or problem, how it is trained, and the limits that it is solved for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from poetc import codegen, frontend, passes, training
+from poetc.devices import (
+    DeviceProfile,
+    build_problem,
+    format_bytes,
+    format_ns,
+    load_profile,
+    parse_duration,
+    parse_size,
+)
+from poetc.errors import InfeasibleError, UnsupportedModelError, UsageError
+from poetc.events import Progress, silent
+from poetc.files import read_file
+from poetc.graph import Graph, Role, TrainingGraph
+from poetc.planning import Kernels, Planner, RamSearch, StatePlacement
+from poetc.planning.smallest_ram import LONGEST_SEARCH_S
+from poetc.scheduling import keep_all_peak_bytes, problem_from_json, validate_problem
+from poetc.scheduling.problem import Paging, Problem
+from poetc.scheduling.schedule import SolveOptions
+from poetc.training import TrainingOptions
+
+LEAST_SHARE = 0.5  # of the time limit, at most, for the search for the least RAM where that is the budget
+LEAST = "least"  # as a budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """Which model, and how it is to be trained."""
+
+    source: Path
+    batch: int | None = None
+    device: str = "host"
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolveRequest:
+    """A model or a Problem (`.json`), and the limits to solve it for. `budget` and `deadline` as typed by the user.
+
+    The budget LEAST is the least RAM that is found to work, within the deadline if there is one.
+
+    `objective`: "energy" or "time"; None: a Problem's own, and energy for a model.
+    """
+
+    model: ModelRequest
+    budget: str | None = None
+    deadline: str | None = None
+    max_written: str | None = None  # to the store, in one step
+    objective: str | None = None
+    paging: bool = True
+    dma: bool = False  # transfers overlap compute, where the store can
+    state: str = "auto"  # where state lives between steps: "ram", "store"; see `poetc.planning.state`
+    solver: str = "poetc"
+    options: SolveOptions = field(default_factory=SolveOptions)
+    out: Path | None = None
+    force: bool = False  # files in `out` that the user changed are replaced, and copies kept
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether the source is a Problem rather than a model."""
+        return self.model.source.suffix == ".json"
+
+    @property
+    def state_mode(self) -> str:
+        """State is placed for models; a Problem says itself where its state lives, unless it is told to move."""
+        return "ram" if self.state == "auto" and self.is_problem else self.state
+
+    def planner(self, time_limit_s: float, progress: Progress = silent) -> Planner:
+        """The planner for this request: kernels and the placement of state are open."""
+        return Planner(
+            options=replace(self.options, time_limit_s=time_limit_s),
+            solver=self.solver,
+            reductions=(Kernels(), StatePlacement(self.state_mode)),
+            progress=progress,
+        )
+
+
+def load_model(request: ModelRequest) -> Graph:
+    """The forward pass, as the file has it."""
+    return frontend.load(request.source, batch=request.batch, random_weights=request.training.random_weights)
+
+
+def with_any_weights(request: ModelRequest) -> ModelRequest:
+    """For a look at the model alone: a note instead of a refusal where the file of its weights is absent."""
+    seed = request.training.random_weights or 0
+    return replace(request, training=replace(request.training, random_weights=seed))
+
+
+def training_graph(request: ModelRequest) -> tuple[Graph, TrainingGraph]:
+    """The model, and its whole training step."""
+    graph = load_model(request)
+    count, part = request.training.micro_batches, None
+    if count != "auto" and count > 1:
+        part = load_model(replace(request, batch=training.micro_batch_of(graph, count)))
+    return graph, passes.run_standard(training.build(graph, request.training, part))
+
+
+def read_problem(
+    request: SolveRequest,
+) -> tuple[Graph | None, TrainingGraph | None, DeviceProfile | None, Problem]:
+    """The model, its training step and its device, None for a Problem; and the scheduling problem."""
+    source = request.model.source
+    if request.is_problem:
+        try:
+            problem = problem_from_json(read_file(source), source=str(source))
+        except OSError as error:
+            raise UsageError(f"{source}: {error.strerror}") from error
+        if request.dma and problem.paging is not Paging.DMA:
+            raise UsageError(f"--dma: {source} says itself how it pages: {problem.paging.value!r}")
+        return None, None, None, problem
+    profile = load_profile(request.model.device)
+    graph, step = training_graph(request.model)
+    return (
+        graph,
+        step,
+        profile,
+        build_problem(step, profile, budget_bytes=profile.ram_bytes, paging=paging_of(request, profile)),
+    )
+
+
+def paging_of(request: SolveRequest, profile: DeviceProfile) -> Paging | None:
+    """None: as the device's store does it, each transfer for itself."""
+    if request.dma and not request.paging:
+        raise UsageError("--dma and --no-paging exclude each other")
+    if request.dma and request.objective == "time":
+        raise UsageError("--objective time and --dma exclude each other; set a --deadline")
+    if not request.dma:
+        return None
+    store = profile.stores[profile.default_store] if profile.default_store else None
+    if store is None:
+        raise UsageError(f"--dma: device {profile.name!r} has no store to page to")
+    if store.mode != "dma":
+        raise UsageError(f"--dma: the store of device {profile.name!r} cannot transfer while the processor computes")
+    return Paging.DMA
+
+
+def limits(request: SolveRequest, problem: Problem) -> Problem:
+    """Budget and deadline as numbers. A Problem brings its own; options override.
+
+    Raises UsageError for what cannot be read, and where a Problem and the options together are no Problem.
+    """
+    return limited(request, problem)[0]
+
+
+def limited(request: SolveRequest, problem: Problem) -> tuple[Problem, RamSearch | None]:
+    """The same, and where the budget is LEAST the search that found it."""
+    budget = problem.budget_bytes
+    if request.budget is not None and request.budget != LEAST:
+        budget = parse_size(request.budget, of=keep_all_peak_bytes(problem), option="--budget", or_word=LEAST)
+    if budget <= 0 and request.budget != LEAST:
+        raise UsageError("no RAM budget: pass --budget, for example 256MB, or 60% (of the keep-all peak)")
+    deadline = problem.deadline_ns
+    if request.deadline is not None:
+        deadline = parse_duration(request.deadline, of=problem.compute_once_ns, option="--deadline")
+    changes: dict[str, Any] = {"budget_bytes": budget, "deadline_ns": deadline}
+    if request.max_written is not None:
+        changes["write_limit_bytes"] = parse_size(request.max_written, option="--max-written")
+    if request.objective is not None:
+        changes["objective"] = request.objective
+    if not request.paging:
+        changes["paging"] = type(problem.paging).NONE
+    search = None
+    if request.budget == LEAST:
+        search = _least(request, replace(problem, **changes))
+        changes["budget_bytes"] = search.problem.budget_bytes
+    changed = replace(problem, **changes)
+    validate_problem(changed, f"{request.model.source} with these options")
+    return changed, search
+
+
+def require_offsets(request: SolveRequest, problem: Problem, step: TrainingGraph | None) -> None:
+    """UnsupportedModelError where the arena or the constants would be larger than the offsets of the runtime."""
+    if step is None:
+        return
+    constant_bytes = sum(t.size_bytes for t in step.tensors.values() if t.role is Role.CONSTANT)
+    arena_bytes = min(problem.budget_bytes, keep_all_peak_bytes(problem))
+    kind, size_bytes = max(("constants", constant_bytes), ("tensors", arena_bytes), key=lambda pair: pair[1])
+    if size_bytes >= codegen.OFFSET_LIMIT:
+        remedy = "give --budget 4GB or less, or a smaller --batch" if kind == "tensors" else "train a smaller model"
+        raise UnsupportedModelError(
+            f"{request.model.source}: {format_bytes(size_bytes)} of {kind}, more than 32-bit offsets reach; {remedy}"
+        )
+
+
+def require_time(request: SolveRequest, problem: Problem) -> None:
+    """InfeasibleError where every operator once takes longer than the deadline."""
+    deadline, once = problem.deadline_ns, problem.compute_once_ns
+    if deadline is not None and deadline < once:
+        given = f"the deadline of {format_ns(deadline)}, which {request.model.source} says,"
+        if request.deadline is not None:
+            given = f"--deadline {request.deadline}"
+        raise InfeasibleError(
+            f"{given} cannot be met: every operator once takes {format_ns(once)}; allow more than that"
+        )
+
+
+def _least(request: SolveRequest, problem: Problem) -> RamSearch:
+    """The least RAM that works in time, as the budget. Raises InfeasibleError where not even keep-all does."""
+    search_s = min(LONGEST_SEARCH_S, LEAST_SHARE * request.options.time_limit_s)
+    search = request.planner(search_s).search_ram(problem, search_s)
+    if search.found.ram_bytes is None:
+        deadline = format_ns(problem.deadline_ns or 0)
+        raise InfeasibleError(
+            f"--budget {LEAST}: not even keep-all obeys the deadline of {deadline}; allow a longer --deadline"
+        )
+    return search.as_budget()
+
+
+def out_directory(source: Path) -> Path:
+    """`MODEL.poetc` in the working directory."""
+    return named_after(source, ".poetc")
+
+
+def named_after(source: Path, suffix: str) -> Path:
+    """The model's name with another suffix, in the working directory. Raises UsageError if it has no name."""
+    if not source.name:
+        raise UsageError(f"{source}: is a directory, not a model")
+    return Path(source.name).with_suffix(suffix)

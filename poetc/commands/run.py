@@ -1,0 +1,322 @@
+"""What `poetc run` does: a solved directory on an emulated board, or on this machine, measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from poetc import artifact, codegen
+from poetc.artifact import Artifact
+from poetc.batches import read_batches
+from poetc.codegen import BOARDS
+from poetc.codegen.program import Call, Move, PageIn, PageOut, Program
+from poetc.commands import outputs
+from poetc.errors import CheckFailed, UsageError
+from poetc.files import scratch_directory
+from poetc.graph import Array, Value
+from poetc.output_directory import Kind, check_replaceable, replacing
+from poetc.runtime.layout import CHECKPOINT_TRAILER_BYTES
+from poetc.scheduling import Problem
+
+Progress = Callable[[str], None]
+OnStep = Callable[[int, float], None]
+PRODUCTS = ("counter.so", *(f"src/{name}" for name in codegen.PRODUCTS))
+KEPT = Kind("poetc-run.json", "what poetc run kept", "--keep", PRODUCTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """`on`: qemu:BOARD or host. `steps`: default one pass over the data, or DEFAULT_STEPS of random data without any.
+
+    `keep`: where the emitted project (src) and what the run read and wrote (run) stay. `force`: files there that the
+    user changed are replaced, and copies kept.
+    """
+
+    directory: Path
+    on: str
+    steps: int | None = None
+    data: Path | None = None
+    numerics: codegen.Numerics = "portable"
+    keep: Path | None = None
+    force: bool = False
+    checkpoint: int | None = None
+    gradients: bool = False
+
+
+def board_names() -> list[str]:
+    """What `--on` takes."""
+    return ["host", *(f"qemu:{name}" for name in BOARDS)]
+
+
+def run(request: RunRequest, progress: Progress, on_step: OnStep, note: Progress = lambda text: None) -> dict[str, Any]:
+    """Emit, build, run, measure. `note` gets what is suspicious about the data. Raises UsageError without the toolchain
+    and for data that cannot be trained on, CheckFailed where something does not hold or the loss is no number.
+    """
+    board = _board(request.on)
+    if board is None:
+        _require_host(request)
+    if request.keep is not None:
+        check_replaceable(request.keep, KEPT, force=request.force, names=())
+    if board is not None:
+        codegen.require_toolchain(BOARDS[board])
+    solved = artifact.read(request.directory)
+    progress("lowering")
+    program = outputs.training_program(solved)
+    batches = read_batches(program, request.data, request.steps, note)
+    assert solved.graph is not None  # training_program says so
+    values = solved.graph.values
+    copies: list[str] = []
+    with _place(request, copies) as directory:
+        if board is None:
+            progress("compiling for this machine")
+            wanted = {"gradients": request.gradients, "kept": request.keep is not None}
+            document = _on_host(solved, program, values, batches, directory, on_step, **wanted)
+        else:
+            document = _on_board(request, board, solved, program, values, batches, directory, progress, on_step)
+    return {**document, "copies": copies}
+
+
+def _on_board(
+    request: RunRequest,
+    board: str,
+    solved: Artifact,
+    program: Program,
+    values: Mapping[str, Value],
+    batches: Sequence[Mapping[str, Array]],
+    directory: Path,
+    progress: Progress,
+    on_step: OnStep,
+) -> dict[str, Any]:
+    size = _predicted_size(solved, program, request, BOARDS[board])
+    if size is not None:
+        outputs.require_room(program, BOARDS[board], size)
+    progress(f"compiling for {board}")
+    firmware = codegen.build_firmware(
+        program,
+        values,
+        board,
+        directory,
+        memory=outputs.memory_of(solved),
+        numerics=request.numerics,
+        checkpoint=request.checkpoint,
+        gradients=request.gradients,
+    )
+    _require_stack(firmware, request.on)
+    progress(f"running on {board}")
+    document = _document(solved, program, firmware, codegen.execute(firmware, batches, on_step))
+    document["flash_predicted_bytes"] = size.flash_bytes if size else None
+    document["ram_predicted_bytes"] = size.ram_bytes if size else None
+    document["instructions_predicted"] = _predicted_instructions(solved, program, request, len(document["losses"]))
+    return {**document, "on": request.on, "numerics": request.numerics}
+
+
+@contextmanager
+def _place(request: RunRequest, copies: list[str]) -> Iterator[Path]:
+    """Where it is built and run: kept if that was asked for, also when a check fails, but not half of it. `copies` gets
+    the names under which files of the user were kept.
+    """
+    if request.keep is None:
+        with scratch_directory("poetc-run-") as scratch:
+            yield scratch
+        return
+    failed = None
+    with replacing(request.keep, KEPT, force=request.force) as staging:
+        try:
+            yield staging.directory
+        except CheckFailed as error:
+            failed = error
+        said = None if failed is None else str(failed)
+        staging.document = {"on": request.on, "solved": str(request.directory), "error": said}
+    copies += staging.copies
+    if failed is not None:
+        raise failed
+
+
+def _require_host(request: RunRequest) -> None:
+    """UsageError for what runs on boards only."""
+    if request.checkpoint:
+        raise UsageError(
+            f"--checkpoint {request.checkpoint}: a run on host saves nothing between steps; leave it out, or run the"
+            " program that `poetc emit --target host` makes with -c"
+        )
+    if request.numerics != "portable":
+        raise UsageError(f"--numerics {request.numerics}: a run on host is portable; leave it out, or run on a board")
+
+
+def _board(on: str) -> str | None:
+    if on == "host":
+        return None
+    emulator, _, name = on.partition(":")
+    if emulator != "qemu" or name not in BOARDS:
+        raise UsageError(f"--on {on}: choose from {', '.join(board_names())}")
+    return name
+
+
+def _predicted_size(
+    solved: Artifact, program: Program, request: RunRequest, board: codegen.Board
+) -> codegen.FirmwareSize | None:
+    """As it is known before anything is compiled, to stand beside that of the program. None: it is no firmware."""
+    if board.code is None:
+        return None
+    memory = outputs.memory_of(solved)
+    return codegen.firmware_size(
+        program,
+        board,
+        numerics=request.numerics,
+        memory=memory,
+        checkpoint=request.checkpoint,
+        gradients=request.gradients,
+    )
+
+
+def _predicted_instructions(solved: Artifact, program: Program, request: RunRequest, steps: int) -> int | None:
+    """Of all steps; None unless the schedule is for this very board, whose nanoseconds are instructions, and the
+    numerics are those that its profile was measured with.
+    """
+    if request.on != solved.problem.device.replace("-", ":", 1) or request.numerics != "portable":
+        return None
+    return steps * predicted_ns(solved.problem, program)
+
+
+def predicted_ns(problem: Problem, program: Program) -> int:
+    """What the problem says of one step of the program lowered from it: its operators and transfers, one by one."""
+    costs = {op.name: op.time_ns for op in problem.operators}
+    tensors = {t.name: t for t in problem.tensors}
+    total = 0
+    for instruction in program.instructions:
+        match instruction:
+            case Call():
+                total += costs[instruction.operator]
+            case PageOut():
+                total += tensors[program.pages[instruction.page].tensor].page_out_ns
+            case PageIn():
+                total += tensors[program.pages[instruction.page].tensor].page_in_ns
+            case Move():
+                total += tensors[instruction.operand.tensor].move_ns or 0
+    return total
+
+
+def _document(solved: Artifact, program: Program, firmware: codegen.Firmware, run: codegen.Run) -> dict[str, Any]:
+    """The answer. Peaks are of the RAM that a budget counts: what is set aside for runtime and stack, and the arena."""
+    base = solved.problem.base_bytes
+    elf = firmware.elf
+    return {
+        "board": firmware.board.name,
+        "target": firmware.board.target,
+        "steps": len(run.losses),
+        "loss": run.losses[-1],
+        "losses": list(run.losses),
+        "peak_measured_bytes": base + run.arena_bytes,
+        "peak_predicted_bytes": base + program.high_water_bytes,
+        "budget_bytes": solved.problem.budget_bytes,
+        "arena_bytes": program.arena_bytes,
+        "instructions": run.instructions,
+        "total_instructions": run.total_instructions,
+        "page_ins": run.page_ins,
+        "page_outs": run.page_outs,
+        "store_written_bytes": _written_bytes(program),
+        "state_sha256": run.state_sha256,
+        "gradients_crc": [f"{crc:08x}" for crc in run.gradients_crc] or None,
+        "checkpoint_steps": firmware.checkpoint_steps,
+        "checkpoint_written_bytes": _checkpoint_bytes(program) if firmware.checkpoint_steps else 0,
+        "flash_bytes": elf.flash_bytes,
+        "ram_bytes": elf.data_bytes + elf.bss_bytes,
+        "variables_bytes": _span(elf, "poetc_data", "poetc_bss_end"),
+        "stack_measured_bytes": run.stack_bytes,
+        "stack_bound_bytes": firmware.stack_bound_bytes,
+        "stack_reserved_bytes": _span(elf, "poetc_stack", "poetc_stack_top"),
+        "operators": [
+            {"name": c.name, "kind": c.kind, "times": c.times, "instructions": c.instructions} for c in run.counts
+        ],
+    }
+
+
+def _written_bytes(program: Program) -> int:
+    """What one step writes to the store, in whole blocks."""
+    pages = (program.pages[i.page] for i in program.instructions if isinstance(i, PageOut))
+    return sum(page.block_count for page in pages) * program.block_bytes
+
+
+def _checkpoint_bytes(program: Program) -> int:
+    """What one checkpoint writes to the store, in whole blocks."""
+    return -(-(program.state_bytes + CHECKPOINT_TRAILER_BYTES) // program.block_bytes) * program.block_bytes
+
+
+def _span(elf: codegen.Elf, first: str, end: str) -> int | None:
+    return elf.symbols[end] - elf.symbols[first] if first in elf.symbols else None
+
+
+def _require_stack(firmware: codegen.Firmware, on: str) -> None:
+    """CheckFailed where the stack may need more than is set aside: before it overflows in the run."""
+    bound, reserved = firmware.stack_bound_bytes, _span(firmware.elf, "poetc_stack", "poetc_stack_top")
+    if bound is not None and reserved is not None and bound > reserved:
+        raise CheckFailed(
+            f"{on}: the stack may need {bound} bytes, the device profile sets {reserved} aside: raise its"
+            " memory.stack_bytes and solve again"
+        )
+
+
+def require(document: Mapping[str, Any]) -> None:
+    """CheckFailed where the measured peak is not the predicted one."""
+    if document["peak_measured_bytes"] != document["peak_predicted_bytes"]:
+        raise CheckFailed(
+            f"{document['on']}: measured a peak of {document['peak_measured_bytes']} bytes, predicted were"
+            f" {document['peak_predicted_bytes']}"
+        )
+
+
+def _on_host(
+    solved: Artifact,
+    program: Program,
+    values: Mapping[str, Value],
+    batches: list[dict[str, Array]],
+    directory: Path,
+    on_step: OnStep,
+    *,
+    gradients: bool,
+    kept: bool,
+) -> dict[str, Any]:
+    with codegen.build_host([program], values, directory=directory) as model:
+        arena_bytes = model.measure_high_water(batches[0])
+        losses, checksums = [], []
+        for step, batch in enumerate(batches, 1):
+            try:
+                losses.append(model.run(batch))
+            except codegen.StepError as error:
+                raise CheckFailed(f"step {step}: {error}") from error
+            checksums.append(f"{model.gradients_crc():08x}")
+            on_step(step, losses[-1])
+            if not math.isfinite(losses[-1]):
+                raise CheckFailed(
+                    f"step {step}: the loss is {losses[-1]}: lower the learning rate, or scale the inputs"
+                )
+        state = {name: model.state(name) for name in model.state_names()}
+        if kept:
+            (place := directory / "run").mkdir()
+            codegen.write_records(place / "data.bin", program, batches)
+            model.save(place)
+        base = solved.problem.base_bytes
+        return {
+            "on": "host",
+            "board": "host",
+            "target": "host",
+            "numerics": "portable",
+            "steps": len(losses),
+            "loss": losses[-1],
+            "losses": losses,
+            "peak_measured_bytes": base + arena_bytes,
+            "peak_predicted_bytes": base + program.high_water_bytes,
+            "budget_bytes": solved.problem.budget_bytes,
+            "arena_bytes": program.arena_bytes,
+            "instructions": None,
+            "page_ins": model.page_ins,
+            "page_outs": model.page_outs,
+            "store_written_bytes": _written_bytes(program),
+            "state_sha256": codegen.state_digest(state),
+            "gradients_crc": checksums if gradients else None,
+            "flash_bytes": None,
+        }

@@ -1,0 +1,281 @@
+"""`poetc solve`: from a request to a solved directory; and many budgets of one request together."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from poetc import reporting, training
+from poetc.artifact import Artifact, check_out, write
+from poetc.commands import outputs
+from poetc.commands.requests import (
+    LEAST_SHARE,
+    SolveRequest,
+    limited,
+    limits,
+    load_model,
+    paging_of,
+    read_problem,
+    require_offsets,
+    require_time,
+    training_graph,
+)
+from poetc.devices import DeviceProfile, build_problem, fit_notes, life_steps, load_profile
+from poetc.errors import InfeasibleError, LimitError, PoetcError
+from poetc.events import Progress, silent
+from poetc.graph import Graph, TrainingGraph
+from poetc.planning import ENGINE, MicroBatches, RamSearch, Solution, inference, ram_bytes
+from poetc.planning import solve_curve as solve_points
+from poetc.planning.kernels import low_workspace_operators
+from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
+from poetc.scheduling import keep_all_peak_bytes, stored_state, verify
+from poetc.scheduling.problem import Problem
+from poetc.scheduling.schedule import PageOut, Schedule
+
+MOST_OPERATORS = 20_000  # of a training step that --micro-batches auto still considers
+YEAR_NS = 365 * 24 * 3600 * 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """A solution of `asked`, the problem with its choices open; the model is None where there was a Problem alone."""
+
+    asked: Problem
+    solution: Solution
+    smallest_ram: RamSearch
+    search_s: float
+    graph: Graph | None
+    step: TrainingGraph | None
+    profile: DeviceProfile | None
+
+
+def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
+    """Solve and, if `request.out` is given, write the directory. Raises the errors of `poetc.errors`."""
+    started, stop_at = time.perf_counter(), time.monotonic() + request.options.time_limit_s
+    if request.out is not None:
+        check_out(request.out, force=request.force)
+    progress("reading the model")
+    by_parts = request.model.training.micro_batches == "auto" and not request.is_problem
+    answer = (_solve_by_parts if by_parts else _solve_whole)(request, stop_at, progress)
+    graph, step, profile, solution = answer.graph, answer.step, answer.profile, answer.solution
+    notes = reporting.choice_notes(answer.asked, solution)
+    predicted = inference.InferencePlan()
+    if graph is not None and step is not None and profile is not None:
+        limit_s = max(answer.search_s, min(inference.LIMIT_S, stop_at - time.monotonic()))
+        solved = solution.problem, solution.schedule, solution.plan
+        predicted = inference.within_budget(step, graph, profile, *solved, limit_s, progress)
+        notes += [predicted.note] if predicted.note else []
+    progress("looking for the smallest budget")
+    smallest = answer.smallest_ram.found.ram_bytes
+    summary = _summary(request, answer.asked, solution, step, profile, smallest, started, notes)
+    artifact = Artifact(
+        summary=summary,
+        problem=solution.problem,
+        schedule=solution.schedule,
+        plan=solution.plan,
+        graph=step,
+        inference=graph,
+        inference_problem=predicted.problem,
+        inference_schedule=predicted.schedule,
+        inference_plan=predicted.plan,
+        profile=profile,
+    )
+    summary |= outputs.predicted_sizes(artifact)
+    if request.out is not None:
+        progress("writing the report")
+        summary["copies"] = write(artifact, request.out, reporting.reports(artifact), force=request.force)
+    return artifact
+
+
+def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _Answer:
+    """The problem as it is, or with the number of micro-batches that was asked for."""
+    graph, step, profile, problem = read_problem(request)
+    problem, least = limited(request, problem)
+    require_time(request, problem)
+    require_offsets(request, problem, step)
+    progress("solving")
+    # All of it within the limit, but for a model so large that hardly any time is left when it is read.
+    left_s = max(stop_at - time.monotonic(), LEAST_SHARE * request.options.time_limit_s)
+    search_s = search_share_s(left_s)
+    planner = request.planner(left_s - (0.0 if least else search_s), progress)
+    search = least or planner.search_ram(problem, search_s, stop_at)
+    try:
+        solution = planner.knowing(search).solve(problem)
+    except (InfeasibleError, LimitError):
+        if least is None or request.solver != ENGINE:
+            raise
+        solution = planner.least_ram_solution(problem, least)
+    return _Answer(
+        asked=problem,
+        solution=solution,
+        smallest_ram=search,
+        search_s=search_s,
+        graph=graph,
+        step=step,
+        profile=profile,
+    )
+
+
+def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -> _Answer:
+    """With the number of micro-batches whose schedule costs least, for limits that are those of the whole batch."""
+    search_s = search_share_s(request.options.time_limit_s)
+    profile = load_profile(request.model.device)
+    whole = load_model(request.model)
+    graphs, problems = _problems_by_parts(request, whole, profile)
+    inner = request.planner(request.options.time_limit_s - search_s, progress)
+    planner = replace(inner, reductions=(MicroBatches(problems), *inner.reductions))
+    solution = planner.solve(next(iter(problems.values())))
+    count = solution.choices.micro_batches
+    assert count is not None
+    require_offsets(request, problems[count], graphs[count])
+    return _Answer(
+        asked=problems[count],
+        solution=solution,
+        smallest_ram=inner.search_ram(problems[count], search_s, stop_at),
+        search_s=search_s,
+        graph=whole,
+        step=graphs[count],
+        profile=profile,
+    )
+
+
+def _problems_by_parts(
+    request: SolveRequest, whole: Graph, profile: DeviceProfile
+) -> tuple[dict[int, TrainingGraph], dict[int, Problem]]:
+    """The training step and its problem by the number of parts of the batch."""
+    batch = training.batch_of(whole) or 1
+    counts = training.divisors(batch)
+    if training.takes_batch_statistics(whole, replace(request.model.training, micro_batches=1)):
+        counts = [1]
+    graphs: dict[int, TrainingGraph] = {}
+    problems: dict[int, Problem] = {}
+    first: Problem | None = None
+    for count in counts:
+        options = replace(request.model.training, micro_batches=count)
+        try:
+            _, step = training_graph(replace(request.model, training=options))
+        except PoetcError:
+            if count == 1:
+                raise
+            break  # this model cannot be split
+        problem = build_problem(step, profile, budget_bytes=profile.ram_bytes, paging=paging_of(request, profile))
+        if problems and len(problem.operators) > MOST_OPERATORS:
+            break
+        budget = request.budget if first is None else f"{first.budget_bytes}B"
+        at_limits = limits(replace(request, budget=budget), problem)
+        if first is not None:
+            at_limits = replace(at_limits, budget_bytes=first.budget_bytes, deadline_ns=first.deadline_ns)
+        first = first or at_limits
+        graphs[count], problems[count] = step, at_limits
+        if keep_all_peak_bytes(at_limits) <= at_limits.budget_bytes:
+            break  # more parts cost more even if nothing is recomputed
+    return graphs, problems
+
+
+def solve_curve(
+    request: SolveRequest, budgets: Sequence[str | None], progress: Progress = silent
+) -> list[dict[str, Any] | PoetcError]:
+    """A summary for each of `budgets`, or why there is none; work is shared between them (`poetc.planning.curve`).
+
+    `request.budget` is not used, `request.options.time_limit_s` is that of one budget. Raises UsageError for a budget
+    that cannot be read.
+    """
+    progress("reading the model")
+    _, step, profile, problem = read_problem(request)
+    problems = [limits(replace(request, budget=budget), problem) for budget in budgets]
+    planner = request.planner(request.options.time_limit_s, progress)
+    points = solve_points(problems[0], [p.budget_bytes for p in problems], planner)
+    smallest = planner.search_ram(problems[0], LONGEST_SEARCH_S).found.ram_bytes
+    answers: list[dict[str, Any] | PoetcError] = []
+    for asked, point in zip(problems, points, strict=True):
+        if point.solution is None:
+            assert point.error is not None
+            answers.append(point.error)
+            continue
+        started = time.perf_counter() - point.seconds
+        notes = reporting.choice_notes(asked, point.solution)
+        answers.append(_summary(request, asked, point.solution, step, profile, smallest, started, notes))
+    return answers
+
+
+def _summary(
+    request: SolveRequest,
+    asked: Problem,
+    solution: Solution,
+    step: TrainingGraph | None,
+    profile: DeviceProfile | None,
+    min_budget_bytes: int | None,
+    started: float,
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The answer of `solve --json`. `asked`: the problem with its choices open; `started`: by `time.perf_counter`."""
+    problem, schedule, plan = solution.problem, solution.schedule, solution.plan
+    trace = verify(problem, schedule)
+    proof, needed_bytes = schedule.proof, ram_bytes(problem, plan)
+    return {
+        "status": proof.status.value,
+        "energy_pj": trace.energy_pj,
+        "energy_bound_pj": proof.bound if problem.objective == "energy" else problem.compute_once_pj,
+        "compute_once_pj": problem.compute_once_pj,
+        "objective": problem.objective,
+        "gap": proof.gap(),
+        "asked_gap": request.options.gap,
+        "overhead_gap": proof.overhead_gap(
+            problem.compute_once_pj if problem.objective == "energy" else problem.compute_once_ns
+        ),
+        "schedule_class": reporting.scope_sentence(proof.scope),
+        "scope": proof.scope.kinds(),
+        "time_ns": trace.time_ns,
+        "stall_ns": trace.stall_ns,
+        "deadline_ns": problem.deadline_ns,
+        "budget_bytes": problem.budget_bytes,
+        "peak_bytes": trace.peak_bytes,
+        "arena_bytes": plan.arena_bytes,
+        "ram_bytes": needed_bytes,
+        "keep_all_peak_bytes": keep_all_peak_bytes(asked),
+        "min_budget_bytes": needed_bytes if min_budget_bytes is None else min(min_budget_bytes, needed_bytes),
+        "recomputes": trace.recomputes,
+        "recomputed_operators": sum(n > 1 for n in trace.executions),
+        "page_outs": trace.page_outs,
+        "page_ins": trace.page_ins,
+        "leaner_kernels": len(low_workspace_operators(asked, problem)),
+        "moves": trace.moves,
+        "moved_bytes": trace.moved_bytes,
+        "move_pj": trace.move_pj,
+        "move_ns": trace.move_ns,
+        "state": request.state_mode,
+        "state_on_store_bytes": sum(problem.tensors[chain[0]].size_bytes for chain in stored_state(problem)),
+        "store_bytes": trace.store_bytes,
+        "store_written_bytes": trace.written_bytes,
+        "store_write_limit_bytes": problem.write_limit_bytes,
+        **_wear(problem, schedule, profile, trace.time_ns),
+        "operators": len(problem.operators),
+        "solver": schedule.solver,
+        "solve_seconds": round(time.perf_counter() - started, 3),
+        "model": str(request.model.source),
+        "device": problem.device,
+        "micro_batches": step.options["micro_batches"] if step else 1,
+        "notes": [
+            *(step.notes if step else ()),
+            *notes,
+            *(fit_notes(step, profile, problem.budget_bytes) if step and profile else ()),
+        ],
+        "out": str(request.out) if request.out is not None else None,
+    }
+
+
+def _wear(problem: Problem, schedule: Schedule, profile: DeviceProfile | None, time_ns: int) -> dict[str, Any]:
+    """How long the store lasts, in steps and in years of training without a pause; None where nothing is written or the
+    profile does not say what the store endures."""
+    pages = Counter(step.tensor for step in schedule.steps if isinstance(step, PageOut))
+    store = profile.stores[profile.default_store] if profile is not None and profile.default_store else None
+    steps = None
+    if store is not None and pages:
+        steps = life_steps(store, [(problem.tensors[t].footprint_bytes, times) for t, times in pages.items()])
+    return {
+        "store_life_steps": steps,
+        "store_life_years": None if steps is None else steps * time_ns / YEAR_NS,
+    }

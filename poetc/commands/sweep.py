@@ -1,0 +1,215 @@
+"""Many problems at once: models x devices x budgets, in processes of this machine or on a Dask cluster, resumable.
+
+Budgets of one model on one device are solved together (`poetc.planning.curve`).
+
+Results go to a file of JSON lines as they come in. A run that was interrupted is continued by the same command: points
+whose model, profile and options are unchanged and in the file are not solved again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import hashlib
+import itertools
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from poetc.commands.locking import Options, request_of
+from poetc.commands.locking._file import canonical
+from poetc.commands.locking._lock import model_hash, options_of
+from poetc.commands.requests import SolveRequest
+from poetc.commands.solve import solve, solve_curve
+from poetc.devices import load_profile, profile_to_dict
+from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
+from poetc.files import read_file
+from poetc.processes import KilledError, in_processes
+
+OnResult = Callable[[int, int, dict[str, Any]], None]  # done, of, the result
+KEPT = (
+    *("status", "energy_pj", "energy_bound_pj", "compute_once_pj", "gap", "overhead_gap", "time_ns", "budget_bytes"),
+    *("peak_bytes", "arena_bytes", "ram_bytes", "keep_all_peak_bytes", "min_budget_bytes"),
+    *("store_written_bytes", "store_life_steps", "recomputes", "page_outs", "page_ins", "moves", "operators"),
+    *("schedule_class", "solve_seconds"),
+)
+LARGEST_RESULTS_BYTES = 1 << 30
+KEY = b'{"key": '  # how a line begins
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One problem. `key` is a hash of the model's file, the profile and the options."""
+
+    key: str
+    options: Options  # paths absolute
+
+
+def make_points(
+    template: SolveRequest, models: Sequence[Path], devices: Sequence[str], budgets: Sequence[str | None]
+) -> list[Point]:
+    """The product, models first, in the order given. Raises UsageError for a file that is not there."""
+    points: dict[str, Point] = {}
+    for model, device, budget in itertools.product(models, devices, budgets):
+        request = replace(template, model=replace(template.model, source=model, device=device), budget=budget)
+        options = options_of(request, Path("/"))
+        options = msgspec.structs.replace(options, model=str(model.resolve()))
+        try:
+            digest = hashlib.sha256(model_hash(model).encode())
+        except OSError as error:
+            raise UsageError(f"{model}: {(error.strerror or str(error)).lower()}") from None
+        digest.update(canonical(profile_to_dict(load_profile(device))) + canonical(options))
+        point = Point(digest.hexdigest()[:16], options)
+        points[point.key] = point
+    return list(points.values())
+
+
+def run_point(point: Point) -> dict[str, Any]:
+    """Solve one. What a user can mend (infeasible, out of time, unsupported) is a result; anything else is raised."""
+    try:
+        return _result(point, solve(request_of(point.options, Path("/"))).summary)
+    except PoetcError as error:
+        return _result(point, error)
+
+
+def run_curve(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """Solve points that differ in their budget alone, together."""
+    if len(points) == 1:
+        return [run_point(points[0])]
+    request = request_of(points[0].options, Path("/"))
+    try:
+        answers = solve_curve(request, [point.options.budget for point in points])
+    except PoetcError:
+        return [run_point(point) for point in points]  # each says what is wrong with it
+    return [_result(point, answer) for point, answer in zip(points, answers, strict=True)]
+
+
+def _curves(points: Sequence[Point]) -> list[list[Point]]:
+    """Points that differ in their budget alone. (With `--micro-batches auto` each is a problem of its own.)"""
+    groups: dict[object, list[Point]] = {}
+    for point in points:
+        own = point.options.training.get("micro_batches") == "auto"
+        group = point.key if own else canonical(msgspec.structs.replace(point.options, budget=None))
+        groups.setdefault(group, []).append(point)
+    return list(groups.values())
+
+
+def _result(point: Point, answer: Mapping[str, Any] | PoetcError) -> dict[str, Any]:
+    options = point.options
+    head = {
+        "key": point.key,
+        "model": Path(options.model).name,
+        "device": options.device,
+        "budget": options.budget,
+        "options": msgspec.to_builtins(options),
+    }
+    if isinstance(answer, PoetcError):
+        status = {InfeasibleError.exit_code: "infeasible", LimitError.exit_code: "limit"}.get(answer.exit_code, "error")
+        return head | {"status": status, "error": str(answer), **_plain(answer.details)}
+    return head | {key: answer[key] for key in KEPT}
+
+
+def _plain(details: dict[str, object]) -> dict[str, object]:
+    return {key: details[key] for key in ("min_budget_bytes", "min_budget_bound_bytes") if key in details}
+
+
+def sweep(
+    points: Sequence[Point],
+    out: Path,
+    *,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    on_result: OnResult | None = None,
+) -> list[dict[str, Any]]:
+    """Solve what `out` does not hold yet, and append it there. All results, in the order of `points`."""
+    done = read_results(out)
+    waiting = [p for p in points if p.key not in done or done[p.key]["status"] == "error"]
+    finished = len(points) - len(waiting)
+    if waiting:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        run = _in_processes(waiting, jobs or os.cpu_count() or 1) if scheduler is None else _on_dask(waiting, scheduler)
+        with out.open("ab") as file:
+            _end_line(file, out)
+            for results in run:
+                # At once: half of them, solved on their own when resumed, would lack what they owe to the others.
+                file.write(b"".join(json.dumps(result, allow_nan=False).encode() + b"\n" for result in results))
+                file.flush()
+                os.fsync(file.fileno())
+                for result in results:
+                    done[result["key"]] = result
+                    finished += 1
+                    if on_result is not None:
+                        on_result(finished, len(points), result)
+    return [done[point.key] for point in points]
+
+
+def read_results(out: Path) -> dict[str, dict[str, Any]]:
+    """By key; the last line of a key counts. A line that was cut short by an interruption is passed over."""
+    if not out.exists():
+        return {}
+    results: dict[str, dict[str, Any]] = {}
+    lines = read_file(out, LARGEST_RESULTS_BYTES).split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            result = json.loads(line)
+            results[result["key"]] = result
+        except (ValueError, KeyError, TypeError):
+            is_cut = line.startswith(KEY) or KEY.startswith(line)
+            if number < len(lines) and not is_cut:
+                raise UsageError(f"{out}:{number}: not a result of poetc sweep; choose another file with -o") from None
+    return results
+
+
+def _end_line(file: Any, out: Path) -> None:
+    """After a line that was cut short, start a new one."""
+    data = out.read_bytes()
+    if data and not data.endswith(b"\n"):
+        file.write(b"\n")
+
+
+def _in_processes(points: Sequence[Point], jobs: int) -> Iterator[list[dict[str, Any]]]:
+    """One process for each curve."""
+    curves = _curves(points)
+    for index, answer in in_processes(run_curve, curves, jobs):
+        yield _killed(curves[index], str(answer)) if isinstance(answer, KilledError) else answer
+
+
+def _killed(curve: Sequence[Point], why: str) -> list[dict[str, Any]]:
+    return [_result(point, PoetcError(why)) for point in curve]
+
+
+def _on_dask(points: Sequence[Point], scheduler: str) -> Iterator[list[dict[str, Any]]]:
+    """Workers need this version of poetc and see the models under the same paths."""
+    try:
+        import distributed
+    except ImportError:
+        raise UsageError("--scheduler needs Dask: pip install 'poetc[cluster]'") from None
+    if not re.fullmatch(r"(tcp|tls|ws|wss|ucx)://\S+:\d+|inproc://\S+", scheduler):
+        raise UsageError(f"--scheduler {scheduler!r}: give an address such as tcp://10.0.0.5:8786")
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # tracebacks of what the error says in a line
+    try:
+        client = distributed.Client(scheduler, timeout="10s", set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"no Dask scheduler at {scheduler}: {error}") from None
+    with client:
+        curves = {
+            client.submit(run_curve, curve, key=f"poetc-{curve[0].key}", pure=False): curve for curve in _curves(points)
+        }
+        try:
+            for future in distributed.as_completed(list(curves), loop=client.loop):
+                try:
+                    yield future.result()
+                except distributed.KilledWorker:  # Dask tried it on several
+                    yield _killed(curves[future], "the workers that solved it were killed; out of memory?")
+        except (asyncio.CancelledError, concurrent.futures.CancelledError):
+            lost = f"lost the Dask scheduler at {scheduler}; the same command goes on where this one was"
+            raise UsageError(lost) from None

@@ -1,0 +1,32 @@
+"""Planning: a Problem with open choices becomes a Solution through a chain of reductions.
+
+`Planner` holds the chain, the clock and the events. Each file with a `Reduction` is one kind of choice.
+"""
+
+from poetc.planning.curve import Point, solve_curve
+from poetc.planning.kernels import Kernels
+from poetc.planning.micro_batches import MicroBatches
+from poetc.planning.packing import ram_bytes
+from poetc.planning.plain import ENGINE
+from poetc.planning.planner import Planner, Reduction
+from poetc.planning.smallest_ram import RamSearch, SmallestRam
+from poetc.planning.solution import Choices, Solution, Tried
+from poetc.planning.state import STATES, StatePlacement
+
+__all__ = [
+    "ENGINE",
+    "STATES",
+    "Choices",
+    "Kernels",
+    "MicroBatches",
+    "Planner",
+    "Point",
+    "RamSearch",
+    "Reduction",
+    "SmallestRam",
+    "Solution",
+    "StatePlacement",
+    "Tried",
+    "ram_bytes",
+    "solve_curve",
+]

@@ -1,0 +1,165 @@
+"""The inference plan: a schedule for the model itself, so that predictions keep to the budget of training."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from poetc import codegen, solvers
+from poetc.codegen.program import Program
+from poetc.devices import DeviceProfile, build_problem
+from poetc.errors import InfeasibleError, LimitError
+from poetc.events import Progress
+from poetc.graph import Graph, TrainingGraph
+from poetc.planning.kernels import KERNELS, fastest, with_least_workspace
+from poetc.planning.plain import ENGINE
+from poetc.scheduling import (
+    Paging,
+    Problem,
+    keep_all,
+    keep_all_peak_bytes,
+    pack,
+    pack_around,
+    state_chains,
+    stored_state,
+    verify,
+)
+from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions
+
+GAP, LIMIT_S = 0.02, 10.0
+LATE_SHARE = 0.05  # of the limit: a search that ends so near to it was ended by it
+LOOSE = 1.05  # keep-all that needs so much less than there is packs
+ATTEMPTS = 6  # to pack, each for a schedule that needs less
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferencePlan:
+    """How the model itself is run. `problem` names the kernels; it, `schedule` and `plan` are None where keep-all fits
+    the budget, or nothing does.
+    """
+
+    problem: Problem | None = None
+    schedule: Schedule | None = None
+    plan: MemoryPlan | None = None
+    note: str = ""
+
+
+def problem_of(inference: Graph, profile: DeviceProfile, training: Problem) -> Problem:
+    """The scheduling problem of the model, on the state that `training` leaves in RAM or on the store."""
+    stored, kept = (
+        {training.tensors[chain[0]].name for chain in chains(training)} for chains in (stored_state, state_chains)
+    )
+    return build_problem(inference, profile, budget_bytes=0, stored=stored, in_ram=kept)
+
+
+def program(
+    inference: Graph, profile: DeviceProfile, problem: Problem, training: Program, found: InferencePlan
+) -> Program:
+    """The model's, on the state and the constants of `training`, which `problem` was solved for."""
+    alone = problem_of(inference, profile, problem)
+    if found.schedule is not None and found.plan is not None:
+        alone = found.problem or _as_planned(alone, found.plan)
+        return codegen.lower_inference(inference, alone, found.schedule, found.plan, training, around=True)
+    alone = fastest(alone)
+    schedule = keep_all(alone)
+    return codegen.lower_inference(inference, alone, schedule, pack(alone, schedule), training)
+
+
+def _as_planned(alone: Problem, plan: MemoryPlan) -> Problem:
+    """For a directory of before, without the model's problem: the kernels for which `plan` has the workspaces."""
+    sizes = {a.operator: a.size_bytes for a in plan.allocations if a.operator is not None and not a.tensors}
+    chosen = [0] * len(alone.operators)
+    for k, size_bytes in sizes.items():
+        op = alone.operators[k]
+        workspaces = (op.workspace_bytes, *(v.workspace_bytes for v in op.leaner))
+        chosen[k] = next((n for n, workspace in enumerate(workspaces) if workspace <= size_bytes), len(op.leaner))
+    return KERNELS.fix(alone, tuple(chosen))
+
+
+def within_budget(
+    graph: TrainingGraph,
+    inference: Graph,
+    profile: DeviceProfile,
+    problem: Problem,
+    schedule: Schedule,
+    plan: MemoryPlan,
+    limit_s: float,
+    progress: Progress,
+) -> InferencePlan:
+    """For the arena of the training step that was solved, where what it pages leaves room for predictions too."""
+    alone = problem_of(inference, profile, problem)
+    own_bytes = sum(alone.tensors[chain[0]].size_bytes for chain in state_chains(alone))
+    above_bytes = problem.budget_bytes - problem.base_bytes - plan.state_bytes
+    if LOOSE * (keep_all_peak_bytes(alone) - alone.base_bytes - own_bytes) <= above_bytes:
+        return InferencePlan()
+    stop_at = time.monotonic() + limit_s
+    kept = pack(alone, keep_all(alone), enough_bytes=own_bytes + max(0, above_bytes), stop_at=stop_at)
+    if kept.arena_bytes - own_bytes <= above_bytes:
+        return InferencePlan()
+    progress("scheduling the model itself")
+    training = codegen.lower(graph, problem, schedule, plan)
+    limited, found = _limited(alone, training, problem), None
+    for choice in dict.fromkeys((fastest(limited), with_least_workspace(limited))):
+        if found is None and (placed := _scheduled(choice, training, stop_at)) is not None:
+            solved = replace(alone, operators=choice.operators, budget_bytes=problem.budget_bytes)
+            found = InferencePlan(problem=solved, schedule=placed[0], plan=placed[1])
+    late = time.monotonic() >= stop_at - LATE_SHARE * limit_s
+    needed = problem.base_bytes + kept.arena_bytes - own_bytes + plan.state_bytes
+    if found is None:
+        why = (
+            f"training fits the budget of {problem.budget_bytes:,} bytes, but no schedule of the model itself was"
+            f" found that does: predictions take {needed:,}"
+        )
+        why += "; the time limit ended the search for one" if late else ""
+        return InferencePlan(note=why)
+    assert found.problem is not None and found.schedule is not None and found.plan is not None
+    trace = verify(found.problem, found.schedule)
+    taken = problem.base_bytes + found.plan.arena_bytes
+    note = (
+        f"predictions are scheduled too, in {taken:,} bytes instead of {needed:,}:"
+        f" {sum(n > 1 for n in trace.executions)} operators are recomputed,"
+        f" {trace.page_outs + trace.page_ins} page transfers"
+    )
+    return replace(found, note=note)
+
+
+def _scheduled(alone: Problem, training: Program, stop_at: float) -> tuple[Schedule, MemoryPlan] | None:
+    """Within the arena of `training`, whose state has its homes there; None if nothing is found."""
+    homes = {b.name: b.operand.offset_bytes for b in training.state}
+    state = {chain[0]: homes[alone.tensors[chain[0]].name] for chain in state_chains(alone)}
+    own = {alone.tensors[t].name for t in state}
+    unit = alone.alignment_bytes
+    taken = [
+        (b.operand.offset_bytes, -(-b.operand.type.size_bytes // unit) * unit)
+        for b in training.state
+        if b.name not in own
+    ]
+    room = training.arena_bytes - sum(size for _, size in taken)
+    for attempt in range(ATTEMPTS):
+        limited = replace(alone, budget_bytes=alone.base_bytes + room)
+        left_s = stop_at - time.monotonic()
+        if left_s <= 0:
+            return None
+        options = SolveOptions(time_limit_s=left_s, gap=GAP, work_limit_s=LIMIT_S)
+        try:
+            solved = solvers.solve(limited, ENGINE, options)
+        except (InfeasibleError, LimitError):
+            return None
+        plan = pack_around(alone, solved, state, taken, enough_bytes=training.arena_bytes, stop_at=stop_at)
+        excess = plan.arena_bytes - training.arena_bytes
+        if excess <= 0:
+            return solved, plan
+        room -= excess * (2 + attempt) // 2
+    return None
+
+
+def _limited(alone: Problem, training: Program, problem: Problem) -> Problem:
+    """Nothing is paged where training pages nothing; its pages keep their blocks."""
+    limited = replace(alone, objective=problem.objective, write_limit_bytes=problem.write_limit_bytes)
+    if not training.pages:
+        return replace(limited, paging=Paging.NONE)
+    if alone.store_capacity_bytes is None:
+        return limited
+    there = sum(t.footprint_bytes for t in alone.tensors if t.initial == "store")  # among training's pages already
+    taken = codegen.store_blocks(training) * training.block_bytes
+    return replace(limited, store_capacity_bytes=max(0, alone.store_capacity_bytes - taken) + there)

@@ -1,0 +1,327 @@
+"""Which kernel each operator runs, where one with less workspace gives the same results (`OperatorSpec.leaner`).
+
+First every operator has its fastest kernel. Kernels with less workspace count where RAM is short or nothing is found.
+Then a relaxed problem is solved, in which each operator needs its least workspace and costs what its fastest kernel
+does; its bound holds whatever runs. Its schedule leaves each operator some room, in which the fastest kernel that fits
+runs. That choice, and the fastest kernels where they may do, are solved for themselves.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from poetc import solvers
+from poetc.devices import format_ns
+from poetc.errors import InfeasibleError, LimitError
+from poetc.planning.order import Order
+from poetc.planning.packing import packed, ram_bytes
+from poetc.planning.plain import ENGINE
+from poetc.planning.planner import Planner, Reduction
+from poetc.planning.smallest_ram import RamSearch, search_share_s
+from poetc.planning.solution import Solution, bound_holds, cost_of_computing_once
+from poetc.scheduling import (
+    Compute,
+    OperatorSpec,
+    Problem,
+    Schedule,
+    ScheduleError,
+    Variant,
+    verify,
+    without_moves,
+)
+from poetc.scheduling.schedule import Status, first_executions
+from poetc.scheduling.scope import ANY, EVERYTHING, Scope
+
+TIGHT = 1.1  # times what the fastest kernels need at least: smaller budgets have other kernels considered at once
+OPEN_SHARE, CHOSEN_SHARE = 0.45, 0.6  # of the time that is left: with kernels open, then for the choice
+FLOOR_SHARE = 0.1  # of the work limit, in seconds: the least that a solve gets
+ROOMS = 4  # of the room beside a schedule, so many parts are given back until it packs
+
+Kernel = tuple[int, ...]  # the number of each operator's kernel; 0 is the fastest
+ORDER = Order()
+
+
+class Kernels(Reduction[Kernel]):
+    """Kernels that give the same results, with less workspace and in more time."""
+
+    def is_open(self, problem: Problem) -> bool:
+        return any(op.leaner for op in problem.operators)
+
+    def relax(self, problem: Problem) -> Problem:
+        """Each operator with the least workspace and what it costs with the most: no choice needs or costs less."""
+
+        def least(op: OperatorSpec) -> OperatorSpec:
+            last = op.leaner[-1]
+            return replace(op, leaner=(), workspace_bytes=last.workspace_bytes, kernel=last.kernel)
+
+        return self._with(problem, (least(op) if op.leaner else op for op in problem.operators))
+
+    def frugal(self, problem: Problem) -> Problem:
+        """With the least workspace, or the fastest kernels where the deadline needs them."""
+        least = with_least_workspace(problem)
+        too_slow = problem.deadline_ns is not None and least.compute_once_ns > problem.deadline_ns
+        return fastest(problem) if too_slow else least
+
+    def propose(self, problem: Problem, found: Solution | None) -> Iterator[Kernel]:
+        """What was chosen, or the least workspace; then the fastest."""
+        yield least_workspace(problem) if found is None else choice_of(problem, found.problem)
+        yield (0,) * len(problem.operators)
+
+    def fix(self, problem: Problem, choice: Kernel) -> Problem:
+        """The plain problem in which operator k runs its kernel `choice[k]`."""
+        return self._with(problem, (_with_kernel(op, n) for op, n in zip(problem.operators, choice, strict=True)))
+
+    def restore(self, problem: Problem, choice: Kernel, solution: Solution) -> Solution:
+        """A bound of no more than computing once holds for any kernels."""
+        trivial = solution.proof.bound <= cost_of_computing_once(solution.problem)
+        scope = replace(solution.proof.scope, kernels=ANY if trivial else choice)
+        return solution.with_choice(scope, kernels=choice)
+
+    def scope(self, solution: Solution) -> Scope:
+        return replace(solution.proof.scope, kernels=ANY)
+
+    def realise(self, problem: Problem, solution: Solution, stop_at: float = 0.0) -> Solution:
+        """With the fastest kernels of `problem` that the schedule has room for."""
+        found = _with_faster_kernels(problem, solution, stop_at)
+        return found.with_choice(found.proof.scope, kernels=choice_of(problem, found.problem))
+
+    def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
+        return inner.lower_bound_bytes(self.relax(problem))
+
+    def solve(self, problem: Problem, planner: Planner) -> Solution:
+        quick, inner = fastest(problem), planner.inner
+        if not self.is_open(problem):
+            return inner.solve(quick)
+        own = (0,) * len(problem.operators)
+        if planner.solver != ENGINE:
+            return self.restore(problem, own, inner.solve(quick))
+        search = planner.smallest_ram
+        if search is None:
+            search = planner.search_ram(problem, search_share_s(planner.options.time_limit_s))
+        needed_bytes = inner.lower_bound_bytes(quick)
+        least_bytes = planner.lower_bound_bytes(problem)
+        late = problem.deadline_ns is not None and problem.compute_once_ns > problem.deadline_ns
+        if late or problem.budget_bytes > TIGHT * needed_bytes or needed_bytes == least_bytes:
+            try:
+                return self.restore(problem, own, inner.knowing(search.without_schedule(quick)).solve(quick))
+            except (InfeasibleError, LimitError):
+                if late or least_bytes > problem.budget_bytes:
+                    raise
+            planner.progress("nothing found with the fastest kernels")
+            planner = planner.part(max(planner.left_s, FLOOR_SHARE * planner.options.work_limit_s))
+        return _OpenKernels(self, problem, planner, search).solve()
+
+    def _with(self, problem: Problem, operators: Iterable[OperatorSpec]) -> Problem:
+        return replace(problem, operators=tuple(operators)) if self.is_open(problem) else problem
+
+
+KERNELS = Kernels()
+
+
+def fastest(problem: Problem) -> Problem:
+    """The plain problem with the fastest kernels."""
+    return KERNELS.fix(problem, (0,) * len(problem.operators))
+
+
+def least_workspace(problem: Problem) -> Kernel:
+    """The kernels with the least workspace."""
+    return tuple(len(op.leaner) for op in problem.operators)
+
+
+def with_least_workspace(problem: Problem) -> Problem:
+    """The plain problem with them."""
+    return KERNELS.fix(problem, least_workspace(problem))
+
+
+def choice_of(problem: Problem, solved: Problem) -> Kernel:
+    """The kernels that the plain problem `solved` has: `Kernels.fix` backwards.
+
+    Raises ScheduleError for numbers that no kernel of `problem` has.
+    """
+    chosen = []
+    for op, plain in zip(problem.operators, solved.operators, strict=True):
+        found = next((n for n in range(1 + len(op.leaner)) if _with_kernel(op, n) == plain), None)
+        if found is None:
+            reason = f"{op.name!r} has a workspace of {plain.workspace_bytes} bytes, {plain.time_ns} ns and"
+            raise ScheduleError(None, f"{reason} {plain.energy_pj} pJ, which no kernel of it has")
+        chosen.append(found)
+    return tuple(chosen)
+
+
+def low_workspace_operators(asked: Problem, solved: Problem) -> list[tuple[OperatorSpec, int]]:
+    """Operators of `solved` that need less workspace than in `asked`, with the bytes that they need there."""
+    pairs = zip(solved.operators, asked.operators, strict=True)
+    return [(op, other.workspace_bytes) for op, other in pairs if op.workspace_bytes < other.workspace_bytes]
+
+
+@dataclass(slots=True)
+class _OpenKernels:
+    """A solve with kernels left open, within the time of `planner`."""
+
+    reduction: Kernels
+    problem: Problem
+    planner: Planner
+    smallest_ram: RamSearch
+
+    def solve(self) -> Solution:
+        planner, problem = self.planner, self.problem
+        limit_s = planner.options.time_limit_s
+        planner.progress("kernels with less workspace")
+        first, error = self._solved(self.reduction.relax(problem), OPEN_SHARE * limit_s, math.inf)
+        if isinstance(error, InfeasibleError):
+            raise error
+        if first is not None:
+            first = first.with_proof(replace(first.proof, scope=self.reduction.scope(first)))
+        best = None if first is None else self._realised(first)
+        for choice in self.reduction.propose(problem, best):
+            if best is not None and first is not None and self._closed(first, best):
+                break
+            fixed = self.reduction.fix(problem, choice)
+            if not any(choice) and planner.inner.lower_bound_bytes(fixed) > problem.budget_bytes:
+                continue
+            cost = math.inf if best is None else best.cost
+            left_s = max(CHOSEN_SHARE * planner.left_s, FLOOR_SHARE * limit_s)
+            found, failed = self._in_order(first, fixed, left_s, cost)
+            error = error or _of_some_kernels(problem, failed)
+            if found is not None:
+                found = self._realised(found)
+            if found is not None and found.cost < cost:
+                best = found
+        if best is None:
+            smallest = self.smallest_ram.found
+            if smallest.ram_bytes is None or smallest.ram_bytes > problem.budget_bytes:
+                assert error is not None
+                raise error
+            best = planner.least_ram_solution(problem, self.smallest_ram)
+            best = replace(best, problem=replace(best.problem, budget_bytes=problem.budget_bytes))
+        return self._with_proof(first, best)
+
+    def _solved(
+        self, problem: Problem, limit_s: float, to_beat: float, fixed_order: bool = False
+    ) -> tuple[Solution | None, InfeasibleError | LimitError | None]:
+        options = self.planner.options
+        share = limit_s / max(options.time_limit_s, 1e-9)
+        part = self.planner.inner.part(
+            limit_s,
+            work_limit_s=share * options.work_limit_s,
+            to_beat=None if to_beat == math.inf else int(to_beat),
+            fixed_order=options.fixed_order or fixed_order,
+        )
+        try:
+            return part.knowing(self.smallest_ram.without_schedule(problem)).solve(problem), None
+        except (InfeasibleError, LimitError) as error:
+            return None, error
+
+    def _in_order(
+        self, first: Solution | None, problem: Problem, limit_s: float, to_beat: float
+    ) -> tuple[Solution | None, InfeasibleError | LimitError | None]:
+        """Under the order of `first`, about which its bound is."""
+        order = None if first is None else first_executions(first.schedule.steps)
+        found, error = self._solved(ORDER.fix(problem, order), limit_s, to_beat, first is not None)
+        return None if found is None else ORDER.restore(problem, order, found), error
+
+    def _realised(self, solution: Solution) -> Solution | None:
+        """With the fastest kernels that it has room for; None if that is too late."""
+        found = self.reduction.realise(self.problem, solution, self.planner.stop_at)
+        deadline_ns = self.problem.deadline_ns
+        if deadline_ns is None:
+            return found
+        late = verify(replace(found.problem, deadline_ns=None), found.schedule).time_ns > deadline_ns
+        return None if late else found
+
+    def _closed(self, first: Solution, best: Solution) -> bool:
+        tolerance = max(solvers.ROUNDING, self.planner.options.gap) * best.cost
+        return bound_holds(first, best) and best.cost - first.proof.bound <= tolerance
+
+    def _with_proof(self, first: Solution | None, best: Solution) -> Solution:
+        """With what was proven whatever kernels run."""
+        own, once = best.proof, cost_of_computing_once(self.problem)
+        bound, scope, status = min(once, own.objective), EVERYTHING, Status.FEASIBLE
+        if first is None or Status.LIMIT in (first.proof.status, own.status):
+            status = Status.LIMIT
+        if first is not None and bound_holds(first, best) and first.proof.bound > bound:
+            bound, scope = min(first.proof.bound, own.objective), first.proof.scope
+        method = f"{own.method.partition('; bound: ')[0]}; bound: kernels left open"
+        proof = replace(own, bound=bound, scope=scope, status=status, method=method)
+        if proof.gap() <= solvers.ROUNDING:
+            proof = replace(proof, status=Status.OPTIMAL)
+        elif proof.gap() <= self.planner.options.gap:
+            proof = replace(proof, status=Status.FEASIBLE)
+        return best.with_proof(proof)
+
+
+def _of_some_kernels(
+    problem: Problem, error: InfeasibleError | LimitError | None
+) -> InfeasibleError | LimitError | None:
+    """The meaning for `problem` of `error`, which is about one choice of kernels: no proof."""
+    if not isinstance(error, InfeasibleError):
+        return error
+    within, advice = "", "allow a larger --budget"
+    if problem.deadline_ns is not None:
+        within = f" within the deadline of {format_ns(problem.deadline_ns)}"
+        advice = "allow a longer --deadline or a larger --budget"
+    why = f"found no schedule for {problem.budget_bytes} bytes{within}, nor a proof that there is none"
+    return LimitError(f"{why}; {advice}", details=error.details)
+
+
+def _with_faster_kernels(problem: Problem, solution: Solution, stop_at: float) -> Solution:
+    """`solution`, whose kernels need the least workspace, with the fastest of `problem` that it has room for."""
+    limited = replace(solution.problem, deadline_ns=None)
+    trace = verify(limited, solution.schedule)
+    room = [problem.budget_bytes] * len(problem.operators)
+    for step, in_use_bytes in zip(solution.schedule.steps, trace.ram_bytes, strict=True):
+        if isinstance(step, Compute):
+            room[step.operator] = min(room[step.operator], solution.problem.budget_bytes - in_use_bytes)
+    used = [op.workspace_bytes for op in solution.problem.operators]
+    for part in range(ROOMS, -1, -1):
+        sizes = [ws + max(0, free) * part // ROOMS for ws, free in zip(used, room, strict=True)]
+        choice = tuple(_at_most(op, size) for op, size in zip(problem.operators, sizes, strict=True))
+        plain = replace(solution.problem, operators=KERNELS.fix(problem, choice).operators)
+        if plain.operators == solution.problem.operators:
+            return solution
+        schedule = _recosted(solution.problem, plain, solution.schedule)
+        if part == 0:
+            break
+        try:
+            verify(replace(plain, deadline_ns=None), schedule)
+        except ScheduleError:
+            continue
+        until = max(stop_at, time.monotonic())
+        schedule, plan = packed(plain, without_moves(plain, schedule), until, until)
+        if ram_bytes(plain, plan) <= solution.problem.budget_bytes:
+            return replace(solution, problem=plain, schedule=schedule, plan=plan)
+    return replace(solution, problem=plain, schedule=schedule)
+
+
+def _recosted(before: Problem, after: Problem, schedule: Schedule) -> Schedule:
+    """`schedule`, solved for `before`, with its cost with the operators of `after`."""
+    energy, more = after.objective == "energy", 0
+    for step in schedule.steps:
+        if isinstance(step, Compute):
+            old, new = before.operators[step.operator], after.operators[step.operator]
+            more += new.energy_pj - old.energy_pj if energy else new.time_ns - old.time_ns
+    proof = schedule.proof
+    objective = proof.objective + more
+    return replace(schedule, proof=replace(proof, objective=objective, bound=min(proof.bound, objective)))
+
+
+def _with_kernel(op: OperatorSpec, number: int) -> OperatorSpec:
+    if not op.leaner:
+        return op
+    k = _kernels(op)[number]
+    plain = replace(op, leaner=(), kernel=k.kernel)
+    return replace(plain, workspace_bytes=k.workspace_bytes, time_ns=k.time_ns, energy_pj=k.energy_pj)
+
+
+def _kernels(op: OperatorSpec) -> tuple[Variant, ...]:
+    own = Variant(workspace_bytes=op.workspace_bytes, time_ns=op.time_ns, energy_pj=op.energy_pj, kernel=op.kernel)
+    return (own, *op.leaner)
+
+
+def _at_most(op: OperatorSpec, size_bytes: float) -> int:
+    """The fastest kernel with no more workspace; that with the least if there is none."""
+    fitting = (n for n, k in enumerate(_kernels(op)) if k.workspace_bytes <= size_bytes)
+    return next(fitting, len(op.leaner))

@@ -1,0 +1,61 @@
+"""A schedule and its memory plan together: a packed arena has to fit the budget, not only what is live at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from poetc.scheduling import Completer, Schedule, pack, pack_with_moves, settled, verify
+from poetc.scheduling.problem import Paging, Problem
+from poetc.scheduling.schedule import MemoryPlan
+
+ATTEMPTS = 6  # to issue less ahead
+
+
+def ram_bytes(problem: Problem, plan: MemoryPlan) -> int:
+    """All RAM that a plan needs: the arena and what the problem counts outside it."""
+    return problem.base_bytes + plan.arena_bytes
+
+
+def packed(problem: Problem, schedule: Schedule, stop_at: float, moves_until: float) -> tuple[Schedule, MemoryPlan]:
+    """The schedule, with moves where it does not fit the budget without, or with less issued ahead; and a plan, which
+    need not fit."""
+    plan = _placed(problem, schedule, stop_at)
+    if ram_bytes(problem, plan) <= problem.budget_bytes:
+        return schedule, plan
+    relocated = pack_with_moves_in_time(problem, schedule, problem.budget_bytes - problem.base_bytes, moves_until)
+    return relocated or _less_ahead(problem, schedule, plan, stop_at)
+
+
+def _placed(problem: Problem, schedule: Schedule, stop_at: float) -> MemoryPlan:
+    """A plan that need not be lower than the budget."""
+    return pack(problem, schedule, enough_bytes=problem.budget_bytes - problem.base_bytes, stop_at=stop_at)
+
+
+def pack_with_moves_in_time(
+    problem: Problem, schedule: Schedule, capacity_bytes: int, stop_at: float
+) -> tuple[Schedule, MemoryPlan] | None:
+    """With moves within RAM; None if that does not fit either, or the deadline leaves no time for them."""
+    found = pack_with_moves(problem, schedule, capacity_bytes, stop_at=stop_at)
+    if found is None or problem.deadline_ns is None:
+        return found
+    roomy = replace(problem, deadline_ns=None, budget_bytes=problem.base_bytes + capacity_bytes)
+    return found if verify(roomy, found[0]).time_ns <= problem.deadline_ns else None
+
+
+def _less_ahead(problem: Problem, schedule: Schedule, plan: MemoryPlan, stop_at: float) -> tuple[Schedule, MemoryPlan]:
+    """Where transfers overlap compute, the same actions with less issued ahead, if that packs into the budget."""
+    fits = ram_bytes(problem, plan) <= problem.budget_bytes
+    if fits or problem.paging is not Paging.DMA:
+        return schedule, plan
+    actions, budget, packed = settled(problem, schedule.steps), problem.budget_bytes, plan
+    for _ in range(ATTEMPTS):
+        budget -= ram_bytes(problem, packed) - problem.budget_bytes
+        completion = Completer(replace(problem, budget_bytes=max(0, budget))).run(actions)
+        late = problem.deadline_ns is not None and completion.time_ns > problem.deadline_ns
+        if late or completion.peak_bytes > problem.budget_bytes:
+            break
+        fewer = replace(schedule, steps=completion.steps)
+        packed = _placed(problem, fewer, stop_at)
+        if ram_bytes(problem, packed) <= problem.budget_bytes:
+            return fewer, packed
+    return schedule, plan

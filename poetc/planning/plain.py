@@ -1,0 +1,235 @@
+"""The plain case: a problem without open choices, solved for a packed arena within the budget."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from typing import Protocol
+
+from poetc import solvers
+from poetc.devices import format_bytes, format_ns, format_pj, format_share
+from poetc.errors import InfeasibleError, LimitError
+from poetc.events import Progress
+from poetc.planning.packing import packed, ram_bytes
+from poetc.planning.smallest_ram import PACK_SHARE as SMALLEST_PACK_SHARE
+from poetc.planning.smallest_ram import RamSearch, advice, details, next_step, search_share_s, within_limits
+from poetc.planning.solution import cost_of_computing_once
+from poetc.scheduling import Move
+from poetc.scheduling.problem import Problem
+from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions, Status, first_executions
+from poetc.scheduling.scope import Scope
+
+ENGINE = "poetc"  # the solver of our own
+ATTEMPTS = 6  # to pack
+# Of the time limit: the first solve (HiGHS ends up to some seconds late); then packing, with time left to solve again.
+SOLVE_SHARE, PACK_SHARE = 0.88, 0.075
+TIGHT_SHARE = 0.5  # of the first solve where its first schedule does not pack
+RETRY_SHARE = 0.05  # with less time than that to solve again, short races do it, at most that much too late
+LEAST_RAM = "the schedule of least RAM"
+
+
+class Means(Protocol):
+    """The part of a `Planner` that a plain solve reads."""
+
+    @property
+    def solver(self) -> str: ...
+    @property
+    def options(self) -> SolveOptions: ...
+    @property
+    def progress(self) -> Progress: ...
+    @property
+    def smallest_ram(self) -> RamSearch | None: ...
+    @property
+    def solve_share(self) -> float: ...
+    @property
+    def stop_at(self) -> float: ...
+
+
+def solve(problem: Problem, planner: Means) -> tuple[Schedule, MemoryPlan]:
+    """The cheapest schedule found whose packed arena fits the budget, within the time of `planner`.
+
+    Where no offsets within the budget are found, tensors are moved while the step runs, which costs little. Where that
+    does not help either, the problem is solved again for a budget smaller by the excess; the bound proven for the whole
+    budget still holds for the result. Raises InfeasibleError where it is proven that nothing fits, LimitError where
+    nothing was found. Both name the smallest RAM that is known to work; its search comes on top of the time limit, and
+    is left out where there is a cost to beat (`options.to_beat`).
+    """
+    return _PlainSolve(problem, planner).run()
+
+
+def progress_line(problem: Problem, event: solvers.Event) -> str:
+    """How far a search is: the best schedule and the bound in the unit of the objective, the gap, and the stage."""
+    show = format_pj if problem.objective == "energy" else format_ns
+    if event.objective is None:
+        return f"no schedule yet, bound {show(event.bound)} ({event.stage})"
+    gap = max(0.0, 1 - event.bound / event.objective) if event.objective else 0.0
+    return f"best {show(event.objective)}, bound {show(event.bound)}, gap {format_share(gap)} ({event.stage})"
+
+
+class _PlainSolve:
+    def __init__(self, problem: Problem, planner: Means) -> None:
+        self.problem, self.planner = problem, planner
+        self.solver, self.options, self.progress = planner.solver, planner.options, planner.progress
+        self.limit_s, self.stop_at = planner.options.time_limit_s, planner.stop_at
+        self.smallest_ram = planner.smallest_ram or RamSearch(problem, search_share_s(self.limit_s))
+
+    def run(self) -> tuple[Schedule, MemoryPlan]:
+        beating = self.options.to_beat is not None
+        try:
+            first = self._first()
+        except InfeasibleError as error:
+            raise error if beating else self._with_smallest(error) from error
+        except LimitError as error:
+            if beating:
+                raise
+            why, scheduled_bytes = str(error), None
+            if isinstance(error, solvers.NotFoundError) and error.smallest_bytes is not None:
+                why, scheduled_bytes = error.why, error.smallest_bytes
+            return self._other_instead(None, why, scheduled_bytes)
+        found = self._packed(first)
+        if found is not None:
+            return found
+        why = f"a schedule fits the budget of {self.problem.budget_bytes} bytes, but none was found that can be packed"
+        why += " into it"
+        if beating:
+            raise LimitError(why)
+        return self._other_instead(first, why)
+
+    def _report(self, event: solvers.Event) -> None:
+        self.progress(progress_line(self.problem, event))
+
+    def _first(self) -> Schedule:
+        options = replace(self.options, time_limit_s=self.planner.solve_share * self.limit_s)
+        first = solvers.solve(self.problem, self.solver, options, self._report)
+        if self.options.to_beat is not None and first.proof.objective >= self.options.to_beat:
+            raise LimitError("nothing cheaper was found")
+        return first
+
+    def _packed(self, first: Schedule) -> tuple[Schedule, MemoryPlan] | None:
+        """`first`, or what is solved for less RAM instead, packed into the budget; None if nothing packs."""
+        problem = self.problem
+        # Where nothing has been found that packs by then, solving again comes next, which needs some of the time.
+        pack_until = time.monotonic() + PACK_SHARE * self.limit_s
+        if self.planner.solve_share == SOLVE_SHARE:
+            pack_until = max(pack_until, self.stop_at - 2 * PACK_SHARE * self.limit_s)
+        solved, plan = packed(problem, first, pack_until, self.stop_at)
+        order = first_executions(first.steps)  # the proof is about this order
+        budget_bytes = problem.budget_bytes
+        for attempt in range(ATTEMPTS):
+            excess = ram_bytes(problem, plan) - problem.budget_bytes
+            if excess <= 0:
+                moves = [problem.tensors[s.tensor].size_bytes for s in solved.steps if isinstance(s, Move)]
+                if moves:
+                    self.progress(f"packed with {len(moves)} moves of {format_bytes(sum(moves))} within RAM")
+                return _relabelled(problem, solved, first), plan
+            remaining_s = (self.stop_at - time.monotonic()) / 2  # the rest is for packing and the attempts to come
+            in_haste = remaining_s < RETRY_SHARE * self.limit_s
+            too_late = time.monotonic() >= self.stop_at + RETRY_SHARE * self.limit_s
+            if in_haste and (self.solver != ENGINE or too_late):
+                return None
+            budget_bytes -= excess * (2 + attempt) // 2  # other schedules pack otherwise: more and more is put aside
+            self.progress(f"packing needs {format_bytes(excess)} too much: solving for {format_bytes(budget_bytes)}")
+            found = self._again(replace(problem, budget_bytes=budget_bytes), order, first, remaining_s, in_haste)
+            if found is None:
+                return None
+            solved = found
+            pack_until = self.stop_at + RETRY_SHARE * self.limit_s if in_haste else self.stop_at
+            solved, plan = packed(problem, solved, pack_until, pack_until)
+        return None
+
+    def _again(
+        self, tighter: Problem, order: tuple[int, ...], first: Schedule, remaining_s: float, in_haste: bool
+    ) -> Schedule | None:
+        """A schedule for a tighter budget, under the order of `first`, about which its bound is."""
+        reordered = solvers.reordered(tighter, order)
+        again = replace(
+            self.options, time_limit_s=max(remaining_s, 0.0), fixed_order=True, start=None, bound=first.proof.bound
+        )
+        try:
+            if in_haste:
+                found = solvers.at_once(reordered, again)
+            else:
+                found = solvers.solve(reordered, self.solver, again, self._report)
+        except (InfeasibleError, LimitError):
+            return None
+        return None if found is None else solvers.restored(found, order)
+
+    def _other_instead(
+        self, first: Schedule | None, why: str, scheduled_bytes: int | None = None
+    ) -> tuple[Schedule, MemoryPlan]:
+        """The schedule of least RAM, if it fits, or the one that the search began with, if that is cheaper and packs.
+
+        It is not the cheapest there is, but it runs. `scheduled_bytes`: the smallest budget that the solver has a
+        schedule for, which was not packed.
+        """
+        problem = self.problem
+        self.progress("looking for the schedule of least RAM")
+        smallest = self.smallest_ram.found
+        others: list[tuple[str, Schedule, MemoryPlan]] = []
+        if smallest.schedule is not None and smallest.plan is not None:
+            others.append((LEAST_RAM, smallest.schedule, smallest.plan))
+        if self.options.start is not None:
+            pack_until = time.monotonic() + SMALLEST_PACK_SHARE * self.smallest_ram.least_s
+            others.append(("what the search began with", *packed(problem, self.options.start, pack_until, pack_until)))
+        fitting = [other for other in others if ram_bytes(problem, other[2]) <= problem.budget_bytes]
+        if not fitting:
+            known_bytes = math.inf if smallest.ram_bytes is None else smallest.ram_bytes
+            if scheduled_bytes is not None and problem.budget_bytes < scheduled_bytes < known_bytes:
+                # One budget is named, the smaller: this search had less time.
+                known = replace(smallest, ram_bytes=scheduled_bytes, tensors=())
+                text = f"the smallest budget with a schedule is {scheduled_bytes} bytes; {next_step(problem)}"
+                raise LimitError(f"{why}; {text}", details=details(problem, known))
+            raise LimitError(f"{why}; {advice(problem, smallest)}", details=details(problem, smallest))
+        name, schedule, plan = min(fitting, key=lambda other: other[1].proof.objective)
+        return instead(problem, self.solver, name, schedule, first), plan
+
+    def _with_smallest(self, error: InfeasibleError) -> InfeasibleError:
+        """`error` with the smallest budget that works."""
+        problem = self.problem
+        if not isinstance(error, solvers.BudgetError):
+            return error
+        self.progress("looking for the smallest budget")
+        smallest = self.smallest_ram.found
+        if smallest.ram_bytes is None or smallest.ram_bytes <= problem.budget_bytes:
+            return error
+        # Below the bound nothing fits at all; above it the proof is about this order of first executions.
+        order = "" if problem.budget_bytes < smallest.bound_bytes else " with operators in the model's order"
+        return InfeasibleError(
+            f"no schedule fits in {problem.budget_bytes} bytes{within_limits(problem)}{order}; "
+            f"{advice(problem, smallest)}",
+            details=details(problem, smallest),
+        )
+
+
+def instead(problem: Problem, solver: str, name: str, schedule: Schedule, proven: Schedule | None) -> Schedule:
+    """`schedule`, named `name`, as the answer of `solver`, with what `proven` proved."""
+    bound, scope = _claim(problem, proven, schedule)
+    proof = Proof(
+        status=Status.LIMIT,
+        objective=schedule.proof.objective,
+        bound=bound,
+        scope=scope,
+        method=f"{name}, since no cheaper one was found that fits when packed",
+    )
+    return replace(schedule, solver=solver, proof=proof)
+
+
+def _relabelled(problem: Problem, solved: Schedule, first: Schedule) -> Schedule:
+    """`solved` for a tightened budget, as an answer to the problem that `first` answers: with its proven bound."""
+    if solved is first:
+        return solved
+    bound, scope = _claim(problem, first, solved)
+    status = solved.proof.status
+    if status is Status.OPTIMAL and solved.proof.objective > bound:
+        status = Status.FEASIBLE
+    return replace(solved, proof=replace(solved.proof, bound=bound, status=status, scope=scope))
+
+
+def _claim(problem: Problem, proven: Schedule | None, schedule: Schedule) -> tuple[int, Scope]:
+    """The bound, and its scope, that `schedule` may claim where `proven` was proven."""
+    own = Scope(order=first_executions(schedule.steps))
+    bound, scope = cost_of_computing_once(problem), Scope()
+    if proven is not None and proven.proof.scope.choices_cover(own):
+        bound, scope = proven.proof.bound, proven.proof.scope
+    return min(bound, schedule.proof.objective), scope

@@ -1,0 +1,161 @@
+"""The planner and the shape of what it composes: one interface for every kind of choice, as cvxpy lowers problems.
+
+A `Planner` holds a chain of reductions with one clock, one account of counted work and one stream of events. The
+outermost reduction turns a problem with its choice open into problems in which the choice is made; the rest of the
+chain solves those. Adding a kind of choice is adding one subclass of `Reduction` in one file.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+from poetc import solvers
+from poetc.events import Progress, silent
+from poetc.planning import plain
+from poetc.planning.plain import SOLVE_SHARE
+from poetc.planning.smallest_ram import RamSearch
+from poetc.planning.solution import Choices, Solution
+from poetc.scheduling import Problem
+from poetc.scheduling.schedule import SolveOptions
+from poetc.scheduling.scope import Scope
+
+ChoiceT = TypeVar("ChoiceT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """Solves problems within `options.time_limit_s` after `started`, and `options.work_limit_s` of counted work.
+
+    `reductions`: the choices that are open, outermost first; without any, problems are plain. `smallest_ram`: a search
+    for the least RAM, used where nothing fits. `solve_share`: of the time, for the first solve of a plain problem; the
+    rest is for packing.
+    """
+
+    options: SolveOptions
+    solver: str = plain.ENGINE
+    reductions: tuple[Reduction[Any], ...] = ()
+    progress: Progress = silent
+    smallest_ram: RamSearch | None = None
+    solve_share: float = SOLVE_SHARE
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def stop_at(self) -> float:
+        """When the time is up, by `time.monotonic`."""
+        return self.started + self.options.time_limit_s
+
+    @property
+    def left_s(self) -> float:
+        return self.stop_at - time.monotonic()
+
+    @property
+    def inner(self) -> Planner:
+        """This planner without its outermost reduction."""
+        return replace(self, reductions=self.reductions[1:])
+
+    def part(self, time_limit_s: float, **options: Any) -> Planner:
+        """A planner that starts now and has `time_limit_s`; `options` replace others of the solver's."""
+        return replace(
+            self, options=replace(self.options, time_limit_s=time_limit_s, **options), started=time.monotonic()
+        )
+
+    def knowing(self, smallest_ram: RamSearch | None) -> Planner:
+        """This planner with another search for the least RAM."""
+        return replace(self, smallest_ram=smallest_ram)
+
+    def solve(self, problem: Problem) -> Solution:
+        """The cheapest solution found whose packed arena fits the budget.
+
+        Raises InfeasibleError where it is proven that nothing fits, LimitError where nothing was found. Both name the
+        smallest RAM that is known to work.
+        """
+        if self.reductions:
+            return self.reductions[0].solve(problem, self)
+        schedule, plan = plain.solve(problem, self)
+        return Solution(problem=problem, schedule=schedule, plan=plan)
+
+    def lower_bound_bytes(self, problem: Problem) -> int:
+        """No schedule needs less RAM, whatever is chosen."""
+        if self.reductions:
+            return self.reductions[0].lower_bound_bytes(problem, self.inner)
+        return solvers.lower_bound_bytes(problem)
+
+    def search_ram(self, problem: Problem, least_s: float, stop_at: float = 0.0) -> RamSearch:
+        """The search for the least RAM with the choices that probably need the least."""
+        frugal = problem
+        for reduction in self.reductions:
+            frugal = reduction.frugal(frugal)
+        return RamSearch(frugal, least_s, stop_at, self.lower_bound_bytes(problem))
+
+    def least_ram_solution(self, problem: Problem, search: RamSearch) -> Solution:
+        """The schedule of least RAM that `search` found, as a solution of `problem` for the budget that it needs."""
+        found = search.found
+        assert found.schedule is not None and found.plan is not None
+        schedule = plain.instead(search.problem, self.solver, plain.LEAST_RAM, found.schedule, None)
+        solution = Solution(problem=search.problem, schedule=schedule, plan=found.plan, choices=Choices())
+        asked = [problem]
+        for reduction in self.reductions[:-1]:
+            asked.append(reduction.frugal(asked[-1]))
+        for reduction, at in zip(reversed(self.reductions), reversed(asked), strict=True):
+            solution = reduction.realise(at, solution)
+        return solution
+
+
+class Reduction(ABC, Generic[ChoiceT]):
+    """One kind of choice. `ChoiceT` is the type of one option.
+
+    `restore(problem, c, solution)` undoes `fix(problem, c)`: it turns a solution of the fixed problem into one of
+    `problem`. A bound for `relax(problem)` holds for every option; `scope` says so.
+    """
+
+    @abstractmethod
+    def is_open(self, problem: Problem) -> bool:
+        """Whether `problem` leaves this choice, and another option than the usual one may be of use."""
+
+    @abstractmethod
+    def relax(self, problem: Problem) -> Problem | None:
+        """A problem without the choice in which no option costs more or needs more RAM than in `problem`.
+
+        None where no plain problem does that: `solve` then has a relaxation of its own.
+        """
+
+    @abstractmethod
+    def frugal(self, problem: Problem) -> Problem:
+        """A problem with the choice made as the least RAM probably needs it."""
+
+    @abstractmethod
+    def propose(self, problem: Problem, found: Solution | None) -> Iterator[ChoiceT]:
+        """Options that are worth solving for, best first. `found`: the cheapest solution so far."""
+
+    @abstractmethod
+    def fix(self, problem: Problem, choice: ChoiceT) -> Problem:
+        """The problem with the choice made."""
+
+    @abstractmethod
+    def restore(self, problem: Problem, choice: ChoiceT, solution: Solution) -> Solution:
+        """`solution` of `fix(problem, choice)` as one of `problem`; its bound is for this option alone."""
+
+    @abstractmethod
+    def scope(self, solution: Solution) -> Scope:
+        """The scope of a bound of `relax(problem)` that came with `solution`: any option."""
+
+    @abstractmethod
+    def solve(self, problem: Problem, planner: Planner) -> Solution:
+        """The cheapest solution found in the time of `planner`, whose outermost reduction this one is.
+
+        Raises InfeasibleError with a proof, LimitError without.
+        """
+
+    def realise(self, problem: Problem, solution: Solution, stop_at: float = -math.inf) -> Solution:
+        """`solution` of a relaxed or frugal problem with options that `problem` has. The same by default."""
+        del problem, stop_at
+        return solution
+
+    @abstractmethod
+    def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
+        """No schedule needs less RAM, whatever is chosen. `inner`: the planner for the fixed problem."""

@@ -1,0 +1,141 @@
+"""How small the RAM can be: a search for the schedule whose packed arena is the smallest, and a proven lower bound."""
+
+from __future__ import annotations
+
+import functools
+import time
+from dataclasses import dataclass, replace
+
+from poetc import solvers
+from poetc.devices import format_ns
+from poetc.planning.packing import pack_with_moves_in_time, ram_bytes
+from poetc.scheduling import Problem, pack
+from poetc.scheduling.schedule import MemoryPlan, Schedule
+
+LONGEST_SEARCH_S, PACK_SHARE = 10.0, 0.4  # the search, at most; of it, for packing
+SEARCH_SHARE = 0.1  # of a time limit, at most
+ATTEMPTS = 6  # to pack into what is live, or as little more as possible
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallestRam:
+    """The least RAM for which a schedule with a packed arena is known; nothing fits in less than `bound_bytes`.
+
+    `ram_bytes` is None when not even keep-all obeys the deadline. `tensors` (name, bytes): what RAM holds at the peak.
+    """
+
+    ram_bytes: int | None
+    bound_bytes: int
+    schedule: Schedule | None
+    plan: MemoryPlan | None
+    tensors: tuple[tuple[str, int], ...]
+
+
+class RamSearch:
+    """The search for the least RAM of a plain problem. It runs once, when its result is first asked for.
+
+    It lasts until the clock says `stop_at`, but no shorter than `least_s` and no longer than LONGEST_SEARCH_S. It
+    claims no bound above `least_bytes`, which other choices than those of `problem` may need.
+    """
+
+    def __init__(self, problem: Problem, least_s: float, stop_at: float = 0.0, least_bytes: int | None = None) -> None:
+        self.problem, self.least_s, self.stop_at, self.least_bytes = problem, least_s, stop_at, least_bytes
+
+    @functools.cached_property
+    def found(self) -> SmallestRam:
+        left_s = min(LONGEST_SEARCH_S, self.stop_at - time.monotonic())
+        found = find_smallest_ram(self.problem, max(self.least_s, left_s))
+        if self.least_bytes is None:
+            return found
+        return replace(found, bound_bytes=min(found.bound_bytes, self.least_bytes))
+
+    def as_budget(self) -> RamSearch:
+        """The same search, finished, of the problem with its result as the budget. Only where something was found."""
+        assert self.found.ram_bytes is not None
+        same = RamSearch(
+            replace(self.problem, budget_bytes=self.found.ram_bytes), self.least_s, self.stop_at, self.least_bytes
+        )
+        same.found = self.found
+        return same
+
+    def without_schedule(self, problem: Problem) -> RamSearch:
+        """Its result for `problem`, which has other kernels: the numbers, but no schedule."""
+        return _OtherKernels(replace(self.problem, operators=problem.operators), self)
+
+
+class _OtherKernels(RamSearch):
+    def __init__(self, problem: Problem, known: RamSearch) -> None:
+        super().__init__(problem, known.least_s, known.stop_at, known.least_bytes)
+        self.known = known
+
+    @functools.cached_property
+    def found(self) -> SmallestRam:
+        return replace(self.known.found, schedule=None, plan=None)
+
+
+def search_share_s(time_limit_s: float) -> float:
+    """The part of a time limit that is set aside for the search for the least RAM, in seconds."""
+    return min(LONGEST_SEARCH_S, SEARCH_SHARE * time_limit_s)
+
+
+def find_smallest_ram(problem: Problem, time_limit_s: float) -> SmallestRam:
+    """The least RAM of a plain problem, packing included."""
+    stop_at = time.monotonic() + time_limit_s
+    found = solvers.min_budget(problem, time_limit_s=(1 - PACK_SHARE) * time_limit_s)
+    if found.schedule is None:
+        return SmallestRam(
+            ram_bytes=None, bound_bytes=found.lower_bound_bytes, schedule=None, plan=None, tensors=found.tensors
+        )
+    schedule, plan = found.schedule, pack(problem, found.schedule, stop_at=stop_at)
+    low, high = plan.max_live_bytes, plan.arena_bytes
+    for _ in range(ATTEMPTS):
+        if low >= high:
+            break
+        capacity = low if low == plan.max_live_bytes else (low + high) // 2
+        moved = pack_with_moves_in_time(problem, found.schedule, capacity, stop_at)
+        if moved is None:
+            low = capacity + problem.alignment_bytes
+        else:
+            schedule, plan = moved
+            high = plan.arena_bytes
+    return SmallestRam(
+        ram_bytes=ram_bytes(problem, plan),
+        bound_bytes=found.lower_bound_bytes,
+        schedule=schedule,
+        plan=plan,
+        tensors=found.tensors,
+    )
+
+
+def next_step(problem: Problem) -> str:
+    """What the user may do where the budget is too small."""
+    return "raise --budget" + ("" if problem.deadline_ns is None else ", or allow a longer --deadline")
+
+
+def advice(problem: Problem, smallest: SmallestRam) -> str:
+    """The smallest budget that works, the next step, and the tensors at the peak."""
+    if smallest.ram_bytes is None:
+        return "the deadline is too short even with unlimited RAM: allow a longer --deadline"
+    text = f"the smallest budget known to work is {smallest.ram_bytes} bytes (nothing below {smallest.bound_bytes} can)"
+    text += f"; {next_step(problem)}"
+    if smallest.tensors:
+        text += "; at its peak: " + ", ".join(f"{name} ({size})" for name, size in smallest.tensors[:5])
+    return text
+
+
+def details(problem: Problem, smallest: SmallestRam) -> dict[str, object]:
+    """The same for `--json`."""
+    return {
+        "budget_bytes": problem.budget_bytes,
+        "min_budget_bytes": smallest.ram_bytes,
+        "min_budget_bound_bytes": smallest.bound_bytes,
+        "tensors_at_peak": [list(tensor) for tensor in smallest.tensors],
+    }
+
+
+def within_limits(problem: Problem) -> str:
+    """The limits besides the budget, for a sentence on a budget."""
+    within = "" if problem.deadline_ns is None else f" within the deadline of {format_ns(problem.deadline_ns)}"
+    if problem.write_limit_bytes is not None:
+        within += f" with at most {problem.write_limit_bytes} bytes written to the store"
+    return within

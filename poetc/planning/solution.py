@@ -1,0 +1,82 @@
+"""What a planner answers: a plain problem, its schedule and memory plan, and the choices that led there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from poetc.scheduling import Problem
+from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, first_executions
+from poetc.scheduling.scope import Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What was chosen, in the words of the problem that was asked; None where there was nothing to choose.
+
+    `kernels`: the number of the kernel that each operator runs, 0 for the fastest. `state`: the tensors of state that
+    live on the store between steps. `micro_batches`: the number of parts of the batch.
+    """
+
+    kernels: tuple[int, ...] | None = None
+    state: frozenset[int] | None = None
+    micro_batches: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One number of micro-batches. `cost`: of its schedule (None: none); `least`: no schedule of it costs less."""
+
+    count: int
+    cost: int | None
+    least: int
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """`problem` is plain: the one that was asked with `choices` made; `schedule` and `plan` are for it.
+
+    `placement_bound`: the bound for this placement of state alone, where a lower one for any placement is stated.
+    `tried`: the numbers of micro-batches that were compared.
+    """
+
+    problem: Problem
+    schedule: Schedule
+    plan: MemoryPlan
+    choices: Choices = field(default_factory=Choices)
+    placement_bound: int | None = None
+    tried: tuple[Tried, ...] = ()
+
+    @property
+    def proof(self) -> Proof:
+        return self.schedule.proof
+
+    @property
+    def cost(self) -> int:
+        """Energy in pJ, or time in ns if that is the objective."""
+        return self.schedule.proof.objective
+
+    @property
+    def scope(self) -> Scope:
+        """The scope that holds this solution's schedule and no other choices."""
+        return Scope(
+            order=first_executions(self.schedule.steps), state=self.choices.state, kernels=self.choices.kernels
+        )
+
+    def with_proof(self, proof: Proof) -> Solution:
+        return replace(self, schedule=replace(self.schedule, proof=proof))
+
+    def with_choice(self, scope: Scope, **made: object) -> Solution:
+        """With one more choice, and a proof whose scope says so."""
+        choices = replace(self.choices, **made)  # type: ignore[arg-type]
+        return replace(self.with_proof(replace(self.proof, scope=scope)), choices=choices)
+
+
+def bound_holds(proven: Solution, solution: Solution) -> bool:
+    """Whether the bound of `proven` may be stated beside the schedule of `solution`."""
+    return proven.proof.scope.choices_cover(solution.scope)
+
+
+def cost_of_computing_once(problem: Problem) -> int:
+    """Every operator once, in the unit of the objective: pJ or ns. No schedule costs less."""
+    return problem.compute_once_pj if problem.objective == "energy" else problem.compute_once_ns

@@ -1,0 +1,415 @@
+"""Where each tensor of state lives between steps: in RAM, or on the store.
+
+State that lives on the store costs a transfer in, and a transfer out if it is trained; state in RAM costs its bytes
+throughout the step. `auto` leaves all of it in RAM where keep-all fits. Elsewhere `solvers.PlacementSearch` chooses,
+and proves a bound that no choice can beat.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal, get_args
+
+from poetc import solvers
+from poetc.devices import format_bytes, format_ns
+from poetc.errors import InfeasibleError, LimitError, UsageError
+from poetc.planning.order import Order, OrderOf
+from poetc.planning.packing import packed, ram_bytes
+from poetc.planning.plain import ENGINE, SOLVE_SHARE, TIGHT_SHARE, progress_line
+from poetc.planning.planner import Planner, Reduction
+from poetc.planning.smallest_ram import RamSearch, search_share_s
+from poetc.planning.solution import Solution, cost_of_computing_once
+from poetc.scheduling import (
+    Paging,
+    Problem,
+    keep_all_peak_bytes,
+    movable_state,
+    on_store,
+    stored_state,
+)
+from poetc.scheduling.schedule import Status
+from poetc.scheduling.scope import ANY, Scope
+
+State = Literal["auto", "ram", "store"]
+STATES: tuple[str, ...] = get_args(State)
+# Of the time limit, counted in work: for an order; then the first search for a placement, before anything is solved.
+ORDER_SHARE, CHOICE_SHARE = 0.1, 0.2
+LOW_TRAFFIC_SAVES = 0.01  # of the cost with all state on the store: a little there is no sign that other orders profit
+MORE_SHARE = 0.1  # each search after that, before another placement is solved
+STOP_SHARE = 0.6  # of the time limit, on the clock: when that search stops on a slow machine; that for an order: half
+LOOSER = 4  # how often a placement gives way that leaves packing too little
+FLOOR_S, FLOOR_SHARE = 1.0, 0.1  # at least, for a schedule once state is placed: that much, or of the time limit
+SOLVES = 12  # at most, for other placements
+LEAST_SHARE = 0.05  # of the time limit has to be left for one more
+PACKED_INSTEAD = 6  # schedules for other placements, where the best does not pack
+WORTH_A_CHOICE = 0.1  # of the budget: less state than that stays in RAM if it can
+
+Placement = frozenset[int]  # the first versions of state tensors that live on the store
+ORDER = Order()
+
+
+class StatePlacement(Reduction[Placement]):
+    """The place of each tensor of state between steps. `mode`: "auto" chooses; "ram" and "store" place all alike."""
+
+    def __init__(self, mode: str = "auto") -> None:
+        if mode not in STATES:
+            raise UsageError(f"--state {mode}: there are {', '.join(STATES)}")
+        self.mode = mode
+
+    def is_open(self, problem: Problem) -> bool:
+        """Whether state on the store can be of any use."""
+        size = sum(problem.tensors[chain[0]].size_bytes for chain in movable_state(problem))
+        if size == 0 or keep_all_peak_bytes(problem) <= problem.budget_bytes:
+            return False
+        return (
+            size >= WORTH_A_CHOICE * problem.budget_bytes or solvers.lower_bound_bytes(problem) > problem.budget_bytes
+        )
+
+    def relax(self, problem: Problem) -> None:
+        """No plain problem is a relaxation: `solvers.PlacementSearch` has a model with all placements in it."""
+
+    def frugal(self, problem: Problem) -> Problem:
+        if self.mode == "store":
+            return everything_on_store(problem)
+        return _roomier(problem) if self.mode == "auto" else problem
+
+    def propose(self, problem: Problem, found: Solution | None) -> Iterator[Placement]:
+        """All on the store, where most fits, and all in RAM. `solvers.PlacementSearch` proposes what lies between."""
+        if found is not None and found.choices.state is not None:
+            yield found.choices.state
+        yield everything(problem)
+        yield frozenset()
+
+    def fix(self, problem: Problem, choice: Placement) -> Problem:
+        return on_store(problem, choice)
+
+    def restore(self, problem: Problem, choice: Placement, solution: Solution) -> Solution:
+        """A bound of no more than computing once holds for any placement."""
+        scope = solution.proof.scope
+        if scope.state is None:
+            trivial = solution.proof.bound <= cost_of_computing_once(problem)
+            scope = replace(scope, state=ANY if trivial else choice)
+        return replace(solution.with_choice(scope, state=choice), problem=self.fix(problem, choice))
+
+    def realise(self, problem: Problem, solution: Solution, stop_at: float = -math.inf) -> Solution:
+        """With the placement that the solution's problem has."""
+        if self.mode != "auto":
+            return solution
+        return solution.with_choice(solution.proof.scope, state=placement_of(problem, solution.problem))
+
+    def scope(self, solution: Solution) -> Scope:
+        return replace(solution.proof.scope, state=ANY)
+
+    def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
+        if self.mode == "ram":
+            return inner.lower_bound_bytes(problem)
+        stored = inner.lower_bound_bytes(everything_on_store(problem))
+        return stored if self.mode == "store" else min(stored, inner.lower_bound_bytes(problem))
+
+    def solve(self, problem: Problem, planner: Planner) -> Solution:
+        """The problem has all state in RAM."""
+        if self.mode != "auto" or planner.solver != ENGINE:
+            alike = self.alike(problem)
+            solution = _with(planner, alike).solve(alike)
+            return solution if self.mode != "auto" else self._placed_alike(problem, alike, solution)
+        if not self.is_open(problem):
+            least_bytes = planner.lower_bound_bytes(problem)
+            try:
+                return self._placed_alike(problem, problem, _with(planner, problem, least_bytes).solve(problem))
+            except InfeasibleError:
+                everywhere = everything_on_store(problem)
+                if solvers.lower_bound_bytes(everywhere) > problem.budget_bytes or not movable_state(problem):
+                    raise
+            planner.progress("nothing fits with all state in RAM")
+        return _OpenPlacement(self, problem, planner.part(_left_s(planner))).solve()
+
+    def alike(self, problem: Problem) -> Problem:
+        """All state in one place, for solvers that cannot choose: in RAM if that can fit, else on the store.
+
+        Raises UsageError where the mode asks for a store that is not there.
+        """
+        if self.mode == "store":
+            if problem.paging is Paging.NONE:
+                raise UsageError("--state store: there is no store, or paging is off")
+            return everything_on_store(problem)
+        fits = solvers.lower_bound_bytes(problem) <= problem.budget_bytes
+        return problem if self.mode == "ram" or fits else _roomier(problem)
+
+    def _placed_alike(self, problem: Problem, alike: Problem, solution: Solution) -> Solution:
+        return self.restore(problem, placement_of(problem, alike), solution)
+
+
+def everything(problem: Problem) -> Placement:
+    """All state that can live on the store."""
+    return frozenset(chain[0] for chain in movable_state(problem))
+
+
+def everything_on_store(problem: Problem) -> Problem:
+    return on_store(problem, everything(problem))
+
+
+def placement_of(problem: Problem, placed: Problem) -> Placement:
+    """The state of `problem`, all in RAM, that lives on the store in `placed`."""
+    return everything(problem) & frozenset(chain[0] for chain in stored_state(placed))
+
+
+def _roomier(problem: Problem) -> Problem:
+    """With all state in RAM, or all of it on the store: where less RAM may do, if there is the time, the room on the
+    store and the leave to write to it.
+    """
+    stored = everything_on_store(problem)
+    less = solvers.lower_bound_bytes(stored) < solvers.lower_bound_bytes(problem)
+    return stored if less and solvers.min_budget(stored, time_limit_s=0.0).smallest_bytes is not None else problem
+
+
+def _with(planner: Planner, problem: Problem, least_bytes: int | None = None) -> Planner:
+    """The inner planner, for `problem` with its state placed.
+
+    `least_bytes`: below it no other placement works either, which an error then says.
+    """
+    known = planner.smallest_ram
+    own = known if known is not None and known.problem == problem else None
+    if own is None and least_bytes is not None:
+        own = RamSearch(problem, search_share_s(planner.options.time_limit_s), least_bytes=least_bytes)
+    return planner.inner.knowing(own)
+
+
+def _left_s(planner: Planner) -> float:
+    """Of the time limit, whose whole the work limit was, or a little more."""
+    return max(planner.left_s, min(FLOOR_S, FLOOR_SHARE * planner.options.work_limit_s))
+
+
+class _OpenPlacement:
+    """A solve with the placement open, under one order of operators: first the placement, then the schedule."""
+
+    def __init__(self, reduction: StatePlacement, problem: Problem, planner: Planner) -> None:
+        self.reduction, self.problem, self.planner = reduction, problem, planner
+        self.options, self.limit_s = planner.options, planner.options.time_limit_s
+        self.known: list[int] = []  # objectives of schedules, for whatever placement
+        self.order: OrderOf = None
+        self.least_bytes = 0
+
+    def solve(self) -> Solution:
+        problem, planner = self.problem, self.planner
+        if problem.deadline_ns is not None and problem.compute_once_ns > problem.deadline_ns:
+            return self.reduction.restore(problem, frozenset(), _with(planner, problem).solve(problem))
+        self.least_bytes = planner.lower_bound_bytes(problem)
+        if self.least_bytes > problem.budget_bytes:  # the error says what would work
+            roomier = _roomier(problem)
+            solution = _with(planner, roomier, self.least_bytes).solve(roomier)
+            return self.reduction.restore(problem, placement_of(problem, roomier), solution)
+        planner.progress("choosing where state lives")
+        self._at_once()
+        if not self.options.fixed_order:
+            self.order = self._best_order(planner.started + STOP_SHARE * self.limit_s / 2)
+        ordered = ORDER.fix(problem, self.order)
+        search = solvers.PlacementSearch(
+            ordered, self.options, planner.started + STOP_SHARE * self.limit_s, self._report
+        )
+        search.run(CHOICE_SHARE * self.options.work_limit_s, until_settled=True)
+        while search.least == math.inf and search.run(MORE_SHARE * self.options.work_limit_s):
+            pass  # with a placement that nothing was found for the solve below would find nothing either
+        packs = self._set_aside_too_tight(search, ordered)
+        # What nothing was found for may still be possible: as a relaxation suggests, all on the store, or all in RAM.
+        attempts = dict.fromkeys((search.best(), *self.reduction.propose(ordered, None)))
+        if search.least == math.inf and search.suggested is not None:
+            attempts = {search.suggested: None, **attempts}
+        errors: list[InfeasibleError | LimitError] = []
+        for on in attempts:
+            try:
+                solution = self._solved(search, ordered, on, SOLVE_SHARE if packs else TIGHT_SHARE)
+            except (InfeasibleError, LimitError) as error:
+                errors.append(error)
+                planner.progress(f"nothing found with {len(on)} tensors of state on the store")
+                search.solved[on] = math.inf
+                continue
+            search.stop_at, search.solved[on] = planner.stop_at, solution.cost
+            return self._improved(search, ordered, on, solution)
+        raise self._nothing_found(search, errors)
+
+    def _report(self, event: solvers.Event) -> None:
+        if event.objective is not None:
+            self.known.append(event.objective)
+        best = replace(event, objective=min(self.known, default=None))
+        self.planner.progress(progress_line(self.problem, best))
+
+    def _at_once(self) -> None:
+        """Something to show before orders are searched: with everything on the store, where it fits most easily."""
+        for placement in (everything(self.problem), frozenset[int]()):
+            first = solvers.at_once(self.reduction.fix(self.problem, placement), self.options)
+            if first is not None:
+                once = cost_of_computing_once(self.problem)
+                self._report(solvers.Event(stage="at once", objective=first.proof.objective, bound=once))
+                break
+
+    def _best_order(self, stop_at: float) -> OrderOf:
+        """For the placement to come: what is good for all state on the store need not be for all of it in RAM."""
+        problem, options = self.problem, self.options
+        work = solvers.Work(ORDER_SHARE * options.work_limit_s, stop_at)
+        stored = everything_on_store(problem)
+        order = solvers.best_order(stored, options, work, LOW_TRAFFIC_SAVES)
+        if solvers.lower_bound_bytes(problem) > problem.budget_bytes:
+            return order
+        in_ram = solvers.best_order(problem, options, solvers.Work(work.limit_s, stop_at), LOW_TRAFFIC_SAVES)
+        orders = list(dict.fromkeys((order, in_ram, None)))
+        if len(orders) == 1:
+            return order
+        return solvers.cheapest_order((stored, problem), orders, options, solvers.Work(work.limit_s, stop_at))
+
+    def _set_aside_too_tight(self, search: solvers.PlacementSearch, ordered: Problem) -> bool:
+        """A placement that fills RAM between steps leaves no room that packing needs: others then come first.
+
+        True if the best schedule found packs, as far as is known.
+        """
+        excess = 0
+        for _ in range(LOOSER):
+            on = search.best()
+            placed, schedule = self.reduction.fix(ordered, on), search.schedule(on)
+            if schedule is None:
+                return True
+            _, plan = packed(placed, schedule, search.stop_at, search.stop_at)
+            excess = ram_bytes(placed, plan) - placed.budget_bytes
+            short = excess - (placed.budget_bytes - solvers.lower_bound_bytes(placed))
+            if excess <= 0 or short <= 0 or not search.loosen(on, short):
+                break
+            self.planner.progress(f"packing needs {format_bytes(excess)} more than this placement of state leaves")
+        return excess <= 0
+
+    def _solved(self, search: solvers.PlacementSearch, ordered: Problem, on: Placement, solve_share: float) -> Solution:
+        problem = self.reduction.fix(ordered, on)
+        part = self.planner.part(
+            _left_s(self.planner),
+            fixed_order=True,
+            start=search.schedule(on),
+            proven=math.ceil(search.bound),
+            cuts=search.cuts,
+        )
+        part = replace(part, solve_share=solve_share)
+        return self.reduction.restore(ordered, on, _with(part, problem, self.least_bytes).solve(problem))
+
+    def _improved(self, search: solvers.PlacementSearch, ordered: Problem, on: Placement, solved: Solution) -> Solution:
+        """`solved`, or what is cheaper with another placement, with the bound for any."""
+        on, solution = self._cheaper_that_packs(search, ordered, on, solved)
+        if solution is solved and not on and solution.proof.bound >= search.bound:
+            return ORDER.restore(self.problem, self.order, solution)
+        self.known.append(solution.cost)
+        solution, is_complete = self._other_placements(search, ordered, solution)
+        solution = self._for_any_placement(solution, math.ceil(search.bound), is_complete)
+        return ORDER.restore(self.problem, self.order, solution)
+
+    def _cheaper_that_packs(
+        self, search: solvers.PlacementSearch, ordered: Problem, on: Placement, solved: Solution
+    ) -> tuple[Placement, Solution]:
+        """`solved`, or what the search found with another placement, if that is cheaper and packs: where the best
+        schedule for `on` did not, something dear had to do.
+        """
+        known = search.known
+        pack_until = max(search.stop_at, time.monotonic() + LEAST_SHARE * self.limit_s)
+        cheaper = [s for s in known if s != on and known[s] < solved.cost]
+        for other in sorted(cheaper, key=lambda s: (known[s], len(s), sorted(s)))[:PACKED_INSTEAD]:
+            schedule, problem = search.schedule(other), self.reduction.fix(ordered, other)
+            if schedule is None:
+                continue
+            schedule, plan = packed(problem, schedule, pack_until, pack_until)
+            fits = ram_bytes(problem, plan) <= problem.budget_bytes
+            if fits and schedule.proof.objective < solved.cost:  # moves cost something
+                found = Solution(problem=problem, schedule=schedule, plan=plan)
+                return other, self.reduction.restore(ordered, other, found)
+        return on, solved
+
+    def _other_placements(
+        self, search: solvers.PlacementSearch, ordered: Problem, solution: Solution
+    ) -> tuple[Solution, bool]:
+        """`solution`, or a cheaper one: until it is proven that there is none, or the time is up.
+
+        Second, whether the search ended by itself.
+        """
+        is_complete, options = True, self.options
+        for _ in range(SOLVES):
+            other, more = None, True
+            while other is None and more:
+                more = search.run(MORE_SHARE * options.work_limit_s)
+                other = search.untried()
+            left_s = search.stop_at - time.monotonic()
+            if other is None or search.done:
+                break
+            if left_s < LEAST_SHARE * self.limit_s:
+                is_complete = False
+                break
+            better = self.planner.part(
+                left_s,
+                proven=math.ceil(search.bound),
+                cuts=search.cuts,
+                fixed_order=True,
+                to_beat=solution.cost,
+            )
+            search.solved[other] = math.inf
+            self.planner.progress(f"trying {len(other)} tensors of state on the store")
+            problem = self.reduction.fix(ordered, other)
+            try:
+                found = better.inner.knowing(None).solve(problem)
+            except (InfeasibleError, LimitError):
+                continue
+            if found.cost < solution.cost:
+                search.solved[other] = found.cost
+                solution = self.reduction.restore(ordered, other, found)
+        search.run()  # what time is left is the bound's
+        return solution, is_complete and time.monotonic() < search.stop_at
+
+    def _for_any_placement(self, solution: Solution, bound: int, is_complete: bool) -> Solution:
+        """With the bound that holds for any placement, in place of the one for that of this schedule.
+
+        `is_complete`: the search for placements and bound ended by itself.
+        """
+        own = solution.proof
+        proven = replace(
+            own,
+            bound=min(bound, own.objective),
+            scope=Scope(order=tuple(range(len(self.problem.operators))), state=ANY),
+            method=f"{own.method.partition('; bound: ')[0]}; bound: placement of state left open",
+        )
+        status = Status.FEASIBLE if is_complete and own.status is not Status.LIMIT else Status.LIMIT
+        if proven.gap() <= solvers.ROUNDING:
+            status = Status.OPTIMAL
+        elif proven.gap() <= self.options.gap:
+            status = Status.FEASIBLE
+        narrower = own.bound if own.bound > bound else None
+        return replace(solution.with_proof(replace(proven, status=status)), placement_bound=narrower)
+
+    def _nothing_found(
+        self, search: solvers.PlacementSearch, errors: list[InfeasibleError | LimitError]
+    ) -> InfeasibleError | LimitError:
+        """All on the store leaves the most RAM: where that is proven impossible everything is, unless time, writing or
+        the store is what is short.
+        """
+        problem = self.problem
+        limited = problem.deadline_ns is not None or problem.write_limit_bytes is not None
+        if problem.store_capacity_bytes is not None:
+            limited |= sum(t.footprint_bytes for t in problem.tensors if t.pageable) > problem.store_capacity_bytes
+        nearest = min(errors, key=_smallest_known)
+        if all(isinstance(error, InfeasibleError) for error in errors) and not limited:
+            return nearest
+        text, within = str(nearest), ""
+        if problem.deadline_ns is not None:
+            within = f" within the deadline of {format_ns(problem.deadline_ns)}"
+        if search.impossible:
+            proven = "proven under this order, wherever state lives"
+            why = f"no schedule fits in {problem.budget_bytes} bytes{within} ({proven})"
+        else:
+            why = f"found no schedule for {problem.budget_bytes} bytes{within}, nor a proof that there is none"
+        if search.impossible or isinstance(nearest, InfeasibleError):  # which was about some placements
+            text = "; ".join((why, *text.split("; ")[1:]))
+            if problem.deadline_ns is not None and "--deadline" not in text:
+                text += "; allow a longer --deadline or a larger --budget"
+        error: InfeasibleError | LimitError
+        error = (InfeasibleError if search.impossible else LimitError)(text, details=nearest.details)
+        error.__cause__ = nearest
+        return error
+
+
+def _smallest_known(error: InfeasibleError | LimitError) -> float:
+    smallest = error.details.get("min_budget_bytes")
+    return float(smallest) if isinstance(smallest, int) else float("inf")

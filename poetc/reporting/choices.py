@@ -1,0 +1,89 @@
+"""Choices and scopes in words. Only here does the scope of a bound become a sentence."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from poetc.devices.units import format_bytes, format_ns, format_pj
+from poetc.planning.kernels import low_workspace_operators
+from poetc.planning.solution import Solution, Tried
+from poetc.scheduling import Problem, stored_state
+from poetc.scheduling.scope import ANY, Repetition, Scope
+
+ALL_SCHEDULES: Final = "all schedules"
+NAMES = 4  # of operators, in a note
+_STAGED = (
+    "first executions in {order}; between two of them every operator at most once again, in that order, and page-ins "
+    "right before the first that can read them"
+)
+_REPETITION = {
+    Repetition.ANY: "first executions in {order}; any recomputation, any paging",
+    Repetition.STAGED: _STAGED,
+    Repetition.STAGED_FORWARD: f"{_STAGED}; nothing computed again or read back before the loss",
+    Repetition.CHECKMATE: (
+        "Checkmate's stages: recomputation once a stage in ascending order, no paging, no optional in-place"
+    ),
+    Repetition.MOCCASIN: "Checkmate's stages with at most two executions an operator, no paging, no optional in-place",
+    Repetition.POET: (
+        "POET's stages: recomputation once a stage in ascending order, page-ins one stage ahead, no in-place"
+    ),
+    Repetition.OTHER: "a class that its solver does not name",
+}
+
+
+def scope_sentence(scope: Scope) -> str:
+    """The schedules that a bound holds for. Absent restrictions are not named, but for those of an open choice."""
+    if scope.is_everything:
+        return ALL_SCHEDULES
+    if scope.order is ANY:
+        order = "any order"
+    else:
+        order = "the problem's order" if scope.order == tuple(range(len(scope.order))) else "this schedule's order"
+    parts = [_REPETITION[scope.repetition].format(order=order)]
+    if scope.state is not None:
+        parts.append("any placement of state" if scope.state is ANY else "this placement of state")
+    if scope.kernels is ANY:
+        parts.append("any kernels")
+    elif scope.kernels is not None:
+        parts.append("these kernels" if any(scope.kernels) else "the fastest kernels")
+    return "; ".join(parts)
+
+
+def choice_notes(asked: Problem, solution: Solution) -> list[str]:
+    """What was chosen for `asked`, a note a kind of choice."""
+    notes = [_tried(solution.tried, asked)] if solution.choices.micro_batches is not None else []
+    return notes + [note for note in (_state(solution), _kernels(asked, solution)) if note]
+
+
+def _state(solution: Solution) -> str:
+    problem, proof = solution.problem, solution.proof
+    stored = stored_state(problem)
+    size = sum(problem.tensors[chain[0]].size_bytes for chain in stored)
+    parts = [f"state: {len(stored)} tensors ({size:,} bytes) live on the store, the others in RAM"] if stored else []
+    if solution.placement_bound is not None and proof.objective > 0:
+        gap = max(0.0, (proof.objective - solution.placement_bound) / proof.objective)
+        parts.append(f"with this placement of state the gap is {gap:.3%}")
+    return "; ".join(parts)
+
+
+def _kernels(asked: Problem, solution: Solution) -> str:
+    found = sorted(low_workspace_operators(asked, solution.problem), key=lambda o: o[0].workspace_bytes - o[1])
+    if not found:
+        return ""
+    shown = [f"{op.name} ({format_bytes(b)} -> {format_bytes(op.workspace_bytes)})" for op, b in found[:NAMES]]
+    more = f" and {len(found) - NAMES} more" if len(found) > NAMES else ""
+    operators = "1 operator" if len(found) == 1 else f"{len(found)} operators"
+    return (
+        f"{operators} in kernels with less workspace than the fastest, as RAM is short (the same results): "
+        f"{', '.join(shown)}{more}"
+    )
+
+
+def _tried(tried: tuple[Tried, ...], problem: Problem) -> str:
+    if len(tried) == 1 and tried[0].count == 1:
+        return (
+            "micro-batches: the batch is not split (batch-norm needs it whole, it fits as it is, or it has no divisor)"
+        )
+    show = format_pj if problem.objective == "energy" else format_ns
+    parts = (f"{t.count}: {t.outcome}" if t.cost is None else f"{t.count}: {show(t.cost)} ({t.outcome})" for t in tried)
+    return f"micro-batches tried: {'; '.join(parts)}"

@@ -1,0 +1,109 @@
+"""Budgets that share their work: what is said of each is as true as if it had been solved alone, for less work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from poetc.errors import InfeasibleError
+from poetc.planning import plain, solve_curve
+from poetc.planning.curve import visiting_order
+from poetc.planning.solution import bound_holds
+from poetc.scheduling import (
+    Problem,
+    Scope,
+    SolveOptions,
+    first_executions,
+    keep_all_peak_bytes,
+    lower_bound_bytes,
+    verify,
+)
+from tests.support.oracle import optimum
+from tests.support.planning import planner
+from tests.support.problems import training_problem
+
+OPTIONS = SolveOptions(time_limit_s=60)
+
+
+def budgets_of(problem: Problem, count: int = 10) -> list[int]:
+    low, high = lower_bound_bytes(problem) - 16, keep_all_peak_bytes(problem) + 32
+    return [low + (high - low) * k // (count - 1) for k in range(count)]
+
+
+def test_ends_first_then_middles() -> None:
+    assert visiting_order([1, 2, 3, 4, 5]) == [5, 1, 3, 2, 4]
+    assert visiting_order([7]) == [7]
+    assert visiting_order([6, 7]) == [7, 6]
+    assert sorted(visiting_order(list(range(11)))) == list(range(11))
+
+
+def test_every_point_is_the_optimum_of_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved: list[int] = []
+    real = plain.solve
+    monkeypatch.setattr(plain, "solve", lambda p, *more: (solved.append(p.budget_bytes), real(p, *more))[1])
+    infeasible = packed_worse = 0
+    for seed in range(8):
+        problem = training_problem(Random(seed), 1, paging=seed % 2 == 0)
+        budgets = budgets_of(problem)
+        points = solve_curve(problem, budgets, planner("ram", options=OPTIONS))
+        assert [p.budget_bytes for p in points] == budgets
+        for budget, point in zip(budgets, points, strict=True):
+            limited = replace(problem, budget_bytes=budget)
+            best = optimum(limited)
+            if point.solution is None:
+                infeasible += 1
+                assert isinstance(point.error, InfeasibleError) == (best is None)
+                continue
+            assert best is not None
+            proof = point.solution.schedule.proof
+            assert verify(limited, point.solution.schedule).energy_pj == proof.objective
+            assert problem.base_bytes + point.solution.plan.arena_bytes <= budget
+            assert proof.bound <= best.cost <= proof.objective, (seed, budget)
+            packed_worse += best.cost < proof.objective
+        costs = [p.solution.proof.objective for p in points if p.solution is not None]
+        bounds = [p.solution.proof.bound for p in points if p.solution is not None]
+        assert costs == sorted(costs, reverse=True)
+        assert bounds == sorted(bounds, reverse=True)
+    assert infeasible >= 8
+    assert packed_worse < 8, "an arena is rarely larger than what is live"
+    assert len(solved) < 8 * 10 * 0.9, "neighbours settle some budgets"
+
+
+def test_a_wider_gap_needs_fewer_solves() -> None:
+    counts = {0.0: 0, 0.5: 0}
+    for seed in range(4):
+        problem = training_problem(Random(seed), 1)
+        for gap in counts:
+            points = solve_curve(problem, budgets_of(problem, 20), planner("ram", options=replace(OPTIONS, gap=gap)))
+            counts[gap] += sum(p.solved for p in points)
+            assert all(p.solution.proof.gap() <= gap for p in points if p.solution is not None)
+    assert counts[0.5] < counts[0.0]
+
+
+def test_a_schedule_that_is_known_already_is_a_point() -> None:
+    problem = training_problem(Random(2), 1)
+    budget = 280
+    (found,) = solve_curve(problem, [budget], planner("ram", options=OPTIONS))
+    assert found.solution is not None
+    (alone,) = solve_curve(problem, [budget], planner("ram", "keep_all", OPTIONS))
+    assert alone.solution is None, "keep-all does not fit"
+    (point,) = solve_curve(problem, [budget], planner("ram", "keep_all", OPTIONS), found.solution)
+    assert point.solution is not None and point.solution.cost == found.solution.cost
+
+
+def test_bounds_about_an_order_are_lent_to_schedules_of_that_order_only() -> None:
+    problem = training_problem(Random(3), 1)
+    points = solve_curve(problem, [keep_all_peak_bytes(problem)], planner("ram", options=OPTIONS))
+    solution = points[0].solution
+    assert solution is not None
+    order = first_executions(solution.schedule.steps)
+    assert order == tuple(range(len(problem.operators)))
+    proven = solution.with_proof(replace(solution.proof, scope=Scope(order=order)))
+    assert bound_holds(proven, solution)
+    computes = [s for s in solution.schedule.steps if hasattr(s, "operator")]
+    steps = (computes[1], computes[0], *computes[2:])
+    swapped = replace(solution, schedule=replace(solution.schedule, steps=steps))
+    assert not bound_holds(proven, swapped)
+    assert bound_holds(solution, swapped), "all schedules are in its scope"

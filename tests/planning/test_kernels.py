@@ -1,0 +1,159 @@
+"""Kernels with less workspace: what is claimed for any choice against the exhaustive optimum over all of them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from poetc.errors import InfeasibleError, LimitError
+from poetc.planning import ram_bytes
+from poetc.planning.kernels import KERNELS, choice_of, fastest, with_least_workspace
+from poetc.scheduling import (
+    ANY,
+    Problem,
+    ScheduleError,
+    SolveOptions,
+    Variant,
+    keep_all_peak_bytes,
+    validate_problem,
+    verify,
+    verify_plan,
+)
+from poetc.solvers import lower_bound_bytes, min_budget
+from tests.support.oracle import minimum_budget, optimum
+from tests.support.planning import planner
+from tests.support.problems import random_dag, training_problem
+
+SEEDS = range(30)
+OPTIONS = SolveOptions(time_limit_s=20.0, fixed_order=True)
+MOST_OPEN = 3  # operators with variants
+
+
+@functools.cache
+def case(seed: int) -> tuple[Problem, dict[tuple[int, ...], int | None]]:
+    """A problem with variants whose budget is near what the leanest need, and the optimum of each choice."""
+    random = Random(seed)
+    small = random.random() < 0.5
+    paging = random.random() < 0.4
+    problem = training_problem(random, 1, paging=paging) if small else random_dag(random, 5, paging=paging)
+    unit = problem.alignment_bytes
+    operators = list(problem.operators)
+    for k in sorted(random.sample(range(len(operators)), min(MOST_OPEN, len(operators)))):
+        op = operators[k]
+        most = max(problem.tensors[t].size_bytes for t in (*op.inputs, *op.outputs)) // unit * unit + 4 * unit
+        found, ns, pj = list[Variant](), op.time_ns, op.energy_pj
+        for share in sorted(random.sample((0.0, 0.25, 0.5, 0.75), random.choice((1, 1, 2))), reverse=True):
+            ns, pj = ns + random.randint(0, ns), pj + random.randint(0, pj)
+            found.append(Variant(workspace_bytes=int(most * share) // unit * unit, time_ns=ns, energy_pj=pj))
+        operators[k] = replace(op, workspace_bytes=most, leaner=tuple(found))
+    problem = replace(problem, operators=tuple(operators))
+    low = lower_bound_bytes(KERNELS.relax(problem))
+    high = keep_all_peak_bytes(problem)
+    problem = replace(problem, budget_bytes=low + int((high - low) * random.choice((0.0, 0.02, 0.1, 0.2, 0.5))))
+    if random.random() < 0.2:
+        problem = replace(problem, deadline_ns=int(problem.compute_once_ns * random.uniform(1.05, 1.8)))
+    validate_problem(problem)
+    found_costs: dict[tuple[int, ...], int | None] = {}
+    for choice in itertools.product(*(range(1 + len(op.leaner)) for op in problem.operators)):
+        best = optimum(KERNELS.fix(problem, choice))
+        found_costs[choice] = None if best is None else best.cost
+    return problem, found_costs
+
+
+def test_bounds_and_schedules_of_any_kernels() -> None:
+    """What is proven holds for every choice, and what only leaner kernels make possible is found."""
+    kinds = {"leaner": 0, "only leaner": 0, "mixed": 0, "optimal": 0, "unpacked": 0}
+    for seed in SEEDS:
+        problem, costs = case(seed)
+        possible = {choice: cost for choice, cost in costs.items() if cost is not None}
+        fastest_kernels = (0,) * len(problem.operators)
+        try:
+            placed = planner("ram", "poetc", OPTIONS).solve(problem)
+        except InfeasibleError:
+            assert not possible, seed
+            continue
+        except LimitError:
+            assert problem.deadline_ns is not None or possible, seed
+            kinds["unpacked"] += 1
+            continue
+        trace = verify(placed.problem, placed.schedule)
+        verify_plan(placed.problem, placed.schedule, placed.plan)
+        assert ram_bytes(placed.problem, placed.plan) <= problem.budget_bytes
+        chosen = choice_of(problem, placed.problem)
+        cost = trace.energy_pj if problem.objective == "energy" else trace.time_ns
+        own = costs[chosen]
+        assert own is not None and own <= cost, seed
+        proof = placed.schedule.proof
+        if proof.scope.kernels is not ANY:
+            own = proof.scope.kernels or fastest_kernels
+            least = costs[own]
+            assert least is not None and proof.bound <= least, seed
+        else:
+            assert proof.bound <= min(possible.values()), seed
+            kinds["optimal"] += proof.scope.order is not ANY and proof.status.value == "optimal"
+        kinds["leaner"] += chosen != fastest_kernels
+        kinds["only leaner"] += costs[fastest_kernels] is None
+        used = [n for n, op in zip(chosen, problem.operators, strict=True) if op.leaner]
+        kinds["mixed"] += 0 in used and any(used)
+    assert kinds["leaner"] >= 8 and kinds["only leaner"] >= 5 and kinds["mixed"] >= 3 and kinds["unpacked"] <= 3, kinds
+
+
+def test_the_smallest_budget_counts_leaner_kernels() -> None:
+    """No choice needs less than the bound, and what is found is less than with the fastest kernels."""
+    less = 0
+    for seed in SEEDS[:10]:
+        problem = replace(case(seed)[0], deadline_ns=None)
+        found = planner("ram").search_ram(problem, 1.0).found
+        choices = (fastest(problem), with_least_workspace(problem))
+        assert found.ram_bytes is not None
+        assert found.bound_bytes <= min(minimum_budget(plain) or 0 for plain in choices), seed
+        quick = min_budget(choices[0], time_limit_s=1.0).smallest_bytes
+        assert quick is not None
+        less += found.ram_bytes < quick
+    assert less >= 4
+
+
+def test_an_infeasible_budget_names_what_leaner_kernels_need() -> None:
+    problem = next(p for p, _ in map(case, SEEDS) if p.deadline_ns is None)
+    found = planner("ram").search_ram(problem, 1.0).found
+    low = replace(problem, budget_bytes=planner("ram").lower_bound_bytes(problem) - 1)
+    with pytest.raises(InfeasibleError, match=f"known to work is {found.ram_bytes} bytes"):
+        planner("ram", "poetc", OPTIONS).solve(low)
+
+
+def test_a_deadline_that_some_kernels_cannot_meet_is_not_infeasible() -> None:
+    """The leanest kernels are too slow for it, others are not: nothing was found, and nothing is proven."""
+    problem, costs = case(1151)
+    assert problem.deadline_ns is not None and with_least_workspace(problem).compute_once_ns > problem.deadline_ns
+    assert any(cost is not None for cost in costs.values())
+    with pytest.raises(LimitError, match=r"within the deadline of .* nor a proof that there is none; allow a longer"):
+        planner("ram", "poetc", OPTIONS).solve(problem)
+
+
+def test_numbers_that_no_variant_has_are_refused() -> None:
+    problem = case(0)[0]
+    chosen = tuple(len(op.leaner) for op in problem.operators)
+    plain = KERNELS.fix(problem, chosen)
+    assert choice_of(problem, plain) == chosen
+    k = next(k for k, op in enumerate(problem.operators) if op.leaner)
+    for change in ({"workspace_bytes": plain.operators[k].workspace_bytes + 16}, {"time_ns": 0}, {"energy_pj": 0}):
+        operators = (*plain.operators[:k], replace(plain.operators[k], **change), *plain.operators[k + 1 :])
+        with pytest.raises(ScheduleError, match="which no kernel of it has"):
+            choice_of(problem, replace(plain, operators=operators))
+
+
+def test_other_solvers_and_roomy_budgets_have_the_fastest_kernels() -> None:
+    problem = replace(case(0)[0], deadline_ns=None)
+    roomy = replace(problem, budget_bytes=2 * keep_all_peak_bytes(problem))
+    for solver in ("poetc", "keep_all", "dtr"):
+        placed = planner("ram", solver, OPTIONS).solve(roomy)
+        assert placed.problem == fastest(roomy) and not any(op.leaner for op in placed.problem.operators)
+    assert planner("ram", "poetc", OPTIONS).solve(roomy).proof.scope.is_everything
+    plain = fastest(problem)
+    assert fastest(plain) is plain
+    with pytest.raises((InfeasibleError, LimitError)):
+        planner("ram", "poetc", OPTIONS).solve(replace(plain, budget_bytes=1))

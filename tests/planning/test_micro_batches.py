@@ -1,0 +1,73 @@
+"""The number of micro-batches with the cheapest schedule, found without solving what cannot win."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from poetc.errors import InfeasibleError
+from poetc.planning import Kernels, MicroBatches, Planner, Solution, StatePlacement
+from poetc.scheduling import Problem, SolveOptions, keep_all_peak_bytes, verify
+from tests.support.oracle import minimum_budget, optimum
+from tests.support.problems import training_problem, with_budget
+
+OPTIONS = SolveOptions(time_limit_s=60)
+
+
+def best_split(problems: list[tuple[int, Problem]]) -> Solution:
+    chain = (MicroBatches(dict(problems)), Kernels(), StatePlacement("ram"))
+    return Planner(options=OPTIONS, reductions=chain).solve(problems[0][1])
+
+
+def dearer(problem: Problem, factor: int) -> Problem:
+    operators = tuple(replace(o, energy_pj=o.energy_pj * factor) for o in problem.operators)
+    return replace(problem, operators=operators)
+
+
+def test_the_cheapest_wins_and_what_cannot_win_is_not_solved() -> None:
+    chosen = set()
+    for seed in range(12):
+        whole = with_budget(training_problem(Random(seed), 1), 0.9 if seed % 2 else 0.1)
+        smaller = training_problem(Random(seed + 100), 1)
+        problems = [(1, whole), (2, replace(smaller, budget_bytes=whole.budget_bytes)), (4, dearer(smaller, 50))]
+        costs = {n: best.cost for n, p in problems if (best := optimum(p)) is not None}
+        split = best_split(problems)
+        assert split.cost == min(costs.values()), seed
+        assert costs[split.choices.micro_batches or 0] == min(costs.values())
+        assert verify(dict(problems)[split.choices.micro_batches or 0], split.schedule).energy_pj == min(costs.values())
+        assert [t.count for t in split.tried] == [1, 2, 4]
+        for t in split.tried:
+            if t.outcome == "cannot be cheaper":
+                assert t.least >= split.cost
+            elif t.outcome == "does not fit":
+                assert t.count not in costs
+        assert split.tried[2].outcome in ("cannot be cheaper", "optimal", "does not fit")
+        chosen.add(split.choices.micro_batches)
+    assert chosen >= {1, 2}
+
+
+def test_keep_all_of_a_split_spares_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    from poetc.planning import plain
+
+    problem = training_problem(Random(1), 1)
+    fits = replace(problem, budget_bytes=keep_all_peak_bytes(problem))
+    tight = with_budget(dearer(training_problem(Random(2), 1), 2), 0.0)
+    solved: list[Problem] = []
+    real = plain.solve
+    monkeypatch.setattr(plain, "solve", lambda p, *more: (solved.append(p), real(p, *more))[1])
+    assert fits.compute_once_pj < tight.compute_once_pj
+    split = best_split([(1, tight), (2, fits)])
+    assert (split.choices.micro_batches, solved) == (2, [fits])
+    assert split.tried[0].outcome == "cannot be cheaper"
+
+
+def test_if_nothing_fits_the_most_frugal_one_says_what_would() -> None:
+    problems = [(n, replace(training_problem(Random(n), 1), budget_bytes=150)) for n in (1, 2)]
+    smallest = min(b for _, p in problems if (b := minimum_budget(p)) is not None)
+    assert smallest > 150
+    with pytest.raises(InfeasibleError) as raised:
+        best_split(problems)
+    found = raised.value.details["min_budget_bytes"]
+    assert isinstance(found, int) and found >= smallest

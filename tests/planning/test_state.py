@@ -1,0 +1,389 @@
+"""Placement of state: claims for any placement against the exhaustive optimum over all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import math
+import time
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from poetc.errors import InfeasibleError, LimitError
+from poetc.events import Progress, silent
+from poetc.planning import Planner, Solution, StatePlacement
+from poetc.scheduling import (
+    ANY,
+    PageOut,
+    Problem,
+    SolveOptions,
+    Status,
+    keep_all_peak_bytes,
+    lower_bound_bytes,
+    movable_state,
+    on_store,
+    stored_state,
+    verify,
+)
+from poetc.solvers import PlacementSearch, min_budget
+from poetc.solvers.poetc.bounds.cuts import Relaxation
+from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
+from poetc.solvers.poetc.settings import PLACEMENT
+from tests.support.oracle import Optimum, optimum
+from tests.support.planning import planner
+from tests.support.problems import random_dag, training_problem
+
+SEEDS = range(100)
+LIMIT_S = 20.0
+OPTIONS = SolveOptions(time_limit_s=LIMIT_S, fixed_order=True)
+
+
+@functools.cache
+def case(seed: int) -> tuple[Problem, dict[frozenset[int], Optimum | None]]:
+    """A problem with state in RAM, its budget down to what only the store makes possible, and the optimum of each
+    choice of homes.
+    """
+    random = Random(seed)
+    while True:
+        small = random.random() < 0.5
+        problem = (
+            training_problem(random, 1, paging=True) if small else random_dag(random, random.randint(3, 6), paging=True)
+        )
+        problem = _heavier(problem, random.choice((2, 4, 8)))
+        chains = movable_state(problem)
+        if chains:
+            break
+    first = [chain[0] for chain in chains]
+    low = lower_bound_bytes(on_store(problem, first))
+    high = max(low, random.choice((lower_bound_bytes(problem), keep_all_peak_bytes(problem))))
+    budget = low + int((high - low) * random.choice((0.05, 0.1, 0.3, 0.5, 0.9)))
+    problem = replace(problem, budget_bytes=budget)
+    if random.random() < 0.2:
+        problem = replace(problem, deadline_ns=int(problem.compute_once_ns * random.uniform(1.05, 1.8)))
+    if random.random() < 0.1:
+        limit = sum(problem.tensors[chain[-1]].footprint_bytes for chain in chains[: random.randint(0, 1)])
+        problem = replace(problem, write_limit_bytes=limit)
+    subsets = itertools.chain.from_iterable(itertools.combinations(first, k) for k in range(len(first) + 1))
+    return problem, {frozenset(s): optimum(on_store(problem, s)) for s in subsets}
+
+
+def _heavier(problem: Problem, times: int) -> Problem:
+    """With larger state."""
+    state = {t for chain in movable_state(problem) for t in chain}
+    tensors = tuple(
+        replace(t, size_bytes=t.size_bytes * times) if i in state else t for i, t in enumerate(problem.tensors)
+    )
+    return replace(problem, tensors=tensors)
+
+
+def solve(problem: Problem, options: SolveOptions, progress: Progress = silent) -> Solution:
+    return planner("auto", options=options, progress=progress).solve(problem)
+
+
+ROUNDED = 1.001  # a progress line shows four digits
+
+
+def energy_pj(text: str) -> float:
+    """A line's energy, such as "12.3 nJ", in pJ."""
+    number, unit = text.split()
+    return float(number) * {"pJ": 1, "nJ": 1e3, "uJ": 1e6, "µJ": 1e6, "mJ": 1e9, "J": 1e12}[unit]
+
+
+def best(found: dict[frozenset[int], Optimum | None]) -> int | None:
+    return min((o.cost for o in found.values() if o is not None), default=None)
+
+
+def test_cases_need_every_home() -> None:
+    """Some are cheapest with state in RAM, some on the store, some are possible only there."""
+    kinds = {"ram": 0, "store": 0, "only store": 0}
+    for seed in SEEDS:
+        _, found = case(seed)
+        least = best(found)
+        in_ram = found[frozenset()]
+        if least is not None:
+            kinds["only store" if in_ram is None else "ram" if in_ram.cost == least else "store"] += 1
+    assert all(count > 2 for count in kinds.values()), kinds
+
+
+def test_open_homes_are_a_relaxation_of_all_homes() -> None:
+    tight = 0
+    by_deadline = 0
+    for seed in SEEDS:
+        problem, found = case(seed)
+        least = best(found)
+        chains = movable_state(problem)
+        model = open_model(problem)
+        if problem.deadline_ns is not None:
+            limited, free = (
+                OpenPlacement(m, range(model.n_ops), chains).solve(time_limit_s=10)
+                for m in (model, open_model(replace(problem, deadline_ns=None)))
+            )
+            assert limited.infeasible or limited.bound >= free.bound, seed
+            by_deadline += limited.infeasible or limited.bound > free.bound
+        if least is None:
+            continue
+        every = range(model.n_ops)
+        for cuts, between in (((model.cut,), False), (every, False), (every[::2], True), (every[1::3], True)):
+            relaxation = OpenPlacement(model, cuts, chains, between=between).solve(time_limit_s=10)
+            assert not relaxation.infeasible, (seed, cuts)
+            assert relaxation.bound <= least, (seed, cuts)
+            tight += len(cuts) == model.n_ops and relaxation.bound == least
+    assert tight > 15
+    assert by_deadline > 5
+
+
+def test_choice_and_its_bound() -> None:
+    same = 0
+    cheapest = []
+    for seed in SEEDS:
+        problem, found = case(seed)
+        least = best(found)
+        if least is None:
+            continue
+        search = PlacementSearch(problem, OPTIONS, math.inf, None)
+        search.run()
+        assert search.bound <= least, seed
+        optimum_there, cost = found[search.best()], search.raced.get(search.best(), math.inf)
+        assert cost == math.inf or (optimum_there is not None and optimum_there.cost <= cost), seed
+        cheapest.append(seed)
+        same += optimum_there is not None and optimum_there.cost == least
+    assert same >= 0.9 * len(cheapest), (same, len(cheapest))
+
+
+def test_cuts_are_added_as_far_as_the_relaxation_can_be_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan asks for more than that: the worst of them come first, and prove more than none."""
+    problem = _heavier(training_problem(Random(4), 3, paging=True), 4)
+    low = lower_bound_bytes(on_store(problem, [chain[0] for chain in movable_state(problem)]))
+    problem = replace(problem, budget_bytes=low + (keep_all_peak_bytes(problem) - low) // 10)
+    solved: list[tuple[int, int, float]] = []
+    relax = PlacementSearch._relax
+
+    def recorded(search: PlacementSearch, cuts: tuple[int, ...], lp: bool = False) -> Relaxation | None:
+        relaxation = relax(search, cuts, lp)
+        if len(cuts) > 1 and relaxation is not None:
+            solved.append((len(cuts), search.relaxed.mip.entries, relaxation.bound))
+        return relaxation
+
+    monkeypatch.setattr(PlacementSearch, "_relax", recorded)
+
+    def run() -> list[tuple[int, int, float]]:
+        solved.clear()
+        PlacementSearch(problem, OPTIONS, math.inf, None).run(0.5)
+        return list(solved)
+
+    (few, small, weak), (many, large, _), *_ = run()
+    assert many >= few + 3
+    monkeypatch.setattr("poetc.solvers.poetc.placement.search.PLACEMENT", replace(PLACEMENT, most_entries=large - 1))
+    first, second, *_ = run()
+    assert first == (few, small, weak)
+    assert few < second[0] < many and second[2] > weak
+
+
+def test_what_a_relaxation_proves_impossible_is() -> None:
+    proven = 0
+    for seed in SEEDS:
+        problem, found = case(seed)
+        search = PlacementSearch(problem, OPTIONS, math.inf, None)
+        search.run(0.5)
+        assert not search.impossible or best(found) is None, seed
+        if search.impossible and problem.deadline_ns is not None:
+            proven += 1
+            with pytest.raises(InfeasibleError, match=r"no schedule fits in .* within the deadline"):
+                solve(problem, OPTIONS)
+    assert proven
+
+
+def test_solved_with_any_homes() -> None:
+    """Never dearer than with the homes that it was given, nor a bound above what other homes allow."""
+    optimal = stored = unpacked = 0
+    for seed in SEEDS[:60]:
+        problem, found = case(seed)
+        least = best(found)
+        try:
+            placed = solve(problem, OPTIONS)
+        except InfeasibleError:
+            assert least is None, seed
+            continue
+        except LimitError:
+            unpacked += least is not None  # packing may need more than any schedule does
+            continue
+        trace = verify(placed.problem, placed.schedule)
+        first = frozenset(chain[0] for chain in stored_state(placed.problem)) & {c[0] for c in movable_state(problem)}
+        assert placed.problem == on_store(problem, first), seed
+        optimum_there = found[first]
+        assert least is not None and optimum_there is not None and least <= optimum_there.cost <= trace.energy_pj, seed
+        proof = placed.schedule.proof
+        if proof.scope.state is ANY and proof.scope.order is not ANY:
+            stored += 1
+            assert proof.bound <= least, seed
+            if proof.status is Status.OPTIMAL:
+                assert trace.energy_pj == least, seed
+        updated = {chain[-1] for chain in stored_state(placed.problem) if len(chain) > 1}
+        assert updated <= {s.tensor for s in placed.schedule.steps if isinstance(s, PageOut)}, seed
+        optimal += trace.energy_pj == least
+    assert stored > 6 and optimal > 25 and unpacked < 2, (stored, optimal, unpacked)
+
+
+def test_state_that_was_kept_in_ram_goes_to_the_store_where_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StatePlacement, "is_open", lambda self, problem: False)
+    rescued = 0
+    for seed in SEEDS:
+        problem, found = case(seed)
+        if found[frozenset()] is not None or best(found) is None:
+            continue
+        try:
+            placed = solve(problem, OPTIONS)
+        except LimitError:
+            continue  # packing may need more than any schedule does
+        assert stored_state(placed.problem), seed
+        rescued += 1
+    assert rescued > 0
+
+
+def test_a_schedule_is_reported_before_orders_and_homes_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is reported never gets worse, nor is a bound above what other homes allow."""
+    lines: list[str] = []
+    searched = []
+    monkeypatch.setattr("poetc.solvers.best_order", lambda *_: searched.append(list(lines)))
+    for seed in SEEDS[:20]:
+        problem, found = case(seed)
+        least = best(found)
+        if least is None:
+            continue
+        lines.clear()
+        with contextlib.suppress(LimitError):  # where packing needs more than any schedule does
+            solve(problem, replace(OPTIONS, fixed_order=False), lines.append)
+        if searched and any(line.endswith("(at once)") for line in lines):
+            at_once = next(line for line in lines if line.endswith("(at once)"))
+            bound = at_once.partition("bound ")[2].partition(",")[0].partition(" (")[0]
+            assert energy_pj(bound) <= least * ROUNDED, seed
+    assert sum(any("best " in line and line.endswith("(at once)") for line in before) for before in searched) > 5
+
+
+def test_the_same_bytes_on_slow_and_fast_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends a search is counted work, as long as the time limit is not reached: the clock may run as it likes."""
+    calls, step_s = 0, 0.0
+
+    def clock() -> float:
+        nonlocal calls
+        calls += 1
+        return calls * step_s
+
+    monkeypatch.setattr(time, "monotonic", clock)
+    options, compared = SolveOptions(time_limit_s=LIMIT_S), 0
+    for seed in SEEDS[30:40]:
+        problem, found = case(seed)
+        if best(found) is None:
+            continue
+        calls, step_s = 0, 0.0
+        try:
+            fast = solve(problem, options)
+        except LimitError:
+            continue  # packing may need more than any schedule does
+        calls, step_s = 0, LIMIT_S / 2 / calls  # half the limit
+        assert solve(problem, options) == fast, seed
+        compared += bool(stored_state(fast.problem))
+    assert compared > 2
+
+
+def test_homes_that_leave_packing_too_little_give_way() -> None:
+    """A little more goes to the store, at a price that a race knows, where it can."""
+    loosened = 0
+    for seed in SEEDS:
+        problem = replace(case(seed)[0], deadline_ns=None, write_limit_bytes=None)
+        if not StatePlacement().is_open(problem):
+            continue
+        search = PlacementSearch(problem, OPTIONS, math.inf, None)
+        search.run(until_settled=True)
+        on, before = search.best(), dict(search.raced)
+        if search.loosen(on, 1):
+            other = search.best()
+            assert other != on and search.raced[other] < math.inf, seed
+            assert other in before or (len(other - on) == 1 and on < other), seed
+            schedule = search.schedule(other)
+            assert schedule is not None
+            verify(on_store(problem, other), schedule)
+            loosened += 1
+        else:
+            assert search.best() == on, seed
+    assert loosened > 10
+
+
+def test_errors_claim_only_what_holds_for_any_homes() -> None:
+    proven = 0
+    for seed in SEEDS[:20]:
+        problem, _ = case(seed)
+        problem = replace(problem, write_limit_bytes=0)
+        least_bytes = planner().lower_bound_bytes(problem)
+        for budget in (least_bytes - 16, least_bytes, (least_bytes + lower_bound_bytes(problem)) // 2):
+            try:
+                solve(replace(problem, budget_bytes=budget), OPTIONS)
+            except (InfeasibleError, LimitError) as error:
+                bound = error.details.get("min_budget_bound_bytes", 0)
+                assert isinstance(bound, int) and bound <= least_bytes, (seed, error)
+                if isinstance(error, LimitError):
+                    assert not str(error).startswith("no schedule"), (seed, error)
+                proven += "wherever state lives" in str(error)
+                assert "wherever state lives" not in str(error) or isinstance(error, InfeasibleError), (seed, error)
+    assert proven > 0
+
+
+def test_smallest_ram_is_known_where_only_ram_meets_the_deadline() -> None:
+    """Or what may be written."""
+    known = 0
+    for seed in SEEDS:
+        problem = replace(case(seed)[0], deadline_ns=None, write_limit_bytes=None)
+        least_bytes = planner().lower_bound_bytes(problem)
+        if lower_bound_bytes(problem) == least_bytes:
+            continue
+        for limits in ({"deadline_ns": problem.compute_once_ns}, {"write_limit_bytes": 0}):
+            limited = replace(problem, **limits)
+            if min_budget(limited, time_limit_s=1.0).smallest_bytes is None:
+                continue
+            found = planner().search_ram(limited, 1.0).found
+            assert found.ram_bytes is not None, (seed, limits)
+            assert found.bound_bytes <= least_bytes
+            known += 1
+    assert known > 0
+
+
+def test_what_is_found_beside_a_relaxation_is_begun_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Short races alone find the optimum of problems as small.
+    monkeypatch.setattr("poetc.solvers.poetc.placement.search.PLACEMENT", replace(PLACEMENT, runs=1))
+    longer = 0
+    for seed in SEEDS:
+        problem, found = case(seed)
+        search = PlacementSearch(problem, OPTIONS, math.inf, None)
+        search.run()
+        on = search.best()
+        schedule, optimum = search.schedule(on), found[on]
+        if schedule is None:
+            continue
+        verify(on_store(problem, on), schedule)
+        assert optimum is not None and optimum.cost <= schedule.proof.objective <= search.raced[on], seed
+        assert search.least <= schedule.proof.objective, seed
+        assert search.cuts == tuple(sorted(set(search.cuts))), seed
+        longer += schedule.proof.objective < search.raced[on]
+    assert longer > 0
+
+
+def test_what_is_left_for_a_schedule_is_of_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the search for homes took all of it: a little more, of a short limit less."""
+    limits: list[float] = []
+
+    def impossible(problem: Problem, planner: Planner) -> None:
+        limits.append(planner.options.time_limit_s)
+        raise LimitError("found nothing")
+
+    monkeypatch.setattr("poetc.planning.plain.solve", impossible)
+    monkeypatch.setattr(StatePlacement, "is_open", lambda self, problem: True)
+    for limit_s in (1e-6, 60.0):
+        clock = iter(range(0, 100_000, 100))  # no call comes in time
+        monkeypatch.setattr(time, "monotonic", lambda clock=clock: float(next(clock)))
+        limits.clear()
+        with pytest.raises(LimitError):
+            solve(case(0)[0], SolveOptions(time_limit_s=limit_s))
+        assert set(limits) == {min(0.1 * limit_s, 1.0)}
