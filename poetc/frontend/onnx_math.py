@@ -10,13 +10,13 @@ from poetc.frontend._importer import Importer, Value, our_dtype
 from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis
 from poetc.frontend._reading import element_dtype
 from poetc.frontend._translations import onnx_operator
-from poetc.graph import Attribute
+from poetc.graph import Attribute, DType
 
 _FLOAT_MAX = 3.4028234663852886e38
 
 _PLAIN = (
     "Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Erf", "Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg", "Sign",
-    "Floor", "Ceil", "Round", "Sin", "Cos", "HardSwish", "Mish", "Not",
+    "Floor", "Ceil", "Round", "Sin", "Cos", "Atan", "HardSwish", "Mish", "Not",
 )  # fmt: skip
 
 
@@ -130,6 +130,21 @@ def arithmetic(c: Importer, n: Node) -> str | Value:
     if n.op == "Sub" and x.dtype.kind == "u":
         raise Unsupported("subtraction of unsigned integers (they wrap around)")
     return c.emit1(n.op, [x, y])
+
+
+@onnx_operator("Mod")
+def modulo(c: Importer, n: Node) -> str:
+    x, y, fmod = c.input(n, 0), c.input(n, 1), bool(n.get_int("fmod", 0))
+    if not x.is_float:
+        if our_dtype(x.dtype) is not DType.I32:
+            raise Unsupported("Mod of integers of 8 bits")
+        return c.emit1("Mod", [x, y], {"fmod": fmod})
+    # x - y · floor(x / y), with fmod towards zero: by it x has a gradient, and so has y.
+    share = c.emit1("Div", [x, y])
+    whole = c.emit1("Floor", [c.emit1("Abs", [share]) if fmod else share])
+    if fmod:
+        whole = c.emit1("Mul", [c.emit1("Sign", [share]), whole])
+    return c.emit1("Sub", [x, c.emit1("Mul", [whole, y])])
 
 
 @onnx_operator("Pow")
@@ -282,6 +297,18 @@ def arg_max(c: Importer, n: Node) -> str:
     last = x.shape[axis] - 1  # the first from behind
     found = c.emit1(n.op, [c.axis_slice(x, axis, last, last + 1, -1)], attributes)
     return c.emit1("Sub", [c.constant(np.array(last, np.int64)), found])
+
+
+@onnx_operator("TopK")
+def top_k(c: Importer, n: Node) -> list[str]:
+    """Which ones, and by these the values, whose gradient goes back to where they were."""
+    x = c.input(n, 0)
+    (k,) = c.ints(c.input(n, 1), "k") if n.has_input(1) else (n.get_int("k"),)
+    axis = normalize_axis(n.get_int("axis", -1), len(x.shape))
+    if not 0 < k <= x.shape[axis]:
+        raise Malformed(f"asks for {k} of {x.shape[axis]} elements")
+    at = c.emit1("TopK", [x], {"axis": axis, "k": k, "largest": bool(n.get_int("largest", 1))})
+    return [c.emit1("GatherElements", [x, at], {"axis": axis}), at]
 
 
 @onnx_operator("Softmax", "LogSoftmax")

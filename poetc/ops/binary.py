@@ -342,6 +342,20 @@ class MaskNot(Broadcast):
         return np.where(inputs[0] == 0, inputs[1], 0)
 
 
+@register
+class Mod(Broadcast):
+    kind = "Mod"
+    summary = "what is left of a / b (i32), with the sign of b, or with `fmod` that of a; 0 where b is 0"
+    reads = ((I32, I32),)
+    writes = I32
+
+    def function(self, op: Bound, *inputs: Array) -> Any:
+        return np.fmod(*inputs) if op.get_int("fmod", 0) else np.mod(*inputs)
+
+    def symbol(self, op: Bound) -> str:
+        return f"poetc_op_{'remainder' if op.get_int('fmod', 0) else 'mod'}_i32"
+
+
 class _Comparison(Broadcast):
     reads: ClassVar[tuple[tuple[DType, ...], ...]] = ((F32, F32), (I32, I32))
     writes = U8

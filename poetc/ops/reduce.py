@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from poetc.ops._builder import Builder
 from poetc.ops._elementwise import snake
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops._strides import contiguous_strides, normalize_axes, walk
-from poetc.ops.kernels import Kernel
+from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.kernels.rows import Ints
 from poetc.ops.kernels.rows import Reduction as Walks
 
@@ -309,3 +310,42 @@ class ArgMin(_ArgExtremum):
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         keep = bool(op.attributes.get("keepdims", True))
         return (np.argmin(inputs[0], op.get_int("axis"), keepdims=keep).astype(np.int32),)
+
+
+@dataclass(frozen=True, slots=True)
+class _TopK(Parameters):
+    outer: int
+    length: int
+    inner: int
+    count: int
+    largest: bool
+
+
+@register
+class TopK(OpSpec):
+    kind = "TopK"
+    summary = "where along `axis` the `k` largest are (with `largest` false the smallest), in order (i32)"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        (x,) = op.inputs
+        (axis,) = normalize_axes(self.kind, [op.get_int("axis")], len(x.shape))
+        if x.dtype is not DType.F32:
+            raise ValueError(f"TopK needs an f32 input, not {x.dtype}")
+        if not 0 < op.get_int("k") <= x.shape[axis]:
+            raise ValueError(f"TopK cannot take {op.get_int('k')} of {x.shape[axis]} elements")
+        return (TensorType((*x.shape[:axis], op.get_int("k"), *x.shape[axis + 1 :]), DType.I32),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        x, axis = inputs[0], op.get_int("axis")
+        order = np.argsort(-x if op.attributes.get("largest", True) else x, axis=axis, kind="stable")
+        return (np.take(order, range(op.get_int("k")), axis=axis).astype(np.int32),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=2 * op.get_int("k") * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        shape = op.inputs[0].shape
+        (axis,) = normalize_axes(self.kind, [op.get_int("axis")], len(shape))
+        outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+        largest = bool(op.attributes.get("largest", True))
+        return Kernel("poetc_op_top_k", _TopK(outer, shape[axis], inner, op.get_int("k"), largest))

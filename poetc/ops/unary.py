@@ -134,6 +134,22 @@ class Cos(Differentiable):
         return -np.sin(saved)
 
 
+@register_with_gradient
+class Atan(Differentiable):
+    kind = "Atan"
+    summary = "arc tangent of x"
+    saves_output = False
+    flops = 15
+    gradient_flops = 4
+    cost_like = "Sin"
+
+    def function(self, x: Array, *values: float) -> Any:
+        return np.arctan(x)
+
+    def derivative(self, saved: Array, *values: float) -> Any:
+        return 1 / (1 + saved * saved)
+
+
 def power(x: Array, exponent: float) -> Any:
     """x ** exponent by multiplication, division and square root where these do it, as the kernel."""
     cheap: dict[float, Callable[[Array], Array]] = {

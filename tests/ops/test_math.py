@@ -55,6 +55,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Doubles], tuple[float, float], float]] 
     "erff": (np.vectorize(math.erf), (-4, 4), 1.4),
     "sinf": (lambda x: np.sin(x.astype(np.longdouble)).astype(np.float64), (-100, 100), 1.6),
     "cosf": (lambda x: np.cos(x.astype(np.longdouble)).astype(np.float64), (-100, 100), 1.6),
+    "atanf": (np.arctan, (-9, 9), 1.8),
     "floorf": (np.floor, (-10, 10), 0.0),
     "ceilf": (np.ceil, (-10, 10), 0.0),
     "roundf": (np.round, (-10, 10), 0.0),

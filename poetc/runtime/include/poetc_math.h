@@ -56,6 +56,7 @@ float poetc_sigmoidf(float x); /* 1 / (1 + exp(-x)), without overflow */
 float poetc_erff(float x);
 float poetc_sinf(float x); /* any finite argument */
 float poetc_cosf(float x);
+float poetc_atanf(float x);
 float poetc_powf(float x, float y); /* special cases as in C99 Annex F */
 float poetc_floorf(float x);
 float poetc_ceilf(float x);

@@ -317,6 +317,31 @@ float poetc_cosf(float x)
     return trig(x, 1);
 }
 
+#define PI_OVER_4_HI 0x1.921fb6p-1f
+#define PI_OVER_4_LO (-0x1.777a5cp-26f)
+
+/* 1.8 ulp; atan(a) = atan(c) + atan((a - c) / (1 + a c)), with c = 0, 1 or infinity */
+float poetc_atanf(float x)
+{
+    float a = poetc_fabsf(x), times = 0.0f, t = a, z, p;
+    if (poetc_isnan(x))
+        return x;
+    if (a > 0x1.3504f4p+1f) { /* tan(3 pi / 8) */
+        times = 2.0f;
+        t = -1.0f / a;
+    } else if (a > 0x1.a8279ap-2f) { /* tan(pi / 8) */
+        times = 1.0f;
+        t = (a - 1.0f) / (a + 1.0f);
+    }
+    z = t * t;
+    p = -0x1.f256aep-5f;
+    p = p * z + 0x1.b20246p-4f;
+    p = p * z - 0x1.23b6bcp-3f;
+    p = p * z + 0x1.9991aep-3f;
+    p = p * z - 0x1.55554ap-2f;
+    return poetc_copysignf(times * PI_OVER_4_HI + (t + (t * (z * p) + times * PI_OVER_4_LO)), x);
+}
+
 float poetc_floorf(float x)
 {
     float t;

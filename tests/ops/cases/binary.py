@@ -45,6 +45,14 @@ CASES = [
         Case(kind, (integers((3, 4), -(2**31), 2**31), integers((4,), -(2**31), 2**31)))
         for kind in ("Add", "Sub", "Mul", "Maximum", "Minimum")
     ),
+    *(
+        Case("Mod", (integers((3, 4), -(2**31), 2**31), integers((4,), -9, 9)), {"fmod": fmod})
+        for fmod in (False, True)
+    ),
+    *(
+        Case("Mod", (np.int32([-(2**31), 7, -7, 7, -7]), np.int32([-1, 0, 3, -3, -3])), {"fmod": f}, note="edges")
+        for f in (False, True)
+    ),
     Case("Mask", (u8((3, 1)), (2, 3, 4))),
     Case("MaskNot", (u8((3, 1)), (2, 3, 4))),
     *(

@@ -43,4 +43,10 @@ CASES = [
         for axis, keep in ((0, 1), (1, 0), (-1, 1))
     ),
     Case("ArgMax", (np.float32([[1, 3, 3, 2]]),), {"axis": 1}, note="ties"),
+    *(
+        Case("TopK", ((2, 5, 3),), {"axis": axis, "k": k, "largest": largest})
+        for axis, k in ((0, 1), (1, 3), (2, 3), (-1, 2))
+        for largest in (True, False)
+    ),
+    Case("TopK", (np.float32([[1, 3, 3, 2, 3, -np.inf]]),), {"axis": 1, "k": 6}, note="ties"),
 ]

@@ -7,7 +7,7 @@ SPECIAL = np.float32([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-40, 0.5, 1.5, 
 
 WITH_SPECIALS = (
     *("Relu", "LeakyRelu", "Elu", "Clip", "Sigmoid", "Tanh", "Softplus", "Exp", "Sqrt", "Reciprocal", "Log", "Abs"),
-    *("Erf", "Sin", "Cos", "Neg", "Sign", "Floor", "Ceil", "Round"),
+    *("Erf", "Sin", "Cos", "Atan", "Neg", "Sign", "Floor", "Ceil", "Round"),
 )
 
 
@@ -46,6 +46,7 @@ CASES = [
     *both("Erf", -3, 3),
     *both("Sin", -9, 9),
     *both("Cos", -9, 9),
+    *both("Atan", -9, 9),
     *both("Power", 0.2, 3, exponent=2.7),
     *(case for e in (-2.0, -1.0, 2.0, 3.0, 4.0) for case in both("Power", -2, 2, (0, -0.02, 0.02), exponent=e)),
     *(case for e in (-0.5, 0.0, 0.5, 1.0) for case in both("Power", 0.2, 2, exponent=e)),

@@ -86,6 +86,16 @@ POETC_BINARY(mul_i32, int32_t, int32_t, int32_t, (int32_t)((uint32_t)a * (uint32
 POETC_BINARY(maximum_i32, int32_t, int32_t, int32_t, a > b ? a : b)
 POETC_BINARY(minimum_i32, int32_t, int32_t, int32_t, a < b ? a : b)
 
+/* With the sign of the divisor, and 0 where C leaves it open. */
+static int32_t modulo(int32_t a, int32_t b)
+{
+    int32_t rest = b == 0 || b == -1 ? 0 : a % b;
+    return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+POETC_BINARY(mod_i32, int32_t, int32_t, int32_t, modulo(a, b))
+POETC_BINARY(remainder_i32, int32_t, int32_t, int32_t, b == 0 || b == -1 ? 0 : a % b)
+
 POETC_BINARY(equal_f32, float, float, uint8_t, a == b)
 POETC_BINARY(equal_i32, int32_t, int32_t, uint8_t, a == b)
 POETC_BINARY(equal_u8, uint8_t, uint8_t, uint8_t, a == b)

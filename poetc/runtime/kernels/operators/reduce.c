@@ -189,6 +189,35 @@ POETC_REDUCE(reduce_prod, float, 1.0f, a *= v, a)
 POETC_REDUCE(arg_max, int32_t, x[offset], best = v > a ? position : best; a = v > a ? v : a, best)
 POETC_REDUCE(arg_min, int32_t, x[offset], best = v < a ? position : best; a = v < a ? v : a, best)
 
+/* ints: outer, length, inner, k, whether the largest are wanted. Which k of an axis come first in order; of equals the
+ * one that stands first. */
+int poetc_op_top_k(const poetc_call *call);
+int poetc_op_top_k(const poetc_call *call)
+{
+    const float *x = poetc_in(call, 0);
+    int32_t *y = poetc_out(call, 1);
+    int32_t length = call->ints[1], inner = call->ints[2], k = call->ints[3], outer, i, j, at;
+    float sign = call->ints[4] ? 1.0f : -1.0f;
+    for (outer = 0; outer < call->ints[0]; outer++, x += length * inner, y += k * inner) {
+        for (i = 0; i < inner; i++) {
+            int32_t last = -1;
+            for (j = 0; j < k; j++) {
+                int32_t best = -1;
+                for (at = 0; at < length; at++) {
+                    float v = sign * x[at * inner + i];
+                    float before = last < 0 ? v : sign * x[last * inner + i];
+                    int behind = last < 0 || v < before || (v == before && at > last);
+                    if (behind && (best < 0 || v > sign * x[best * inner + i]))
+                        best = at;
+                }
+                last = best < 0 ? 0 : best; /* where there are NaNs */
+                y[j * inner + i] = last;
+            }
+        }
+    }
+    return POETC_OK;
+}
+
 int poetc_op_reduce_log_sum_exp(const poetc_call *call);
 int poetc_op_reduce_log_sum_exp(const poetc_call *call)
 {

@@ -35,6 +35,9 @@ POETC_UNARY_GRAD(sin, poetc_cosf(s) * g)
 POETC_UNARY(cos, poetc_cosf(x))
 POETC_UNARY_GRAD(cos, -poetc_sinf(s) * g)
 
+POETC_UNARY(atan, poetc_atanf(x))
+POETC_UNARY_GRAD(atan, 1.0f / (1.0f + s * s) * g)
+
 /* The exponents that models are full of need no logarithm. */
 static float power(float x, float exponent)
 {
