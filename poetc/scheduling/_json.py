@@ -5,6 +5,7 @@ The same value gives the same bytes: keys sorted, no spaces, one operator, tenso
 
 from __future__ import annotations
 
+import types
 import typing
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, TypeVar
@@ -233,15 +234,22 @@ def _refuse_unknown(value: Any, kind: Any, path: str) -> None:
     """A misspelt optional field would otherwise be ignored in silence. (Structs see to it themselves, dataclasses do
     not.)
     """
-    if isinstance(value, list):
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        for alternative in typing.get_args(kind):
+            _refuse_unknown(value, alternative, path)
+    elif isinstance(value, list) and typing.get_origin(kind) in (tuple, list):
         for index, (element, element_kind) in enumerate(zip(value, _element_kinds(kind, len(value)), strict=True)):
             _refuse_unknown(element, element_kind, f"{path}[{index}]")
-    elif isinstance(value, dict) and (is_dataclass(kind) or issubclass(kind, msgspec.Struct)):
+    elif isinstance(value, dict) and _has_fields(kind):
         hints = typing.get_type_hints(kind)
         for key, member in value.items():
             if key not in hints:
                 raise msgspec.ValidationError(f"Object contains unknown field `{key}` - at `{path}`")
             _refuse_unknown(member, hints[key], f"{path}.{key}")
+
+
+def _has_fields(kind: Any) -> bool:
+    return is_dataclass(kind) or (isinstance(kind, type) and issubclass(kind, msgspec.Struct))
 
 
 def _element_kinds(kind: Any, count: int) -> tuple[Any, ...]:
