@@ -96,6 +96,8 @@ def main() -> None:
         "--budget",
         BUDGET,
         *training,
+        "--gap",
+        0,
         "--time-limit",
         20,
         "-o",

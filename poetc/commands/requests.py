@@ -63,6 +63,12 @@ class SolveRequest:
     out: Path | None = None
     force: bool = False  # files in `out` that the user changed are replaced, and copies kept
 
+    def __post_init__(self) -> None:
+        if self.options.time_limit_s <= 0:
+            raise UsageError(f"--time-limit {self.options.time_limit_s:g}: must be a number of seconds above 0")
+        if self.objective not in (None, "energy", "time"):
+            raise UsageError(f"--objective {self.objective!r}: there are energy and time")
+
     @property
     def is_problem(self) -> bool:
         """Whether the source is a Problem rather than a model."""

@@ -6,10 +6,12 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import poetc
+from poetc.errors import UsageError
 from tests.cli.conftest import MODEL
 
 
@@ -88,6 +90,14 @@ def test_errors_are_the_projects(tmp_path: Path) -> None:
     with pytest.raises(poetc.PoetcError, match="smallest budget") as error:
         poetc.load(MODEL, batch=4).solve(device="stm32f746", budget="20kB", time_limit_s=20)
     assert error.value.details["min_budget_bytes"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"time_limit_s": 0.0}, {"time_limit_s": -1.0}, {"seed": -1}, {"objective": "moon"}, {"gap": 2.0}]
+)
+def test_what_the_command_line_would_refuse(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"must be|there are"):
+        poetc.load_problem(tmp_path / "none.json").solve(**options)
 
 
 def test_devices() -> None:

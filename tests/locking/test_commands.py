@@ -135,7 +135,7 @@ def test_diff_of_lock_files(locked: Path, tmp_path: Path) -> None:
     assert "tight: energy rose from " in said.out and "(+100.0%)" in said.out
     assert "tight: the options changed: budget from '60%' to '50%'.\n" in said.out
     assert "tight: recomputations: 99 instead of " in said.out
-    assert "tight: recorded with another version: code.\n" in said.out
+    assert "tight: recorded with another version: poetc's code.\n" in said.out
     entries = run("diff", locked, path, "--json").json["entries"]
     assert entries["tight"]["after"]["recomputes"] == 99 and entries[first["name"]]["after"] is None
     mixed = run("diff", locked, tmp_path)

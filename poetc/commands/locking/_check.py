@@ -141,12 +141,12 @@ def check(
     tasks = []
     for entry in entries:
         line = line_of(text, entry.name)
-        progress(f"{entry.name}: unchanged?")
         if not solve and is_unchanged(entry, path.parent):
             comparisons[entry.name] = Comparison(entry, entry, (), line, solved=False)
         else:
             tasks.append(_Task(entry, path.parent, tolerance, patience, line))
     if jobs > 1 and len(tasks) > 1:
+        progress(f"solving {len(tasks)} entries, {min(jobs, len(tasks))} at once")
         for index, answer in in_processes(_compared, tasks, jobs):
             task = tasks[index]
             if isinstance(answer, KilledError):

@@ -75,7 +75,8 @@ def _changes(a: Entry, b: Entry) -> Iterator[str]:
         yield f"the options changed: {'; '.join(options)}."
     versions = [name for name in sorted(a.versions | b.versions) if a.versions.get(name) != b.versions.get(name)]
     if versions:
-        yield f"recorded with another version: {', '.join(versions)}."
+        named = ("poetc's code" if name == "code" else name for name in versions)
+        yield f"recorded with another version: {', '.join(named)}."
     x, y = a.result, b.result
     for field, (name, show) in (COSTS | SIZES).items():
         before, after = getattr(x, field), getattr(y, field)
