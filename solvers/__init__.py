@@ -14,6 +14,7 @@ from poetc.solvers.interface import (
     SolverInfo,
 )
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
+from poetc.solvers.poetc.options import EngineOptions, WarmStart
 from poetc.solvers.poetc.orders.best_order import best_order, cheapest_order
 from poetc.solvers.poetc.orders.reordering import reordered, restored
 from poetc.solvers.poetc.placement.search import PlacementSearch
@@ -26,12 +27,14 @@ __all__ = [
     "ENGINE_NAME",
     "ROUNDING",
     "BudgetError",
+    "EngineOptions",
     "Event",
     "MinimumBudget",
     "NotFoundError",
     "PlacementSearch",
     "Progress",
     "SolverInfo",
+    "WarmStart",
     "Work",
     "at_once",
     "available",

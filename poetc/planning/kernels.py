@@ -207,9 +207,9 @@ class _OpenKernels:
         part = self.planner.inner.part(
             limit_s,
             work_limit_s=share * options.work_limit_s,
-            to_beat=None if to_beat == math.inf else int(to_beat),
             fixed_order=options.fixed_order or fixed_order,
         )
+        part = part.with_warm_start(to_beat=None if to_beat == math.inf else int(to_beat))
         try:
             return part.knowing(self.smallest_ram.without_schedule(problem)).solve(problem), None
         except (InfeasibleError, LimitError) as error:

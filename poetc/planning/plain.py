@@ -19,8 +19,9 @@ from poetc.scheduling import Move
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions, Status, first_executions
 from poetc.scheduling.scope import Scope
+from poetc.solvers import EngineOptions, WarmStart
 
-ENGINE = "poetc"  # the solver of our own
+ENGINE = solvers.ENGINE_NAME
 ATTEMPTS = 6  # to pack
 # Of the time limit: the first solve (HiGHS ends up to some seconds late); then packing, with time left to solve again.
 SOLVE_SHARE, PACK_SHARE = 0.88, 0.075
@@ -36,6 +37,8 @@ class Means(Protocol):
     def solver(self) -> str: ...
     @property
     def options(self) -> SolveOptions: ...
+    @property
+    def warm_start(self) -> WarmStart: ...
     @property
     def progress(self) -> Progress: ...
     @property
@@ -53,7 +56,7 @@ def solve(problem: Problem, planner: Means) -> tuple[Schedule, MemoryPlan]:
     does not help either, the problem is solved again for a budget smaller by the excess; the bound proven for the whole
     budget still holds for the result. Raises InfeasibleError where it is proven that nothing fits, LimitError where
     nothing was found. Both name the smallest RAM that is known to work; its search comes on top of the time limit, and
-    is left out where there is a cost to beat (`options.to_beat`).
+    is left out where there is a cost to beat (`WarmStart.to_beat`).
     """
     return _PlainSolve(problem, planner).run()
 
@@ -71,11 +74,12 @@ class _PlainSolve:
     def __init__(self, problem: Problem, planner: Means) -> None:
         self.problem, self.planner = problem, planner
         self.solver, self.options, self.progress = planner.solver, planner.options, planner.progress
+        self.warm_start = planner.warm_start
         self.limit_s, self.stop_at = planner.options.time_limit_s, planner.stop_at
         self.smallest_ram = planner.smallest_ram or RamSearch(problem, search_share_s(self.limit_s))
 
     def run(self) -> tuple[Schedule, MemoryPlan]:
-        beating = self.options.to_beat is not None
+        beating = self.warm_start.to_beat is not None
         try:
             first = self._first()
         except InfeasibleError as error:
@@ -96,13 +100,19 @@ class _PlainSolve:
             raise LimitError(why)
         return self._other_instead(first, why)
 
+    def _for_solver(self, options: SolveOptions, warm_start: WarmStart | None = None) -> SolveOptions:
+        """`options` for the solver: the engine alone gets a warm start."""
+        if self.solver != ENGINE:
+            return options
+        return EngineOptions.of(options, warm_start or self.warm_start)
+
     def _report(self, event: solvers.Event) -> None:
         self.progress(progress_line(self.problem, event))
 
     def _first(self) -> Schedule:
         options = replace(self.options, time_limit_s=self.planner.solve_share * self.limit_s)
-        first = solvers.solve(self.problem, self.solver, options, self._report)
-        if self.options.to_beat is not None and first.proof.objective >= self.options.to_beat:
+        first = solvers.solve(self.problem, self.solver, self._for_solver(options), self._report)
+        if self.warm_start.to_beat is not None and first.proof.objective >= self.warm_start.to_beat:
             raise LimitError("nothing cheaper was found")
         return first
 
@@ -143,9 +153,9 @@ class _PlainSolve:
     ) -> Schedule | None:
         """A schedule for a tighter budget, under the order of `first`, about which its bound is."""
         reordered = solvers.reordered(tighter, order)
-        again = replace(
-            self.options, time_limit_s=max(remaining_s, 0.0), fixed_order=True, start=None, bound=first.proof.bound
-        )
+        options = replace(self.options, time_limit_s=max(remaining_s, 0.0), fixed_order=True)
+        known = replace(self.warm_start, start=None, looser_bound=first.proof.bound)
+        again = self._for_solver(options, known)
         try:
             if in_haste:
                 found = solvers.at_once(reordered, again)
@@ -169,9 +179,10 @@ class _PlainSolve:
         others: list[tuple[str, Schedule, MemoryPlan]] = []
         if smallest.schedule is not None and smallest.plan is not None:
             others.append((LEAST_RAM, smallest.schedule, smallest.plan))
-        if self.options.start is not None:
+        start = self.warm_start.start
+        if start is not None:
             pack_until = time.monotonic() + SMALLEST_PACK_SHARE * self.smallest_ram.least_s
-            others.append(("what the search began with", *packed(problem, self.options.start, pack_until, pack_until)))
+            others.append(("what the search began with", *packed(problem, start, pack_until, pack_until)))
         fitting = [other for other in others if ram_bytes(problem, other[2]) <= problem.budget_bytes]
         if not fitting:
             known_bytes = math.inf if smallest.ram_bytes is None else smallest.ram_bytes

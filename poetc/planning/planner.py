@@ -23,6 +23,7 @@ from poetc.planning.solution import Choices, Solution
 from poetc.scheduling import Problem
 from poetc.scheduling.schedule import SolveOptions
 from poetc.scheduling.scope import Scope
+from poetc.solvers import WarmStart
 
 ChoiceT = TypeVar("ChoiceT")
 
@@ -32,17 +33,18 @@ class Planner:
     """Solves problems within `options.time_limit_s` after `started`, and `options.work_limit_s` of counted work.
 
     `reductions`: the choices that are open, outermost first; without any, problems are plain. `smallest_ram`: a search
-    for the least RAM, used where nothing fits. `solve_share`: of the time, for the first solve of a plain problem; the
-    rest is for packing.
+    for the least RAM, used where nothing fits. `warm_start`: knowledge that the engine begins with. `solve_share`: of
+    the time, for the first solve of a plain problem; the rest is for packing.
     """
 
     options: SolveOptions
+    warm_start: WarmStart = WarmStart()
     solver: str = plain.ENGINE
     reductions: tuple[Reduction[Any], ...] = ()
     progress: Progress = silent
     smallest_ram: RamSearch | None = None
     solve_share: float = SOLVE_SHARE
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=lambda: time.monotonic())  # by the clock of the moment
 
     @property
     def stop_at(self) -> float:
@@ -63,6 +65,10 @@ class Planner:
         return replace(
             self, options=replace(self.options, time_limit_s=time_limit_s, **options), started=time.monotonic()
         )
+
+    def with_warm_start(self, **known: Any) -> Planner:
+        """This planner with `known` in its warm start."""
+        return replace(self, warm_start=replace(self.warm_start, **known))
 
     def knowing(self, smallest_ram: RamSearch | None) -> Planner:
         """This planner with another search for the least RAM."""

@@ -280,13 +280,8 @@ class _OpenPlacement:
 
     def _solved(self, search: solvers.PlacementSearch, ordered: Problem, on: Placement, solve_share: float) -> Solution:
         problem = self.reduction.fix(ordered, on)
-        part = self.planner.part(
-            _left_s(self.planner),
-            fixed_order=True,
-            start=search.schedule(on),
-            proven=math.ceil(search.bound),
-            cuts=search.cuts,
-        )
+        part = self.planner.part(_left_s(self.planner), fixed_order=True)
+        part = part.with_warm_start(start=search.schedule(on), proven=math.ceil(search.bound), cuts=search.cuts)
         part = replace(part, solve_share=solve_share)
         return self.reduction.restore(ordered, on, _with(part, problem, self.least_bytes).solve(problem))
 
@@ -339,13 +334,8 @@ class _OpenPlacement:
             if left_s < LEAST_SHARE * self.limit_s:
                 is_complete = False
                 break
-            better = self.planner.part(
-                left_s,
-                proven=math.ceil(search.bound),
-                cuts=search.cuts,
-                fixed_order=True,
-                to_beat=solution.cost,
-            )
+            better = self.planner.part(left_s, fixed_order=True)
+            better = better.with_warm_start(proven=math.ceil(search.bound), cuts=search.cuts, to_beat=solution.cost)
             search.solved[other] = math.inf
             self.planner.progress(f"trying {len(other)} tensors of state on the store")
             problem = self.reduction.fix(ordered, other)

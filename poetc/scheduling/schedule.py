@@ -98,10 +98,10 @@ def first_executions(steps: Iterable[Step]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveOptions:
-    """What every solver is given. Work limits make results repeatable; the time limit only stops it.
+    """The options of every solver. Counted work makes results repeatable; the time limit only stops a solve.
 
-    `work_limit_s`, the time limit unless given, is what shares of counted work are of: what is solved in the time that
-    is left, which differs from run to run, is not solved with other work.
+    `work_limit_s`: total counted work, of which each stage gets a share. It defaults to `time_limit_s`. A retry in the
+    remaining time keeps this value, so results do not depend on the clock.
     """
 
     time_limit_s: float = 60.0
@@ -109,12 +109,7 @@ class SolveOptions:
     seed: int = 0
     threads: int = 1
     fixed_order: bool = False  # keep the problem's order of first executions
-    to_beat: int | None = None  # a cost: dearer schedules are of no use, nor is one found where there is none cheaper
-    start: Schedule | None = None  # one that fits and is in the problem's order: to begin with
-    proven: int = 0  # a bound for schedules in the problem's order
-    cuts: tuple[int, ...] = ()  # operators at which a relaxation in that order enforced RAM last: to go on from
-    work_limit_s: float = -1.0  # below 0: not given
-    bound: int | None = None  # of a larger budget, under the same order: `gap` is from it where it is the lower
+    work_limit_s: float = -1.0  # seconds of a usual machine; below 0: the time limit
 
     def __post_init__(self) -> None:
         if self.work_limit_s < 0:

@@ -18,6 +18,7 @@ from poetc.solvers.interface import ENGINE_NAME, Event, Progress, SolverInfo
 from poetc.solvers.poetc import candidates
 from poetc.solvers.poetc.beside import Beside
 from poetc.solvers.poetc.bounds.cuts import Relaxation
+from poetc.solvers.poetc.options import warm_start_of
 from poetc.solvers.poetc.orders.best_order import best_order
 from poetc.solvers.poetc.orders.reordering import reordered, restored
 from poetc.solvers.poetc.relaxing import Relaxing, Rung, Solved
@@ -70,15 +71,16 @@ class _Solve(Solving):
     def search(self) -> None:
         n = self.model.n_ops
         runs = ENGINE.runs(n)
-        if self.options.start is not None:
-            self.race.offer(self.model.codes(self.options.start.steps), "the start")
+        start = self.warm_start.start
+        if start is not None:
+            self.race.offer(self.model.codes(start.steps), "the start")
         self.race.run(ENGINE.first_runs, self.target)
         self.say("first schedules")
         relaxation = self.relax_one(self.model.cut, "the cut at the loss")
         self.say("cut at the loss")
         self.guide(relaxation, "held at the loss")
         ladder = self.relaxing.ladder
-        known = () if self.ties else self.options.cuts  # where many operators are alike, one good cut comes first
+        known = () if self.ties else self.warm_start.cuts  # where many operators are alike, one good cut comes first
         ladder.cuts = set(known)
         single: Beside[list[Solved]] | None = None
         climbing: Beside[list[Rung]] | None = None
@@ -186,7 +188,8 @@ class _Solve(Solving):
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """The cheapest schedule found, with a lower bound. Raises InfeasibleError only if proven, else LimitError."""
     if options.fixed_order:
-        return _Solve(problem, options, progress, math.inf if options.to_beat is None else options.to_beat).run()
+        to_beat = warm_start_of(options).to_beat
+        return _Solve(problem, options, progress, math.inf if to_beat is None else to_beat).run()
     started = time.monotonic()
     first = at_once(problem, options)
     if first is None:

@@ -11,6 +11,7 @@ from poetc.solvers.interface import ENGINE_NAME, ROUNDING, BudgetError, Event, N
 from poetc.solvers.liveness import improve
 from poetc.solvers.poetc.bounds.cuts import Relaxation, has_many_alike
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
+from poetc.solvers.poetc.options import warm_start_of
 from poetc.solvers.poetc.search.race import Race
 from poetc.solvers.poetc.search.smallest_budget import MinimumBudget, min_budget
 from poetc.solvers.poetc.settings import ENGINE
@@ -23,6 +24,7 @@ class Solving:
         self, problem: Problem, options: SolveOptions, progress: Progress | None, to_beat: float = math.inf
     ) -> None:
         self.problem, self.options, self.progress = problem, options, progress
+        self.warm_start = warm_start_of(options)
         self.to_beat = to_beat  # the cost of a schedule of another order: dearer ones are of no use
         self.small = len(problem.operators) <= ENGINE.small_operators
         # The gap of a small problem is closed further than was asked for, as long as that costs next to nothing.
@@ -33,8 +35,8 @@ class Solving:
         self.ties = not self.small and has_many_alike(self.model)
         self.bound = float(self.model.base_cost)
         self.bound_by = "every operator once"
-        if options.proven > self.bound:
-            self.bound, self.bound_by = float(options.proven), "what was proven before"
+        if self.warm_start.proven > self.bound:
+            self.bound, self.bound_by = float(self.warm_start.proven), "what was proven before"
         self.staged_bound, self.staged_repetition = 0.0, Repetition.STAGED  # a bound for fewer schedules
         self.log: list[str] = []
         self.cut_short = False  # the clock has ended a relaxation early
@@ -51,7 +53,8 @@ class Solving:
 
     def asked_from(self, bound: float) -> float:
         """The bound that the gap is measured from, where `bound` is proven for this budget."""
-        return bound if self.options.bound is None else min(bound, self.options.bound)
+        looser = self.warm_start.looser_bound
+        return bound if looser is None else min(bound, looser)
 
     @property
     def known_cost(self) -> float:

@@ -24,7 +24,8 @@ from poetc.scheduling import (
     verify,
     verify_plan,
 )
-from poetc.solvers import NotFoundError
+from poetc.solvers import NotFoundError, WarmStart
+from poetc.solvers.poetc.options import warm_start_of
 from tests.support.moves import tight
 from tests.support.planning import solve_plain
 from tests.support.problems import training_problem
@@ -87,7 +88,7 @@ def test_more_is_put_aside_with_each_attempt(problem: Problem, monkeypatch: pyte
 
     def solve(asked: Problem, solver: str, options: SolveOptions, progress: object = None) -> Schedule:
         del solver, progress
-        bounds.append(options.bound)
+        bounds.append(warm_start_of(options).looser_bound)
         solved.append((problem.budget_bytes - asked.budget_bytes, options.time_limit_s, options.fixed_order))
         return keep_all(problem)
 
@@ -169,7 +170,7 @@ def test_what_the_search_began_with_is_the_answer_where_it_is_cheaper(
         (None, "the schedule of least RAM", dear.proof.objective),
         (start, "what the search began with", start.proof.objective),
     ):
-        schedule, plan = solve_plain(problem, "poetc", SolveOptions(start=began))
+        schedule, plan = solve_plain(problem, "poetc", SolveOptions(), warm_start=WarmStart(start=began))
         assert schedule.proof.method.startswith(says)
         assert schedule.proof.objective == objective
         assert schedule.proof.status is Status.LIMIT

@@ -23,7 +23,16 @@ from poetc.scheduling import (
     keep_all_peak_bytes,
     verify,
 )
-from poetc.solvers import BudgetError, Event, NotFoundError, at_once, min_budget, solve
+from poetc.solvers import (
+    BudgetError,
+    EngineOptions,
+    Event,
+    NotFoundError,
+    WarmStart,
+    at_once,
+    min_budget,
+    solve,
+)
 from poetc.solvers.liveness import Profile, early_page_outs, improve
 from poetc.solvers.model import NEVER, Model
 from poetc.solvers.poetc import engine
@@ -303,9 +312,11 @@ def test_a_gap_from_a_lower_bound_that_is_known_takes_more() -> None:
     options = SolveOptions(time_limit_s=60, gap=0.05, fixed_order=True)
     near = solve(problem, options=options).proof
     assert near.bound < near.objective
-    best = solve(problem, options=dataclasses.replace(options, bound=int(0.93 * near.objective))).proof
+    looser = WarmStart(looser_bound=int(0.93 * near.objective))
+    best = solve(problem, options=EngineOptions.of(options, looser)).proof
     assert best.status is Status.OPTIMAL and best.bound == best.objective
-    assert solve(problem, options=dataclasses.replace(options, bound=near.objective)).proof == near
+    same = WarmStart(looser_bound=near.objective)
+    assert solve(problem, options=EngineOptions.of(options, same)).proof == near
 
 
 def test_a_bound_for_stages_alone_is_labelled() -> None:
@@ -351,7 +362,7 @@ def test_a_start_is_kept_until_something_cheaper_is_found() -> None:
     problem = with_budget(training_problem(Random(11), 30), 0.4)
     good = solve(problem, options=dataclasses.replace(OPTIONS, gap=0.01))
     hasty = dataclasses.replace(OPTIONS, time_limit_s=0.0)
-    started = solve(problem, options=dataclasses.replace(hasty, start=good))
+    started = solve(problem, options=EngineOptions.of(hasty, WarmStart(start=good)))
     assert started.proof.objective == good.proof.objective < solve(problem, options=hasty).proof.objective
 
 
@@ -372,7 +383,8 @@ def test_it_goes_on_from_a_bound() -> None:
     problem = with_budget(training_problem(Random(11), 30), 0.4)
     near = dataclasses.replace(OPTIONS, gap=0.02, fixed_order=True)
     bound = solve(problem, options=near).proof.bound
-    told = solve(problem, options=dataclasses.replace(near, time_limit_s=0.0, proven=bound, cuts=(14, 17, 20, 24)))
+    known = WarmStart(proven=bound, cuts=(14, 17, 20, 24))
+    told = solve(problem, options=EngineOptions.of(dataclasses.replace(near, time_limit_s=0.0), known))
     assert told.proof.bound == bound
     verify(problem, told)
 

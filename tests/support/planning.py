@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from poetc.events import Progress, silent
 from poetc.planning import Kernels, Planner, RamSearch, Solution, StatePlacement
 from poetc.scheduling import Problem, SolveOptions
 from poetc.scheduling.schedule import MemoryPlan, Schedule
+from poetc.solvers import WarmStart
 
 QUICK = SolveOptions(time_limit_s=20.0)
 
@@ -23,9 +26,11 @@ def solve_plain(
     options: SolveOptions = QUICK,
     progress: Progress = silent,
     smallest_ram: RamSearch | None = None,
+    warm_start: WarmStart | None = None,
 ) -> tuple[Schedule, MemoryPlan]:
     """A problem without open choices."""
     plain = Planner(options=options, solver=solver, progress=progress, smallest_ram=smallest_ram)
+    plain = plain if warm_start is None else replace(plain, warm_start=warm_start)
     solution: Solution = plain.solve(problem)
     return solution.schedule, solution.plan
 
