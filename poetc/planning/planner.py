@@ -38,7 +38,7 @@ class Planner:
     """
 
     options: SolveOptions
-    warm_start: WarmStart = WarmStart()
+    warm_start: WarmStart = field(default_factory=WarmStart)
     solver: str = plain.ENGINE
     reductions: tuple[Reduction[Any], ...] = ()
     progress: Progress = silent
