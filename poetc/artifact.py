@@ -86,7 +86,9 @@ def write(artifact: Artifact, out: Path, reports: Mapping[str, str], *, force: b
     with replacing(out, KIND, force=force) as staged:
         staging, staged.document = staged.directory, artifact.summary
         (staging / "problem.json").write_bytes(problem_to_json(artifact.problem))
-        (staging / "schedule.json").write_bytes(schedule_to_json(artifact.schedule))
+        (staging / "schedule.json").write_bytes(
+            schedule_to_json(artifact.schedule, str(artifact.summary.get("schedule_class", "")))
+        )
         (staging / "plan.json").write_bytes(plan_to_json(artifact.plan))
         if artifact.inference_problem is not None:
             (staging / "inference_problem.json").write_bytes(problem_to_json(artifact.inference_problem))

@@ -100,14 +100,14 @@ class _StepDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     move: int | None = None
 
 
-class _ScopeDocument(msgspec.Struct, forbid_unknown_fields=True):
+class _ScopeDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     order: Literal["any", "own"] | tuple[int, ...]
     repetition: Repetition
     state: Literal["any"] | tuple[int, ...] | None = None
     kernels: Literal["any"] | tuple[int, ...] | None = None
 
 
-class _ProofDocument(msgspec.Struct, forbid_unknown_fields=True):
+class _ProofDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     status: Status
     objective: int
     bound: int
