@@ -24,6 +24,7 @@ from poetc.scheduling import (
     Paging,
     Problem,
     Proof,
+    Repetition,
     Schedule,
     Scope,
     Status,
@@ -77,7 +78,7 @@ def solved_from(problem: Problem, actions: list[Action], **proof_fields: object)
     draft = Schedule(
         solver="hand",
         steps=steps,
-        proof=Proof(status=Status.FEASIBLE, objective=0, bound=0, scope=Scope()),
+        proof=Proof(status=Status.FEASIBLE, objective=0, bound=0, scope=Scope(repetition=Repetition.OTHER)),
         log=("event <1>",),
     )
     energy = 0
@@ -93,7 +94,12 @@ def solved_from(problem: Problem, actions: list[Action], **proof_fields: object)
     schedule = replace(draft, proof=replace(draft.proof, **fields))  # type: ignore[arg-type]
     trace = verify(problem, schedule)
     problem = replace(problem, budget_bytes=trace.peak_bytes + 100)
-    summary = {"keep_all_peak_bytes": 3 * trace.peak_bytes, "min_budget_bytes": trace.peak_bytes, "notes": ["a <note>"]}
+    summary = {
+        "keep_all_peak_bytes": 3 * trace.peak_bytes,
+        "min_budget_bytes": trace.peak_bytes,
+        "notes": ["a <note>"],
+        "schedule_class": "a <class>",
+    }
     return Solved(problem=problem, schedule=schedule, trace=trace, plan=pack(problem, schedule), summary=summary)
 
 
