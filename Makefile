@@ -127,7 +127,7 @@ fuzz: setup-test ## 100,000 damaged and distorted models through the importer (C
 .PHONY: random-networks
 random-networks: setup ## random PyTorch networks trained by poetc and by PyTorch, compared (CASES=... SEED=...; installs PyTorch)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch]'
-	$(BIN)/python -m bench.random_networks --cases $(or $(CASES),200) --seed $(or $(SEED),0) $(BENCH_ARGS)
+	$(BIN)/python -m tests.random_networks --cases $(or $(CASES),200) --seed $(or $(SEED),0) $(BENCH_ARGS)
 
 .PHONY: fuzz-bounds
 fuzz-bounds: setup-test ## lower bounds beside the exhaustive optima of 2,000 random small problems (CASES=...)

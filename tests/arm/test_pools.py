@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from poetc import codegen
-from poetc.codegen import Interpreter, build_firmware, execute, sample_inputs
+from poetc.codegen import BOARDS, Interpreter, build_firmware, execute, rebuild, sample_inputs
 from poetc.graph import Graph, Role, TensorType
 from poetc.ops import Builder
 from tests.arm.test_odd_convolutions import compiled, symbols_of
@@ -44,6 +44,13 @@ def test_the_first_of_the_largest_is_taken(board: str, numerics: codegen.Numeric
     batch = sample_inputs(program, 0)
     interpreter = Interpreter(program, step.values)
     interpreter.run(batch)
-    run = execute(build_firmware(program, step.values, board, tmp_path, numerics=numerics), [batch])
+    firmware = build_firmware(program, step.values, board, tmp_path, numerics=numerics)
+    if values == "nan":  # training goes on: what is compared is where the gradient went
+        train = firmware.run_directory.parent / "src" / "port" / "train.c"
+        text = train.read_text()
+        assert text.count("if (!poetc_is_finite(loss))") == 1
+        train.write_text(text.replace("if (!poetc_is_finite(loss))", "if (0)"))
+        firmware = rebuild(BOARDS[board], program, step.values, tmp_path)
+    run = execute(firmware, [batch])
     for name in images:
         np.testing.assert_allclose(run.state[name], interpreter.state(name), rtol=1e-6, atol=1e-30)

@@ -1,6 +1,6 @@
 """Two hundred random PyTorch networks, from both exporters: four steps of training beside PyTorch's.
 
-`python -m bench.random_networks --archive` made the networks and what PyTorch computed (docs/random-networks.md).
+`python -m tests.random_networks --archive` made the networks and what PyTorch computed (docs/random-networks.md).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.random_networks import archive, training
-from bench.random_networks.archive import Kept
-from bench.random_networks.judging import differences
+from tests.random_networks import archive, training
+from tests.random_networks.archive import Kept
+from tests.random_networks.judging import differences
 
 pytestmark = pytest.mark.conformance
 

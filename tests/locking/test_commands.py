@@ -67,7 +67,7 @@ def test_what_is_unchanged_is_not_solved_again(locked: Path, tmp_path: Path, mon
         solved.append(name)
         return next(entry for entry in read(locked).entries if entry.name == name), None
 
-    monkeypatch.setattr("poetc.locking._check.solve_entry", solve)
+    monkeypatch.setattr("poetc.commands.locking._check.solve_entry", solve)
     ended = run("check", locked)
     assert (ended.code, solved) == (0, []), ended.err
     assert ended.out.count("(unchanged, so not solved again; --solve insists)") == 2

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.random_networks.recipe import Array, Recipe, sketch
-from bench.random_networks.training import Trained
+from tests.random_networks.recipe import Array, Recipe, sketch
+from tests.random_networks.training import Trained
 
 PATH = Path("tests/conformance/random_networks.tar.xz")
 

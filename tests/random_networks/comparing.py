@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.random_networks import training
-from bench.random_networks.judging import Difference, Match, differences, match
-from bench.random_networks.recipe import Array, Recipe
-from bench.random_networks.training import Trained
 from poetc.errors import PoetcError
 from poetc.graph import Graph, Role, TrainingGraph, materialize
+from tests.random_networks import training
+from tests.random_networks.judging import Difference, Match, differences, match
+from tests.random_networks.recipe import Array, Recipe
+from tests.random_networks.training import Trained
 
 # A note with such words says that the file trains another model than PyTorch does.
 WARNINGS = ("not in the file", "taken for constants", "may have")
@@ -61,8 +61,8 @@ def sample(seed: int) -> Sample:
     """A random network, exported, and trained in PyTorch in both precisions."""
     import torch
 
-    from bench.random_networks import reference
-    from bench.random_networks.networks import draw, parameters
+    from tests.random_networks import reference
+    from tests.random_networks.networks import draw, parameters
 
     network, recipe = draw(seed)
     nothing = Trained([])

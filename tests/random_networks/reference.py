@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.random_networks.networks import parameters, set_mode
-from bench.random_networks.recipe import Array, Recipe
-from bench.random_networks.training import Trained
+from tests.random_networks.networks import parameters, set_mode
+from tests.random_networks.recipe import Array, Recipe
+from tests.random_networks.training import Trained
 
 torch.set_num_threads(1)  # tiny networks: threads would only wait for each other
 OPSET = {"dynamo": 20, "legacy": 17}

@@ -1,6 +1,6 @@
 """`make random-networks`: random PyTorch networks through an exporter, trained by poetc and by PyTorch, compared.
 
-    python -m bench.random_networks [--cases N] [--seed FIRST] [--c SHARE] [--save FOLDER] [--archive FILE] [--verbose]
+    python -m tests.random_networks [--cases N] [--seed FIRST] [--c SHARE] [--save FOLDER] [--archive FILE] [--verbose]
 
 needs PyTorch (`pip install .[torch]`). Each network is exported, trained for four steps in PyTorch (float32 and
 float64) and by poetc: the graph in double precision, and for a share of them as scheduled C. A case "agrees", was
@@ -30,8 +30,8 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true", help="every case, with its notes")
     options = parser.parse_args()
     try:
-        from bench.random_networks.archive import Kept, write
-        from bench.random_networks.comparing import judge, sample
+        from tests.random_networks.archive import Kept, write
+        from tests.random_networks.comparing import judge, sample
     except ImportError as error:
         raise SystemExit(f"random_networks: {error}; pip install '.[torch]'") from None
     ends: Counter[str] = Counter()

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bench.random_networks.recipe import Array, Recipe
 from poetc import codegen
 from poetc.artifact import Artifact
 from poetc.commands import outputs, requests
@@ -20,6 +19,7 @@ from poetc.errors import PoetcError
 from poetc.graph import Graph, Role, TrainingGraph, materialize
 from poetc.ops import bind, spec
 from poetc.scheduling import SolveOptions
+from tests.random_networks.recipe import Array, Recipe
 
 
 @dataclass(frozen=True, slots=True)

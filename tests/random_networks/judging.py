@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.random_networks.recipe import Array, sketch
-from bench.random_networks.training import Trained
+from tests.random_networks.recipe import Array, sketch
+from tests.random_networks.training import Trained
 
 # Allowed is so many times PyTorch's own distance between float32 and float64, and at least a floor. In double precision
 # what is left is that a file holds its constants (epsilon, momentum, a scale) in float32, 6e-8 apart from the model's:

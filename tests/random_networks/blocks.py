@@ -15,7 +15,7 @@ from numpy.random import RandomState
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.random_networks.attention import Attend, ManualAttention, Packed
+from tests.random_networks.attention import Attend, ManualAttention, Packed
 
 Shape = tuple[int, ...]
 

@@ -10,8 +10,8 @@ import torch
 from numpy.random import RandomState
 from torch import Tensor, nn
 
-from bench.random_networks.blocks import IMAGE, PLANE, SEQUENCE, VECTOR, Apply, Maker
-from bench.random_networks.recipe import Recipe, draw_options
+from tests.random_networks.blocks import IMAGE, PLANE, SEQUENCE, VECTOR, Apply, Maker
+from tests.random_networks.recipe import Recipe, draw_options
 
 FAMILIES = (*["image"] * 6, *["sequence"] * 5, *["tokens"] * 4, *["signal"] * 2, "volume", "vector")
 EXPORTERS = ("dynamo", "dynamo", "dynamo_raw", "dynamo_train", "legacy", "legacy_preserve", "legacy_train")
