@@ -67,7 +67,7 @@ def test_compare_a_model_in_words(poetc: Run, model: Path, tmp_path: Path) -> No
     assert "keep-all needs" in ended.out
 
 
-def test_bounds_say_which_homes_of_state_they_are_for(poetc: Run, model: Path, tmp_path: Path) -> None:
+def test_bounds_say_which_placement_of_state_they_are_for(poetc: Run, model: Path, tmp_path: Path) -> None:
     """`solve` may place state otherwise, and need less than the bound."""
     page = tmp_path / "out" / "comparison.md"
 
@@ -75,11 +75,12 @@ def test_bounds_say_which_homes_of_state_they_are_for(poetc: Run, model: Path, t
         chosen = ("--solvers", "keep_all", "--budgets", "100%,20%", *state, "-o", tmp_path / "out")
         ended = poetc("compare", model, "--batch", "2", "-d", "stm32f746", *chosen)
         assert ended.code == 0, ended.err
-        (line,) = [line for line in ended.out.splitlines() if "homes of state" in line]
+        paragraphs = [" ".join(paragraph.split()) for paragraph in ended.out.split("\n\n")]
+        (line,) = [paragraph for paragraph in paragraphs if "placement of state" in paragraph]
         assert page.read_text().rstrip().endswith(f"{line}.")
         return line
 
-    assert "all in RAM at 100%; all on the store at 20%. `poetc solve` chooses them" in compared()
+    assert "all in RAM at 100%; all on the store at 20%. `poetc solve` places each tensor" in compared()
     written = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert [h["homes"] for h in written["homes"]] == ["all on the store", "all in RAM"]
     assert compared("--state", "store").endswith("with every solver: all on the store")
