@@ -1,0 +1,64 @@
+"""Scopes: what covers what, and what a file keeps of it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poetc.scheduling import (
+    ANY,
+    EVERYTHING,
+    Repetition,
+    Scope,
+    first_executions,
+    keep_all,
+    schedule_from_json,
+    schedule_to_json,
+)
+from tests.support.problems import training_problem
+
+ORDERS = (ANY, (0, 1, 2), (0, 2, 1))
+STATES = (ANY, None, frozenset[int](), frozenset({3}))
+KERNELS = (ANY, None, (0, 0, 0), (0, 1, 0))
+SCOPES = [
+    Scope(order=order, repetition=repetition, state=state, kernels=kernels)
+    for order, repetition, state, kernels in itertools.product(
+        ORDERS, (Repetition.ANY, Repetition.STAGED), STATES, KERNELS
+    )
+]
+scopes = st.sampled_from(SCOPES)
+
+
+@given(scopes, scopes, scopes)
+def test_covering_is_inclusion(a: Scope, b: Scope, c: Scope) -> None:
+    """Reflexive, transitive, and both ways only where the scopes are the same."""
+    assert a.covers(a) and EVERYTHING.covers(a)
+    assert not (a.covers(b) and b.covers(c)) or a.covers(c)
+    assert not (a.covers(b) and b.covers(a)) or a == b
+
+
+@given(scopes, scopes)
+def test_a_scope_covers_no_other_option_of_a_choice_that_it_fixes(a: Scope, b: Scope) -> None:
+    for name in ("order", "state", "kernels"):
+        own, other = getattr(a, name), getattr(b, name)
+        if own is not ANY and own != other:
+            assert not a.covers(b) and not a.choices_cover(b)
+
+
+def test_a_restriction_of_repetitions_stays_with_the_claim() -> None:
+    staged = Scope(repetition=Repetition.STAGED)
+    assert not staged.covers(Scope()) and staged.choices_cover(Scope())
+    assert not staged.is_everything and Scope().is_everything and EVERYTHING.is_everything
+
+
+@given(scopes)
+def test_a_file_keeps_the_scope(scope: Scope) -> None:
+    schedule = keep_all(training_problem(Random(0), 1))
+    given_order = first_executions(schedule.steps) if scope.order is not ANY else ANY
+    scope = replace(scope, order=given_order)
+    written = replace(schedule, proof=replace(schedule.proof, scope=scope))
+    assert schedule_from_json(schedule_to_json(written, "a sentence")).proof.scope == scope
