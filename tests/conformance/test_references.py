@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -126,18 +127,19 @@ def test_lenet_follows_an_epoch_of_mnist(tmp_path: Path) -> None:
     losses, state = train(tmp_path / "src", tmp_path / "data.bin", steps)
     # Single precision follows double to 5e-7 over 100 steps and drifts off after some 200.
     np.testing.assert_allclose(losses[:100], expected_losses[:100], rtol=2e-5)
-    hits = correct(model, tmp_path / "src" / "model.h", state, x[2000:2496], labels[2000:2496])
+    hits = correct(model, tmp_path / "src" / "poetc-emit.json", state, x[2000:2496], labels[2000:2496])
     assert abs(hits - expected_hits) <= 0.01 * 496
 
 
-def correct(model: Path, header: Path, state: bytes, x: np.ndarray, labels: np.ndarray) -> int:
+def correct(model: Path, manifest: Path, state: bytes, x: np.ndarray, labels: np.ndarray) -> int:
     """Right answers of `model` with the weights in `state`, computed by the onnx package's own evaluator."""
     import onnx
     from onnx.reference import ReferenceEvaluator
 
     trained = onnx.load(model)
-    offsets = dict(re.findall(r"_OFFSET (\d+)u /\* (.+?) \*/", header.read_text()))
-    places = {name: int(offset) for offset, name in offsets.items()}
+    tensors = json.loads(manifest.read_text())["state"]["tensors"]
+    places = {tensor["name"]: tensor["offset_bytes"] for tensor in tensors}
+    assert {initializer.name for initializer in trained.graph.initializer} <= places.keys()
     for initializer in trained.graph.initializer:
         if initializer.name in places:
             shape = tuple(initializer.dims)
