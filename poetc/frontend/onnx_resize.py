@@ -70,6 +70,9 @@ def _lengths(c: Importer, n: Node, x: Value, legacy: bool) -> tuple[list[int], l
     sizes, scales = list(x.shape), [1.0] * rank
     if not min(x.shape, default=0):
         raise Unsupported(f"an input without elements, {list(x.shape)}")
+    stated = len(factors) or (given.elements if given is not None else 0)
+    if stated and stated != len(axes):
+        raise Malformed(f"{stated} scales or sizes for {len(axes)} axes")
     if factors.size:
         if not (np.isfinite(factors).all() and factors.min() > 0):
             raise Malformed(f"scales {[float(f) for f in factors]} are not all positive numbers")

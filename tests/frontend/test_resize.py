@@ -156,6 +156,7 @@ def test_aspect_ratio_is_kept_along_the_axes_that_are_named(tmp_path: Path, poli
         ({}, [1, 1, np.nan], "are not all positive numbers"),
         ({}, [1, 1, -1], "are not all positive numbers"),
         ({}, [1, 1, 0.1], r"resizes to \[1, 1, 0\]"),
+        ({"axes": [2]}, [1, 1, 2], "3 scales or sizes for 1 axes"),
         ({}, [], "has neither scales nor sizes"),
         ({CT: "tf_crop_and_resize"}, [1, 1, 2], "without a region"),
     ],
