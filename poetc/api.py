@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from poetc import artifact, frontend, reporting
 from poetc.artifact import Artifact
-from poetc.commands import outputs
+from poetc.commands import emit, validate
 from poetc.commands.analyze import analyze
 from poetc.commands.locking import Difference
 from poetc.commands.locking._diff import diff_artifacts
@@ -218,12 +218,12 @@ class Solution:
     ) -> Mapping[str, Any]:
         """Write C to the directory `out`; what it needs, in bytes. Files that you changed are kept as `save` does."""
         with self._directory() as directory:
-            return outputs.emit(directory, target, Path(out), board=board, force=force)
+            return emit.emit(directory, target, Path(out), board=board, force=force)
 
     def validate(self, reference: str | Path | None = None) -> Mapping[str, Any]:
         """Compile and run on this machine, and compare with the interpreter and with keep-all. Raises CheckFailed."""
         with self._directory() as directory:
-            checked = outputs.validate(directory, None if reference is None else Path(reference))
+            checked = validate.validate(directory, None if reference is None else Path(reference))
         checked.require()
         return checked.document
 

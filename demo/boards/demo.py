@@ -25,7 +25,7 @@ from onnx import numpy_helper
 from poetc import codegen
 from poetc.artifact import Artifact
 from poetc.codegen.program import Program
-from poetc.commands import outputs
+from poetc.commands import programs
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve as solve_request
 from poetc.graph import Array
@@ -96,7 +96,7 @@ def train_before(demo: Demo, source: Path) -> None:
     model = ModelRequest(source=source, batch=16, training=TrainingOptions(optimizer="momentum", learning_rate=0.03))
     solved = solve_request(SolveRequest(model=model, budget="100%", options=SolveOptions(time_limit_s=2)))
     assert solved.graph is not None
-    program = outputs.training_program(solved)
+    program = programs.training_program(solved)
     side = networks.NETWORKS[demo.network]().input_side
     with codegen.build_host([program], solved.graph.values) as host:
         for batch in batches(program, FIRST_WRITERS, side, 16, demo.before):
@@ -122,8 +122,8 @@ def accuracy(solved: Artifact, state: dict[str, Array], batch: int, side: int) -
     """Share of the digits kept for testing that the model gets right with `state` (empty: as it was before training),
     computed on this machine.
     """
-    program = outputs.training_program(solved)
-    inference = outputs.inference_program(solved, program)
+    program = programs.training_program(solved)
+    inference = programs.inference_program(solved, program)
     assert solved.graph is not None and solved.inference is not None and inference is not None
     values = {**solved.inference.values, **solved.graph.values}
     images, labels = digits(NEW_WRITER, "test", side)
@@ -146,10 +146,10 @@ def show(demo: Demo) -> None:
         directory = Path(scratch)
         solved = solve(demo, directory)
         assert solved.graph is not None
-        program = outputs.training_program(solved)
+        program = programs.training_program(solved)
         side = networks.NETWORKS[demo.network]().input_side
         data = list(batches(program, NEW_WRITER, side, demo.batch, demo.steps))
-        memory = outputs.memory_of(solved)
+        memory = programs.memory_of(solved)
         firmware = codegen.build_firmware(program, solved.graph.values, demo.board, directory, memory=memory)
         run = codegen.execute(firmware, data)
         summary = solved.summary

@@ -11,7 +11,7 @@ from poetc.artifact import Artifact
 from poetc.benchmark._measure import BENCH_CFLAGS, MOVE_CLASS, PAGE_CLASSES, host_profile, rows_of
 from poetc.codegen import time_program
 from poetc.codegen.program import Program
-from poetc.commands import outputs
+from poetc.commands import programs
 from poetc.graph import TrainingGraph
 from poetc.scheduling import Problem
 
@@ -120,7 +120,7 @@ def timing_text(timing: Timing) -> str:
 
 def time_solved(solved: Artifact, *, repeats: int = 9, cflags: str = BENCH_CFLAGS) -> Timing:
     """The schedule of a solved directory on this machine. Raises UsageError if it was solved without a model."""
-    program = outputs.training_program(solved)
+    program = programs.training_program(solved)
     assert solved.graph is not None  # training_program says so
     profile = solved.profile
     device = None if profile is None or profile.cpu.core == "native" else str(solved.summary["device"])

@@ -77,11 +77,11 @@ def emit(
     Where SRC is there already, only its files that poetc wrote and you did not change are replaced.
     """
     from poetc.cli import _text
-    from poetc.commands import outputs
+    from poetc.commands import emit as command
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("emitting C") as progress:
-        document = outputs.emit(
+        document = command.emit(
             directory, target, out, progress, board=board, numerics=numerics, checkpoint=checkpoint, force=force
         )
     for note in document["notes"]:

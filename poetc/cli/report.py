@@ -32,9 +32,9 @@ def report(
     directory: Path, html: Path | None, curve: bool, time_limit: float, as_json: bool, quiet: bool, verbose: bool
 ) -> None:
     """Show what was solved: memory over time, what was kept, recomputed and paged and when, totals."""
-    from poetc.commands import outputs
+    from poetc.commands import report as command
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the schedule") as progress:
-        document, text = outputs.report(directory, html, time_limit if curve else None, progress)
+        document, text = command.report(directory, html, time_limit if curve else None, progress)
     console.answer(document, text)

@@ -34,11 +34,11 @@ def validate(directory: Path, reference: Path | None, timing: bool, as_json: boo
     """
     from poetc import artifact, benchmark
     from poetc.cli import _text
-    from poetc.commands import outputs
+    from poetc.commands import validate as command
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the schedule") as progress:
-        result = outputs.validate(directory, reference, progress)
+        result = command.validate(directory, reference, progress)
         times = None
         if timing:
             progress("timing")

@@ -14,7 +14,7 @@ from poetc.artifact import Artifact
 from poetc.batches import read_batches
 from poetc.codegen import BOARDS
 from poetc.codegen.program import Call, Move, PageIn, PageOut, Program
-from poetc.commands import outputs
+from poetc.commands import programs
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import scratch_directory
 from poetc.graph import Array, Value
@@ -65,7 +65,7 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep, note: Progress
         codegen.require_toolchain(BOARDS[board])
     solved = artifact.read(request.directory)
     progress("lowering")
-    program = outputs.training_program(solved)
+    program = programs.training_program(solved)
     batches = read_batches(program, request.data, request.steps, note)
     assert solved.graph is not None  # training_program says so
     values = solved.graph.values
@@ -93,14 +93,14 @@ def _on_board(
 ) -> dict[str, Any]:
     size = _predicted_size(solved, program, request, BOARDS[board])
     if size is not None:
-        outputs.require_room(program, BOARDS[board], size)
+        programs.require_room(program, BOARDS[board], size)
     progress(f"compiling for {board}")
     firmware = codegen.build_firmware(
         program,
         values,
         board,
         directory,
-        memory=outputs.memory_of(solved),
+        memory=programs.memory_of(solved),
         numerics=request.numerics,
         checkpoint=request.checkpoint,
         gradients=request.gradients,
@@ -162,7 +162,7 @@ def _predicted_size(
     """As it is known before anything is compiled, to stand beside that of the program. None: it is no firmware."""
     if board.code is None:
         return None
-    memory = outputs.memory_of(solved)
+    memory = programs.memory_of(solved)
     return codegen.firmware_size(
         program,
         board,

@@ -10,7 +10,7 @@ from typing import Any
 
 from poetc import reporting, training
 from poetc.artifact import Artifact, check_out, write
-from poetc.commands import outputs
+from poetc.commands import programs
 from poetc.commands.requests import (
     LEAST_SHARE,
     SolveRequest,
@@ -83,7 +83,7 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
         inference_plan=predicted.plan,
         profile=profile,
     )
-    summary |= outputs.predicted_sizes(artifact)
+    summary |= programs.predicted_sizes(artifact)
     if request.out is not None:
         progress("writing the report")
         summary["copies"] = write(artifact, request.out, reporting.reports(artifact), force=request.force)

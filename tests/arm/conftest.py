@@ -15,7 +15,7 @@ from poetc import codegen
 from poetc.artifact import Artifact
 from poetc.codegen import HostModel, Memory, Run
 from poetc.codegen.program import Program
-from poetc.commands import outputs
+from poetc.commands import programs
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve as solve_request
 from poetc.graph import Array
@@ -64,7 +64,7 @@ class Solved:
 
     @property
     def memory(self) -> Memory:
-        return outputs.memory_of(self.artifact)
+        return programs.memory_of(self.artifact)
 
     def batches(self, steps: int) -> list[dict[str, Array]]:
         return [dict(codegen.sample_inputs(self.program, step)) for step in range(steps)]
@@ -140,7 +140,7 @@ def solve(tmp_path_factory: pytest.TempPathFactory) -> Solve:
             model = ModelRequest(source=source, batch=batch, device=device)
             options = SolveOptions(time_limit_s=3)
             artifact = solve_request(SolveRequest(model=model, budget=budget, state=state, options=options))
-            done[key] = Solved(artifact, outputs.training_program(artifact))
+            done[key] = Solved(artifact, programs.training_program(artifact))
         return done[key]
 
     return make

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from poetc.codegen import BOARDS, TARGETS, BoardStopped, build_firmware, execute
-from poetc.commands import outputs
+from poetc.commands import programs
 from tests.arm.conftest import Bits, Solve, bits
 
 STEPS = 20
@@ -75,7 +75,7 @@ def test_fast_numerics_keep_the_bits_of_keep_all(board: str, solve: Solve, tmp_p
     solved = solve("ds-cnn", 2, "qemu-mps2-an386", "60%")
     assert solved.artifact.summary["recomputes"] + solved.artifact.summary["page_outs"] > 0
     digests = set()
-    for name, program in (("solved", solved.program), ("kept", outputs.keep_all_program(solved.artifact))):
+    for name, program in (("solved", solved.program), ("kept", programs.keep_all_program(solved.artifact))):
         firmware = build_firmware(program, solved.values, board, tmp_path / name, numerics="fast")
         run = execute(firmware, solved.batches(2))
         digests.add((run.losses, run.state_sha256))

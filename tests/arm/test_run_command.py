@@ -19,7 +19,7 @@ from poetc.cli.emit import TARGETS
 from poetc.cli.run import run as run_command
 from poetc.codegen import BOARDS, _toolchain
 from poetc.codegen._stack import CallGraph, library_frames
-from poetc.commands import outputs
+from poetc.commands import programs
 from poetc.commands import run as running
 from poetc.errors import CheckFailed, UsageError
 from poetc.runtime import STACK_BYTES, runtime_directory
@@ -151,7 +151,7 @@ def test_names_in_the_help_are_those_of_the_tables() -> None:
 
 
 def test_data_that_does_not_fit(directory: Path, tmp_path: Path) -> None:
-    program = outputs.training_program(artifact.read(directory))
+    program = programs.training_program(artifact.read(directory))
     good = {"image": np.zeros((8, 1, 8, 8), np.float32), "target": np.zeros(8, np.int32)}
     path = tmp_path / "d.npz"
     for change, message in (
@@ -197,8 +197,8 @@ def test_every_tool_of_the_recipe_is_installed() -> None:
 def test_stack_that_may_not_suffice_is_not_run(
     directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    budget_bytes = outputs.memory_of(artifact.read(directory)).budget_bytes
-    monkeypatch.setattr(outputs, "memory_of", lambda _: codegen.Memory(budget_bytes, 512))
+    budget_bytes = programs.memory_of(artifact.read(directory)).budget_bytes
+    monkeypatch.setattr(programs, "memory_of", lambda _: codegen.Memory(budget_bytes, 512))
     monkeypatch.setattr(codegen, "execute", lambda *_: pytest.fail("it was run"))
     request = running.RunRequest(directory=directory, on="qemu:mps2-an386", steps=1, keep=tmp_path)
     with pytest.raises(CheckFailed, match=r"^qemu:mps2-an386: the stack may need \d+ bytes, .* sets 512 aside"):

@@ -15,7 +15,7 @@ import pytest
 from poetc import codegen
 from poetc.codegen import BOARDS, Firmware, FirmwareSize
 from poetc.codegen._code_size import columns
-from poetc.commands import outputs
+from poetc.commands import emit
 from poetc.errors import UsageError
 from tests.arm.conftest import Solve, Solved
 
@@ -150,7 +150,7 @@ def test_emit_says_what_does_not_fit_before_the_linker(solve: Solve, tmp_path: P
     solved = solve("ds-cnn", 2, "qemu-mps2-an386", "60%")
     artifact.write(solved.artifact, tmp_path / "large", {})
     with pytest.raises(UsageError, match=r"microbit has 16384 bytes of RAM; the arena of .* needs") as refused:
-        outputs.emit(tmp_path / "large", "cortex-m0", tmp_path / "out")
+        emit.emit(tmp_path / "large", "cortex-m0", tmp_path / "out")
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()
 
@@ -165,4 +165,4 @@ def test_emit_says_when_flash_is_too_small(solve: Solve, tmp_path: Path, monkeyp
     assert board.code is not None
     monkeypatch.setitem(BOARDS, "microbit", replace(board, code=replace(board.code, size_bytes=8192)))
     with pytest.raises(UsageError, match="microbit has 8192 bytes of flash"):
-        outputs.emit(tmp_path / "mlp", "cortex-m0", tmp_path / "out")
+        emit.emit(tmp_path / "mlp", "cortex-m0", tmp_path / "out")

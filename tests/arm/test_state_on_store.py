@@ -8,7 +8,7 @@ import pytest
 
 from poetc import codegen
 from poetc.codegen.program import PageOut
-from poetc.commands import outputs
+from poetc.commands import programs
 from poetc.errors import UsageError
 from poetc.scheduling import movable_state, stored_state
 from tests.arm.conftest import Solve, Solved, run_host
@@ -30,7 +30,7 @@ def solved(solve: Solve) -> Solved:
 def test_bits_are_those_of_keep_all_and_the_peak_is_the_predicted_one(
     board: str, solved: Solved, tmp_path: Path
 ) -> None:
-    with codegen.build_host([outputs.keep_all_program(solved.artifact)], solved.values) as model:
+    with codegen.build_host([programs.keep_all_program(solved.artifact)], solved.values) as model:
         kept = run_host(model, solved.batches(STEPS))
     firmware = codegen.build_firmware(solved.program, solved.values, board, tmp_path, memory=solved.memory)
     run = codegen.execute(firmware, solved.batches(STEPS))

@@ -12,7 +12,7 @@ import pytest
 from poetc import artifact
 from poetc.codegen import HostModel, compile_library, sample_inputs
 from poetc.codegen.program import PageIn, PageOut
-from poetc.commands import outputs
+from poetc.commands import programs
 from poetc.errors import LimitError
 from poetc.planning import inference
 from tests.cli.conftest import Ended, run
@@ -35,12 +35,12 @@ def test_predictions_take_no_more_than_training_and_give_the_same_bits(
     out, ended = tight
     assert "note: predictions are scheduled too, in " in ended.err
     solved = artifact.read(out)
-    training = outputs.training_program(solved)
-    scheduled = outputs.inference_program(solved, training)
-    kept = outputs.inference_program(replace(solved, inference_schedule=None, inference_plan=None), training)
+    training = programs.training_program(solved)
+    scheduled = programs.inference_program(solved, training)
+    kept = programs.inference_program(replace(solved, inference_schedule=None, inference_plan=None), training)
     assert solved.inference_problem is not None and (out / "inference_problem.json").is_file()
     # A directory of before has no such file: kernels are told by the workspaces in the plan.
-    assert outputs.inference_program(replace(solved, inference_problem=None), training) == scheduled
+    assert programs.inference_program(replace(solved, inference_problem=None), training) == scheduled
     assert scheduled is not None and kept is not None and solved.graph is not None and solved.inference is not None
     assert scheduled.arena_bytes <= training.arena_bytes < kept.arena_bytes
     assert solved.problem.base_bytes + kept.arena_bytes > solved.problem.budget_bytes
@@ -48,15 +48,15 @@ def test_predictions_take_no_more_than_training_and_give_the_same_bits(
     assert any(isinstance(i, PageOut) for i in scheduled.instructions), "weights leave RAM and come back"
     assert any(isinstance(i, PageIn) for i in scheduled.instructions) and not scheduled.updates_state
     values = {**solved.inference.values, **solved.graph.values}
-    programs = [training, scheduled, kept]
-    programs[2] = replace(kept, name="kept")
-    library = compile_library(programs, values, tmp_path)
+    lowered = [training, scheduled, kept]
+    lowered[2] = replace(kept, name="kept")
+    library = compile_library(lowered, values, tmp_path)
     inputs = sample_inputs(training, 3)
-    with HostModel(library, programs, values) as host:
+    with HostModel(library, lowered, values) as host:
         losses = [host.run(inputs) for _ in range(2)]
         state = {name: host.state(name) for name in host.state_names()}
         found = []
-        for program in programs[1:]:
+        for program in lowered[1:]:
             host.select(program)
             host.run(inputs)
             found.append(host.output(program.outputs[0].name))

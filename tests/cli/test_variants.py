@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from poetc import artifact
-from poetc.commands import outputs
+from poetc.commands import programs, report
 from poetc.devices import build_problem, format_bytes, format_pj, load_profile
 from poetc.planning import Point, solve_curve
 from poetc.planning.kernels import choice_of, fastest
@@ -92,7 +92,7 @@ def test_a_directory_of_before_kernels_had_names(least: tuple[Path, Ended], tmp_
     assert b'"kernel"' not in (tmp_path / "before" / "problem.json").read_bytes()
     again = artifact.read(tmp_path / "before")
     assert again.problem == solved.problem
-    assert outputs.training_program(again) == outputs.training_program(solved)
+    assert programs.training_program(again) == programs.training_program(solved)
 
 
 def test_a_curve_is_of_the_fastest_kernels_where_they_fit(
@@ -108,7 +108,7 @@ def test_a_curve_is_of_the_fastest_kernels_where_they_fit(
         given.append(arguments[2].options)
         return solve_curve(*arguments)
 
-    monkeypatch.setattr(outputs, "solve_curve", solved)
+    monkeypatch.setattr(report, "solve_curve", solved)
     monkeypatch.setattr(budget_curve, "SHARES", (100,))
     assert run("report", out, "--curve", "--time-limit", "2", "--html", tmp_path / "page.html").code == 0
     rows = re.findall(r"<tr>(<td>.*?)</tr>", (tmp_path / "page.html").read_text().split('id="curve"')[1])

@@ -12,7 +12,7 @@ import numpy as np
 
 from poetc import codegen
 from poetc.artifact import Artifact
-from poetc.commands import outputs, requests
+from poetc.commands import programs, requests
 from poetc.commands import solve as solving
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.errors import PoetcError
@@ -95,14 +95,14 @@ def solve(recipe: Recipe, model: Path, time_limit_s: float) -> Artifact:
 def interpreted(recipe: Recipe, solved: Artifact) -> Trained:
     """The scheduled program in numpy, float32, on its arena."""
     assert solved.graph is not None
-    model = codegen.Interpreter(outputs.training_program(solved), solved.graph.values)
+    model = codegen.Interpreter(programs.training_program(solved), solved.graph.values)
     return _run(recipe, solved.graph, model)
 
 
 def compiled(recipe: Recipe, solved: Artifact, directory: Path, objects: Path | None = None) -> Trained:
     """The emitted C on this machine."""
     assert solved.graph is not None
-    program, values = outputs.training_program(solved), solved.graph.values
+    program, values = programs.training_program(solved), solved.graph.values
     library = codegen.compile_library([program], values, directory, objects=objects)
     with codegen.HostModel(library, [program], values) as model:
         return _run(recipe, solved.graph, model)

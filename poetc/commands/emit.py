@@ -1,0 +1,109 @@
+"""`poetc emit`: from a solved directory to C, and the bytes that it needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from poetc import artifact, codegen
+from poetc.artifact import Artifact
+from poetc.codegen.program import Program
+from poetc.commands.programs import graph_of, inference_program, memory_of, require_room, training_program
+from poetc.events import Progress, silent
+
+
+def emit(
+    directory: Path,
+    target: str,
+    out: Path,
+    progress: Progress = silent,
+    *,
+    board: str | None = None,
+    numerics: codegen.Numerics = "portable",
+    checkpoint: int | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Write C for `target` (and `board`, for firmware) to `out`; what it needs, in bytes. `force`: files there that the
+    user changed are replaced, and copies kept.
+    """
+    solved = artifact.read(directory)
+    device = _core(solved)
+    chosen, its_board = codegen.resolve(target, board, numerics == "portable", device)
+    notes = list(solved.notes)  # such as weights that were absent: what is emitted starts from other numbers
+    if device is not None:
+        notes += codegen.check_device(target, board, device, solved.problem.device)
+    progress("lowering")
+    training = training_program(solved)
+    inference = inference_program(solved, training)
+    programs = [training] if inference is None else [training, inference]
+    if chosen.build == "firmware":
+        # Firmware has RAM for the training step; the model itself comes along where it needs no more.
+        programs = [p for p in programs if p.arena_bytes <= training.arena_bytes]
+    size = _firmware_size(training, its_board, numerics, memory_of(solved), checkpoint)
+    progress("writing C")
+    graph = graph_of(solved)
+    # Inference may read constants that training dropped.
+    values = {**(solved.inference.values if solved.inference else {}), **graph.values}
+    copies: list[str] = []
+    codegen.emit(
+        programs,
+        values,
+        model=graph.name.removesuffix(".onnx"),
+        target=target,
+        out_dir=out,
+        numerics=numerics,
+        board=board,
+        memory=memory_of(solved),
+        device=device,
+        checkpoint=checkpoint,
+        force=force,
+        copies=copies,
+    )
+    arena_bytes, budget_bytes = max(program.arena_bytes for program in programs), solved.problem.budget_bytes
+    if arena_bytes > training.arena_bytes and solved.problem.base_bytes + arena_bytes > budget_bytes:
+        notes.append(
+            f"training fits the budget of {budget_bytes:,} bytes with an arena of {training.arena_bytes:,};"
+            f" predictions with the program infer take one of {arena_bytes:,}"
+        )
+    return {
+        "out": str(out),
+        "target": target,
+        "board": its_board.name if its_board is not None else None,
+        "device": solved.problem.device,
+        "core": device.name if device is not None else None,
+        "flags": chosen.flags,
+        "makes": codegen.GOALS[chosen.build],
+        "programs": [program.name for program in programs],
+        "arena_bytes": arena_bytes,
+        "train_arena_bytes": training.arena_bytes,
+        "state_bytes": training.state_bytes,
+        "flash_bytes": max(program.flash_bytes for program in programs),
+        "store_bytes": max(codegen.store_blocks(p) for p in programs) * training.block_bytes,
+        "steps": len(training.instructions),
+        "firmware_flash_bytes": size.flash_bytes if size else None,
+        "firmware_ram_bytes": size.ram_bytes if size else None,
+        "copies": copies,
+        "notes": notes,
+    }
+
+
+def _firmware_size(
+    program: Program,
+    board: codegen.Board | None,
+    numerics: codegen.Numerics,
+    memory: codegen.Memory,
+    checkpoint: int | None,
+) -> codegen.FirmwareSize | None:
+    """Of what is emitted, if that is firmware; UsageError where the board has no room for it."""
+    if board is None or board.code is None:
+        return None
+    size = codegen.firmware_size(program, board, numerics=numerics, memory=memory, checkpoint=checkpoint)
+    require_room(program, board, size)
+    return size
+
+
+def _core(solved: Artifact) -> codegen.Core | None:
+    if solved.profile is None:
+        return None
+    cpu = solved.profile.cpu
+    return codegen.Core(cpu.core, cpu.fpu, cpu.simd)

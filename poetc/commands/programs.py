@@ -1,0 +1,81 @@
+"""The programs of a solved directory, and the RAM and flash that firmware of them takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from poetc import codegen
+from poetc.artifact import Artifact
+from poetc.codegen.program import Program
+from poetc.errors import UsageError
+from poetc.graph import TrainingGraph
+from poetc.planning import inference
+from poetc.scheduling import all_in_ram, keep_all, pack
+
+SIZE_KEYS = ("flash_bytes", "flash_code_bytes", "flash_tables_bytes", "flash_image_bytes", "firmware_ram_bytes")
+
+
+def training_program(solved: Artifact) -> Program:
+    """The training step under the schedule that was solved."""
+    return codegen.lower(graph_of(solved), solved.problem, solved.schedule, solved.plan)
+
+
+def keep_all_program(solved: Artifact) -> Program:
+    """The same step with every tensor kept until its last use, and all state in RAM."""
+    problem = all_in_ram(solved.problem)
+    schedule = keep_all(problem)
+    return codegen.lower(graph_of(solved), problem, schedule, pack(problem, schedule))
+
+
+def inference_program(solved: Artifact, training: Program) -> Program | None:
+    """The model itself, on the state and the constants of `training`. None if the model was not recorded."""
+    if solved.inference is None or solved.profile is None:
+        return None
+    found = inference.InferencePlan(
+        problem=solved.inference_problem, schedule=solved.inference_schedule, plan=solved.inference_plan
+    )
+    return inference.program(solved.inference, solved.profile, solved.problem, training, found)
+
+
+def graph_of(solved: Artifact) -> TrainingGraph:
+    if solved.graph is None:
+        raise UsageError("solved from a problem alone: there is no model in it to run; solve the ONNX file itself")
+    return solved.graph
+
+
+def memory_of(solved: Artifact) -> codegen.Memory:
+    """The RAM that firmware is linked for: the budget that was solved for, and in it the profile's stack."""
+    if solved.profile is None:
+        raise UsageError("solved without a device profile: its stack is not known; run poetc solve again")
+    return codegen.Memory(solved.problem.budget_bytes, int(solved.profile.memory.stack_bytes.value))
+
+
+def predicted_sizes(solved: Artifact) -> dict[str, Any]:
+    """Flash and RAM that firmware for the solved device takes, before anything is compiled; every value None for
+    devices that no firmware is built for. `firmware_ram_bytes`: stack, variables and arena, as linked.
+    """
+    profile = solved.profile
+    board = None if profile is None else codegen.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
+    if board is None or solved.graph is None:
+        return {"firmware_board": None, **dict.fromkeys(SIZE_KEYS)}
+    size = codegen.firmware_size(training_program(solved), board, memory=memory_of(solved))
+    values = (size.flash_bytes, size.code_bytes, size.tables_bytes, size.image_bytes, size.ram_bytes)
+    return {"firmware_board": board.name, **dict(zip(SIZE_KEYS, values, strict=True))}
+
+
+def require_room(program: Program, board: codegen.Board, size: codegen.FirmwareSize) -> None:
+    """UsageError where a board has less RAM or flash than the firmware will take: before the linker has to say it."""
+    assert board.ram is not None and board.code is not None
+    stack, excess = size.ram_bytes - size.arena_bytes, size.ram_bytes - board.ram.size_bytes
+    if excess > 0:
+        raise UsageError(
+            f"{board.name} has {board.ram.size_bytes} bytes of RAM; the arena of {program.arena_bytes} with {stack} for"
+            f" stack and variables needs {size.ram_bytes}, {excess} too many: solve for --budget"
+            f" {board.ram.size_bytes} or less"
+        )
+    excess = size.flash_bytes - board.code.size_bytes
+    if excess > 0:
+        raise UsageError(
+            f"{board.name} has {board.code.size_bytes} bytes of flash; code, tables and initial state need about"
+            f" {size.flash_bytes}, {excess} too many: train a smaller model, or emit for a board with more"
+        )

@@ -1,0 +1,72 @@
+"""`poetc report`: the text and the page of a solved directory, with a curve of other budgets where one is asked for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from poetc import artifact, reporting
+from poetc.artifact import Artifact
+from poetc.devices import build_problem
+from poetc.events import Progress, silent
+from poetc.files import write_text
+from poetc.output_directory import replace_file
+from poetc.planning import Choices, Kernels, Planner, Solution, StatePlacement, solve_curve
+from poetc.planning.kernels import choice_of
+from poetc.planning.state import placement_of
+from poetc.reporting import budget_curve
+from poetc.scheduling import DEFAULT_GAP, Paging, Problem, ScheduleError, SolveOptions, all_in_ram
+
+
+def _asked(solved: Artifact, state: str) -> tuple[Problem, Solution]:
+    """The problem before kernels and the placement of state were chosen, and the solution in its words.
+
+    Where an earlier version of poetc solved it, whose costs were others, the kernels are those that were chosen.
+    """
+    problem = asked = solved.problem
+    if solved.graph is not None and solved.profile is not None:
+        paging = problem.paging if problem.paging is Paging.DMA else None
+        built = build_problem(solved.graph, solved.profile, budget_bytes=problem.budget_bytes, paging=paging)
+        asked = replace(
+            built,
+            deadline_ns=problem.deadline_ns,
+            objective=problem.objective,
+            paging=problem.paging,
+            write_limit_bytes=problem.write_limit_bytes,
+        )
+    try:
+        kernels = choice_of(asked, problem)
+    except (ScheduleError, ValueError):
+        asked = all_in_ram(problem)
+        kernels = choice_of(asked, problem)
+    choices = Choices(kernels=kernels, state=placement_of(asked, problem) if state == "auto" else None)
+    return asked, Solution(problem=problem, schedule=solved.schedule, plan=solved.plan, choices=choices)
+
+
+def report(
+    directory: Path, html: Path | None = None, curve_s: float | None = None, progress: Progress = silent
+) -> tuple[dict[str, Any], str]:
+    """Totals and text; the page also goes to `html` if that is given. `curve_s`: with a curve of other budgets in the
+    page, each of them solved for so long if it were alone.
+    """
+    solved = artifact.read(directory)
+    reports = reporting.reports(solved)
+    if curve_s is not None:
+        options = SolveOptions(time_limit_s=curve_s, gap=DEFAULT_GAP)
+        state = str(solved.summary.get("state", "ram"))
+        problem, known = _asked(solved, state)
+        planner = Planner(options=options, reductions=(Kernels(), StatePlacement(state)), progress=progress)
+        points = solve_curve(problem, budget_curve.budgets(problem), planner, known)
+        section = budget_curve.section(problem, points)
+        reports["report.html"] = reporting.html(reporting.Solved.from_artifact(solved), section)
+        html = html or directory / "report.html"
+    page = directory / "report.html"
+    if html is not None and html.resolve() != page.resolve():
+        write_text(html, reports["report.html"])
+        page = html
+    elif html is not None or not page.exists():
+        replace_file(directory, artifact.KIND, page.name, reports[page.name])
+    document = {**json.loads(json.dumps(solved.summary)), "report": str(page)}
+    return document, f"{reports['report.txt']}\nPage: {page}\n"

@@ -1,0 +1,55 @@
+"""`poetc validate`: the emitted C run on this machine, beside the interpreter, keep-all and a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from poetc import artifact, codegen
+from poetc.codegen import Validation
+from poetc.commands.programs import graph_of, keep_all_program, training_program
+from poetc.errors import CheckFailed
+from poetc.events import Progress, silent
+from poetc.files import read_arrays
+from poetc.graph import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A validation as `poetc validate` answers it. Peaks are of the RAM that a budget counts."""
+
+    document: Mapping[str, Any]
+    problems: tuple[str, ...]
+
+    def require(self) -> None:
+        """Raise CheckFailed if something does not hold."""
+        if self.problems:
+            raise CheckFailed("; ".join(self.problems), details=self.document)
+
+
+def validate(directory: Path, reference: Path | None = None, progress: Progress = silent) -> Checked:
+    """Compile and run the emitted C on this machine, and compare."""
+    solved = artifact.read(directory)
+    expected = None if reference is None else _read_reference(reference)
+    progress("lowering")
+    training, kept = training_program(solved), keep_all_program(solved)
+    progress("compiling and running")
+    graph = graph_of(solved)
+    result: Validation = codegen.validate(
+        training, kept, graph.values, reference=expected, zero_gradients=graph.zero_gradients
+    )
+    problems = result.problems()
+    base_bytes = solved.problem.base_bytes
+    document = {
+        **result.to_json(),
+        "passed": not problems,
+        "peak_predicted_bytes": base_bytes + result.peak_predicted_bytes,
+        "peak_measured_bytes": base_bytes + result.peak_measured_bytes,
+    }
+    return Checked(document, problems)
+
+
+def _read_reference(path: Path) -> dict[str, Array]:
+    return read_arrays(path, "; docs/SPEC.md says what a reference holds")
