@@ -72,7 +72,7 @@ conformance: setup-test ## outside models and references in place: make conforma
 .PHONY: docs
 docs: setup-test ## build the documentation into site/, every link checked
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: bench-kernels
 bench-kernels: setup ## whole training steps beside PyTorch and onnxruntime-training: ratios of medians, memory

@@ -38,7 +38,7 @@ def load(path: str | Path, *, batch: int | None = None, training: TrainingOption
 
 
 def load_problem(path: str | Path) -> ProblemFile:
-    """A scheduling problem of your own (docs/SPEC.md), to be solved without any model."""
+    """A scheduling problem of your own (docs/reference/formats.md), to be solved without any model."""
     return ProblemFile(Path(path))
 
 

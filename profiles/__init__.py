@@ -1,1 +1,1 @@
-"""See docs/DESIGN.md for what lives here."""
+"""Device profiles, one YAML file each: docs/how-to/add-a-device.md."""

@@ -1,4 +1,4 @@
-"""Write docs/operators.md from the registry of operator kinds."""
+"""Write docs/reference/operators.md from the registry of operator kinds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import poetc.frontend  # noqa: F401  its translations register themselves
 from poetc.frontend._translations import TRANSLATIONS
 from poetc.ops import OpSpec, registry
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "operators.md"
 
 
 def family(spec: OpSpec) -> str:

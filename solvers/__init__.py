@@ -1,4 +1,4 @@
-"""Solvers: each answers a Problem with a Schedule. See docs/adding-a-solver.md.
+"""Solvers: each answers a Problem with a Schedule. See docs/how-to/add-a-solver.md.
 
 `interface` and `registry` say how a solver looks and is found. `published/` holds the methods of others, `poetc/` the
 engine of this project. `model`, `highs`, `liveness` and `dependences` serve both.

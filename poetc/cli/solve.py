@@ -35,8 +35,9 @@ def solve(
 ) -> None:
     """Find the training schedule of least energy that fits the RAM budget, and write it to a directory.
 
-    MODEL is an ONNX file; a PROBLEM.json is a scheduling problem of your own (docs/SPEC.md). The directory holds the
-    problem, the schedule with its proof, the memory plan and the report; `poetc emit`, `validate` and `report` read it.
+    MODEL is an ONNX file, or a scheduling problem of your own, PROBLEM.json (docs/reference/formats.md). The directory
+    holds the problem, the schedule with its proof, the memory plan and the report. `poetc emit`, `validate` and
+    `report` read it.
 
     Where the directory is there already, only its files that poetc wrote and you did not change are replaced.
     """

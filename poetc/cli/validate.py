@@ -22,7 +22,7 @@ Example:
     "--reference",
     type=_options.FILE,
     metavar="REF.npz",
-    help="Loss, gradients and statistics of one training step, to compare with (docs/SPEC.md).",
+    help="Loss, gradients and statistics of one training step, to compare with (docs/reference/formats.md).",
 )
 @click.option("--timing", is_flag=True, help="Also time every operator here, against what the profile predicts.")
 @_options.output_options

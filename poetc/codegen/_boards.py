@@ -321,8 +321,8 @@ def check_device(target: str, asked: str | None, core: Core, device: str) -> lis
     board = BOARDS[chosen.board]
     if board.name != device.removeprefix("qemu-"):
         notes.append(
-            f"firmware.elf is for the memory map and start-up of {board.name} ({board.title}); docs/porting.md says how"
-            f" they become {device}'s"
+            f"firmware.elf is for the memory map and start-up of {board.name} ({board.title}); docs/how-to/port.md says"
+            f" how they become {device}'s"
         )
     best = _runnable(core)[0]
     if best != target and core.is_microcontroller:

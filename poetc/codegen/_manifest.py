@@ -1,4 +1,4 @@
-"""poetc-emit.json: where everything is, with whole names (docs/SPEC.md). Offsets and sizes are in bytes."""
+"""poetc-emit.json: the place of each tensor, with whole names (docs/reference/formats.md). Offsets are in bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""trained.bin: the state of a program in one file, wherever it lives while it trains (docs/SPEC.md).
+"""trained.bin: the state of a program in one file, wherever it lives while it trains (docs/reference/formats.md).
 
 The counterpart in C is `poetc_state_write`.
 """

@@ -1,4 +1,4 @@
-"""Devices: profiles with provenance, the cost model, and Graph → Problem. See docs/adding-a-device.md."""
+"""Devices: profiles with provenance, the cost model, and Graph → Problem. See docs/how-to/add-a-device.md."""
 
 from poetc.devices.building import build_problem, is_flash_resident, name_kernels
 from poetc.devices.checking import check_profiles

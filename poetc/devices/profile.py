@@ -1,6 +1,6 @@
 """What a device is, as its YAML says it: memory, throughput, power, stores.
 
-Every number carries its unit in its key, and a source. The file form is described in docs/adding-a-device.md;
+Every number carries its unit in its key, and a source. The file form is described in docs/how-to/add-a-device.md;
 `poetc.devices.loading` reads it. Frozen once loaded.
 """
 

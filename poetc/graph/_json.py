@@ -1,4 +1,4 @@
-"""Graphs as JSON, values apart: what `poetc solve` leaves for `emit` and `validate`. Format: docs/SPEC.md."""
+"""Graphs as JSON, with their values in another file: `poetc solve` writes both for `emit` and `validate`."""
 
 from __future__ import annotations
 

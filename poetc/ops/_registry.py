@@ -31,7 +31,7 @@ class OpSpec:
     """One operator kind. Subclass, fill in, `@register`."""
 
     kind: ClassVar[str]
-    summary: ClassVar[str] = ""  # one line for docs/operators.md
+    summary: ClassVar[str] = ""  # one line for docs/reference/operators.md
     is_view: ClassVar[bool] = False  # the output is the same bytes as input 0 under another shape: no kernel, no cost
     recomputable: ClassVar[bool] = True  # False: runs exactly once in a step (updates)
     cost_like: ClassVar[str] = ""  # a kind whose measured cost a profile without this kind's own is to take

@@ -1,5 +1,6 @@
-"""The scheduling problem and what answers it: Problem, Schedule, the checker, packing. See docs/DESIGN.md and
-docs/SPEC.md.
+"""The scheduling problem and its answers: Problem, Schedule, the checker, packing.
+
+docs/reference/formats.md describes their files.
 """
 
 from poetc.scheduling._bounds import lower_bound_bytes, state_chains

@@ -1,4 +1,6 @@
-"""JSON of Problem, Schedule and MemoryPlan (docs/SPEC.md): typed reading with one-line errors, canonical writing.
+"""JSON of Problem, Schedule and MemoryPlan: typed reading with one-line errors, canonical writing.
+
+docs/reference/formats.md describes the files.
 
 The same value gives the same bytes: keys sorted, no spaces, one operator, tensor, step or allocation a line.
 """

@@ -3,7 +3,7 @@ deadline.
 
 `operators` stand in the order in which keep-all executes them; a solver of the class "fixed order" keeps the first
 executions in that order. Tensors are storages: views share one entry. Operators and tensors are named by their index.
-The JSON form (docs/SPEC.md) is these dataclasses field by field.
+The JSON form (docs/reference/formats.md) is these dataclasses field by field.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def test_names_in_the_help_are_those_of_the_tables() -> None:
     assert set(TARGETS) == set(codegen.TARGETS)
     text = " ".join(str(getattr(option, "help", "")) for option in run_command.params)
     assert all(name in text for name in BOARDS)
-    readme = (Path(__file__).resolve().parents[2] / "docs" / "porting.md").read_text()
+    readme = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "port.md").read_text()
     assert all(f"`{name}`" in readme for name in TARGETS)
     assert all(name in readme for name in BOARDS)
 

@@ -84,7 +84,7 @@ def test_code_that_the_device_does_not_run_is_refused(target: str, core: Core, w
 def test_code_that_runs_but_is_for_another_core_gets_a_note() -> None:
     linked, lesser = check_device("cortex-m4f", None, M7, "stm32f746")
     assert linked.startswith("firmware.elf is for the memory map and start-up of mps2-an386 (MPS2 with")
-    assert linked.endswith("docs/porting.md says how they become stm32f746's")
+    assert linked.endswith("docs/how-to/port.md says how they become stm32f746's")
     assert lesser.endswith(" runs on stm32f746's cortex-m7 but does not use all of it: --target cortex-m7 does")
     assert len(check_device("cortex-m7", None, M7, "stm32f746")) == 1
     assert len(check_device("cortex-m4f", None, M33, "rp2350")) == 1  # no target has more

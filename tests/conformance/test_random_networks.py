@@ -1,6 +1,6 @@
 """Two hundred random PyTorch networks, from both exporters: four steps of training beside PyTorch's.
 
-`python -m tests.random_networks --archive` made the networks and what PyTorch computed (docs/random-networks.md).
+`python -m tests.random_networks --archive` made the networks and what PyTorch computed (docs/lab/random-networks.md).
 """
 
 from __future__ import annotations

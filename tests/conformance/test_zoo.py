@@ -28,7 +28,7 @@ ALL = [path for folder in ("light", "zoo", "thirdparty") for path in files(folde
 # One exporter's file of each architecture: what is scheduled is the same for all.
 ARCHITECTURES = list({path.name.partition(".")[0]: path for path in reversed(ALL)}.values())
 QUICK = SolveOptions(time_limit_s=3.0, gap=1.0)
-# Megabytes that PyTorch 2.13 saves for backward for each further sample of a batch: docs/graph-quality.md.
+# Megabytes that PyTorch 2.13 saves for backward for each further sample of a batch: docs/results/graph-quality.md.
 PYTORCH_MB = {
     "ad_autoencoder": 0.0159, "bert_small": 5.710, "gru_tagger": 0.034,
     "densenet121_224": 130.37, "ds_cnn_kws": 0.707, "lenet5": 0.0387, "lstm_har": 0.2655,

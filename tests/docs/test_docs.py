@@ -9,13 +9,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.glob("*.md"), ROOT / "README.md"])
+PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md"])
 
 
 def anchors(page: Path) -> set[str]:
@@ -24,7 +25,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", h.lower())).strip("-") for h in heads}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -36,15 +37,27 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(found), f"{page.name}: {target}"
 
 
+def in_navigation(items: list[dict[str, Any]]) -> Iterator[str]:
+    for item in items:
+        for target in item.values():
+            yield from [target] if isinstance(target, str) else in_navigation(target)
+
+
 def test_every_page_is_in_the_navigation() -> None:
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-    named = {next(iter(item.values())) for item in site["nav"]}
-    assert named == {page.name for page in DOCS.glob("*.md")}
+    chapters = (DOCS / name for name in ("tutorials", "how-to", "reference", "explanation", "results"))
+    pages = {page.relative_to(DOCS).as_posix() for chapter in chapters for page in chapter.rglob("*.md")}
+    assert set(in_navigation(site["nav"])) == {"index.md", *pages}
+
+
+def test_the_laboratory_lists_its_pages() -> None:
+    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "lab" / "index.md").read_text()))
+    assert listed == {page.name for page in (DOCS / "lab").glob("*.md")} - {"index.md"}
 
 
 def test_the_page_of_operators_is_what_the_registry_says() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "operators_page.py"))
-    assert (DOCS / "operators.md").read_text() == script["page"](), "run scripts/operators_page.py"
+    assert (DOCS / "reference" / "operators.md").read_text() == script["page"](), "run scripts/operators_page.py"
 
 
 def blocks(page: str, language: str) -> Iterator[str]:
@@ -58,7 +71,7 @@ def in_a_copy(folder: Path) -> None:
 
 def test_the_tutorial_runs(tmp_path: Path) -> None:
     in_a_copy(tmp_path)
-    lines = [line for block in blocks("tutorial.md", "sh") for line in block.splitlines() if line]
+    lines = [line for block in blocks("tutorials/first-schedule.md", "sh") for line in block.splitlines() if line]
     assert len(lines) == 8
     for line in lines:
         program, *words = shlex.split(line)
@@ -73,7 +86,7 @@ def test_the_tutorial_runs(tmp_path: Path) -> None:
 
 def test_the_python_of_the_documentation_runs(tmp_path: Path) -> None:
     in_a_copy(tmp_path)
-    for block in [*blocks("python.md", "python"), *blocks("adding-a-solver.md", "python")]:
+    for block in [*blocks("tutorials/python.md", "python"), *blocks("how-to/add-a-solver.md", "python")]:
         done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
@@ -83,7 +96,7 @@ def test_hook_and_workflow() -> None:
     assert hook["entry"] == "poetc profile check"
     names = [f"profiles/{p.name}" for p in (ROOT / "profiles").glob("*.yaml")]
     assert {n for n in names if re.search(hook["files"], n)} == {n for n in names if not n.startswith("profiles/_")}
-    workflow = yaml.safe_load((DOCS / "ci" / "poetc.yml").read_text())
+    workflow = yaml.safe_load((DOCS / "how-to" / "ci" / "poetc.yml").read_text())
     steps = [step.get("run", "") for step in workflow["jobs"]["schedules"]["steps"]]
     assert any(step.startswith("poetc check") for step in steps)
     installs = [step for step in steps if step.startswith("pip install")]

@@ -32,7 +32,7 @@ AS_ONNXRUNTIME = ("resize_downsample_scales_cubic_align_corners", "resize_downsa
 # Mod of floats is x - y floor(x / y) here, so that it has gradients: NaN where y is infinite.
 INFINITE = tuple(f"mod_float_edge_cases_fmod_0_float{bits}" for bits in (16, 32, 64))
 DIFFERENT = (*IN_TRAINING, *AS_ONNXRUNTIME, *INFINITE)
-# What is refused of an operator that is claimed, by what the message says (docs/operators.md lists it too).
+# What is refused of an operator that is claimed, by what the message says (docs/reference/operators.md lists it too).
 REFUSED = {
     "more than two spatial axes": r"3 spatial axes",
     "integers where only floats are trained": r"division of integers|of 8 bits|unsigned integers|not i32|U8"

@@ -1,4 +1,4 @@
-"""A library of scheduling problems with best known cost and bound. See docs/SPEC.md, "Problem library"."""
+"""A library of scheduling problems with best known cost and bound. See docs/reference/formats.md, "Problem library"."""
 
 from __future__ import annotations
 

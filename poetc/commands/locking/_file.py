@@ -1,4 +1,7 @@
-"""`poetc.lock`: canonical JSON, one entry a problem. These classes are the format, field by field (docs/SPEC.md)."""
+"""`poetc.lock`: canonical JSON, one entry a problem.
+
+These classes are the format, field by field (docs/reference/formats.md).
+"""
 
 from __future__ import annotations
 
