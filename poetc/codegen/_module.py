@@ -30,6 +30,11 @@ class Module:
         return identifier(self.model)
 
     @property
+    def description(self) -> str:
+        """The symbol of its `poetc_model`."""
+        return f"{self.prefix}_model"
+
+    @property
     def flash_bytes(self) -> int:
         return max(p.flash_bytes for p in self.programs)
 
@@ -69,8 +74,7 @@ def header(module: Module, identity: int) -> str:
         f"#ifndef {upper}_MODEL_H",
         f"#define {upper}_MODEL_H",
         "",
-        '#include "poetc.h"',
-        '#include "poetc_data.h"',
+        '#include "poetc_session.h"',
         "",
         *_C_LINKAGE_BEGIN,
         *(f"extern const poetc_program {prefix}_{p.name};" for p in module.programs),
@@ -85,6 +89,7 @@ def header(module: Module, identity: int) -> str:
     lines += [f"extern const poetc_region {prefix}_regions[]; /* where state lives, for poetc_state_write */"] * bool(
         regions(main)
     )
+    lines.append(f"extern const poetc_model {module.description}; {comment('all of it, for poetc_session_init')}")
     lines += [
         "",
         _define(f"{upper}_ARENA_BYTES", module.arena_bytes, "RAM for poetc_config.arena, enough for every program"),
@@ -202,6 +207,7 @@ def _generic_names(module: Module, identity: int) -> list[str]:
         ("STORE_BLOCKS", f"{prefix.upper()}_STORE_BLOCKS"),
         ("STORE_HAS_IMAGE", "1" if any(p.image for p in main.pages) else "0"),
         ("IDENTITY", f"{identity:#010x}u"),
+        ("DESCRIPTION", f"(&{module.description})"),
     ]
     buffer = spare_block(main)
     if buffer is not None:
@@ -237,7 +243,7 @@ def source(module: Module) -> str:
     ]
     for program in module.programs:
         lines += _program_source(f"{module.prefix}_{program.name}", program)
-    lines += [*_limits(module), *_regions(module)]
+    lines += [*_limits(module), *_regions(module), *_description(module)]
     return "\n".join([*lines, ""])
 
 
@@ -350,14 +356,59 @@ _DTYPES = {DType.F32: "POETC_F32", DType.I32: "POETC_I32", DType.U8: "POETC_U8"}
 
 
 def _limits(module: Module) -> list[str]:
-    """What each input may hold, for `poetc_check_inputs`."""
-    main, rows = module.programs[0], []
-    allowed = limits(main)
-    for binding in all_inputs(main):
-        limit = allowed.get(binding.name, Limit(0, -1, 0))
-        numbers = ", ".join(integer(n) for n in (limit.least, limit.most, limit.ignored))
-        rows.append(f"    {{{_DTYPES[binding.operand.type.dtype]}, {numbers}}}, {comment(binding.name)}")
-    return ["", f"const poetc_limit {module.prefix}_limits[] = {{", *rows, "};"] if rows else []
+    """What each input may hold, for `poetc_check_inputs`: of the main program, and of others that a session calls."""
+    main, lines = module.programs[0], list[str]()
+    for program in (main, *(p for p in entries(module).values() if p is not main)):
+        rows, allowed = [], limits(program)
+        for binding in all_inputs(program):
+            limit = allowed.get(binding.name, Limit(0, -1, 0))
+            numbers = ", ".join(integer(n) for n in (limit.least, limit.most, limit.ignored))
+            rows.append(f"    {{{_DTYPES[binding.operand.type.dtype]}, {numbers}}}, {comment(binding.name)}")
+        if rows:
+            storage = "const" if program is main else "static const"
+            lines += ["", f"{storage} poetc_limit {_limits_name(module, program)}[] = {{", *rows, "};"]
+    return lines
+
+
+def _limits_name(module: Module, program: Program) -> str:
+    return f"{module.prefix}_limits" if program is module.programs[0] else f"{module.prefix}_{program.name}_limits"
+
+
+ENTRIES = ("train", "infer", "evaluate")  # the programs that a session calls, by name
+
+
+def entries(module: Module) -> dict[str, Program]:
+    """The programs that a session calls. The main program trains, whatever its name, unless it is another entry."""
+    found = {p.name: p for p in module.programs if p.name in ENTRIES}
+    main = module.programs[0]
+    return {**({} if main.name in ENTRIES else {"train": main}), **found}
+
+
+def _description(module: Module) -> list[str]:
+    """The `poetc_model`: what a session needs to know. Firmware without a session does not keep it."""
+    main, prefix = module.programs[0], module.prefix
+    rate, buffer, parts = module.learning_rate(), spare_block(main), regions(main)
+    lines = ["", f"const poetc_model {module.description} = {{"]
+    for entry, program in entries(module).items():
+        name, inputs = f"{prefix}_{program.name}", all_inputs(program)
+        lines.append(f"    .{entry} = {{")
+        lines.append(f"        .program = &{name},")
+        if inputs:
+            lines.append(f"        .inputs = {name}_inputs,")
+            lines.append(f"        .limits = {_limits_name(module, program)},")
+        lines.append(f"        .outputs = {name}_outputs,")
+        lines.append(f"        .input_count = {len(inputs)}u,")
+        lines.append(f"        .output_count = {len(program.outputs)}u,")
+        lines.append("    },")
+    fields = {
+        "state_image": f"{prefix}_state" if main.state_bytes else "NULL",
+        "constants": f"{prefix}_constants" if module.flash_bytes else "NULL",
+        "state": f"{{{f'{prefix}_regions' if parts else 'NULL'}, {len(parts)}u, POETC_MODEL_IDENTITY}}",
+        "store_blocks": f"{module.store_blocks}u",
+        "buffer_offset": "POETC_NONE" if buffer is None else f"{buffer}u",
+        "learning_rate_offset": "POETC_NONE" if rate is None else f"{rate.operand.offset_bytes}u",
+    }
+    return [*lines, *(f"    .{key} = {value}," for key, value in fields.items()), "};"]
 
 
 def _regions(module: Module) -> list[str]:

@@ -135,6 +135,9 @@ typedef struct poetc_region {
 /* Takes bytes, piece by piece. Returns 0 or a negative code, which ends what hands them over. */
 typedef int (*poetc_sink)(void *context, const void *data, uint32_t size_bytes);
 
+/* Fills `data` with the `size_bytes` that begin at `offset`. Returns 0 or a negative code, which ends what reads. */
+typedef int (*poetc_source)(void *context, uint32_t offset, void *data, uint32_t size_bytes);
+
 /* Secondary storage. All calls return 0 or a negative code; the first two move whole blocks of program->block_bytes.
  *
  * `sync` is a barrier: when it returns, all that was written before is on the medium and survives a loss of power.
@@ -219,6 +222,11 @@ int poetc_load_page(poetc_runtime *runtime, uint32_t page, const void *data);
 /* Hand the data of a page of state, as the last complete run left it, to `sink`, a block at a time through the page
  * buffer. Between two runs only. POETC_ECORRUPT if the page is not whole: then nothing was handed over. */
 int poetc_read_state_page(poetc_runtime *runtime, uint32_t page, poetc_sink sink, void *context);
+
+/* The other way: write a page of state from `offset` of `source` on, a block at a time through the page buffer, as a
+ * complete run would leave it after which runtime->run_count is `version`. Between two runs only. */
+int poetc_write_state_page(poetc_runtime *runtime, uint32_t page, uint32_t version, uint32_t offset,
+                           poetc_source source, void *context);
 
 /* CRC-32 (IEEE 802.3, reflected), continued from `crc`; start with 0. */
 uint32_t poetc_crc32(uint32_t crc, const void *data, size_t size_bytes);

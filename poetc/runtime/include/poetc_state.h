@@ -27,6 +27,13 @@ typedef struct poetc_state {
  * handed over then. */
 int poetc_state_write(poetc_runtime *runtime, const poetc_state *state, poetc_sink sink, void *context);
 
+/* Take over the state of a stream of `size_bytes`, and the number of complete runs. The stream is read twice: nothing
+ * changes before its tag, identity, size and checksum are found right. Between two runs only; uses the page buffer.
+ * POETC_EINVAL: no state, or that of another model; POETC_ECORRUPT: its checksum does not hold. After another code, of
+ * the source or the store, the state may be mixed: read it again. */
+int poetc_state_read(poetc_runtime *runtime, const poetc_state *state, uint32_t size_bytes, poetc_source source,
+                     void *context);
+
 #ifdef __cplusplus
 }
 #endif

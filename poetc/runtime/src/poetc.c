@@ -313,6 +313,41 @@ int poetc_read_state_page(poetc_runtime *runtime, uint32_t page, poetc_sink sink
     return err ? err : walk_page(runtime, page, stamp & 1u, stamp, sink, context);
 }
 
+int poetc_write_state_page(poetc_runtime *runtime, uint32_t page, uint32_t version, uint32_t offset,
+                           poetc_source source, void *context)
+{
+    const poetc_program *program = runtime->program;
+    const poetc_store *store = &runtime->config->store;
+    const uint32_t block = program->block_bytes, size = program->pages[page].size_bytes;
+    const uint32_t stamp = program->pages[page].slots == 2u ? version : 0, count = poetc_page_blocks(program, page);
+    const uint32_t first = program->pages[page].first_block + (stamp & 1u) * count;
+    uint8_t *buffer = (uint8_t *)runtime->config->arena + program->page_buffer_offset;
+    uint32_t done = 0, crc, i;
+    uint8_t trailer[POETC_TRAILER];
+
+    make_head(trailer, page, stamp, size);
+    crc = poetc_crc32(0, trailer, 12);
+    for (i = 0; i < count; i++) {
+        const uint32_t used = size - done < block ? size - done : block;
+        int err;
+
+        memset(buffer, 0, block);
+        err = used > 0 ? source(context, offset + done, buffer, used) : POETC_OK;
+        if (err)
+            return err;
+        crc = poetc_crc32(crc, buffer, used);
+        done += used;
+        if (i == count - 1u) {
+            put_u32(trailer + 12, crc);
+            memcpy(buffer + block - POETC_TRAILER, trailer, POETC_TRAILER);
+        }
+        err = store->page_out(store->context, first + i, 1, buffer);
+        if (err)
+            return driver_code(err);
+    }
+    return POETC_OK;
+}
+
 int poetc_recover(poetc_runtime *runtime)
 {
     const poetc_program *program = runtime->program;

@@ -1,6 +1,12 @@
 /* The trained state as one stream. See poetc_state.h. */
 #include "poetc_state.h"
 
+#include <string.h>
+
+static const uint8_t tag[8] = {'p', 'o', 'e', 't', 'c', ' ', 's', 't'};
+
+enum { IDENTITY_AT = 8, STEPS_AT = 12, SIZE_AT = 16, CRC_AT = 20, PIECE_BYTES = 256 };
+
 typedef struct stream {
     poetc_sink sink;
     void *context;
@@ -27,7 +33,7 @@ __attribute__((noinline)) static void put_u32(uint8_t *to, uint32_t value)
 int poetc_state_write(poetc_runtime *runtime, const poetc_state *state, poetc_sink sink, void *context)
 {
     static const uint8_t zeros[POETC_ALIGN] = {0};
-    uint8_t trailer[POETC_STATE_TRAILER] = {'p', 'o', 'e', 't', 'c', ' ', 's', 't'};
+    uint8_t trailer[POETC_STATE_TRAILER];
     stream to;
     uint32_t i;
     int err = POETC_OK;
@@ -47,9 +53,71 @@ int poetc_state_write(poetc_runtime *runtime, const poetc_state *state, poetc_si
     }
     if (err)
         return err;
-    put_u32(trailer + 8, state->identity);
-    put_u32(trailer + 12, runtime->run_count);
-    put_u32(trailer + 16, to.size_bytes);
-    put_u32(trailer + 20, poetc_crc32(to.crc, trailer, POETC_STATE_TRAILER - 4u));
+    memcpy(trailer, tag, sizeof tag);
+    put_u32(trailer + IDENTITY_AT, state->identity);
+    put_u32(trailer + STEPS_AT, runtime->run_count);
+    put_u32(trailer + SIZE_AT, to.size_bytes);
+    put_u32(trailer + CRC_AT, poetc_crc32(to.crc, trailer, CRC_AT));
     return sink(context, trailer, POETC_STATE_TRAILER);
+}
+
+static uint32_t get_u32(const uint8_t *from)
+{
+    return (uint32_t)from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
+}
+
+/* Bytes that a region takes in the stream. */
+static uint32_t region_bytes(const poetc_program *program, const poetc_region *region)
+{
+    uint32_t size = region->size_bytes > 0 ? region->size_bytes : program->pages[region->place].size_bytes;
+
+    return (size + POETC_ALIGN - 1u) / POETC_ALIGN * POETC_ALIGN;
+}
+
+/* Read the trailer, and all that it vouches for. */
+static int check(const poetc_state *state, uint32_t data_bytes, poetc_source source, void *context, uint8_t *trailer)
+{
+    uint64_t piece[PIECE_BYTES / 8]; /* aligned for the checksum */
+    uint32_t crc = 0, offset, size;
+    int err = source(context, data_bytes, trailer, POETC_STATE_TRAILER);
+
+    if (err)
+        return err;
+    if (memcmp(trailer, tag, sizeof tag) != 0 || get_u32(trailer + IDENTITY_AT) != state->identity ||
+        get_u32(trailer + SIZE_AT) != data_bytes)
+        return POETC_EINVAL;
+    for (offset = 0; offset < data_bytes; offset += size) {
+        size = data_bytes - offset < PIECE_BYTES ? data_bytes - offset : PIECE_BYTES;
+        err = source(context, offset, piece, size);
+        if (err)
+            return err;
+        crc = poetc_crc32(crc, piece, size);
+    }
+    return poetc_crc32(crc, trailer, CRC_AT) == get_u32(trailer + CRC_AT) ? POETC_OK : POETC_ECORRUPT;
+}
+
+int poetc_state_read(poetc_runtime *runtime, const poetc_state *state, uint32_t size_bytes, poetc_source source,
+                     void *context)
+{
+    uint8_t trailer[POETC_STATE_TRAILER];
+    uint32_t data_bytes = 0, offset = 0, i;
+    int err;
+
+    for (i = 0; i < state->region_count; i++)
+        data_bytes += region_bytes(runtime->program, &state->regions[i]);
+    if (size_bytes != data_bytes + POETC_STATE_TRAILER)
+        return POETC_EINVAL;
+    err = check(state, data_bytes, source, context, trailer);
+    for (i = 0; i < state->region_count && !err; i++) {
+        const poetc_region *region = &state->regions[i];
+
+        if (region->size_bytes > 0)
+            err = source(context, offset, (uint8_t *)runtime->config->arena + region->place, region->size_bytes);
+        else
+            err = poetc_write_state_page(runtime, region->place, get_u32(trailer + STEPS_AT), offset, source, context);
+        offset += region_bytes(runtime->program, region);
+    }
+    if (!err)
+        runtime->run_count = get_u32(trailer + STEPS_AT);
+    return err;
 }

@@ -79,3 +79,20 @@ const poetc_limit tiny_limits[] = {
 const poetc_region tiny_regions[] = {
     {0u, 304u},
 };
+
+const poetc_model tiny_model = {
+    .train = {
+        .program = &tiny_train,
+        .inputs = tiny_train_inputs,
+        .limits = tiny_limits,
+        .outputs = tiny_train_outputs,
+        .input_count = 2u,
+        .output_count = 1u,
+    },
+    .state_image = tiny_state,
+    .constants = NULL,
+    .state = {tiny_regions, 1u, POETC_MODEL_IDENTITY},
+    .store_blocks = 2u,
+    .buffer_offset = 640u,
+    .learning_rate_offset = 144u,
+};

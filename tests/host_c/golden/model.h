@@ -2,8 +2,7 @@
 #ifndef TINY_MODEL_H
 #define TINY_MODEL_H
 
-#include "poetc.h"
-#include "poetc_data.h"
+#include "poetc_session.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -13,6 +12,7 @@ extern const poetc_program tiny_train;
 extern const uint8_t tiny_state[]; /* the initial state, for poetc_init */
 extern const poetc_limit tiny_limits[]; /* of the inputs, for poetc_check_inputs */
 extern const poetc_region tiny_regions[]; /* where state lives, for poetc_state_write */
+extern const poetc_model tiny_model; /* all of it, for poetc_session_init */
 
 #define TINY_ARENA_BYTES 704u /* RAM for poetc_config.arena, enough for every program */
 #define TINY_STATE_BYTES 304u /* the bottom of it, kept from run to run */
@@ -81,7 +81,8 @@ static inline void tiny_set_learning_rate(poetc_runtime *runtime, float value)
 #define POETC_MODEL_BLOCK_BYTES TINY_BLOCK_BYTES
 #define POETC_MODEL_STORE_BLOCKS TINY_STORE_BLOCKS
 #define POETC_MODEL_STORE_HAS_IMAGE 0
-#define POETC_MODEL_IDENTITY 0x3c070168u
+#define POETC_MODEL_IDENTITY 0xbecf4e33u
+#define POETC_MODEL_DESCRIPTION (&tiny_model)
 #define POETC_MODEL_BUFFER_OFFSET 640u
 
 /* Gradients: before which step they are whole, offset in the arena, bytes. */

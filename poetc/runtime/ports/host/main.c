@@ -14,11 +14,8 @@
  * record goes to stderr, too.
  */
 #include "model.h"
-#include "poetc_checkpoint.h"
-#include "poetc_data.h"
 #include "poetc_files.h"
 #include "poetc_host.h"
-#include "poetc_state.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -109,19 +106,14 @@ static void pass_over(const reader *data, poetc_checkpoint *checkpoint)
     begin_data(data, checkpoint);
 }
 
-/* Is there anything in this record that no kernel can use? */
-static int check_record(const reader *data, uint32_t record)
+/* What is wrong with a record. */
+static int fail_at(const reader *data, uint32_t record, const poetc_flaw *flaw, int code)
 {
-    poetc_flaw flaw;
-    const int err = poetc_check_inputs(inputs, limits, POETC_MODEL_INPUT_COUNT, data->arena, &flaw);
-
-    if (!err)
-        return 0;
-    fprintf(stderr, "%s: record %lu: %s[%lu] is ", data->path, (unsigned long)record, inputs[flaw.input].name,
-            (unsigned long)flaw.element);
-    if (err == POETC_ERANGE)
-        fprintf(stderr, "%ld, not %ld to %ld (classes and indices count from 0)\n", (long)flaw.value,
-                (long)limits[flaw.input].least, (long)limits[flaw.input].most);
+    fprintf(stderr, "%s: record %lu: %s[%lu] is ", data->path, (unsigned long)record, inputs[flaw->input].name,
+            (unsigned long)flaw->element);
+    if (code == POETC_ERANGE)
+        fprintf(stderr, "%ld, not %ld to %ld (classes and indices count from 0)\n", (long)flaw->value,
+                (long)limits[flaw->input].least, (long)limits[flaw->input].most);
     else
         fprintf(stderr, "a NaN or an infinity\n");
     return 1;
@@ -148,45 +140,47 @@ static void print_ranges(const reader *data)
     }
 }
 
-/* `checkpoint` counts the records that are used; it is saved if `saves`. */
-static int train(poetc_runtime *runtime, const reader *data, long steps, poetc_checkpoint *checkpoint, int saves)
+/* The session's checkpoint counts the records that are used; it is saved if `saves`. */
+static int train(poetc_session *session, const reader *data, long steps, int saves)
 {
-    const long first = (long)runtime->run_count + 1;
+    const long first = (long)session->runtime.run_count + 1;
+    poetc_checkpoint *used = &session->checkpoint;
     poetc_trend trend = {0};
+    float loss;
     long step;
     int err;
 
     for (step = first; steps == 0 || step <= steps; step++) {
-        if (!read_record(data, checkpoint)) {
-            if (checkpoint->records == 0)
+        if (!read_record(data, used)) {
+            if (used->records == 0)
                 return fail("the data file holds no whole record", data->path);
             if (steps == 0)
                 break;
-            begin_data(data, checkpoint);
-            if (!read_record(data, checkpoint))
+            begin_data(data, used);
+            if (!read_record(data, used))
                 return fail("cannot read the data file again", data->path);
         }
-        if (check_record(data, checkpoint->records))
-            return 1;
-        if (step == first)
+        if (step == first && !poetc_check_inputs(inputs, limits, POETC_MODEL_INPUT_COUNT, data->arena, &session->flaw))
             print_ranges(data);
-        err = poetc_run(runtime);
-        if (err == POETC_ECORRUPT && POETC_MODEL_STORE_HAS_IMAGE && runtime->run_count == 0)
+        err = poetc_session_step(session, NULL, &loss);
+        if (session->flaw.input != POETC_NONE)
+            return fail_at(data, used->records, &session->flaw, err);
+        if (err == POETC_ECORRUPT && POETC_MODEL_STORE_HAS_IMAGE && session->runtime.run_count == 0)
             fprintf(stderr, "store.bin does not begin with the weights of store.img: remove it, or copy them there\n");
-        if (err) {
+        if (err && err != POETC_ENUMBER) {
             fprintf(stderr, "step %ld stopped: ", step);
             return fail_with(data->path, err);
         }
-        printf("step %ld loss %.9g\n", step, (double)poetc_loss(runtime));
+        printf("step %ld loss %.9g\n", step, (double)loss);
         fflush(stdout);
-        if (!poetc_is_finite(poetc_loss(runtime))) {
+        if (err) {
             fprintf(stderr,
                     "step %ld: the loss is %g: lower the learning rate, or scale the inputs; no state was saved\n",
-                    step, (double)poetc_loss(runtime));
+                    step, (double)loss);
             return 1;
         }
-        poetc_trend_add(&trend, poetc_loss(runtime));
-        err = saves ? poetc_checkpoint_save(runtime, checkpoint) : POETC_OK;
+        poetc_trend_add(&trend, loss);
+        err = saves ? poetc_session_checkpoint(session) : POETC_OK;
         if (err) {
             fprintf(stderr, "step %ld: ", step);
             return fail_with("its checkpoint cannot be saved in store.bin", err);
@@ -199,24 +193,10 @@ static int train(poetc_runtime *runtime, const reader *data, long steps, poetc_c
     return 0;
 }
 
-static int write_piece(void *context, const void *data, uint32_t size_bytes)
+static int save(const char *path, poetc_session *session)
 {
-    return poetc_file_write(context, data, size_bytes);
-}
+    int err = poetc_file_save(session, path);
 
-static int save(const char *path, poetc_runtime *runtime)
-{
-    static const poetc_state state = {POETC_MODEL_REGIONS, POETC_MODEL_REGION_COUNT, POETC_MODEL_IDENTITY};
-    static poetc_new_file file;
-    int err = poetc_file_begin(&file, path);
-
-    if (!err) {
-        err = poetc_state_write(runtime, &state, write_piece, &file);
-        if (err)
-            poetc_file_abandon(&file);
-    }
-    if (!err)
-        err = poetc_file_finish(&file);
     return err ? fail_with(path, err) : 0;
 }
 
@@ -233,9 +213,9 @@ static int read_count(const char *text, long *count)
 int main(int argc, char **argv)
 {
     poetc_config config;
-    poetc_runtime runtime;
+    poetc_session session;
+    poetc_store *store = &session.config.store;
     reader data;
-    poetc_checkpoint checkpoint;
     uint8_t *memory, *arena;
     long steps = 0;
     int result, saves = argc > 1 && strcmp(argv[1], "-c") == 0, fresh = 1;
@@ -261,41 +241,34 @@ int main(int argc, char **argv)
     memset(&config, 0, sizeof config);
     config.arena = arena;
     config.arena_bytes = POETC_MODEL_ARENA_BYTES;
-    config.flash = POETC_MODEL_CONSTANTS;
     if (saves) {
-        FILE *store = fopen("store.bin", "rb");
+        FILE *found = fopen("store.bin", "rb");
 
-        fresh = store == NULL;
-        if (store != NULL)
-            fclose(store);
+        fresh = found == NULL;
+        if (found != NULL)
+            fclose(found);
     }
     if (POETC_MODEL_STORE_HAS_IMAGE && fresh && poetc_file_copy("store.img", "store.bin"))
         return fail("cannot be copied to store.bin; it holds weights of the model", "store.img");
     if ((POETC_MODEL_STORE_BLOCKS > 0 || saves) && poetc_host_open(&config.store, "store.bin", POETC_MODEL_BLOCK_BYTES))
         return fail("cannot open", "store.bin");
-    if (poetc_init(&runtime, POETC_MODEL_PROGRAM, &config, POETC_MODEL_STATE))
+    if (poetc_session_init(&session, POETC_MODEL_DESCRIPTION, &config))
         return fail("cannot initialise", POETC_MODEL_NAME);
-    checkpoint.first_block = POETC_MODEL_STORE_BLOCKS;
-    checkpoint.slots = 2;
-    checkpoint.buffer = arena + POETC_MODEL_ARENA_BYTES;
-    checkpoint.identity = POETC_MODEL_IDENTITY;
-    checkpoint.records = checkpoint.records_crc = 0;
+    session.checkpoint.buffer = arena + POETC_MODEL_ARENA_BYTES;
     if (saves) {
-        result = poetc_checkpoint_load(&runtime, &checkpoint);
-        if (result == POETC_ENOENT)
-            result = poetc_init(&runtime, POETC_MODEL_PROGRAM, &config, POETC_MODEL_STATE);
+        result = poetc_session_resume(&session);
         if (result)
             return fail_with("the checkpoint in store.bin", result);
-        printf("resumed step %lu\n", (unsigned long)runtime.run_count);
-        pass_over(&data, &checkpoint);
+        printf("resumed step %lu\n", (unsigned long)session.runtime.run_count);
+        pass_over(&data, &session.checkpoint);
     }
 
-    result = train(&runtime, &data, steps, &checkpoint, saves);
-    if (config.store.context != NULL && config.store.sync(config.store.context))
+    result = train(&session, &data, steps, saves);
+    if (store->context != NULL && store->sync(store->context))
         result = fail("cannot write", "store.bin");
     if (result == 0 && argc > 3)
-        result = save(argv[3], &runtime);
-    if (config.store.context != NULL && poetc_host_close(&config.store))
+        result = save(argv[3], &session);
+    if (store->context != NULL && poetc_host_close(store))
         result = fail("cannot write", "store.bin");
     fclose(data.file);
     free(memory);

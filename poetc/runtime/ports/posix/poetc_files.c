@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* pwrite and pread may move less than was asked for, or nothing when a signal comes. 0, or POETC_EIO. */
@@ -186,4 +187,61 @@ int poetc_file_copy(const char *from, const char *to)
     }
     close(source);
     return err ? err : poetc_file_finish(&file);
+}
+
+static int write_piece(void *context, const void *data, uint32_t size_bytes)
+{
+    return poetc_file_write(context, data, size_bytes);
+}
+
+int poetc_file_save(poetc_session *session, const char *path)
+{
+    poetc_new_file file;
+    int err = poetc_file_begin(&file, path), why;
+
+    if (err)
+        return err;
+    err = poetc_session_save(session, write_piece, &file);
+    if (!err)
+        return poetc_file_finish(&file);
+    why = errno;
+    poetc_file_abandon(&file);
+    errno = why;
+    return err;
+}
+
+static int read_piece(void *context, uint32_t offset, void *data, uint32_t size_bytes)
+{
+    const int *file = context;
+    uint8_t *to = data;
+
+    while (size_bytes > 0) {
+        ssize_t read = pread(*file, to, size_bytes, (off_t)offset);
+
+        if (read < 0 && errno == EINTR)
+            continue;
+        if (read <= 0) /* cut while it was read */
+            return POETC_EIO;
+        to += read;
+        offset += (uint32_t)read;
+        size_bytes -= (uint32_t)read;
+    }
+    return POETC_OK;
+}
+
+int poetc_file_load(poetc_session *session, const char *path)
+{
+    struct stat found;
+    int file = open(path, O_RDONLY), err;
+
+    if (file < 0)
+        return errno == ENOENT ? POETC_ENOENT : POETC_EIO;
+    if (fstat(file, &found) != 0)
+        err = POETC_EIO;
+    else if (found.st_size < 0 || found.st_size > (off_t)UINT32_MAX)
+        err = POETC_EINVAL;
+    else
+        err = poetc_session_load(session, (uint32_t)found.st_size, read_piece, &file);
+    close(file);
+    return err;
 }

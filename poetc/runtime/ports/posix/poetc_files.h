@@ -2,7 +2,7 @@
 #ifndef POETC_FILES_H
 #define POETC_FILES_H
 
-#include "poetc.h"
+#include "poetc_session.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -38,6 +38,12 @@ void poetc_file_abandon(poetc_new_file *file);
 
 /* Make `to` a copy of `from`, whole or not at all. Returns 0 or POETC_EIO. */
 int poetc_file_copy(const char *from, const char *to);
+
+/* The state of a session as a file, such as trained.bin: written whole or not at all, and read back. They return the
+ * codes of poetc_session_save and poetc_session_load; POETC_ENOENT: there is no such file; POETC_EIO: `errno` says
+ * why. */
+int poetc_file_save(poetc_session *session, const char *path);
+int poetc_file_load(poetc_session *session, const char *path);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,114 @@
+/* Training as a session: one value with everything that a training loop needs. Optional; the emitted training programs
+ * use it.
+ *
+ *     poetc_config config = {0};
+ *     config.arena = arena;                                     POETC_MODEL_ARENA_BYTES, aligned to POETC_ALIGN
+ *     config.arena_bytes = sizeof arena;
+ *     err = poetc_session_init(&session, POETC_MODEL_DESCRIPTION, &config);
+ *     for (...) {
+ *         const void *inputs[] = {images, labels};              in the order of model.h
+ *         err = poetc_session_step(&session, inputs, &loss);
+ *     }
+ *     err = poetc_session_predict(&session, inputs);
+ *     logits = poetc_session_output(&session, 0);
+ *
+ * No heap and no globals: the caller provides the session, the arena and the optional buffers. Functions that can fail
+ * return 0 or a negative code, as in poetc.h. One thread at a time may use a session.
+ */
+#ifndef POETC_SESSION_H
+#define POETC_SESSION_H
+
+#include "poetc_checkpoint.h"
+#include "poetc_data.h"
+#include "poetc_state.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define POETC_NONE UINT32_MAX /* no such offset, no such input */
+
+/* A program, and the tensors that its caller reaches. `program` is NULL where the program was not emitted. */
+typedef struct poetc_entry {
+    const poetc_program *program;
+    const poetc_binding *inputs; /* inputs, then the target */
+    const poetc_limit *limits;   /* of each input */
+    const poetc_binding *outputs;
+    uint32_t input_count, output_count;
+} poetc_entry;
+
+/* What was emitted of one model: const, in flash. */
+typedef struct poetc_model {
+    poetc_entry train;             /* one step; its first output is the loss */
+    poetc_entry infer;             /* one prediction */
+    poetc_entry evaluate;          /* model and loss in inference mode; its first output is the loss */
+    const void *state_image;       /* the initial state; NULL: there is no state in RAM */
+    const void *constants;         /* NULL: there are none */
+    poetc_state state;             /* for trained.bin */
+    uint32_t store_blocks;         /* that pages use, from block 0 */
+    uint32_t buffer_offset;        /* of a block in the arena that is free between two runs, or POETC_NONE */
+    uint32_t learning_rate_offset; /* of the rate in the arena, or POETC_NONE */
+} poetc_model;
+
+/* Set up by poetc_session_init. The caller may read all of it, and write what is said so. */
+typedef struct poetc_session {
+    poetc_config config;
+    poetc_runtime runtime; /* run_count: complete steps; page_ins, page_outs: transfers */
+    const poetc_model *model;
+    poetc_checkpoint checkpoint; /* two slots after the pages. The caller may write first_block, slots, buffer, records
+                                    and records_crc. */
+    void *backup;    /* the caller's, NULL at first: train.program->state_bytes for a copy of the state. See step. */
+    poetc_flaw flaw; /* the input value that the last call refused; flaw.input is POETC_NONE if it refused none */
+    uint8_t is_lost; /* 1: state is on the store alone, where a failed run left it */
+} poetc_session;
+
+/* sizeof(poetc_session), for callers that cannot see the type. */
+extern const uint32_t poetc_session_bytes;
+
+/* Check `config` and start from the initial state. `config` is copied; its `flash` may be NULL, the emitted constants
+ * are taken then. Its arena must be large enough for every program that is called: POETC_MODEL_ARENA_BYTES is.
+ * POETC_EINVAL as from poetc_init. */
+int poetc_session_init(poetc_session *session, const poetc_model *model, const poetc_config *config);
+
+/* Where input `index` of an entry lies in the arena: write it there before a call whose `inputs` is NULL. What a call
+ * leaves there is undefined. */
+void *poetc_session_input(const poetc_session *session, const poetc_entry *entry, uint32_t index);
+
+/* One training step. `inputs`: a pointer to the bytes of each input, then of the target, which are copied to the arena;
+ * NULL: they are there already. `loss` gets the loss; NULL: it is not wanted.
+ *
+ * Inputs are checked first: POETC_ENUMBER (a NaN or an infinity) and POETC_ERANGE (a class or an index out of range)
+ * with session->flaw leave the state as it was. POETC_ENUMBER without a flaw: the step is complete, and its loss is no
+ * finite number. Other codes as from poetc_run.
+ *
+ * With session->backup a step that returns a code leaves state and step count as they were before it, a loss that is no
+ * number included. It costs a copy of the state a step. Without it, state after a code of poetc_run is as poetc_run
+ * says. */
+int poetc_session_step(poetc_session *session, const void *const *inputs, float *loss);
+
+/* One prediction; poetc_session_output has its outputs. POETC_EINVAL: the program was not emitted. */
+int poetc_session_predict(poetc_session *session, const void *const *inputs);
+
+/* Loss of a batch in inference mode; no state changes. POETC_EINVAL: the program was not emitted. */
+int poetc_session_evaluate(poetc_session *session, const void *const *inputs, float *loss);
+
+/* Output `index` of the last call's program, in the arena: valid until the next call. NULL: there is none. */
+const void *poetc_session_output(const poetc_session *session, uint32_t index);
+
+/* The learning rate of the next step. POETC_EINVAL: the optimizer has no such state tensor; get returns 0 then. */
+float poetc_session_learning_rate(const poetc_session *session);
+int poetc_session_set_learning_rate(poetc_session *session, float rate);
+
+/* The state as one stream: see poetc_state.h. */
+int poetc_session_save(poetc_session *session, poetc_sink sink, void *context);
+int poetc_session_load(poetc_session *session, uint32_t size_bytes, poetc_source source, void *context);
+
+/* Save a checkpoint to the store, with session->checkpoint.records and records_crc; go on from the newest whole one, or
+ * from the initial state where there is none. See poetc_checkpoint.h. */
+int poetc_session_checkpoint(poetc_session *session);
+int poetc_session_resume(poetc_session *session);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

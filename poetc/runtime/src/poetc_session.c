@@ -1,0 +1,190 @@
+/* Training as a session. See poetc_session.h. */
+#include "poetc_session.h"
+
+#include <string.h>
+
+const uint32_t poetc_session_bytes = sizeof(poetc_session);
+
+static void set_checkpoint(poetc_session *session)
+{
+    const poetc_model *model = session->model;
+    poetc_checkpoint *checkpoint = &session->checkpoint;
+
+    checkpoint->first_block = model->store_blocks;
+    checkpoint->slots = 2;
+    checkpoint->identity = model->state.identity;
+    if (model->buffer_offset != POETC_NONE)
+        checkpoint->buffer = (uint8_t *)session->config.arena + model->buffer_offset;
+}
+
+static int start(poetc_session *session)
+{
+    session->is_lost = 0;
+    return poetc_init(&session->runtime, session->model->train.program, &session->config, session->model->state_image);
+}
+
+int poetc_session_init(poetc_session *session, const poetc_model *model, const poetc_config *config)
+{
+    if (session == NULL || model == NULL || config == NULL)
+        return POETC_EINVAL;
+    memset(session, 0, sizeof *session);
+    session->model = model;
+    session->config = *config;
+    if (session->config.flash == NULL)
+        session->config.flash = model->constants;
+    session->flaw.input = POETC_NONE;
+    set_checkpoint(session);
+    return start(session);
+}
+
+/* Make `entry` the current program, with all state in its place. */
+static int use(poetc_session *session, const poetc_entry *entry)
+{
+    int err = session->is_lost ? poetc_recover(&session->runtime) : POETC_OK;
+
+    session->flaw.input = POETC_NONE;
+    if (err)
+        return err;
+    session->is_lost = 0;
+    return session->runtime.program == entry->program ? POETC_OK : poetc_select(&session->runtime, entry->program);
+}
+
+void *poetc_session_input(const poetc_session *session, const poetc_entry *entry, uint32_t index)
+{
+    return (uint8_t *)session->config.arena + entry->inputs[index].offset;
+}
+
+/* Copy the inputs to the arena, and look at them. */
+static int take(poetc_session *session, const poetc_entry *entry, const void *const *inputs)
+{
+    poetc_flaw flaw;
+    uint32_t i;
+    int err;
+
+    for (i = 0; inputs != NULL && i < entry->input_count; i++)
+        memcpy(poetc_session_input(session, entry, i), inputs[i], entry->inputs[i].size_bytes);
+    err = poetc_check_inputs(entry->inputs, entry->limits, entry->input_count, session->config.arena, &flaw);
+    if (err)
+        session->flaw = flaw;
+    return err;
+}
+
+static int run(poetc_session *session, float *loss)
+{
+    int err = poetc_run(&session->runtime);
+
+    if (err) {
+        session->is_lost = poetc_recover(&session->runtime) != POETC_OK;
+        return err;
+    }
+    if (loss != NULL)
+        *loss = poetc_loss(&session->runtime);
+    return POETC_OK;
+}
+
+int poetc_session_step(poetc_session *session, const void *const *inputs, float *loss)
+{
+    const poetc_entry *entry = &session->model->train;
+    const uint32_t steps = session->runtime.run_count, state_bytes = entry->program->state_bytes;
+    float value = 0.0f;
+    int err = use(session, entry);
+
+    if (!err)
+        err = take(session, entry, inputs);
+    if (err)
+        return err;
+    if (session->backup != NULL)
+        memcpy(session->backup, session->config.arena, state_bytes);
+    err = run(session, &value);
+    if (!err && loss != NULL)
+        *loss = value;
+    if (!err && !poetc_is_finite(value))
+        err = POETC_ENUMBER;
+    if (err && session->backup != NULL) {
+        memcpy(session->config.arena, session->backup, state_bytes);
+        session->runtime.run_count = steps; /* pages of that version are in the other slot */
+        session->is_lost = 0;
+    }
+    return err;
+}
+
+static int run_other(poetc_session *session, const poetc_entry *entry, const void *const *inputs, float *loss)
+{
+    int err = use(session, entry); /* POETC_EINVAL where there is no program */
+
+    if (!err)
+        err = take(session, entry, inputs);
+    return err ? err : run(session, loss);
+}
+
+int poetc_session_predict(poetc_session *session, const void *const *inputs)
+{
+    return run_other(session, &session->model->infer, inputs, NULL);
+}
+
+int poetc_session_evaluate(poetc_session *session, const void *const *inputs, float *loss)
+{
+    return run_other(session, &session->model->evaluate, inputs, loss);
+}
+
+const void *poetc_session_output(const poetc_session *session, uint32_t index)
+{
+    const poetc_model *model = session->model;
+    const poetc_program *program = session->runtime.program;
+    const poetc_entry *entry = program == model->train.program   ? &model->train
+                               : program == model->infer.program ? &model->infer
+                                                                 : &model->evaluate;
+
+    return index < entry->output_count ? (const uint8_t *)session->config.arena + entry->outputs[index].offset : NULL;
+}
+
+float poetc_session_learning_rate(const poetc_session *session)
+{
+    const uint32_t offset = session->model->learning_rate_offset;
+
+    return offset == POETC_NONE ? 0.0f : poetc_get_float(&session->runtime, offset);
+}
+
+int poetc_session_set_learning_rate(poetc_session *session, float rate)
+{
+    const uint32_t offset = session->model->learning_rate_offset;
+
+    if (offset == POETC_NONE)
+        return POETC_EINVAL;
+    poetc_set_float(&session->runtime, offset, rate);
+    return POETC_OK;
+}
+
+int poetc_session_save(poetc_session *session, poetc_sink sink, void *context)
+{
+    int err = use(session, &session->model->train);
+
+    return err ? err : poetc_state_write(&session->runtime, &session->model->state, sink, context);
+}
+
+int poetc_session_load(poetc_session *session, uint32_t size_bytes, poetc_source source, void *context)
+{
+    int err = use(session, &session->model->train);
+
+    return err ? err : poetc_state_read(&session->runtime, &session->model->state, size_bytes, source, context);
+}
+
+int poetc_session_checkpoint(poetc_session *session)
+{
+    int err = use(session, &session->model->train);
+
+    return err ? err : poetc_checkpoint_save(&session->runtime, &session->checkpoint);
+}
+
+int poetc_session_resume(poetc_session *session)
+{
+    int err = use(session, &session->model->train);
+
+    if (!err)
+        err = poetc_checkpoint_load(&session->runtime, &session->checkpoint);
+    if (err == POETC_ENOENT) { /* it may have read part of a damaged one */
+        session->checkpoint.records = session->checkpoint.records_crc = 0;
+        err = start(session);
+    }
+    return err;
+}
