@@ -125,16 +125,26 @@ training_options = stacked(
     click.option(
         "--lr", "learning_rate", type=float, default=_DEFAULTS.learning_rate, show_default=True, help="Learning rate."
     ),
-    click.option("--momentum", type=float, default=_DEFAULTS.momentum, show_default=True, help="For momentum."),
-    click.option("--beta1", type=float, default=_DEFAULTS.beta1, show_default=True, help="For adam, adamw."),
-    click.option("--beta2", type=float, default=_DEFAULTS.beta2, show_default=True, help="For adam, adamw."),
-    click.option("--epsilon", type=float, default=_DEFAULTS.epsilon, show_default=True, help="For adam, adamw."),
+    click.option("--momentum", type=float, help="For momentum (default 0.9) and rmsprop (default 0: none)."),
+    click.option("--beta1", type=float, help="For adam, adamw, nadam, lion. Default: 0.9."),
+    click.option("--beta2", type=float, help="For adam, adamw, nadam (default 0.999) and lion (default 0.99)."),
+    click.option("--epsilon", type=float, help="For all that divide. Default: 1e-8; adagrad 1e-10."),
+    click.option("--alpha", type=float, help="For rmsprop: how much of the mean square stays. Default: 0.99."),
+    click.option(
+        "--centered",
+        is_flag=True,
+        default=None,
+        help="For rmsprop: divide by the standard deviation, not by the root of the mean square.",
+    ),
+    click.option(
+        "--momentum-decay", type=float, help="For nadam: how fast its momentum grows to beta1. Default: 0.004."
+    ),
     click.option(
         "--weight-decay",
         type=float,
         default=_DEFAULTS.weight_decay,
         show_default=True,
-        help="Share of a weight that is added to its gradient; adamw takes it off the weight.",
+        help="Share of a weight that is added to its gradient; adamw and lion take it off the weight.",
     ),
     click.option(
         "--train",

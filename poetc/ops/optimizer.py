@@ -2,14 +2,15 @@
 
 `lr` is an f32 tensor of one element; `step` is an i32 tensor of one element with the number of the current step, 1
 in the first. Conventions are PyTorch's: weight decay is added to the gradient, or, if `decoupled` (AdamW, Loshchilov
-and Hutter 2019), takes lr · weight_decay of the weight.
+and Hutter 2019), takes lr · weight_decay of the weight. Lion's weight decay is always decoupled.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +29,12 @@ class _Nesterov(Elements):
 @dataclass(frozen=True, slots=True)
 class _Decoupled(Elements):
     is_decoupled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _RmsProp(Elements):
+    is_centered: bool
+    has_velocity: bool
 
 
 class _Update(OpSpec):
@@ -91,6 +98,11 @@ class Momentum(_Update):
         return Kernel("poetc_op_momentum", parameters, (op.get_float("momentum"), op.get_float("weight_decay")))
 
 
+def _check_step(step: TensorType) -> None:
+    if step.dtype is not DType.I32:
+        raise ValueError(f"the step is i32, not {step.dtype}")
+
+
 @register
 class Adam(_Update):
     """Kingma and Ba 2015, epsilon outside the corrected root: w -= lr · m̂ / (sqrt(v̂) + epsilon)."""
@@ -104,8 +116,7 @@ class Adam(_Update):
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         result = super().infer(op)
-        if op.inputs[5].dtype is not DType.I32:
-            raise ValueError(f"Adam's step is i32, not {op.inputs[5].dtype}")
+        _check_step(op.inputs[5])
         return result
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -149,6 +160,171 @@ class Adagrad(_Update):
     def kernel(self, op: Bound) -> Kernel:
         floats = (op.get_float("epsilon", 1e-10), op.get_float("weight_decay"))
         return Kernel("poetc_op_adagrad", Elements(op.inputs[0].elements), floats)
+
+
+class _MeanSquare(_Update):
+    """RMSProp as PyTorch has it (Tieleman and Hinton 2012; centered: Graves 2013, eq. 38), epsilon outside the root.
+
+    States after w: s, the mean square; m, the mean gradient, if `centered`; v, the velocity, with `velocity`. A
+    variance that rounding makes negative counts as zero (PyTorch takes its root).
+    """
+
+    centered: ClassVar[bool] = False
+    velocity: ClassVar[bool] = False
+    cost_like = "Adam"
+    flops = 26
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        w, s, *more, g, lr = inputs
+        real, alpha = w.dtype.type, op.get_float("alpha", 0.99)
+        g = _decayed(op, w, g)
+        s = real(alpha) * s + real(1 - alpha) * np.square(g)
+        states, variance = [s], s
+        if self.centered:
+            mean = real(alpha) * more[0] + real(1 - alpha) * g
+            variance = np.maximum(s - np.square(mean), 0)
+            states.append(mean)
+        move = g / (np.sqrt(variance) + real(op.get_float("epsilon", 1e-8)))
+        if self.velocity:
+            move = real(op.get_float("momentum")) * more[-1] + move
+            states.append(move)
+        return (w - lr.reshape(()) * move, *states)
+
+    def kernel(self, op: Bound) -> Kernel:
+        alpha, epsilon = op.get_float("alpha", 0.99), op.get_float("epsilon", 1e-8)
+        floats = (alpha, 1 - alpha, epsilon, op.get_float("momentum"), op.get_float("weight_decay"))
+        parameters = _RmsProp(op.inputs[0].elements, self.centered, self.velocity)
+        return Kernel("poetc_op_rms_prop", parameters, floats)
+
+
+@register
+class RmsProp(_MeanSquare):
+    kind = "RmsProp"
+    summary = "RMSProp in place from (w, s, g, lr); alpha, epsilon, weight_decay"
+    must_alias = ((0, 0), (1, 1))
+    states = 2
+
+
+@register
+class RmsPropCentered(_MeanSquare):
+    kind = "RmsPropCentered"
+    summary = "RMSProp by the variance, in place from (w, s, m, g, lr); alpha, epsilon, weight_decay"
+    must_alias = ((0, 0), (1, 1), (2, 2))
+    states = 3
+    centered = True
+
+
+@register
+class RmsPropMomentum(_MeanSquare):
+    kind = "RmsPropMomentum"
+    summary = "RMSProp with momentum in place from (w, s, v, g, lr); alpha, epsilon, momentum, weight_decay"
+    must_alias = ((0, 0), (1, 1), (2, 2))
+    states = 3
+    velocity = True
+
+
+@register
+class RmsPropCenteredMomentum(_MeanSquare):
+    kind = "RmsPropCenteredMomentum"
+    summary = "RMSProp by the variance, with momentum, from (w, s, m, v, g, lr); alpha, epsilon, momentum, weight_decay"
+    must_alias = ((0, 0), (1, 1), (2, 2), (3, 3))
+    states = 4
+    centered = velocity = True
+
+
+@register
+class Lion(_Update):
+    """Chen et al. 2023, algorithm 2: the weight moves by the sign of a blend of the mean gradient and the gradient."""
+
+    kind = "Lion"
+    summary = "w -= lr · (sign(beta1 · m + (1 - beta1) · g) + weight_decay · w), m follows g by beta2; (w, m, g, lr)"
+    must_alias = ((0, 0), (1, 1))
+    states = 2
+    flops = 9
+    cost_like = "Momentum"
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        w, m, g, lr = inputs
+        real, lr = w.dtype.type, lr.reshape(())
+        beta1, beta2 = op.get_float("beta1", 0.9), op.get_float("beta2", 0.99)
+        move = np.sign(real(beta1) * m + real(1 - beta1) * g)
+        kept = w - lr * real(op.get_float("weight_decay")) * w
+        return kept - lr * move, real(beta2) * m + real(1 - beta2) * g
+
+    def kernel(self, op: Bound) -> Kernel:
+        beta1, beta2 = op.get_float("beta1", 0.9), op.get_float("beta2", 0.99)
+        floats = (beta1, 1 - beta1, beta2, 1 - beta2, op.get_float("weight_decay"))
+        return Kernel("poetc_op_lion", Elements(op.inputs[0].elements), floats)
+
+
+def _momentum_exponent(op: Bound) -> float:
+    """Of e in the schedule of NAdam's momentum, a step: 0.96^(step · momentum_decay) as a power of e."""
+    return op.get_float("momentum_decay", 4e-3) * math.log(0.96)
+
+
+def _momentum_at(op: Bound, step: int) -> float:
+    return op.get_float("beta1", 0.9) * (1 - 0.5 * math.exp(step * _momentum_exponent(op)))
+
+
+@register
+class Nadam(_Update):
+    """Dozat 2016, algorithm 2, as PyTorch has it: Adam with Nesterov's momentum, which grows from step to step.
+
+    `product` is that of the momentums up to this step, which NadamSchedule makes.
+    """
+
+    kind = "Nadam"
+    summary = "NAdam in place from (w, m, v, g, lr, step, product); beta1, beta2, epsilon, momentum_decay, weight_decay"
+    must_alias = ((0, 0), (1, 1), (2, 2))
+    states = 3
+    scalars = 3
+    flops = 34
+    cost_like = "Adam"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        result = super().infer(op)
+        _check_step(op.inputs[5])
+        return result
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        w, m, v, g, lr, step, product = inputs
+        real, t = w.dtype.type, int(step.reshape(()))
+        beta1, beta2 = op.get_float("beta1", 0.9), op.get_float("beta2", 0.999)
+        lr, product = lr.reshape(()), product.reshape(())
+        now, following = real(_momentum_at(op, t)), real(_momentum_at(op, t + 1))
+        g = _decayed(op, w, g)
+        m = real(beta1) * m + real(1 - beta1) * g
+        v = real(beta2) * v + real(1 - beta2) * np.square(g)
+        root = np.sqrt(v / real(1 - beta2**t)) + real(op.get_float("epsilon", 1e-8))
+        move = lr * (1 - now) / (1 - product) * g + lr * following / (1 - product * following) * m
+        return w - move / root, m, v
+
+    def kernel(self, op: Bound) -> Kernel:
+        beta1, beta2 = op.get_float("beta1", 0.9), op.get_float("beta2", 0.999)
+        epsilon, decay = op.get_float("epsilon", 1e-8), op.get_float("weight_decay")
+        floats = (beta1, 1 - beta1, beta2, 1 - beta2, epsilon, decay, _momentum_exponent(op))
+        return Kernel("poetc_op_nadam", Elements(op.inputs[0].elements), floats)
+
+
+@register
+class NadamSchedule(OpSpec):
+    kind = "NadamSchedule"
+    summary = "The product of NAdam's momentums, in place from (product, step): of this step too; beta1, momentum_decay"
+    recomputable = False
+    must_alias = ((0, 0),)
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        if op.inputs[0].elements != 1 or op.inputs[1].elements != 1:
+            raise ValueError("the product and the step have one element")
+        _check_step(op.inputs[1])
+        return op.inputs[:1]
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        product, step = inputs
+        return (product * product.dtype.type(_momentum_at(op, int(step.reshape(())))),)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_nadam_schedule", floats=(op.get_float("beta1", 0.9), _momentum_exponent(op)))
 
 
 @register

@@ -6,18 +6,15 @@ import hashlib
 from collections import Counter
 from dataclasses import asdict, replace
 
-import numpy as np
-
 from poetc.errors import UsageError
 from poetc.graph import Attribute, DType, Fill, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Builder, spec
 from poetc.training._autodiff import depends_on, differentiate
 from poetc.training._loss import plan_loss
 from poetc.training._micro import Weights, apart_from, check_state, cut_of, renamed
+from poetc.training._optimizer import STEP_COUNTING, Optimizer, emit_update
 from poetc.training._options import TrainingOptions
 from poetc.training._selection import select_parameters
-
-SCALAR = TensorType((1,))
 
 
 def build(graph: Graph, options: TrainingOptions, part: Graph | None = None) -> TrainingGraph:
@@ -57,7 +54,7 @@ class _Step:
         _declare(b, replace(self.part, tensors=given), self.trained, options)
         notes = [*whole.notes, plan.note]
         step = _step_counter(b, whole, options, self.updates, notes)
-        optimizer = _Optimizer(b, options, self.updates, step)
+        optimizer = Optimizer(b, options, self.updates, step)
         target = b.add_tensor(b.fresh("target"), plan.target, Role.TARGET)
         cut = cut_of("the target", plan.target, plan_of_part.target, self.count)
         weights = None
@@ -246,7 +243,7 @@ def _step_counter(b: Builder, graph: Graph, options: TrainingOptions, updates: d
     sites = sum(op.kind == "DropoutSite" for op in graph.operators)
     if sites and not options.dropout:
         notes.append(f"{sites} Dropout operators drop nothing (--dropout makes them)")
-    if options.optimizer not in ("adam", "adamw") and not (sites and options.dropout):
+    if options.optimizer not in STEP_COUNTING and not (sites and options.dropout):
         return ""
     before = b.add_tensor(b.fresh("step"), TensorType((1,), DType.I32), Role.OPTIMIZER_STATE, Fill("zeros"))
     b.phase = Phase.UPDATE
@@ -272,72 +269,6 @@ def _move_statistics(b: Builder, op: Operator, mean: str, var: str, updates: dic
     b.phase = phase
     for old, updated in zip(op.inputs[1:3], new, strict=True):
         updates[old] = updated
-
-
-def emit_update(b: Builder, kind: str, inputs: list[str], attributes: dict[str, object]) -> tuple[str, ...]:
-    """Emit an operator that makes the next version of state: outputs are named NAME@K, with the role of NAME."""
-    replaces = {output: inputs[i] for i, output in spec(kind).must_alias}
-    outputs = []
-    for i in range(len(replaces)):
-        base, _, version = replaces[i].rpartition("@")
-        base, next_version = (base, int(version) + 1) if base and version.isdigit() else (replaces[i], 1)
-        outputs.append(b.fresh(f"{base}@{next_version}"))
-    role = b.role
-    made: list[str] = []
-    b.emit(kind, inputs, attributes, outputs=outputs)  # type: ignore[arg-type]
-    for i, output in enumerate(outputs):
-        tensor = b.tensors[output]
-        b.tensors[output] = type(tensor)(output, tensor.type, b.tensors[replaces[i]].role)
-        made.append(output)
-    b.role = role
-    return tuple(made)
-
-
-class _Optimizer:
-    """Declares the optimizer's state as it goes and emits one update operator a parameter."""
-
-    def __init__(self, b: Builder, options: TrainingOptions, updates: dict[str, str], step: str) -> None:
-        self._b, self._options, self._updates = b, options, updates
-        rate = np.array([options.learning_rate], np.float32)
-        self.learning_rate = b.add_tensor(b.fresh("learning_rate"), SCALAR, Role.OPTIMIZER_STATE, rate)
-        self.step = step
-
-    def _state(self, parameter: str, suffix: str) -> str:
-        b = self._b
-        return b.add_tensor(b.fresh(f"{parameter}:{suffix}"), b.type(parameter), Role.OPTIMIZER_STATE, Fill("zeros"))
-
-    def update(self, parameter: str, gradient: str) -> None:
-        b, o = self._b, self._options
-        phase, b.phase = b.phase, Phase.UPDATE
-        decay: dict[str, object] = {"weight_decay": o.weight_decay}
-        match o.optimizer:
-            case "sgd":
-                state = [parameter]
-                new = emit_update(b, "Sgd", [parameter, gradient, self.learning_rate], decay)
-            case "momentum":
-                state = [parameter, self._state(parameter, "velocity")]
-                new = emit_update(
-                    b,
-                    "Momentum",
-                    [*state, gradient, self.learning_rate],
-                    {**decay, "momentum": o.momentum, "nesterov": False},
-                )
-            case _:
-                state = [parameter, self._state(parameter, "m"), self._state(parameter, "v")]
-                new = emit_update(
-                    b,
-                    "Adam",
-                    [*state, gradient, self.learning_rate, self.step],
-                    {
-                        **decay,
-                        "beta1": o.beta1,
-                        "beta2": o.beta2,
-                        "epsilon": o.epsilon,
-                        "decoupled": o.optimizer == "adamw",
-                    },
-                )
-        self._updates.update(zip(state, new, strict=True))
-        b.phase = phase
 
 
 def _finish(
@@ -376,5 +307,5 @@ def _finish(
         gradients=dict(sorted(gradients.items())),
         zero_gradients=tuple(sorted(zero_gradients)),
         updates=dict(sorted(updates.items())),
-        options={name: value for name, value in sorted(asdict(options).items()) if value is not None},
+        options={name: value for name, value in sorted(asdict(options).items()) if value not in (None, ())},
     )

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from poetc.errors import UsageError
 
 LOSSES = ("auto", "cross-entropy", "soft-cross-entropy", "mse", "l1", "huber", "bce")
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "nadam", "rmsprop", "adagrad", "lion")
 BATCH_NORM_MODES = ("train", "frozen")
+_OWN = cast(float, None)  # the default of the optimizer takes its place
+_DEFAULTS = {"momentum": 0.9, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+_OWN_DEFAULTS = {"rmsprop": {"momentum": 0.0}, "adagrad": {"epsilon": 1e-10}, "lion": {"beta2": 0.99}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """Hyperparameters as PyTorch defines them: momentum v = momentum·v + g, w -= lr·v; Adam with bias correction."""
+    """Hyperparameters as PyTorch defines them: momentum v = momentum·v + g, w -= lr·v; Adam with bias correction.
+
+    `momentum`, the betas and `epsilon` default to what the optimizer's authors, or PyTorch, take: None stands for that.
+    """
 
     loss: str = "auto"
     optimizer: str = "sgd"
     learning_rate: float = 0.01
-    momentum: float = 0.9
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
+    momentum: float = _OWN
+    beta1: float = _OWN
+    beta2: float = _OWN
+    epsilon: float = _OWN
+    alpha: float | None = None  # rmsprop: how much of the mean square stays from step to step; None: 0.99
+    centered: bool | None = None  # rmsprop: divide by the deviation, not by the root of the mean square
+    momentum_decay: float | None = None  # nadam: how fast its momentum grows; None: 0.004
     weight_decay: float = 0.0
     train: str = "all"  # all | last:N | patterns of parameter names, separated by commas
     batch_norm: str = "train"
@@ -38,6 +47,10 @@ class TrainingOptions:
     micro_batches: int | Literal["auto"] = 1  # parts of the batch whose gradients are added up before the update
 
     def __post_init__(self) -> None:
+        own = _DEFAULTS | _OWN_DEFAULTS.get(self.optimizer, {})
+        for name, default in own.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
         if self.micro_batches != "auto" and (not isinstance(self.micro_batches, int) or self.micro_batches < 1):
             raise UsageError(f"--micro-batches {self.micro_batches!r}: give a number of at least 1, or auto")
         if self.random_weights is not None and not 0 <= self.random_weights < 2**63:
@@ -52,6 +65,8 @@ class TrainingOptions:
         for option, number, low, high in (
             ("--lr", self.learning_rate, 0.0, math.inf),
             ("--momentum", self.momentum, 0.0, 1.0),
+            ("--alpha", self.alpha, 0.0, 1.0),
+            ("--momentum-decay", self.momentum_decay, 0.0, math.inf),
             ("--beta1", self.beta1, 0.0, 1.0),
             ("--beta2", self.beta2, 0.0, 1.0),
             ("--epsilon", self.epsilon, 0.0, math.inf),
@@ -59,10 +74,17 @@ class TrainingOptions:
             ("--label-smoothing", self.label_smoothing, 0.0, 1.0),
             ("--huber-delta", self.huber_delta, 0.0, math.inf),
         ):
-            if not low <= number < high:
+            if number is not None and not low <= number < high:
                 raise UsageError(f"{option} {number!r}: must be at least {low:g} and below {high:g}")
         if self.huber_delta == 0:
             raise UsageError("--huber-delta 0.0: must be above 0")
+        for option, given, optimizer in (
+            ("--alpha", self.alpha is not None, "rmsprop"),
+            ("--centered", self.centered is not None, "rmsprop"),
+            ("--momentum-decay", self.momentum_decay is not None, "nadam"),
+        ):
+            if given and self.optimizer != optimizer:
+                raise UsageError(f"{option} does nothing for --optimizer {self.optimizer}, only for {optimizer}")
         for option, given, losses in (
             ("--label-smoothing", self.label_smoothing != 0, ("cross-entropy", "soft-cross-entropy", "auto")),
             ("--ignore-index", self.ignore_index is not None, ("cross-entropy", "auto")),

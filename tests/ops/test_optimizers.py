@@ -68,6 +68,50 @@ def adagrad(eps: float, decay: float) -> Reference:
     return run
 
 
+def rms_prop(alpha: float, eps: float, mu: float = 0, decay: float = 0, *, centered: bool = False) -> Reference:
+    def run(w: Vector, grads: list[Vector]) -> Vector:
+        s, mean, v = np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
+        for g in grads:
+            d = g + decay * w
+            s = alpha * s + (1 - alpha) * d * d
+            mean = alpha * mean + (1 - alpha) * d
+            v = mu * v + d / (np.sqrt(s - mean * mean * centered) + eps)
+            w = w - LR * v
+        return w
+
+    return run
+
+
+def lion(b1: float, b2: float, decay: float) -> Reference:
+    """Algorithm 2 of Chen et al. 2023; PyTorch has none."""
+
+    def run(w: Vector, grads: list[Vector]) -> Vector:
+        m = np.zeros_like(w)
+        for g in grads:
+            w = w - LR * (np.sign(b1 * m + (1 - b1) * g) + decay * w)
+            m = b2 * m + (1 - b2) * g
+        return w
+
+    return run
+
+
+def nadam(b1: float, b2: float, eps: float, momentum_decay: float, decay: float) -> Reference:
+    def run(w: Vector, grads: list[Vector]) -> Vector:
+        m, v, product = np.zeros_like(w), np.zeros_like(w), 1.0
+        for t, g in enumerate(grads, 1):
+            now, following = (b1 * (1 - 0.5 * 0.96 ** (n * momentum_decay)) for n in (t, t + 1))
+            product *= now
+            d = g + decay * w
+            m = b1 * m + (1 - b1) * d
+            v = b2 * v + (1 - b2) * d * d
+            denominator = np.sqrt(v / (1 - b2**t)) + eps
+            w = w - LR * (1 - now) / (1 - product) * d / denominator
+            w = w - LR * following / (1 - product * following) * m / denominator
+        return w
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("kind", "attributes", "reference"),
     [
@@ -84,6 +128,18 @@ def adagrad(eps: float, decay: float) -> Reference:
         ),
         ("Adagrad", {}, adagrad(1e-10, 0)),
         ("Adagrad", {"weight_decay": 0.1}, adagrad(1e-10, 0.1)),
+        ("RmsProp", {}, rms_prop(0.99, 1e-8)),
+        ("RmsPropCentered", {"alpha": 0.9, "weight_decay": 0.1}, rms_prop(0.9, 1e-8, 0, 0.1, centered=True)),
+        ("RmsPropMomentum", {"momentum": 0.9, "epsilon": 1e-3}, rms_prop(0.99, 1e-3, 0.9)),
+        ("RmsPropCenteredMomentum", {"alpha": 0.8, "momentum": 0.5}, rms_prop(0.8, 1e-8, 0.5, centered=True)),
+        ("Lion", {}, lion(0.9, 0.99, 0)),
+        ("Lion", {"beta1": 0.8, "beta2": 0.95, "weight_decay": 0.1}, lion(0.8, 0.95, 0.1)),
+        ("Nadam", {}, nadam(0.9, 0.999, 1e-8, 4e-3, 0)),
+        (
+            "Nadam",
+            {"beta1": 0.8, "beta2": 0.95, "momentum_decay": 0.1, "weight_decay": 0.1},
+            nadam(0.8, 0.95, 1e-8, 0.1, 0.1),
+        ),
     ],
 )
 def test_ten_steps(kind: str, attributes: dict[str, Attribute], reference: Reference) -> None:
@@ -92,10 +148,12 @@ def test_ten_steps(kind: str, attributes: dict[str, Attribute], reference: Refer
     grads = [random.standard_normal(33).astype(np.float32) for _ in range(STEPS)]
     count = len(spec(kind).must_alias)
     state = [start, *[np.zeros(33, np.float32) for _ in range(count - 1)]]
-    step = np.zeros(1, np.int32)
+    step, product = np.zeros(1, np.int32), np.ones(1, np.float32)
+    schedule = {name: value for name, value in attributes.items() if name in ("beta1", "momentum_decay")}
     for g in grads:
         (step,) = run_kernel("StepCount", {}, [step])
-        extra = [step] if kind == "Adam" else []
+        (product,) = run_kernel("NadamSchedule", schedule, [product, step])
+        extra = {"Adam": [step], "Nadam": [step, product]}.get(kind, [])
         state = list(run_kernel(kind, attributes, [*state, g, np.float32([LR]), *extra]))
     expected = reference(start.astype(np.float64), [g.astype(np.float64) for g in grads])
     moved = np.abs(expected - start).max()
@@ -123,7 +181,9 @@ def test_the_step_counter_does_not_overflow() -> None:
     assert run_kernel("StepCount", {}, [np.int32([2**31 - 1])])[0][0] == 2**31 - 1
 
 
-@pytest.mark.parametrize("kind", ["Sgd", "Momentum", "Adam", "Adagrad", "StepCount", "BatchNormUpdate"])
+@pytest.mark.parametrize(
+    "kind", ["Sgd", "Momentum", "Adam", "Adagrad", "RmsProp", "Lion", "Nadam", "StepCount", "BatchNormUpdate"]
+)
 def test_updates_run_once_and_in_place(kind: str) -> None:
     assert not spec(kind).recomputable
     assert spec(kind).must_alias

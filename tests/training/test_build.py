@@ -65,6 +65,29 @@ def test_momentum_follows_pytorch() -> None:
     np.testing.assert_allclose(again["fc.weight@1"], weight - rate * (0.9 * velocity + gradient), rtol=1e-6)
 
 
+def test_defaults_are_those_of_the_optimizer() -> None:
+    def chosen(optimizer: str) -> tuple[float, ...]:
+        o = TrainingOptions(optimizer=optimizer)
+        return o.momentum, o.beta2, o.epsilon
+
+    assert chosen("sgd") == chosen("adam") == (0.9, 0.999, 1e-8)
+    assert chosen("rmsprop")[0] == 0
+    assert chosen("lion")[1] == 0.99
+    assert chosen("adagrad")[2] == 1e-10
+    assert TrainingOptions(optimizer="lion", beta2=0.999).beta2 == 0.999
+
+
+def test_options_of_another_optimizer_are_refused() -> None:
+    for option, kwargs in (
+        ("--alpha", {"alpha": 0.9}),
+        ("--centered", {"centered": True, "optimizer": "adam"}),
+        ("--momentum-decay", {"momentum_decay": 0.1, "optimizer": "rmsprop"}),
+        ("--alpha 1.0", {"alpha": 1.0, "optimizer": "rmsprop"}),
+    ):
+        with pytest.raises(UsageError, match=option):
+            TrainingOptions(**kwargs)  # type: ignore[arg-type]
+
+
 def test_running_statistics_move_only_in_train_mode() -> None:
     for mode, expected in (("train", 4), ("frozen", 0)):
         step = build(small_cnn(), TrainingOptions(batch_norm=mode))
@@ -94,7 +117,7 @@ def test_patterns_choose_parameters() -> None:
 def test_bad_options_name_the_option() -> None:
     for kwargs, option in (
         ({"loss": "hinge"}, "--loss"),
-        ({"optimizer": "lion"}, "--optimizer"),
+        ({"optimizer": "lamb"}, "--optimizer"),
         ({"learning_rate": -1.0}, "--lr"),
         ({"batch_norm": "off"}, "--batch-norm"),
         ({"learning_rate": float("nan")}, "--lr"),

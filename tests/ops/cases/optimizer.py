@@ -15,6 +15,16 @@ def adam(step: int, **attributes: Attribute) -> Case:
     return Case("Adam", inputs, attributes, 2e-6, 1e-6, note=f"step {step}")
 
 
+def rms_prop(suffix: str, states: int, **attributes: Attribute) -> Case:
+    inputs = (W, uniform(W, 1, 2), *[W] * (states - 2), W, LR)
+    return Case(f"RmsProp{suffix}", inputs, attributes, 2e-6)
+
+
+def nadam(step: int, product: float, **attributes: Attribute) -> Case:
+    inputs = (W, W, uniform(W, 0, 1), W, LR, np.int32([step]), np.float32([product]))
+    return Case("Nadam", inputs, attributes, 2e-6, 1e-6, note=f"step {step}")
+
+
 def matmul(m: int, n: int, k: int) -> Case:
     return Case("MatMulSgd", ((m, n), (k, m), (k, n), LR), {"trans_a": True}, 1e-5, 1e-5)
 
@@ -51,6 +61,19 @@ CASES = [
     adam(4, weight_decay=0.1, decoupled=True),
     Case("Adagrad", (W, uniform(W, 0, 1), W, LR), {}, 2e-6),
     Case("Adagrad", (W, uniform(W, 0, 1), W, LR), {"epsilon": 1e-3, "weight_decay": 0.1}, 2e-6),
+    rms_prop("", 2),
+    rms_prop("", 2, alpha=0.9, epsilon=1e-3, weight_decay=0.1),
+    rms_prop("Centered", 3, weight_decay=0.1),
+    rms_prop("Momentum", 3, momentum=0.9),
+    rms_prop("CenteredMomentum", 4, alpha=0.9, momentum=0.8, weight_decay=0.1),
+    Case("RmsPropCentered", (W, np.full(W, 0.25), np.full(W, 0.6), W, LR), {"alpha": 1 - 1e-9}, note="below zero"),
+    Case("Lion", (W, W, W, LR)),
+    Case("Lion", (W, W, W, LR), {"beta1": 0.8, "beta2": 0.95, "weight_decay": 0.1}),
+    nadam(1, 0.45),
+    nadam(40, 1e-9),
+    nadam(2**31 - 1, 0.0, beta1=0.8, beta2=0.99, epsilon=1e-3, momentum_decay=0.1, weight_decay=0.1),
+    Case("NadamSchedule", (np.float32([0.45]), np.int32([2])), {}),
+    Case("NadamSchedule", (np.float32([0.45]), np.int32([9])), {"beta1": 0.8, "momentum_decay": 0.5}),
     *DESCENTS,
     *(replace(case, kind=f"{case.kind[:-3]}Sum", inputs=(*case.inputs[:-1], MINUS_ONE)) for case in DESCENTS),
     Case("StepCount", (np.int32([41]),)),

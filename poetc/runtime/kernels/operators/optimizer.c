@@ -97,6 +97,103 @@ int poetc_op_adagrad(const poetc_call *call)
     return POETC_OK;
 }
 
+/* w, s, mean?, v?, g, lr -> w, s, mean?, v?. ints: elements, centered (mean), velocity (v); floats: alpha, 1 - alpha,
+ * epsilon, momentum, weight decay. */
+int poetc_op_rms_prop(const poetc_call *call)
+{
+    const int centered = call->ints[1], moving = call->ints[2], states = 2 + centered + moving;
+    const float *w = poetc_in(call, 0), *s = poetc_in(call, 1), *g = poetc_in(call, states);
+    const float *mean = centered ? poetc_in(call, 2) : s, *v = moving ? poetc_in(call, states - 1) : s;
+    const float lr = *(const float *)poetc_in(call, states + 1), alpha = call->floats[0], new = call->floats[1];
+    const float epsilon = call->floats[2], momentum = call->floats[3], decay = call->floats[4];
+    float *next_w = poetc_out(call, states + 2), *next_s = poetc_out(call, states + 3);
+    float *next_mean = centered ? poetc_out(call, states + 4) : next_s;
+    float *next_v = moving ? poetc_out(call, 2 * states + 1) : next_s;
+    int32_t i;
+    POETC_THREADED_OVER(poetc_op_rms_prop, call, call->ints[0]);
+    for (i = POETC_BEGIN(call->share, call->ints[0], 16); i < POETC_END(call->share, call->ints[0], 16); i++) {
+        const float slope = g[i] + decay * w[i], second = alpha * s[i] + new * (slope * slope);
+        float variance = second, move;
+        if (centered) {
+            const float first = alpha * mean[i] + new * slope;
+            variance = second - first * first;
+            if (variance < 0.0f)
+                variance = 0.0f;
+            next_mean[i] = first;
+        }
+        move = slope / (poetc_sqrtf(variance) + epsilon);
+        if (moving)
+            next_v[i] = move = momentum * v[i] + move;
+        next_s[i] = second;
+        next_w[i] = w[i] - lr * move;
+    }
+    return POETC_OK;
+}
+
+/* w, m, g, lr -> w, m. ints: elements; floats: beta1, 1 - beta1, beta2, 1 - beta2, weight decay. */
+int poetc_op_lion(const poetc_call *call)
+{
+    const float *w = poetc_in(call, 0), *m = poetc_in(call, 1), *g = poetc_in(call, 2);
+    const float lr = *(const float *)poetc_in(call, 3), decay = call->floats[4];
+    const float beta1 = call->floats[0], new1 = call->floats[1], beta2 = call->floats[2], new2 = call->floats[3];
+    float *next_w = poetc_out(call, 4), *next_m = poetc_out(call, 5);
+    int32_t i;
+    POETC_THREADED_OVER(poetc_op_lion, call, call->ints[0]);
+    for (i = POETC_BEGIN(call->share, call->ints[0], 16); i < POETC_END(call->share, call->ints[0], 16); i++) {
+        const float blend = beta1 * m[i] + new1 * g[i];
+        const float sign = blend > 0.0f ? 1.0f : blend < 0.0f ? -1.0f : blend; /* NaN stays */
+        next_m[i] = beta2 * m[i] + new2 * g[i];
+        next_w[i] = w[i] - lr * decay * w[i] - lr * sign;
+    }
+    return POETC_OK;
+}
+
+/* The momentum of NAdam's step `n`. */
+static float nadam_momentum(float beta1, float exponent, float n)
+{
+    return beta1 * (1.0f - 0.5f * poetc_expf(n * exponent));
+}
+
+/* w, m, v, g, lr, step, product -> w, m, v. ints: elements; floats: beta1, 1 - beta1, beta2, 1 - beta2, epsilon, weight
+ * decay, exponent a step of the momentum's schedule. */
+int poetc_op_nadam(const poetc_call *call)
+{
+    const float *w = poetc_in(call, 0), *m = poetc_in(call, 1), *v = poetc_in(call, 2), *g = poetc_in(call, 3);
+    const float lr = *(const float *)poetc_in(call, 4), product = *(const float *)poetc_in(call, 6);
+    const int32_t step = *(const int32_t *)poetc_in(call, 5);
+    const float beta1 = call->floats[0], new1 = call->floats[1], beta2 = call->floats[2], new2 = call->floats[3];
+    const float epsilon = call->floats[4], decay = call->floats[5];
+    float *next_w = poetc_out(call, 7), *next_m = poetc_out(call, 8), *next_v = poetc_out(call, 9);
+    float now, following, rate_now, rate_mean, root;
+    int32_t i;
+    if (step < 1)
+        return POETC_ERANGE;
+    POETC_THREADED_OVER(poetc_op_nadam, call, call->ints[0]);
+    now = nadam_momentum(beta1, call->floats[6], (float)step);
+    following = nadam_momentum(beta1, call->floats[6], (float)step + 1.0f);
+    rate_now = lr * (1.0f - now) / (1.0f - product);
+    rate_mean = lr * following / (1.0f - product * following);
+    root = 1.0f / poetc_sqrtf(complement_of_power(new2, step));
+    for (i = POETC_BEGIN(call->share, call->ints[0], 16); i < POETC_END(call->share, call->ints[0], 16); i++) {
+        const float slope = g[i] + decay * w[i];
+        const float first = beta1 * m[i] + new1 * slope, second = beta2 * v[i] + new2 * (slope * slope);
+        next_m[i] = first;
+        next_v[i] = second;
+        next_w[i] = w[i] - (rate_now * slope + rate_mean * first) / (poetc_sqrtf(second) * root + epsilon);
+    }
+    return POETC_OK;
+}
+
+/* product, step -> the product of the momentums up to this step. floats: beta1, exponent a step. */
+int poetc_op_nadam_schedule(const poetc_call *call)
+{
+    const float *product = poetc_in(call, 0);
+    const int32_t step = *(const int32_t *)poetc_in(call, 1);
+    float *next = poetc_out(call, 2);
+    *next = *product * nadam_momentum(call->floats[0], call->floats[1], (float)step);
+    return POETC_OK;
+}
+
 /* step -> step + 1; the counter stops at the largest int rather than overflow. */
 int poetc_op_step_count(const poetc_call *call)
 {

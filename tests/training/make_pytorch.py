@@ -1,0 +1,69 @@
+"""Write `pytorch.json`: losses and weights of PyTorch in double precision, for the cases of `pytorch_cases.py`.
+
+python -m tests.training.make_pytorch        in an environment with poetc and torch 2.13
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tests.training.pytorch_cases import CASES, NUMBERS, RATE, batches, parameters
+
+Weights = dict[str, torch.Tensor]
+
+
+def optimizer(weights: Weights, o: Mapping[str, Any]) -> torch.optim.Optimizer:
+    groups = [{"params": [w], "weight_decay": o.get("weight_decay", 0.0), "lr": RATE} for w in weights.values()]
+    betas = o.get("beta1", 0.9), o.get("beta2", 0.999)
+    epsilon = {"eps": o["epsilon"]} if "epsilon" in o else {}
+    match o.get("optimizer", "sgd"):
+        case "sgd":
+            return torch.optim.SGD(groups)
+        case "momentum":
+            return torch.optim.SGD(groups, momentum=o["momentum"])
+        case "adam":
+            return torch.optim.Adam(groups, betas=betas, **epsilon)
+        case "adamw":
+            return torch.optim.AdamW(groups, betas=betas, **epsilon)
+        case "adagrad":
+            return torch.optim.Adagrad(groups, **epsilon)
+        case "rmsprop":
+            own = {k: o[k] for k in ("alpha", "centered", "momentum") if k in o}
+            return torch.optim.RMSprop(groups, **own, **epsilon)
+        case "nadam":
+            own = {"momentum_decay": o["momentum_decay"]} if "momentum_decay" in o else {}
+            return torch.optim.NAdam(groups, betas=betas, **own, **epsilon)
+        case name:
+            raise ValueError(name)
+
+
+def run(o: Mapping[str, Any]) -> dict[str, list[float]]:
+    weights = {name: torch.tensor(w.astype("f8"), requires_grad=True) for name, w in parameters().items()}
+    update = optimizer(weights, o)
+    losses = []
+    for x, classes in batches():
+        hidden = torch.tanh(torch.tensor(x.astype("f8")) @ weights["fc1.weight"].T + weights["fc1.bias"])
+        logits = hidden @ weights["fc2.weight"].T + weights["fc2.bias"]
+        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(classes).long())
+        update.zero_grad()
+        loss.backward()
+        update.step()
+        losses.append(loss.item())
+    return {
+        "losses": losses,
+        "fc1.weight": weights["fc1.weight"][0].tolist(),
+        "fc2.bias": weights["fc2.bias"].tolist(),
+    }
+
+
+def main() -> None:
+    torch.set_default_dtype(torch.float64)  # in which NAdam holds the product of its momentums
+    NUMBERS.write_text(json.dumps({name: run(o) for name, o in CASES.items()}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

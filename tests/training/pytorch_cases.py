@@ -1,0 +1,65 @@
+"""What the numbers of PyTorch in `pytorch.json` were made of: a small network, batches, and options of training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from poetc.graph import Array, Graph, Role, TensorType
+from poetc.ops import Builder
+
+NUMBERS = Path(__file__).with_name("pytorch.json")
+STEPS = 8
+ROWS, FEATURES, HIDDEN, CLASSES = 6, 5, 7, 4
+RATE = 2.0**-5  # exact in 32 bits, in which a program holds it
+
+# Options of `poetc` by the name of the case.
+CASES: dict[str, dict[str, Any]] = {
+    "sgd": {},
+    "momentum, decay": {"optimizer": "momentum", "momentum": 0.8, "weight_decay": 0.1},
+    "adam, decay": {"optimizer": "adam", "weight_decay": 0.1},
+    "adamw": {"optimizer": "adamw", "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3},
+    "adagrad": {"optimizer": "adagrad"},
+    "adagrad, decay": {"optimizer": "adagrad", "weight_decay": 0.1, "epsilon": 1e-3},
+    "rmsprop": {"optimizer": "rmsprop"},
+    "rmsprop, decay": {"optimizer": "rmsprop", "alpha": 0.9, "epsilon": 1e-3, "weight_decay": 0.1},
+    "rmsprop, centered": {"optimizer": "rmsprop", "centered": True},
+    "rmsprop, momentum": {"optimizer": "rmsprop", "momentum": 0.5, "alpha": 0.9},
+    "rmsprop, all": {"optimizer": "rmsprop", "momentum": 0.5, "alpha": 0.9, "centered": True, "weight_decay": 0.1},
+    "nadam": {"optimizer": "nadam"},
+    "nadam, decay": {"optimizer": "nadam", "weight_decay": 0.1, "beta1": 0.8, "momentum_decay": 0.1},
+}
+
+
+def parameters() -> dict[str, Array]:
+    random = np.random.default_rng(11)
+    shapes = {
+        "fc1.weight": (HIDDEN, FEATURES),
+        "fc1.bias": (HIDDEN,),
+        "fc2.weight": (CLASSES, HIDDEN),
+        "fc2.bias": (CLASSES,),
+    }
+    return {name: random.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def batches() -> list[tuple[Array, Array]]:
+    """Inputs and classes of every step."""
+    random = np.random.default_rng(12)
+    return [
+        (random.standard_normal((ROWS, FEATURES)).astype(np.float32), random.integers(0, CLASSES, ROWS).astype("i4"))
+        for _ in range(STEPS)
+    ]
+
+
+def network() -> Graph:
+    """A product, tanh, a product."""
+    b = Builder()
+    h = b.add_tensor("x", TensorType((ROWS, FEATURES)), Role.INPUT)
+    for name, value in parameters().items():
+        b.add_tensor(name, TensorType(value.shape), Role.PARAMETER, value)
+    attributes = {"trans_a": False, "trans_b": True, "alpha": 1.0}
+    h = b.emit1("Tanh", [b.emit1("MatMul", [h, "fc1.weight", "fc1.bias"], attributes)])
+    y = b.emit1("MatMul", [h, "fc2.weight", "fc2.bias"], attributes, hint="logits")
+    return Graph("two products", b.tensors, tuple(b.operators), ("x",), (y,), b.values)

@@ -1,0 +1,43 @@
+"""Whole steps of training beside PyTorch's, in double precision: the numbers of `make_pytorch.py`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from poetc.graph import Array
+from poetc.passes import check_graph, run_standard
+from poetc.training import TrainingOptions, build
+from tests.support.graphs import evaluate
+from tests.training.pytorch_cases import CASES, NUMBERS, RATE, batches, network
+
+EXPECTED: dict[str, dict[str, list[float]]] = json.loads(NUMBERS.read_text())
+
+
+def test_every_case_has_numbers() -> None:
+    assert CASES.keys() == EXPECTED.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_steps(name: str) -> None:
+    losses, weights = run(CASES[name])
+    expected = EXPECTED[name]
+    np.testing.assert_allclose(losses, expected["losses"], rtol=1e-9)
+    np.testing.assert_allclose(weights["fc1.weight"][0], expected["fc1.weight"], rtol=1e-9)
+    np.testing.assert_allclose(weights["fc2.bias"], expected["fc2.bias"], rtol=1e-9)
+
+
+def run(options: dict[str, Any]) -> tuple[list[float], dict[str, Array]]:
+    """Losses of the steps, and the state after the last one."""
+    step = run_standard(build(network(), TrainingOptions(learning_rate=RATE, **options)))
+    check_graph(step)
+    state: dict[str, Array] = {}
+    losses = []
+    for x, classes in batches():
+        values = evaluate(step, {**state, "x": x, step.target: classes})
+        losses.append(float(values[step.loss]))
+        state = {old: values[new] for old, new in step.updates.items()}
+    return losses, state
