@@ -10,7 +10,7 @@
 - A recurrent cell's gradient and the sum of the gradients of its state, from the next layer and the next step.
 
 Every element is computed by the same operations in the same order: results keep their bits. What was tried and left out
-is in docs/lab/design-notes.md.
+is in docs/lab/planning.md.
 """
 
 from __future__ import annotations
