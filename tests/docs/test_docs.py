@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from poetc.cli import cli
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md"])
@@ -58,6 +60,22 @@ def test_the_laboratory_lists_its_pages() -> None:
 def test_the_page_of_operators_is_what_the_registry_says() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "operators_page.py"))
     assert (DOCS / "reference" / "operators.md").read_text() == script["page"](), "run scripts/operators_page.py"
+
+
+def test_the_site_has_every_command_and_function() -> None:
+    site = runpy.run_path(str(ROOT / "scripts" / "site_pages.py"))
+    for page in ("cli.md", "c-api.md"):
+        markdown = (DOCS / "reference" / page).read_text()
+        assert len(site["on_page_markdown"](markdown)) > 2 * len(markdown)
+    commands = site["commands"]()
+    assert all(f"\n## poetc {name}" in commands for name in cli.commands)
+    assert all(f"`{option.opts[0]}`" in commands for option in cli.commands["solve"].params if option.opts[0][0] == "-")
+    for header in site["HEADERS"]:
+        functions = re.findall(
+            r"^(?!static|typedef|#|\s)\w[\w\s*]*?\b(poetc_\w+)\([^;{]*;", header.read_text(), re.MULTILINE
+        )
+        assert functions
+        assert {f"### `{name}`" for name in functions} <= set(site["c_interface"]().splitlines())
 
 
 def blocks(page: str, language: str) -> Iterator[str]:
