@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from poetc.artifact import Artifact
 from poetc.reporting._solved import Solved
 from poetc.reporting._words import of_keep_all, recomputed, recomputed_of, written
 from poetc.reporting._words import status as status_words
 from poetc.reporting.choices import choice_notes, scope_sentence
 from poetc.reporting.html import html
 from poetc.reporting.text import text
-
-if TYPE_CHECKING:
-    from poetc.artifact import Artifact
 
 __all__ = [
     "Solved",

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from poetc.artifact import Artifact
 from poetc.graph import Graph
 from poetc.scheduling import Trace, verify
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import MemoryPlan, Schedule
-
-if TYPE_CHECKING:
-    from poetc.artifact import Artifact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
