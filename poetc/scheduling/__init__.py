@@ -3,10 +3,8 @@
 docs/reference/formats.md describes their files.
 """
 
-from poetc.scheduling._bounds import lower_bound_bytes, state_chains
 from poetc.scheduling._checker import ScheduleError, Trace, verify
 from poetc.scheduling._completion import Action, Completer, Completion, choose_pairs, complete
-from poetc.scheduling._homes import all_in_ram, movable_state, on_store, stored_state
 from poetc.scheduling._json import (
     plan_from_json,
     plan_to_json,
@@ -20,6 +18,7 @@ from poetc.scheduling._keep_all import keep_all, keep_all_actions, keep_all_peak
 from poetc.scheduling._packing import pack, pack_around
 from poetc.scheduling._plan_checker import PlanError, verify_plan
 from poetc.scheduling._relocation import pack_with_moves, with_steps, without_moves
+from poetc.scheduling._state import all_in_ram, movable_state, on_store, state_chains, stored_state
 from poetc.scheduling._transfers import settled
 from poetc.scheduling._validation import validate_problem
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, Semantics, TensorSpec, Variant
@@ -80,7 +79,6 @@ __all__ = [
     "keep_all",
     "keep_all_actions",
     "keep_all_peak_bytes",
-    "lower_bound_bytes",
     "movable_state",
     "on_store",
     "pack",

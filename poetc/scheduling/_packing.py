@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from poetc.scheduling._bounds import state_chains
 from poetc.scheduling._placement import SEARCH_PLACEMENTS, fit, max_live, place
+from poetc.scheduling._state import state_chains
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, Move, PageIn, PageOut, Schedule
 

@@ -17,18 +17,18 @@ from poetc.scheduling import (
     SolveOptions,
     first_executions,
     keep_all_peak_bytes,
-    lower_bound_bytes,
     verify,
 )
 from tests.support.oracle import optimum
 from tests.support.planning import planner
 from tests.support.problems import training_problem
+from tests.support.ram import order_free_bound_bytes
 
 OPTIONS = SolveOptions(time_limit_s=60)
 
 
 def budgets_of(problem: Problem, count: int = 10) -> list[int]:
-    low, high = lower_bound_bytes(problem) - 16, keep_all_peak_bytes(problem) + 32
+    low, high = order_free_bound_bytes(problem) - 16, keep_all_peak_bytes(problem) + 32
     return [low + (high - low) * k // (count - 1) for k in range(count)]
 
 

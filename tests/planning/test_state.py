@@ -22,7 +22,6 @@ from poetc.scheduling import (
     SolveOptions,
     Status,
     keep_all_peak_bytes,
-    lower_bound_bytes,
     movable_state,
     on_store,
     stored_state,
@@ -35,6 +34,7 @@ from poetc.solvers.poetc.settings import PLACEMENT
 from tests.support.oracle import Optimum, optimum
 from tests.support.planning import planner
 from tests.support.problems import random_dag, training_problem
+from tests.support.ram import order_free_bound_bytes
 
 SEEDS = range(100)
 LIMIT_S = 20.0
@@ -57,8 +57,8 @@ def case(seed: int) -> tuple[Problem, dict[frozenset[int], Optimum | None]]:
         if chains:
             break
     first = [chain[0] for chain in chains]
-    low = lower_bound_bytes(on_store(problem, first))
-    high = max(low, random.choice((lower_bound_bytes(problem), keep_all_peak_bytes(problem))))
+    low = order_free_bound_bytes(on_store(problem, first))
+    high = max(low, random.choice((order_free_bound_bytes(problem), keep_all_peak_bytes(problem))))
     budget = low + int((high - low) * random.choice((0.05, 0.1, 0.3, 0.5, 0.9)))
     problem = replace(problem, budget_bytes=budget)
     if random.random() < 0.2:
@@ -156,7 +156,7 @@ def test_choice_and_its_bound() -> None:
 def test_cuts_are_added_as_far_as_the_relaxation_can_be_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan asks for more than that: the worst of them come first, and prove more than none."""
     problem = _heavier(training_problem(Random(4), 3, paging=True), 4)
-    low = lower_bound_bytes(on_store(problem, [chain[0] for chain in movable_state(problem)]))
+    low = order_free_bound_bytes(on_store(problem, [chain[0] for chain in movable_state(problem)]))
     problem = replace(problem, budget_bytes=low + (keep_all_peak_bytes(problem) - low) // 10)
     solved: list[tuple[int, int, float]] = []
     relax = PlacementSearch._relax
@@ -318,7 +318,7 @@ def test_errors_claim_only_what_holds_for_any_homes() -> None:
         problem, _ = case(seed)
         problem = replace(problem, write_limit_bytes=0)
         least_bytes = planner().lower_bound_bytes(problem)
-        for budget in (least_bytes - 16, least_bytes, (least_bytes + lower_bound_bytes(problem)) // 2):
+        for budget in (least_bytes - 16, least_bytes, (least_bytes + order_free_bound_bytes(problem)) // 2):
             try:
                 solve(replace(problem, budget_bytes=budget), OPTIONS)
             except (InfeasibleError, LimitError) as error:
@@ -337,7 +337,7 @@ def test_smallest_ram_is_known_where_only_ram_meets_the_deadline() -> None:
     for seed in SEEDS:
         problem = replace(case(seed)[0], deadline_ns=None, write_limit_bytes=None)
         least_bytes = planner().lower_bound_bytes(problem)
-        if lower_bound_bytes(problem) == least_bytes:
+        if order_free_bound_bytes(problem) == least_bytes:
             continue
         for limits in ({"deadline_ns": problem.compute_once_ns}, {"write_limit_bytes": 0}):
             limited = replace(problem, **limits)

@@ -34,7 +34,6 @@ from poetc.scheduling import (
     keep_all,
     keep_all_actions,
     keep_all_peak_bytes,
-    lower_bound_bytes,
     state_chains,
     validate_problem,
     verify,
@@ -42,6 +41,7 @@ from poetc.scheduling import (
 from poetc.solvers import solve
 from tests.support.oracle import minimum_budget
 from tests.support.problems import random_actions, random_dag, training_problem
+from tests.support.ram import order_free_bound_bytes
 
 randoms = st.randoms(use_true_random=False)
 
@@ -232,7 +232,7 @@ def test_first_lower_bound(random: Random) -> None:
     problem = random_dag(random, random.randint(1, 5), paging=random.random() < 0.5)
     smallest = minimum_budget(problem, fixed_order=False)
     assert smallest is not None
-    assert lower_bound_bytes(problem) <= smallest <= keep_all_peak_bytes(problem)
+    assert order_free_bound_bytes(problem) <= smallest <= keep_all_peak_bytes(problem)
 
 
 def test_lower_bound_counts_state_beside_the_largest_operator() -> None:
@@ -241,6 +241,6 @@ def test_lower_bound_counts_state_beside_the_largest_operator() -> None:
     assert [[problem.tensors[t].name for t in c] for c in state_chains(problem)] == [
         [f"w{i}", f"w{i}@1"] for i in range(3)
     ]
-    assert lower_bound_bytes(problem) > problem.base_bytes + state
+    assert order_free_bound_bytes(problem) > problem.base_bytes + state
     paged = replace(problem, paging=Paging.SYNC, tensors=tuple(replace(t, pageable=True) for t in problem.tensors))
-    assert lower_bound_bytes(paged) < lower_bound_bytes(problem)
+    assert order_free_bound_bytes(paged) < order_free_bound_bytes(problem)

@@ -13,7 +13,6 @@ from poetc.scheduling import (
     Paging,
     Problem,
     keep_all_peak_bytes,
-    lower_bound_bytes,
     movable_state,
     on_store,
 )
@@ -22,6 +21,7 @@ from poetc.solvers.poetc.bounds.cuts import CutModel
 from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
 from tests.support.oracle import Optimum, optimum
 from tests.support.problems import random_dag, training_problem, with_budget
+from tests.support.ram import order_free_bound_bytes
 
 
 @functools.cache
@@ -95,7 +95,7 @@ def with_state(seed: int) -> tuple[Problem, dict[frozenset[int], Optimum | None]
     if not 0 < len(chains) < 4:
         return None
     first = [chain[0] for chain in chains]
-    low = lower_bound_bytes(on_store(problem, first))
+    low = order_free_bound_bytes(on_store(problem, first))
     more = max(0, keep_all_peak_bytes(problem) - low)
     budget_bytes = low + int(more * random.choice((0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)))
     problem = dataclasses.replace(problem, budget_bytes=budget_bytes)

@@ -22,6 +22,7 @@ from poetc.solvers.published.revolve import INFO, codes_for, forward_steps
 from tests.solvers.cases import poet_like
 from tests.solvers.chains import UNIT, chain
 from tests.support.oracle import optimum
+from tests.support.ram import order_free_bound_bytes
 
 OPTIONS = SolveOptions(time_limit_s=20)
 
@@ -194,9 +195,9 @@ def test_checkmate_equals_ours_without_paging(seed: int) -> None:
 
 
 def without_paging(problem: Problem, fraction: float) -> Problem:
-    from poetc.scheduling import keep_all_peak_bytes, lower_bound_bytes
+    from poetc.scheduling import keep_all_peak_bytes
 
-    low, high = lower_bound_bytes(problem), keep_all_peak_bytes(problem)
+    low, high = order_free_bound_bytes(problem), keep_all_peak_bytes(problem)
     return dataclasses.replace(
         problem,
         budget_bytes=int(low + (high - low) * fraction),

@@ -27,7 +27,6 @@ from poetc.scheduling import (
     movable_state,
     on_store,
 )
-from poetc.scheduling import lower_bound_bytes as order_free_bound
 from poetc.solvers import highs, solve
 from poetc.solvers.highs import COST_SCALE, Mip
 from poetc.solvers.model import Model
@@ -40,6 +39,7 @@ from tests.solvers.cases import case, invalid_bounds, worn
 from tests.solvers.chains import UNIT as CHAIN_UNIT
 from tests.solvers.chains import chain
 from tests.support.problems import training_problem
+from tests.support.ram import order_free_bound_bytes
 
 SEEDS = range(240)
 WRITING = range(400)  # few of them write to the store
@@ -126,7 +126,7 @@ def test_more_cuts_never_weaken_the_lp() -> None:
         problem = training_problem(random, random.choice((2, 3)), paging=True)
         chains = movable_state(problem)
         stored = on_store(problem, [chain[0] for chain in chains])
-        least = order_free_bound(stored)
+        least = order_free_bound_bytes(stored)
         budget = least + int((keep_all_peak_bytes(problem) - least) * random.choice((0.05, 0.1, 0.3, 0.5)))
         fixed = Model(replace(stored if seed % 2 else problem, budget_bytes=budget))
         free = open_model(replace(problem, budget_bytes=budget))
@@ -184,7 +184,7 @@ def test_budget_bounds_never_exceed_a_feasible_budget() -> None:
     reached = 0
     for seed, model, _ in solvable():
         budget_bytes = model.problem.budget_bytes
-        assert order_free_bound(model.problem) <= budget_bytes, seed
+        assert order_free_bound_bytes(model.problem) <= budget_bytes, seed
         assert lower_bound_bytes(model.problem) <= budget_bytes, seed
         reached += lower_bound_bytes(model.problem) == budget_bytes
     assert reached

@@ -22,8 +22,8 @@ from poetc.scheduling import (
     TensorSpec,
     keep_all_actions,
     keep_all_peak_bytes,
-    lower_bound_bytes,
 )
+from tests.support.ram import order_free_bound_bytes
 
 UNIT = 16
 
@@ -203,7 +203,7 @@ def training_problem(
 
 def with_budget(problem: Problem, fraction: float) -> Problem:
     """Between the first lower bound (0) and the keep-all peak (1)."""
-    low, high = lower_bound_bytes(problem), keep_all_peak_bytes(problem)
+    low, high = order_free_bound_bytes(problem), keep_all_peak_bytes(problem)
     return replace(problem, budget_bytes=low + int(max(0, high - low) * fraction))
 
 

@@ -1,30 +1,17 @@
-"""A first lower bound on the RAM that any schedule of a problem needs."""
+"""A lower bound on RAM that is easy to see through, beside those of the solvers."""
 
 from __future__ import annotations
 
-from poetc.scheduling._completion import choose_pairs
+from poetc.scheduling import choose_pairs, state_chains
 from poetc.scheduling.problem import Paging, Problem
 
 
-def state_chains(problem: Problem) -> tuple[tuple[int, ...], ...]:
-    """State that lives in RAM from step to step: a tensor that starts there, with the versions that required in-place
-    pairs make of it, where the last must be in RAM at the end. Ordered by the first."""
-    successor = {p.input: p.output for o in problem.operators for p in o.in_place if p.required}
-    chains = []
-    for first, tensor in enumerate(problem.tensors):
-        if tensor.initial != "ram":
-            continue
-        chain = [first]
-        while chain[-1] in successor:
-            chain.append(successor[chain[-1]])
-        if problem.tensors[chain[-1]].final == "ram":
-            chains.append(tuple(chain))
-    return tuple(chains)
+def order_free_bound_bytes(problem: Problem) -> int:
+    """No schedule runs in less RAM than this, whatever the order.
 
-
-def lower_bound_bytes(problem: Problem) -> int:
-    """No schedule runs in less RAM than this: the largest of what one operator touches at once (as much in place as is
-    allowed) beside the state that cannot leave RAM, what is in RAM at the start, and what must be there at the end."""
+    It is the largest of three sums: all that is in RAM at the start, all that must be there at the end, and what one
+    operator touches at once (as much in place as is allowed) beside the state that cannot leave RAM.
+    """
     sizes = [t.size_bytes for t in problem.tensors]
     paged = problem.paging is not Paging.NONE
     stuck: dict[int, int] = {}  # tensor -> its chain, for state of which some version is always in RAM
