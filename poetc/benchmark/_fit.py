@@ -77,10 +77,6 @@ class Fit:
     first_cache_bytes: int
     cache_bytes: int
 
-    def predict(self, loops: Mapping[str, int]) -> float:
-        """Nanoseconds."""
-        return _predict(self.loop_ns, loops)
-
 
 def fit(rows: Sequence[Measurement]) -> Fit:
     """What a pass of every loop takes, by relative error. Groups that share no kernel are fitted apart. Deterministic.

@@ -7,7 +7,7 @@ from poetc.codegen._cores import Core
 from poetc.codegen._emit import GOALS, PRODUCTS, Numerics, emit
 from poetc.codegen._firmware import Memory
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library
-from poetc.codegen._interpret import Interpreter, all_inputs, interpret, sample_inputs
+from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
 from poetc.codegen._limits import looks_raw, require_usable
 from poetc.codegen._lower import high_water, lower, lower_inference, store_blocks
 from poetc.codegen._run import (
@@ -70,7 +70,6 @@ __all__ = [
     "fresh_store",
     "high_water",
     "host_simd",
-    "interpret",
     "looks_raw",
     "lower",
     "lower_inference",

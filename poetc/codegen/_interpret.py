@@ -178,11 +178,6 @@ class Interpreter:
         self._touch(offset + size)
 
 
-def interpret(program: Program, values: Mapping[str, Value]) -> Interpreter:
-    """An interpreter of `program`, its state set to `values`."""
-    return Interpreter(program, values)
-
-
 def sample_inputs(program: Program, seed: int = 0) -> dict[str, Array]:
     """Inputs and target made up from `seed`: normal floats; integers that are in range wherever they are an index."""
     calls = [call for call in program.instructions if isinstance(call, Call) and call.inputs]

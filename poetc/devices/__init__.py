@@ -3,9 +3,9 @@
 from poetc.devices.building import build_problem, is_flash_resident, name_kernels
 from poetc.devices.checking import check_profiles
 from poetc.devices.creating import NewProfile, create_profile
+from poetc.devices.fitting import fit_notes, flash_needed_bytes
 from poetc.devices.loading import list_profiles, load_profile, profile_to_dict, profile_to_yaml
 from poetc.devices.profile import DeviceProfile, Quantity, Source, Store
-from poetc.devices.totals import Totals, compute_totals, fit_notes, flash_needed_bytes
 from poetc.devices.units import format_bytes, format_ns, format_pj, format_share, parse_duration, parse_size
 from poetc.devices.wear import life_steps
 
@@ -15,10 +15,8 @@ __all__ = [
     "Quantity",
     "Source",
     "Store",
-    "Totals",
     "build_problem",
     "check_profiles",
-    "compute_totals",
     "create_profile",
     "fit_notes",
     "flash_needed_bytes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from poetc.devices.cost import Cost, CostModel
@@ -114,12 +114,6 @@ def _choose_store(profile: DeviceProfile, name: str | None) -> Store | None:
         hint = f"did you mean {close[0]!r}?" if close else f"it has: {known}"
         raise UsageError(f"device {profile.name!r} has no store {name!r}; {hint}")
     return profile.stores[name]
-
-
-@dataclass(frozen=True, slots=True)
-class _Aliases:
-    required: tuple[tuple[int, int], ...]  # (input, output) positions
-    allowed: tuple[tuple[int, int], ...]
 
 
 class _Storages:

@@ -11,17 +11,11 @@ from pathlib import Path
 # 1536 on x86-64, 1304 on Cortex-M7, 1296 on M4F, 1192 on M55 and 1128 on M0 with -O2; 1680 on AArch64, where stacks
 # are larger.
 STACK_BYTES = 1536
-PAGE_BUFFER_BLOCKS = 1  # blocks of the store that a program which pages holds in its arena
 
 
 def runtime_state_bytes(pointer_bytes: int = 4) -> int:
     """sizeof(poetc_runtime): two pointers and five counters."""
     return -(-(2 * pointer_bytes + 20) // pointer_bytes) * pointer_bytes
-
-
-def config_bytes(pointer_bytes: int = 4) -> int:
-    """sizeof(poetc_config), if it is in RAM and not const: nine words."""
-    return 9 * pointer_bytes
 
 
 def runtime_directory() -> Path:

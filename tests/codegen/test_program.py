@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from poetc.codegen import ProgramError, check_program, interpret, lower, lower_inference, sample_inputs
+from poetc.codegen import Interpreter, ProgramError, check_program, lower, lower_inference, sample_inputs
 from poetc.codegen._lower import store_blocks
 from poetc.codegen.program import Absence, Call, Move, PageIn, PageOut, PageSource, Program
 from poetc.errors import UsageError
@@ -33,7 +33,7 @@ def case() -> Case:
 
 
 def run(program: Program, case: Case, steps: int = 3):
-    interpreter = interpret(program, case.graph.values)
+    interpreter = Interpreter(program, case.graph.values)
     losses = [interpreter.run(sample_inputs(program, seed)) for seed in range(steps)]
     return interpreter, losses
 
@@ -183,7 +183,7 @@ def test_inference_shares_state_and_predicts_with_what_training_left(case: Case)
     assert not infer.updates_state and training.updates_state
     trained, _ = run(training, case)
     inputs = sample_inputs(infer, 7)
-    predictor = interpret(infer, case.graph.values)
+    predictor = Interpreter(infer, case.graph.values)
     predictor.arena[: training.state_bytes] = trained.arena[: training.state_bytes]
     predictor.run(inputs)
     h = np.maximum(inputs["x"].reshape(4, 6) @ trained.state("fc1.weight").T, 0)
@@ -395,7 +395,7 @@ def test_plan_that_forgets_a_tensor_is_refused(case: Case) -> None:
 
 def test_inputs_are_checked(case: Case) -> None:
     program = case.program()
-    interpreter = interpret(program, case.graph.values)
+    interpreter = Interpreter(program, case.graph.values)
     with pytest.raises(UsageError, match="no value for input 'target'"):
         interpreter.run({"x": np.zeros((4, 2, 3))})
     with pytest.raises(UsageError, match="shape"):

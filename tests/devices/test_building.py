@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 import poetc.ops._registry as ops_registry
-from poetc.devices import DeviceProfile, build_problem, compute_totals, flash_needed_bytes, load_profile
+from poetc.devices import DeviceProfile, build_problem, flash_needed_bytes, load_profile
 from poetc.errors import UsageError
 from poetc.graph import DType, Fill, Graph, Operator, Phase, Role, Tensor, TensorType, TrainingGraph
 from poetc.ops import Bound, Kernel, OpSpec, Work, registry
@@ -256,16 +256,6 @@ def test_efficiency_and_measured_loops(tmp_path: object) -> None:
     wrong = msgspec.structs.replace(compute, loop_ns={"gemmm": {"call": q(1)}})
     with pytest.raises(UsageError, match="no operator kind 'gemmm'; did you mean 'gemm'"):
         build_problem(step(), msgspec.structs.replace(profile, compute=wrong), budget_bytes=0)
-
-
-def test_totals() -> None:
-    totals = compute_totals(step())
-    assert (totals.operators, totals.forward_macs, totals.total_macs) == (7, 10**6, 2 * 10**6)
-    assert (totals.parameters, totals.trained_parameters) == (10, 5)  # w and the constant mask; w
-    assert totals.saved_bytes == 40  # a and loss
-    assert totals.state_bytes == 40
-    assert totals.batch == 5
-    assert totals.saved_bytes_per_sample == 8
 
 
 def test_alignment() -> None:

@@ -1,0 +1,38 @@
+"""Whether a model and a budget fit a device: flash for constants and state, RAM for the budget."""
+
+from __future__ import annotations
+
+from poetc.devices.building import is_flash_resident
+from poetc.devices.profile import DeviceProfile
+from poetc.devices.units import format_bytes
+from poetc.graph import Graph
+
+
+def flash_needed_bytes(graph: Graph, profile: DeviceProfile) -> int:
+    """Flash for constants read in place and the initial image of the state; code comes on top."""
+    made = {t for op in graph.operators for t in op.outputs}
+    return sum(
+        t.size_bytes
+        for name, t in graph.tensors.items()
+        if name not in made and (t.role.is_state or is_flash_resident(t, graph, profile))
+    )
+
+
+def fit_notes(graph: Graph, profile: DeviceProfile, budget_bytes: int) -> tuple[str, ...]:
+    """A line for each memory of the device that is too small for the budget or the model; empty if all fits.
+
+    These are no errors: a schedule for a budget that no board of this kind has is still worth comparing.
+    """
+    notes: list[str] = []
+    if budget_bytes > profile.ram_bytes:
+        notes.append(
+            f"the budget of {format_bytes(budget_bytes)} is more than the {format_bytes(profile.ram_bytes)} of RAM that"
+            f" {profile.name} has: what comes out will not run on it"
+        )
+    needed = flash_needed_bytes(graph, profile)
+    if profile.flash_bytes is not None and needed > profile.flash_bytes:
+        notes.append(
+            f"constants and the initial state take {format_bytes(needed)} of flash, code not counted;"
+            f" {profile.name} has {format_bytes(profile.flash_bytes)}"
+        )
+    return tuple(notes)
