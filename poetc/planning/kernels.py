@@ -170,7 +170,7 @@ class _OpenKernels:
         planner, problem = self.planner, self.problem
         limit_s = planner.options.time_limit_s
         planner.progress("kernels with less workspace")
-        first, error = self._solved(self.reduction.relax(problem), OPEN_SHARE * limit_s, math.inf)
+        first, error = self._solved(self.reduction.relax(problem), OPEN_SHARE * limit_s, math.inf, relaxed=True)
         if isinstance(error, InfeasibleError):
             raise error
         if first is not None:
@@ -200,7 +200,7 @@ class _OpenKernels:
         return self._with_proof(first, best)
 
     def _solved(
-        self, problem: Problem, limit_s: float, to_beat: float, fixed_order: bool = False
+        self, problem: Problem, limit_s: float, to_beat: float, fixed_order: bool = False, *, relaxed: bool = False
     ) -> tuple[Solution | None, InfeasibleError | LimitError | None]:
         options = self.planner.options
         share = limit_s / max(options.time_limit_s, 1e-9)
@@ -209,6 +209,7 @@ class _OpenKernels:
             work_limit_s=share * options.work_limit_s,
             fixed_order=options.fixed_order or fixed_order,
         )
+        part = replace(part, relaxed=part.relaxed or relaxed)
         part = part.with_warm_start(to_beat=None if to_beat == math.inf else int(to_beat))
         try:
             return part.knowing(self.smallest_ram.without_schedule(problem)).solve(problem), None

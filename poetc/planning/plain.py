@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Protocol
 
 from poetc import solvers
-from poetc.devices import format_bytes, format_ns, format_pj, format_share
+from poetc.devices import format_bytes
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress
 from poetc.planning.packing import packed, ram_bytes
+from poetc.planning.progress import BestSoFar
 from poetc.planning.smallest_ram import PACK_SHARE as SMALLEST_PACK_SHARE
 from poetc.planning.smallest_ram import RamSearch, advice, details, next_step, search_share_s, within_limits
 from poetc.planning.solution import cost_of_computing_once
@@ -42,6 +43,11 @@ class Means(Protocol):
     @property
     def progress(self) -> Progress: ...
     @property
+    def best(self) -> BestSoFar: ...
+    @property
+    def relaxed(self) -> bool: ...
+    def report(self, problem: Problem, event: solvers.Event) -> None: ...
+    @property
     def smallest_ram(self) -> RamSearch | None: ...
     @property
     def solve_share(self) -> float: ...
@@ -59,15 +65,6 @@ def solve(problem: Problem, planner: Means) -> tuple[Schedule, MemoryPlan]:
     is left out where there is a cost to beat (`WarmStart.to_beat`).
     """
     return _PlainSolve(problem, planner).run()
-
-
-def progress_line(problem: Problem, event: solvers.Event) -> str:
-    """How far a search is: the best schedule and the bound in the unit of the objective, the gap, and the stage."""
-    show = format_pj if problem.objective == "energy" else format_ns
-    if event.objective is None:
-        return f"no schedule yet, bound {show(event.bound)} ({event.stage})"
-    gap = max(0.0, 1 - event.bound / event.objective) if event.objective else 0.0
-    return f"best {show(event.objective)}, bound {show(event.bound)}, gap {format_share(gap)} ({event.stage})"
 
 
 class _PlainSolve:
@@ -107,7 +104,7 @@ class _PlainSolve:
         return EngineOptions.of(options, warm_start or self.warm_start)
 
     def _report(self, event: solvers.Event) -> None:
-        self.progress(progress_line(self.problem, event))
+        self.planner.report(self.problem, event)
 
     def _first(self) -> Schedule:
         options = replace(self.options, time_limit_s=self.planner.solve_share * self.limit_s)
@@ -118,7 +115,8 @@ class _PlainSolve:
 
     def _packed(self, first: Schedule) -> tuple[Schedule, MemoryPlan] | None:
         """`first`, or what is solved for less RAM instead, packed into the budget; None if nothing packs."""
-        problem = self.problem
+        problem, proof = self.problem, first.proof
+        self._report(solvers.Event(stage="packing", objective=proof.objective, bound=proof.bound))
         # Where nothing has been found that packs by then, solving again comes next, which needs some of the time.
         pack_until = time.monotonic() + PACK_SHARE * self.limit_s
         if self.planner.solve_share == SOLVE_SHARE:
@@ -132,7 +130,10 @@ class _PlainSolve:
                 moves = [problem.tensors[s.tensor].size_bytes for s in solved.steps if isinstance(s, Move)]
                 if moves:
                     self.progress(f"packed with {len(moves)} moves of {format_bytes(sum(moves))} within RAM")
+                if not self.planner.relaxed:
+                    self.planner.best.keep(problem, solved.proof.objective)
                 return _relabelled(problem, solved, first), plan
+            self.planner.best.drop(problem)
             remaining_s = (self.stop_at - time.monotonic()) / 2  # the rest is for packing and the attempts to come
             in_haste = remaining_s < RETRY_SHARE * self.limit_s
             too_late = time.monotonic() >= self.stop_at + RETRY_SHARE * self.limit_s

@@ -18,6 +18,7 @@ from poetc import solvers
 from poetc.events import Progress, silent
 from poetc.planning import plain
 from poetc.planning.plain import SOLVE_SHARE
+from poetc.planning.progress import BestSoFar, progress_line
 from poetc.planning.smallest_ram import RamSearch
 from poetc.planning.solution import Choices, Solution
 from poetc.scheduling import Problem
@@ -34,7 +35,8 @@ class Planner:
 
     `reductions`: the choices that are open, outermost first; without any, problems are plain. `smallest_ram`: a search
     for the least RAM, used where nothing fits. `warm_start`: knowledge that the engine begins with. `solve_share`: of
-    the time, for the first solve of a plain problem; the rest is for packing.
+    the time, for the first solve of a plain problem; the rest is for packing. `best`: shared by all planners made from
+    this one. `relaxed`: schedules are of a relaxation, so that their objectives are none of the problem's.
     """
 
     options: SolveOptions
@@ -44,6 +46,8 @@ class Planner:
     progress: Progress = silent
     smallest_ram: RamSearch | None = None
     solve_share: float = SOLVE_SHARE
+    best: BestSoFar = field(default_factory=BestSoFar)
+    relaxed: bool = False
     started: float = field(default_factory=lambda: time.monotonic())  # by the clock of the moment
 
     @property
@@ -73,6 +77,10 @@ class Planner:
     def knowing(self, smallest_ram: RamSearch | None) -> Planner:
         """This planner with another search for the least RAM."""
         return replace(self, smallest_ram=smallest_ram)
+
+    def report(self, problem: Problem, event: solvers.Event) -> None:
+        """Tell the user how far the search is, beside the best schedule of all searches."""
+        self.progress(progress_line(problem, self.best.seen(problem, event, is_real=not self.relaxed)))
 
     def solve(self, problem: Problem) -> Solution:
         """The cheapest solution found whose packed arena fits the budget.

@@ -18,7 +18,7 @@ from poetc.devices import format_bytes, format_ns
 from poetc.errors import InfeasibleError, LimitError, UsageError
 from poetc.planning.order import Order, OrderOf
 from poetc.planning.packing import packed, ram_bytes
-from poetc.planning.plain import ENGINE, SOLVE_SHARE, TIGHT_SHARE, progress_line
+from poetc.planning.plain import ENGINE, SOLVE_SHARE, TIGHT_SHARE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.smallest_ram import RamSearch, search_share_s
 from poetc.planning.solution import Solution, cost_of_computing_once
@@ -188,7 +188,6 @@ class _OpenPlacement:
     def __init__(self, reduction: StatePlacement, problem: Problem, planner: Planner) -> None:
         self.reduction, self.problem, self.planner = reduction, problem, planner
         self.options, self.limit_s = planner.options, planner.options.time_limit_s
-        self.known: list[int] = []  # objectives of schedules, for whatever placement
         self.order: OrderOf = None
         self.least_bytes = 0
 
@@ -231,10 +230,7 @@ class _OpenPlacement:
         raise self._nothing_found(search, errors)
 
     def _report(self, event: solvers.Event) -> None:
-        if event.objective is not None:
-            self.known.append(event.objective)
-        best = replace(event, objective=min(self.known, default=None))
-        self.planner.progress(progress_line(self.problem, best))
+        self.planner.report(self.problem, event)
 
     def _at_once(self) -> None:
         """Something to show before orders are searched: with everything on the store, where it fits most easily."""
@@ -290,7 +286,6 @@ class _OpenPlacement:
         on, solution = self._cheaper_that_packs(search, ordered, on, solved)
         if solution is solved and not on and solution.proof.bound >= search.bound:
             return ORDER.restore(self.problem, self.order, solution)
-        self.known.append(solution.cost)
         solution, is_complete = self._other_placements(search, ordered, solution)
         solution = self._for_any_placement(solution, math.ceil(search.bound), is_complete)
         return ORDER.restore(self.problem, self.order, solution)

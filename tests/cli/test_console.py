@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from poetc.cli import _console, cli
 from poetc.cli._console import Console, finite
-from poetc.planning.plain import progress_line
+from poetc.planning.progress import progress_line
 from poetc.scheduling import problem_to_json
 from poetc.solvers import Event
 from tests.cli.conftest import MODEL, Ended
@@ -61,11 +61,13 @@ def test_a_log_has_a_line_every_few_seconds(
 ) -> None:
     monkeypatch.setattr(_console, "LINE_EVERY_S", 0.01)
     with Console(as_json=True, quiet=False, verbose=False).progress("first", 60.0) as progress:
-        progress("best 1.000 mJ, bound 990.0 µJ, gap 1.00 % (race)")
+        progress("best 1.000 mJ, bound 990.0 µJ, gap 1.00 % (improving the schedule)")
         said = ""
         while "race" not in said:
             said += capsys.readouterr().err
-    assert said.splitlines()[-1] == ("poetc: 0 s, 60 s left: best 1.000 mJ, bound 990.0 µJ, gap 1.00 % (race)")
+    assert said.splitlines()[-1] == (
+        "poetc: 0 s, 60 s left: best 1.000 mJ, bound 990.0 µJ, gap 1.00 % (improving the schedule)"
+    )
     with Console(as_json=False, quiet=True, verbose=False).progress("first", 60.0):
         pass
     assert capsys.readouterr().err == ""
@@ -80,11 +82,11 @@ def test_the_clock_counts_down_to_nothing() -> None:
 def test_how_far_a_search_is_reads_in_units() -> None:
     problem = training_problem(Random(1), 4)
     event = Event(stage="race", objective=172_404_907_720, bound=171_898_424_660)
-    assert progress_line(problem, event) == "best 172.4 mJ, bound 171.9 mJ, gap 0.29 % (race)"
+    assert progress_line(problem, event) == "best 172.4 mJ, bound 171.9 mJ, gap 0.29 % (improving the schedule)"
     timed = replace(problem, objective="time")
-    assert progress_line(timed, event) == "best 172.4 s, bound 171.9 s, gap 0.29 % (race)"
+    assert progress_line(timed, event) == "best 172.4 s, bound 171.9 s, gap 0.29 % (improving the schedule)"
     nothing = replace(event, objective=None)
-    assert progress_line(problem, nothing) == "no schedule yet, bound 171.9 mJ (race)"
+    assert progress_line(problem, nothing) == "no schedule yet, bound 171.9 mJ (improving the schedule)"
     nearly = replace(event, bound=event.bound + 506_483_000)
     assert "gap < 0.01 %" in progress_line(problem, nearly)
 

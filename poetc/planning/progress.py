@@ -1,0 +1,81 @@
+"""Progress of a plan in words: the best schedule of all searches so far, the bound, the gap and the stage."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field, replace
+
+from poetc import solvers
+from poetc.devices import format_ns, format_pj, format_share
+from poetc.scheduling.problem import Problem
+
+FIRST, BETTER, TIGHTER = "first schedules", "improving the schedule", "tightening the bound"
+PLACING = "choosing where state lives"
+
+# Stages of the engine in the words that a user reads. Stages of other solvers keep their names.
+STAGES = {
+    "at once": FIRST,
+    "race": BETTER,
+    "flattened": BETTER,
+    "nested checkpoints": BETTER,
+    "relaxed MIP": BETTER,
+    "windows": BETTER,
+    "published heuristics": "trying published methods",
+    "cut at the loss": TIGHTER,
+    "single cuts": TIGHTER,
+    "staged MILP": TIGHTER,
+    "exhaustive search": "trying every schedule",
+    "state placement": PLACING,
+    "best state placement so far": PLACING,
+}
+_CUTS = re.compile(r"\d+ cuts")
+
+
+def stage_words(stage: str) -> str:
+    """The stage of a solver in words that need no knowledge of it."""
+    return TIGHTER if _CUTS.fullmatch(stage) else STAGES.get(stage, stage)
+
+
+def progress_line(problem: Problem, event: solvers.Event) -> str:
+    """The best schedule and the bound in the unit of the objective, the gap, and the stage.
+
+    A bound above the best schedule is about a part of the choices: none of them is better, and there is no gap to state.
+    """
+    show = format_pj if problem.objective == "energy" else format_ns
+    stage = stage_words(event.stage)
+    if event.objective is None:
+        return f"no schedule yet, bound {show(event.bound)} ({stage})"
+    if event.bound > event.objective:
+        return f"best {show(event.objective)}, what is tried costs at least {show(event.bound)} ({stage})"
+    gap = 1 - event.bound / event.objective if event.objective else 0.0
+    return f"best {show(event.objective)}, bound {show(event.bound)}, gap {format_share(gap)} ({stage})"
+
+
+@dataclass(slots=True)
+class BestSoFar:
+    """The least objective of all searches of one planner, by budget: a later search may begin with a worse schedule."""
+
+    packed: dict[tuple[str, int], int] = field(default_factory=dict)  # of schedules whose arena fits
+    searched: dict[tuple[str, int], int] = field(default_factory=dict)  # of schedules that nobody has packed yet
+
+    def seen(self, problem: Problem, event: solvers.Event, *, is_real: bool = True) -> solvers.Event:
+        """`event` with the best objective so far. `is_real`: its own schedule is one of the problem's."""
+        key = _key(problem)
+        if event.objective is not None and is_real:
+            self.searched[key] = min(event.objective, self.searched.get(key, event.objective))
+        best = min(self.packed.get(key, math.inf), self.searched.get(key, math.inf))
+        return replace(event, objective=None if best == math.inf else int(best))
+
+    def keep(self, problem: Problem, objective: int) -> None:
+        """Take up a schedule that packs."""
+        key = _key(problem)
+        self.packed[key] = min(objective, self.packed.get(key, objective))
+
+    def drop(self, problem: Problem) -> None:
+        """Forget schedules that were found and do not pack."""
+        self.searched.pop(_key(problem), None)
+
+
+def _key(problem: Problem) -> tuple[str, int]:
+    return problem.objective, problem.budget_bytes
