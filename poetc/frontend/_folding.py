@@ -11,7 +11,7 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
-from poetc.errors import UsageError
+from poetc.errors import UnsupportedModelError
 from poetc.frontend._reading import LARGEST_FOLDED_BYTES, one_line
 from poetc.graph import Array
 
@@ -44,13 +44,17 @@ def fold(
 ) -> list[Array]:
     """The outputs of `node` on `inputs` (None: an optional input left out).
 
-    FoldingError when it cannot be evaluated, UsageError when the results would take more than `room_bytes`.
+    FoldingError when it cannot be evaluated, UnsupportedModelError when the results would take more than `room_bytes`.
     """
     if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
         raise FoldingError("holds a subgraph")
-    if _output_bytes(node, inputs, opset) > min(room_bytes, LARGEST_FOLDED_BYTES):
+    most_bytes = max(0, min(room_bytes, LARGEST_FOLDED_BYTES))
+    if (size_bytes := _output_bytes(node, inputs, opset)) > most_bytes:
         name = node.name or next(iter(node.output), "?")
-        raise UsageError(f"node {name!r} ({node.op_type}) makes an impossibly large constant")
+        raise UnsupportedModelError(
+            f"node {name!r} ({node.op_type}) makes a constant of {size_bytes:,} bytes, where {most_bytes:,} are left"
+            " for all that is computed at import"
+        )
     own = _OWN.get(node.op_type)
     if own is not None:
         try:

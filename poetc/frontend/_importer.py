@@ -11,7 +11,7 @@ import onnx
 
 from poetc.errors import UnsupportedModelError, UsageError
 from poetc.frontend import _folding
-from poetc.frontend._node import Malformed, Node, Unsupported
+from poetc.frontend._node import Malformed, Node, Unsupported, require_number
 from poetc.frontend._reading import LARGEST_FOLDED_BYTES, check_size, is_float
 from poetc.graph import Array, Attribute, DType, Fill, Role, TensorType, materialize
 from poetc.graph import Value as TensorValue
@@ -77,11 +77,11 @@ def our_dtype(dtype: np.dtype[np.generic]) -> DType:
     return _TO_OURS[dtype.kind]
 
 
-def _check_attribute(name: str, value: Attribute) -> None:
-    """Malformed for what no kernel can be given: numbers that are none, and integers beyond 32 bits."""
+def _check_attribute(kind: str, name: str, value: Attribute) -> None:
+    """Malformed for what no kernel can be given: numbers that are none, infinities, integers beyond 32 bits."""
     for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, float) and math.isnan(number):
-            raise Malformed(f"attribute {name!r} is not a number")
+        if isinstance(number, float):
+            require_number(kind, name, number)
         if isinstance(number, int) and not -(2**31) <= number < 2**31:
             raise Malformed(f"attribute {name!r} holds {number}, which does not fit in 32 bits")
 
@@ -212,7 +212,7 @@ class Importer:
         if len(self.builder.operators) >= MOST_OPERATORS:
             raise UnsupportedModelError(f"{self.node.label}: {TOO_MANY}")
         for name, value in (attributes or {}).items():
-            _check_attribute(name, value)
+            _check_attribute(kind, name, value)
         names = [i if isinstance(i, str) else self.tensor(i) for i in inputs]
         stem = next((o for o in self.node.outputs if o), kind)
         try:

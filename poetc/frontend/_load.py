@@ -33,6 +33,7 @@ from poetc.frontend._node import Malformed, Node, Unsupported
 from poetc.frontend._opset import effective_opset
 from poetc.frontend._patterns_table import PATTERNS
 from poetc.frontend._reading import (
+    LARGEST_FOLDED_BYTES,
     check_size,
     element_dtype,
     external_location,
@@ -472,8 +473,8 @@ def _constant_of_shape(c: Importer, n: Node) -> Value:
     check_size(f"the output of {n.label}", shape, array.dtype.itemsize)
     number = array.reshape(-1)[0]
     if not is_float(array.dtype) or math.prod(shape) <= 4096:
-        if math.prod(shape) * array.dtype.itemsize > 2**28:
-            raise UsageError(f"{n.label} makes an impossibly large constant: {list(shape)}")
+        if (size_bytes := math.prod(shape) * array.dtype.itemsize) > LARGEST_FOLDED_BYTES:
+            raise UnsupportedModelError(f"{n.label} makes a constant of {size_bytes:,} bytes: {list(shape)}")
         held: Array | Fill = np.full(shape, number, array.dtype)
     else:
         held = Fill("constant", float(number))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Set
 
 import onnx
@@ -59,6 +60,8 @@ class Node:
 
     def get_float(self, name: str, default: float = 0.0) -> float:
         attribute = self._get(name, onnx.AttributeProto.FLOAT, "a number")
+        if attribute is not None:
+            require_number(self.op, name, attribute.f)
         return default if attribute is None else attribute.f
 
     def get_str(self, name: str, default: str = "") -> str:
@@ -80,6 +83,18 @@ class Node:
     def get_tensor(self, name: str) -> onnx.TensorProto | None:
         attribute = self._get(name, onnx.AttributeProto.TENSOR, "a tensor")
         return None if attribute is None else attribute.t
+
+
+# Kinds whose attributes may be infinite: there a bound stands for none, and padding for what no maximum takes.
+_MAY_BE_INFINITE = frozenset({"Clip", "Pad"})
+
+
+def require_number(kind: str, name: str, value: float) -> None:
+    """Malformed for an attribute that is not a number, or infinite where `kind` has no use for that."""
+    if math.isnan(value):
+        raise Malformed(f"attribute {name!r} is not a number")
+    if math.isinf(value) and kind not in _MAY_BE_INFINITE:
+        raise Malformed(f"attribute {name!r} is infinite")
 
 
 def normalize_axis(axis: int, rank: int) -> int:

@@ -40,7 +40,8 @@ def stage_words(stage: str) -> str:
 def progress_line(problem: Problem, event: solvers.Event) -> str:
     """The best schedule and the bound in the unit of the objective, the gap, and the stage.
 
-    A bound above the best schedule is about a part of the choices: none of them is better, and there is no gap to state.
+    A bound above the best schedule is about a part of the choices. None of them is better, and there is no gap to
+    state.
     """
     show = format_pj if problem.objective == "energy" else format_ns
     stage = stage_words(event.stage)

@@ -14,7 +14,7 @@ from poetc.planning import Kernels, MicroBatches, Planner, StatePlacement
 from poetc.scheduling import SolveOptions
 from tests.support.problems import training_problem, with_budget
 
-PICOJOULES = {"pJ": 1, "nJ": 1e3, "uJ": 1e6, "µJ": 1e6, "mJ": 1e9, "J": 1e12}  # noqa: RUF001
+PICOJOULES = {"pJ": 1, "nJ": 1e3, "uJ": 1e6, "µJ": 1e6, "mJ": 1e9, "J": 1e12}
 
 
 def best_of_lines(lines: list[str]) -> list[float]:

@@ -256,11 +256,13 @@ def test_a_schedule_is_reported_before_orders_and_homes_are_searched(monkeypatch
         lines.clear()
         with contextlib.suppress(LimitError):  # where packing needs more than any schedule does
             solve(problem, replace(OPTIONS, fixed_order=False), lines.append)
-        if searched and any(line.endswith("(at once)") for line in lines):
-            at_once = next(line for line in lines if line.endswith("(at once)"))
+        if searched and any(line.endswith("(first schedules)") for line in lines):
+            at_once = next(line for line in lines if line.endswith("(first schedules)"))
             bound = at_once.partition("bound ")[2].partition(",")[0].partition(" (")[0]
             assert energy_pj(bound) <= least * ROUNDED, seed
-    assert sum(any("best " in line and line.endswith("(at once)") for line in before) for before in searched) > 5
+    assert (
+        sum(any("best " in line and line.endswith("(first schedules)") for line in before) for before in searched) > 5
+    )
 
 
 def test_the_same_bytes_on_slow_and_fast_machines(monkeypatch: pytest.MonkeyPatch) -> None:
