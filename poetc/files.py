@@ -141,6 +141,38 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
+@contextmanager
+def new_files(path: Path, *beside: Path, force: bool = False) -> Iterator[Path]:
+    """A place to write `path` to, which gets its name when the block ends well; otherwise nothing is changed.
+
+    Files of the names of `beside` that are written next to it, in the same folder, go with it, before it. UsageError
+    where one of them exists, unless `force`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    place = None
+    try:
+        place = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        yield place / path.name
+        moves = [(place / p.name, p) for p in (*beside, path) if (place / p.name).exists()]
+        for staged, target in moves:
+            if target.exists() and not force:
+                raise UsageError(f"{target}: exists; write to another file, or replace it with --force")
+            with staged.open("rb") as file:
+                os.fsync(file.fileno())
+            staged.chmod(target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~umask())
+        for staged, target in moves:
+            os.replace(staged, target)
+    except OSError as error:
+        if place is not None:
+            blame(error, place, path)
+        else:
+            error.filename, error.filename2 = str(path), None
+        raise
+    finally:
+        if place is not None:
+            shutil.rmtree(place, ignore_errors=True)
+
+
 def umask() -> int:
     """The process's; it is set for a moment, there is no other way to read it."""
     mask = os.umask(0)

@@ -20,6 +20,7 @@ from poetc.cli.compare import compare
 from poetc.cli.completion import completion
 from poetc.cli.diff import diff
 from poetc.cli.emit import emit
+from poetc.cli.export import export
 from poetc.cli.lock import lock
 from poetc.cli.profile import profile
 from poetc.cli.report import report
@@ -42,6 +43,7 @@ First steps:
   poetc report model.poetc
   poetc emit model.poetc --target host -o src && make -C src
   poetc run model.poetc --on qemu:aarch64
+  poetc export model.poetc --state trained.bin -o trained.onnx
 
 \b
 Exit codes: 0 ok, 1 a check failed, 2 usage or file, 3 unsupported model,
@@ -72,6 +74,7 @@ for command in (
     solve,
     emit,
     run,
+    export,
     validate,
     report,
     lock,

@@ -277,6 +277,23 @@ def _beside(document: Mapping[str, Any], what: str) -> str:
     return f"{measured:,} B  (predicted {predicted:,} B, {(predicted - measured) / measured:+.1%})"
 
 
+def export_text(document: Mapping[str, Any]) -> str:
+    """What was written, and how much of it was trained."""
+    written = ""
+    if document["out"] is not None:
+        beside = document["external_data"]
+        written = f"{document['out']}{f', its weights to {beside}' if beside else ''}"
+    changed = document["changed"]
+    return fields(
+        (
+            ("model", written),
+            ("arrays", ", ".join(document[kind] for kind in ("npz", "safetensors") if document[kind] is not None)),
+            ("weights", f"{document['tensors']}, {document['trained']} of them trained"),
+            ("changed", "" if changed is None else f"{changed} of those in {document['model']}"),
+        )
+    )
+
+
 def _built_for(document: Mapping[str, Any]) -> str:
     solved = f"solved for {document['device']}"
     on = f", board {document['board']}" if document["board"] and document["makes"] == "firmware.elf" else ""

@@ -4,7 +4,8 @@ from poetc.codegen._boards import BOARDS, TARGETS, Board, Target, board_like, ch
 from poetc.codegen._check import OFFSET_LIMIT, ProgramError, check_program
 from poetc.codegen._code_size import FirmwareSize, firmware_size
 from poetc.codegen._cores import Core
-from poetc.codegen._emit import GOALS, PRODUCTS, Numerics, emit
+from poetc.codegen._emit import GOALS, PRODUCTS, Numerics, emit, identity_of
+from poetc.codegen._emit import KIND as _EMITTED
 from poetc.codegen._firmware import Memory
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
@@ -25,14 +26,18 @@ from poetc.codegen._run import (
     state_digest,
     write_records,
 )
+from poetc.codegen._state_file import read_listed_state, read_state, state_identity
 from poetc.codegen._timing import StepTimes, host_simd, time_program
 from poetc.codegen._toolchain import Elf
 from poetc.codegen._toolchain import require as require_toolchain
 from poetc.codegen._validate import TensorError, Validation, validate
 
+MANIFEST = _EMITTED.manifest
+
 __all__ = [
     "BOARDS",
     "GOALS",
+    "MANIFEST",
     "OFFSET_LIMIT",
     "PRODUCTS",
     "TARGETS",
@@ -70,15 +75,19 @@ __all__ = [
     "fresh_store",
     "high_water",
     "host_simd",
+    "identity_of",
     "looks_raw",
     "lower",
     "lower_inference",
+    "read_listed_state",
+    "read_state",
     "rebuild",
     "require_toolchain",
     "require_usable",
     "resolve",
     "sample_inputs",
     "state_digest",
+    "state_identity",
     "store_blocks",
     "time_program",
     "validate",

@@ -112,6 +112,12 @@ def images(module: Module, values: Mapping[str, Value]) -> Iterator[tuple[str, b
         yield "store.img", store_image(main, values)
 
 
+def identity_of(model: str, programs: Sequence[Program], values: Mapping[str, Value]) -> int:
+    """What tells the state of an emission of `programs` from that of others: see `emit`."""
+    module = Module(model, tuple(programs))
+    return model_identity([source(module).encode(), *(data for _, data in images(module, values))])
+
+
 def _write(
     directory: Path,
     module: Module,

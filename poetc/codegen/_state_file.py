@@ -6,10 +6,12 @@ The counterpart in C is `poetc_state_write`.
 from __future__ import annotations
 
 import functools
+import math
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -107,15 +109,39 @@ def pack_state(program: Program, identity: int, steps: int, arena: Array, page_d
     return bytes(data + struct.pack("<I", zlib.crc32(data)))
 
 
+def state_identity(data: bytes) -> int | None:
+    """Of the emission that wrote a trained.bin; None for what is too short to be one."""
+    if len(data) < TRAILER_BYTES:
+        return None
+    (identity,) = struct.unpack_from("<I", data, len(data) - TRAILER_BYTES + len(TAG))
+    return int(identity)
+
+
 def read_state(data: bytes, program: Program, where: str) -> dict[str, Array]:
     """Every state tensor by name. UsageError, which names `where`, for a file that is damaged or of another model."""
-    size = sum(region.size_bytes for region in regions(program))
-    if len(data) != size + TRAILER_BYTES or data[size : size + len(TAG)] != TAG:
-        raise UsageError(f"{where}: no trained state of this model, which takes {size + TRAILER_BYTES} bytes")
-    (checksum,) = struct.unpack("<I", data[-4:])
-    if zlib.crc32(data[:-4]) != checksum:
-        raise UsageError(f"{where}: damaged: its checksum does not hold")
+    _check(data, sum(region.size_bytes for region in regions(program)), where)
     return {
         t.name: np.frombuffer(data, t.type.dtype.numpy, t.type.elements, t.offset_bytes).reshape(t.type.shape)
         for t in tensors(program)
     }
+
+
+def read_listed_state(data: bytes, listed: Mapping[str, Any], where: str) -> dict[str, Array]:
+    """The same by what poetc-emit.json says under `state`, which must be of the emission that wrote the file."""
+    try:
+        _check(data, int(listed["size_bytes"]), where)
+        found = {}
+        for t in listed["tensors"]:
+            flat = np.frombuffer(data, t["dtype"], math.prod(t["shape"]), t["offset_bytes"])
+            found[str(t["name"])] = flat.reshape(t["shape"])
+        return found
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{where}: the manifest beside it does not say what is in it ({error!r})") from None
+
+
+def _check(data: bytes, size_bytes: int, where: str) -> None:
+    if len(data) != size_bytes + TRAILER_BYTES or data[size_bytes : size_bytes + len(TAG)] != TAG:
+        raise UsageError(f"{where}: no trained state of this model, which takes {size_bytes + TRAILER_BYTES} bytes")
+    (checksum,) = struct.unpack("<I", data[-4:])
+    if zlib.crc32(data[:-4]) != checksum:
+        raise UsageError(f"{where}: damaged: its checksum does not hold")

@@ -27,6 +27,7 @@ from poetc.devices import DeviceProfile, build_problem, fit_notes, life_steps, l
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, TrainingGraph
+from poetc.output_directory import digest
 from poetc.planning import ENGINE, MicroBatches, RamSearch, Solution, inference, ram_bytes
 from poetc.planning import solve_curve as solve_points
 from poetc.planning.kernels import low_workspace_operators
@@ -256,6 +257,7 @@ def _summary(
         "solver": schedule.solver,
         "solve_seconds": round(time.perf_counter() - started, 3),
         "model": str(request.model.source),
+        "source": _source(request),
         "device": problem.device,
         "micro_batches": step.options["micro_batches"] if step else 1,
         "notes": [
@@ -264,6 +266,19 @@ def _summary(
             *(fit_notes(step, profile, problem.budget_bytes) if step and profile else ()),
         ],
         "out": str(request.out) if request.out is not None else None,
+    }
+
+
+def _source(request: SolveRequest) -> dict[str, Any] | None:
+    """What `poetc export` finds the ONNX file by, and reads it with; None for a Problem."""
+    model = request.model
+    if request.is_problem:
+        return None
+    return {
+        "path": str(model.source.absolute()),
+        "sha256": digest(model.source),
+        "batch": model.batch,
+        "random_weights": model.training.random_weights,
     }
 
 

@@ -2,6 +2,15 @@
 
 from poetc.frontend._load import load
 from poetc.frontend._reading import external_files
+from poetc.frontend._writing import DATA_SUFFIX, Written, write_back
 from poetc.frontend.roles import ParameterDecision, parameter_decisions
 
-__all__ = ["ParameterDecision", "external_files", "load", "parameter_decisions"]
+__all__ = [
+    "DATA_SUFFIX",
+    "ParameterDecision",
+    "Written",
+    "external_files",
+    "load",
+    "parameter_decisions",
+    "write_back",
+]

@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from poetc.graph import Array
+from poetc.graph import Array, Origin
 
 _FX = "pkg.torch.onnx.fx_node"
 _SCOPES = "pkg.torch.onnx.name_scopes"
@@ -73,6 +73,53 @@ class _Call:
     scopes: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """A weight that gets an initializer of its own: the file has one for several equal weights.
+
+    Nodes are named by their first output. `readers`: (node, number of the input); `identities`: nodes that gave the
+    weight its name, which the initializer takes.
+    """
+
+    name: str
+    of: str
+    readers: tuple[tuple[str, int], ...]
+    identities: tuple[str, ...] = ()
+
+    def apply(self, graph: onnx.GraphProto, makers: dict[str, onnx.NodeProto], tensor: onnx.TensorProto) -> None:
+        """`makers`: the graph's nodes by first output. `tensor` becomes the initializer."""
+        for output in self.identities:
+            graph.node.remove(makers.pop(output))
+        graph.initializer.append(tensor)
+        for output, k in self.readers:
+            makers[output].input[k] = self.name
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A shift of zeros that the file does not have: a further input of `node`, or where that can have none an Add
+    behind it, whose input is `product`.
+    """
+
+    name: str
+    node: str
+    product: str = ""
+    added: str = ""  # name of the Add
+
+    def apply(self, graph: onnx.GraphProto, makers: dict[str, onnx.NodeProto], tensor: onnx.TensorProto) -> None:
+        """As `Parted.apply`."""
+        graph.initializer.append(tensor)
+        node = makers[self.node]
+        if not self.product:
+            node.input.append(self.name)
+            return
+        node.output[0] = self.product
+        added = helper.make_node("Add", [self.product, self.name], [self.node], name=self.added)
+        added.metadata_props.extend(node.metadata_props)
+        graph.node.insert(list(graph.node).index(node) + 1, added)
+        makers[self.product], makers[self.node] = node, graph.node[list(graph.node).index(node) + 1]
+
+
 @dataclass(slots=True)
 class Exported:
     """`parameters`, `buffers`: initializers that the file itself says are one or the other."""
@@ -85,6 +132,15 @@ class Exported:
     merged_norms: tuple[str, ...] = ()  # convolutions that hold a batch norm's numbers too
     places: dict[str, str] = field(default_factory=dict)  # initializer with an exporter's name → module that reads it
     numbers: tuple[str, ...] = ()  # single numbers that have a parameter's name
+    edits: list[Parted | LeftOut] = field(default_factory=list)  # in order
+    copies: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # parameter → see `Origin.copies`
+
+    def origin(self, initializer: str, dtype: str) -> Origin:
+        """Where the file has the numbers of an initializer that there is now."""
+        parted = {e.name: e.of for e in self.edits if isinstance(e, Parted)}
+        left_out = any(e.name == initializer for e in self.edits if isinstance(e, LeftOut))
+        copies = tuple(self.copies.get(initializer, ()))
+        return Origin(initializer, "initializer", dtype, parted.get(initializer, ""), left_out, copies)
 
 
 def restore(graph: onnx.GraphProto) -> Exported:
@@ -96,6 +152,7 @@ class _Restoring:
     def __init__(self, graph: onnx.GraphProto) -> None:
         self.graph = graph
         self.initializers = {t.name: t for t in graph.initializer}
+        self.makers = makers(graph)
         self.taken = {*self.initializers, *(i.name for i in graph.input), *(o for n in graph.node for o in n.output)}
         self.readers: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
         self.users: dict[str, list[onnx.NodeProto]] = defaultdict(list)  # of what nodes make
@@ -164,17 +221,14 @@ class _Restoring:
                 self.readers[name] = members
                 continue
             aliases = [node for node, _ in members if node.op_type == "Identity"]
-            for node in aliases:  # gives the parameter the name that it had in the model
-                self.graph.node.remove(node)
-                self.taken.discard(node.output[0])
+            identities = tuple(node.output[0] for node in aliases)
+            self.taken -= set(identities)
             copy = onnx.TensorProto()
             copy.CopyFrom(tensor)
-            copy.name = aliases[0].output[0] if aliases else self._fresh(self._name_of(owner, members[0][0]))
-            self._add(copy)
-            for node, k in members:
-                if node not in aliases:
-                    node.input[k] = copy.name
-                    self.readers[copy.name].append((node, k))
+            copy.name = identities[0] if aliases else self._fresh(self._name_of(owner, members[0][0]))
+            self.readers[copy.name] = [(node, k) for node, k in members if node not in aliases]
+            places = tuple((first_output(node), k) for node, k in self.readers[copy.name])
+            self._edit(Parted(copy.name, name, places, identities), copy)
             self.separated.append(copy.name)
 
     def _owner(self, name: str, node: onnx.NodeProto, k: int) -> tuple[str, bool]:
@@ -312,18 +366,13 @@ class _Restoring:
             length = weight.dims[-1 if node.op_type == "MatMul" else 0]
         if not 0 < length * 4 <= _LARGEST:
             return
-        name = self._fresh(name)
-        self._add(numpy_helper.from_array(np.zeros(length, np.float32), name))
+        name, result = self._fresh(name), node.output[0]
+        edit = LeftOut(name, result)
+        if node.op_type == "MatMul":
+            edit = LeftOut(name, result, self._fresh(f"{result}.product"), self._fresh(f"{node.name}.shift"))
+            self.taken.add(edit.product)
+        self._edit(edit, numpy_helper.from_array(np.zeros(length, np.float32), name))
         self.added.append(name)
-        if node.op_type != "MatMul":
-            node.input.append(name)
-            return
-        result, product = node.output[0], self._fresh(f"{node.output[0]}.product")
-        self.taken.add(product)
-        node.output[0] = product
-        added = helper.make_node("Add", [product, name], [result], name=self._fresh(f"{node.name}.shift"))
-        added.metadata_props.extend(node.metadata_props)
-        self.graph.node.insert(list(self.graph.node).index(node) + 1, added)
 
     # --- the first step of a loop from a state of zeros ---
 
@@ -356,6 +405,7 @@ class _Restoring:
                 node.input[k] = repeated
             self.unfolded.append(shift)
             self.replaced.add(name)
+            self.result.copies.setdefault(shift, []).append((name, "repeated"))
 
     # --- a shared weight of which one reader got a transposed copy ---
 
@@ -389,6 +439,7 @@ class _Restoring:
                 node.input[1] = turned
                 self.tied.append(table)
                 self.replaced.add(copy)
+                self.result.copies.setdefault(table, []).append((copy, "transposed"))
                 break
 
     # --- what is known then ---
@@ -432,8 +483,16 @@ class _Restoring:
         if node.op_type == "Conv" and len(node.input) == 3 and all(i.startswith("onnx::Conv_") for i in node.input[1:]):
             self.result.merged_norms += (node.name,)
 
+    def _edit(self, edit: Parted | LeftOut, tensor: onnx.TensorProto) -> None:
+        edit.apply(self.graph, self.makers, tensor)
+        self.result.edits.append(edit)
+        self._know_initializer(tensor)
+
     def _add(self, tensor: onnx.TensorProto) -> None:
         self.graph.initializer.append(tensor)
+        self._know_initializer(tensor)
+
+    def _know_initializer(self, tensor: onnx.TensorProto) -> None:
         self.initializers[tensor.name] = tensor
         self.mangled[_mangled(tensor.name)] = tensor.name
         self.taken.add(tensor.name)
@@ -444,6 +503,15 @@ class _Restoring:
             number += 1
             found = f"{name}.{number}"
         return found
+
+
+def first_output(node: onnx.NodeProto) -> str:
+    return next((o for o in node.output if o), "")
+
+
+def makers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
+    """The nodes of a graph by their first output."""
+    return {first_output(node): node for node in graph.node}
 
 
 def _call_of(node: onnx.NodeProto) -> _Call | None:

@@ -13,7 +13,7 @@ from poetc.errors import UnsupportedModelError, UsageError
 from poetc.frontend import _folding
 from poetc.frontend._node import Malformed, Node, Unsupported, require_number
 from poetc.frontend._reading import LARGEST_FOLDED_BYTES, check_size, is_float
-from poetc.graph import Array, Attribute, DType, Fill, Role, TensorType, materialize
+from poetc.graph import Array, Attribute, DType, Fill, Origin, Role, TensorType, materialize
 from poetc.graph import Value as TensorValue
 from poetc.ops import Builder, spec
 
@@ -35,6 +35,7 @@ class Value:
     given: bool = False  # its numbers stand in the file, rather than being computed here
     node: Node | None = None
     sequence: list[Value] = field(default_factory=list)
+    origin: Origin | None = None  # where the file has it, if it is given
 
     @property
     def known(self) -> bool:

@@ -46,7 +46,7 @@ from poetc.frontend._reading import (
 from poetc.frontend._rewriter import Rewriter
 from poetc.frontend._translations import TRANSLATIONS
 from poetc.frontend.roles import assign_roles
-from poetc.graph import Array, DType, Fill, Graph, Operator, Role, Tensor, TensorType
+from poetc.graph import Array, DType, Fill, Graph, Operator, Origin, Role, Tensor, TensorType
 
 _DOMAINS = ("", "ai.onnx")
 # Their results are facts about the file, not numbers that could be trained.
@@ -134,7 +134,8 @@ class _Source:
             # One number is a weight only where it has the name of a module's parameter.
             known = tensor.name in self.exported.parameters or is_module_name(tensor.name)
             weight = is_float(dtype) and (math.prod(shape) > 1 or known)
-            result.append(Value(tensor.name, shape, dtype, array, weight=weight, given=True))
+            origin = self.exported.origin(tensor.name, dtype.name)
+            result.append(Value(tensor.name, shape, dtype, array, weight=weight, given=True, origin=origin))
         if absent:
             found = f"{len(absent)} weight{'s are' if len(absent) > 1 else ' is'} external data whose file is absent"
             if random_weights is None:
@@ -201,7 +202,9 @@ class _Source:
         trained = [t.name for t in floats if t.role is Role.PARAMETER]
         constants = [t.name for t in floats if t.role is Role.CONSTANT and t.name in self.given]
         notes = names_notes(self.exported, trained, constants)
-        return fold_constants(replace(graph, notes=(*graph.notes, *notes)))
+        graph = fold_constants(replace(graph, notes=(*graph.notes, *notes)))
+        origins = {names[v.tensor]: v.origin for v in reversed(c.values.values()) if v.tensor and v.origin is not None}
+        return replace(graph, origins={n: o for n, o in origins.items() if n in graph.values})
 
 
 def fill_for(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], role: str, seed: int = 0) -> Fill:
@@ -220,6 +223,14 @@ def fill_for(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], rol
         fan_in = math.prod(shape[1:]) if len(shape) > 2 else max(shape)
         return Fill("normal", 1.0 / math.sqrt(max(fan_in, 1)), seed_name=name)
     return Fill("normal", 0.05, seed_name=name)
+
+
+def absent_value(
+    model: onnx.ModelProto, name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], seed: int
+) -> Fill:
+    """What stands for an initializer of `model` whose external file is absent."""
+    roles = _fill_roles([Node(n) for n in model.graph.node])
+    return fill_for(name, shape, dtype, roles.get(name, ""), seed)
 
 
 def _fill_roles(nodes: Sequence[Node]) -> dict[str, str]:
@@ -458,9 +469,9 @@ def _constant(n: Node) -> Value:
     is_number = is_float(array.dtype)
     # All zeros or ones are initial states and scales of norms without any: exporters give parameters as initializers.
     plain = is_number and bool((array == 0).all() or (array == 1).all())
-    return Value(
-        name, array.shape, array.dtype, array, weight=is_number and array.size > 1 and not plain, given=not plain
-    )
+    origin = None if plain else Origin(name, "Constant", array.dtype.name)
+    weight = is_number and array.size > 1 and not plain
+    return Value(name, array.shape, array.dtype, array, weight=weight, given=not plain, origin=origin)
 
 
 def _constant_of_shape(c: Importer, n: Node) -> Value:
@@ -480,7 +491,8 @@ def _constant_of_shape(c: Importer, n: Node) -> Value:
         held = Fill("constant", float(number))
     # All zeros or ones are initial states and masks, any other number stands for weights.
     weight = is_float(array.dtype) and math.prod(shape) > 1 and float(number) not in (0.0, 1.0)
-    return Value(n.outputs[0], shape, array.dtype, held, weight=weight, given=weight)
+    origin = Origin(n.outputs[0], n.op, array.dtype.name) if weight else None
+    return Value(n.outputs[0], shape, array.dtype, held, weight=weight, given=weight, origin=origin)
 
 
 def _shape_of(c: Importer, n: Node) -> Value:
@@ -499,12 +511,13 @@ def _dequantized(c: Importer, n: Node) -> Value:
     """Weights stored as integers become float parameters under the name of what was stored."""
     stored = c.input(n, 0)
     c.note("quantized weights (DequantizeLinear) become f32 parameters")
+    origin = Origin(stored.name, n.op, stored.dtype.name)
     if isinstance(stored.array, Fill):
         fill = fill_for(stored.name, stored.shape, np.dtype(np.float32), "", c.seed)
-        return Value(stored.name, stored.shape, np.dtype(np.float32), fill, weight=True, given=True)
+        return Value(stored.name, stored.shape, np.dtype(np.float32), fill, weight=True, given=True, origin=origin)
     c.fold(n)
     made = c.values.pop(n.outputs[0])
-    return replace(made, name=stored.name, weight=made.elements > 1, given=True)
+    return replace(made, name=stored.name, weight=made.elements > 1, given=True, origin=origin)
 
 
 def _frozen(

@@ -30,6 +30,11 @@ _Key = tuple[str, str, str]  # of a function: domain, name, overload
 
 def read_model(path: Path) -> onnx.ModelProto:
     """The model with its functions inlined. UsageError names the file when it is not a readable ONNX model."""
+    return inlined(parse_model(path), path)
+
+
+def parse_model(path: Path) -> onnx.ModelProto:
+    """The model as the file has it. UsageError as `read_model`."""
     try:
         data = read_file(path, LARGEST_MODEL_BYTES)
     except OSError as error:
@@ -43,16 +48,21 @@ def read_model(path: Path) -> onnx.ModelProto:
     if not model.HasField("graph") or not model.graph.output:
         raise UsageError(f"{path}: not an ONNX model: it holds no graph with outputs")
     _refuse_undecodable_text(model, path)
-    if model.functions:
-        from onnx import inliner
-
-        _refuse_expansion(model, path)
-        try:
-            model = inliner.inline_local_functions(model)
-        except Exception as error:
-            # The inliner is C++ and raises bare RuntimeErrors for anything from recursion to missing functions.
-            raise UsageError(f"{path}: its functions cannot be inlined: {one_line(error)}") from None
     return model
+
+
+def inlined(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+    """The model without functions of its own; itself where there are none. UsageError names `path`."""
+    if not model.functions:
+        return model
+    from onnx import inliner
+
+    _refuse_expansion(model, path)
+    try:
+        return inliner.inline_local_functions(model)
+    except Exception as error:
+        # The inliner is C++ and raises bare RuntimeErrors for anything from recursion to missing functions.
+        raise UsageError(f"{path}: its functions cannot be inlined: {one_line(error)}") from None
 
 
 def _refuse_expansion(model: onnx.ModelProto, path: Path) -> None:
@@ -167,7 +177,7 @@ def read_tensor(tensor: onnx.TensorProto, folder: Path) -> Array | None:
     dtype = tensor_dtype(tensor)
     shape = tuple(int(d) for d in tensor.dims)
     check_size(f"tensor {tensor.name!r}", shape, dtype.itemsize)
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+    if is_external(tensor):
         return _read_external(tensor, dtype, shape, folder)
     try:
         return np.asarray(numpy_helper.to_array(tensor)).reshape(shape)
@@ -180,11 +190,24 @@ def external_location(tensor: onnx.TensorProto) -> str:
     return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
 
 
+def is_external(tensor: onnx.TensorProto) -> bool:
+    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
+
+
+def stored_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """The initializers, and the tensors in attributes, those of subgraphs and functions included."""
+    yield from model.graph.initializer
+    for node in _all_nodes((*model.graph.node, *(n for f in model.functions for n in f.node))):
+        for a in node.attribute:
+            if a.HasField("t"):
+                yield a.t
+            for graph in (*([a.g] if a.HasField("g") else []), *a.graphs):
+                yield from graph.initializer
+
+
 def external_files(path: Path) -> tuple[Path, ...]:
     """The files beside a model that hold its external data, as far as they are there. Raises what `read_model` does."""
-    graph = read_model(path).graph
-    tensors = [*graph.initializer, *(a.t for node in graph.node for a in node.attribute if a.HasField("t"))]
-    names = {external_location(t) for t in tensors if t.data_location == onnx.TensorProto.EXTERNAL}
+    names = {external_location(t) for t in stored_tensors(read_model(path)) if is_external(t)}
     folder = path.parent.resolve()
     files = [(folder / name).resolve() for name in sorted(names)]
     return tuple(file for file in files if file.is_relative_to(folder) and file.is_file())

@@ -1,5 +1,6 @@
 """The intermediate representation. See `_ir.py`: it fits on one screen."""
 
+from poetc.graph._difference import differing, matching
 from poetc.graph._ir import (
     Array,
     Attribute,
@@ -7,6 +8,7 @@ from poetc.graph._ir import (
     Fill,
     Graph,
     Operator,
+    Origin,
     Phase,
     Role,
     Tensor,
@@ -24,13 +26,16 @@ __all__ = [
     "Fill",
     "Graph",
     "Operator",
+    "Origin",
     "Phase",
     "Role",
     "Tensor",
     "TensorType",
     "TrainingGraph",
     "Value",
+    "differing",
     "graph_from_json",
     "graph_to_json",
+    "matching",
     "materialize",
 ]

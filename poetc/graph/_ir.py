@@ -126,6 +126,22 @@ Value = Array | Fill
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the numbers of a weight stand in the model file, so that trained ones can be put back there.
+
+    `holder`: "initializer", or the operator of the node whose output `tensor` is (Constant, ConstantOfShape,
+    DequantizeLinear: `tensor` is what it reads). `dtype` is numpy's name of the element type in the file.
+    """
+
+    tensor: str
+    holder: str = "initializer"
+    dtype: str = "float32"
+    parted_from: str = ""  # the file has one initializer of this name for several equal weights
+    left_out: bool = False  # the file has none: all of it was zero
+    copies: tuple[tuple[str, str], ...] = ()  # initializers with the same numbers: (name, transposed | repeated)
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """Operators in topological order. `values` holds a value for every PARAMETER, CONSTANT and state tensor."""
 
@@ -136,6 +152,7 @@ class Graph:
     outputs: tuple[str, ...]
     values: Mapping[str, Value]
     notes: tuple[str, ...] = ()  # what the importer decided and the user should know (one line each)
+    origins: Mapping[str, Origin] = field(default_factory=dict)  # of weights, as far as the model file holds them
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from poetc.graph._ir import (
     Fill,
     Graph,
     Operator,
+    Origin,
     Phase,
     Role,
     Tensor,
@@ -50,6 +51,8 @@ def graph_to_json(graph: Graph, arrays: dict[str, Array]) -> dict[str, Any]:
         "fills": {name: asdict(v) for name, v in sorted(graph.values.items()) if isinstance(v, Fill)},
     }
     arrays.update({name: v for name, v in graph.values.items() if not isinstance(v, Fill)})
+    if graph.origins:
+        document["origins"] = {name: _origin_to_json(origin) for name, origin in sorted(graph.origins.items())}
     if isinstance(graph, TrainingGraph):
         document["training"] = {
             "loss": graph.loss,
@@ -92,6 +95,7 @@ def graph_from_json(document: dict[str, Any], arrays: dict[str, Array]) -> Graph
         tuple(document["outputs"]),
         values,
         tuple(document["notes"]),
+        {name: _origin_from_json(origin) for name, origin in document.get("origins", {}).items()},
     )
     if "training" not in document:
         return graph
@@ -100,6 +104,18 @@ def graph_from_json(document: dict[str, Any], arrays: dict[str, Array]) -> Graph
     fields = {name: getattr(graph, name) for name in Graph.__slots__}
     zero_gradients = tuple(training["zero_gradients"])
     return replace(TrainingGraph(**fields), **{**training, "options": options, "zero_gradients": zero_gradients})
+
+
+def _origin_to_json(origin: Origin) -> dict[str, Any]:
+    """Without the fields that are as they are for most weights."""
+    fields = asdict(origin)
+    defaults = asdict(Origin(origin.tensor))
+    return {k: v for k, v in fields.items() if k == "tensor" or v != defaults[k]}
+
+
+def _origin_from_json(document: dict[str, Any]) -> Origin:
+    copies = tuple((str(name), str(how)) for name, how in document.get("copies", ()))
+    return Origin(**{**document, "copies": copies})
 
 
 def _pack(value: Attribute) -> Any:

@@ -1,0 +1,88 @@
+"""`poetc export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from poetc.cli import _options
+from poetc.cli._console import Console
+
+EPILOG = """\b
+Examples:
+  poetc export model.poetc --state trained.bin -o trained.onnx
+  poetc export model.poetc --state trained.bin --npz weights.npz
+"""
+
+
+@click.command(short_help="Put trained weights back into the ONNX file.", epilog=EPILOG)
+@click.argument("directory", metavar="DIR", type=_options.DIRECTORY)
+@click.option(
+    "--state",
+    type=_options.FILE,
+    metavar="FILE",
+    help="The trained weights: trained.bin, .npz or .safetensors. Default: those that training starts from.",
+)
+@click.option("-o", "--output", "out", type=_options.FILE, metavar="OUT.onnx", help="The ONNX file to write.")
+@click.option("--npz", type=_options.FILE, metavar="FILE", help="Write the weights to an .npz file too, or alone.")
+@click.option(
+    "--safetensors",
+    type=_options.FILE,
+    metavar="FILE",
+    help="Write them to a .safetensors file (pip install 'poetc[safetensors]').",
+)
+@click.option(
+    "--model",
+    type=_options.FILE,
+    metavar="MODEL.onnx",
+    help="The ONNX file that was solved. Default: where it was then, if it has not changed.",
+)
+@click.option(
+    "--round",
+    "rounding",
+    is_flag=True,
+    help="Round weights that the file keeps in fewer bits than float32. Default: say which, and stop.",
+)
+@click.option("--force", is_flag=True, help="Replace files that exist.")
+@_options.output_options
+def export(
+    directory: Path,
+    state: Path | None,
+    out: Path | None,
+    npz: Path | None,
+    safetensors: Path | None,
+    model: Path | None,
+    rounding: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Write the model that was solved, with trained weights, as an ONNX file.
+
+    DIR is a directory that `poetc solve` made. OUT.onnx is the file that was solved, with the same nodes, names,
+    operator set and metadata: only the numbers of weights and running statistics are others. External data go to one
+    file beside it, OUT.onnx.data. A weight that the file cannot hold is named, and nothing is written.
+
+    The names in .npz and .safetensors files are those of the initializers.
+    """
+    from poetc.cli import _text
+    from poetc.commands import export as command
+
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    with console.progress("exporting") as progress:
+        document = command.export(
+            directory,
+            state=state,
+            out=out,
+            npz=npz,
+            safetensors=safetensors,
+            model=model,
+            rounding=rounding,
+            force=force,
+            progress=progress,
+        )
+    for note in document["notes"]:
+        console.note(note)
+    console.answer(document, _text.export_text(document))

@@ -1,0 +1,245 @@
+"""`poetc export`: trained weights back into the user's own ONNX file, or into a file of arrays.
+
+Before an ONNX file gets its name it is imported again and compared with the model that was trained, number by number:
+what would compute anything else is not written.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from poetc import artifact, frontend
+from poetc.artifact import Artifact
+from poetc.commands.weights import (
+    by_graph_name,
+    file_name,
+    model_of,
+    read_weights,
+    safetensors_bytes,
+    trained_names,
+    weights,
+)
+from poetc.errors import UnsupportedModelError, UsageError
+from poetc.events import Progress, silent
+from poetc.files import new_files
+from poetc.graph import Array, DType, Graph, TensorType, differing, matching, materialize
+from poetc.ops import bind, spec
+from poetc.output_directory import digest
+
+TOLERANCE = 1e-5  # of outputs, where the file's operators come in another form than the trained model's
+_SHOWN = 3
+
+
+def export(
+    directory: Path,
+    *,
+    state: Path | None = None,
+    out: Path | None = None,
+    npz: Path | None = None,
+    safetensors: Path | None = None,
+    model: Path | None = None,
+    rounding: bool = False,
+    force: bool = False,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Write the weights of `state` (None: those that training starts from) to each file that is given; a summary."""
+    outputs = [path for path in (out, npz, safetensors) if path is not None]
+    if not outputs:
+        raise UsageError("nothing to write: give -o OUT.onnx, --npz FILE or --safetensors FILE")
+    solved = artifact.read(directory)
+    source = None if out is None else find_model(solved, model, directory)
+    _require_free(solved, outputs, source, force)
+    progress("reading the weights")
+    arrays: Mapping[str, Array] = {} if state is None else read_weights(solved, state)
+    named = weights(model_of(solved), arrays)
+    document: dict[str, Any] = {
+        **dict.fromkeys(("out", "external_data", "model", "changed")),
+        **dict.fromkeys(("npz", "safetensors")),
+        "state": None if state is None else str(state),
+        "tensors": len(named),
+        "trained": len(trained_names(solved)),
+        "notes": [],
+    }
+    if out is not None:
+        progress("writing the model")
+        state_of = arrays or initial_state(solved)
+        document |= export_onnx(solved, state_of, out, model=source, rounding=rounding, force=force)
+    if npz is not None:
+        _write(npz, _npz_bytes(named), force)
+        document["npz"] = str(npz)
+    if safetensors is not None:
+        _write(safetensors, safetensors_bytes(named), force)
+        document["safetensors"] = str(safetensors)
+    return document
+
+
+def initial_state(solved: Artifact) -> dict[str, Array]:
+    """The weights that training starts from, by the graph's names: what `export_onnx` takes as untrained state."""
+    graph = model_of(solved)
+    return {n: materialize(graph.values[n], graph.tensors[n].type) for n in trained_names(solved)}
+
+
+def export_onnx(
+    solved: Artifact,
+    state: Mapping[str, Array],
+    out: Path,
+    *,
+    model: Path | None = None,
+    rounding: bool = False,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Write the model that was solved with the weights in `state` to `out`; what was written, for `--json`.
+
+    `state` holds every trained weight, by the name of the graph or of the ONNX file; optimizer state in it is passed
+    over. `model`: the ONNX file, where it is not at the place that was recorded. `rounding`: weights that the file
+    keeps in a narrower type than float32 are rounded. UsageError: a file is in the way (and not `force`), the model is
+    not found or another one, `state` does not fit. UnsupportedModelError names weights that cannot be put back.
+    """
+    source = find_model(solved, model)
+    data = out.with_name(out.name + frontend.DATA_SUFFIX)
+    _require_free(solved, [out], source, force)
+    graph = model_of(solved)
+    batch, random_weights = _imported_with(solved)
+    original = frontend.load(source, batch=batch, random_weights=random_weights)
+    names = matching(graph, original)
+    if names is None:
+        raise UsageError(f"{source}: not the model that was solved: its graph is another one; give that with --model")
+    trained = by_graph_name(solved, state, "the trained state")
+    wanted = replace(graph, values={**graph.values, **{n: a for n, a in trained.items() if n in graph.values}})
+    changed = {names[n]: _array(wanted, n) for n in differing(wanted, original) or () if _is_given(original, names[n])}
+    with new_files(out, data, force=force) as staged:
+        written = frontend.write_back(
+            source, staged, original, changed, rounding=rounding, random_weights=random_weights
+        )
+        rounded = {n: written.values[m] for n, m in names.items() if m in written.values}
+        _require_same(replace(wanted, values={**wanted.values, **rounded}), staged, source, batch)
+        has_data = staged.with_name(data.name).exists()
+    return {
+        "out": str(out),
+        "external_data": str(data) if has_data else None,
+        "model": str(source),
+        "changed": len(changed),
+        "notes": written.notes,
+    }
+
+
+def _is_given(original: Graph, name: str) -> bool:
+    """Whether the file holds it; what was computed at import is looked at when the new file is read again."""
+    return name in original.origins
+
+
+def _array(graph: Graph, name: str) -> Array:
+    return materialize(graph.values[name], graph.tensors[name].type)
+
+
+def _imported_with(solved: Artifact) -> tuple[int | None, int | None]:
+    """Batch and seed of absent weights. Of a directory of before, which says neither: the batch of the inputs."""
+    recorded = solved.summary.get("source") or {}
+    if recorded:
+        return recorded.get("batch"), recorded.get("random_weights")
+    graph = model_of(solved)
+    shapes = [graph.tensors[i].shape for i in graph.inputs]
+    return (shapes[0][0] if shapes and shapes[0] else None), None
+
+
+def find_model(solved: Artifact, given: Path | None, directory: Path | None = None) -> Path:
+    """The ONNX file: `given`, else the one that was solved, if it is still what it was then. UsageError otherwise."""
+    if given is not None:
+        if not given.is_file():
+            raise UsageError(f"--model {given}: no such file")
+        return given
+    recorded = solved.summary.get("source") or {}
+    typed = str(solved.summary.get("model", ""))
+    places = [Path(p) for p in (recorded.get("path"), typed) if p]
+    if directory is not None and typed:
+        places += [directory.absolute().parent / typed, directory.absolute().parent / Path(typed).name]
+    there = [p for p in dict.fromkeys(places) if p.is_file()]
+    if not there:
+        raise UsageError(f"{typed or 'the model'}: not found any more; say where the ONNX file is with --model")
+    expected = recorded.get("sha256")
+    for place in there:
+        if expected is None or digest(place) == expected:
+            return place
+    raise UsageError(f"{there[0]}: not as it was when it was solved; give that file with --model, or solve again")
+
+
+def _require_free(solved: Artifact, outputs: Sequence[Path], source: Path | None, force: bool) -> None:
+    for path in outputs:
+        if path.is_dir():
+            raise UsageError(f"{path}: is a directory; name a file")
+        if source is not None and path.exists() and path.samefile(source):
+            raise UsageError(f"{path}: is the model that was solved; write to another file with -o")
+        if path.exists() and not force:
+            raise UsageError(f"{path}: exists; write to another file, or replace it with --force")
+
+
+# --- what was written is read again -----------------------------------------------------------------------------------
+
+
+def _require_same(wanted: Graph, staged: Path, source: Path, batch: int | None) -> None:
+    """UnsupportedModelError where the new file, imported again, is not the model that was trained."""
+    found = frontend.load(staged, batch=batch)
+    others = differing(wanted, found)
+    if others is None and not _computes_alike(wanted, found):
+        raise UnsupportedModelError(
+            f"{source}: holds numbers that were computed at import from weights that were trained since: the file would"
+            " be another model"
+        )
+    if others:
+        shown = ", ".join(repr(file_name(wanted, n)) for n in others[:_SHOWN])
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        raise UnsupportedModelError(
+            f"{source}: {shown}{more}: computed at import from weights that were trained since, or not stored apart"
+            " from them: the file cannot hold what was trained"
+        )
+
+
+def _computes_alike(a: Graph, b: Graph) -> bool:
+    """Whether two models give the same outputs on random inputs, with the reference numerics."""
+    random = np.random.Generator(np.random.PCG64(0))
+    if [(i, a.tensors[i].type) for i in a.inputs] != [(i, b.tensors[i].type) for i in b.inputs]:
+        return False
+    inputs = {i: _sample(random, a.tensors[i].type) for i in a.inputs}
+    x, y = _evaluate(a, inputs), _evaluate(b, inputs)
+    return x.keys() == y.keys() and all(
+        np.allclose(x[n], y[n], rtol=TOLERANCE, atol=TOLERANCE * float(np.abs(x[n]).max(initial=1))) for n in x
+    )
+
+
+def _sample(random: np.random.Generator, type: TensorType) -> Array:
+    if type.dtype is DType.F32:
+        return random.standard_normal(type.shape).astype(np.float32)
+    return random.integers(0, 2, type.shape).astype(type.dtype.numpy)
+
+
+def _evaluate(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    values: dict[str, Array] = {**inputs}
+    for op in graph.operators:
+        for name in op.inputs:
+            if name not in values:
+                values[name] = _array(graph, name)
+        with np.errstate(all="ignore"):
+            results = spec(op.kind).evaluate(bind(op, graph.tensors), [values[t] for t in op.inputs])
+        values.update(zip(op.outputs, results, strict=True))
+    return {name: np.asarray(values[name]) for name in graph.outputs}
+
+
+# --- files of arrays --------------------------------------------------------------------------------------------------
+
+
+def _npz_bytes(arrays: Mapping[str, Array]) -> bytes:
+    """The same arrays give the same bytes."""
+    file = io.BytesIO()
+    np.savez(file, **{n: np.ascontiguousarray(a) for n, a in arrays.items()})  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def _write(path: Path, data: bytes, force: bool) -> None:
+    with new_files(path, force=force) as staged:
+        staged.write_bytes(data)

@@ -1,0 +1,179 @@
+"""A model's weights by name: which there are, the state of a training among them, and the files that hold them.
+
+A weight has the name of its initializer in the ONNX file, and in the graph the same with few exceptions; both are
+understood. Optimizer state is not a weight.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from poetc import codegen
+from poetc.artifact import Artifact
+from poetc.commands.programs import graph_of, inference_program, training_program
+from poetc.errors import UsageError
+from poetc.files import open_file, read_arrays, read_file
+from poetc.graph import Array, Graph, Role, materialize
+
+LARGEST_STATE_BYTES = 1 << 32
+_WEIGHTS = (Role.PARAMETER, Role.STATISTIC)
+_SHOWN = 3
+
+
+def model_of(solved: Artifact) -> Graph:
+    """The model that was solved, with the weights that training starts from."""
+    if solved.inference is None:
+        raise UsageError("solved from a problem alone: there is no model in it; solve the ONNX file itself")
+    return solved.inference
+
+
+def file_name(graph: Graph, name: str) -> str:
+    """What the ONNX file calls a tensor of the graph."""
+    origin = graph.origins.get(name)
+    return name if origin is None else origin.tensor
+
+
+def trained_names(solved: Artifact) -> set[str]:
+    """The weights that training changes."""
+    return {n for n in graph_of(solved).updates if n in model_of(solved).tensors}
+
+
+def weights(graph: Graph, values: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    """Every parameter and statistic by the file's name; `values` by the graph's name replace the graph's own."""
+    given = values or {}
+    found: dict[str, Array] = {}
+    for name, tensor in graph.tensors.items():
+        if tensor.role in _WEIGHTS and name in graph.values:
+            array = given[name] if name in given else materialize(graph.values[name], tensor.type)
+            found[file_name(graph, name)] = np.asarray(array)
+    return dict(sorted(found.items()))
+
+
+def by_graph_name(solved: Artifact, state: Mapping[str, Any], where: str) -> dict[str, Array]:
+    """Weights and optimizer state, checked and under the names of the graph. UsageError, which names `where`, for a
+    name that is no weight, a weight that training changes and `state` lacks, another shape, and what is not finite.
+    """
+    model, step = model_of(solved), graph_of(solved)
+    names = {file_name(model, n): n for n, t in model.tensors.items() if t.role in _WEIGHTS and n in model.values}
+    names |= {n: n for n in (*names.values(), *step.values)}  # trained.bin holds optimizer state too
+    unknown = [n for n in state if n not in names]
+    found = {names[n]: np.asarray(a) for n, a in state.items() if n in names}
+    missing = [file_name(model, n) for n in sorted(trained_names(solved) - set(found))]
+    if unknown or missing:
+        parts = [f"it has {_some(unknown)}, which the model has not"] if unknown else []
+        parts += [f"{_some(missing)} of the model {'is' if len(missing) == 1 else 'are'} missing"] if missing else []
+        raise UsageError(f"{where}: not the weights of this model: {'; '.join(parts)}")
+    tensors = {**step.tensors, **model.tensors}
+    wrong = [
+        f"{n} is {list(a.shape)} instead of {list(tensors[n].shape)}"
+        for n, a in found.items()
+        if a.shape != tensors[n].shape
+    ]
+    if wrong:
+        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise UsageError(f"{where}: weights of other shapes: {'; '.join(wrong[:_SHOWN])}{more}")
+    return {n: _as_numbers(n, a, tensors[n].dtype.numpy, where) for n, a in found.items()}
+
+
+def _as_numbers(name: str, array: Array, dtype: np.dtype[np.generic], where: str) -> Array:
+    if array.dtype.kind not in "fiub" and "float" not in array.dtype.name:
+        raise UsageError(f"{where}: {name} is of type {array.dtype}; needed are numbers")
+    with np.errstate(over="ignore"):
+        result = np.ascontiguousarray(array.astype(dtype, copy=False)).reshape(array.shape)
+    if dtype.kind == "f" and not np.isfinite(result).all():
+        raise UsageError(f"{where}: {name} holds numbers that are not finite: the training that made it diverged")
+    return result
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def read_weights(solved: Artifact, path: Path) -> dict[str, Array]:
+    """The arrays of a trained.bin, an .npz or a .safetensors file, checked, by the graph's names."""
+    try:
+        if path.suffix == ".npz":
+            arrays: Mapping[str, Any] = read_arrays(path)
+        elif path.suffix == ".safetensors":
+            arrays = _read_safetensors(path)
+        else:
+            arrays = read_trained(solved, path)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: does not exist") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path}: is a directory, not a file of weights") from None
+    return by_graph_name(solved, arrays, str(path))
+
+
+def read_trained(solved: Artifact, path: Path) -> dict[str, Array]:
+    """All state in a trained.bin. `poetc-emit.json` beside it, if it is of the same emission, says where each tensor
+    is; else it must be of this solution.
+    """
+    data = read_file(path, LARGEST_STATE_BYTES)
+    manifest = _manifest_beside(path)
+    if manifest is not None and codegen.state_identity(data) == manifest.get("identity"):
+        return codegen.read_listed_state(data, manifest, str(path))
+    program = training_program(solved)
+    state = codegen.read_state(data, program, str(path))
+    if codegen.state_identity(data) not in identities(solved):
+        raise UsageError(
+            f"{path}: trained by another schedule, from other weights, or by another version of poetc; with the"
+            f" {codegen.MANIFEST} of the directory that trained it beside it, it can be read"
+        )
+    return state
+
+
+def identities(solved: Artifact) -> list[int]:
+    """Of the programs that `poetc emit` writes: with the model itself, and of training alone."""
+    training = training_program(solved)
+    alone = inference_program(solved, training)
+    values = {**model_of(solved).values, **graph_of(solved).values}
+    name = graph_of(solved).name.removesuffix(".onnx")
+    sets = [[training]] if alone is None else [[training, alone], [training]]
+    return [codegen.identity_of(name, programs, values) for programs in sets]
+
+
+def _manifest_beside(path: Path) -> Mapping[str, Any] | None:
+    beside = path.parent / codegen.MANIFEST
+    if not beside.is_file():
+        return None
+    try:
+        state = json.loads(read_file(beside))["state"]
+    except (OSError, UsageError, ValueError, KeyError, TypeError):
+        return None
+    return state if isinstance(state, dict) else None
+
+
+def _read_safetensors(path: Path) -> dict[str, Array]:
+    safetensors = _safetensors()
+    with open_file(path):
+        pass  # what is no regular file is refused here
+    try:
+        return dict(safetensors.load_file(path))
+    except OSError:
+        raise
+    except Exception as error:  # SafetensorError, and KeyError for element types that numpy does not have
+        raise UsageError(f"{path}: not a .safetensors file whose arrays numpy can read ({error})") from None
+
+
+def safetensors_bytes(arrays: Mapping[str, Array]) -> bytes:
+    """A .safetensors file. UsageError where the package is not installed."""
+    return bytes(_safetensors().save({n: np.ascontiguousarray(a) for n, a in arrays.items()}))
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError:
+        remedy = "pip install 'poetc[safetensors]'"
+        raise UsageError(f".safetensors files need the package safetensors: {remedy}") from None
+    return safetensors.numpy
+
+
+def _some(names: Iterable[str]) -> str:
+    each = list(names)
+    return ", ".join(repr(n) for n in each[:_SHOWN]) + (f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else "")

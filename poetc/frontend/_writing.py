@@ -1,0 +1,259 @@
+"""Numbers back into an ONNX file: the user's own graph, with the trained weights in the place of the file's.
+
+What the importer changed is changed back: an initializer that was cast is cast again, a transposed or repeated copy is
+made again. Weights that the file cannot hold apart, or does not have, get an initializer of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped,unused-ignore]
+from onnx import helper, numpy_helper
+
+from poetc.errors import UnsupportedModelError, UsageError
+from poetc.frontend._exported import LeftOut, Parted, makers, restore
+from poetc.frontend._importer import our_dtype
+from poetc.frontend._load import absent_value
+from poetc.frontend._node import Unsupported
+from poetc.frontend._reading import inlined, is_external, parse_model, read_tensor, stored_tensors, tensor_dtype
+from poetc.graph import Array, Graph, Origin, TensorType, materialize
+
+DATA_SUFFIX = ".data"
+_ALIGNMENT_BYTES = 4096  # of a tensor in a file of external data: readers map it
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """`values`: what the file holds of the changed weights, which is rounded where the file's type is narrower."""
+
+    values: Mapping[str, Array]
+    notes: list[str] = field(default_factory=list)
+
+
+def write_back(
+    source: Path,
+    out: Path,
+    graph: Graph,
+    changed: Mapping[str, Array],
+    *,
+    rounding: bool = False,
+    random_weights: int | None = None,
+) -> Written:
+    """Write the model `source`, which was imported as `graph`, to `out`, with `changed` as values of weights.
+
+    External data go to one file beside `out`, whose name is `out`'s with DATA_SUFFIX. UnsupportedModelError names
+    weights whose new numbers the file cannot hold: behind DequantizeLinear, or in a narrower type and not `rounding`.
+    """
+    return _Writer(source, graph, rounding, random_weights).write(changed, out)
+
+
+class _Writer:
+    def __init__(self, source: Path, graph: Graph, rounding: bool, random_weights: int | None) -> None:
+        self.source, self.graph, self.rounding, self.random_weights = source, graph, rounding, random_weights
+        self.model = parse_model(source)
+        self.notes: list[str] = []
+        self.written: dict[str, Array] = {}
+        self.narrow: list[str] = []
+        self.quantized: list[str] = []
+
+    def write(self, changed: Mapping[str, Array], out: Path) -> Written:
+        unknown = sorted(set(changed) - set(self.graph.origins))
+        if unknown:
+            raise UnsupportedModelError(f"{self.source}: {_some(unknown)} cannot be put back: computed at import")
+        edits = self._edits(changed)
+        nodes = {e.node if isinstance(e, LeftOut) else o for e in edits for o in _touched(e)}
+        nodes |= {self.graph.origins[n].tensor for n in changed if self._holder(n).startswith("Constant")}
+        if self.model.functions and not nodes <= set(makers(self.model.graph)):
+            self.model = inlined(self.model, self.source)
+            self.notes.append("a function of the model holds trained weights: its functions are written inlined")
+        self.makers = makers(self.model.graph)
+        self._fill_absent()
+        self._apply(edits, changed)
+        for name, array in changed.items():
+            self._put(name, array)
+        self._refuse()
+        self._save(out)
+        return Written(self.written, self.notes)
+
+    def _holder(self, name: str) -> str:
+        return self.graph.origins[name].holder
+
+    # --- initializers of their own ---
+
+    def _edits(self, changed: Mapping[str, Array]) -> list[Parted | LeftOut]:
+        """Those without which the file could not hold the numbers."""
+        origins = self.graph.origins
+        parted = {n for n, o in origins.items() if o.parted_from and self._is_apart(n, o, changed)}
+        left_out = {n for n, o in origins.items() if o.left_out and n in changed and changed[n].any()}
+        if not parted and not left_out:
+            return []
+        scratch = onnx.GraphProto()
+        scratch.CopyFrom(inlined(self.model, self.source).graph)
+        wanted = {origins[n].tensor for n in parted | left_out}
+        return [edit for edit in restore(scratch).edits if edit.name in wanted]
+
+    def _is_apart(self, name: str, origin: Origin, changed: Mapping[str, Array]) -> bool:
+        """Whether a weight is no longer equal to the initializer that holds its numbers in the file."""
+        type = self.graph.tensors[name].type
+        mine = changed.get(name)
+        before = materialize(self.graph.values[name], type)
+        held = next((n for n, o in self.graph.origins.items() if o.tensor == origin.parted_from), None)
+        theirs = before if held is None else changed.get(held, before)
+        return not np.array_equal(before if mine is None else mine, theirs)
+
+    def _apply(self, edits: Iterable[Parted | LeftOut], changed: Mapping[str, Array]) -> None:
+        initializers = {t.name: t for t in self.model.graph.initializer}
+        names = {o.tensor: n for n, o in self.graph.origins.items()}
+        added = []
+        for edit in edits:
+            tensor = onnx.TensorProto()
+            if isinstance(edit, Parted):
+                tensor.CopyFrom(initializers[edit.of])
+                tensor.name = edit.name
+            else:
+                array = np.zeros(self.graph.tensors[names[edit.name]].shape, np.float32)
+                tensor = numpy_helper.from_array(array, edit.name)
+            edit.apply(self.model.graph, self.makers, tensor)
+            added.append(edit.name)
+        if added:
+            self.notes.append(f"{_some(added)}: new in the file, which had one for equal ones, or none for zeros")
+
+    # --- numbers ---
+
+    def _put(self, name: str, array: Array) -> None:
+        origin = self.graph.origins[name]
+        initializers = {t.name: t for t in self.model.graph.initializer}
+        if origin.holder == "DequantizeLinear":
+            self.quantized.append(name)
+        elif origin.holder == "initializer" and origin.tensor in initializers:
+            self.written[name] = self._set(name, initializers[origin.tensor], array)
+        elif origin.holder == "initializer":
+            self.written[name] = array  # equal to the one that holds it, or zeros
+        elif origin.tensor in self.makers:
+            self._set_constant(name, self.makers[origin.tensor], array)
+        else:
+            raise UnsupportedModelError(f"{self.source}: no node makes {origin.tensor!r}, a trained weight")
+        for copy, how in origin.copies:
+            tensor = initializers[copy]
+            shape = tuple(tensor.dims)
+            self._set(name, tensor, array.T if how == "transposed" else np.broadcast_to(array, shape))
+
+    def _set(self, name: str, tensor: onnx.TensorProto, array: Array) -> Array:
+        """New numbers, in the tensor's element type; returns what it then holds. External data stay external, and wait
+        here for their file.
+        """
+        dtype = tensor_dtype(tensor)
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(array).astype(dtype).reshape(tuple(tensor.dims))
+        back = stored.astype(np.float32)
+        if not np.isfinite(back).all() or (not self.rounding and not np.array_equal(back, array)):
+            self.narrow.append(f"{name} ({dtype})")
+        _fill(tensor, stored)
+        return back
+
+    def _set_constant(self, name: str, node: onnx.NodeProto, array: Array) -> None:
+        tensor = next((a.t for a in node.attribute if a.name == "value" and a.HasField("t")), None)
+        if node.op_type == "Constant" and tensor is not None:
+            self.written[name] = self._set(name, tensor, array)
+            return
+        # value_floats, or the node repeats one number: from now on it holds the tensor.
+        dtype = self.graph.origins[name].dtype
+        stored = onnx.TensorProto(data_type=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), dims=array.shape)
+        self.written[name] = self._set(name, stored, array)
+        if node.op_type != "Constant":
+            self.notes.append(f"{name}: its ConstantOfShape node is a Constant now")
+        node.op_type = "Constant"
+        del node.attribute[:]
+        del node.input[:]
+        node.attribute.append(helper.make_attribute("value", stored))
+
+    def _refuse(self) -> None:
+        if self.quantized:
+            raise UnsupportedModelError(
+                f"{self.source}: {_some(self.quantized)}: stored as integers behind DequantizeLinear, which cannot hold"
+                " trained numbers; write them with --npz or --safetensors"
+            )
+        if self.narrow:
+            remedy = "do not fit in it" if self.rounding else "do not fit in it exactly; --round rounds them"
+            raise UnsupportedModelError(
+                f"{self.source}: {_some(self.narrow)}: the file's element type is narrower than float32, the trained"
+                f" numbers {remedy}"
+            )
+
+    # --- the files ---
+
+    def _fill_absent(self) -> None:
+        """Seeded numbers that stood for weights whose file is absent become the new file's."""
+        if self.random_weights is None:
+            return
+        names = {o.tensor: n for n, o in self.graph.origins.items()}
+        absent = [
+            t for t in self.model.graph.initializer if is_external(t) and read_tensor(t, self.source.parent) is None
+        ]
+        for tensor in absent:
+            shape, dtype = tuple(int(d) for d in tensor.dims), tensor_dtype(tensor)
+            try:
+                type = TensorType(shape, our_dtype(dtype))
+            except Unsupported:
+                continue
+            value: Any = self.graph.values.get(names.get(tensor.name, ""))
+            if value is None:
+                value = absent_value(self.model, tensor.name, shape, dtype, self.random_weights)
+            _fill(tensor, materialize(value, type).astype(dtype))
+        if absent:
+            self.notes.append(f"{_some([t.name for t in absent])}: absent before, now with seeded or trained numbers")
+
+    def _save(self, out: Path) -> None:
+        external = [t for t in stored_tensors(self.model) if is_external(t)]
+        kept = [t for t in external if t.raw_data or read_tensor(t, self.source.parent) is not None]
+        if kept:
+            data = out.with_name(out.name + DATA_SUFFIX)
+            with data.open("wb") as file:
+                for tensor in kept:
+                    content: Any = tensor.raw_data
+                    if not content:
+                        array = read_tensor(tensor, self.source.parent)
+                        assert array is not None
+                        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+                    file.write(bytes(-file.tell() % _ALIGNMENT_BYTES if len(content) >= _ALIGNMENT_BYTES else 0))
+                    offset = file.tell()
+                    file.write(content)
+                    tensor.ClearField("raw_data")
+                    _point(tensor, data.name, offset, len(content))
+        try:
+            out.write_bytes(self.model.SerializeToString())
+        except (EncodeError, ValueError):
+            raise UsageError(f"{self.source}: with trained weights more than the 2 GB of an ONNX file") from None
+
+
+def _touched(edit: Parted | LeftOut) -> tuple[str, ...]:
+    """The nodes that an edit needs, by first output."""
+    if isinstance(edit, LeftOut):
+        return (edit.node,)
+    return (*(node for node, _ in edit.readers), *edit.identities)
+
+
+def _fill(tensor: onnx.TensorProto, array: Array) -> None:
+    for name in ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "raw_data"):
+        tensor.ClearField(name)
+    tensor.raw_data = np.asarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def _point(tensor: onnx.TensorProto, location: str, offset_bytes: int, length_bytes: int) -> None:
+    """Other entries, such as a checksum, are of the old data."""
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", offset_bytes), ("length", length_bytes)):
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def _some(names: Iterable[str]) -> str:
+    each = list(dict.fromkeys(names))
+    shown = ", ".join(repr(n) for n in each[:_SHOWN])
+    return shown + (f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else "")

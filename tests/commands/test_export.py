@@ -1,0 +1,344 @@
+"""Trained weights go back into the user's own ONNX file, and onnxruntime computes with it what `infer` computes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, numpy_helper
+from onnx.helper import make_node as node
+
+from poetc import artifact, codegen
+from poetc.artifact import Artifact
+from poetc.commands import programs
+from poetc.commands.export import export, export_onnx, initial_state
+from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands.solve import solve
+from poetc.commands.weights import read_weights, trained_names
+from poetc.errors import UnsupportedModelError, UsageError
+from poetc.graph import Array
+from poetc.scheduling.schedule import SolveOptions
+from poetc.training import TrainingOptions
+from tests.frontend.support import make, normal, save
+
+DIGITS = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
+QUICK = SolveOptions(time_limit_s=5.0, gap=1.0)
+
+
+def solved_of(path: Path, batch: int | None = None, budget: str = "100%", **options: Any) -> Artifact:
+    training = TrainingOptions(learning_rate=0.1, **options)
+    request = ModelRequest(source=path, batch=batch, device="host", training=training)
+    return solve(SolveRequest(model=request, budget=budget, options=QUICK))
+
+
+def trained(solved: Artifact, folder: Path, steps: int = 3) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The state after some steps of the compiled program, which is also saved to `folder`; what `infer` says then."""
+    training = programs.training_program(solved)
+    alone = programs.inference_program(solved, training)
+    assert alone is not None and solved.graph is not None and solved.inference is not None
+    values = {**solved.inference.values, **solved.graph.values}
+    name = solved.inference.name.removesuffix(".onnx")
+    library = codegen.compile_library([training, alone], values, folder / "built", model=name)
+    with codegen.HostModel(library, [training, alone], values, model=name) as host:
+        for step in range(steps):
+            host.run(codegen.sample_inputs(training, step))
+        host.save(folder)
+        state = {name: host.state(name) for name in host.state_names()}
+        host.select(alone)
+        host.run(sample(solved))
+        return state, {name: host.output(name) for name in solved.inference.outputs}
+
+
+def sample(solved: Artifact) -> dict[str, Array]:
+    assert solved.inference is not None
+    return {name: normal(*solved.inference.tensors[name].shape, seed=7) for name in solved.inference.inputs}
+
+
+def answers(path: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """What onnxruntime computes with the file."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+def assert_as_inferred(path: Path, solved: Artifact, expected: Mapping[str, Array]) -> None:
+    found = answers(path, sample(solved))
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def without_numbers(path: Path) -> onnx.ModelProto:
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for field in ("raw_data", "float_data", "external_data"):
+            tensor.ClearField(field)
+    return model
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Artifact, dict[str, Array], dict[str, Array]]:
+    """Solved at less memory than keep-all takes and trained: the folder, and what `trained` gives."""
+    folder = tmp_path_factory.mktemp("digits")
+    solved = solved_of(DIGITS, batch=4, budget="70%")
+    artifact.write(solved, folder / "digits.poetc", {})
+    return folder, solved, *trained(solved, folder)
+
+
+def test_the_users_own_file_with_trained_weights_computes_what_infer_does(
+    digits: tuple[Path, Artifact, dict[str, Array], dict[str, Array]], tmp_path: Path
+) -> None:
+    folder, solved, _, expected = digits
+    out = tmp_path / "trained.onnx"
+    document = export(folder / "digits.poetc", state=folder / "trained.bin", out=out)
+    assert_as_inferred(out, solved, expected)
+    assert without_numbers(out) == without_numbers(DIGITS)
+    assert document["changed"] >= document["trained"] - 2 and document["notes"] == []
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["trained.onnx"]
+
+
+def test_what_was_not_trained_is_written_byte_by_byte(
+    digits: tuple[Path, Artifact, dict[str, Array], dict[str, Array]], tmp_path: Path
+) -> None:
+    folder, *_ = digits
+    document = export(folder / "digits.poetc", out=tmp_path / "same.onnx")
+    assert document["changed"] == 0
+    assert onnx.load(tmp_path / "same.onnx") == onnx.load(DIGITS)
+
+
+def test_arrays_have_the_names_of_initializers_and_can_be_exported_again(
+    digits: tuple[Path, Artifact, dict[str, Array], dict[str, Array]], tmp_path: Path
+) -> None:
+    folder, solved, state, expected = digits
+    where, trained_bin = folder / "digits.poetc", folder / "trained.bin"
+    npz, tensors = tmp_path / "w.npz", tmp_path / "w.safetensors"
+    export(where, state=trained_bin, npz=npz, safetensors=tensors)
+    floats = {t.name for t in onnx.load(DIGITS).graph.initializer if t.data_type == TensorProto.FLOAT}
+    for path in (npz, tensors):
+        read = read_weights(solved, path)
+        assert trained_names(solved) <= set(read) <= floats
+        assert all(np.array_equal(read[n], state[n]) for n in trained_names(solved))
+        export(where, state=path, out=tmp_path / "again.onnx", force=True)
+        assert_as_inferred(tmp_path / "again.onnx", solved, expected)
+
+
+def test_state_of_another_schedule_is_refused_unless_its_manifest_says_where_it_is(
+    digits: tuple[Path, Artifact, dict[str, Array], dict[str, Array]], tmp_path: Path
+) -> None:
+    """Places in trained.bin are those of a schedule."""
+    folder, solved, _, expected = digits
+    values = {**solved.inference.values, **solved.graph.values}  # type: ignore[union-attr]
+    training = programs.training_program(solved)
+    alone = programs.inference_program(solved, training)
+    assert alone is not None
+    other = solved_of(DIGITS, batch=4, budget="200%", optimizer="momentum")
+    with pytest.raises(UsageError, match=r"trained\.bin: (no trained state|trained by another)"):
+        read_weights(other, folder / "trained.bin")
+    name = min(trained_names(solved))
+    changed = {**solved.graph.values, name: np.asarray(solved.graph.values[name]) + 1}  # type: ignore[union-attr]
+    other = replace(solved, graph=replace(solved.graph, values=changed))  # type: ignore[type-var]
+    with pytest.raises(UsageError, match="trained by another schedule, from other weights"):
+        read_weights(other, folder / "trained.bin")
+    emitted = codegen.emit([training, alone], values, model="digits", target="host", out_dir=tmp_path / "src")
+    shutil.copy(folder / "trained.bin", emitted)
+    state = read_weights(other, emitted / "trained.bin")
+    export_onnx(solved, state, tmp_path / "out.onnx")
+    assert_as_inferred(tmp_path / "out.onnx", solved, expected)
+
+
+# --- weights that the importer changes --------------------------------------------------------------------------------
+
+
+def dense(weights: Mapping[str, Array], nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
+    return make(nodes, {"x": (4, 6)}, ["y"], weights)
+
+
+def round_trip(model: onnx.ModelProto, folder: Path, **options: Any) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """Untrained and trained, each compared with what is expected of it; the trained file."""
+    path = save(model, folder)
+    solved = solved_of(path)
+    (folder / "state").mkdir()
+    state, expected = trained(solved, folder / "state")
+    export_onnx(solved, initial_state(solved), folder / "untrained.onnx")
+    if not options:
+        before, after = (answers(p, sample(solved)) for p in (path, folder / "untrained.onnx"))
+        assert all(np.array_equal(before[n], after[n]) for n in before)
+    out = folder / "trained.onnx"
+    document = export_onnx(solved, state, out, **options)
+    if not options:
+        assert_as_inferred(out, solved, expected)
+    return onnx.load(out, load_external_data=False), document
+
+
+def names(model: onnx.ModelProto) -> list[str]:
+    return [t.name for t in model.graph.initializer]
+
+
+def test_weights_in_constant_nodes(tmp_path: Path) -> None:
+    weight, number = numpy_helper.from_array(normal(6, 5)), [0.5, -0.5, 1.0, 2.0, -1.0]
+    nodes = [
+        node("Constant", [], ["w"], value=weight),
+        node("Constant", [], ["b"], value_floats=number),
+        node("MatMul", ["x", "w"], ["h"]),
+        node("Add", ["h", "b"], ["y"]),
+    ]
+    model, document = round_trip(dense({}, nodes), tmp_path)
+    assert document["changed"] == 2 and names(model) == []
+    assert [n.op_type for n in model.graph.node] == ["Constant", "Constant", "MatMul", "Add"]
+
+
+def test_weights_that_a_node_fills_become_constants(tmp_path: Path) -> None:
+    value = numpy_helper.from_array(np.array([0.25], np.float32))
+    nodes = [node("ConstantOfShape", ["shape"], ["w"], value=value), node("MatMul", ["x", "w"], ["y"])]
+    model, document = round_trip(dense({"shape": np.array([6, 5], np.int64)}, nodes), tmp_path)
+    assert [n.op_type for n in model.graph.node] == ["Constant", "MatMul"]
+    assert document["notes"] == ["w: its ConstantOfShape node is a Constant now"]
+
+
+def test_equal_weights_that_an_exporter_merged_get_initializers_of_their_own(tmp_path: Path) -> None:
+    nodes = [
+        node("LayerNormalization", ["x", "one.weight", "one.bias"], ["h"], "/one/Norm"),
+        node("Relu", ["h"], ["r"]),
+        node("LayerNormalization", ["r", "one.weight", "one.bias"], ["y"], "/two/Norm"),
+    ]
+    weights = {"one.weight": np.ones(6, np.float32), "one.bias": np.zeros(6, np.float32)}
+    model, document = round_trip(dense(weights, nodes), tmp_path)
+    assert names(model) == ["one.weight", "one.bias", "two.weight", "two.bias"]
+    assert list(model.graph.node[2].input) == ["r", "two.weight", "two.bias"]
+    assert document["notes"] == [
+        "'two.weight', 'two.bias': new in the file, which had one for equal ones, or none for zeros"
+    ]
+
+
+def test_a_tied_weight_stays_tied_with_its_transposed_copy(tmp_path: Path) -> None:
+    table = normal(6, 5)
+    nodes = [
+        node("MatMul", ["x", "table.weight"], ["h"]),
+        node("MatMul", ["h", "onnx::MatMul_9"], ["y"]),
+    ]
+    model, _ = round_trip(dense({"table.weight": table, "onnx::MatMul_9": table.T}, nodes), tmp_path)
+    numbers = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    assert np.array_equal(numbers["table.weight"], numbers["onnx::MatMul_9"].T)
+    assert not np.array_equal(numbers["table.weight"], table)
+    assert [n.op_type for n in model.graph.node] == ["MatMul", "MatMul"]
+
+
+def test_a_shift_that_was_repeated_for_a_state_of_zeros_is_repeated_again(tmp_path: Path) -> None:
+    shift = normal(5)
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"]),
+        node("Add", ["h", "first"], ["a"]),
+        node("MatMul", ["a", "v"], ["p"]),
+        node("Add", ["p", "cell.bias"], ["y"]),
+    ]
+    weights = {"w": normal(6, 5), "v": normal(5, 5), "first": np.tile(shift, (4, 1)), "cell.bias": shift}
+    model, _ = round_trip(dense(weights, nodes), tmp_path)
+    numbers = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    assert np.array_equal(numbers["first"], np.tile(numbers["cell.bias"], (4, 1)))
+
+
+def test_external_data_stay_external(tmp_path: Path) -> None:
+    model = dense({"w": normal(6, 300), "b": normal(300)}, [node("Gemm", ["x", "w", "b"], ["y"])])
+    onnx.external_data_helper.convert_model_to_external_data(model, location="weights", size_threshold=2000)
+    source = tmp_path / "model"
+    source.mkdir()
+    onnx.save(model, source / "model.onnx")
+    solved = solved_of(source / "model.onnx")
+    state, expected = trained(solved, tmp_path)
+    out = tmp_path / "trained.onnx"
+    assert export_onnx(solved, state, out)["external_data"] == f"{out}.data"
+    places = {t.name: t.data_location for t in onnx.load(out, load_external_data=False).graph.initializer}
+    assert places == {"w": TensorProto.EXTERNAL, "b": TensorProto.DEFAULT}
+    shutil.rmtree(source)
+    assert_as_inferred(out, solved, expected)
+
+
+def half(rng: int = 0) -> onnx.ModelProto:
+    return dense(
+        {"w": normal(6, 5).astype(np.float16)}, [node("Cast", ["w"], ["v"], to=1), node("MatMul", ["x", "v"], ["y"])]
+    )
+
+
+def test_numbers_are_rounded_only_if_asked(tmp_path: Path) -> None:
+    nodes = [node("Cast", ["w"], ["v"], to=TensorProto.FLOAT), node("MatMul", ["x", "v"], ["y"])]
+    solved = solved_of(save(dense({"w": normal(6, 5).astype(np.float16)}, nodes), tmp_path))
+    state, expected = trained(solved, tmp_path)
+    out = tmp_path / "trained.onnx"
+    with pytest.raises(UnsupportedModelError, match=r"'w \(float16\)': .*--round rounds them"):
+        export_onnx(solved, state, out)
+    assert not out.exists()
+    export_onnx(solved, state, out, rounding=True)
+    np.testing.assert_allclose(answers(out, sample(solved))["y"], expected["y"], atol=1e-2)
+    assert onnx.load(out).graph.initializer[0].data_type == TensorProto.FLOAT16
+
+
+def test_quantized_weights_are_named_and_nothing_is_written(tmp_path: Path) -> None:
+    weights = {"w": np.arange(30).reshape(6, 5).astype(np.int8), "scale": np.array(0.1, np.float32)}
+    model = dense(weights, [node("DequantizeLinear", ["w", "scale"], ["v"]), node("MatMul", ["x", "v"], ["y"])])
+    solved = solved_of(save(model, tmp_path))
+    state, _ = trained(solved, tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(UnsupportedModelError, match="'w': stored as integers behind DequantizeLinear"):
+        export_onnx(solved, state, tmp_path / "out.onnx")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("kind", ["Trilu", "Det"])
+def test_a_constant_that_was_computed_from_a_trained_weight_is_named(kind: str, tmp_path: Path) -> None:
+    """The training step holds its numbers of before; the file would compute it from the new ones."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"]),
+        node("MatMul", ["h", "v"], ["p"]),
+        node("Trilu", ["v"], ["upper"]) if kind == "Trilu" else node("Det", ["v"], ["d"]),
+        node("MatMul", ["p", "upper"], ["y"]) if kind == "Trilu" else node("Mul", ["p", "d"], ["y"]),
+    ]
+    solved = solved_of(save(dense({"w": normal(6, 5), "v": normal(5, 5)}, nodes), tmp_path))
+    state, _ = trained(solved, tmp_path)
+    with pytest.raises(UnsupportedModelError, match="computed at import from weights that were trained since"):
+        export_onnx(solved, state, tmp_path / "out.onnx")
+    assert not (tmp_path / "out.onnx").exists()
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_named_in_one_line(
+    digits: tuple[Path, Artifact, dict[str, Array], dict[str, Array]], tmp_path: Path
+) -> None:
+    folder, solved, state, _ = digits
+    where, out = folder / "digits.poetc", tmp_path / "out.onnx"
+    first, *_ = sorted(trained_names(solved))
+    rest = {n: a for n, a in state.items() if n != first}
+    for wrong, message in (
+        (rest, f"'{first}' of the model is missing"),
+        ({**state, "nobody": state[first]}, "it has 'nobody', which the model has not"),
+        ({**rest, first: np.zeros(3)}, rf"{first} is \[3\] instead of "),
+        ({**rest, first: np.full_like(state[first], np.nan)}, f"{first} holds numbers that are not finite"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            export_onnx(solved, wrong, out)
+    out.write_text("mine")
+    with pytest.raises(UsageError, match=r"out\.onnx: exists; .* --force"):
+        export_onnx(solved, state, out)
+    with pytest.raises(UsageError, match="is the model that was solved"):
+        export_onnx(solved, state, DIGITS, force=True)
+    other = save(dense({"w": normal(6, 5)}, [node("MatMul", ["x", "w"], ["y"])]), tmp_path)
+    with pytest.raises(UsageError, match="not the model that was solved"):
+        export_onnx(solved, state, out, model=other, force=True)
+    moved = {**solved.summary, "source": {**solved.summary["source"], "sha256": "0" * 64}}
+    with pytest.raises(UsageError, match=r"digits\.onnx: not as it was when it was solved; .*--model"):
+        export_onnx(replace(solved, summary=moved), state, out, force=True)
+    with pytest.raises(UsageError, match="nothing to write"):
+        export(where)
+    (tmp_path / "broken.bin").write_bytes((folder / "trained.bin").read_bytes()[:-1] + b"?")
+    with pytest.raises(UsageError, match=r"broken\.bin: damaged"):
+        export(where, state=tmp_path / "broken.bin", out=out, force=True)
+    assert out.read_text() == "mine"
