@@ -10,7 +10,7 @@ from poetc.codegen._firmware import Memory
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
 from poetc.codegen._limits import looks_raw, require_usable
-from poetc.codegen._lower import high_water, lower, lower_inference, store_blocks
+from poetc.codegen._lower import high_water, lower, lower_inference, store_blocks, without_loss
 from poetc.codegen._run import (
     BoardFault,
     BoardStopped,
@@ -91,5 +91,6 @@ __all__ = [
     "store_blocks",
     "time_program",
     "validate",
+    "without_loss",
     "write_records",
 ]

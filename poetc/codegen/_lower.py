@@ -56,10 +56,40 @@ def lower(
 
 
 def lower_inference(
-    graph: Graph, problem: Problem, schedule: Schedule, plan: MemoryPlan, training: Program, *, around: bool = False
+    graph: Graph,
+    problem: Problem,
+    schedule: Schedule,
+    plan: MemoryPlan,
+    training: Program,
+    *,
+    name: str = "infer",
+    around: bool = False,
 ) -> Program:
-    """`lower` of the forward-only graph, with the state and the constants where the training program has them."""
-    return lower(graph, problem, schedule, plan, name="infer", layout=training, around=around)
+    """`lower` of a forward-only graph, with the state and the constants where the training program has them."""
+    return lower(graph, problem, schedule, plan, name=name, layout=training, around=around)
+
+
+def without_loss(evaluation: Program) -> Program:
+    """The program `infer` that `evaluation` is with a loss: the same steps in the same places, but for the loss."""
+    loss, target = evaluation.outputs[0], evaluation.target
+    assert target is not None
+    left_out = {loss.operand.tensor, target.operand.tensor}
+    instructions = tuple(
+        i
+        for i in evaluation.instructions
+        if left_out.isdisjoint(o.tensor for o in (i.outputs if isinstance(i, Call) else (i.operand,)))
+    )
+    program = replace(
+        evaluation,
+        name="infer",
+        instructions=instructions,
+        target=None,
+        outputs=evaluation.outputs[1:],
+        absences=tuple(a for b in evaluation.state for a in _absences(b.operand, {b.name}, instructions)),
+    )
+    program = replace(program, high_water_bytes=high_water(program))
+    check_program(program)
+    return program
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +322,10 @@ class _Lowering:
             return None
         return Binding(tensor, self.graph.tensors[tensor].role, self._at_start(tensor))
 
+    def _target(self) -> Binding | None:
+        named = (self.graph.target,) if isinstance(self.graph, TrainingGraph) else self.graph.inputs
+        return next((self._input(t) for t in named if self.graph.tensors[t].role is Role.TARGET), None)
+
     def _state(self) -> Iterator[Binding]:
         if self.layout is not None:
             yield from (replace(b, final_tensor=b.name) for b in self.layout.state)
@@ -333,9 +367,9 @@ class _Lowering:
         instructions = tuple(self._instructions())
         state = tuple(sorted(self._state(), key=lambda b: b.operand.offset_bytes))
         training = isinstance(self.graph, TrainingGraph)
-        target = self._input(self.graph.target) if isinstance(self.graph, TrainingGraph) else None
+        target = self._target()
         inputs = [self._input(t) for t in self.graph.inputs if not (target and t == target.name)]
-        results = (self.graph.loss,) if isinstance(self.graph, TrainingGraph) else self.graph.outputs
+        results = self.graph.outputs  # of training and evaluation the loss comes first
         outputs = tuple(Binding(t, self.graph.tensors[t].role, self._at_end(t)) for t in results)
         state_bytes = self.layout.state_bytes if self.layout else self.plan.state_bytes
         arena_bytes = self._top(self.plan.arena_bytes, state_bytes)

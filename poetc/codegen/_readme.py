@@ -162,7 +162,8 @@ def _programs(module: Module) -> Iterator[str]:
     others = module.programs[1:]
     for program in others:
         outputs = ", ".join(_described(b) for b in program.outputs)
-        yield f"`{prefix}_{program.name}` is the model itself, on the same weights, for predictions: {outputs}."
+        purpose = "for predictions" if program.target is None else "followed by the loss, to evaluate it"
+        yield f"`{prefix}_{program.name}` is the model itself, on the same weights, {purpose}: {outputs}."
     yield ""
     yield "```c"
     yield "static uint8_t arena[" + f"{prefix.upper()}_ARENA_BYTES] __attribute__((aligned(16)));"
@@ -177,7 +178,8 @@ def _programs(module: Module) -> Iterator[str]:
     yield "/* each step: write the inputs (accessors in model.h), then */"
     yield "err = poetc_run(&runtime);"
     for program in others:
-        yield f"/* to predict: write the inputs of {program.name}, */"
+        purpose = "predict" if program.target is None else "evaluate"
+        yield f"/* to {purpose}: write the inputs of {program.name}, */"
         yield f"err = poetc_select(&runtime, &{prefix}_{program.name});"
         yield "err = poetc_run(&runtime); /* then read its outputs, and poetc_select the training step again */"
     yield "```"

@@ -8,7 +8,7 @@ from typing import Any
 from poetc import artifact, codegen
 from poetc.artifact import Artifact
 from poetc.codegen.program import Program
-from poetc.commands.programs import graph_of, inference_program, memory_of, require_room, training_program
+from poetc.commands.programs import graph_of, inference_programs, memory_of, require_room, training_program
 from poetc.events import Progress, silent
 
 
@@ -34,10 +34,9 @@ def emit(
         notes += codegen.check_device(target, board, device, solved.problem.device)
     progress("lowering")
     training = training_program(solved)
-    inference = inference_program(solved, training)
-    programs = [training] if inference is None else [training, inference]
+    programs = [training, *inference_programs(solved, training)]
     if chosen.build == "firmware":
-        # Firmware has RAM for the training step; the model itself comes along where it needs no more.
+        # Firmware has RAM for the training step; inference and evaluation come along where they need no more.
         programs = [p for p in programs if p.arena_bytes <= training.arena_bytes]
     size = _firmware_size(training, its_board, numerics, memory_of(solved), checkpoint)
     progress("writing C")
@@ -60,10 +59,11 @@ def emit(
         copies=copies,
     )
     arena_bytes, budget_bytes = max(program.arena_bytes for program in programs), solved.problem.budget_bytes
-    if arena_bytes > training.arena_bytes and solved.problem.base_bytes + arena_bytes > budget_bytes:
+    larger = [p for p in programs if p.arena_bytes > training.arena_bytes]
+    if larger and solved.problem.base_bytes + arena_bytes > budget_bytes:
         notes.append(
             f"training fits the budget of {budget_bytes:,} bytes with an arena of {training.arena_bytes:,};"
-            f" predictions with the program infer take one of {arena_bytes:,}"
+            f" {' and '.join(f'the program {p.name} takes one of {p.arena_bytes:,}' for p in larger)}"
         )
     return {
         "out": str(out),

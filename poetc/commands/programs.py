@@ -27,14 +27,21 @@ def keep_all_program(solved: Artifact) -> Program:
     return codegen.lower(graph_of(solved), problem, schedule, pack(problem, schedule))
 
 
-def inference_program(solved: Artifact, training: Program) -> Program | None:
-    """The model itself, on the state and the constants of `training`. None if the model was not recorded."""
-    if solved.inference is None or solved.profile is None:
-        return None
+def inference_programs(solved: Artifact, training: Program) -> tuple[Program, ...]:
+    """The model itself (`infer`), and the same with the loss (`evaluate`), on the state and the constants of
+    `training`. Empty if the model was not recorded.
+    """
+    if solved.inference is None or solved.profile is None or solved.graph is None:
+        return ()
     found = inference.InferencePlan(
         problem=solved.inference_problem, schedule=solved.inference_schedule, plan=solved.inference_plan
     )
-    return inference.program(solved.inference, solved.profile, solved.problem, training, found)
+    return inference.programs(solved.graph, solved.inference, solved.profile, solved.problem, training, found)
+
+
+def inference_program(solved: Artifact, training: Program) -> Program | None:
+    """`infer` of `inference_programs`."""
+    return next(iter(inference_programs(solved, training)), None)
 
 
 def graph_of(solved: Artifact) -> TrainingGraph:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -132,7 +132,7 @@ class _Storages:
             if name not in self.made and name not in stored | in_ram and is_flash_resident(tensor, graph, profile)
         }
         used = {self.roots[t] for op in self.operators for t in (*op.inputs, *op.outputs)}
-        results = {self.roots[t] for t in self._results()}
+        results = {self.roots[t] for t in graph.outputs}  # what the caller reads after a step
         present = (used | results) - self.flash
         # In the order of the graph's tensors, so that the same graph gives the same problem.
         self.names = [name for name in graph.tensors if name in present]
@@ -152,10 +152,6 @@ class _Storages:
                 )
             )
         }
-
-    def _results(self) -> Iterable[str]:
-        """What the caller reads after a step."""
-        return (self.graph.loss,) if isinstance(self.graph, TrainingGraph) else self.graph.outputs
 
     def size_bytes(self, name: str) -> int:
         return align(self.graph.tensors[name].size_bytes)

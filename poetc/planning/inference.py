@@ -10,7 +10,7 @@ from poetc.codegen.program import Program
 from poetc.devices import DeviceProfile, build_problem
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress
-from poetc.graph import Graph, TrainingGraph
+from poetc.graph import Graph, Phase, TrainingGraph
 from poetc.planning.kernels import KERNELS, fastest, with_least_workspace
 from poetc.planning.plain import ENGINE
 from poetc.scheduling import (
@@ -25,6 +25,7 @@ from poetc.scheduling import (
     verify,
 )
 from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions
+from poetc.training import evaluation as evaluation_of
 
 GAP, LIMIT_S = 0.02, 10.0
 LATE_SHARE = 0.05  # of the limit: a search that ends so near to it was ended by it
@@ -35,7 +36,7 @@ ATTEMPTS = 6  # to pack, each for a schedule that needs less
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferencePlan:
     """How the model itself is run. `problem` names the kernels; it, `schedule` and `plan` are None where keep-all fits
-    the budget, or nothing does.
+    the budget, or nothing does. They are those of evaluation where `problem` has a loss in it.
     """
 
     problem: Problem | None = None
@@ -52,17 +53,60 @@ def problem_of(inference: Graph, profile: DeviceProfile, training: Problem) -> P
     return build_problem(inference, profile, budget_bytes=0, stored=stored, in_ram=kept)
 
 
-def program(
-    inference: Graph, profile: DeviceProfile, problem: Problem, training: Program, found: InferencePlan
-) -> Program:
-    """The model's, on the state and the constants of `training`, which `problem` was solved for."""
+def programs(
+    step: TrainingGraph,
+    inference: Graph,
+    profile: DeviceProfile,
+    problem: Problem,
+    training: Program,
+    found: InferencePlan,
+) -> tuple[Program, Program]:
+    """The model's, and the same with the loss of `step` (evaluation): on the state and the constants of `training`,
+    which `problem` was solved for.
+    """
+    evaluation = evaluation_of(inference, step)
+    if found.schedule is None or found.plan is None:
+        infer = _keeping_all(inference, profile, problem, training, "infer")
+        return infer, _keeping_all(evaluation, profile, problem, _sharing(training, infer), "evaluate")
+    if found.problem is None or not _has_loss(found.problem):
+        alone = found.problem or _as_planned(problem_of(inference, profile, problem), found.plan)
+        infer = codegen.lower_inference(inference, alone, found.schedule, found.plan, training, around=True)
+        return infer, _keeping_all(evaluation, profile, problem, _sharing(training, infer), "evaluate")
+    evaluate = codegen.lower_inference(
+        evaluation, found.problem, found.schedule, found.plan, training, name="evaluate", around=True
+    )
+    infer = codegen.without_loss(evaluate)
     alone = problem_of(inference, profile, problem)
-    if found.schedule is not None and found.plan is not None:
-        alone = found.problem or _as_planned(alone, found.plan)
-        return codegen.lower_inference(inference, alone, found.schedule, found.plan, training, around=True)
-    alone = fastest(alone)
+    if _above(alone) <= problem.budget_bytes - problem.base_bytes - training.state_bytes:
+        kept = _keeping_all(inference, profile, problem, _sharing(training, evaluate), "infer")
+        if problem.base_bytes + kept.arena_bytes <= problem.budget_bytes:
+            infer = kept  # it is the loss alone that has no room beside all tensors
+    return infer, evaluate
+
+
+def _keeping_all(graph: Graph, profile: DeviceProfile, problem: Problem, layout: Program, name: str) -> Program:
+    alone = fastest(problem_of(graph, profile, problem))
     schedule = keep_all(alone)
-    return codegen.lower_inference(inference, alone, schedule, pack(alone, schedule), training)
+    return codegen.lower_inference(graph, alone, schedule, pack(alone, schedule), layout, name=name)
+
+
+def _sharing(training: Program, other: Program) -> Program:
+    """The layout of `training` with the constants of `other`, which has more of them."""
+    return replace(training, constants=other.constants, flash_bytes=other.flash_bytes)
+
+
+def _has_loss(problem: Problem) -> bool:
+    return any(op.phase == Phase.LOSS for op in problem.operators)
+
+
+def _own_bytes(alone: Problem) -> int:
+    """Of the state that the model reads in RAM."""
+    return sum(alone.tensors[chain[0]].size_bytes for chain in state_chains(alone))
+
+
+def _above(alone: Problem) -> int:
+    """What keep-all needs above the state, in bytes, before packing."""
+    return keep_all_peak_bytes(alone) - alone.base_bytes - _own_bytes(alone)
 
 
 def _as_planned(alone: Problem, plan: MemoryPlan) -> Problem:
@@ -86,13 +130,38 @@ def within_budget(
     limit_s: float,
     progress: Progress,
 ) -> InferencePlan:
-    """For the arena of the training step that was solved, where what it pages leaves room for predictions too."""
-    alone = problem_of(inference, profile, problem)
-    own_bytes = sum(alone.tensors[chain[0]].size_bytes for chain in state_chains(alone))
+    """For the arena of the training step that was solved, where what it pages leaves room for predictions too.
+
+    One schedule serves evaluation and prediction, which is the same without the loss. Where evaluation has none, or its
+    outputs are others than the model's, the model itself is scheduled.
+    """
+    started = time.monotonic()
+    evaluation = evaluation_of(inference, graph)
+    serves_both = (evaluation.inputs[:-1], evaluation.outputs[1:]) == (inference.inputs, inference.outputs)
+    found = InferencePlan()
+    for model, share in ((evaluation, 0.5), (inference, 1.0)) if serves_both else ((inference, 1.0),):
+        alone = problem_of(model, profile, problem)
+        stop_at = started + share * limit_s
+        found = _within_budget(graph, alone, problem, schedule, plan, limit_s, stop_at, progress)
+        if found.schedule is not None or not found.note:
+            break
+    return found
+
+
+def _within_budget(
+    graph: TrainingGraph,
+    alone: Problem,
+    problem: Problem,
+    schedule: Schedule,
+    plan: MemoryPlan,
+    limit_s: float,
+    stop_at: float,
+    progress: Progress,
+) -> InferencePlan:
+    own_bytes = _own_bytes(alone)
     above_bytes = problem.budget_bytes - problem.base_bytes - plan.state_bytes
-    if LOOSE * (keep_all_peak_bytes(alone) - alone.base_bytes - own_bytes) <= above_bytes:
+    if LOOSE * _above(alone) <= above_bytes:
         return InferencePlan()
-    stop_at = time.monotonic() + limit_s
     kept = pack(alone, keep_all(alone), enough_bytes=own_bytes + max(0, above_bytes), stop_at=stop_at)
     if kept.arena_bytes - own_bytes <= above_bytes:
         return InferencePlan()

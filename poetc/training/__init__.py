@@ -1,6 +1,7 @@
 """Graph → TrainingGraph: loss, backward operators, optimizer updates."""
 
 from poetc.training._build import build, takes_batch_statistics
+from poetc.training._evaluation import evaluation
 from poetc.training._micro import batch_of, divisors, micro_batch_of
 from poetc.training._options import BATCH_NORM_MODES, LOSSES, OPTIMIZERS, TrainingOptions
 from poetc.training._selection import select_parameters
@@ -13,6 +14,7 @@ __all__ = [
     "batch_of",
     "build",
     "divisors",
+    "evaluation",
     "micro_batch_of",
     "select_parameters",
     "takes_batch_statistics",

@@ -234,7 +234,7 @@ def test_validate_fails_in_one_object(poetc: Run, solved: Solved, tmp_path: Path
 
 def test_emit_builds_with_one_make(poetc: Run, solved: Solved, tmp_path: Path) -> None:
     answer = poetc("emit", solved[0], "--target", "host", "-o", tmp_path / "src", "--json").json
-    assert answer["programs"] == ["train", "infer"]
+    assert answer["programs"] == ["train", "infer", "evaluate"]
     command = ["make", "-s", "-C", tmp_path / "src", "CFLAGS=-O1 -Werror"]
     subprocess.run(command, check=True, capture_output=True)
     assert (tmp_path / "src" / "train").exists()

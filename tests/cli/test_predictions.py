@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,20 +37,17 @@ def test_predictions_take_no_more_than_training_and_give_the_same_bits(
     assert "note: predictions are scheduled too, in " in ended.err
     solved = artifact.read(out)
     training = programs.training_program(solved)
-    scheduled = programs.inference_program(solved, training)
+    scheduled, evaluation = programs.inference_programs(solved, training)
     kept = programs.inference_program(replace(solved, inference_schedule=None, inference_plan=None), training)
     assert solved.inference_problem is not None and (out / "inference_problem.json").is_file()
-    # A directory of before has no such file: kernels are told by the workspaces in the plan.
-    assert programs.inference_program(replace(solved, inference_problem=None), training) == scheduled
-    assert scheduled is not None and kept is not None and solved.graph is not None and solved.inference is not None
-    assert scheduled.arena_bytes <= training.arena_bytes < kept.arena_bytes
+    assert kept is not None and solved.graph is not None and solved.inference is not None
+    assert max(scheduled.arena_bytes, evaluation.arena_bytes) <= training.arena_bytes < kept.arena_bytes
     assert solved.problem.base_bytes + kept.arena_bytes > solved.problem.budget_bytes
     assert scheduled.state == kept.state
     assert any(isinstance(i, PageOut) for i in scheduled.instructions), "weights leave RAM and come back"
     assert any(isinstance(i, PageIn) for i in scheduled.instructions) and not scheduled.updates_state
     values = {**solved.inference.values, **solved.graph.values}
-    lowered = [training, scheduled, kept]
-    lowered[2] = replace(kept, name="kept")
+    lowered = [training, scheduled, evaluation, replace(kept, name="kept")]
     library = compile_library(lowered, values, tmp_path)
     inputs = sample_inputs(training, 3)
     with HostModel(library, lowered, values) as host:
@@ -59,11 +57,27 @@ def test_predictions_take_no_more_than_training_and_give_the_same_bits(
         for program in lowered[1:]:
             host.select(program)
             host.run(inputs)
-            found.append(host.output(program.outputs[0].name))
-        assert np.array_equal(*found) and np.abs(found[0]).max() > 0
+            found.append(host.output(program.outputs[-1].name))
+        assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
+        assert np.abs(found[0]).max() > 0
         host.select(training)
         assert all(np.array_equal(host.state(name), state[name]) for name in state)
         assert host.run(inputs) < losses[0]
+
+
+def test_a_directory_of_before_has_a_plan_for_the_model_alone(tight: tuple[Path, Ended]) -> None:
+    """And no problem beside it: kernels are told by the workspaces in the plan."""
+    solved = artifact.read(tight[0])
+    assert solved.graph is not None and solved.inference is not None and solved.profile is not None
+    alone = inference.problem_of(solved.inference, solved.profile, solved.problem)
+    solution = solved.problem, solved.schedule, solved.plan
+    found = inference._within_budget(solved.graph, alone, *solution, 20, time.monotonic() + 20, lambda text: None)
+    assert found.problem is not None
+    training = programs.training_program(solved)
+    now = replace(solved, inference_problem=found.problem, inference_schedule=found.schedule, inference_plan=found.plan)
+    scheduled, evaluation = programs.inference_programs(now, training)
+    assert programs.inference_programs(replace(now, inference_problem=None), training) == (scheduled, evaluation)
+    assert scheduled.arena_bytes <= training.arena_bytes < evaluation.arena_bytes
 
 
 def test_a_search_that_the_time_limit_ended_says_so(tight: tuple[Path, Ended], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +105,8 @@ def test_what_does_not_fit_is_said_when_it_is_solved(model: Path, tmp_path: Path
     header = (tmp_path / "src" / "model.h").read_text()
     whole, alone = (int(re.findall(rf"DIGITS_{n}ARENA_BYTES (\d+)u", header)[0]) for n in ("", "TRAIN_"))
     assert alone < whole
-    assert f"an arena of {alone:,}; predictions with the program infer take one of {whole:,}" in ended.err
+    larger = r"the program infer takes one of [\d,]+ and the program evaluate takes one of"
+    assert re.search(rf"an arena of {alone:,}; {larger} {whole:,}", ended.err)
     assert f"{alone:,} B for training alone" in ended.out
     assert f"(`DIGITS_TRAIN_ARENA_BYTES`) | {alone} |" in (tmp_path / "src" / "README.md").read_text()
     firmware = run("emit", out, "--target", "cortex-m7", "-o", tmp_path / "firmware", "--json").json

@@ -71,7 +71,7 @@ def graph(
     values = {n: Fill("zeros") for n, r in given.items() if r not in (Role.INPUT, Role.TARGET)}
     base = {"name": "g", "tensors": tensors, "operators": tuple(made), "inputs": inputs, "values": values}
     if training:
-        return TrainingGraph(outputs=(), **base, **training)  # type: ignore[arg-type]
+        return TrainingGraph(outputs=(training["loss"],), **base, **training)  # type: ignore[arg-type]
     return Graph(outputs=(operators[-1][2][0],), **base)  # type: ignore[arg-type]
 
 

@@ -12,13 +12,23 @@ import numpy as np
 import pytest
 
 import poetc.runtime
-from poetc.codegen import HostModel, Interpreter, StepError, compile_library, lower_inference, sample_inputs, validate
+from poetc.codegen import (
+    HostModel,
+    Interpreter,
+    StepError,
+    compile_library,
+    lower_inference,
+    sample_inputs,
+    validate,
+    without_loss,
+)
 from poetc.codegen._image import page_blocks, store_image
 from poetc.codegen._validate import _run_both
 from poetc.codegen.program import Move, Program
 from poetc.errors import CheckFailed, UsageError
 from poetc.runtime import runtime_state_bytes
 from poetc.scheduling import keep_all, pack
+from poetc.training import evaluation
 from tests.codegen.models import (
     Case,
     absent_state_actions,
@@ -193,6 +203,34 @@ def test_train_then_predict_in_the_same_arena(tmp_path: Path, case: Case) -> Non
         weight = model.state("fc1.weight")
         model.run(inputs)
         assert np.array_equal(model.state("fc1.weight"), weight)
+
+
+def test_evaluation_in_the_same_arena_has_the_bits_of_the_step(tmp_path: Path, case: Case) -> None:
+    """The model has neither batch-norm nor dropout: its loss in inference mode is that of the training step."""
+    training, forward = case.program(), evaluation(mlp(), case.graph)
+    problem = make_problem(forward)
+    schedule = keep_all(problem)
+    evaluate = lower_inference(forward, problem, schedule, pack(problem, schedule), training, name="evaluate")
+    infer = without_loss(evaluate)
+    assert [b.name for b in evaluate.outputs] == ["loss", "logits"]
+    assert [b.name for b in (*infer.inputs, *infer.outputs)] == ["x", "logits"]
+    assert (infer.target, len(infer.instructions)) == (None, len(evaluate.instructions) - 1)
+    programs = [training, infer, evaluate]
+    library = compile_library(programs, case.graph.values, tmp_path)
+    with HostModel(library, programs, case.graph.values) as model:
+        for step in range(3):
+            inputs = sample_inputs(training, step)
+            model.select(evaluate)
+            evaluated, logits = model.run(inputs), model.output("logits")
+            model.select(infer)
+            model.run(inputs)
+            assert np.array_equal(model.output("logits"), logits)
+            interpreter = Interpreter(evaluate, case.graph.values)
+            state = training.state_bytes
+            interpreter.arena[:state] = model.arena[:state]
+            np.testing.assert_allclose(evaluated, interpreter.run(inputs), rtol=1e-6)
+            model.select(training)
+            assert model.run(inputs) == evaluated
 
 
 def test_target_out_of_range_is_an_error(model: HostModel) -> None:
