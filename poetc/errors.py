@@ -52,3 +52,12 @@ class LimitError(PoetcError):
 def printable(text: str) -> str:
     """Names come from files: line breaks and other control characters are shown as escapes (`\\n`, `\\x1b`)."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def shortened(value: object, most: int = 24) -> str:
+    """`value` as text for a message: of one that is too long, the beginning and the number of characters."""
+    try:
+        text = printable(str(value))
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= most else f"{text[: most // 2]}... ({len(text):,} characters)"

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from poetc.errors import UsageError
+from poetc.errors import UsageError, shortened
 from poetc.training import BATCH_NORM_MODES, LOSSES, OPTIMIZERS, TrainingOptions
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -28,6 +28,53 @@ def stacked(*decorators: Decorator) -> Decorator:
         return function
 
     return apply
+
+
+LARGEST = 2**31 - 1  # what counters of the emitted C hold
+LARGEST_SEED = 2**63 - 1
+
+
+class Whole(click.ParamType):  # type: ignore[type-arg]
+    """A whole number from `least` to `most`, or `word` where there is one."""
+
+    name = "integer"
+
+    def __init__(self, least: int = 0, most: int = LARGEST, word: str = "") -> None:
+        self.least, self.most, self.word = least, most, word
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int | str:
+        if self.word and value == self.word:
+            return self.word
+        try:
+            number = int(value)
+        except ValueError:
+            number = self.least - 1
+        if not self.least <= number <= self.most:
+            also = f", nor {self.word}" if self.word else ""
+            text = f"{shortened(value)} is no whole number from {self.least:,} to {self.most:,}{also}"
+            self.fail(text, parameter, context)
+        return number
+
+
+class Number(click.ParamType):  # type: ignore[type-arg]
+    """A finite number from `least` to `most`; `above`: not `least` itself."""
+
+    name = "number"
+
+    def __init__(self, least: float = 0.0, most: float = math.inf, *, above: bool = False) -> None:
+        self.least, self.most, self.above = least, most, above
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        inside = self.least < number if self.above else self.least <= number
+        if not (inside and number <= self.most and math.isfinite(number)):
+            least = f"above {self.least:g}" if self.above else f"of at least {self.least:g}"
+            most = f" and at most {self.most:g}" if self.most < math.inf else ""
+            self.fail(f"{shortened(value)} is no finite number {least}{most}", parameter, context)
+        return number
 
 
 def complete_device(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -67,7 +114,7 @@ solver_option = click.option(
 
 batch_option = click.option(
     "--batch",
-    type=click.IntRange(min=1),
+    type=Whole(1),
     metavar="N",
     help="Rows of a training batch; needed where the model leaves its shapes open.",
 )
@@ -84,20 +131,6 @@ state_option = click.option(
 _DEFAULTS = TrainingOptions()
 
 
-class _Count(click.ParamType):  # type: ignore[type-arg]
-    """A whole number, or `auto`."""
-
-    name = "count"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int | str:
-        if value == "auto":
-            return "auto"
-        try:
-            return int(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither a number nor auto", parameter, context)
-
-
 class Seconds(click.ParamType):  # type: ignore[type-arg]
     """A time limit: a number above 0 that has an end."""
 
@@ -109,7 +142,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
         except ValueError:
             seconds = math.nan
         if not 0 < seconds < math.inf:
-            raise UsageError(f"--time-limit {str(value)[:40]}: must be a number of seconds above 0")
+            raise UsageError(f"--time-limit {shortened(value)}: must be a number of seconds above 0")
         return seconds
 
 
@@ -123,13 +156,18 @@ training_options = stacked(
     ),
     click.option("--optimizer", type=click.Choice(OPTIMIZERS), default=_DEFAULTS.optimizer, show_default=True),
     click.option(
-        "--lr", "learning_rate", type=float, default=_DEFAULTS.learning_rate, show_default=True, help="Learning rate."
+        "--lr",
+        "learning_rate",
+        type=Number(),
+        default=_DEFAULTS.learning_rate,
+        show_default=True,
+        help="Learning rate.",
     ),
-    click.option("--momentum", type=float, help="For momentum (default 0.9) and rmsprop (default 0: none)."),
-    click.option("--beta1", type=float, help="For adam, adamw, nadam, lion. Default: 0.9."),
-    click.option("--beta2", type=float, help="For adam, adamw, nadam (default 0.999) and lion (default 0.99)."),
-    click.option("--epsilon", type=float, help="For all that divide. Default: 1e-8; adagrad 1e-10."),
-    click.option("--alpha", type=float, help="For rmsprop: how much of the mean square stays. Default: 0.99."),
+    click.option("--momentum", type=Number(), help="For momentum (default 0.9) and rmsprop (default 0: none)."),
+    click.option("--beta1", type=Number(), help="For adam, adamw, nadam, lion. Default: 0.9."),
+    click.option("--beta2", type=Number(), help="For adam, adamw, nadam (default 0.999) and lion (default 0.99)."),
+    click.option("--epsilon", type=Number(), help="For all that divide. Default: 1e-8; adagrad 1e-10."),
+    click.option("--alpha", type=Number(), help="For rmsprop: how much of the mean square stays. Default: 0.99."),
     click.option(
         "--centered",
         is_flag=True,
@@ -137,11 +175,11 @@ training_options = stacked(
         help="For rmsprop: divide by the standard deviation, not by the root of the mean square.",
     ),
     click.option(
-        "--momentum-decay", type=float, help="For nadam: how fast its momentum grows to beta1. Default: 0.004."
+        "--momentum-decay", type=Number(), help="For nadam: how fast its momentum grows to beta1. Default: 0.004."
     ),
     click.option(
         "--weight-decay",
-        type=float,
+        type=Number(),
         default=_DEFAULTS.weight_decay,
         show_default=True,
         help="Share of a weight that is added to its gradient; adamw and lion take it off the weight.",
@@ -162,13 +200,18 @@ training_options = stacked(
     ),
     click.option(
         "--label-smoothing",
-        type=float,
+        type=Number(),
         default=_DEFAULTS.label_smoothing,
         show_default=True,
         help="For the cross-entropies.",
     ),
-    click.option("--ignore-index", type=int, metavar="CLASS", help="Cross-entropy: targets that count for nothing."),
-    click.option("--huber-delta", type=float, default=_DEFAULTS.huber_delta, show_default=True, help="For huber."),
+    click.option(
+        "--ignore-index",
+        type=Whole(-LARGEST - 1),
+        metavar="CLASS",
+        help="Cross-entropy: targets that count for nothing.",
+    ),
+    click.option("--huber-delta", type=Number(), default=_DEFAULTS.huber_delta, show_default=True, help="For huber."),
     click.option(
         "--dropout/--no-dropout",
         default=_DEFAULTS.dropout,
@@ -176,11 +219,15 @@ training_options = stacked(
         help="Whether the model's Dropout drops anything in training.",
     ),
     click.option(
-        "--dropout-seed", type=int, default=_DEFAULTS.dropout_seed, show_default=True, help="Which elements it drops."
+        "--dropout-seed",
+        type=Whole(0, LARGEST_SEED),
+        default=_DEFAULTS.dropout_seed,
+        show_default=True,
+        help="Which elements it drops.",
     ),
     click.option(
         "--random-weights",
-        type=int,
+        type=Whole(0, LARGEST_SEED),
         metavar="SEED",
         help="Train seeded numbers where the file of external weights is absent; such a model is refused otherwise.",
     ),
@@ -193,7 +240,7 @@ training_options = stacked(
     ),
     click.option(
         "--micro-batches",
-        type=_Count(),
+        type=Whole(1, word="auto"),
         default=_DEFAULTS.micro_batches,
         show_default=True,
         metavar="N|auto",
@@ -219,7 +266,7 @@ numerics_option = click.option(
 
 checkpoint_option = click.option(
     "--checkpoint",
-    type=click.IntRange(min=0),
+    type=Whole(),
     metavar="N",
     help="Firmware saves its state to the store after every N steps, and resumes from there; 0: never. Default: 1 on"
     " boards with a store of their own, 0 on others.",

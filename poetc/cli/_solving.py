@@ -49,7 +49,7 @@ problem_options = _options.stacked(
     ),
     click.option(
         "--gap",
-        type=click.FloatRange(min=0, max=1),
+        type=_options.Number(0, 1),
         default=DEFAULT_GAP,
         show_default=True,
         metavar="FRACTION",

@@ -22,7 +22,7 @@ Examples:
 @click.option("--tolerance", default="0.1%", show_default=True, metavar="PERCENT", help="Of the cost, and of the gap.")
 @click.option(
     "--patience",
-    type=click.FloatRange(min=1),
+    type=_options.Number(1),
     default=4.0,
     show_default=True,
     metavar="FACTOR",
@@ -33,7 +33,7 @@ Examples:
 @click.option(
     "-j",
     "--jobs",
-    type=click.IntRange(min=1),
+    type=_options.Whole(1),
     default=1,
     show_default=True,
     metavar="N",
@@ -86,6 +86,7 @@ def check(
         write_text(junit, locking.junit(report))
     if github if github is not None else os.environ.get("GITHUB_ACTIONS") == "true":
         click.echo(locking.github(report), err=as_json)
-    if not (as_json and not report.passed):  # then the one object is the error's, which holds the document
+    # A failure's one object is the error's, which holds the document. Of an entry that is wrong, the error says all.
+    if report.passed or not (as_json or report.is_one_error):
         console.answer(report.to_json(), locking.text(report))
     report.require()

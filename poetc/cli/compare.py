@@ -76,7 +76,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
 )
 @click.option(
     "--gap",
-    type=click.FloatRange(min=0, max=1),
+    type=_options.Number(0, 1),
     default=DEFAULT_GAP,
     show_default=True,
     metavar="FRACTION",

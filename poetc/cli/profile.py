@@ -69,17 +69,17 @@ def check(names: tuple[str, ...], as_json: bool, quiet: bool, verbose: bool) -> 
 )
 @click.option("--title", help="One line that says what it is.")
 @click.option("--core", help="As compilers call it: cortex-m4.")
-@click.option("--clock", "clock_mhz", type=click.FloatRange(min=0, min_open=True), metavar="MHZ", help="Of the core.")
+@click.option("--clock", "clock_mhz", type=_options.Number(above=True), metavar="MHZ", help="Of the core.")
 @click.option("--ram", metavar="SIZE", help="One piece of RAM that training may use: 256KiB.")
 @click.option("--flash", metavar="SIZE", help="Holds code, tables and weights.")
 @click.option(
     "--mac-per-s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_options.Number(above=True),
     metavar="RATE",
     help="Multiply-accumulates a second in float. Default: the base's, scaled by the clock.",
 )
-@click.option("--active-w", type=click.FloatRange(min=0), metavar="WATT", help="Power while computing.")
-@click.option("--idle-w", type=click.FloatRange(min=0), metavar="WATT", help="Power while waiting.")
+@click.option("--active-w", type=_options.Number(), metavar="WATT", help="Power while computing.")
+@click.option("--idle-w", type=_options.Number(), metavar="WATT", help="Power while waiting.")
 @click.option(
     "--source-kind",
     type=click.Choice(["measured", "datasheet", "published", "derived", "estimated"]),
@@ -167,7 +167,7 @@ def _complete_target(context: click.Context, parameter: click.Parameter, incompl
 )
 @click.option("--model", "models", multiple=True, type=_options.FILE, metavar="MODEL", help="Measure this model too.")
 @_options.batch_option
-@click.option("--repeats", type=click.IntRange(min=1), default=9, show_default=True, help="Training steps of each.")
+@click.option("--repeats", type=_options.Whole(1), default=9, show_default=True, help="Training steps of each.")
 @click.option("--cflags", default="-O3 -march=native", show_default=True, help="For the C compiler of this machine.")
 @click.option("-o", "--output", "out", type=_options.FILE, metavar="FILE.csv", help="Where the measurements go.")
 @click.option(

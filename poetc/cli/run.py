@@ -35,7 +35,7 @@ def _complete_board(context: click.Context, parameter: click.Parameter, incomple
     help="qemu: and one of mps2-an385, mps2-an385-m0, mps2-an386, mps2-an500, mps3-an547, lm3s6965evb, microbit,"
     " raspi3b, virt-a72, aarch64, armhf; or this machine.",
 )
-@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Default: one pass over the data.")
+@click.option("--steps", type=_options.Whole(1), metavar="N", help="Default: one pass over the data.")
 @click.option(
     "--data",
     type=_options.FILE,

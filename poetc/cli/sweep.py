@@ -33,7 +33,7 @@ Examples:
 )
 @click.option("-b", "--budget", "budgets", multiple=True, metavar="SIZE", help="Repeatable; default: the device's RAM.")
 @_solving.problem_options
-@click.option("-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Processes. Default: one a core.")
+@click.option("-j", "--jobs", type=_options.Whole(1), metavar="N", help="Processes. Default: one a core.")
 @click.option("--scheduler", metavar="tcp://HOST:PORT", help="A Dask scheduler instead (pip install 'poetc[cluster]').")
 @click.option(
     "-o",

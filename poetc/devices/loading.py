@@ -21,7 +21,7 @@ import yaml
 
 from poetc.devices._yaml import KeyPath, read
 from poetc.devices.profile import DeviceProfile, Quantity, Source
-from poetc.errors import UsageError
+from poetc.errors import UsageError, printable
 
 _WHOLE = ("_bytes", "_count", "_cycles", "_hz")
 _POSITIVE = ("_per_s", "_hz", "_count", "_cycles", "ram_bytes", "block_bytes", "capacity_bytes", "size_bytes")
@@ -84,7 +84,9 @@ def _find(name_or_path: str | Path) -> Path:
     if isinstance(name_or_path, Path) or "/" in text or text.endswith((".yaml", ".yml")):
         path = Path(text)
         if not path.is_file():
-            raise UsageError(f"no device profile at {text}")
+            if path.exists() and not path.is_dir():
+                raise UsageError(f"{printable(text)}: is a device or a pipe, not a device profile")
+            raise UsageError(f"no device profile at {printable(text)}")
         return path
     path = _folder() / f"{text}.yaml"
     if text and path.is_file():

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from poetc.errors import UsageError
+from poetc.errors import UsageError, shortened
 from poetc.scheduling.scope import Scope
 
 
@@ -117,7 +117,7 @@ class SolveOptions:
         if math.isnan(self.time_limit_s) or self.time_limit_s < 0:
             raise UsageError(f"--time-limit {self.time_limit_s!r}: must be a number of seconds above 0")
         if not 0 <= self.seed <= LARGEST_SEED:
-            raise UsageError(f"seed {self.seed}: must be between 0 and {LARGEST_SEED}")
+            raise UsageError(f"seed {shortened(self.seed)}: must be between 0 and {LARGEST_SEED}")
         if math.isnan(self.gap) or self.gap < 0:
             raise UsageError(f"--gap {self.gap!r}: must be a number of at least 0")
         if self.gap > 1:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from poetc.errors import UsageError
+from poetc.errors import UsageError, shortened
 
 LOSSES = ("auto", "cross-entropy", "soft-cross-entropy", "mse", "l1", "huber", "bce")
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "nadam", "rmsprop", "adagrad", "lion")
 BATCH_NORM_MODES = ("train", "frozen")
+_LARGEST, _LARGEST_SEED = 2**31 - 1, 2**63 - 1
+_LARGEST_FLOAT = 3.4028234e38  # of 32 bits, in which the C computes
 _OWN = cast(float, None)  # the default of the optimizer takes its place
 _DEFAULTS = {"momentum": 0.9, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 _OWN_DEFAULTS = {"rmsprop": {"momentum": 0.0}, "adagrad": {"epsilon": 1e-10}, "lion": {"beta2": 0.99}}
@@ -51,31 +52,36 @@ class TrainingOptions:
         for name, default in own.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)
-        if self.micro_batches != "auto" and (not isinstance(self.micro_batches, int) or self.micro_batches < 1):
-            raise UsageError(f"--micro-batches {self.micro_batches!r}: give a number of at least 1, or auto")
-        if self.random_weights is not None and not 0 <= self.random_weights < 2**63:
-            raise UsageError(f"--random-weights {self.random_weights}: a seed is at least 0 and below 2^63")
+        for option, whole, least, most in (
+            ("--micro-batches", 1 if self.micro_batches == "auto" else self.micro_batches, 1, _LARGEST),
+            ("--ignore-index", self.ignore_index or 0, -_LARGEST - 1, _LARGEST),
+            ("--dropout-seed", self.dropout_seed, 0, _LARGEST_SEED),
+            ("--random-weights", self.random_weights or 0, 0, _LARGEST_SEED),
+        ):
+            if not isinstance(whole, int) or not least <= whole <= most:
+                raise UsageError(f"{option} {shortened(whole)}: is no whole number from {least:,} to {most:,}")
         for option, value, allowed in (
             ("--loss", self.loss, LOSSES),
             ("--optimizer", self.optimizer, OPTIMIZERS),
             ("--batch-norm", self.batch_norm, BATCH_NORM_MODES),
         ):
             if value not in allowed:
-                raise UsageError(f"{option} {value!r}: choose from {', '.join(allowed)}")
+                raise UsageError(f"{option} {shortened(value)!r}: choose from {', '.join(allowed)}")
         for option, number, low, high in (
-            ("--lr", self.learning_rate, 0.0, math.inf),
+            ("--lr", self.learning_rate, 0.0, _LARGEST_FLOAT),
             ("--momentum", self.momentum, 0.0, 1.0),
             ("--alpha", self.alpha, 0.0, 1.0),
-            ("--momentum-decay", self.momentum_decay, 0.0, math.inf),
+            ("--momentum-decay", self.momentum_decay, 0.0, _LARGEST_FLOAT),
             ("--beta1", self.beta1, 0.0, 1.0),
             ("--beta2", self.beta2, 0.0, 1.0),
-            ("--epsilon", self.epsilon, 0.0, math.inf),
-            ("--weight-decay", self.weight_decay, 0.0, math.inf),
+            ("--epsilon", self.epsilon, 0.0, _LARGEST_FLOAT),
+            ("--weight-decay", self.weight_decay, 0.0, _LARGEST_FLOAT),
             ("--label-smoothing", self.label_smoothing, 0.0, 1.0),
-            ("--huber-delta", self.huber_delta, 0.0, math.inf),
+            ("--huber-delta", self.huber_delta, 0.0, _LARGEST_FLOAT),
         ):
-            if number is not None and not low <= number < high:
-                raise UsageError(f"{option} {number!r}: must be at least {low:g} and below {high:g}")
+            if number is None or (isinstance(number, float | int) and low <= number < high):
+                continue
+            raise UsageError(f"{option} {shortened(number)}: must be at least {low:g} and below {high:g}")
         if self.huber_delta == 0:
             raise UsageError("--huber-delta 0.0: must be above 0")
         for option, given, optimizer in (

@@ -51,11 +51,21 @@ def test_devices_and_pipes_are_no_files(poetc: Run, pipe: Path, command: str) ->
     assert not (pipe.parent / "out").exists()
 
 
-def test_a_locked_model_that_is_no_file(poetc: Run, tmp_path: Path, pipe: Path, locked: dict[str, Any]) -> None:
+def test_a_locked_model_or_device_that_is_no_file(
+    poetc: Run, tmp_path: Path, pipe: Path, locked: dict[str, Any]
+) -> None:
+    (fifo := tmp_path / "fifo.yaml").symlink_to(pipe)
+    options = locked["entries"][0]["options"]
     for path in ("/dev/zero", str(pipe)):
-        locked["entries"][0]["options"]["model"] = path
+        options["model"] = path
         (tmp_path / "bad.lock").write_text(json.dumps(locked))
-        one_line(poetc("check", tmp_path / "bad.lock"), 1, f"{path}: is a device or a pipe, not a file")
+        ended = poetc("check", tmp_path / "bad.lock")
+        one_line(ended, 1, f"{path}: is a device or a pipe, not a file")
+        assert ended.out == ""
+    one_line(poetc("profile", "show", fifo), 2, f"{fifo}: is a device or a pipe, not a device profile")
+    options.update(model="p.json", device="./fifo.yaml")
+    (tmp_path / "bad.lock").write_text(json.dumps(locked))
+    one_line(poetc("check", tmp_path / "bad.lock"), 1, "fifo.yaml: is a device or a pipe, not a device profile")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +79,9 @@ def test_a_locked_model_that_is_no_file(poetc: Run, tmp_path: Path, pipe: Path, 
         ({"time_limit_s": -3}, "time_limit_s is -3; it must be above 0"),
         ({"gap": 2}, "gap is 2; it must be between 0 and 1"),
         ({"objective": "moon"}, "objective is 'moon'; it must be energy or time"),
-        ({"batch": 0}, "batch is 0; it must be at least 1"),
+        ({"batch": 0}, "batch is 0; it must be between 1 and"),
+        ({"batch": 10**30}, "batch is 100000000000... (31 characters); it must be between 1 and 2147483647"),
+        ({"seed": 2**1100}, "(332 characters); it must be between 0 and"),
     ],
 )
 def test_locked_options_that_the_command_line_would_refuse(

@@ -74,6 +74,11 @@ class Report:
     def passed(self) -> bool:
         return all(comparison.passed for comparison in self.comparisons)
 
+    @property
+    def is_one_error(self) -> bool:
+        """Whether there is one entry, for which nothing could be solved: a file or an option is wrong."""
+        return len(self.comparisons) == 1 and [f.rule for f in self.comparisons[0].findings] == ["error"]
+
     def to_json(self) -> dict[str, Any]:
         """What `poetc check --json` prints."""
         import msgspec

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from poetc.errors import UsageError, printable
+from poetc.errors import UsageError, printable, shortened
 from poetc.files import read_file, write_text
 from poetc.scheduling.schedule import LARGEST_SEED
 
@@ -159,17 +159,17 @@ def read(path: Path) -> LockFile:
 def _wrong(options: Options) -> str:
     """Why these options cannot be solved for, where the command line would not have taken them."""
     if not options.model or "\0" in options.model or "\0" in options.device:
-        return f"the model {options.model!r} and the device {options.device!r} must name files"
+        return f"the model {shortened(options.model)!r} and the device {shortened(options.device)!r} must name files"
     if not 0 < options.time_limit_s < math.inf:
         return f"time_limit_s is {options.time_limit_s:g}; it must be above 0"
     if not 0 <= options.gap <= 1:
         return f"gap is {options.gap:g}; it must be between 0 and 1"
     if not 0 <= options.seed <= LARGEST_SEED:
-        return f"seed is {options.seed}; it must be between 0 and {LARGEST_SEED}"
+        return f"seed is {shortened(options.seed)}; it must be between 0 and {LARGEST_SEED}"
     if options.objective not in (None, "energy", "time"):
-        return f"objective is {options.objective!r}; it must be energy or time"
+        return f"objective is {shortened(options.objective)!r}; it must be energy or time"
     if options.batch is not None and not 1 <= options.batch <= LARGEST_SEED:
-        return f"batch is {options.batch}; it must be at least 1"
+        return f"batch is {shortened(options.batch)}; it must be between 1 and {LARGEST_SEED}"
     return ""
 
 
