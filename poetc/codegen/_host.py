@@ -26,6 +26,7 @@ from poetc.codegen.program import Operand, Page, Program
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import scratch_directory
 from poetc.graph import Array, Value
+from poetc.runtime.session import Config, Library, Runtime, aligned, touched_bytes
 
 GUARD_BYTES = 4096  # on either side of the arena
 _GUARD = 0xC3
@@ -44,36 +45,12 @@ class StepError(CheckFailed):
         self.code = code
 
 
-class _Store(ctypes.Structure):
-    _fields_ = [
-        ("page_out", ctypes.c_void_p),
-        ("page_in", ctypes.c_void_p),
-        ("context", ctypes.c_void_p),
-        ("sync", ctypes.c_void_p),
-    ]
-
-
-class _Config(ctypes.Structure):
-    _fields_ = [
-        ("arena", ctypes.c_void_p),
-        ("arena_bytes", ctypes.c_size_t),
-        ("flash", ctypes.c_void_p),
-        ("store", _Store),
-        ("observer", ctypes.c_void_p),
-        ("observer_context", ctypes.c_void_p),
-    ]
-
-
-class _Runtime(ctypes.Structure):
-    _fields_ = [
-        ("config", ctypes.c_void_p),
-        ("program", ctypes.c_void_p),
-        ("run_count", ctypes.c_uint32),
-        ("sequence", ctypes.c_uint32),
-        ("step", ctypes.c_uint32),
-        ("page_ins", ctypes.c_uint32),
-        ("page_outs", ctypes.c_uint32),
-    ]
+def require_compiler(cc: str | None = None) -> None:
+    """UsageError where this machine has no make, or not the compiler that it would call."""
+    words = (cc or os.environ.get("CC") or "gcc").split()
+    for name in ("make", *words[:1]):
+        if shutil.which(name) is None:
+            raise UsageError(f"{name} not found: install make and gcc to build on this machine")
 
 
 def compile_library(
@@ -91,6 +68,7 @@ def compile_library(
     run in, 0: built without. `objects`: a folder where what is compiled of the runtime is kept and taken from, for
     calls with the same compiler and flags. UsageError if there is no compiler.
     """
+    require_compiler(cc)
     sources = emit(programs, values, model=model, target="host", out_dir=directory / "src")
     built = sources / "build" / "runtime"
     if objects is not None and objects.exists():
@@ -102,10 +80,7 @@ def compile_library(
     if cc is not None:
         command.append(f"CC={cc}")
     inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS")}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, env=inherited, check=False)
-    except FileNotFoundError:
-        raise UsageError("make not found: install make and gcc to build on this machine") from None
+    done = subprocess.run(command, capture_output=True, text=True, env=inherited, check=False)
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
         raise CheckFailed(f"the emitted C does not build: {' | '.join(telling(lines))}")
@@ -132,17 +107,16 @@ class HostModel:
         self._programs = tuple(programs)
         self.run_ns = 0  # processor time of the last run
         self.probes: dict[str, Array] = {}  # whole gradients of the last run, by parameter
-        self._dll = ctypes.CDLL(str(library))
-        self._dll.poetc_loss.restype = ctypes.c_float
-        self._dll.poetc_error_text.restype = ctypes.c_char_p
+        self._library = Library(library)
+        self._dll = self._library.dll
         self._values = values
         self._module = module = Module(model, self._programs)
         self._names = module.prefix
-        self._memory = np.full(module.arena_bytes + 2 * GUARD_BYTES + 64, _GUARD, np.uint8)
-        start = GUARD_BYTES + (-(self._memory.ctypes.data + GUARD_BYTES)) % 64
+        self._memory, start = aligned(module.arena_bytes, GUARD_BYTES)
+        self._memory[...] = _GUARD
         self.arena: Array = self._memory[start : start + module.arena_bytes]
         self._before, self._after = self._memory[:start], self._memory[start + module.arena_bytes :]
-        self._config, self._runtime = _Config(), _Runtime()
+        self._config, self._runtime = Config(), Runtime()
         self._probes_at: dict[int, list[tuple[str, Operand]]] = {}
         self._store = store
         self._temporary = tempfile.TemporaryDirectory(prefix="poetc-store-")
@@ -204,7 +178,7 @@ class HostModel:
         self.close()
 
     def _address(self, name: str) -> int:
-        return ctypes.addressof(ctypes.c_char.in_dll(self._dll, f"{self._names}_{name}"))
+        return self._library.address(f"{self._names}_{name}")
 
     @property
     def store_path(self) -> Path:
@@ -219,21 +193,20 @@ class HostModel:
             self._config.store.page_in = ctypes.cast(transfers[1], ctypes.c_void_p).value
             return
         self.store_path.unlink(missing_ok=True)
-        path = os.fsencode(self.store_path)
-        store = ctypes.byref(self._config.store)
-        self._check("poetc_host_open", self._dll.poetc_host_open(store, path, self.program.block_bytes))
+        code = self._library.open_store(self._config.store, self.store_path, self.program.block_bytes)
+        self._check("poetc_host_open", code)
 
     @staticmethod
     def _transfer(function: Transfer) -> Any:
         return _TRANSFER(lambda _, first, count, address: function(first, count, address))
 
     def _close_store(self) -> None:
-        if self._config.store.context and self._store is None:
-            self._check("poetc_host_close", self._dll.poetc_host_close(ctypes.byref(self._config.store)))
+        if self._store is None:
+            self._check("poetc_host_close", self._library.close_store(self._config.store))
 
     def _check(self, what: str, code: int) -> None:
         if code != 0:
-            raise StepError(what, code, self._dll.poetc_error_text(code).decode())
+            raise StepError(what, code, self._library.text(code))
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -323,8 +296,7 @@ class HostModel:
             if program is not self.program:
                 self.select(program)
             self.run(inputs)
-            changed = np.flatnonzero(self.arena != pattern)
-            touched = max(touched, int(changed[-1]) + 1 if changed.size else 0)
+            touched = max(touched, touched_bytes(self.arena, pattern))
         self.reset()
         return touched
 

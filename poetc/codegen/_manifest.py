@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from poetc.codegen._interpret import all_inputs
-from poetc.codegen._module import Module, accessor_names, state_names
+from poetc.codegen._limits import limits
+from poetc.codegen._module import Module, accessor_names, entries, state_names
 from poetc.codegen._state_file import StateTensor, regions, tensors
 from poetc.codegen.program import Binding, Program
 from poetc.graph import TensorType
@@ -30,15 +32,39 @@ def describe(module: Module, identity: int) -> dict[str, Any]:
             "file": "constants.bin",
             "tensors": [_placed(b) for b in module.constants_program().constants],
         },
+        "session": _session(module),
         "accessors": {program.name: list(_accessors(module, program)) for program in module.programs},
     }
 
 
+def _session(module: Module) -> dict[str, Any]:
+    """What a session needs beside tensors: runtime/session.py reads it."""
+    main, rate = module.programs[0], module.learning_rate()
+    return {
+        "library": "libmodel.so",
+        "symbol": module.description,
+        "arena_bytes": module.arena_bytes,
+        "state_bytes": main.state_bytes,
+        "block_bytes": main.block_bytes,
+        "store_blocks": module.store_blocks,
+        "store_image": "store.img" if any(p.image for p in main.pages) else None,
+        "learning_rate": None if rate is None else rate.name,
+        "programs": {
+            entry: {"name": p.name, "arena_bytes": p.arena_bytes, "high_water_bytes": p.high_water_bytes}
+            for entry, p in entries(module).items()
+        },
+    }
+
+
 def _accessors(module: Module, program: Program) -> Iterator[dict[str, Any]]:
+    allowed = limits(program)
     for kind, bindings in (("in", all_inputs(program)), ("out", program.outputs)):
         names = accessor_names(module, program, kind, bindings)
         for binding in bindings:
-            yield {**_placed(binding), "identifier": names[binding.name], "direction": kind}
+            row = {**_placed(binding), "identifier": names[binding.name], "direction": kind}
+            if kind == "in" and binding.name in allowed:
+                row["limit"] = asdict(allowed[binding.name])
+            yield row
 
 
 def _typed(name: str, type: TensorType) -> dict[str, Any]:

@@ -116,9 +116,14 @@ int poetc_file_store_close(poetc_file_store *files)
 int poetc_file_begin(poetc_new_file *file, const char *path)
 {
     size_t length = strlen(path);
+    struct stat found;
 
     if (length + sizeof ".new" > sizeof file->path)
         return POETC_EIO;
+    if (stat(path, &found) == 0 && !S_ISREG(found.st_mode)) { /* a rename would put a file in place of a device */
+        errno = S_ISDIR(found.st_mode) ? EISDIR : EINVAL;
+        return POETC_EIO;
+    }
     memcpy(file->path, path, length + 1u);
     memcpy(file->temporary, path, length);
     memcpy(file->temporary + length, ".new", sizeof ".new");

@@ -30,7 +30,8 @@ typedef struct poetc_new_file {
     char path[POETC_PATH_BYTES], temporary[POETC_PATH_BYTES];
 } poetc_new_file;
 
-/* Each returns 0 or POETC_EIO. After an error, and after poetc_file_abandon, what had the name before is as it was. */
+/* Each returns 0 or POETC_EIO, which is also for a path that is a device or a directory. After an error, and after
+ * poetc_file_abandon, what had the name before is as it was. */
 int poetc_file_begin(poetc_new_file *file, const char *path);
 int poetc_file_write(poetc_new_file *file, const void *data, size_t size_bytes);
 int poetc_file_finish(poetc_new_file *file);

@@ -1,0 +1,584 @@
+"""Trains and predicts with an emitted model in this process: libmodel.so through ctypes, on numpy arrays.
+
+This file needs numpy alone and is copied into packages that `poetc emit --package` writes. `Session` is the way in:
+
+    with Session("libmodel.so", "poetc-emit.json") as session:
+        loss = session.step(x, y)
+        logits = session.predict(x)
+        session.save("trained.bin")
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+import shutil
+import struct
+import tempfile
+import threading
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Union
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+PathLike = Union[str, "os.PathLike[str]"]
+
+ALIGNMENT_BYTES = 64  # of the arena: a cache line; POETC_ALIGN divides it
+TRAILER_BYTES = 24  # of trained.bin: POETC_STATE_TRAILER
+NONE = 0xFFFFFFFF  # POETC_NONE
+EIO, EINVAL, ENUMBER, ERANGE, ECORRUPT, ENOENT = -5, -22, -33, -34, -84, -2
+
+
+class SessionError(RuntimeError):
+    """A function of the runtime failed; `code` is what it returned, 0 where it was not called."""
+
+    def __init__(self, text: str, code: int = 0) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+# --- the runtime's structures, as in poetc.h, poetc_checkpoint.h and poetc_session.h ----------------------------------
+
+
+class Store(ctypes.Structure):
+    _fields_ = [
+        ("page_out", ctypes.c_void_p),
+        ("page_in", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("sync", ctypes.c_void_p),
+    ]
+
+
+class Config(ctypes.Structure):
+    _fields_ = [
+        ("arena", ctypes.c_void_p),
+        ("arena_bytes", ctypes.c_size_t),
+        ("flash", ctypes.c_void_p),
+        ("store", Store),
+        ("observer", ctypes.c_void_p),
+        ("observer_context", ctypes.c_void_p),
+    ]
+
+
+class Runtime(ctypes.Structure):
+    _fields_ = [
+        ("config", ctypes.c_void_p),
+        ("program", ctypes.c_void_p),
+        ("run_count", ctypes.c_uint32),
+        ("sequence", ctypes.c_uint32),
+        ("step", ctypes.c_uint32),
+        ("page_ins", ctypes.c_uint32),
+        ("page_outs", ctypes.c_uint32),
+    ]
+
+
+class _Checkpoint(ctypes.Structure):
+    _fields_ = [
+        ("first_block", ctypes.c_uint32),
+        ("slots", ctypes.c_uint32),
+        ("buffer", ctypes.c_void_p),
+        ("identity", ctypes.c_uint32),
+        ("records", ctypes.c_uint32),
+        ("records_crc", ctypes.c_uint32),
+    ]
+
+
+class _Flaw(ctypes.Structure):
+    _fields_ = [("input", ctypes.c_uint32), ("element", ctypes.c_uint32), ("value", ctypes.c_int32)]
+
+
+class _Session(ctypes.Structure):
+    _fields_ = [
+        ("config", Config),
+        ("runtime", Runtime),
+        ("model", ctypes.c_void_p),
+        ("checkpoint", _Checkpoint),
+        ("backup", ctypes.c_void_p),
+        ("flaw", _Flaw),
+        ("is_lost", ctypes.c_uint8),
+    ]
+
+
+_SINK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
+_SOURCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32)
+
+
+class Library:
+    """A libmodel.so, and what every model's library has. SessionError if it cannot be loaded on this machine."""
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path).absolute()
+        if not self.path.exists():
+            raise SessionError(f"{self.path}: no such library; build it with `make libmodel.so` in its folder")
+        try:
+            self.dll = ctypes.CDLL(str(self.path), use_errno=True)
+        except OSError as error:
+            raise SessionError(
+                f"{self.path}: cannot be loaded on this machine ({error}); `make clean libmodel.so` in its folder"
+                " builds it here"
+            ) from None
+        self.dll.poetc_loss.restype = ctypes.c_float
+        self.dll.poetc_error_text.restype = ctypes.c_char_p
+
+    def text(self, code: int) -> str:
+        """The runtime's sentence on a code."""
+        return str(self.dll.poetc_error_text(code).decode())
+
+    def address(self, symbol: str) -> int:
+        """SessionError if the library has no such symbol."""
+        try:
+            return ctypes.addressof(ctypes.c_char.in_dll(self.dll, symbol))
+        except ValueError:
+            raise SessionError(f"{self.path}: no library of this model: it has no {symbol}") from None
+
+    def open_store(self, store: Store, path: PathLike, block_bytes: int) -> int:
+        """Page to the file `path`; a code."""
+        return int(self.dll.poetc_host_open(ctypes.byref(store), os.fsencode(path), ctypes.c_uint32(block_bytes)))
+
+    def close_store(self, store: Store) -> int:
+        """A code; nothing to do where no store is open."""
+        return int(self.dll.poetc_host_close(ctypes.byref(store))) if store.context else 0
+
+
+def aligned(size_bytes: int, guard_bytes: int = 0) -> tuple[Array, int]:
+    """Memory that nobody has touched, and where in it `size_bytes` begin that are aligned to `ALIGNMENT_BYTES`, with at
+    least `guard_bytes` on either side.
+    """
+    memory = np.empty(size_bytes + 2 * guard_bytes + ALIGNMENT_BYTES, np.uint8)
+    return memory, guard_bytes + (-(memory.ctypes.data + guard_bytes)) % ALIGNMENT_BYTES
+
+
+def touched_bytes(memory: Array, pattern: int) -> int:
+    """End of the last byte that is not `pattern`, 0 if all are."""
+    changed = memory[::-1] != pattern
+    first = int(changed.argmax()) if changed.size else 0
+    return memory.size - first if changed.size and changed[first] else 0
+
+
+class _Tensor:
+    """An input or an output: its row in the manifest, and a view of its place in the arena."""
+
+    __slots__ = ("dtype", "limit", "name", "shape", "view")
+
+    def __init__(self, row: Mapping[str, Any], arena: Array) -> None:
+        self.name: str = row["name"]
+        self.dtype, self.shape = np.dtype(row["dtype"]), tuple(row["shape"])
+        start = row["offset_bytes"]
+        self.view: Array = arena[start : start + row["size_bytes"]].view(self.dtype).reshape(self.shape)
+        self.limit: Mapping[str, int] | None = row.get("limit")
+
+    def take(self, given: Any) -> None:
+        """Copy an array to the arena. ValueError names the input."""
+        if type(given) is np.ndarray and given.dtype is self.dtype and given.shape == self.shape:
+            np.copyto(self.view, given)
+            return
+        array = self.convert(given)
+        if array.shape != self.shape:
+            raise ValueError(f"{self.name}: shape {_shape(array.shape)}, the model takes {_shape(self.shape)}")
+        with np.errstate(over="ignore"):  # an infinity, which the step refuses
+            np.copyto(self.view, array, casting="unsafe")
+
+    def convert(self, given: Any) -> Array:
+        """An array of a type that the tensor's can take over: no fractions to integers, no integers out of range."""
+        try:
+            array = np.asarray(given)
+        except (ValueError, TypeError):
+            raise ValueError(f"{self.name}: no array of numbers") from None
+        if array.dtype == self.dtype:
+            return array
+        if not np.can_cast(array.dtype, self.dtype, "same_kind"):
+            if self.dtype.kind in "iu" and array.dtype.kind in "iub":
+                pass  # as long as the numbers fit
+            else:
+                raise ValueError(f"{self.name}: {array.dtype}, the model takes {self.dtype}")
+        if self.dtype.kind in "iu" and array.size and not np.can_cast(array.dtype, self.dtype):
+            allowed = np.iinfo(self.dtype)
+            for value in (array.min(), array.max()):
+                if not allowed.min <= int(value) <= allowed.max:
+                    raise ValueError(f"{self.name}: {value}, not {self.allowed()}")
+        return array
+
+    def allowed(self) -> str:
+        """The integers that are allowed, in words."""
+        if self.limit is None:
+            type = np.iinfo(self.dtype)
+            return f"{type.min} to {type.max}"
+        least, most, ignored = self.limit["least"], self.limit["most"], self.limit["ignored"]
+        return f"{least} to {most}" + ("" if least <= ignored <= most else f", or {ignored}")
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "of a single number"
+
+
+class _Entry:
+    """A program that a session calls."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]], arena: Array) -> None:
+        rows = list(rows)
+        self.inputs = [_Tensor(row, arena) for row in rows if row["direction"] == "in"]
+        self.outputs = [_Tensor(row, arena) for row in rows if row["direction"] == "out"]
+
+    def fill(self, given: tuple[Any, ...]) -> None:
+        """Arrays in the order of the inputs, or one mapping by name."""
+        if len(given) == 1 and isinstance(given[0], Mapping):
+            given = tuple(self._by_name(given[0]))
+        if len(given) != len(self.inputs):
+            raise ValueError(f"{len(given)} arrays, the model takes {len(self.inputs)}: {self._names()}")
+        for tensor, array in zip(self.inputs, given):  # noqa: B905 - Python 3.9 has no strict
+            tensor.take(array)
+
+    def _by_name(self, given: Mapping[str, Any]) -> Iterable[Any]:
+        for tensor in self.inputs:
+            if tensor.name not in given:
+                raise ValueError(f"{tensor.name}: not given; the model takes {self._names()}")
+            yield given[tensor.name]
+        unknown = sorted(set(given) - {t.name for t in self.inputs})
+        if unknown:
+            raise ValueError(f"{unknown[0]}: no input of the model, which takes {self._names()}")
+
+    def _names(self) -> str:
+        return ", ".join(t.name for t in self.inputs)
+
+
+def read_manifest(path: PathLike) -> dict[str, Any]:
+    """A poetc-emit.json. SessionError if it is none that a session can use."""
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SessionError(f"{path}: {error.strerror or error}") from None
+    except ValueError:
+        raise SessionError(f"{path}: no JSON") from None
+    if not isinstance(document, dict) or "session" not in document:
+        raise SessionError(f"{path}: no manifest of emitted C that a session can use; emit it again")
+    return document
+
+
+class Session:
+    """An emitted model that is trained step by step, from its initial state.
+
+    `library`: libmodel.so; `manifest`: poetc-emit.json of the same emission, or what `read_manifest` returned.
+    `store`: the file for pages and for state that lives on the store; it is made anew. By default a temporary file.
+    `undo`: a step that fails leaves the state before it, for a copy of the state a step.
+
+    Arrays are copied once, to the arena; contiguous arrays of the model's types cost nothing else. Integers of other
+    types are taken if the numbers fit, floats are rounded to 32 bits. ValueError names the input that has a wrong
+    shape, type, NaN, or class. SessionError has the runtime's sentence. The interpreter's lock is free during a step,
+    and threads may share a session: calls wait for each other.
+    """
+
+    def __init__(
+        self,
+        library: PathLike,
+        manifest: PathLike | Mapping[str, Any],
+        store: PathLike | None = None,
+        *,
+        undo: bool = False,
+    ) -> None:
+        self._temporary: str | None = None
+        self._raw = _Session()
+        self._lock = threading.Lock()
+        folder = Path(library).absolute().parent
+        if not isinstance(manifest, Mapping):
+            folder = Path(manifest).absolute().parent
+            manifest = read_manifest(manifest)
+        self.manifest: Mapping[str, Any] = manifest
+        self._description: Mapping[str, Any] = manifest["session"]
+        self._library = Library(library)
+        self._functions()
+        self._memory, start = aligned(self._description["arena_bytes"])
+        self._arena = self._memory[start : start + self._description["arena_bytes"]]
+        self._entries = {
+            name: _Entry(manifest["accessors"][program["name"]], self._arena)
+            for name, program in self._description["programs"].items()
+        }
+        self._train = self._entries["train"]
+        self._last = self._train
+        try:
+            self._start(folder, store, undo)
+        except BaseException:
+            self.close()
+            raise
+
+    def _functions(self) -> None:
+        dll = self._library.dll
+        address = self._library.address("poetc_session_bytes")
+        self._require_same(ctypes.c_uint32.from_address(address).value == ctypes.sizeof(_Session))
+        self._pointer = ctypes.c_void_p(ctypes.addressof(self._raw))
+        self._loss = ctypes.c_float()
+        self._loss_pointer = ctypes.c_void_p(ctypes.addressof(self._loss))
+        self._c_step, self._c_predict = dll.poetc_session_step, dll.poetc_session_predict
+        self._c_evaluate = dll.poetc_session_evaluate
+        dll.poetc_session_learning_rate.restype = ctypes.c_float
+
+    def _start(self, folder: Path, store: PathLike | None, undo: bool) -> None:
+        config, dll = Config(), self._library.dll
+        config.arena, config.arena_bytes = self._arena.ctypes.data, self._arena.size
+        if self._description["store_blocks"]:
+            if store is None:
+                self._temporary = tempfile.mkdtemp(prefix="poetc-store-")
+                store = Path(self._temporary) / "store.bin"
+            self._make_store(folder, Path(store))
+            code = self._library.open_store(config.store, store, self._description["block_bytes"])
+            self._check(code, f"{store}")
+            self._raw.config.store = config.store  # what `close` closes, should the next call fail
+        model = ctypes.c_void_p(self._library.address(self._description["symbol"]))
+        code = dll.poetc_session_init(self._pointer, model, ctypes.byref(config))
+        self._require_same(self._raw.checkpoint.identity == self.manifest["state"]["identity"])
+        self._check(code, "the session cannot start")
+        if undo:
+            self._backup = np.empty(max(1, self._description["state_bytes"]), np.uint8)
+            self._raw.backup = self._backup.ctypes.data
+
+    def _require_same(self, holds: bool) -> None:
+        if not holds:
+            raise SessionError(f"{self._library.path}: not built from the sources that the manifest describes")
+
+    def _make_store(self, folder: Path, path: Path) -> None:
+        image = self._description["store_image"]
+        try:
+            if image is None:
+                path.write_bytes(b"")
+            else:
+                shutil.copyfile(folder / image, path)
+        except OSError as error:
+            raise SessionError(f"{error.filename or path}: {error.strerror or error}") from None
+
+    # --- training -----------------------------------------------------------------------------------------------------
+
+    def step(self, *inputs: Any) -> float:
+        """One training step; returns the loss.
+
+        Arrays in the order of the record (inputs, then the target), or one mapping of all by name. Data are looked at
+        first: after a ValueError the state is as before. SessionError also where the loss is no finite number.
+        """
+        with self._lock:
+            self._train.fill(inputs)
+            code = self._c_step(self._alive(), None, self._loss_pointer)
+            self._last = self._train
+            if code:
+                is_complete = code == ENUMBER and not self._raw.backup
+                self._fail(self._train, code, f"step {self._raw.runtime.run_count + (not is_complete)}")
+            return self._loss.value
+
+    def evaluate(self, *inputs: Any) -> float:
+        """The loss of a batch in inference mode, given as to `step`; no state changes."""
+        with self._lock:
+            entry = self._entry("evaluate")
+            entry.fill(inputs)
+            code = self._c_evaluate(self._alive(), None, self._loss_pointer)
+            self._last = entry
+            if code:
+                self._fail(entry, code, "evaluation")
+            return self._loss.value
+
+    def predict(self, *inputs: Any) -> Any:
+        """The model's output for a batch: an array, or a dict of arrays by name where there are several outputs."""
+        with self._lock:
+            entry = self._entry("infer")
+            entry.fill(inputs)
+            code = self._c_predict(self._alive(), None)
+            self._last = entry
+            if code:
+                self._fail(entry, code, "prediction")
+            found = {t.name: t.view.copy() for t in entry.outputs}
+            return found if len(found) != 1 else found.popitem()[1]
+
+    def outputs(self) -> dict[str, Array]:
+        """Copies of the outputs of the last call's program, by name: of `step` and `evaluate` the loss is the first."""
+        with self._lock:
+            self._alive()
+            return {t.name: t.view.copy() for t in self._last.outputs}
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next step. ValueError for a model without one, or a rate that is negative or no number."""
+        self._require_rate()
+        return float(self._library.dll.poetc_session_learning_rate(self._alive()))
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self._require_rate()
+        if not (math.isfinite(rate) and rate >= 0):
+            raise ValueError(f"learning_rate: {rate}, not a finite number that is 0 or more")
+        with self._lock:
+            code = self._library.dll.poetc_session_set_learning_rate(self._alive(), ctypes.c_float(rate))
+        self._check(code, "learning_rate")
+
+    def _require_rate(self) -> None:
+        if self._description["learning_rate"] is None:
+            raise ValueError("learning_rate: the model's optimizer keeps none in RAM")
+
+    @property
+    def steps(self) -> int:
+        """Complete training steps, those of a loaded state included."""
+        return int(self._raw.runtime.run_count)
+
+    @property
+    def page_ins(self) -> int:
+        """Transfers from the store so far."""
+        return int(self._raw.runtime.page_ins)
+
+    @property
+    def page_outs(self) -> int:
+        """Transfers to the store so far."""
+        return int(self._raw.runtime.page_outs)
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """What can be called: of "train", "infer" and "evaluate"."""
+        return tuple(self._entries)
+
+    def inputs(self, program: str = "train") -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shape and type of each input, in order; for training the target is the last."""
+        return {t.name: (t.shape, t.dtype) for t in self._entry(program).inputs}
+
+    def measure_peak(self, *inputs: Any) -> int:
+        """Bytes of the arena that a training step on `inputs` needs: the end of the highest that it touches. Takes two
+        steps and leaves state and step count as they were.
+        """
+        before, touched = self._save(), int(self._description["state_bytes"])
+        for pattern in (0x55, 0xAA):  # a byte that is written cannot equal both
+            rest = self._arena[self._description["state_bytes"] :]
+            rest[...] = pattern
+            try:
+                self.step(*inputs)
+                touched = max(touched, self._arena.size - rest.size + touched_bytes(rest, pattern))
+            finally:
+                self._load(before)
+        return touched
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Array]:
+        """Copies of all trained state by its whole name, wherever it lives: weights, statistics, optimizer state."""
+        data = self._save()
+        return {row["name"]: _tensor_in(data, row).copy() for row in self.manifest["state"]["tensors"]}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Take over arrays by name. `strict`: all of them must be there. ValueError names what is wrong; then nothing
+        changes.
+        """
+        data, rows = bytearray(self._save()), {row["name"]: row for row in self.manifest["state"]["tensors"]}
+        unknown, missing = sorted(set(state) - set(rows)), sorted(set(rows) - set(state))
+        if unknown:
+            raise ValueError(f"{unknown[0]}: no state of this model")
+        if strict and missing:
+            more = f" (and {len(missing) - 1} more)" if missing[1:] else ""
+            raise ValueError(f"{missing[0]}: not given{more}")
+        for name, given in state.items():
+            place, array = _tensor_in(data, rows[name]), np.asarray(given)
+            if array.shape != place.shape:
+                raise ValueError(f"{name}: shape {_shape(array.shape)}, the model has {_shape(place.shape)}")
+            if not np.can_cast(array.dtype, place.dtype, "same_kind"):
+                raise ValueError(f"{name}: {array.dtype}, the model has {place.dtype}")
+            place[...] = array
+            del place  # which holds on to the bytes
+        self._load(bytes(data[:-4]) + struct.pack("<I", zlib.crc32(data[:-4])))
+
+    def save(self, path: PathLike) -> None:
+        """Write all state to a trained.bin: whole or not at all, on the disk when this returns. SessionError."""
+        ctypes.set_errno(0)
+        with self._lock:
+            code = self._library.dll.poetc_file_save(self._alive(), os.fsencode(path))
+        self._check(code, f"{path}", ctypes.get_errno())
+
+    def load(self, path: PathLike) -> None:
+        """Go on from a trained.bin of the same emission: state and step count. SessionError, and nothing changes, for
+        one of another model or a damaged one.
+        """
+        ctypes.set_errno(0)
+        with self._lock:
+            code = self._library.dll.poetc_file_load(self._alive(), os.fsencode(path))
+        self._check_state(code, f"{path}")
+
+    def _save(self) -> bytes:
+        data = bytearray()
+
+        def take(_context: int, piece: int, size_bytes: int) -> int:
+            data.extend((ctypes.c_char * size_bytes).from_address(piece))
+            return 0
+
+        with self._lock:
+            code = self._library.dll.poetc_session_save(self._alive(), _SINK(take), None)
+        self._check(code, "the state cannot be read")
+        return bytes(data)
+
+    def _load(self, data: bytes) -> None:
+        def give(_context: int, offset: int, to: int, size_bytes: int) -> int:
+            ctypes.memmove(to, data[offset : offset + size_bytes], size_bytes)
+            return 0
+
+        size = ctypes.c_uint32(len(data))
+        with self._lock:
+            code = self._library.dll.poetc_session_load(self._alive(), size, _SOURCE(give), None)
+        self._check_state(code, "the state")
+
+    def _check_state(self, code: int, what: str) -> None:
+        if code == EINVAL:
+            raise SessionError(f"{what}: no trained state of this model and schedule", code)
+        if code == ECORRUPT:
+            raise SessionError(f"{what}: damaged: its checksum does not hold", code)
+        self._check(code, what, ctypes.get_errno())
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the store. The session cannot be used any more; a second call does nothing."""
+        with self._lock:
+            self._pointer = ctypes.c_void_p(None)
+            code = self._library.close_store(self._raw.config.store) if hasattr(self, "_library") else 0
+            if self._temporary is not None:
+                shutil.rmtree(self._temporary, ignore_errors=True)
+                self._temporary = None
+        self._check(code, "the store cannot be closed")
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _alive(self) -> ctypes.c_void_p:
+        if not self._pointer:
+            raise SessionError("the session is closed")
+        return self._pointer
+
+    def _entry(self, name: str) -> _Entry:
+        if name not in self._entries:
+            raise SessionError(f"the model was emitted without a program {name!r} (it has {', '.join(self._entries)})")
+        return self._entries[name]
+
+    def _check(self, code: int, what: str, errno: int = 0) -> None:
+        if code == EIO and errno:
+            raise SessionError(f"{what}: {os.strerror(errno)}", code)
+        if code:
+            raise SessionError(f"{what}: {self._library.text(code)}", code)
+
+    def _fail(self, entry: _Entry, code: int, what: str) -> None:
+        """Raise the error of a run, which is the caller's if it has a flaw."""
+        flaw = self._raw.flaw
+        if flaw.input == NONE:
+            if code == ENUMBER:
+                loss = self._loss.value
+                raise SessionError(f"{what}: the loss is {loss}: lower the learning rate, or scale the inputs", code)
+            raise SessionError(f"{what}: {self._library.text(code)}", code)
+        tensor = entry.inputs[flaw.input]
+        index = ", ".join(str(i) for i in np.unravel_index(flaw.element, tensor.shape)) if tensor.shape else ""
+        value = tensor.view.reshape(-1)[flaw.element]
+        why = "not a finite number" if code == ENUMBER else f"not {tensor.allowed()}"
+        raise ValueError(f"{tensor.name}[{index}] is {value}, {why}")
+
+
+def _tensor_in(data: bytes | bytearray, row: Mapping[str, Any]) -> Array:
+    """A view of a state tensor in the bytes of a trained.bin."""
+    dtype, shape = np.dtype(row["dtype"]), tuple(row["shape"])
+    return np.frombuffer(data, dtype, math.prod(shape), row["offset_bytes"]).reshape(shape)
