@@ -185,6 +185,35 @@ training_options = stacked(
         help="Share of a weight that is added to its gradient; adamw and lion take it off the weight.",
     ),
     click.option(
+        "--lr-for",
+        multiple=True,
+        metavar="PATTERN=FACTOR",
+        help="Learning rate of parameters that match, as a multiple of --lr; patterns as for --train. May be repeated;"
+        " of those that match the last one counts.",
+    ),
+    click.option(
+        "--weight-decay-for",
+        multiple=True,
+        metavar="PATTERN=VALUE",
+        help="Weight decay of parameters that match, in place of --weight-decay: '*bias,*norm*=0'. May be repeated.",
+    ),
+    click.option("--clip-value", type=float, metavar="X", help="Limit every element of the gradients to [-X, X]."),
+    click.option(
+        "--clip-norm-per-tensor", type=float, metavar="NORM", help="Scale each gradient whose norm is larger to NORM."
+    ),
+    click.option(
+        "--clip-norm",
+        type=float,
+        metavar="NORM",
+        help="Scale all gradients to NORM if their norm together is larger. No update comes before the last gradient.",
+    ),
+    click.option(
+        "--clip-norm-late",
+        type=float,
+        metavar="NORM",
+        help="The same by the norm of the step before, so that no gradient waits for others.",
+    ),
+    click.option(
         "--train",
         default=_DEFAULTS.train,
         show_default=True,

@@ -12,9 +12,10 @@ from poetc.ops import Builder, spec
 from poetc.training._autodiff import depends_on, differentiate
 from poetc.training._loss import plan_loss
 from poetc.training._micro import Weights, apart_from, check_state, cut_of, renamed
-from poetc.training._optimizer import STEP_COUNTING, Optimizer, emit_update
+from poetc.training._optimizer import STEP_COUNTING, Optimizer
 from poetc.training._options import TrainingOptions
-from poetc.training._selection import select_parameters
+from poetc.training._selection import select_parameters, values_by_pattern
+from poetc.training._state import emit_update
 
 
 def build(graph: Graph, options: TrainingOptions, part: Graph | None = None) -> TrainingGraph:
@@ -40,7 +41,12 @@ class _Step:
     def __init__(self, whole: Graph, part: Graph, options: TrainingOptions, count: int) -> None:
         self.whole, self.part, self.options, self.count = whole, part, options, count
         self.trained = select_parameters(whole, options.train)
-        self.shifts = _cancelled_shifts(whole, self.trained, options)
+        self.rates = values_by_pattern(whole, "--lr-for", options.lr_for, self.trained, 1.0)
+        self.decays = values_by_pattern(
+            whole, "--weight-decay-for", options.weight_decay_for, self.trained, options.weight_decay
+        )
+        decayed = frozenset(name for name, decay in self.decays.items() if decay)
+        self.shifts = _cancelled_shifts(whole, self.trained, options) - decayed  # decay moves them all the same
         self.trained -= self.shifts
         self.cuts = {i: cut_of(i, whole.tensors[i].type, part.tensors[i].type, count) for i in part.inputs}
         self.b = Builder()
@@ -54,7 +60,7 @@ class _Step:
         _declare(b, replace(self.part, tensors=given), self.trained, options)
         notes = [*whole.notes, plan.note]
         step = _step_counter(b, whole, options, self.updates, notes)
-        optimizer = Optimizer(b, options, self.updates, step)
+        optimizer = Optimizer(b, options, self.rates, self.decays, self.updates, step)
         target = b.add_tensor(b.fresh("target"), plan.target, Role.TARGET)
         cut = cut_of("the target", plan.target, plan_of_part.target, self.count)
         weights = None
@@ -95,6 +101,7 @@ class _Step:
                     optimizer.update(parameter, gradient)
 
             differentiate(b, loss, self.trained, complete, first=first, weight=weight)
+        optimizer.finish()
         for statistics in late:
             _move_statistics(b, *statistics, self.updates)
         unreached = sorted(self.trained - self.gradients.keys())
@@ -144,8 +151,6 @@ def _cancelled_shifts(graph: Graph, trained: frozenset[str], options: TrainingOp
     """Biases of convolutions whose output only an instance norm reads, or a batch-norm in training mode: subtracting
     the mean takes any shift away again, so the gradient is zero, and computing it would give nothing but rounding
     errors."""
-    if options.weight_decay:
-        return frozenset()  # it moves them all the same
     readers: dict[str, list[Operator]] = {}
     for op in graph.operators:
         for tensor in op.inputs:

@@ -7,55 +7,75 @@ from collections.abc import Mapping
 import numpy as np
 
 from poetc.graph import Attribute, Fill, Phase, Role, TensorType
-from poetc.ops import Builder, spec
+from poetc.ops import Builder
+from poetc.training._clipping import Clipper
 from poetc.training._options import TrainingOptions
+from poetc.training._state import emit_update
 
 STEP_COUNTING = ("adam", "adamw", "nadam")  # their updates read the number of the step
 _SCALAR = TensorType((1,))
 
 
-def emit_update(b: Builder, kind: str, inputs: list[str], attributes: Mapping[str, Attribute]) -> tuple[str, ...]:
-    """Emit an operator that makes the next version of state: outputs are named NAME@K, with the role of NAME."""
-    replaces = {output: inputs[i] for i, output in spec(kind).must_alias}
-    outputs = []
-    for i in range(len(replaces)):
-        base, _, version = replaces[i].rpartition("@")
-        base, next_version = (base, int(version) + 1) if base and version.isdigit() else (replaces[i], 1)
-        outputs.append(b.fresh(f"{base}@{next_version}"))
-    role = b.role
-    made: list[str] = []
-    b.emit(kind, inputs, attributes, outputs=outputs)
-    for i, output in enumerate(outputs):
-        tensor = b.tensors[output]
-        b.tensors[output] = type(tensor)(output, tensor.type, b.tensors[replaces[i]].role)
-        made.append(output)
-    b.role = role
-    return tuple(made)
-
-
 class Optimizer:
-    """Declares the optimizer's state as it goes and emits one update operator a parameter."""
+    """Declares the optimizer's state as it goes and emits one update operator a parameter.
 
-    def __init__(self, b: Builder, options: TrainingOptions, updates: dict[str, str], step: str) -> None:
+    `rates` and `decays` hold the factor of the learning rate, and the weight decay, of each parameter. `updates` gets
+    the last version of each state tensor by its name.
+    """
+
+    def __init__(
+        self,
+        b: Builder,
+        options: TrainingOptions,
+        rates: Mapping[str, float],
+        decays: Mapping[str, float],
+        updates: dict[str, str],
+        step: str,
+    ) -> None:
         self._b, self._options, self._updates, self._step = b, options, updates, step
+        self._factors, self._decays = rates, decays
+        self._rates: dict[float, str] = {}  # factor of the learning rate -> the rate
         rate = np.array([options.learning_rate], np.float32)
         self.learning_rate = b.add_tensor(b.fresh("learning_rate"), _SCALAR, Role.OPTIMIZER_STATE, rate)
+        self._clipper = Clipper(b, options, updates)
         self._product = self._momentum_product() if options.optimizer == "nadam" else ""
 
     def update(self, parameter: str, gradient: str) -> None:
-        """Emit the update of `parameter`, whose whole gradient is `gradient`."""
-        b = self._b
-        phase, b.phase = b.phase, Phase.UPDATE
+        """Emit the update of `parameter`, whose whole gradient is `gradient`; at the end, if it waits for others."""
+        phase, self._b.phase = self._b.phase, Phase.UPDATE
+        clipped = self._clipper.clip(parameter, gradient)
+        if clipped is not None:
+            self._update(parameter, clipped)
+        self._b.phase = phase
+
+    def finish(self) -> None:
+        """Emit what has waited for the last gradient."""
+        phase, self._b.phase = self._b.phase, Phase.UPDATE
+        for parameter, clipped in self._clipper.finish():
+            self._update(parameter, clipped)
+        self._b.phase = phase
+
+    def _update(self, parameter: str, gradient: str) -> None:
         kind, suffixes, attributes = self._rule()
         state = [parameter, *(self._state(parameter, suffix) for suffix in suffixes)]
-        scalars = [self.learning_rate]
+        scalars = [self._rate(self._factors[parameter])]
         if self._options.optimizer in STEP_COUNTING:
             scalars.append(self._step)
         if self._product:
             scalars.append(self._product)
-        attributes = {"weight_decay": self._options.weight_decay, **attributes}
-        self._updates.update(zip(state, emit_update(b, kind, [*state, gradient, *scalars], attributes), strict=True))
-        b.phase = phase
+        attributes = {"weight_decay": self._decays[parameter], **attributes}
+        new = emit_update(self._b, kind, [*state, gradient, *scalars], attributes)
+        self._updates.update(zip(state, new, strict=True))
+
+    def _rate(self, factor: float) -> str:
+        """The learning rate times `factor`."""
+        if factor == 1:
+            return self.learning_rate
+        if factor not in self._rates:
+            attributes: dict[str, Attribute] = {"alpha": factor, "beta": 0.0}
+            hint = f"{self.learning_rate}*{factor:g}"
+            self._rates[factor] = self._b.emit1("Affine", [self.learning_rate], attributes, hint=hint)
+        return self._rates[factor]
 
     def _rule(self) -> tuple[str, tuple[str, ...], dict[str, Attribute]]:
         """The kind of the update, its state besides the parameter, and its attributes."""

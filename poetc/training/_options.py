@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from poetc.errors import UsageError, shortened
+from poetc.training._selection import parse_entry
 
 LOSSES = ("auto", "cross-entropy", "soft-cross-entropy", "mse", "l1", "huber", "bce")
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "nadam", "rmsprop", "adagrad", "lion")
+CLIPS = ("clip_value", "clip_norm_per_tensor", "clip_norm", "clip_norm_late")
 BATCH_NORM_MODES = ("train", "frozen")
 _LARGEST, _LARGEST_SEED = 2**31 - 1, 2**63 - 1
 _LARGEST_FLOAT = 3.4028234e38  # of 32 bits, in which the C computes
@@ -35,6 +37,12 @@ class TrainingOptions:
     centered: bool | None = None  # rmsprop: divide by the deviation, not by the root of the mean square
     momentum_decay: float | None = None  # nadam: how fast its momentum grows; None: 0.004
     weight_decay: float = 0.0
+    lr_for: tuple[str, ...] = ()  # "PATTERN=FACTOR": of the learning rate; of several that match the last one counts
+    weight_decay_for: tuple[str, ...] = ()  # "PATTERN=VALUE": in place of `weight_decay`
+    clip_value: float | None = None  # each element of a gradient is limited to [-clip_value, clip_value]
+    clip_norm_per_tensor: float | None = None  # a gradient with a larger norm is scaled to this one
+    clip_norm: float | None = None  # the same of all gradients together: no update comes before the last gradient
+    clip_norm_late: float | None = None  # the same, by the norm of the step before
     train: str = "all"  # all | last:N | patterns of parameter names, separated by commas
     batch_norm: str = "train"
     output: str = ""  # which output the loss is taken from; "" = the only one, or the first
@@ -84,6 +92,19 @@ class TrainingOptions:
             raise UsageError(f"{option} {shortened(number)}: must be at least {low:g} and below {high:g}")
         if self.huber_delta == 0:
             raise UsageError("--huber-delta 0.0: must be above 0")
+        for option, entries in (("--lr-for", self.lr_for), ("--weight-decay-for", self.weight_decay_for)):
+            for entry in entries:
+                pattern, factor = parse_entry(option, entry)
+                if option == "--lr-for" and factor == 0:
+                    raise UsageError(
+                        f"{option} {shortened(entry)!r}: nothing moves at a rate of 0; leave {pattern} out of --train"
+                    )
+        clips = {f"--{name.replace('_', '-')}": limit for name in CLIPS if (limit := getattr(self, name)) is not None}
+        for option, limit in clips.items():
+            if not (isinstance(limit, float | int) and 0 < limit < _LARGEST_FLOAT):
+                raise UsageError(f"{option} {shortened(limit)}: must be above 0 and fit in 32 bits")
+        if len(clips) > 1:
+            raise UsageError(f"{' and '.join(clips)}: choose one of them")
         for option, given, optimizer in (
             ("--alpha", self.alpha is not None, "rmsprop"),
             ("--centered", self.centered is not None, "rmsprop"),

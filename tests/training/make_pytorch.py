@@ -5,8 +5,9 @@ python -m tests.training.make_pytorch        in an environment with poetc and to
 
 from __future__ import annotations
 
+import fnmatch
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,8 +17,41 @@ from tests.training.pytorch_cases import CASES, NUMBERS, RATE, batches, paramete
 Weights = dict[str, torch.Tensor]
 
 
+def matching(entries: Sequence[str], name: str, default: float) -> float:
+    found = [float(value) for pattern, value in (e.split("=") for e in entries) if fnmatch.fnmatch(name, pattern)]
+    return found[-1] if found else default
+
+
+class Clip:
+    def __init__(self, o: Mapping[str, Any]) -> None:
+        self.options, self.scale = o, 1.0
+
+    def __call__(self, weights: Weights) -> None:
+        o, found = self.options, list(weights.values())
+        if "clip_value" in o:
+            torch.nn.utils.clip_grad_value_(found, o["clip_value"])
+        if "clip_norm_per_tensor" in o:
+            for w in found:
+                torch.nn.utils.clip_grad_norm_([w], o["clip_norm_per_tensor"])
+        if "clip_norm" in o:
+            torch.nn.utils.clip_grad_norm_(found, o["clip_norm"])
+        if "clip_norm_late" in o:
+            norm = torch.nn.utils.get_total_norm([w.grad for w in found if w.grad is not None])
+            for w in found:
+                assert w.grad is not None
+                w.grad.mul_(self.scale)
+            self.scale = min(1.0, o["clip_norm_late"] / (norm.item() + 1e-6))
+
+
 def optimizer(weights: Weights, o: Mapping[str, Any]) -> torch.optim.Optimizer:
-    groups = [{"params": [w], "weight_decay": o.get("weight_decay", 0.0), "lr": RATE} for w in weights.values()]
+    groups = [
+        {
+            "params": [w],
+            "weight_decay": matching(o.get("weight_decay_for", ()), name, o.get("weight_decay", 0.0)),
+            "lr": RATE * matching(o.get("lr_for", ()), name, 1.0),
+        }
+        for name, w in weights.items()
+    ]
     betas = o.get("beta1", 0.9), o.get("beta2", 0.999)
     epsilon = {"eps": o["epsilon"]} if "epsilon" in o else {}
     match o.get("optimizer", "sgd"):
@@ -43,7 +77,7 @@ def optimizer(weights: Weights, o: Mapping[str, Any]) -> torch.optim.Optimizer:
 
 def run(o: Mapping[str, Any]) -> dict[str, list[float]]:
     weights = {name: torch.tensor(w.astype("f8"), requires_grad=True) for name, w in parameters().items()}
-    update = optimizer(weights, o)
+    update, clip = optimizer(weights, o), Clip(o)
     losses = []
     for x, classes in batches():
         hidden = torch.tanh(torch.tensor(x.astype("f8")) @ weights["fc1.weight"].T + weights["fc1.bias"])
@@ -51,6 +85,7 @@ def run(o: Mapping[str, Any]) -> dict[str, list[float]]:
         loss = torch.nn.functional.cross_entropy(logits, torch.tensor(classes).long())
         update.zero_grad()
         loss.backward()
+        clip(weights)
         update.step()
         losses.append(loss.item())
     return {

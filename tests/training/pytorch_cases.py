@@ -29,6 +29,19 @@ CASES: dict[str, dict[str, Any]] = {
     "rmsprop, momentum": {"optimizer": "rmsprop", "momentum": 0.5, "alpha": 0.9},
     "rmsprop, all": {"optimizer": "rmsprop", "momentum": 0.5, "alpha": 0.9, "centered": True, "weight_decay": 0.1},
     "nadam": {"optimizer": "nadam"},
+    "decay but of biases": {"optimizer": "adamw", "weight_decay": 0.2, "weight_decay_for": ("*.bias=0",)},
+    "rates and decays": {
+        "optimizer": "momentum",
+        "momentum": 0.5,
+        "lr_for": ("*=0.25", "fc2.*=4"),
+        "weight_decay_for": ("fc1.*=0.1", "fc1.bias=0.5"),
+    },
+    "clipped values": {"clip_value": 0.03, "optimizer": "momentum", "momentum": 0.5, "weight_decay": 0.1},
+    "clipped tensors": {"clip_norm_per_tensor": 0.25, "optimizer": "rmsprop"},
+    "clipped": {"clip_norm": 0.5, "weight_decay": 0.1},
+    "clipped, adamw": {"clip_norm": 0.5, "optimizer": "adamw"},
+    "clipped never": {"clip_norm": 100.0},
+    "clipped late": {"clip_norm_late": 0.5, "optimizer": "adam"},
     "nadam, decay": {"optimizer": "nadam", "weight_decay": 0.1, "beta1": 0.8, "momentum_decay": 0.1},
 }
 

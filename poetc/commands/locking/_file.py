@@ -39,7 +39,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     gap: float = 0.0
     seed: int = 0
     fixed_order: bool = False
-    training: dict[str, float | int | str] = {}
+    training: dict[str, float | int | str | tuple[str, ...]] = {}
 
 
 DEFAULTS = Options(model="", device="")
