@@ -97,7 +97,7 @@ class TrainingOptions:
                 pattern, factor = parse_entry(option, entry)
                 if option == "--lr-for" and factor == 0:
                     raise UsageError(
-                        f"{option} {shortened(entry)!r}: nothing moves at a rate of 0; leave {pattern} out of --train"
+                        f"{option} {shortened(entry, 80)!r}: nothing moves at a rate of 0; leave {pattern} out of --train"
                     )
         clips = {f"--{name.replace('_', '-')}": limit for name in CLIPS if (limit := getattr(self, name)) is not None}
         for option, limit in clips.items():

@@ -44,7 +44,7 @@ def parse_entry(option: str, entry: str) -> tuple[str, float]:
     except ValueError:
         number = math.nan
     if not (equals and pattern.strip() and 0 <= number < 3.4028234e38):  # the C holds 32 bits
-        raise UsageError(f"{option} {shortened(entry)!r}: write PATTERN=NUMBER with a number of at least 0")
+        raise UsageError(f"{option} {shortened(entry, 80)!r}: write PATTERN=NUMBER with a number of at least 0")
     return pattern, number
 
 
@@ -60,7 +60,7 @@ def values_by_pattern(
         pattern, value = parse_entry(option, entry)
         chosen = select_parameters(graph, pattern, option) & trained
         if not chosen:
-            raise UsageError(f"{option} {shortened(entry)!r}: none of these parameters is trained (--train)")
+            raise UsageError(f"{option} {shortened(entry, 80)!r}: none of these parameters is trained (--train)")
         values.update(dict.fromkeys(sorted(chosen), value))
     return values
 
