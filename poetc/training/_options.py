@@ -94,10 +94,10 @@ class TrainingOptions:
             raise UsageError("--huber-delta 0.0: must be above 0")
         for option, entries in (("--lr-for", self.lr_for), ("--weight-decay-for", self.weight_decay_for)):
             for entry in entries:
-                pattern, factor = parse_entry(option, entry)
+                _, factor = parse_entry(option, entry)
                 if option == "--lr-for" and factor == 0:
                     raise UsageError(
-                        f"{option} {shortened(entry, 80)!r}: nothing moves at a rate of 0; leave {pattern} out of --train"
+                        f"{option} {shortened(entry, 80)!r}: at a rate of 0 nothing moves; leave it out of --train"
                     )
         clips = {f"--{name.replace('_', '-')}": limit for name in CLIPS if (limit := getattr(self, name)) is not None}
         for option, limit in clips.items():
