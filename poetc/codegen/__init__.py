@@ -9,7 +9,7 @@ from poetc.codegen._emit import KIND as _EMITTED
 from poetc.codegen._firmware import Memory
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
-from poetc.codegen._limits import looks_raw, require_usable
+from poetc.codegen._limits import RAW_FROM, Limit, limit_of, looks_raw, require_usable, require_values
 from poetc.codegen._lower import high_water, lower, lower_inference, store_blocks, without_loss
 from poetc.codegen._run import (
     BoardFault,
@@ -40,6 +40,7 @@ __all__ = [
     "MANIFEST",
     "OFFSET_LIMIT",
     "PRODUCTS",
+    "RAW_FROM",
     "TARGETS",
     "Board",
     "BoardFault",
@@ -50,6 +51,7 @@ __all__ = [
     "FirmwareSize",
     "HostModel",
     "Interpreter",
+    "Limit",
     "Memory",
     "Numerics",
     "PowerCut",
@@ -76,6 +78,7 @@ __all__ = [
     "high_water",
     "host_simd",
     "identity_of",
+    "limit_of",
     "looks_raw",
     "lower",
     "lower_inference",
@@ -84,6 +87,7 @@ __all__ = [
     "rebuild",
     "require_toolchain",
     "require_usable",
+    "require_values",
     "resolve",
     "sample_inputs",
     "state_digest",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from poetc.codegen._interpret import all_inputs
-from poetc.codegen.program import Binding, Call, Operand, Program
+from poetc.codegen.program import Call, Program
 from poetc.errors import UsageError
 from poetc.graph import Array, DType
+from poetc.ops import Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,43 +29,48 @@ class Limit:
 
 def limits(program: Program) -> dict[str, Limit]:
     """By name, of every input that is read as a class or an index. As the kernels have it."""
+    calls = [call for call in program.instructions if isinstance(call, Call) and call.inputs]
+    uses = [
+        Use(c.kind, c.attributes, [o.tensor for o in c.inputs], [o.tensor for o in c.outputs], c.inputs[0].type)
+        for c in calls
+    ]
     found: dict[str, Limit] = {}
     for binding in all_inputs(program):
         if binding.operand.type.dtype is DType.I32:
-            limit = _limit(program, binding)
+            limit = limit_of(uses, {binding.operand.tensor, binding.name})
             if limit is not None:
                 found[binding.name] = limit
     return found
 
 
-def _limit(program: Program, binding: Binding) -> Limit | None:
-    names = {binding.operand.tensor, binding.name}
-    found: list[Limit] = []
-    for call in program.instructions:
-        if not isinstance(call, Call) or len(call.inputs) < 2:
+def limit_of(uses: Iterable[Use], names: set[str]) -> Limit | None:
+    """Of the integer tensor that is called `names`, where operators are used like this."""
+    names, found = set(names), list[Limit]()
+    for use in uses:
+        if use.kind in ("Slice", "Reshape") and use.inputs[0] in names:
+            names |= set(use.outputs)  # a micro-batch reads its part
+        if len(use.inputs) < 2:
             continue
-        if call.kind == "Slice" and call.inputs[0].tensor in names:
-            names |= {o.tensor for o in call.outputs}  # a micro-batch reads its part
-        if call.inputs[1].tensor in names:
-            found += _of_call(call, call.inputs[0])
+        if use.inputs[1] in names:
+            found += _of_use(use)
     if not found:
         return None
     return Limit(max(f.least for f in found), min(f.most for f in found), found[0].ignored)
 
 
-def _of_call(call: Call, first: Operand) -> list[Limit]:
-    shape = first.type.shape
-    if call.kind.startswith("CrossEntropy"):
-        classes = shape[int(_attribute(call, "axis", 1))]
-        return [Limit(0, classes - 1, int(_attribute(call, "ignore_index", 0)))]
-    if call.kind in ("Gather", "GatherElements"):
-        length = shape[int(_attribute(call, "axis", 0))]
+def _of_use(use: Use) -> list[Limit]:
+    shape = use.first.shape
+    if use.kind.startswith("CrossEntropy"):
+        classes = shape[int(_attribute(use, "axis", 1))]
+        return [Limit(0, classes - 1, int(_attribute(use, "ignore_index", 0)))]
+    if use.kind in ("Gather", "GatherElements"):
+        length = shape[int(_attribute(use, "axis", 0))]
         return [Limit(-length, length - 1, 0)]
     return []
 
 
-def _attribute(call: Call, name: str, default: int) -> int:
-    value = call.attributes.get(name, default)
+def _attribute(use: Use, name: str, default: int) -> int:
+    value = use.attributes.get(name, default)
     return value if isinstance(value, int) else default
 
 
@@ -76,26 +82,32 @@ def require_usable(program: Program, inputs: Mapping[str, Array], where: str, ca
     """
     allowed = limits(program)
     for binding in all_inputs(program):
-        array, name = inputs[binding.name], called.get(binding.name, binding.name)
-        if binding.operand.type.dtype is DType.F32:
-            with np.errstate(over="ignore"):  # what is too large for 32 bits becomes an infinity
-                finite = np.isfinite(array.astype(np.float32))
-            _reject(where, name, array, ~finite, "not a finite number of 32 bits")
-            continue
-        if array.dtype.kind == "f":
-            _reject(where, name, array, array != np.trunc(array), "no whole number")
+        name, is_target = called.get(binding.name, binding.name), binding is program.target
         limit = allowed.get(binding.name)
-        if limit is not None:
-            wrong = ((array < limit.least) | (array > limit.most)) & (array != limit.ignored)
-            hint = "; classes count from 0" if binding is program.target else ""
-            _reject(where, name, array, wrong, f"not {limit}{hint}")
+        require_values(inputs[binding.name], binding.operand.type.dtype, limit, where, name, is_target=is_target)
 
 
-def _reject(where: str, name: str, array: Array, wrong: Array, why: str) -> None:
+def require_values(
+    array: Array, dtype: DType, limit: Limit | None, where: str, name: str, *, is_target: bool, first: int = 0
+) -> None:
+    """The same for one array, called `name`, which begins with sample `first` of the user's array."""
+    if dtype is DType.F32:
+        with np.errstate(over="ignore"):  # what is too large for 32 bits becomes an infinity
+            finite = np.isfinite(array.astype(np.float32, copy=False))
+        _reject(where, name, array, ~finite, "not a finite number of 32 bits", first)
+        return
+    if array.dtype.kind == "f":
+        _reject(where, name, array, array != np.trunc(array), "no whole number", first)
+    if limit is not None:
+        wrong = ((array < limit.least) | (array > limit.most)) & (array != limit.ignored)
+        _reject(where, name, array, wrong, f"not {limit}{'; classes count from 0' if is_target else ''}", first)
+
+
+def _reject(where: str, name: str, array: Array, wrong: Array, why: str, first: int) -> None:
     if not wrong.any():
         return
     place = np.unravel_index(int(np.argmax(wrong)), array.shape)
-    index = ", ".join(map(str, place))
+    index = ", ".join(str(n + (0 if axis else first)) for axis, n in enumerate(place))
     more = f" ({int(wrong.sum())} such values)" if wrong.sum() > 1 else ""
     raise UsageError(f"{where}: {name}[{index}] is {array[place]}, {why}{more}")
 

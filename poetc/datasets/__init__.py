@@ -1,0 +1,27 @@
+"""Data to train on: sources (one file a format), their checks, their order, and what is done to a batch."""
+
+from poetc.datasets._augmenting import Augmentation
+from poetc.datasets._batching import Batches, Evaluation
+from poetc.datasets._columns import Samples
+from poetc.datasets._matching import check_values
+from poetc.datasets._normalizing import Normalization, Scale
+from poetc.datasets._opening import open_source
+from poetc.datasets._slots import Slot, batch_size, slots_of
+from poetc.datasets._splitting import split
+from poetc.datasets.function import BatchFunction
+
+__all__ = [
+    "Augmentation",
+    "BatchFunction",
+    "Batches",
+    "Evaluation",
+    "Normalization",
+    "Samples",
+    "Scale",
+    "Slot",
+    "batch_size",
+    "check_values",
+    "open_source",
+    "slots_of",
+    "split",
+]

@@ -1,0 +1,134 @@
+"""Which array of a source goes into which slot, and whether it fits there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from poetc import codegen
+from poetc.datasets._columns import Column, Samples, chunks, require_equal_lengths
+from poetc.datasets._slots import Slot
+from poetc.errors import UsageError, printable
+from poetc.graph import Array, DType
+
+INPUT_NAMES = ("x", "X", "input", "inputs", "features", "images", "data")
+TARGET_NAMES = ("target", "y", "Y", "targets", "label", "labels")
+
+Note = Callable[[str], None]
+
+
+def parse_selection(text: str, slots: Sequence[Slot], source: str) -> dict[str, str]:
+    """`INPUT=ARRAY,target=ARRAY`, or arrays alone in the order of the model's inputs and the target: slot to array."""
+    if not text:
+        return {}
+    chosen: dict[str, str] = {}
+    words = text.split(",")
+    for index, word in enumerate(words):
+        name, equals, array = word.partition("=")
+        if not equals:
+            if index >= len(slots):
+                raise UsageError(f"{source}: {len(words)} arrays are named; the model takes {len(slots)}")
+            name, array = slots[index].name, word
+        slot = next((s for s in slots if s.name == name or (s.is_target and name == "target")), None)
+        if slot is None:
+            raise UsageError(f"{source}: the model has no input {name!r}; it takes {_listed(s.name for s in slots)}")
+        chosen[slot.name] = array
+    return chosen
+
+
+def match(
+    where: str,
+    columns: Mapping[str, Column],
+    slots: Sequence[Slot],
+    selection: Mapping[str, str],
+    classes: tuple[str, ...] = (),
+) -> Samples:
+    """The columns that the slots take, in the shapes of their samples. Raises UsageError, which names the array."""
+    found: dict[str, Column] = {}
+    called: dict[str, str] = {}
+    for slot in slots:
+        name = _array_for(where, columns, slot, slots, selection)
+        found[slot.name], called[slot.name] = _shaped(where, name, columns[name], slot), name
+    require_equal_lengths(where, {called[name]: len(column) for name, column in found.items()})
+    return Samples(where=where, columns=found, called=called, classes=classes)
+
+
+def _array_for(
+    where: str, columns: Mapping[str, Column], slot: Slot, slots: Sequence[Slot], selection: Mapping[str, str]
+) -> str:
+    if slot.name in selection:
+        wanted: tuple[str, ...] = (selection[slot.name],)
+    elif slot.is_target:
+        wanted = (slot.name, *TARGET_NAMES)
+    else:
+        wanted = (slot.name, *(INPUT_NAMES if sum(not s.is_target for s in slots) == 1 else ()))
+    name = next((w for w in wanted if w in columns), None)
+    if name is None:
+        what = f"array {wanted[0]!r}" if slot.name in selection else _purpose(slot)
+        hint = "" if slot.name in selection else "; name the arrays after a colon: FILE:INPUT=ARRAY,target=ARRAY"
+        raise UsageError(f"{where}: has no {what} (it has {_listed(columns) or 'none'}){hint}")
+    return name
+
+
+def _purpose(slot: Slot) -> str:
+    return "array 'target'" if slot.is_target else f"array {slot.name!r}"
+
+
+def _listed(names: object) -> str:
+    return ", ".join(printable(str(n)) for n in sorted(names))  # type: ignore[call-overload]
+
+
+def _shaped(where: str, name: str, column: Column, slot: Slot) -> Column:
+    """The column as [samples, *sample_shape]: axes of length 1 may come and go, all others are as they are."""
+    if column.dtype.kind not in "fiub":
+        raise UsageError(f"{where}: {name} is of type {column.dtype}; needed are numbers")
+    shape = tuple(column.shape)
+    if shape[1:] == slot.sample_shape:
+        return column
+    if isinstance(column, np.ndarray):
+        if shape and _without_ones(shape[1:]) == _without_ones(slot.sample_shape):
+            return column.reshape(len(column), *slot.sample_shape)
+        rows = slot.sample_shape[0] if len(slot.sample_shape) == len(slot.shape) else 0
+        if rows and shape and shape[1:] == slot.sample_shape[1:] and len(column) % rows == 0:
+            return column.reshape(len(column) // rows, *slot.sample_shape)
+    raise UsageError(f"{where}: {name} has shape {list(shape)}; needed are {slot.wanted}")
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n for n in shape if n != 1)
+
+
+def check_values(samples: Samples, slots: Sequence[Slot], *, normalized: bool, note: Note) -> None:
+    """UsageError for a value that no kernel can use, named by its array and index. `note` gets what is suspicious: an
+    input of bytes that nobody scaled.
+    """
+    for slot in slots:
+        column, called = samples.columns[slot.name], samples.called[slot.name]
+        if column.dtype == np.uint8 and slot.dtype is DType.F32:
+            if not normalized and not slot.is_target:
+                _warn_raw(samples.where, called, 255, note)
+            continue
+        raw = slot.dtype is DType.F32 and not slot.is_target
+        most = 0.0
+        for first, part in chunks(column):
+            codegen.require_values(
+                part, slot.dtype, slot.limit, samples.where, called, is_target=slot.is_target, first=first
+            )
+            raw = raw and bool((part == np.trunc(part)).all())
+            most = max(most, float(np.abs(part).max(initial=0)))
+        if raw and most > codegen.RAW_FROM and not normalized:
+            _warn_raw(samples.where, called, most, note)
+
+
+def _warn_raw(where: str, called: str, most: float, note: Note) -> None:
+    note(
+        f"{where}: {called} holds whole numbers up to {most:g}: if the model was trained on scaled ones, say how they"
+        " are scaled, such as --normalize 0..255"
+    )
+
+
+def with_rows(samples: Samples, rows: Array) -> Samples:
+    """The part of the samples with these indices."""
+    return replace(samples, rows=rows if samples.rows is None else samples.rows[rows])

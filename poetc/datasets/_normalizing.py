@@ -1,0 +1,121 @@
+"""Inputs scaled to what the model was made for: by numbers, or by the training data."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from poetc.datasets._columns import Samples, chunks
+from poetc.datasets._slots import Slot
+from poetc.errors import UsageError
+from poetc.graph import Array, DType
+
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:->({_NUMBER})\.\.({_NUMBER}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """x becomes (x - shift) / scale, in 32 bits; the arrays broadcast against one sample."""
+
+    shift: Array
+    scale: Array
+
+    def apply(self, array: Array) -> Array:
+        return (array.astype(np.float32) - self.shift) / self.scale
+
+    def to_json(self) -> dict[str, Any]:
+        return {"shift": self.shift.reshape(-1).tolist(), "scale": self.scale.reshape(-1).tolist()}
+
+
+@dataclass(frozen=True, slots=True)
+class Normalization:
+    """The scale of each input that has one."""
+
+    scales: Mapping[str, Scale] = field(default_factory=dict)
+
+    def apply(self, batch: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: self.scales[name].apply(a) if name in self.scales else a for name, a in batch.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """By input, as the outputs record it: the model expects inputs that are scaled likewise."""
+        return {name: scale.to_json() for name, scale in self.scales.items()}
+
+    @staticmethod
+    def parse(text: str, slots: Sequence[Slot], training: Samples | None) -> Normalization:
+        """`auto` (mean and standard deviation of the training data by channel), `MEAN,STD` (each one number, or one a
+        channel with `/` between), `LOW..HIGH` (becomes 0..1) or `LOW..HIGH->A..B`. Raises UsageError.
+        """
+        floats = [s for s in slots if s.dtype is DType.F32 and not s.is_target]
+        if not floats:
+            raise UsageError(f"--normalize {text}: the model has no input of floating-point numbers")
+        if text == "auto":
+            if training is None:
+                raise UsageError("--normalize auto: a function yields no samples to look through; give numbers")
+            return Normalization({slot.name: _measure(training, slot) for slot in floats})
+        return Normalization({slot.name: _parse(text, slot) for slot in floats})
+
+
+def _parse(text: str, slot: Slot) -> Scale:
+    found = _RANGE.fullmatch(text)
+    if found:
+        low, high, to_low, to_high = (float(n) if n else None for n in found.groups())
+        assert low is not None and high is not None
+        to_low, to_high = (0.0, 1.0) if to_low is None or to_high is None else (to_low, to_high)
+        if low == high or to_low == to_high:
+            raise UsageError(f"--normalize {text}: a range has two different ends")
+        scale = (high - low) / (to_high - to_low)
+        return Scale(np.float32(low - to_low * scale).reshape(1), np.float32(scale).reshape(1))
+    words = text.split(",")
+    try:
+        mean, deviation = ([float(n) for n in word.split("/")] for word in words)
+    except ValueError:
+        raise UsageError(
+            f"--normalize {text}: give auto, MEAN,STD (each with / between channels), LOW..HIGH or LOW..HIGH->A..B"
+        ) from None
+    if not all(map(math.isfinite, mean + deviation)) or not all(deviation):
+        raise UsageError(f"--normalize {text}: means are finite, and standard deviations not 0")
+    shape = _channel_shape(slot)
+    for numbers in (mean, deviation):
+        if len(numbers) not in (1, math.prod(shape)):
+            raise UsageError(
+                f"--normalize {text}: {len(numbers)} numbers for the {math.prod(shape)} channels of {slot.name!r}"
+            )
+    parts = (np.array(n, np.float32).reshape(shape if len(n) > 1 else (1,)) for n in (mean, deviation))
+    return Scale(*parts)
+
+
+def _channel_shape(slot: Slot) -> tuple[int, ...]:
+    """Of numbers a channel, against one sample: the first axis of images and sequences, every feature of a table."""
+    shape = slot.sample_shape
+    return (shape[0], *(1 for _ in shape[1:])) if shape else (1,)
+
+
+def _measure(training: Samples, slot: Slot) -> Scale:
+    """Mean and standard deviation of the training samples, in 64 bits; a channel that is constant keeps its scale."""
+    shape = _channel_shape(slot)
+    axes = tuple(i + 1 for i, n in enumerate(shape) if n == 1 and slot.sample_shape and i < len(slot.sample_shape))
+    column = training.columns[slot.name]
+    total, squares, count = np.zeros(shape), np.zeros(shape), 0
+    pivot: Array | None = None
+    for first, part in chunks(column):
+        rows = np.arange(first, first + len(part))
+        chosen = part if training.rows is None else part[np.isin(rows, training.rows)]
+        if not len(chosen):
+            continue
+        values = np.asarray(chosen, np.float64)
+        if pivot is None:  # near the mean, so that squares do not cancel
+            pivot = values.mean(axis=(0, *axes)).reshape(shape)
+        values = values - pivot
+        total += values.sum(axis=(0, *axes)).reshape(shape)
+        squares += np.square(values).sum(axis=(0, *axes)).reshape(shape)
+        count += values.size // math.prod(shape)
+    assert pivot is not None
+    mean = total / count
+    deviation = np.sqrt(np.maximum(squares / count - mean**2, 0))
+    return Scale((mean + pivot).astype(np.float32), np.where(deviation > 0, deviation, 1).astype(np.float32))

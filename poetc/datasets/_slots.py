@@ -1,0 +1,70 @@
+"""The arrays that a step takes, seen as samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poetc import codegen
+from poetc.codegen import Limit
+from poetc.graph import DType, TrainingGraph
+from poetc.ops import Use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """An input of the step, or its target. `shape` is that of a batch, `sample_shape` the part of one sample.
+
+    A model whose arrays have first axes of different lengths (a batch of texts and the row of all their words) gives
+    each sample several rows of the longer ones.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    is_target: bool
+    sample_shape: tuple[int, ...]
+    limit: Limit | None = None  # of integers that are a class or an index
+
+    @property
+    def elements(self) -> int:
+        """Of one sample."""
+        return math.prod(self.sample_shape)
+
+    @property
+    def is_class(self) -> bool:
+        """Whether a sample's value is one class."""
+        return self.is_target and self.dtype is DType.I32 and self.elements == 1
+
+    @property
+    def wanted(self) -> str:
+        """The shape that an array of samples must have, in words."""
+        return f"[{', '.join(('samples', *map(str, self.sample_shape)))}]"
+
+
+def batch_size(shapes: Sequence[tuple[int, ...]]) -> int:
+    """Samples of a batch: the greatest number that divides every first axis. 1 where there is none."""
+    return math.gcd(*(shape[0] for shape in shapes if shape)) or 1
+
+
+def slots_of(graph: TrainingGraph) -> tuple[Slot, ...]:
+    """Inputs, then the target, of a training step. A target without axes is of the model's own loss: no slot."""
+    names = [n for n in (*graph.inputs, graph.target) if graph.tensors[n].shape]
+    batch = batch_size([graph.tensors[n].shape for n in names])
+    uses = [Use(o.kind, o.attributes, o.inputs, o.outputs, graph.tensors[o.inputs[0]].type) for o in graph.operators]
+    found = []
+    for name in names:
+        tensor = graph.tensors[name]
+        rows = tensor.shape[0] // batch
+        found.append(
+            Slot(
+                name=name,
+                shape=tensor.shape,
+                dtype=tensor.dtype,
+                is_target=name == graph.target,
+                sample_shape=tensor.shape[1:] if rows == 1 else (rows, *tensor.shape[1:]),
+                limit=codegen.limit_of(uses, {name}) if tensor.dtype is DType.I32 else None,
+            )
+        )
+    return tuple(found)

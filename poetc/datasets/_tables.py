@@ -1,0 +1,114 @@
+"""Tables of features (CSV, Parquet): columns side by side are the model's input; the target is another column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from poetc.datasets._columns import Samples
+from poetc.datasets._matching import TARGET_NAMES, match
+from poetc.datasets._slots import Slot
+from poetc.errors import UsageError, printable
+from poetc.graph import Array
+
+Cells = Sequence[Any] | Array
+
+
+def from_table(
+    where: str,
+    table: Mapping[str, Cells],
+    slots: Sequence[Slot],
+    selection: Mapping[str, str],
+    classes: tuple[str, ...],
+    *,
+    first_row: int,
+) -> Samples:
+    """Samples of a table. `classes`: names of the target's classes as an earlier source had them, so that validation
+    counts as training does. `first_row` is the number of the first sample's row in messages.
+    """
+    inputs = [s for s in slots if not s.is_target]
+    if all(slot.name in table for slot in slots):
+        return match(where, {n: _numbers(where, n, c, first_row) for n, c in table.items()}, slots, selection)
+    if len(inputs) != 1:
+        raise UsageError(f"{where}: a table has one input; the model has {len(inputs)}: give an .npz file")
+    target = next((s for s in slots if s.is_target), None)
+    targets = _target_columns(where, table, target, selection)
+    columns: dict[str, Array] = {}
+    if target is not None:
+        columns[target.name], classes = _target(where, table, targets, target, classes, first_row)
+    features = [name for name in table if name not in targets]
+    if not features:
+        raise UsageError(f"{where}: has no columns besides the target")
+    parts = [_numbers(where, name, table[name], first_row).reshape(len(table[name]), -1) for name in features]
+    columns[inputs[0].name] = np.concatenate(parts, axis=1)
+    wide = columns[inputs[0].name].shape[1]
+    if wide != inputs[0].elements:
+        raise UsageError(
+            f"{where}: {wide} columns are left for input {inputs[0].name!r}, which takes {inputs[0].elements};"
+            f" the target is {', '.join(map(repr, targets)) or 'absent'}"
+        )
+    columns[inputs[0].name] = columns[inputs[0].name].reshape(-1, *inputs[0].sample_shape)
+    return match(where, columns, slots, {}, classes)
+
+
+def _target_columns(
+    where: str, table: Mapping[str, Cells], target: Slot | None, selection: Mapping[str, str]
+) -> list[str]:
+    """The columns of the target: the one that was named, else one with a usual name, else the last."""
+    if target is None:
+        return []
+    if target.name in selection:
+        names = selection[target.name].split("+")
+        absent = next((name for name in names if name not in table), None)
+        if absent is not None:
+            raise UsageError(f"{where}: has no column {absent!r} (it has {', '.join(map(printable, table))})")
+        return names
+    usual = [name for name in (target.name, *TARGET_NAMES) if name in table]
+    return usual[:1] if usual and target.elements == 1 else list(table)[-target.elements :]
+
+
+def _target(
+    where: str, table: Mapping[str, Cells], names: Sequence[str], target: Slot, classes: tuple[str, ...], first_row: int
+) -> tuple[Array, tuple[str, ...]]:
+    """The target and, where its cells are words, the names of the classes in the order of their numbers."""
+    cells = table[names[0]]
+    if target.is_class and (classes or _has_words(cells)):
+        words = [str(cell) for cell in cells]
+        classes = classes or tuple(sorted(set(words)))
+        numbers = {word: number for number, word in enumerate(classes)}
+        unknown = next((row for row, word in enumerate(words) if word not in numbers), None)
+        if unknown is not None:
+            raise UsageError(
+                f"{where}: row {unknown + first_row}, column {names[0]!r}: {printable(words[unknown])!r} is none of the"
+                f" classes {', '.join(map(printable, classes))}"
+            )
+        return np.array([numbers[word] for word in words], np.int32).reshape(-1, *target.sample_shape), classes
+    parts = [_numbers(where, name, table[name], first_row).reshape(len(cells), -1) for name in names]
+    return np.concatenate(parts, axis=1).reshape(-1, *target.sample_shape), ()
+
+
+def _has_words(cells: Cells) -> bool:
+    try:
+        np.asarray(cells, np.float64)
+    except ValueError:
+        return True
+    return False
+
+
+def _numbers(where: str, name: str, cells: Cells, first_row: int) -> Array:
+    if isinstance(cells, np.ndarray) and cells.dtype.kind in "fiub":
+        return cells
+    try:
+        return np.asarray(cells, np.float64)
+    except ValueError:
+        pass
+    for row, cell in enumerate(cells):
+        try:
+            np.asarray(cell, np.float64)
+        except (ValueError, TypeError):
+            raise UsageError(
+                f"{where}: row {row + first_row}, column {name!r}: {printable(str(cell))[:40]!r} is not a number"
+            ) from None
+    raise UsageError(f"{where}: column {name!r} does not hold the same count of numbers in each row")

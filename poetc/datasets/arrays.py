@@ -1,0 +1,87 @@
+"""`.npz` and `.npy` files: one array a slot, mapped from the disk where the file holds it uncompressed."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from poetc.datasets._columns import Column, Samples
+from poetc.datasets._matching import match
+from poetc.datasets._slots import Slot
+from poetc.errors import UsageError
+from poetc.files import open_file, read_arrays
+from poetc.graph import Array
+
+_LOCAL_HEADER_BYTES = 30  # of a member of a zip archive, before its name and its extra field
+
+
+def read_npz(path: Path, slots: Sequence[Slot], selection: Mapping[str, str]) -> Samples:
+    """The arrays of an archive, by name."""
+    return match(str(path), _members(path), slots, selection)
+
+
+def read_npy(paths: Sequence[Path], slots: Sequence[Slot]) -> Samples:
+    """One file a slot, in the order of the model's inputs and the target."""
+    where = ",".join(map(str, paths))
+    if len(paths) != len(slots):
+        names = ", ".join("target" if s.is_target else s.name for s in slots)
+        raise UsageError(f"{where}: {len(paths)} .npy files; needed are {len(slots)}: {names}")
+    columns = {str(path): _map_npy(path) for path in paths}
+    selection = {slot.name: str(path) for slot, path in zip(slots, paths, strict=True)}
+    return match(where, columns, slots, selection)
+
+
+def read_npy_folder(path: Path, slots: Sequence[Slot], selection: Mapping[str, str]) -> Samples:
+    """A folder with NAME.npy for each input, and target.npy."""
+    return match(str(path), {p.stem: _map_npy(p) for p in sorted(path.glob("*.npy"))}, slots, selection)
+
+
+def _map_npy(path: Path) -> Array:
+    with open_file(path):
+        pass
+    try:
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise UsageError(f"{path}: not an .npy file of one array") from error
+    return _with_samples(path, path.stem, array)
+
+
+def _with_samples(path: Path, name: str, array: Array) -> Array:
+    if array.ndim == 0:
+        raise UsageError(f"{path}: {name} is a single value, not an array of samples")
+    return array
+
+
+def _members(path: Path) -> dict[str, Column]:
+    mapped = _map_stored(path)
+    if mapped is not None:
+        return dict(mapped)
+    return {name: _with_samples(path, name, array) for name, array in read_arrays(path).items()}
+
+
+def _map_stored(path: Path) -> dict[str, Array] | None:
+    """The arrays of an archive that is not compressed, mapped; None where one of them cannot be."""
+    arrays: dict[str, Array] = {}
+    try:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+            for member in archive.infolist():
+                if member.compress_type != zipfile.ZIP_STORED:
+                    return None
+                file.seek(member.header_offset)
+                header = file.read(_LOCAL_HEADER_BYTES)
+                skipped = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+                file.seek(member.header_offset + _LOCAL_HEADER_BYTES + skipped)
+                version = np.lib.format.read_magic(file)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, fortran, dtype = read(file)
+                if dtype.hasobject or not shape or 0 in shape:
+                    return None
+                order = "F" if fortran else "C"
+                name = member.filename.removesuffix(".npy")
+                arrays[name] = np.memmap(path, dtype, "r", file.tell(), shape, order)  # type: ignore[call-overload]
+    except (zipfile.BadZipFile, ValueError, EOFError, OverflowError):
+        return None
+    return arrays

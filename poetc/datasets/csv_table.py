@@ -1,0 +1,52 @@
+"""CSV: one row a sample, one column a feature. The target is a column by name, or the last."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from poetc.datasets._columns import Samples
+from poetc.datasets._slots import Slot
+from poetc.datasets._tables import from_table
+from poetc.errors import UsageError
+from poetc.files import read_file
+
+LARGEST_BYTES = 1 << 32
+
+
+def read_csv(path: Path, slots: Sequence[Slot], selection: Mapping[str, str], classes: tuple[str, ...]) -> Samples:
+    """A table with a line of names, or without: then columns are called 1, 2, ..."""
+    try:
+        text = read_file(path, LARGEST_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not a text in UTF-8, as CSV is read") from error
+    try:
+        dialect = csv.Sniffer().sniff(text[:4096], delimiters=",;\t")
+    except csv.Error:
+        dialect = csv.excel
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text), dialect) if row]
+    except csv.Error as error:
+        raise UsageError(f"{path}: not a CSV table ({error})") from error
+    if not rows:
+        raise UsageError(f"{path}: holds no samples")
+    has_names = not any(_is_number(cell) for cell in rows[0])
+    names = [cell.strip() for cell in rows[0]] if has_names else [str(i + 1) for i in range(len(rows[0]))]
+    first = 1 if has_names else 0
+    for number, row in enumerate(rows[first:], first + 1):
+        if len(row) != len(names):
+            raise UsageError(f"{path}: row {number} has {len(row)} cells, the first one {len(names)}")
+    columns = {name: [row[i].strip() for row in rows[first:]] for i, name in enumerate(names)}
+    if len(columns) != len(names):
+        raise UsageError(f"{path}: two columns have the same name")
+    return from_table(str(path), columns, slots, selection, classes, first_row=first + 1)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,170 @@
+"""What `--data` names, read as samples; and the one line that says why it is not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
+import pytest
+from PIL import Image
+
+from poetc.datasets import BatchFunction, check_values, open_source
+from poetc.errors import UsageError
+from tests.datasets.support import CLASS, FEATURES, IMAGE, NUMBER, images, opened, stored
+
+
+def test_an_archive_is_mapped_unless_it_is_compressed(tmp_path: Path) -> None:
+    arrays = images()
+    plain = opened(stored(tmp_path / "plain.npz", **arrays), IMAGE, CLASS)
+    assert isinstance(plain.columns["x"], np.memmap)
+    np.savez_compressed(tmp_path / "packed.npz", **arrays)
+    packed = opened(tmp_path / "packed.npz", IMAGE, CLASS)
+    for samples in (plain, packed):
+        taken = samples.take(np.array([7, 0]))
+        assert (taken["x"] == arrays["x"][[7, 0]]).all()
+        assert taken["t"].tolist() == [1, 0]
+    assert plain.digest() == packed.digest()
+
+
+def test_arrays_may_lack_axes_of_length_one_and_have_other_names(tmp_path: Path) -> None:
+    arrays = images()
+    path = stored(tmp_path / "d.npz", train_x=arrays["x"][:, 0], train_y=arrays["target"][:, None])
+    for text in (f"{path}:train_x,train_y", f"{path}:x=train_x,target=train_y"):
+        assert (opened(text, IMAGE, CLASS).take(np.arange(10))["x"] == arrays["x"]).all()
+
+
+def test_npy_files_side_by_side_and_in_a_folder(tmp_path: Path) -> None:
+    arrays = images()
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    for text in (tmp_path, f"{tmp_path / 'x.npy'},{tmp_path / 'target.npy'}"):
+        assert (opened(text, IMAGE, CLASS).take(np.array([3]))["x"] == 3).all()
+
+
+def test_each_csv_row_is_a_sample(tmp_path: Path) -> None:
+    (tmp_path / "iris.csv").write_text("a,b,c,kind\n1,2,3,rose\n4,5,6,iris\n7,8,9,rose\n")
+    samples = opened(tmp_path / "iris.csv", FEATURES, CLASS)
+    assert samples.classes == ("iris", "rose")
+    assert samples.take(np.arange(3))["t"].tolist() == [1, 0, 1]
+    (tmp_path / "numbers.csv").write_text("1;2;3;0.5\n4;5;6;1.5\n")
+    taken = opened(tmp_path / "numbers.csv", FEATURES, NUMBER).take(np.arange(2))
+    assert taken["x"].tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert taken["t"].tolist() == [[0.5], [1.5]]
+    named = opened(f"{tmp_path / 'iris.csv'}:target=kind", FEATURES, CLASS, classes=("rose", "iris"))
+    assert named.take(np.arange(3))["t"].tolist() == [0, 1, 0]
+
+
+def test_a_function_yields_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "feeding.py").write_text(
+        "import numpy as np\n"
+        "def fine(epoch):\n    yield {'x': np.full((4, 1, 2, 3), epoch), 'y': np.zeros(4, int)}\n"
+        "def wrong():\n    yield np.zeros((4, 2)), np.zeros(4, int)\n"
+        "def broken():\n    yield np.zeros((4, 1, 2, 3)), np.zeros(4, int)\n    raise KeyError('gone')\n"
+    )
+    fine = open_source("feeding:fine", (IMAGE, CLASS), print)
+    assert isinstance(fine, BatchFunction)
+    assert [float(batch["x"].max()) for batch in fine.batches((IMAGE, CLASS), 3)] == [3.0]
+    for name, message in (("wrong", r"batch 0: x has shape \[4, 2\]"), ("broken", "KeyError in batch 1")):
+        source = open_source(f"feeding:{name}", (IMAGE, CLASS), print)
+        assert isinstance(source, BatchFunction)
+        with pytest.raises(UsageError, match=message):
+            list(source.batches((IMAGE, CLASS), 1))
+    with pytest.raises(UsageError, match="has no function 'absent'"):
+        open_source("feeding:absent", (IMAGE, CLASS), print)
+
+
+def test_images_by_class(tmp_path: Path) -> None:
+    for number, kind in enumerate(("cat", "dog")):
+        (tmp_path / kind).mkdir()
+        for n in range(2):
+            pixels = np.full((2, 3), 50 * number + n, np.uint8)
+            Image.fromarray(pixels).save(tmp_path / kind / f"{n}.png")
+    samples = opened(tmp_path, IMAGE, CLASS)
+    assert samples.classes == ("cat", "dog")
+    taken = samples.take(np.array([3, 0]))
+    assert taken["x"][:, 0, 0, 0].tolist() == [51, 0]
+    assert taken["t"].tolist() == [1, 0]
+    (tmp_path / "dog" / "2.png").write_text("no image")
+    with pytest.raises(UsageError, match=r"2\.png: not an image"):
+        opened(tmp_path, IMAGE, CLASS).take(np.array([4]))
+
+
+def test_parquet_is_read_as_a_table(tmp_path: Path) -> None:
+    table = pyarrow.table({"a": [1, 2], "b": [3, 4], "c": [5.5, 6.5], "label": ["u", "v"]})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    taken = opened(tmp_path / "t.parquet", FEATURES, CLASS).take(np.arange(2))
+    assert taken["x"].tolist() == [[1, 3, 5.5], [2, 4, 6.5]]
+    assert taken["t"].tolist() == [0, 1]
+
+
+def _bad(**changed: np.ndarray) -> dict[str, np.ndarray]:
+    return {**images(), **changed}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (_bad(x=np.zeros((10, 5))), r"d\.npz: x has shape \[10, 5\]; needed are \[samples, 1, 2, 3\]"),
+        (_bad(target=np.zeros(9, int)), r"d\.npz: its arrays have different numbers of samples: 10 of x, 9 of target"),
+        (_bad(x=np.zeros((0, 1, 2, 3)), target=np.zeros(0, int)), r"d\.npz: holds no samples"),
+        (
+            _bad(x=np.where(np.arange(60).reshape(10, 1, 2, 3) == 57, np.nan, 0)),
+            r"x\[9, 0, 1, 0\] is nan, not a finite",
+        ),
+        (_bad(target=np.array([0, 1, 2, 3, 4, 0, 0, 0, 0, 0])), r"target\[3\] is 3, not 0 to 2; classes count from 0"),
+        (_bad(target=np.full(10, 0.5)), r"target\[0\] is 0\.5, no whole number"),
+        (_bad(x=np.array(["a"] * 10)), r"d\.npz: x is of type <U1; needed are numbers"),
+        ({"a": np.zeros(3)}, r"d\.npz: has no array 'x' \(it has a\)"),
+    ],
+)
+def test_bad_arrays_are_refused_in_one_line(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
+        samples = opened(stored(tmp_path / "d.npz", **arrays), IMAGE, CLASS)
+        check_values(samples, (IMAGE, CLASS), normalized=False, note=print)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_index_of_a_bad_value_counts_from_the_first_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poetc.datasets._columns.CHUNK_BYTES", 64)  # two samples together
+    arrays = images()
+    arrays["x"][7, 0, 1, 2] = np.inf
+    samples = opened(stored(tmp_path / "d.npz", **arrays), IMAGE, CLASS)
+    with pytest.raises(UsageError, match=r"x\[7, 0, 1, 2\] is inf"):
+        check_values(samples, (IMAGE, CLASS), normalized=False, note=print)
+
+
+@pytest.mark.parametrize("pixels", [np.uint8, np.float64])
+def test_pixels_that_nobody_scaled_are_noted(tmp_path: Path, pixels: type) -> None:
+    arrays = {**images(), "x": (np.arange(60).reshape(10, 1, 2, 3) * 4).astype(pixels)}
+    samples = opened(stored(tmp_path / "d.npz", **arrays), IMAGE, CLASS)
+    notes: list[str] = []
+    check_values(samples, (IMAGE, CLASS), normalized=False, note=notes.append)
+    assert len(notes) == 1
+    assert "--normalize 0..255" in notes[0]
+    check_values(samples, (IMAGE, CLASS), normalized=True, note=notes.append)
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("absent.npz", None, "--data .*absent.npz: does not exist"),
+        ("d.npz", "no archive", "not an .npz file of arrays"),
+        ("d.npy", "no array", "not an .npy file|needed are 2"),
+        ("d.txt", "x", "of no kind that is known by its name"),
+        ("d.csv", "", "holds no samples"),
+        ("d.csv", "1,2,3,0\n1,2\n", "row 2 has 2 cells, the first one 4"),
+        ("d.csv", "a,b,c,d\n1,two,3,0\n", "row 2, column 'b': 'two' is not a number"),
+        ("d.csv", "1,2,3,4,0\n", "4 columns are left for input 'x', which takes 3"),
+    ],
+)
+def test_bad_files_are_refused_in_one_line(tmp_path: Path, name: str, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=message):
+        opened(tmp_path / name, FEATURES, CLASS)
