@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -178,3 +179,14 @@ def umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def finite(value: Any) -> Any:
+    """`value` with what JSON has no word for (infinities, not-a-number) as null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [finite(item) for item in value]
+    return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import re
 import sys
 import threading
@@ -22,6 +21,7 @@ from rich.table import Column
 from rich.text import Text
 
 from poetc.errors import printable
+from poetc.files import finite
 
 Progress = Callable[[str], None]
 SHOW_AFTER_S = 1.0  # a line on a terminal
@@ -135,14 +135,3 @@ def _say(message: str) -> None:
 
 def _ignore(message: str) -> None:
     del message
-
-
-def finite(value: Any) -> Any:
-    """`value` with what JSON has no word for (infinities, not-a-number) as null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [finite(item) for item in value]
-    return value

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import click
 
-from poetc.cli._console import finite
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError, printable
+from poetc.files import finite
 
 INTERNAL = 70
 INTERRUPTED = 130

@@ -1,0 +1,300 @@
+"""The training loop. It is determined by its options and its data: stopped anywhere, it goes on with the same bits."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from poetc.datasets import Batches, Evaluation
+from poetc.errors import CheckFailed, UsageError
+from poetc.graph import Array
+from poetc.loop.checkpoint import Checkpoint, CheckpointStore
+from poetc.loop.engine import Engine
+from poetc.loop.metrics import Loss, Meter
+from poetc.training.rates import Plateau, Schedule
+
+SAVE_EVERY_S = 60.0  # within an epoch; at its end there is a checkpoint anyway
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopOptions:
+    """`patience`: epochs without a better one after which training ends; None: it never ends early. `ema`: the share
+    of the average that each step keeps; None: no average. `save_every`: steps between checkpoints; None: by the clock.
+    """
+
+    epochs: int
+    learning_rate: float
+    schedule: Schedule
+    patience: int | None = None
+    ema: float | None = None
+    save_every: int | None = None
+    metrics: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochRow:
+    """One epoch: means over its steps, and what was measured after it. `rate` is that of its last step."""
+
+    epoch: int
+    loss: float
+    validation_loss: float | None
+    validation_accuracy: float | None
+    validation: Mapping[str, Any]  # every metric by name
+    rate: float
+    steps: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`state`: what is to be exported, of `best_epoch`. `before`: loss and metrics of the validation samples before the
+    first step. `stopped_early`: patience ended the training.
+    """
+
+    state: Mapping[str, Array]
+    best_epoch: int
+    before: Mapping[str, Any]
+    epochs: Sequence[EpochRow]
+    steps: int
+    step_ms: float
+    stopped_early: bool
+    final: Mapping[str, Array]  # all of the state after the last step
+
+
+class Watcher(Protocol):
+    """Is told how training goes."""
+
+    def on_start(self, epochs: int, batches: int | None) -> None:
+        """Before the first step: how many epochs there are, and batches in each, if that is known."""
+        ...
+
+    def on_step(self, epoch: int, batch: int, loss: float) -> None:
+        """After each step: the epoch, how many of its batches are done, and the mean loss of the epoch so far."""
+        ...
+
+    def on_epoch(self, row: EpochRow, best: bool) -> None:
+        """After each epoch; `best`: it is the best so far."""
+        ...
+
+    def on_end(self) -> None:
+        """After the last step."""
+        ...
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Where the training stands."""
+
+    epoch: int = 1  # that is running
+    batch: int = 0  # batches of it that are done
+    step: int = 0  # steps in all
+    loss_sum: float = 0.0  # of the epoch
+    seconds: float = 0.0  # of the epoch
+    step_seconds: float = 0.0  # of all steps
+    best_epoch: int = 0
+    best_loss: float = math.inf
+    number: int = 0  # of the checkpoint
+    plateau: dict[str, Any] = field(default_factory=dict)
+    before: dict[str, Any] = field(default_factory=dict)  # what an evaluation measured before the first step
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Loop:
+    """Trains an engine. `stopping` is asked between steps; where it says so, a checkpoint is written and `run` returns
+    None. `kept`: the names of the state tensors that are exported.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        batches: Batches,
+        evaluation: Evaluation | None,
+        loss: Loss,
+        target: str | None,
+        options: LoopOptions,
+        *,
+        trained: Sequence[str],
+        kept: Sequence[str],
+        store: CheckpointStore | None,
+        watcher: Watcher,
+        stopping: Callable[[], bool] = lambda: False,
+        identity: Mapping[str, str] | None = None,
+    ) -> None:
+        self.engine, self.batches, self.evaluation, self.options = engine, batches, evaluation, options
+        self._loss, self._target = loss, target
+        self._trained, self._kept = list(trained), list(kept)
+        self._store, self._watcher, self._stopping = store, watcher, stopping
+        self._identity = dict(identity or {})
+        self._progress = _Progress()
+        self._average: dict[str, Array] = {}
+        self._best: dict[str, Array] = {}
+        self._schedule = options.schedule
+        if batches.count is not None:
+            self._schedule = self._schedule.over(options.epochs * batches.count)
+        elif self._schedule.needs_steps:
+            raise UsageError(
+                f"--schedule {self._schedule}: a function does not say how many batches there are; add steps="
+            )
+        if options.ema is not None:
+            self._average = engine.read(self._trained)
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint."""
+        document = dict(checkpoint.progress)
+        document.pop("identity")
+        self._progress = _Progress(**document)
+        if self._progress.plateau:
+            self._schedule = replace(self._schedule, plateau=Plateau(**self._progress.plateau))
+        self.engine.write(checkpoint.arrays.get("state", {}))
+        self._average = {name: array.copy() for name, array in checkpoint.arrays.get("average", {}).items()}
+        self._best = dict(checkpoint.arrays.get("best", {}))
+
+    def save(self) -> None:
+        """Write a checkpoint of where the training stands."""
+        if self._store is None:
+            return
+        self._progress.number += 1
+        self._progress.plateau = asdict(self._schedule.plateau)
+        arrays = {"state": self.engine.read(self.engine.state_names()), "average": self._average, "best": self._best}
+        self._store.save(Checkpoint({**asdict(self._progress), "identity": self._identity}, arrays))
+
+    # --- training -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome | None:
+        """Train to the end. Raises CheckFailed where the loss is no number."""
+        here = self._progress
+        self._watcher.on_start(self.options.epochs, self.batches.count)
+        if not here.number:
+            here.before = self.measure() if self.evaluation is not None else {}
+            self.save()
+        while here.epoch <= self.options.epochs and not self._is_over():
+            if not self._run_epoch():
+                self.save()
+                return None
+            self._end_epoch()
+            self.save()
+        self._watcher.on_end()
+        final = self.engine.read(self.engine.state_names())
+        best = self._best or {name: self._exported(final)[name] for name in self._kept}
+        return Outcome(
+            state=best,
+            best_epoch=here.best_epoch or here.epoch - 1,
+            before=here.before,
+            epochs=[EpochRow(**row) for row in here.rows],
+            steps=here.step,
+            step_ms=1e3 * here.step_seconds / max(1, here.step),
+            stopped_early=here.epoch <= self.options.epochs,
+            final=final,
+        )
+
+    def _is_over(self) -> bool:
+        patience, here = self.options.patience, self._progress
+        return patience is not None and here.batch == 0 and here.epoch - 1 - here.best_epoch >= max(1, patience)
+
+    def _run_epoch(self) -> bool:
+        """The steps of an epoch that are not done yet; False where the loop is to stop before its end."""
+        here, saved = self._progress, time.monotonic()
+        rate: float | None = None
+        for batch in self.batches.epoch(here.epoch, here.batch):
+            if self._stopping():
+                return False
+            started = time.perf_counter()
+            wanted = self._rate(here.step)
+            if wanted != rate:
+                self.engine.set_rate(wanted)
+                rate = wanted
+            loss = self.engine.step(batch)
+            if not math.isfinite(loss):
+                raise CheckFailed(
+                    f"epoch {here.epoch}, step {here.step + 1}: the loss is {loss}: lower --lr, or scale the inputs"
+                    " (--normalize)"
+                )
+            here.step += 1
+            here.batch += 1
+            here.loss_sum += loss
+            self._add_to_average()
+            here.step_seconds += time.perf_counter() - started
+            here.seconds += time.perf_counter() - started
+            self._watcher.on_step(here.epoch, here.batch, here.loss_sum / here.batch)
+            if self._is_due(saved):
+                self.save()
+                saved = time.monotonic()
+        if not here.batch:
+            raise UsageError(f"{self.batches.source.where}: yields no batches")
+        return True
+
+    def _rate(self, step: int) -> float:
+        return float(self._schedule.rate(self.options.learning_rate, step))
+
+    def _is_due(self, saved: float) -> bool:
+        every = self.options.save_every
+        return self._progress.step % every == 0 if every else time.monotonic() - saved >= SAVE_EVERY_S
+
+    def _add_to_average(self) -> None:
+        if self.options.ema is None:
+            return
+        share = np.float32(1 - self.options.ema)
+        for name, weights in self.engine.read(self._trained).items():
+            self._average[name] += share * (weights - self._average[name])
+
+    # --- evaluation ---------------------------------------------------------------------------------------------------
+
+    def _end_epoch(self) -> None:
+        here, started = self._progress, time.perf_counter()
+        loss = here.loss_sum / here.batch
+        measured = self._evaluate() if self.evaluation is not None else {}
+        judged = float(measured.get("loss", loss))
+        best = judged < here.best_loss
+        if best:
+            here.best_epoch, here.best_loss = here.epoch, judged
+            state = self._exported(self.engine.read(self.engine.state_names()))
+            self._best = {name: state[name] for name in self._kept}
+        row = EpochRow(
+            epoch=here.epoch,
+            loss=loss,
+            validation_loss=measured.get("loss"),
+            validation_accuracy=measured.get("accuracy"),
+            validation=measured,
+            rate=self._rate(here.step - 1),
+            steps=here.batch,
+            seconds=here.seconds + time.perf_counter() - started,
+        )
+        here.rows.append(row.to_json())
+        self._schedule = self._schedule.observe(judged)
+        here.epoch, here.batch, here.loss_sum, here.seconds = here.epoch + 1, 0, 0.0, 0.0
+        self._watcher.on_epoch(row, best)
+
+    def _exported(self, state: Mapping[str, Array]) -> dict[str, Array]:
+        """The weights that are evaluated and exported: the average, if there is one."""
+        return {**state, **{name: array.copy() for name, array in self._average.items()}}
+
+    def _evaluate(self) -> dict[str, Any]:
+        """Loss and metrics of the validation samples, in inference mode. The state is as it was."""
+        if not self._average:
+            return self.measure()
+        own = self.engine.read(self._trained)
+        self.engine.write(self._average)
+        try:
+            return self.measure()
+        finally:
+            self.engine.write(own)
+
+    def measure(self) -> dict[str, Any]:
+        """The same, of the state that the engine has."""
+        assert self.evaluation is not None
+        meter = Meter(self._loss, self.options.metrics)
+        for batch, count in self.evaluation.batches():
+            output = self.engine.predict(batch)
+            target = None if self._target is None else batch[self._target]
+            meter.add(output, target, count / self.batches.rows, count)
+        return meter.result()

@@ -1,0 +1,72 @@
+"""Loss and metrics of an evaluation, beside what their definitions give."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from poetc.errors import UsageError
+from poetc.loop import Loss, parse_metrics
+from poetc.loop.metrics import Meter
+
+CLASSES = Loss("CrossEntropy", {"axis": 1}, "logits", (4, 3))
+
+
+def _softmax_loss(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]
+
+
+def test_classes() -> None:
+    random = np.random.default_rng(0)
+    scores, labels = random.standard_normal((7, 3)).astype(np.float32), np.array([0, 1, 2, 2, 1, 0, 1], np.int32)
+    meter = Meter(CLASSES, parse_metrics("accuracy,top2,confusion,perplexity", CLASSES))
+    meter.add(scores[:4], labels[:4], 1, 4)
+    meter.add(np.concatenate([scores[4:], scores[6:]]), np.concatenate([labels[4:], labels[6:]]), 3 / 4, 3)
+    found = meter.result()
+    losses = _softmax_loss(scores.astype(float), labels)
+    assert found["loss"] == pytest.approx(losses.mean(), rel=1e-6)
+    assert found["perplexity"] == pytest.approx(math.exp(losses.mean()), rel=1e-6)
+    assert found["accuracy"] == pytest.approx((scores.argmax(axis=1) == labels).mean())
+    order = np.argsort(-scores, axis=1)[:, :2]
+    assert found["top2"] == pytest.approx((order == labels[:, None]).any(axis=1).mean())
+    matrix = np.zeros((3, 3), int)
+    for true, guess in zip(labels, scores.argmax(axis=1), strict=True):
+        matrix[true, guess] += 1
+    assert found["confusion"] == matrix.tolist()
+
+
+def test_targets_that_are_ignored_count_for_nothing() -> None:
+    loss = Loss("CrossEntropy", {"axis": 1, "ignore_index": -1}, "logits", (4, 3))
+    scores, labels = np.eye(4, 3, dtype=np.float32), np.array([0, -1, -1, 0], np.int32)
+    meter = Meter(loss, ("accuracy",))
+    meter.add(scores, labels, 1, 4)
+    meter.add(scores, np.full(4, -1, np.int32), 1, 4)
+    found = meter.result()
+    assert found["loss"] == pytest.approx(_softmax_loss(scores[[0, 3]].astype(float), labels[[0, 3]]).mean())
+    assert found["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("last", ["Softmax", "LogSoftmax"])
+def test_probabilities_give_the_loss_of_their_logits(last: str) -> None:
+    logits = np.random.default_rng(1).standard_normal((4, 3))
+    output = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    labels = np.array([0, 1, 2, 0], np.int32)
+    meter = Meter(Loss("CrossEntropy", {"axis": 1}, "p", (4, 3), last), ())
+    meter.add(output if last == "Softmax" else np.log(output), labels, 1, 4)
+    assert meter.result()["loss"] == pytest.approx(_softmax_loss(logits, labels).mean(), rel=1e-6)
+
+
+def test_numbers() -> None:
+    loss = Loss("Huber", {"delta": 1.0}, "y", (2, 2))
+    found, target = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0, 2.5], [0.0, 4.0]])
+    meter = Meter(loss, ("mse", "mae"))
+    meter.add(found, target, 1, 2)
+    assert meter.result() == {"loss": (0.125 + 2.5) / 4, "mse": (0.25 + 9) / 4, "mae": 3.5 / 4}
+
+
+@pytest.mark.parametrize("name", ["top", "top0", "f1", "mse"])
+def test_metrics_that_do_not_fit_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"--metrics {name}"):
+        parse_metrics(name, CLASSES)
