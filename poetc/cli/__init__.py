@@ -28,6 +28,7 @@ from poetc.cli.run import run
 from poetc.cli.solve import solve
 from poetc.cli.solvers import solvers
 from poetc.cli.sweep import sweep
+from poetc.cli.train import train
 from poetc.cli.validate import validate
 
 __all__ = ["cli", "main"]
@@ -39,6 +40,7 @@ EPILOG = """\b
 First steps:
   poetc analyze model.onnx --batch 16
   poetc solve model.onnx --batch 16 --device rpi4 --budget 60% -o model.poetc
+  poetc train model.onnx --batch 16 --data train.npz --validation-split 0.1 --epochs 10 -o trained.onnx
   poetc validate model.poetc
   poetc report model.poetc
   poetc emit model.poetc --target host -o src && make -C src
@@ -72,6 +74,7 @@ def cli(context: click.Context) -> None:
 for command in (
     analyze,
     solve,
+    train,
     emit,
     run,
     export,

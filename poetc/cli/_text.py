@@ -263,6 +263,44 @@ def run_text(document: Mapping[str, Any]) -> str:
     return f"{lines}\n\n{table(('operator', 'kind', 'times', 'instructions', 'share'), rows)}"
 
 
+def train_text(document: Mapping[str, Any]) -> str:
+    """What a training has come to."""
+    epochs, best = document["epochs"], document["best_epoch"]
+    row = next((r for r in epochs if r["epoch"] == best), epochs[-1])
+    measured, predicted = document["peak_measured_bytes"], document["peak_predicted_bytes"]
+    before = document["before"] or {}
+
+    def change(name: str, shown: str) -> str:
+        after = row["validation"].get(name)
+        begin = f"{format(before[name], shown)}  ->  " if before.get(name) is not None else ""
+        return "" if after is None else f"{begin}{format(after, shown)}"
+
+    others = [n for n in row["validation"] if n not in ("loss", "accuracy", "confusion")]
+    lines = fields(
+        (
+            ("written to", document["output"]),
+            ("best epoch", f"{best} of {len(epochs)}" + ("  (stopped early)" if document["stopped_early"] else "")),
+            ("training loss", f"{epochs[0]['loss']:.4f}  ->  {row['loss']:.4f}"),
+            ("validation loss", change("loss", ".4f")),
+            ("accuracy", change("accuracy", ".1%")),
+            *((name, change(name, ".1%" if name.startswith("top") else ".4g")) for name in others),
+            ("steps", f"{document['steps']:,}  ({document['step_ms']:.2f} ms each)"),
+            ("peak, predicted", f"{predicted:,} B"),
+            ("peak, measured", f"{measured:,} B{'' if measured == predicted else '  (NOT EQUAL)'}"),
+            ("budget", f"{document['budget_bytes']:,} B"),
+            ("report", document["report"] or ""),
+        )
+    )
+    matrix = row["validation"].get("confusion")
+    if not matrix:
+        return lines
+    names = document["classes"] or [str(n) for n in range(len(matrix))]
+    header = ("true \\ found", *names)
+    return (
+        f"{lines}\n\n{table(header, [(name, *map(str, counts)) for name, counts in zip(names, matrix, strict=True)])}"
+    )
+
+
 def _error(document: Mapping[str, Any]) -> str:
     if (predicted := document.get("instructions_predicted")) is None:
         return ""

@@ -1,0 +1,183 @@
+"""What `poetc train` shows: a bar while an epoch runs, a row when it is over; and how it is interrupted."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn
+from rich.progress import Progress as RichProgress
+from rich.text import Text
+
+from poetc.cli._console import Console, Progress
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from poetc.loop import EpochRow
+
+COLUMNS = (("epoch", 7), ("loss", 10), ("val. loss", 10), ("val. acc.", 10), ("rate", 10), ("time", 9))
+
+
+class TrainingDisplay:
+    """The `Watcher` of the command line: on stderr, a bar on a terminal; elsewhere one line an epoch."""
+
+    def __init__(self, console: Console, *, as_json: bool, quiet: bool) -> None:
+        self._console, self._quiet = console, quiet
+        self._stages: AbstractContextManager[Progress] | None = None
+        self._say: Progress | None = None
+        self._bar: RichProgress | None = None
+        self._task: Any = None
+        self._has_header = False
+        self.epochs = 0
+        self.count: int | None = None
+
+    def __enter__(self) -> TrainingDisplay:
+        self._stages = self._console.progress("reading the model")
+        self._say = self._stages.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_bar()
+        self._end_stages()
+
+    def progress(self, text: str) -> None:
+        """A stage of the command: solving, compiling, ..."""
+        if self._say is not None:
+            self._say(text)
+
+    def on_start(self, epochs: int, batches: int | None) -> None:
+        self.epochs, self.count = epochs, batches
+        if not self._quiet and sys.stderr.isatty():
+            self._end_stages()
+            self._bar = RichProgress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                _Speed(),
+                console=RichConsole(stderr=True),
+                transient=True,
+            )
+            self._bar.start()
+
+    def on_step(self, epoch: int, batch: int, loss: float) -> None:
+        if self._bar is None:
+            return
+        if self._task is None:
+            self._task = self._bar.add_task("", total=self.count, completed=batch - 1, epoch=epoch, epochs=self.epochs)
+        self._bar.update(self._task, completed=batch, description=f"epoch {epoch}/{self.epochs}  loss {loss:.4f}")
+
+    def on_epoch(self, row: EpochRow, best: bool) -> None:
+        if self._quiet:
+            return
+        lines = [_cells(row, self.epochs, best)]
+        if not self._has_header:
+            lines.insert(0, "".join(f"{name:<{width}}" for name, width in COLUMNS).rstrip())
+            self._has_header = True
+        if self._bar is not None:
+            if self._task is not None:
+                self._bar.remove_task(self._task)
+                self._task = None
+            for line in lines:
+                self._bar.console.print(line, highlight=False, markup=False)
+            return
+        for line in lines:
+            click.echo(line, err=True)
+
+    def on_end(self) -> None:
+        self._end_bar()
+
+    def _end_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _end_stages(self) -> None:
+        if self._stages is not None:
+            self._stages.__exit__(None, None, None)
+            self._stages = self._say = None
+
+
+class _Speed(ProgressColumn):
+    """Steps a second, and the time that the rest of the training takes at this speed."""
+
+    def render(self, task: Task) -> Text:
+        if not task.speed:
+            return Text("")
+        left = task.remaining or 0
+        left += (task.total or 0) * max(0, task.fields["epochs"] - task.fields["epoch"])
+        return Text(f"{task.speed:.1f} steps/s  {_clock(left / task.speed)} left")
+
+
+def _clock(seconds: float) -> str:
+    whole = round(seconds)
+    return (
+        f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}" if whole >= 3600 else f"{whole // 60}:{whole % 60:02}"
+    )
+
+
+def _cells(row: EpochRow, epochs: int, best: bool) -> str:
+    def number(value: float | None, shown: str) -> str:
+        return "-" if value is None else format(value, shown)
+
+    cells = (
+        f"{row.epoch}/{epochs}",
+        f"{row.loss:.4f}",
+        number(row.validation_loss, ".4f"),
+        number(row.validation_accuracy, ".2%"),
+        f"{row.rate:.3g}",
+        f"{row.seconds:.1f} s",
+    )
+    text = "".join(f"{cell:<{width}}" for cell, (_, width) in zip(cells, COLUMNS, strict=True))
+    return f"{text}best" if best else text.rstrip()
+
+
+class Interruption:
+    """While training runs, Ctrl-C and SIGTERM ask it to stop after the step; a second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self._signal = 0
+        self._is_training = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._signal = number
+        handler = self._before[number]
+        self._restore()
+        if not self._is_training and callable(handler):
+            handler(number, frame)
+
+    def asked(self) -> bool:
+        """Whether there was a signal. It is asked between steps; before the first one a signal ends the process."""
+        self._is_training = True
+        return self._signal != 0
+
+    def end(self) -> None:
+        """Leave as the signal would have it."""
+        if self._signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + self._signal)

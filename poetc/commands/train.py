@@ -1,0 +1,386 @@
+"""`poetc train`: from a model and data to a better model.
+
+Beside its output lies everything that a training needs to go on:
+
+OUT.train/run.json       what was asked for, and which model and data
+OUT.train/solved/        the solved directory
+OUT.train/checkpoint.*   see `poetc.loop.checkpoint`
+OUT.train/training.json  what `--json` prints, and report.html
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from poetc import artifact, codegen
+from poetc.artifact import Artifact
+from poetc.codegen.program import Program
+from poetc.commands.export import export_onnx
+from poetc.commands.programs import graph_of, inference_program, training_program
+from poetc.commands.requests import SolveRequest, training_graph
+from poetc.commands.solve import solve
+from poetc.commands.weights import model_of
+from poetc.datasets import (
+    Augmentation,
+    Batches,
+    BatchFunction,
+    Evaluation,
+    Normalization,
+    Samples,
+    Slot,
+    check_values,
+    open_source,
+    slots_of,
+    split,
+)
+from poetc.errors import UsageError
+from poetc.events import Progress, silent
+from poetc.files import finite, read_file, write_text
+from poetc.graph import Graph, Role, TrainingGraph
+from poetc.loop import (
+    Checkpoint,
+    CheckpointStore,
+    HostEngine,
+    Loop,
+    LoopOptions,
+    Loss,
+    Watcher,
+    default_metrics,
+    parse_metrics,
+)
+from poetc.output_directory import digest
+from poetc.training import rates
+
+SUFFIX = ".train"
+RECORD, SOLVED, DOCUMENT = "run.json", "solved", "training.json"
+MAY_CHANGE = ("epochs", "save_every")  # between the beginning of a training and its resumption
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRequest:
+    """`source`: what to solve, or a directory that is solved. `data` and `validation` as `datasets.open_source` takes
+    them. `ema`, `patience`, `save_every`: see `LoopOptions`. `options` is recorded for a resumption: what the caller
+    was given, as JSON.
+    """
+
+    source: SolveRequest | Path
+    data: str
+    out: Path
+    epochs: int
+    validation: str | None = None
+    validation_split: float | None = None
+    seed: int = 0
+    shuffle: bool = True
+    augment: str = ""
+    normalize: str | None = None
+    schedule: str = "constant"
+    patience: int | None = None
+    ema: float | None = None
+    metrics: str | None = None
+    save_every: int | None = None
+    resume: bool = False
+    force: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.validation is not None and self.validation_split is not None:
+            raise UsageError("--validation and --validation-split exclude each other")
+        for option, number, low, high in (
+            ("--validation-split", self.validation_split, 0.0, 1.0),
+            ("--ema", self.ema, 0.0, 1.0),
+        ):
+            if number is not None and not low < number < high:
+                raise UsageError(f"{option} {number!r}: must be above {low:g} and below {high:g}")
+        if not 0 <= self.seed < 2**32:
+            raise UsageError(f"--seed {self.seed}: must be at least 0 and below 2^32")
+
+    @property
+    def directory(self) -> Path:
+        return directory_of(self.out)
+
+
+def directory_of(out: Path) -> Path:
+    """Where a training with this output keeps what it needs to go on."""
+    return out.with_name(out.name + SUFFIX)
+
+
+def recorded_options(out: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that the training of `out` was begun with. Raises UsageError where there is none, and for options in
+    `given` that differ from them, but for those that may change.
+    """
+    recorded = dict(_record(directory_of(out))["options"])
+    for name, value in given.items():
+        if name in MAY_CHANGE or name == "model":
+            recorded[name] = value
+        elif recorded.get(name) != value:
+            option = "--lr" if name == "learning_rate" else "--" + name.replace("_", "-")
+            raise UsageError(
+                f"{option} {value}: the training of {out} was begun with {recorded.get(name)}; leave it out, or begin"
+                " anew without --resume"
+            )
+    return recorded
+
+
+def _record(directory: Path) -> dict[str, Any]:
+    path = directory / RECORD
+    try:
+        record: dict[str, Any] = json.loads(read_file(path))
+        return {"options": record["options"], "model_sha256": record["model_sha256"]}
+    except FileNotFoundError:
+        raise UsageError(f"--resume: {directory}: holds no training that was begun") from None
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{path}: damaged; begin anew without --resume, with --force") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Data:
+    """What is trained on, opened and checked."""
+
+    training: Samples | BatchFunction
+    validation: Samples | BatchFunction | None
+    slots: tuple[Slot, ...]
+    normalization: Normalization
+    augmentation: Augmentation
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the target's classes, if the source has them."""
+        return self.training.classes if isinstance(self.training, Samples) else ()
+
+    @property
+    def target(self) -> str | None:
+        return next((s.name for s in self.slots if s.is_target), None)
+
+    def identity(self) -> dict[str, str]:
+        """Of samples by their content, of a function by its name."""
+        parts = {"--data": self.training, "--validation": self.validation}
+        return {
+            option: part.name if isinstance(part, BatchFunction) else "" if part is None else part.digest()
+            for option, part in parts.items()
+        }
+
+    def batches(self, request: TrainRequest) -> Batches:
+        return Batches(
+            source=self.training,
+            slots=self.slots,
+            normalization=self.normalization,
+            augmentation=self.augmentation,
+            seed=request.seed,
+            shuffle=request.shuffle,
+        )
+
+    def evaluation(self) -> Evaluation | None:
+        if self.validation is None:
+            return None
+        return Evaluation(source=self.validation, slots=self.slots, normalization=self.normalization)
+
+
+def train(
+    request: TrainRequest,
+    watcher: Watcher,
+    progress: Progress = silent,
+    note: Progress = silent,
+    stopping: Callable[[], bool] = lambda: False,
+) -> dict[str, Any] | None:
+    """Solve, build, train, evaluate, export; what `--json` prints. None where `stopping` ended it after a checkpoint.
+
+    Raises the errors of `poetc.errors`. The output appears whole, when training is over.
+    """
+    schedule = rates.parse(request.schedule)
+    store = CheckpointStore(request.directory)
+    checkpoint = _take_up(request, store)
+    progress("reading the data")
+    asked, asked_step = _graph_to_train(request)
+    loss = Loss.of(asked_step, asked)
+    metrics = default_metrics(loss) if request.metrics is None else parse_metrics(request.metrics, loss)
+    data = _read_data(request, slots_of(asked_step), note)
+    batches = data.batches(request)
+    if batches.remark():
+        note(f"{batches.source.where}: {batches.remark()}")
+    identity = data.identity()
+    if not request.resume:
+        _begin(request)
+    if checkpoint is not None:
+        _require_same_data(request, checkpoint, identity)
+    solved = _solved(request, progress, note)
+    step, program = graph_of(solved), training_program(solved)
+    progress("compiling for this machine")
+    with _build(solved, program) as model:
+        measured_bytes = model.measure_high_water(codegen.sample_inputs(program))
+        kept = [n for n in step.updates if step.tensors[n].role in (Role.PARAMETER, Role.STATISTIC)]
+        loop = Loop(
+            HostEngine(model, loss.output),
+            batches,
+            data.evaluation(),
+            loss,
+            data.target,
+            LoopOptions(
+                epochs=request.epochs,
+                learning_rate=float(step.options["learning_rate"]),  # type: ignore[arg-type]
+                schedule=schedule,
+                patience=request.patience,
+                ema=request.ema,
+                save_every=request.save_every,
+                metrics=metrics,
+            ),
+            trained=[n for n in kept if step.tensors[n].role is Role.PARAMETER],
+            kept=kept,
+            store=store,
+            watcher=watcher,
+            stopping=stopping,
+            identity=identity,
+        )
+        if checkpoint is not None:
+            loop.restore(checkpoint)
+        progress("training")
+        outcome = loop.run()
+    if outcome is None:
+        return None
+    progress("writing the model")
+    base_bytes = solved.problem.base_bytes
+    written = export_onnx(solved, outcome.state, request.out, force=request.force or request.resume)
+    document = {
+        "model": str(solved.summary["model"]),
+        "output": str(request.out),
+        "files": written,
+        "directory": str(request.directory),
+        "report": None,
+        "loss": loss.kind,
+        "samples": None if isinstance(data.training, BatchFunction) else len(data.training),
+        "validation_samples": len(data.validation) if isinstance(data.validation, Samples) else None,
+        "batch": batches.rows,
+        "classes": list(data.classes) or None,
+        "normalization": data.normalization.to_json(),
+        "last_batch": batches.remark() or None,
+        "before": outcome.before or None,
+        "epochs": [row.to_json() for row in outcome.epochs],
+        "best_epoch": outcome.best_epoch,
+        "stopped_early": outcome.stopped_early,
+        "steps": outcome.steps,
+        "step_ms": outcome.step_ms,
+        "peak_predicted_bytes": base_bytes + program.high_water_bytes,
+        "peak_measured_bytes": base_bytes + measured_bytes,
+        "budget_bytes": solved.problem.budget_bytes,
+    }
+    write_text(request.directory / DOCUMENT, json.dumps(finite(document), indent=1, allow_nan=False) + "\n")
+    return document
+
+
+# --- the directory beside the output ----------------------------------------------------------------------------------
+
+
+def _take_up(request: TrainRequest, store: CheckpointStore) -> Checkpoint | None:
+    """The checkpoint to go on from; None at the beginning. Raises UsageError where something is in the way."""
+    directory = request.directory
+    if request.resume:
+        if _record(directory)["model_sha256"] != _model_digest(request):
+            raise UsageError(
+                f"--resume: {_source(request)} is not the model that the training of {request.out} began with"
+            )
+        store.clean()
+        return store.load()
+    if not request.force:
+        if request.out.exists():
+            raise UsageError(f"{request.out}: exists; write to another file with -o, or replace it with --force")
+        if store.exists():
+            raise UsageError(f"{directory}: an earlier training; go on with --resume, or begin anew with --force")
+    if directory.exists() and not (directory / RECORD).is_file():
+        raise UsageError(f"{directory}: is in the way and no earlier training; choose another output with -o")
+    return None
+
+
+def _begin(request: TrainRequest) -> None:
+    """Make the directory, in place of one that may go."""
+    if request.directory.exists():
+        shutil.rmtree(request.directory)
+    request.directory.mkdir(parents=True)
+    record = {"options": dict(request.options), "model_sha256": _model_digest(request)}
+    write_text(request.directory / RECORD, json.dumps(record, indent=1) + "\n")
+
+
+def _source(request: TrainRequest) -> Path:
+    return request.source if isinstance(request.source, Path) else request.source.model.source
+
+
+def _model_digest(request: TrainRequest) -> str:
+    source = _source(request)
+    return digest(source / artifact.KIND.manifest if source.is_dir() else source)
+
+
+def _require_same_data(request: TrainRequest, checkpoint: Checkpoint, identity: Mapping[str, str]) -> None:
+    for option, value in checkpoint.progress["identity"].items():
+        if identity.get(option) != value:
+            where = request.data if option == "--data" else request.validation or "the validation split"
+            raise UsageError(f"--resume: {option} {where}: not the data that the training of {request.out} began with")
+
+
+# --- model and data ---------------------------------------------------------------------------------------------------
+
+
+def _graph_to_train(request: TrainRequest) -> tuple[Graph, TrainingGraph]:
+    """The model and its training step, before anything is solved: what is wrong with the data is said at once."""
+    if isinstance(request.source, Path):
+        solved = artifact.read(request.source)
+        return model_of(solved), graph_of(solved)
+    model = request.source.model
+    return training_graph(replace(model, training=replace(model.training, micro_batches=1)))
+
+
+def _solved(request: TrainRequest, progress: Progress, note: Progress) -> Artifact:
+    """As it was solved before, or now."""
+    place = request.directory / SOLVED
+    if isinstance(request.source, Path):
+        return artifact.read(request.source)
+    if (place / artifact.KIND.manifest).exists():
+        with suppress(UsageError):  # solving was cut: again
+            return artifact.read(place)
+    solved = solve(replace(request.source, out=place, force=True), progress)
+    for text in solved.summary["notes"]:
+        note(text)
+    return solved
+
+
+def _read_data(request: TrainRequest, slots: tuple[Slot, ...], note: Progress) -> _Data:
+    """Data as it was asked for, all of its values looked at. Raises UsageError."""
+    if not slots or not any(not s.is_target for s in slots):
+        raise UsageError(f"{_source(request)}: takes no input with an axis of samples")
+    augmentation = Augmentation.parse(request.augment)
+    augmentation.require_images(slots)
+    training = open_source(request.data, slots, note)
+    validation: Samples | BatchFunction | None = None
+    if request.validation is not None:
+        classes = training.classes if isinstance(training, Samples) else ()
+        validation = open_source(request.validation, slots, note, option="--validation", classes=classes)
+    for part in (training, validation):
+        if isinstance(part, Samples):
+            check_values(part, slots, normalized=request.normalize is not None, note=note)
+    if request.validation_split is not None:
+        if isinstance(training, BatchFunction):
+            raise UsageError("--validation-split: a function yields batches, not samples to split; give --validation")
+        training, validation = split(training, slots, request.validation_split, request.seed)
+    normalization = Normalization()
+    if request.normalize is not None:
+        samples = training if isinstance(training, Samples) else None
+        normalization = Normalization.parse(request.normalize, slots, samples)
+    return _Data(
+        training=training,
+        validation=validation,
+        slots=slots,
+        normalization=normalization,
+        augmentation=augmentation,
+    )
+
+
+def _build(solved: Artifact, program: Program) -> codegen.HostModel:
+    """The training step and the model itself, compiled and loaded."""
+    inference = inference_program(solved, program)
+    if inference is None:
+        raise UsageError("solved without its model, which validation needs; run poetc solve again")
+    values = {**model_of(solved).values, **graph_of(solved).values}
+    return codegen.build_host([program, inference], values)

@@ -1,0 +1,259 @@
+"""`poetc train`: from a model and data to a better model; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.cli.conftest import MODEL, Ended
+
+DATA = MODEL.parent / "digits_new_writer.npz"
+LINE = "poetc: error: "
+Run = Callable[..., Ended]
+
+
+def _small(path: Path) -> Path:
+    """A perceptron on the digits, with a batch-norm, so that there are running statistics."""
+    draw = np.random.default_rng(1).standard_normal
+    weights = {
+        "w1": (draw((64, 12)) / 8).astype(np.float32),
+        "w2": (draw((12, 10)) / 4).astype(np.float32),
+        "b": np.zeros(10, np.float32),
+        **{f"bn_{name}": np.full(12, value, np.float32) for name, value in zip("sbmv", (1, 0, 0, 1), strict=True)},
+    }
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["f"]),
+        helper.make_node("MatMul", ["f", "w1"], ["h"]),
+        helper.make_node("BatchNormalization", ["h", "bn_s", "bn_b", "bn_m", "bn_v"], ["n"]),
+        helper.make_node("Relu", ["n"], ["r"]),
+        helper.make_node("Gemm", ["r", "w2", "b"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 1, 8, 8])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 10])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, path)
+    return path
+
+
+def _options(**changed: object) -> list[str]:
+    options = {
+        "batch": 16,
+        "optimizer": "adam",
+        "lr": 0.01,
+        "data": f"{DATA}:train_x,train_y",
+        "validation": f"{DATA}:test_x,test_y",
+        "normalize": "0..255",
+        "epochs": 3,
+        "schedule": "cosine:warmup=10",
+        "ema": 0.9,
+        **changed,
+    }
+    return [w for k, v in options.items() if v is not None for w in (f"--{k.replace('_', '-')}", str(v))]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _small(tmp_path_factory.mktemp("model") / "small.onnx")
+
+
+@pytest.fixture(scope="module")
+def trained(small: Path, tmp_path_factory: pytest.TempPathFactory, poetc: Run) -> tuple[Path, dict[str, Any], str]:
+    """A training without interruptions: its output, its answer and its messages."""
+    out = tmp_path_factory.mktemp("trained") / "out.onnx"
+    ended = poetc("train", small, *_options(), "-o", out, "--json")
+    assert ended.code == 0, ended.err
+    return out, ended.json, ended.err
+
+
+def test_onnxruntime_finds_the_accuracy_that_was_printed(trained: tuple[Path, dict[str, Any], str]) -> None:
+    out, document, _ = trained
+    data = np.load(DATA)
+    session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+    (logits,) = session.run(None, {"x": (data["test_x"].astype(np.float32) / 255)[:, None]})
+    accuracy = float((np.asarray(logits).argmax(axis=1) == data["test_y"]).mean())
+    best = document["epochs"][document["best_epoch"] - 1]
+    assert best["validation_accuracy"] == pytest.approx(accuracy, abs=1e-9)
+    assert accuracy > 0.7 > document["before"]["accuracy"]
+
+
+def test_the_answer_says_how_it_went(trained: tuple[Path, dict[str, Any], str]) -> None:
+    out, document, err = trained
+    assert [row["epoch"] for row in document["epochs"]] == [1, 2, 3]
+    assert document["epochs"][0]["loss"] > document["epochs"][-1]["loss"]
+    assert document["steps"] == 3 * 34
+    assert document["peak_measured_bytes"] == document["peak_predicted_bytes"] <= document["budget_bytes"]
+    assert document["output"] == str(out)
+    assert "532 samples make 34 batches of 16 an epoch; the last has 4 of them and 12 again" in err
+    rows = [line for line in err.splitlines() if line[:2] in ("1/", "2/", "3/")]
+    assert len(rows) == 3
+    assert json.loads((out.with_name("out.onnx.train") / "training.json").read_text()) == document
+
+
+def test_what_is_there_is_not_replaced_unasked(small: Path, trained: tuple[Path, Any, str], poetc: Run) -> None:
+    out = trained[0]
+    before = out.read_bytes()
+    ended = poetc("train", small, *_options(), "-o", out)
+    assert (ended.code, ended.err) == (
+        2,
+        f"{LINE}{out}: exists; write to another file with -o, or replace it with --force\n",
+    )
+    assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"data": "absent.npz"}, "--data absent.npz: does not exist"),
+        ({"data": f"{DATA}:train_x,train_z"}, f"{DATA}: has no array 'train_z'"),
+        ({"data": f"{DATA}:test_x,train_y"}, "its arrays have different numbers of samples: 265 of test_x, 532 of"),
+        ({"validation_split": 0.5}, "--validation and --validation-split exclude each other"),
+        ({"validation_split": 1.5, "validation": None}, "--validation-split 1.5: must be above 0 and below 1"),
+        ({"validation_split": 0.001, "validation": None}, "leaves none for validation"),
+        ({"schedule": "cosine:steps=0"}, "--schedule"),
+        ({"metrics": "f1"}, "--metrics f1"),
+        ({"epochs": None}, "--epochs is missing"),
+        ({"lr": "nan"}, "--lr"),
+        ({"augment": "twist"}, "--augment twist"),
+    ],
+)
+def test_bad_options_and_data_are_one_line(
+    small: Path, tmp_path: Path, poetc: Run, changed: dict[str, Any], message: str
+) -> None:
+    ended = poetc("train", small, *_options(**changed), "-o", tmp_path / "out.onnx", "--quiet")
+    assert ended.code == 2, ended.err
+    assert ended.err.startswith(LINE)
+    assert message in ended.err
+    assert ended.err.count("\n") == 1
+    assert not (tmp_path / "out.onnx").exists()
+    again = poetc("train", small, *_options(**changed), "-o", tmp_path / "out.onnx", "--quiet")
+    assert again.err == ended.err  # nothing is left that would be in the way
+
+
+def test_a_machine_without_a_compiler_is_told(
+    small: Path, tmp_path: Path, poetc: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ended = poetc("train", small, *_options(), "-o", tmp_path / "out.onnx", "--quiet")
+    assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
+    assert "install" in ended.err
+
+
+# --- going on ---------------------------------------------------------------------------------------------------------
+
+
+def _killed(arguments: list[str], at_step: int, directory: Path) -> bool:
+    """Train in a process and kill it when its checkpoints have come so far; whether it was killed before its end."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "poetc", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while process.poll() is None:
+        if _newest(directory) >= at_step:
+            time.sleep(random.random() * 0.02)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            return True
+        time.sleep(0.001)
+    assert process.returncode == 0
+    return False
+
+
+def _newest(directory: Path) -> int:
+    """The number of the newest checkpoint; -1 before there is one."""
+    found = [-1]
+    for path in directory.glob("checkpoint.?"):
+        data = path.read_bytes()
+        header = data[16 : 16 + int.from_bytes(data[8:16], "little")]
+        found.append(json.loads(header)["progress"]["number"])
+    return max(found)
+
+
+def _resumed(small: Path, tmp_path: Path, trained: tuple[Path, Any, str], poetc: Run, moments: list[int]) -> None:
+    out = tmp_path / "out.onnx"
+    directory = tmp_path / "out.onnx.train"
+    begin = ["train", str(small), *_options(save_every=2), "-o", str(out)]
+    for number, moment in enumerate(moments):
+        _killed([*begin, *(["--resume"] if number else [])], moment, directory)
+    ended = poetc("train", "--resume", "-o", out, "--json")
+    assert ended.code == 0, ended.err
+    assert out.read_bytes() == trained[0].read_bytes()
+    timeless = [{k: v for k, v in row.items() if k != "seconds"} for row in ended.json["epochs"]]
+    assert timeless == [{k: v for k, v in row.items() if k != "seconds"} for row in trained[1]["epochs"]]
+    assert not list(directory.glob(".checkpoint-*"))
+
+
+def test_a_training_that_was_killed_ends_with_the_same_file(
+    small: Path, tmp_path: Path, trained: tuple[Path, Any, str], poetc: Run
+) -> None:
+    _resumed(small, tmp_path, trained, poetc, [3, 20])
+
+
+@pytest.mark.long
+def test_a_training_that_was_killed_many_times_ends_with_the_same_file(
+    small: Path, tmp_path: Path, trained: tuple[Path, Any, str], poetc: Run
+) -> None:
+    _resumed(small, tmp_path, trained, poetc, sorted(random.sample(range(60), 8)))
+
+
+def test_only_the_same_training_goes_on(
+    small: Path, tmp_path: Path, trained: tuple[Path, Any, str], poetc: Run
+) -> None:
+    out = tmp_path / "out.onnx"
+    shutil.copytree(trained[0].with_name("out.onnx.train"), tmp_path / "out.onnx.train")
+    other = _small(tmp_path / "other.onnx")
+    model = onnx.load(other)
+    model.graph.initializer[0].raw_data = bytes(len(model.graph.initializer[0].raw_data))
+    onnx.save(model, other)
+    for arguments, message in (
+        ([other], "other.onnx is not the model that the training of"),
+        (["--lr", "0.1"], "--lr 0.1: the training of"),
+        (["--data", f"{DATA}:test_x,test_y"], "was begun with"),
+    ):
+        ended = poetc("train", *arguments, "--resume", "-o", out, "--quiet")
+        assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
+        assert message in ended.err
+    ended = poetc("train", "--resume", "-o", tmp_path / "never.onnx", "--quiet")
+    assert "holds no training that was begun" in ended.err
+
+
+def test_data_that_has_changed_does_not_go_on(small: Path, tmp_path: Path, poetc: Run) -> None:
+    data, out = tmp_path / "d.npz", tmp_path / "out.onnx"
+    arrays = {"x": np.zeros((16, 1, 8, 8), np.float32), "target": np.arange(16) % 10}
+    np.savez(data, **arrays)
+    changed = {"data": data, "validation": None, "normalize": None, "epochs": 1}
+    assert poetc("train", small, *_options(**changed), "-o", out, "--quiet").code == 0
+    np.savez(data, x=arrays["x"] + 1, target=arrays["target"])
+    ended = poetc("train", "--resume", "-o", out, "--epochs", "2", "--quiet")
+    assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
+    assert f"--data {data}: not the data that the training of" in ended.err
+
+
+def test_ctrl_c_ends_at_a_checkpoint(small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    arguments = [sys.executable, "-m", "poetc", "train", str(small), *_options(epochs=100_000, save_every=1)]
+    with subprocess.Popen([*arguments, "-o", str(out)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        while _newest(tmp_path / "out.onnx.train") < 2 and process.poll() is None:
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGINT)
+        err = process.communicate()[1].decode()
+    assert process.returncode == 130, err
+    assert f"go on with: poetc train --resume -o {out}" in err
