@@ -74,6 +74,11 @@ docs: setup-test ## build the documentation into site/, every link checked
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+.PHONY: pictures
+pictures: setup ## solve the demonstration and draw its memory timeline anew, for README.md
+	$(BIN)/poetc solve demo/digits.onnx --batch 16 --device stm32f746 --budget 40% --time-limit 20 --quiet -o build/pictures.poetc
+	$(BIN)/poetc report build/pictures.poetc --timeline docs/assets/timeline.svg --quiet
+
 .PHONY: bench-kernels
 bench-kernels: setup ## whole training steps beside PyTorch and onnxruntime-training: ratios of medians, memory
 	bench/setup_peers

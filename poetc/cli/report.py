@@ -18,6 +18,12 @@ from poetc.cli._console import Console
 @click.option(
     "--html", type=_options.FILE, metavar="FILE", help="Also write the page here. DIR/report.html has it already."
 )
+@click.option(
+    "--timeline",
+    type=_options.FILE,
+    metavar="FILE.svg",
+    help="Also draw RAM over the time of a step here, beside the one of keeping every tensor.",
+)
 @click.option("--curve", is_flag=True, help="The page also shows energy over other budgets, which are solved now.")
 @click.option(
     "--time-limit",
@@ -29,12 +35,19 @@ from poetc.cli._console import Console
 )
 @_options.output_options
 def report(
-    directory: Path, html: Path | None, curve: bool, time_limit: float, as_json: bool, quiet: bool, verbose: bool
+    directory: Path,
+    html: Path | None,
+    timeline: Path | None,
+    curve: bool,
+    time_limit: float,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
 ) -> None:
     """Show what was solved: memory over time, what was kept, recomputed and paged and when, totals."""
     from poetc.commands import report as command
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the schedule") as progress:
-        document, text = command.report(directory, html, time_limit if curve else None, progress)
+        document, text = command.report(directory, html, timeline, time_limit if curve else None, progress)
     console.answer(document, text)

@@ -46,13 +46,20 @@ def _asked(solved: Artifact, state: str) -> tuple[Problem, Solution]:
 
 
 def report(
-    directory: Path, html: Path | None = None, curve_s: float | None = None, progress: Progress = silent
+    directory: Path,
+    html: Path | None = None,
+    timeline: Path | None = None,
+    curve_s: float | None = None,
+    progress: Progress = silent,
 ) -> tuple[dict[str, Any], str]:
-    """Totals and text; the page also goes to `html` if that is given. `curve_s`: with a curve of other budgets in the
-    page, each of them solved for so long if it were alone.
+    """Totals and text. The page also goes to `html`, and the memory timeline to `timeline`, where they are given.
+
+    `curve_s`: with a curve of other budgets in the page. Each of them would be solved for so long if it were alone.
     """
     solved = artifact.read(directory)
     reports = reporting.reports(solved)
+    if timeline is not None:
+        write_text(timeline, reporting.memory_timeline(reporting.Solved.from_artifact(solved)))
     if curve_s is not None:
         options = SolveOptions(time_limit_s=curve_s, gap=DEFAULT_GAP)
         state = str(solved.summary.get("state", "ram"))

@@ -9,11 +9,13 @@ from poetc.reporting._words import status as status_words
 from poetc.reporting.choices import choice_notes, scope_sentence
 from poetc.reporting.html import html
 from poetc.reporting.text import text
+from poetc.reporting.timeline import memory_timeline
 
 __all__ = [
     "Solved",
     "choice_notes",
     "html",
+    "memory_timeline",
     "of_keep_all",
     "recomputed",
     "recomputed_of",

@@ -124,7 +124,7 @@ def gather(solved: Solved) -> Facts:
     )
     return Facts(
         categories=categories,
-        memory=tuple(_memory(problem, schedule, categories)),
+        memory=tuple(memory_by_category(problem, schedule, categories)),
         stays=tuple(stays),
         store_spans=tuple(spans),
         redone=tuple(sorted(redone, key=lambda r: (-r.extra_pj, r.operator))),
@@ -148,7 +148,7 @@ def at_peak(solved: Solved, facts: Facts) -> list[tuple[str, str, int]]:
     return sorted(rows, key=lambda row: -row[2])
 
 
-def _memory(problem: Problem, schedule: Schedule, categories: Sequence[Category]) -> list[tuple[int, ...]]:
+def memory_by_category(problem: Problem, schedule: Schedule, categories: Sequence[Category]) -> list[tuple[int, ...]]:
     """Bytes in use during each step, as the checker counts them, by category."""
     order = {category: i for i, category in enumerate(Category)}
     slots = [order[c] for c in categories]

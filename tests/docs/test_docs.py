@@ -18,7 +18,7 @@ from poetc.cli import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md"])
+PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 
 
 def anchors(page: Path) -> set[str]:
@@ -84,22 +84,29 @@ def blocks(page: str, language: str) -> Iterator[str]:
 
 def in_a_copy(folder: Path) -> None:
     (folder / "demo").mkdir()
-    (folder / "demo" / "digits.onnx").write_bytes((ROOT / "demo" / "digits.onnx").read_bytes())
+    for name in ("digits.onnx", "digits_new_writer.npz"):
+        (folder / "demo" / name).write_bytes((ROOT / "demo" / name).read_bytes())
 
 
-def test_the_tutorial_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["first-schedule", "raspberry-pi", "microcontroller"])
+def test_the_tutorials_run(page: str, tmp_path: Path) -> None:
+    """Every line of a shell, and every piece of Python, one after the other in one folder."""
     in_a_copy(tmp_path)
-    lines = [line for block in blocks("tutorials/first-schedule.md", "sh") for line in block.splitlines() if line]
-    assert len(lines) == 8
-    for line in lines:
-        program, *words = shlex.split(line)
-        assert program == "poetc"
-        done = subprocess.run(
-            [sys.executable, "-m", "poetc", *words], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"{line}\n{done.stderr}"
-    assert (tmp_path / "firmware" / "README.md").exists()
-    assert (tmp_path / "poetc.lock").exists()
+    text = (DOCS / "tutorials" / f"{page}.md").read_text()
+    found = re.findall(r"^```(sh|python)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    commands = list[list[str]]()
+    for language, block in found:
+        if language == "python":
+            commands.append([sys.executable, "-c", block])
+        for line in block.splitlines() if language == "sh" else ():
+            program, *words = shlex.split(line)
+            commands.append([sys.executable, "-m", "poetc", *words] if program == "poetc" else [program, *words])
+    assert len(commands) >= 5
+    for command in commands:
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+    made = {"first-schedule": "poetc.lock", "raspberry-pi": "trained.bin", "microcontroller": "firmware/firmware.elf"}
+    assert (tmp_path / made[page]).exists()
 
 
 def test_the_python_of_the_documentation_runs(tmp_path: Path) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from html.parser import HTMLParser
 from random import Random
 
 import pytest
 
-from poetc.reporting import Solved, html, of_keep_all, recomputed, status_words, text, written
+from poetc.devices import format_bytes, format_ns
+from poetc.reporting import Solved, html, memory_timeline, of_keep_all, recomputed, status_words, text, written
 from poetc.reporting._facts import Category, Origin, gather
 from poetc.reporting._words import percent, shorten
 from poetc.reporting._words import proof as proof_words
@@ -31,6 +33,7 @@ from poetc.scheduling import (
     TensorSpec,
     complete,
     keep_all,
+    keep_all_peak_bytes,
     pack,
     verify,
 )
@@ -366,3 +369,19 @@ def test_percentages_and_names() -> None:
     assert shorten("a" * 70) == "a" * 70
     assert len(shorten("a" * 50 + "b" * 50, 21)) == 21
     assert shorten("begin" + "x" * 90 + "finish", 21).endswith("finish")
+
+
+def test_the_timeline_shows_both_peaks_and_the_budget() -> None:
+    solved = example()
+    kept = keep_all_peak_bytes(solved.problem)
+    assert solved.trace.peak_bytes < kept
+    picture = memory_timeline(solved)
+    root = ElementTree.fromstring(picture)
+    texts = ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert f"Every tensor kept: peak {format_bytes(kept)}" in " ".join(texts)
+    assert f"peak {format_bytes(solved.trace.peak_bytes)}, {format_ns(solved.trace.time_ns)} a step" in " ".join(texts)
+    assert texts.count(f"budget {format_bytes(solved.problem.budget_bytes)}") == 2
+    assert "http://www.w3.org/2000/svg" in picture and "src=" not in picture and "href=" not in picture
+    # Areas stay within their panels, and the fullest reaches the top of the first.
+    heights = [float(y) for d in re.findall(r' d="(M[^"]*Z)"', picture) for y in re.findall(r"V([\d.]+)", d)]
+    assert min(heights) == 34 and max(heights) <= 34 + 2 * 190 + 56
