@@ -200,7 +200,7 @@ def analyze_text(analysis: Mapping[str, Any]) -> str:
                 ("of them trained", f"{analysis['trained_parameters']:,}"),
                 ("multiply-accumulates", f"{analysis['forward_macs']:,} forward, {analysis['step_macs']:,} a step"),
                 ("saved for backward", size(analysis["saved_bytes"])),
-                ("  with near-free remade", size(analysis["saved_bytes_lean"])),
+                ("  with near-free remade", size(analysis["saved_near_free_bytes"])),
                 ("keep-all peak", f"{size(keep_all)}  on {analysis['device']}"),
                 ("smallest budget found", share(analysis["min_budget_bytes"], keep_all)),
             )

@@ -8,7 +8,7 @@ from typing import Any
 from poetc import frontend, training
 from poetc.commands.requests import ModelRequest, SolveRequest, load_model, training_graph, with_any_weights
 from poetc.devices import build_problem, load_profile
-from poetc.devices.saved import lean, saved_bytes
+from poetc.devices.saved import saved_bytes, saved_near_free
 from poetc.events import Progress, silent
 from poetc.graph import Phase, Role
 from poetc.ops import bind, spec
@@ -23,7 +23,7 @@ def analyze(request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress:
     peak = keep_all_peak_bytes(problem)
     progress(f"looking for the smallest budget of {len(problem.operators):,} operators")
     minimum = SolveRequest(model=request).planner(search_s).search_ram(problem, search_s).found
-    leanest = lean(problem, step)
+    near_free = saved_near_free(problem, step)
     macs = {phase.value: 0 for phase in Phase}
     for op in step.operators:
         macs[op.phase.value] += spec(op.kind).work(bind(op, step.tensors)).macs
@@ -47,8 +47,8 @@ def analyze(request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress:
         "forward_macs": macs[Phase.FORWARD.value],
         "step_macs": sum(macs.values()),
         "saved_bytes": saved_bytes(problem),
-        "saved_bytes_lean": leanest.saved_bytes,
-        "saved_lean_energy_pj": leanest.energy_pj,
+        "saved_near_free_bytes": near_free.saved_bytes,
+        "saved_near_free_energy_pj": near_free.energy_pj,
         "keep_all_peak_bytes": peak,
         "min_budget_bytes": minimum.ram_bytes,
         "min_budget_bound_bytes": minimum.bound_bytes,

@@ -242,7 +242,7 @@ def _summary(
         "recomputed_operators": sum(n > 1 for n in trace.executions),
         "page_outs": trace.page_outs,
         "page_ins": trace.page_ins,
-        "leaner_kernels": len(low_workspace_operators(asked, problem)),
+        "low_workspace_kernels": len(low_workspace_operators(asked, problem)),
         "moves": trace.moves,
         "moved_bytes": trace.moved_bytes,
         "move_pj": trace.move_pj,

@@ -202,7 +202,7 @@ def _operator(
         recomputable=kind.recomputable and not kind.must_alias,
         in_place=storages.in_place(op, bound),
         kernel=fastest.kernel,
-        leaner=tuple(low_workspace),
+        low_workspace=tuple(low_workspace),
     )
 
 

@@ -1,4 +1,4 @@
-"""What training keeps from the forward pass for the backward pass: graph quality as one number."""
+"""Bytes that are saved for backward: the quality of a graph as one number."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ NEAR_FREE = 0.1  # of the energy of a step, all that is made again together
 
 
 @dataclass(frozen=True, slots=True)
-class Lean:
-    """Bytes kept when what is near-free to make again is made again, and the energy of doing so."""
+class NearFree:
+    """Bytes saved for backward if near-free operators run again, and the energy that these take."""
 
     saved_bytes: int
     energy_pj: int
@@ -32,19 +32,19 @@ def saved_bytes(problem: Problem) -> int:
     return _bytes(problem, saved_tensors(problem))
 
 
-def lean(problem: Problem, graph: Graph, near_free: float = NEAR_FREE) -> Lean:
-    """The least that must be kept if operators without multiply-accumulates may run again.
+def saved_near_free(problem: Problem, graph: Graph, share: float = NEAR_FREE) -> NearFree:
+    """The fewest bytes that must be saved if operators without multiply-accumulates may run again.
 
     Normalisations, activations, sums and copies may be redone, convolutions and matrix products never. A saved tensor
     is dropped if such operators make it from tensors still kept, from state and inputs; each has a chain of its own,
-    and all chains together take at most `near_free` of the energy of a step. Greedy, most bytes per energy first, so a
+    and all chains together take at most `share` of the energy of a step. Greedy, most bytes per energy first, so a
     solver can only do better. `graph` is what `problem` was built from.
     """
     heavy = {op.name for op in graph.operators if spec(op.kind).work(bind(op, graph.tensors)).macs > 0}
     forward = [op for op in problem.operators if op.phase == Phase.FORWARD.value and op.recomputable]
     maker = {t: op for op in forward if op.name not in heavy for t in op.outputs}
     given = {t for t, tensor in enumerate(problem.tensors) if tensor.initial}
-    limit_pj = int(near_free * problem.compute_once_pj)
+    limit_pj = int(share * problem.compute_once_pj)
 
     def chain(tensor: int, kept: set[int]) -> list[OperatorSpec] | None:
         """Operators that make `tensor` again; None if one of them would be heavy or all too dear."""
@@ -80,7 +80,7 @@ def lean(problem: Problem, graph: Graph, near_free: float = NEAR_FREE) -> Lean:
         else:
             if sum(map(_energy, chains.values())) <= limit_pj:
                 dropped, kept = chains, left
-    return Lean(_bytes(problem, kept), sum(map(_energy, dropped.values())))
+    return NearFree(_bytes(problem, kept), sum(map(_energy, dropped.values())))
 
 
 def _energy(operators: Iterable[OperatorSpec]) -> int:

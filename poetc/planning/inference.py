@@ -115,8 +115,10 @@ def _as_planned(alone: Problem, plan: MemoryPlan) -> Problem:
     chosen = [0] * len(alone.operators)
     for k, size_bytes in sizes.items():
         op = alone.operators[k]
-        workspaces = (op.workspace_bytes, *(v.workspace_bytes for v in op.leaner))
-        chosen[k] = next((n for n, workspace in enumerate(workspaces) if workspace <= size_bytes), len(op.leaner))
+        workspaces = (op.workspace_bytes, *(v.workspace_bytes for v in op.low_workspace))
+        chosen[k] = next(
+            (n for n, workspace in enumerate(workspaces) if workspace <= size_bytes), len(op.low_workspace)
+        )
     return KERNELS.fix(alone, tuple(chosen))
 
 

@@ -1,4 +1,4 @@
-"""Which kernel each operator runs, where one with less workspace gives the same results (`OperatorSpec.leaner`).
+"""The kernel that each operator runs, where low-workspace kernels give the same results.
 
 First every operator has its fastest kernel. Kernels with less workspace count where RAM is short or nothing is found.
 Then a relaxed problem is solved, in which each operator needs its least workspace and costs what its fastest kernel
@@ -48,16 +48,16 @@ class Kernels(Reduction[Kernel]):
     """Kernels that give the same results, with less workspace and in more time."""
 
     def is_open(self, problem: Problem) -> bool:
-        return any(op.leaner for op in problem.operators)
+        return any(op.low_workspace for op in problem.operators)
 
     def relax(self, problem: Problem) -> Problem:
         """Each operator with the least workspace and what it costs with the most: no choice needs or costs less."""
 
         def least(op: OperatorSpec) -> OperatorSpec:
-            last = op.leaner[-1]
-            return replace(op, leaner=(), workspace_bytes=last.workspace_bytes, kernel=last.kernel)
+            last = op.low_workspace[-1]
+            return replace(op, low_workspace=(), workspace_bytes=last.workspace_bytes, kernel=last.kernel)
 
-        return self._with(problem, (least(op) if op.leaner else op for op in problem.operators))
+        return self._with(problem, (least(op) if op.low_workspace else op for op in problem.operators))
 
     def frugal(self, problem: Problem) -> Problem:
         """With the least workspace, or the fastest kernels where the deadline needs them."""
@@ -128,7 +128,7 @@ def fastest(problem: Problem) -> Problem:
 
 def least_workspace(problem: Problem) -> Kernel:
     """The kernels with the least workspace."""
-    return tuple(len(op.leaner) for op in problem.operators)
+    return tuple(len(op.low_workspace) for op in problem.operators)
 
 
 def with_least_workspace(problem: Problem) -> Problem:
@@ -143,7 +143,7 @@ def choice_of(problem: Problem, solved: Problem) -> Kernel:
     """
     chosen = []
     for op, plain in zip(problem.operators, solved.operators, strict=True):
-        found = next((n for n in range(1 + len(op.leaner)) if _with_kernel(op, n) == plain), None)
+        found = next((n for n in range(1 + len(op.low_workspace)) if _with_kernel(op, n) == plain), None)
         if found is None:
             reason = f"{op.name!r} has a workspace of {plain.workspace_bytes} bytes, {plain.time_ns} ns and"
             raise ScheduleError(None, f"{reason} {plain.energy_pj} pJ, which no kernel of it has")
@@ -310,19 +310,19 @@ def _recosted(before: Problem, after: Problem, schedule: Schedule) -> Schedule:
 
 
 def _with_kernel(op: OperatorSpec, number: int) -> OperatorSpec:
-    if not op.leaner:
+    if not op.low_workspace:
         return op
     k = _kernels(op)[number]
-    plain = replace(op, leaner=(), kernel=k.kernel)
+    plain = replace(op, low_workspace=(), kernel=k.kernel)
     return replace(plain, workspace_bytes=k.workspace_bytes, time_ns=k.time_ns, energy_pj=k.energy_pj)
 
 
 def _kernels(op: OperatorSpec) -> tuple[Variant, ...]:
     own = Variant(workspace_bytes=op.workspace_bytes, time_ns=op.time_ns, energy_pj=op.energy_pj, kernel=op.kernel)
-    return (own, *op.leaner)
+    return (own, *op.low_workspace)
 
 
 def _at_most(op: OperatorSpec, size_bytes: float) -> int:
     """The fastest kernel with no more workspace; that with the least if there is none."""
     fitting = (n for n, k in enumerate(_kernels(op)) if k.workspace_bytes <= size_bytes)
-    return next(fitting, len(op.leaner))
+    return next(fitting, len(op.low_workspace))

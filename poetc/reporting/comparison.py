@@ -112,23 +112,23 @@ def _in_words(placement: tuple[int, int]) -> str:
 def document(comparison: Comparison) -> dict[str, Any]:
     """The answer of `compare --json` and the content of comparison.json."""
     members = dataclasses.asdict(replace(comparison, scopes={}))
-    homes = {budget: _in_words(placement) for budget, placement in sorted(comparison.placements.items())}
-    members["bounds"] = [_bound_document(comparison, b, homes.get(b)) for b in sorted(comparison.bounds)]
-    members["homes"] = [{"budget_bytes": b, "homes": words} for b, words in homes.items()]
-    members["homes_are_open"] = members.pop("placement_is_open")
+    places = {budget: _in_words(placement) for budget, placement in sorted(comparison.placements.items())}
+    members["bounds"] = [_bound_document(comparison, b, places.get(b)) for b in sorted(comparison.bounds)]
+    members["state_placements"] = [{"budget_bytes": b, "state_placement": words} for b, words in places.items()]
+    members["state_placement_is_open"] = members.pop("placement_is_open")
     del members["scopes"], members["placements"]
     members["rows"] = [dataclasses.asdict(row) for row in comparison.rows]
     return members
 
 
-def _bound_document(comparison: Comparison, budget_bytes: int, homes: str | None) -> dict[str, Any]:
+def _bound_document(comparison: Comparison, budget_bytes: int, state_placement: str | None) -> dict[str, Any]:
     scope = comparison.scopes.get(budget_bytes)
     return {
         "budget_bytes": budget_bytes,
         "bound": comparison.bounds[budget_bytes],
         "schedule_class": "" if scope is None else scope_sentence(scope),
         "scope": None if scope is None else scope.kinds(),
-        "homes": homes,
+        "state_placement": state_placement,
     }
 
 

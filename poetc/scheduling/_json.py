@@ -35,6 +35,7 @@ from poetc.scheduling.scope import ANY, AnyOption, Repetition, Scope
 PROBLEM_FORMAT = "poetc-problem-1"
 SCHEDULE_FORMAT = "poetc-schedule-1"
 PLAN_FORMAT = "poetc-plan-1"
+OLD_VARIANTS_KEY = "leaner"  # of version 0.1, for `low_workspace`
 
 
 def problem_to_json(problem: Problem) -> bytes:
@@ -211,6 +212,8 @@ def _read(data: bytes | str, kind: type[T], format: str, source: str) -> T:
         document = msgspec.json.decode(data)
         if isinstance(document, dict) and (found := document.pop("format", format)) != format:
             raise msgspec.ValidationError(f"Expected {format!r}, got {found!r} - at `$.format`")
+        if kind is Problem:
+            _take_old_keys(document)
         result = msgspec.convert(document, kind)
         _refuse_unknown(document, kind, "$")
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:  # the first includes ValidationError
@@ -220,6 +223,14 @@ def _read(data: bytes | str, kind: type[T], format: str, source: str) -> T:
         path = path.strip("`") or "$"
         raise UsageError(f"{source}: {path}: {reason.replace('Expected', 'expected', 1)}") from None
     return result
+
+
+def _take_old_keys(document: Any) -> None:
+    """Rename the keys of version 0.1 in a problem document; one that has both names is left to be refused."""
+    operators = document.get("operators") if isinstance(document, dict) else None
+    for operator in operators if isinstance(operators, list) else ():
+        if isinstance(operator, dict) and OLD_VARIANTS_KEY in operator and "low_workspace" not in operator:
+            operator["low_workspace"] = operator.pop(OLD_VARIANTS_KEY)
 
 
 def _broken(error: Exception) -> str:
@@ -269,8 +280,8 @@ def _integers(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _operator_to_json(operator: OperatorSpec) -> dict[str, Any]:
     """Without kernels where they have no names, and without alternatives where there are none."""
-    members = _fields_of(operator) | {"leaner": [_given(_fields_of(v), "kernel") for v in operator.leaner]}
-    return _given(members, "kernel", "leaner")
+    variants = [_given(_fields_of(variant), "kernel") for variant in operator.low_workspace]
+    return _given(_fields_of(operator) | {"low_workspace": variants}, "kernel", "low_workspace")
 
 
 def _given(members: dict[str, Any], *optional: str) -> dict[str, Any]:

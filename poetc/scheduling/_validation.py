@@ -91,8 +91,8 @@ def _check_operator(problem: Problem, operator: OperatorSpec, path: str) -> None
             wanted = "exactly" if pair.required else "at most"
             raise _WrongError(where, f"the output has {sizes[1]} bytes, it must have {wanted} the input's {sizes[0]}")
     before: OperatorSpec | Variant = operator
-    for position, variant in enumerate(operator.leaner):
-        where = f"{path}.leaner[{position}]"
+    for position, variant in enumerate(operator.low_workspace):
+        where = f"{path}.low_workspace[{position}]"
         _check_integers(variant, where)
         if variant.workspace_bytes >= before.workspace_bytes:
             reason = f"{variant.workspace_bytes} is no less than {before.workspace_bytes}, of the one before"
@@ -101,8 +101,8 @@ def _check_operator(problem: Problem, operator: OperatorSpec, path: str) -> None
             if getattr(variant, name) < getattr(before, name):
                 raise _WrongError(f"{where}.{name}", "less than of the one before: the fastest is first")
         before = variant
-    names = [operator.kernel, *(v.kernel for v in operator.leaner)]
-    if operator.leaner and len(set(names)) != (len(names) if all(names) else 1):
+    names = [operator.kernel, *(v.kernel for v in operator.low_workspace)]
+    if operator.low_workspace and len(set(names)) != (len(names) if all(names) else 1):
         raise _WrongError(f"{path}.kernel", f"the kernels {names} must have different names, or none of them a name")
     required = [p for p in operator.in_place if p.required]
     for side in ({p.input for p in required}, {p.output for p in required}):

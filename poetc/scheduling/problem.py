@@ -72,9 +72,9 @@ class Variant:
 class OperatorSpec:
     """An operator with its costs. `kernel` names the kernel that runs it; "" leaves it the fastest one.
 
-    `leaner`: kernels with less and less workspace, none of them faster or cheaper than the one before. A schedule runs
-    one kernel of an operator throughout: a problem that was solved has the name and the numbers of the chosen one
-    (`poetc.planning.kernels`). Solvers may leave the others aside.
+    `low_workspace`: kernels with less and less workspace, none of them faster or cheaper than the one before. A
+    schedule runs one kernel of an operator throughout: a problem that was solved has the name and the numbers of the
+    chosen one (`poetc.planning.kernels`). Solvers may leave the others aside.
     """
 
     name: str
@@ -88,7 +88,7 @@ class OperatorSpec:
     recomputable: bool = True  # False: must be executed exactly once
     in_place: tuple[InPlace, ...] = ()
     kernel: str = ""
-    leaner: tuple[Variant, ...] = ()
+    low_workspace: tuple[Variant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,14 +29,14 @@ def kept(solved: Solved, problem: Problem) -> codegen.Program:
 
 
 @pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547"])
-def test_a_tight_budget_has_leaner_kernels_and_the_bits_of_keep_all(board: str, solve: Solve, tmp_path: Path) -> None:
+def test_a_tight_budget_has_such_kernels_and_the_bits_of_keep_all(board: str, solve: Solve, tmp_path: Path) -> None:
     """Less RAM than any schedule of the fastest kernels needs."""
     solved = solve("resnet", 1, "qemu-mps2-an386", "least", "store")
     problem, found = asked(solved), solved.artifact.problem
     quick = fastest(problem)
     assert found.budget_bytes < planner("store").lower_bound_bytes(quick)
-    leaner = low_workspace_operators(problem, found)
-    assert leaner and solved.artifact.summary["leaner_kernels"] == len(leaner)
+    chosen = low_workspace_operators(problem, found)
+    assert chosen and solved.artifact.summary["low_workspace_kernels"] == len(chosen)
     with codegen.build_host([kept(solved, quick)], solved.values) as model:
         expected = run_host(model, solved.batches(2))
     run = solved.on_board(board, tmp_path, 2, gradients=True)

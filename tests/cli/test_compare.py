@@ -82,13 +82,13 @@ def test_bounds_say_which_placement_of_state_they_are_for(poetc: Run, model: Pat
 
     assert "all in RAM at 100%; all on the store at 20%. `poetc solve` places each tensor" in compared()
     written = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    assert [h["homes"] for h in written["homes"]] == ["all on the store", "all in RAM"]
+    assert [p["state_placement"] for p in written["state_placements"]] == ["all on the store", "all in RAM"]
     assert compared("--state", "store").endswith("with every solver: all on the store")
     help_text = " ".join(poetc("compare", "--help").out.split())
     assert "the same for every solver" in help_text and "chosen one by one, together" not in help_text
     ours = ("--solvers", "poetc", "--budgets", "100%", "-o", tmp_path / "ours", "--json")
     (bound,) = poetc("compare", model, "--batch", "2", "-d", "stm32f746", *ours).json["bounds"]
-    assert bound["schedule_class"] == "all schedules" and bound["homes"] == "all in RAM"
+    assert bound["schedule_class"] == "all schedules" and bound["state_placement"] == "all in RAM"
 
 
 def test_without_our_solver_the_page_has_no_line_of_bounds() -> None:

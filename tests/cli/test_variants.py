@@ -51,7 +51,7 @@ def test_less_ram_than_the_fastest_kernels_need(least: tuple[Path, Ended], tmp_p
     problem = asked(out)
     assert solved.budget_bytes < planner().lower_bound_bytes(fastest(problem))
     chosen = choice_of(problem, solved)
-    assert ended.json["leaner_kernels"] == sum(n > 0 for n in chosen) > 0
+    assert ended.json["low_workspace_kernels"] == sum(n > 0 for n in chosen) > 0
     assert "in kernels with less workspace than the fastest, as RAM is short (the same results): " in ended.err
     assert ended.json["min_budget_bytes"] == solved.budget_bytes
     checked = run("validate", out, "--json").json
@@ -126,12 +126,12 @@ def test_lock_check_and_diff(least: tuple[Path, Ended], tmp_path: Path) -> None:
     path = tmp_path / "poetc.lock"
     assert run("lock", MODEL, *BOARD, "--budget", "52kB", "-o", path).code == 0
     (entry,) = json.loads(path.read_text())["entries"]
-    assert entry["result"]["leaner_kernels"] > 0
+    assert entry["result"]["low_workspace_kernels"] > 0
     ended = run("check", path)
     assert ended.code == 0, ended.out
     assert run("solve", MODEL, *BOARD, "--budget", "80%", "--gap", "0.5", "-o", tmp_path / "roomy").code == 0
     said = run("diff", out, tmp_path / "roomy")
-    assert f"{entry['result']['leaner_kernels']} operators changed in workspace: " in said.out
+    assert f"{entry['result']['low_workspace_kernels']} operators changed in workspace: " in said.out
 
 
 def test_a_problem_with_variants_is_solved_as_a_plain_one(tmp_path: Path, least: tuple[Path, Ended]) -> None:
@@ -139,9 +139,9 @@ def test_a_problem_with_variants_is_solved_as_a_plain_one(tmp_path: Path, least:
     problem = replace(asked(out), budget_bytes=110_000)
     path = tmp_path / "p.json"
     path.write_bytes(problem_to_json(problem))
-    assert b"leaner" in path.read_bytes()
+    assert b"low_workspace" in path.read_bytes()
     ended = run("solve", path, "--time-limit", "4", "-o", tmp_path / "solved")
     assert ended.code == 0, ended.err
     written = problem_from_json((tmp_path / "solved" / "problem.json").read_bytes())
-    assert not any(op.leaner for op in written.operators)
+    assert not any(op.low_workspace for op in written.operators)
     choice_of(problem, written)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from poetc.devices import build_problem, load_profile
-from poetc.devices.saved import lean, saved_bytes, saved_tensors
+from poetc.devices.saved import saved_bytes, saved_near_free, saved_tensors
 from poetc.graph import Graph, Role, TensorType
 from poetc.ops import Builder
 from poetc.passes import run_standard
@@ -23,7 +23,7 @@ def problem_of(graph: Graph) -> tuple[Problem, Graph]:
 def test_convolution_outputs_are_what_remains() -> None:
     """conv-bn-relu twice: the relus go, what the convolutions made stays, for their norms' gradients read it."""
     problem, step = problem_of(small_cnn(batch=64))
-    found = lean(problem, step, near_free=1.0)
+    found = saved_near_free(problem, step, share=1.0)
     kept = saved_bytes(problem) - found.saved_bytes
     relus = {o for op in step.operators if op.kind in ("Relu", "BatchNormActivate") for o in op.outputs}
     saved = {problem.tensors[t].name for t in saved_tensors(problem)}
@@ -37,7 +37,7 @@ def test_convolution_outputs_are_what_remains() -> None:
 def test_a_share_of_the_energy_is_not_exceeded() -> None:
     problem, step = problem_of(small_cnn(batch=64))
     shares = (0.0, 0.02, 0.1, 1.0)
-    found = [lean(problem, step, share) for share in shares]
+    found = [saved_near_free(problem, step, share) for share in shares]
     assert found[0].saved_bytes == saved_bytes(problem)
     assert [f.saved_bytes for f in found] == sorted((f.saved_bytes for f in found), reverse=True)
     for share, answer in zip(shares, found, strict=True):
@@ -54,4 +54,4 @@ def test_products_are_never_redone(near_free: float) -> None:
         h = b.emit1("MatMul", [h, w], {"trans_a": False, "trans_b": False, "alpha": 1.0})
         h = b.emit1("Relu", [h])
     problem, step = problem_of(Graph("dense", b.tensors, tuple(b.operators), ("x",), (h,), b.values))
-    assert lean(problem, step, near_free).saved_bytes == saved_bytes(problem)
+    assert saved_near_free(problem, step, near_free).saved_bytes == saved_bytes(problem)

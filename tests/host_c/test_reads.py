@@ -85,7 +85,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Case, Kernel]]:
     for case in (*KERNEL_CASES, *LARGE):
         yield case, bound(case)
     monkeypatch.setattr(packing, "SHARE", 0)
-    for case in (*test_packing.CASES, *test_packing.LARGE, *test_packing.LEAN):
+    for case in (*test_packing.CASES, *test_packing.LARGE, *test_packing.LOW_WORKSPACE):
         yield case, bound(case)
     for name, value in (("LEAST_BYTES", 0), ("SHARE", 0)):
         monkeypatch.setattr(turned, name, value)

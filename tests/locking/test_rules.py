@@ -230,6 +230,13 @@ def test_options_that_came_later_are_no_change() -> None:
     assert finding.message == "changed since it was locked: options"
 
 
+def test_counts_under_their_name_of_version_0_1_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "poetc.lock"
+    text = dumps(LockFile(version=1, entries=(changed(low_workspace_kernels=2),)))
+    path.write_text(text.replace("low_workspace_kernels", "leaner_kernels"))
+    assert read(path).entries[0].result.low_workspace_kernels == 2
+
+
 def test_what_changed_is_named_once() -> None:
     hashes = msgspec.structs.replace(ENTRY.hashes, profile="other", problem="other")
     (finding,) = compare(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes))

@@ -1,5 +1,7 @@
-"""Kernels that pack their operands: bound by the size of the operands, the same results as the lean ones, and the same
-bits whatever the vectors' width and the workspace's size.
+"""Kernels that pack their operands.
+
+Their size is bound by that of the operands, and their results are those of low-workspace kernels, with the same bits
+whatever the vectors' width and the workspace's size.
 """
 
 from __future__ import annotations
@@ -104,7 +106,7 @@ LONG = [
 ]
 
 # Few rows, or few terms: products without workspace.
-LEAN = [
+LOW_WORKSPACE = [
     matmul.product(1, 261, 70, False, False, bias=True, alpha=0.5, gradient=False),
     matmul.product(7, 43, 150, False, False, gradient=False),
     matmul.product(1, 33, 1300, False, True, bias=True, gradient=False),
@@ -121,14 +123,14 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("case", [*CASES, *LARGE, *LEAN], ids=str)
+@pytest.mark.parametrize("case", [*CASES, *LARGE, *LOW_WORKSPACE], ids=str)
 def test_packed(case: Case) -> None:
-    rtol, atol = (2e-5, 2e-5) if case in LARGE + LEAN else (case.rtol, case.atol)
+    rtol, atol = (2e-5, 2e-5) if case in LARGE + LOW_WORKSPACE else (case.rtol, case.atol)
     check_kernel(case.kind, case.attributes, case.arrays(), rtol, atol)
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("case", [*LARGE, *LONG, *LEAN], ids=str)
+@pytest.mark.parametrize("case", [*LARGE, *LONG, *LOW_WORKSPACE], ids=str)
 def test_bits_do_not_depend_on_vectors_or_workspace(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = case.arrays()
     (first,) = run_kernel(case.kind, case.attributes, arrays)

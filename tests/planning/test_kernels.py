@@ -35,7 +35,7 @@ MOST_OPEN = 3  # operators with variants
 
 @functools.cache
 def case(seed: int) -> tuple[Problem, dict[tuple[int, ...], int | None]]:
-    """A problem with variants whose budget is near what the leanest need, and the optimum of each choice."""
+    """A problem with variants whose budget is near the least that its kernels need, and the optimum of each choice."""
     random = Random(seed)
     small = random.random() < 0.5
     paging = random.random() < 0.4
@@ -49,7 +49,7 @@ def case(seed: int) -> tuple[Problem, dict[tuple[int, ...], int | None]]:
         for share in sorted(random.sample((0.0, 0.25, 0.5, 0.75), random.choice((1, 1, 2))), reverse=True):
             ns, pj = ns + random.randint(0, ns), pj + random.randint(0, pj)
             found.append(Variant(workspace_bytes=int(most * share) // unit * unit, time_ns=ns, energy_pj=pj))
-        operators[k] = replace(op, workspace_bytes=most, leaner=tuple(found))
+        operators[k] = replace(op, workspace_bytes=most, low_workspace=tuple(found))
     problem = replace(problem, operators=tuple(operators))
     low = lower_bound_bytes(KERNELS.relax(problem))
     high = keep_all_peak_bytes(problem)
@@ -58,15 +58,15 @@ def case(seed: int) -> tuple[Problem, dict[tuple[int, ...], int | None]]:
         problem = replace(problem, deadline_ns=int(problem.compute_once_ns * random.uniform(1.05, 1.8)))
     validate_problem(problem)
     found_costs: dict[tuple[int, ...], int | None] = {}
-    for choice in itertools.product(*(range(1 + len(op.leaner)) for op in problem.operators)):
+    for choice in itertools.product(*(range(1 + len(op.low_workspace)) for op in problem.operators)):
         best = optimum(KERNELS.fix(problem, choice))
         found_costs[choice] = None if best is None else best.cost
     return problem, found_costs
 
 
 def test_bounds_and_schedules_of_any_kernels() -> None:
-    """What is proven holds for every choice, and what only leaner kernels make possible is found."""
-    kinds = {"leaner": 0, "only leaner": 0, "mixed": 0, "optimal": 0, "unpacked": 0}
+    """What is proven holds for every choice, and what only low-workspace kernels make possible is found."""
+    kinds = {"low": 0, "only low": 0, "mixed": 0, "optimal": 0, "unpacked": 0}
     for seed in SEEDS:
         problem, costs = case(seed)
         possible = {choice: cost for choice, cost in costs.items() if cost is not None}
@@ -95,14 +95,14 @@ def test_bounds_and_schedules_of_any_kernels() -> None:
         else:
             assert proof.bound <= min(possible.values()), seed
             kinds["optimal"] += proof.scope.order is not ANY and proof.status.value == "optimal"
-        kinds["leaner"] += chosen != fastest_kernels
-        kinds["only leaner"] += costs[fastest_kernels] is None
-        used = [n for n, op in zip(chosen, problem.operators, strict=True) if op.leaner]
+        kinds["low"] += chosen != fastest_kernels
+        kinds["only low"] += costs[fastest_kernels] is None
+        used = [n for n, op in zip(chosen, problem.operators, strict=True) if op.low_workspace]
         kinds["mixed"] += 0 in used and any(used)
-    assert kinds["leaner"] >= 8 and kinds["only leaner"] >= 5 and kinds["mixed"] >= 3 and kinds["unpacked"] <= 3, kinds
+    assert kinds["low"] >= 8 and kinds["only low"] >= 5 and kinds["mixed"] >= 3 and kinds["unpacked"] <= 3, kinds
 
 
-def test_the_smallest_budget_counts_leaner_kernels() -> None:
+def test_the_smallest_budget_counts_low_workspace_kernels() -> None:
     """No choice needs less than the bound, and what is found is less than with the fastest kernels."""
     less = 0
     for seed in SEEDS[:10]:
@@ -117,7 +117,7 @@ def test_the_smallest_budget_counts_leaner_kernels() -> None:
     assert less >= 4
 
 
-def test_an_infeasible_budget_names_what_leaner_kernels_need() -> None:
+def test_an_infeasible_budget_names_what_low_workspace_kernels_need() -> None:
     problem = next(p for p, _ in map(case, SEEDS) if p.deadline_ns is None)
     found = planner("ram").search_ram(problem, 1.0).found
     low = replace(problem, budget_bytes=planner("ram").lower_bound_bytes(problem) - 1)
@@ -126,7 +126,7 @@ def test_an_infeasible_budget_names_what_leaner_kernels_need() -> None:
 
 
 def test_a_deadline_that_some_kernels_cannot_meet_is_not_infeasible() -> None:
-    """The leanest kernels are too slow for it, others are not: nothing was found, and nothing is proven."""
+    """The kernels with least workspace are too slow for it, others are not: nothing was found, nothing is proven."""
     problem, costs = case(1151)
     assert problem.deadline_ns is not None and with_least_workspace(problem).compute_once_ns > problem.deadline_ns
     assert any(cost is not None for cost in costs.values())
@@ -136,10 +136,10 @@ def test_a_deadline_that_some_kernels_cannot_meet_is_not_infeasible() -> None:
 
 def test_numbers_that_no_variant_has_are_refused() -> None:
     problem = case(0)[0]
-    chosen = tuple(len(op.leaner) for op in problem.operators)
+    chosen = tuple(len(op.low_workspace) for op in problem.operators)
     plain = KERNELS.fix(problem, chosen)
     assert choice_of(problem, plain) == chosen
-    k = next(k for k, op in enumerate(problem.operators) if op.leaner)
+    k = next(k for k, op in enumerate(problem.operators) if op.low_workspace)
     for change in ({"workspace_bytes": plain.operators[k].workspace_bytes + 16}, {"time_ns": 0}, {"energy_pj": 0}):
         operators = (*plain.operators[:k], replace(plain.operators[k], **change), *plain.operators[k + 1 :])
         with pytest.raises(ScheduleError, match="which no kernel of it has"):
@@ -151,7 +151,7 @@ def test_other_solvers_and_roomy_budgets_have_the_fastest_kernels() -> None:
     roomy = replace(problem, budget_bytes=2 * keep_all_peak_bytes(problem))
     for solver in ("poetc", "keep_all", "dtr"):
         placed = planner("ram", solver, OPTIONS).solve(roomy)
-        assert placed.problem == fastest(roomy) and not any(op.leaner for op in placed.problem.operators)
+        assert placed.problem == fastest(roomy) and not any(op.low_workspace for op in placed.problem.operators)
     assert planner("ram", "poetc", OPTIONS).solve(roomy).proof.scope.is_everything
     plain = fastest(problem)
     assert fastest(plain) is plain

@@ -109,25 +109,35 @@ def variant(workspace_bytes: int, time_ns: int = 1, energy_pj: int = 1) -> dict[
 def test_variants_of_an_operator_come_back() -> None:
     """And are absent from what is written where there are none, as in files of before."""
     plain = problem_from_json(json.dumps(document()))
-    assert b"leaner" not in problem_to_json(plain)
+    assert b"low_workspace" not in problem_to_json(plain)
     with_variants = document()
-    with_variants["operators"][0].update(workspace_bytes=64, leaner=[variant(32), variant(0, 5, 9)])
+    with_variants["operators"][0].update(workspace_bytes=64, low_workspace=[variant(32), variant(0, 5, 9)])
     problem = problem_from_json(json.dumps(with_variants))
-    assert problem.operators[0].leaner == (
+    assert problem.operators[0].low_workspace == (
         Variant(workspace_bytes=32, time_ns=1, energy_pj=1),
         Variant(workspace_bytes=0, time_ns=5, energy_pj=9),
     )
     text = problem_to_json(problem)
-    assert text.count(b"leaner") == 1 and problem_from_json(text) == problem
+    assert text.count(b"low_workspace") == 1 and problem_from_json(text) == problem
+
+
+def test_variants_under_their_name_of_version_0_1_are_read() -> None:
+    old, new = document(), document()
+    old["operators"][0].update(workspace_bytes=64, leaner=[variant(32)])
+    new["operators"][0].update(workspace_bytes=64, low_workspace=[variant(32)])
+    assert problem_from_json(json.dumps(old)) == problem_from_json(json.dumps(new))
+    new["operators"][0].update(leaner=[variant(32)])
+    with pytest.raises(UsageError, match="unknown field `leaner`"):
+        problem_from_json(json.dumps(new))
 
 
 def test_names_of_kernels_come_back() -> None:
     with_names = document()
     named = [{**variant(32), "kernel": "f#1"}, {**variant(0, 5, 9), "kernel": "f#2"}]
-    with_names["operators"][0].update(workspace_bytes=64, leaner=named, kernel="f")
+    with_names["operators"][0].update(workspace_bytes=64, low_workspace=named, kernel="f")
     problem = problem_from_json(json.dumps(with_names))
     first, *others = problem.operators
-    assert [first.kernel, *(v.kernel for v in first.leaner)] == ["f", "f#1", "f#2"]
+    assert [first.kernel, *(v.kernel for v in first.low_workspace)] == ["f", "f#1", "f#2"]
     assert not any(op.kernel for op in others)
     text = problem_to_json(problem)
     assert text.count(b'"kernel"') == 3 and problem_from_json(text) == problem
@@ -192,35 +202,37 @@ Edit = Callable[[dict[str, Any]], Any]
             r"\$.tensors\[0\]: 'x' is placed on the store, but paging is 'none'",
         ),
         (
-            lambda d: d["operators"][0].update(leaner=[variant(0)]),
-            r"\$.operators\[0\].leaner\[0\].workspace_bytes: 0 is no less than 0, of the one before",
+            lambda d: d["operators"][0].update(low_workspace=[variant(0)]),
+            r"\$.operators\[0\].low_workspace\[0\].workspace_bytes: 0 is no less than 0, of the one before",
         ),
         (
-            lambda d: d["operators"][0].update(workspace_bytes=64, leaner=[variant(32), variant(48)]),
-            r"\$.operators\[0\].leaner\[1\].workspace_bytes: 48 is no less than 32, of the one before",
+            lambda d: d["operators"][0].update(workspace_bytes=64, low_workspace=[variant(32), variant(48)]),
+            r"\$.operators\[0\].low_workspace\[1\].workspace_bytes: 48 is no less than 32, of the one before",
         ),
         (
-            lambda d: d["operators"][0].update(workspace_bytes=64, leaner=[variant(32, time_ns=2), variant(16)]),
-            r"\$.operators\[0\].leaner\[1\].time_ns: less than of the one before: the fastest is first",
+            lambda d: d["operators"][0].update(workspace_bytes=64, low_workspace=[variant(32, time_ns=2), variant(16)]),
+            r"\$.operators\[0\].low_workspace\[1\].time_ns: less than of the one before: the fastest is first",
         ),
         (
-            lambda d: d["operators"][0].update(workspace_bytes=64, leaner=[variant(32, energy_pj=0)]),
-            r"\$.operators\[0\].leaner\[0\].energy_pj: less than of the one before",
+            lambda d: d["operators"][0].update(workspace_bytes=64, low_workspace=[variant(32, energy_pj=0)]),
+            r"\$.operators\[0\].low_workspace\[0\].energy_pj: less than of the one before",
         ),
         (
-            lambda d: d["operators"][0].update(workspace_bytes=64, leaner=[variant(-1)]),
-            r"\$.operators\[0\].leaner\[0\].workspace_bytes: -1 is negative",
+            lambda d: d["operators"][0].update(workspace_bytes=64, low_workspace=[variant(-1)]),
+            r"\$.operators\[0\].low_workspace\[0\].workspace_bytes: -1 is negative",
         ),
         (
-            lambda d: d["operators"][0].update(workspace_bytes=64, leaner=[{**variant(0), "bytes": 0}]),
-            r"\$.operators\[0\].leaner\[0\]: .*unknown field `bytes`",
+            lambda d: d["operators"][0].update(workspace_bytes=64, low_workspace=[{**variant(0), "bytes": 0}]),
+            r"\$.operators\[0\].low_workspace\[0\]: .*unknown field `bytes`",
         ),
         (
-            lambda d: d["operators"][0].update(workspace_bytes=64, kernel="f", leaner=[{**variant(0), "kernel": "f"}]),
+            lambda d: d["operators"][0].update(
+                workspace_bytes=64, kernel="f", low_workspace=[{**variant(0), "kernel": "f"}]
+            ),
             r"\$.operators\[0\].kernel: the kernels \['f', 'f'\] must have different names, or none of them a name",
         ),
         (
-            lambda d: d["operators"][0].update(workspace_bytes=64, leaner=[{**variant(0), "kernel": "f"}]),
+            lambda d: d["operators"][0].update(workspace_bytes=64, low_workspace=[{**variant(0), "kernel": "f"}]),
             r"\$.operators\[0\].kernel: the kernels \['', 'f'\] must have different names, or none of them a name",
         ),
         (

@@ -27,7 +27,7 @@ COUNTS = {
     "page_outs": "page-outs",
     "page_ins": "page-ins",
     "moves": "moves within RAM",
-    "leaner_kernels": "kernels with less workspace",
+    "low_workspace_kernels": "kernels with less workspace",
 }
 
 

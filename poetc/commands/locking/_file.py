@@ -17,6 +17,7 @@ from poetc.scheduling.schedule import LARGEST_SEED
 
 VERSION = 1
 LATER_OPTIONS = ("state", "dma", "fixed_order", "max_written")  # newest first: older files were hashed without them
+OLD_RESULTS = {"leaner_kernels": "low_workspace_kernels"}  # names in version 0.1
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,7 +77,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     page_outs: int
     page_ins: int
     moves: int = 0
-    leaner_kernels: int = 0
+    low_workspace_kernels: int = 0
 
     @property
     def gap(self) -> float:
@@ -140,7 +141,9 @@ def read(path: Path) -> LockFile:
     except OSError as error:
         raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}; poetc lock writes it") from None
     try:
-        lock = msgspec.json.decode(data, type=LockFile)
+        document = msgspec.json.decode(data)
+        _take_old_keys(document)
+        lock = msgspec.convert(document, LockFile)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: not a lock file of this version: {error}") from None
     except (msgspec.DecodeError, RecursionError) as error:
@@ -154,6 +157,17 @@ def read(path: Path) -> LockFile:
     if len(set(names)) != len(names):
         raise UsageError(f"{path}: two entries have the same name")
     return lock
+
+
+def _take_old_keys(document: object) -> None:
+    """Rename the keys of version 0.1 in a decoded lock file; what is not shaped like one is left to be refused."""
+    entries = document.get("entries") if isinstance(document, dict) else None
+    for entry in entries if isinstance(entries, list) else ():
+        result = entry.get("result") if isinstance(entry, dict) else None
+        if isinstance(result, dict):
+            for old, new in OLD_RESULTS.items():
+                if old in result and new not in result:
+                    result[new] = result.pop(old)
 
 
 def _wrong(options: Options) -> str:

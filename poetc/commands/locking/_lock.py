@@ -162,7 +162,7 @@ def _entry(name: str, options: Options, solved: Artifact, folder: Path) -> Entry
                 key: summary[key]
                 for key in (
                     *("energy_pj", "time_ns", "budget_bytes", "peak_bytes", "arena_bytes", "ram_bytes"),
-                    *("recomputes", "page_outs", "page_ins", "moves", "leaner_kernels"),
+                    *("recomputes", "page_outs", "page_ins", "moves", "low_workspace_kernels"),
                 )
             },
         ),
