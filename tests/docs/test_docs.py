@@ -127,3 +127,18 @@ def test_hook_and_workflow() -> None:
     installs = [step for step in steps if step.startswith("pip install")]
     assert installs == ['pip install "$POETC"']  # it is not on a package index: one line says where it is
     assert workflow["env"]["POETC"].startswith("git+https://")
+
+
+def test_sentences_are_short(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    prose = runpy.run_path(str(ROOT / "scripts" / "prose"))
+    assert prose["main"]([]) == 0, capsys.readouterr().out
+    text = (
+        "A head\n\n- "
+        + "word " * 25
+        + ". Another one.\n\n| cell "
+        + "more " * 25
+        + "|\n\n```\n"
+        + "code " * 30
+        + "\n```\n"
+    )
+    assert [(line, words) for line, words, _ in prose["long_sentences"](text)] == [(5, 26)]
