@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,17 +79,19 @@ class _Solvable:
         gap: float = DEFAULT_GAP,
         seed: int = 0,
         fixed_order: bool = False,
+        infer_batch: int | None = None,
         progress: Progress = silent,
     ) -> Solution:
         """The schedule of least energy (or time) in `budget`: bytes, "256kB", "60%" (of the keep-all peak) or "least"
         (what is found to work, within `deadline`); by default the device's RAM. `max_written`: the most that a step may
         write to the store. `state`: where weights and optimizer state live between steps. `objective` is by default a
         problem file's own, and energy for a model. The search ends when it is proven that at most a fraction `gap`
-        could be saved; 0 proves to the end. `fixed_order` keeps the model's order of operators. Raises
+        could be saved; 0 proves to the end. `fixed_order` keeps the model's order of operators. `infer_batch`: rows of
+        a prediction and of an evaluation, by default those of a training batch. Raises
         InfeasibleError, which says the smallest budget that works, and LimitError.
         """
         request = SolveRequest(
-            model=self._model(device),
+            model=replace(self._model(device), infer_batch=infer_batch),
             budget=str(budget) if budget is not None else None,
             deadline=deadline,
             max_written=None if max_written is None else str(max_written),

@@ -119,6 +119,13 @@ batch_option = click.option(
     help="Rows of a training batch; needed where the model leaves its shapes open.",
 )
 
+infer_batch_option = click.option(
+    "--infer-batch",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Rows of a prediction and of an evaluation. Default: those of a training batch.",
+)
+
 state_option = click.option(
     "--state",
     type=click.Choice(["auto", "ram", "store"]),
@@ -266,6 +273,12 @@ training_options = stacked(
         show_default=True,
         help="Operators that can be computed as one are: the same results with less memory and time. Without fusion "
         "every gradient is a tensor of its own.",
+    ),
+    click.option(
+        "--output-logits",
+        is_flag=True,
+        help="The training step also outputs what its loss reads: logits or a prediction. It stays in RAM until the"
+        " step ends.",
     ),
     click.option(
         "--micro-batches",

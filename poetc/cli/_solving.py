@@ -82,7 +82,13 @@ def solve_request(model: Path, options: dict[str, Any]) -> SolveRequest:
 
     training = _options.training_from(options)
     return SolveRequest(
-        model=ModelRequest(source=model, batch=options.pop("batch"), device=options.pop("device"), training=training),
+        model=ModelRequest(
+            source=model,
+            batch=options.pop("batch"),
+            infer_batch=options.pop("infer_batch", None),
+            device=options.pop("device"),
+            training=training,
+        ),
         options=SolveOptions(
             time_limit_s=options.pop("time_limit"), gap=options.pop("gap"), fixed_order=options.pop("fixed_order")
         ),

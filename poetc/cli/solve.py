@@ -21,6 +21,7 @@ Examples:
 @click.command(short_help="Find the schedule of least energy under a RAM budget.", epilog=EPILOG)
 @click.argument("model", metavar="MODEL|PROBLEM.json", type=_options.FILE)
 @_solving.solve_options
+@_options.infer_batch_option
 @click.option(
     "-o", "--output-dir", "out", type=_options.DIRECTORY, metavar="DIR", help="Default: MODEL.poetc/ in this directory."
 )

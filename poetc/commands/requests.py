@@ -37,6 +37,7 @@ class ModelRequest:
 
     source: Path
     batch: int | None = None
+    infer_batch: int | None = None  # of predictions and evaluations; None: the batch of training
     device: str = "host"
     training: TrainingOptions = field(default_factory=TrainingOptions)
 
@@ -92,6 +93,20 @@ class SolveRequest:
 def load_model(request: ModelRequest) -> Graph:
     """The forward pass, as the file has it."""
     return frontend.load(request.source, batch=request.batch, random_weights=request.training.random_weights)
+
+
+def inference_model(request: ModelRequest, whole: Graph) -> Graph:
+    """The model for predictions, at a batch of its own if one is asked for. `whole` is the model at training's batch.
+
+    Raises UsageError where the model cannot be had at that batch, or has other weights there.
+    """
+    batch = request.infer_batch
+    if batch is None or batch == training.batch_of(whole):
+        return whole
+    try:
+        return training.at_batch(whole, load_model(replace(request, batch=batch)))
+    except UsageError as error:
+        raise UsageError(f"--infer-batch {batch}: {error}") from error
 
 
 def with_any_weights(request: ModelRequest) -> ModelRequest:

@@ -14,6 +14,7 @@ from poetc.commands import programs
 from poetc.commands.requests import (
     LEAST_SHARE,
     SolveRequest,
+    inference_model,
     limited,
     limits,
     load_model,
@@ -93,7 +94,8 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
 
 def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _Answer:
     """The problem as it is, or with the number of micro-batches that was asked for."""
-    graph, step, profile, problem = read_problem(request)
+    whole, step, profile, problem = read_problem(request)
+    graph = None if whole is None else inference_model(request.model, whole)
     problem, least = limited(request, problem)
     require_time(request, problem)
     require_offsets(request, problem, step)
@@ -125,6 +127,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
     search_s = search_share_s(request.options.time_limit_s)
     profile = load_profile(request.model.device)
     whole = load_model(request.model)
+    graph = inference_model(request.model, whole)
     graphs, problems = _problems_by_parts(request, whole, profile)
     inner = request.planner(request.options.time_limit_s - search_s, progress)
     planner = replace(inner, reductions=(MicroBatches(problems), *inner.reductions))
@@ -137,7 +140,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
         solution=solution,
         smallest_ram=inner.search_ram(problems[count], search_s, stop_at),
         search_s=search_s,
-        graph=whole,
+        graph=graph,
         step=graphs[count],
         profile=profile,
     )

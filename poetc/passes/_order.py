@@ -23,7 +23,7 @@ def order_backward(graph: TrainingGraph) -> TrainingGraph:
     reads = [frozenset(roots[t] for t in op.inputs) for op in ops]
     makes = [frozenset(op.outputs) for op in ops]
     replaces = [frozenset(roots[op.inputs[i]] for i, _ in spec(op.kind).must_alias) for op in ops]
-    resident = {roots[t] for t in graph.tensors if graph.tensors[t].role.is_state} | {roots[graph.loss]}
+    resident = {roots[t] for t in graph.tensors if graph.tensors[t].role.is_state} | {roots[t] for t in graph.outputs}
     uses_left: dict[str, int] = {}
     for read in reads:
         for tensor in read:

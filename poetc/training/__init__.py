@@ -2,7 +2,7 @@
 
 from poetc.training._build import build, takes_batch_statistics
 from poetc.training._evaluation import evaluation
-from poetc.training._micro import batch_of, divisors, micro_batch_of
+from poetc.training._micro import at_batch, batch_of, divisors, micro_batch_of
 from poetc.training._options import BATCH_NORM_MODES, LOSSES, OPTIMIZERS, TrainingOptions
 from poetc.training._selection import select_parameters
 
@@ -11,6 +11,7 @@ __all__ = [
     "LOSSES",
     "OPTIMIZERS",
     "TrainingOptions",
+    "at_batch",
     "batch_of",
     "build",
     "divisors",

@@ -10,7 +10,7 @@ from poetc.errors import UsageError
 from poetc.graph import Attribute, DType, Fill, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Builder, spec
 from poetc.training._autodiff import depends_on, differentiate
-from poetc.training._loss import plan_loss
+from poetc.training._loss import LossPlan, plan_loss
 from poetc.training._micro import Weights, apart_from, check_state, cut_of, renamed
 from poetc.training._optimizer import STEP_COUNTING, Optimizer
 from poetc.training._options import TrainingOptions
@@ -70,6 +70,7 @@ class _Step:
             notes += self._notes(cut.size)
             weights = Weights(b, self.count, target, plan.attributes.get("ignore_index"))
         losses: list[str] = []
+        logits: list[str] = []
         late: list[tuple[Operator, str, str]] = []
         for index in range(self.count):
             first = len(b.operators)
@@ -87,6 +88,7 @@ class _Step:
                 raise UsageError(
                     f"{whole.name}: the loss does not depend on any trained parameter (--train {options.train})"
                 )
+            logits.append(source)
             losses.append(loss if weight is None else b.emit1("Mul", [loss, weight], hint=f"{loss}.weighted"))
             if index:
                 losses.append(b.emit1("Add", [losses.pop(), losses.pop()], hint="loss.sum"))
@@ -110,7 +112,8 @@ class _Step:
         if unreached:
             notes.append(f"{len(unreached)} parameters get no gradient from this loss: {', '.join(unreached[:5])}")
         inputs = tuple(i for i in whole.inputs if i != plan.labels or any(i in op.inputs for op in b.operators))
-        return _finish(b, whole, inputs, losses[0], target, self.gradients, self.shifts, self.updates, options, notes)
+        outputs = (losses[0], *(self._whole_of(logits, plan) if options.output_logits else ()))
+        return _finish(b, whole, inputs, outputs, target, self.gradients, self.shifts, self.updates, options, notes)
 
     def _part(self, index: int, source: str) -> tuple[Graph, str]:
         """The graph of micro-batch `index`, those inputs that `source` depends on cut out of the caller's; `source`."""
@@ -126,6 +129,16 @@ class _Step:
             if cut is not None and name in needed:
                 names[name] = cut.take(b, name, index, b.fresh(_of_part(name, index)))
         return renamed(self.part, names), names.get(source, source)
+
+    def _whole_of(self, parts: list[str], plan: LossPlan) -> list[str]:
+        """What the loss reads, of all micro-batches as one tensor under the name that the model gives it."""
+        if len(parts) == 1:
+            return parts
+        b, name = self.b, plan.source
+        cut = cut_of(name, self.whole.tensors[name].type, b.type(parts[0]), self.count)
+        assert cut is not None
+        b.phase, b.role, b.source = Phase.FORWARD, Role.ACTIVATION, ""
+        return list(b.emit("Concat", parts, {"axis": cut.axis}, outputs=[name]))
 
     def _notes(self, rows: int) -> list[str]:
         notes = [f"{self.count} micro-batches of {rows}: their gradients are added up, then one update"]
@@ -280,7 +293,7 @@ def _finish(
     b: Builder,
     graph: Graph,
     inputs: tuple[str, ...],
-    loss: str,
+    outputs: tuple[str, ...],
     target: str,
     gradients: dict[str, str],
     zero_gradients: frozenset[str],
@@ -288,8 +301,8 @@ def _finish(
     options: TrainingOptions,
     notes: list[str],
 ) -> TrainingGraph:
-    """Drop what nothing needs and freeze."""
-    needed = {loss, *updates.values()}
+    """Drop what nothing needs and freeze. The first of `outputs` is the loss."""
+    needed = {*outputs, *updates.values()}
     operators: list[Operator] = []
     for op in reversed(b.operators):
         if not needed.isdisjoint(op.outputs):
@@ -304,10 +317,10 @@ def _finish(
         tensors=tensors,
         operators=tuple(operators),
         inputs=tuple(i for i in inputs if i in tensors),
-        outputs=(loss,),
+        outputs=outputs,
         values={n: v for n, v in b.values.items() if n in tensors},
         notes=tuple(notes),
-        loss=loss,
+        loss=outputs[0],
         target=target,
         gradients=dict(sorted(gradients.items())),
         zero_gradients=tuple(sorted(zero_gradients)),

@@ -72,11 +72,30 @@ def check_state(whole: Graph, part: Graph, count: int) -> None:
                 )
 
 
-def apart_from(whole: Graph, part: Graph) -> Graph:
+def at_batch(whole: Graph, other: Graph) -> Graph:
+    """`other`, which is `whole` at another batch, with constants apart from those of `whole`. UsageError where a
+    program of `other` cannot run on the weights of `whole`.
+    """
+    if batch_of(whole) is None:
+        raise UsageError(f"{whole.name} has no input with a batch axis")
+    for name, tensor in whole.tensors.items():
+        kept = tensor.role in (Role.PARAMETER, Role.STATISTIC) and name in other.tensors
+        if kept and other.tensors[name].type != tensor.type:
+            raise UsageError(f"{whole.name}: {name!r} has another shape at this batch")
+    for name in whole.outputs:
+        shape = whole.tensors[name].shape
+        if shape and name in other.tensors and other.tensors[name].shape == shape:
+            raise UsageError(
+                f"{whole.name} holds its batch in a constant: output {name!r} is {list(shape)} all the same"
+            )
+    return apart_from(whole, other, "infer")
+
+
+def apart_from(whole: Graph, part: Graph, label: str = "part") -> Graph:
     """`part` with another name for every constant that differs from the one of that name in `whole`: the program may
     hold both, one for training and one for inference."""
     names = {
-        name: f"{name}~part"
+        name: f"{name}~{label}"
         for name, tensor in part.tensors.items()
         if tensor.role is Role.CONSTANT
         and (name not in whole.tensors or tensor != whole.tensors[name] or not _same(part, whole, name))

@@ -53,6 +53,7 @@ class TrainingOptions:
     dropout_seed: int = 0
     fusion: bool = True  # operators that can be one are one: same results, less memory and time (passes/_fusion.py)
     random_weights: int | None = None  # seed of the numbers that stand for weights whose external file is absent
+    output_logits: bool = False  # the step also outputs what its loss reads
     micro_batches: int | Literal["auto"] = 1  # parts of the batch whose gradients are added up before the update
 
     def __post_init__(self) -> None:

@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.helper as oh
 import pytest
 
 from poetc import artifact
-from poetc.codegen import HostModel, compile_library, sample_inputs
+from poetc.codegen import HostModel, Interpreter, compile_library, sample_inputs
 from poetc.codegen.program import PageIn, PageOut
 from poetc.commands import programs
 from poetc.errors import LimitError
@@ -111,3 +113,45 @@ def test_what_does_not_fit_is_said_when_it_is_solved(model: Path, tmp_path: Path
     assert f"(`DIGITS_TRAIN_ARENA_BYTES`) | {alone} |" in (tmp_path / "src" / "README.md").read_text()
     firmware = run("emit", out, "--target", "cortex-m7", "-o", tmp_path / "firmware", "--json").json
     assert firmware["programs"] == ["train"]  # it is linked for the budget
+
+
+def test_predictions_have_a_batch_of_their_own(model: Path, tmp_path: Path) -> None:
+    """One row computes what it computes among others."""
+    out = tmp_path / "solved"
+    ended = run("solve", model, *BOARD, "--batch", "4", "--infer-batch", "1", "-b", "100%", "-o", out)
+    assert ended.code == 0, ended.err
+    solved = artifact.read(out)
+    assert solved.graph is not None and solved.inference is not None
+    training = programs.training_program(solved)
+    infer, evaluation = programs.inference_programs(solved, training)
+    assert {b.operand.type.shape[0] for p in (infer, evaluation) for b in (*p.inputs, p.outputs[-1])} == {1}
+    assert evaluation.target is not None and evaluation.target.operand.type.shape == (1,)
+    whole = run("solve", model, *BOARD, "--batch", "4", "-b", "100%", "-o", tmp_path / "whole")
+    assert whole.code == 0
+    of_four = programs.inference_programs(artifact.read(tmp_path / "whole"), training)[1]
+    assert evaluation.arena_bytes < of_four.arena_bytes
+    values = {**solved.inference.values, **solved.graph.values}
+    inputs = sample_inputs(of_four, 5)
+    by_four = Interpreter(of_four, values)
+    mean = by_four.run(inputs)
+    by_one, losses = Interpreter(evaluation, values), []
+    for k in range(4):
+        losses.append(by_one.run({name: array[k : k + 1] for name, array in inputs.items()}))
+        np.testing.assert_allclose(by_one.output("logits")[0], by_four.output("logits")[k], rtol=1e-4, atol=1e-5)
+    assert np.mean(losses) == pytest.approx(mean, rel=1e-5)
+
+
+def test_a_batch_that_the_model_cannot_have_is_refused_in_one_line(tmp_path: Path) -> None:
+    """A file that holds its batch of 4 in a constant."""
+    rows = onnx.numpy_helper.from_array(np.ones((4, 6), np.float32), "rows")
+    weight = onnx.numpy_helper.from_array(np.ones((6, 3), np.float32), "w")
+    nodes = [oh.make_node("Add", ["x", "rows"], ["h"]), oh.make_node("MatMul", ["h", "w"], ["y"])]
+    x = oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 6])
+    y = oh.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 3])
+    file = tmp_path / "fixed.onnx"
+    onnx.save(oh.make_model(oh.make_graph(nodes, "g", [x], [y], [rows, weight])), file)
+    ended = run("solve", file, "--infer-batch", "1", "-o", tmp_path / "solved")
+    assert ended.code == 2 and "Traceback" not in ended.err
+    (line,) = [text for text in ended.err.splitlines() if "error" in text.lower() or "--infer-batch" in text]
+    assert "--infer-batch 1: " in line and "holds its batch in a constant: output 'y'" in line
+    assert not (tmp_path / "solved").exists()

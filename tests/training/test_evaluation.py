@@ -10,7 +10,7 @@ import onnx.helper as oh
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from poetc import frontend
+from poetc import frontend, passes
 from poetc.codegen import Interpreter, lower, lower_inference, sample_inputs
 from poetc.devices import build_problem, load_profile
 from poetc.graph import Array, Graph, Role, TrainingGraph
@@ -105,3 +105,25 @@ def test_a_model_with_a_loss_of_its_own_has_its_scores_instead(tmp_path: Path) -
     assert model.tensors[step.target].role is Role.TARGET
     interpreter, inputs, loss = run(graph, step, 2)
     assert loss == pytest.approx(cross_entropy(interpreter.output("h"), inputs[step.target]), rel=1e-5)
+
+
+def test_logits_of_the_step_survive_it(tmp_path: Path) -> None:
+    """Whole and in parts; the loss and the updates are the same as without them."""
+    graph = load(mlp(oh.make_node("Softmax", ["h"], ["y"], axis=1)), tmp_path)
+    part = frontend.load(tmp_path / "model.onnx", batch=2)
+    for micro_batches in (1, 2):
+        results = []
+        for output_logits in (False, True):
+            options = TrainingOptions(output_logits=output_logits, micro_batches=micro_batches)
+            step = passes.run_standard(build(graph, options, part if micro_batches > 1 else None))
+            program = lower(step, *kept(step))  # type: ignore[arg-type]
+            assert [b.name for b in program.outputs] == ["loss" if micro_batches == 1 else "loss.sum", "h"][
+                : 1 + output_logits
+            ]
+            interpreter = Interpreter(program, step.values)
+            inputs = sample_inputs(program, 1)
+            results.append((interpreter.run(inputs), interpreter.state("w").tobytes()))
+        weight = graph.values["w"]
+        assert isinstance(weight, np.ndarray)
+        np.testing.assert_allclose(interpreter.output("h"), inputs["x"] @ weight, rtol=1e-5, atol=1e-6)
+        assert results[0] == results[1]
