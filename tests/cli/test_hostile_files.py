@@ -51,7 +51,7 @@ def test_devices_and_pipes_are_no_files(poetc: Run, pipe: Path, command: str) ->
     assert not (pipe.parent / "out").exists()
 
 
-def test_a_locked_model_or_device_that_is_no_file(
+def test_a_locked_model_that_is_no_file_and_such_a_profile(
     poetc: Run, tmp_path: Path, pipe: Path, locked: dict[str, Any]
 ) -> None:
     (fifo := tmp_path / "fifo.yaml").symlink_to(pipe)
@@ -63,9 +63,6 @@ def test_a_locked_model_or_device_that_is_no_file(
         one_line(ended, 1, f"{path}: is a device or a pipe, not a file")
         assert ended.out == ""
     one_line(poetc("profile", "show", fifo), 2, f"{fifo}: is a device or a pipe, not a device profile")
-    options.update(model="p.json", device="./fifo.yaml")
-    (tmp_path / "bad.lock").write_text(json.dumps(locked))
-    one_line(poetc("check", tmp_path / "bad.lock"), 1, "fifo.yaml: is a device or a pipe, not a device profile")
 
 
 @pytest.mark.parametrize(
