@@ -20,13 +20,19 @@ def _silent(message: str) -> None:
 
 
 def read_batches(
-    program: Program, data: Path | None, steps: int | None, note: Callable[[str], None] = _silent
+    program: Program,
+    data: Path | None,
+    steps: int | None,
+    note: Callable[[str], None] = _silent,
+    *,
+    any_range: bool = False,
 ) -> list[dict[str, Array]]:
     """One batch a step: of the data, round and round, or random.
 
     A data file is an `.npz` with an array for each input of the model, by name, and `target`; its first axis runs over
-    samples, or over whole batches. Raises UsageError for anything else, and for values that no kernel can use. `note`
-    gets what is suspicious: samples that are left out, inputs that look as if nobody had scaled them.
+    samples, or over whole batches. Raises UsageError for anything else, for values that no kernel can use, and, unless
+    `any_range`, for inputs that look as if nobody had scaled them. `note` gets the range of each input, and how many
+    samples are left out.
     """
     if data is None:
         return [dict(codegen.sample_inputs(program, step)) for step in range(steps or DEFAULT_STEPS)]
@@ -46,12 +52,13 @@ def read_batches(
     if count == 0:
         raise UsageError(f"{data}: holds less than one batch")
     for binding in codegen.all_inputs(program):
-        if binding.operand.type.dtype is DType.F32 and codegen.looks_raw(chosen[binding.name]):
-            most = chosen[binding.name].max()
-            note(
-                f"{data}: {called[binding.name]} holds whole numbers up to {most:g}: if the model was trained on scaled"
-                " ones, scale these likewise"
-            )
+        if binding.operand.type.dtype is not DType.F32 or binding is program.target:
+            continue
+        array = chosen[binding.name]
+        span = f"{data}: {called[binding.name]} from {array.min():g} to {array.max():g}"
+        if not any_range and codegen.looks_raw(array) and not codegen.scales_itself(program, binding):
+            raise UsageError(f"{span} looks unscaled: scale it as the model was trained, or give --any-range")
+        note(span)
     return [{name: column[step % count] for name, column in columns.items()} for step in range(steps or count)]
 
 

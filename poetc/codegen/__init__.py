@@ -9,7 +9,16 @@ from poetc.codegen._emit import KIND as _EMITTED
 from poetc.codegen._firmware import Memory
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
-from poetc.codegen._limits import RAW_FROM, Limit, limit_of, looks_raw, require_usable, require_values
+from poetc.codegen._limits import (
+    RAW_FROM,
+    Limit,
+    chance_loss,
+    limit_of,
+    looks_raw,
+    require_usable,
+    require_values,
+    scales_itself,
+)
 from poetc.codegen._lower import high_water, lower, lower_inference, store_blocks, without_loss
 from poetc.codegen._run import (
     BoardFault,
@@ -66,6 +75,7 @@ __all__ = [
     "board_like",
     "build_firmware",
     "build_host",
+    "chance_loss",
     "check_device",
     "check_pages",
     "check_program",
@@ -90,6 +100,7 @@ __all__ = [
     "require_values",
     "resolve",
     "sample_inputs",
+    "scales_itself",
     "state_digest",
     "state_identity",
     "store_blocks",

@@ -259,6 +259,18 @@ def _program_options(target: Target, checkpoint: int) -> list[str]:
         f"CHECKPOINT_STEPS ?= {checkpoint}",
         "GRADIENTS ?=",
         "CPPFLAGS += -DPOETC_CHECKPOINT_STEPS=$(CHECKPOINT_STEPS) $(if $(GRADIENTS),-DPOETC_LOG_GRADIENTS)",
+        *_range_option(target),
+    ]
+
+
+def _range_option(target: Target) -> list[str]:
+    """Firmware has no room for a look at ranges."""
+    if not target.hosted:
+        return []
+    return [
+        "# ANY_RANGE=1: inputs are trained on that look as if nobody had scaled them. After a change: make clean.",
+        "ANY_RANGE ?=",
+        "CPPFLAGS += $(if $(ANY_RANGE),-DPOETC_ANY_RANGE)",
     ]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from poetc.codegen._interpret import all_inputs
-from poetc.codegen.program import Call, Program
+from poetc.codegen.program import Binding, Call, Program
 from poetc.errors import UsageError
 from poetc.graph import Array, DType
 from poetc.ops import Use
@@ -113,8 +114,30 @@ def _reject(where: str, name: str, array: Array, wrong: Array, why: str, first: 
 
 
 def looks_raw(array: Array) -> bool:
-    """Whether floats are whole numbers that go beyond 16: bytes of pixels that nobody scaled, most likely."""
-    return bool(array.size and np.abs(array).max() > RAW_FROM and (array == np.trunc(array)).all())
+    """Whether floats look as if nobody had scaled them. They go beyond 16, and are whole or of one sign."""
+    if not array.size:
+        return False
+    least, most = array.min(), array.max()
+    is_large = least < -RAW_FROM or most > RAW_FROM
+    return bool(is_large and (least >= 0 or most <= 0 or (array == np.trunc(array)).all()))
+
+
+def scales_itself(program: Program, binding: Binding) -> bool:
+    """Whether all that reads the input scales it down or normalises it, so that numbers of any range are as usual."""
+    names = {binding.operand.tensor, binding.name}
+    readers = [c for c in program.instructions if isinstance(c, Call) and any(o.tensor in names for o in c.inputs)]
+    return bool(readers) and all(_scales(call) for call in readers)
+
+
+def _scales(call: Call) -> bool:
+    alpha = call.attributes.get("alpha")
+    return "Norm" in call.kind or (call.kind == "Affine" and isinstance(alpha, float) and abs(alpha) * RAW_FROM <= 1)
+
+
+def chance_loss(program: Program) -> float | None:
+    """The cross-entropy of guessing; None where the loss is another."""
+    limit = None if program.target is None else limits(program).get(program.target.name)
+    return None if limit is None else math.log(limit.most + 1)
 
 
 RAW_FROM = 16

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from poetc.codegen._cprint import Pool, comment, floating, identifier, identifiers, integer, string, table
 from poetc.codegen._interpret import all_inputs
-from poetc.codegen._limits import Limit, limits
+from poetc.codegen._limits import Limit, limits, scales_itself
 from poetc.codegen._lower import store_blocks
 from poetc.codegen._state_file import regions
 from poetc.codegen.program import Binding, Call, Instruction, Move, Operand, PageIn, PageOut, Program, Space
@@ -361,13 +361,17 @@ def _limits(module: Module) -> list[str]:
     for program in (main, *(p for p in entries(module).values() if p is not main)):
         rows, allowed = [], limits(program)
         for binding in all_inputs(program):
-            limit = allowed.get(binding.name, Limit(0, -1, 0))
+            limit = allowed.get(binding.name, Limit(0, 0 if _is_scaled(program, binding) else -1, 0))
             numbers = ", ".join(integer(n) for n in (limit.least, limit.most, limit.ignored))
             rows.append(f"    {{{_DTYPES[binding.operand.type.dtype]}, {numbers}}}, {comment(binding.name)}")
         if rows:
             storage = "const" if program is main else "static const"
             lines += ["", f"{storage} poetc_limit {_limits_name(module, program)}[] = {{", *rows, "};"]
     return lines
+
+
+def _is_scaled(program: Program, binding: Binding) -> bool:
+    return binding.operand.type.dtype is DType.F32 and scales_itself(program, binding)
 
 
 def _limits_name(module: Module, program: Program) -> str:

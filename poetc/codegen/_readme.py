@@ -59,11 +59,17 @@ def _data(module: Module, target: Target) -> Iterator[str]:
         )
     elif "host" in target.ports:
         yield ""
-        yield "`./train DATA [STEPS [STATE_OUT]]` reads the file DATA round and round. In Python:"
+        yield "`./train DATA [STEPS [STATE_OUT]]` reads the file DATA round and round. Inputs that look unscaled"
+        yield "(beyond 16, and whole or of one sign) end it with exit code 1; `./train -r DATA` trains on them."
+        yield "In Python:"
     else:
         yield ""
         yield "The program reads them from `data.bin` (in the directory that it, or the emulator or debugger, runs in),"
-        yield "trains until there is none left, and writes all trained state to `trained.bin`. In Python:"
+        yield "trains until there is none left, and writes all trained state to `trained.bin`."
+        if target.hosted:
+            yield "Inputs that look unscaled (beyond 16, and whole or of one sign) end it with exit code 1; a program"
+            yield "made by `make ANY_RANGE=1` trains on them."
+        yield "In Python:"
     if target.build != "library":
         yield ""
         names = ["data" if len(all_inputs(main)) == 1 else f"array{i}" for i in range(len(all_inputs(main)))]

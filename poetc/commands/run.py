@@ -24,6 +24,7 @@ from poetc.scheduling import Problem
 
 Progress = Callable[[str], None]
 OnStep = Callable[[int, float], None]
+ABSURD = 3  # times the loss of guessing, for a first loss
 PRODUCTS = ("counter.so", *(f"src/{name}" for name in codegen.PRODUCTS))
 KEPT = Kind("poetc-run.json", "what poetc run kept", "--keep", PRODUCTS)
 
@@ -45,6 +46,7 @@ class RunRequest:
     force: bool = False
     checkpoint: int | None = None
     gradients: bool = False
+    any_range: bool = False  # train on inputs that look as if nobody had scaled them
 
 
 def board_names() -> list[str]:
@@ -66,7 +68,7 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep, note: Progress
     solved = artifact.read(request.directory)
     progress("lowering")
     program = programs.training_program(solved)
-    batches = read_batches(program, request.data, request.steps, note)
+    batches = read_batches(program, request.data, request.steps, note, any_range=request.any_range)
     assert solved.graph is not None  # training_program says so
     values = solved.graph.values
     copies: list[str] = []
@@ -77,7 +79,20 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep, note: Progress
             document = _on_host(solved, program, values, batches, directory, on_step, **wanted)
         else:
             document = _on_board(request, board, solved, program, values, batches, directory, progress, on_step)
+    for text in _odd_losses(document["losses"], codegen.chance_loss(program)):
+        note(text)
     return {**document, "copies": copies}
+
+
+def _odd_losses(losses: Sequence[float], chance: float | None) -> Iterator[str]:
+    """What is suspicious about the losses of all steps, as the emitted programs judge it. `chance`: of guessing."""
+    if chance is not None and losses[0] > ABSURD * chance:
+        yield (
+            f"the first loss is {losses[0]:.3g}, that of guessing {chance:.3g}: are inputs scaled and classes numbered"
+            " as the model was trained?"
+        )
+    if len(losses) >= 16 and 0 < 2 * sum(losses[:4]) < sum(losses[-4:]):
+        yield "the loss rose to more than twice what it was: lower the learning rate, or scale the inputs"
 
 
 def _on_board(

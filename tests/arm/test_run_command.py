@@ -171,11 +171,14 @@ def test_data_that_does_not_fit(directory: Path, tmp_path: Path) -> None:
     np.savez(path, **good)
     notes: list[str] = []
     assert len(running.read_batches(program, path, 5, notes.append)) == 5
-    assert not notes
-    np.savez(path, image=np.full((9, 1, 8, 8), 255.0), target=np.zeros(9, np.int64))
-    running.read_batches(program, path, None, notes.append)
-    assert "9 samples make 2 batches of 4; the last 1 are not used" in notes[0]
-    assert "whole numbers up to 255" in notes[1]
+    assert notes == [f"{path}: image from 0 to 0"]
+    for pixels in (255.0, 254.5):
+        np.savez(path, image=np.linspace(0, pixels, 576).reshape(9, 1, 8, 8), target=np.zeros(9, np.int64))
+        with pytest.raises(UsageError, match=rf"image from 0 to {pixels:g} looks unscaled: .*--any-range"):
+            running.read_batches(program, path, None)
+    running.read_batches(program, path, None, notes.append, any_range=True)
+    assert "9 samples make 2 batches of 4; the last 1 are not used" in notes[1]
+    assert notes[2:] == [f"{path}: image from 0 to 254.5"]
     np.savez(path, **good)
     archive = bytearray(path.read_bytes())
     archive[archive.index(b"PK\x01\x02") + 10] = 99  # a compression that there is not
@@ -183,6 +186,24 @@ def test_data_that_does_not_fit(directory: Path, tmp_path: Path) -> None:
         path.write_bytes(data)
         with pytest.raises(UsageError, match="not an"):
             running.read_batches(program, path, None)
+
+
+def test_losses_that_start_absurd_or_rise_are_noted(directory: Path, tmp_path: Path) -> None:
+    image = np.random.default_rng(1).random((16, 1, 8, 8), np.float32) * 255
+    np.savez(path := tmp_path / "d.npz", image=image, target=np.zeros(16, np.int64))
+    notes: list[str] = []
+    request = running.RunRequest(directory=directory, on="host", data=path, any_range=True)
+    document = running.run(request, lambda text: None, lambda step, loss: None, notes.append)
+    absurd = [
+        text
+        for text in notes
+        if text.startswith(f"the first loss is {document['losses'][0]:.3g}, that of guessing 2.3")
+    ]
+    assert len(absurd) == (document["losses"][0] > 3 * np.log(10)) == 1
+    assert [*running._odd_losses([1.0] * 8 + [3.0] * 8, None)] == [
+        "the loss rose to more than twice what it was: lower the learning rate, or scale the inputs"
+    ]
+    assert [*running._odd_losses([6.8] + [1.0] * 15, np.log(10))] == []
 
 
 def test_every_tool_of_the_recipe_is_installed() -> None:

@@ -91,16 +91,46 @@ def test_bad_data_are_named(what: str, built: Built) -> None:
     assert re.search(message, said), said
 
 
-def test_ranges_are_shown_and_bytes_are_suspicious(built: Built) -> None:
+def test_ranges_are_shown(built: Built) -> None:
     code, said = built.train(records(X, Y))
     assert code == 0
     first = X[0].ravel()
     shown = re.search(r"input x from (\S+) to (\S+)", said)
     assert shown is not None
     np.testing.assert_allclose([float(v) for v in shown.groups()], [first.min(), first.max()], rtol=1e-5)
-    assert "scaled" not in said
-    code, said = built.train(records(np.abs(np.round(X * 50)), Y))
-    assert "whole numbers" in said and "scaled" in said
+    assert "unscaled" not in said
+
+
+WIDE = X / np.abs(X).max() * 120
+RAW = {"bytes": np.abs(np.round(WIDE)), "means of bytes": np.abs(WIDE), "whole": np.round(WIDE), "far off": WIDE - 300}
+
+
+@pytest.mark.parametrize("what", RAW)
+def test_inputs_that_nobody_scaled_are_refused(what: str, built: Built) -> None:
+    code, said = built.train(records(RAW[what].astype(np.float32), Y))
+    assert code == 1
+    assert re.search(r"data.bin: record 1: x.* looks unscaled: scale it as the model was trained, or ", said)
+
+
+def test_inputs_of_a_wide_range_that_are_centred_are_not_refused(built: Built) -> None:
+    code, said = built.train(records(WIDE.astype(np.float32), Y))
+    assert "unscaled" not in said and (code == 0 or "the loss is" in said)
+
+
+def test_any_range_is_trained_on_if_asked_for(built: Built, tmp_path: Path) -> None:
+    """And a first loss far above that of guessing is pointed out."""
+    data = records(RAW["bytes"].astype(np.float32), np.zeros_like(Y))
+    if built.target == "host":
+        (tmp_path / "data.bin").write_bytes(data)
+        (tmp_path / "store.img").write_bytes((built.directory / "store.img").read_bytes())
+        words = [built.directory / "train", "-r", "data.bin", "1"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        said = done.stdout + done.stderr
+        first = re.search(r"step 1 loss (\S+)", said)
+        assert first is not None and "unscaled" not in said
+        assert ("more than three times that of guessing" in said) == (float(first[1]) > 3 * np.log(3) * 0.98)
+    else:
+        assert "ANY_RANGE ?=" in (built.directory / "Makefile").read_text()
 
 
 def test_a_loss_that_rises_is_pointed_out(built: Built) -> None:

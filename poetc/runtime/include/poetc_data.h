@@ -13,7 +13,7 @@ enum poetc_dtype { POETC_F32 = 0, POETC_I32 = 1, POETC_U8 = 2 };
 /* What an input may hold; the emitted table has one for each. */
 typedef struct poetc_limit {
     uint32_t dtype;
-    int32_t least, most; /* of integers; least > most: anything */
+    int32_t least, most; /* of integers; least > most: anything. Of floats 0, 0: the model itself scales them */
     int32_t ignored;     /* is allowed, too: the target that does not count */
 } poetc_limit;
 
@@ -35,6 +35,36 @@ typedef struct poetc_span {
     int is_whole;
 } poetc_span;
 poetc_span poetc_span_of(const void *floats, uint32_t count);
+
+/* 1: the numbers look as if nobody had scaled them. They go beyond 16, and are whole or of one sign. */
+static inline int poetc_span_is_raw(poetc_span span)
+{
+    const int is_large = span.least < -16.0f || span.most > 16.0f;
+
+    return is_large && (span.is_whole || span.least >= 0.0f || span.most <= 0.0f);
+}
+
+/* The cross-entropy of guessing among `classes`: their natural logarithm, up to 6 % less. */
+static inline float poetc_chance_loss(uint32_t classes)
+{
+    float loss = 0.0f, rest = (float)classes;
+
+    for (; rest >= 2.0f; rest /= 2.0f)
+        loss += 0.6931472f;
+    return loss + (rest > 1.0f ? (rest - 1.0f) * 0.6931472f : 0.0f);
+}
+
+/* 1: `loss`, the first one, is above three times that of guessing, where the inputs hold classes. Theirs are limits
+ * from 0 on. */
+static inline int poetc_starts_absurd(float loss, const poetc_limit *limits, uint32_t count)
+{
+    uint32_t i;
+
+    for (i = 0; i < count; i++)
+        if (limits[i].dtype == POETC_I32 && limits[i].least == 0 && limits[i].most > 0)
+            return loss > 3.0f * poetc_chance_loss((uint32_t)limits[i].most + 1u);
+    return 0;
+}
 
 /* 1: a finite number. */
 int poetc_is_finite(float value);

@@ -13,7 +13,7 @@
  * POETC_CHECKPOINT_STEPS: after how many steps the state is saved to two slots of the store, in turn; training goes on
  * from there when the board starts again. 0: never. Records that have been used are passed over if the data still begin
  * with them; other data are used from their first record. POETC_LOG_GRADIENTS: a checksum of all gradients of the step
- * is logged with its loss.
+ * is logged with its loss. POETC_ANY_RANGE: on Linux, inputs are trained on that look as if nobody had scaled them.
  */
 #include "model.h"
 #include "poetc_checkpoint.h"
@@ -189,9 +189,14 @@ static void log_float(const char *label, float value)
         log_number(value < 0.0f ? "-" : "", size < 4e9f ? (uint32_t)size : 4000000000u);
 }
 
-/* What the first record holds, beside which a person sees numbers of another scale than those that the model was made
- * for. */
-static void log_ranges(void)
+#ifdef POETC_ANY_RANGE
+enum { ANY_RANGE = 1 };
+#else
+enum { ANY_RANGE = 0 };
+#endif
+
+/* Log the range of each input in the first record. 1: one looks as if nobody had scaled it. */
+static int check_ranges(void)
 {
     static const poetc_limit *const limits = POETC_MODEL_LIMITS;
     uint32_t i;
@@ -204,13 +209,19 @@ static void log_ranges(void)
             poetc_port_log(inputs[i].name);
             log_float(" from ", span.least);
             log_float(" to ", span.most);
-            poetc_port_log(
-                span.is_whole && span.most > 16.0f ? ", whole numbers: not scaled as the model was trained?\n" : "\n");
+            poetc_port_log("\n");
+            if (!ANY_RANGE && limits[i].least > limits[i].most && poetc_span_is_raw(span)) {
+                poetc_port_log("data.bin: record 1: ");
+                poetc_port_log(inputs[i].name);
+                poetc_port_log(" looks unscaled: scale it as the model was trained, or make ANY_RANGE=1\n");
+                return 1;
+            }
         }
     }
+    return 0;
 }
 #else
-#define log_ranges() (void)0 /* no room for it in small flash */
+#define check_ranges() 0 /* no room for it in small flash */
 #endif
 
 /* Pass over the records that were used before the checkpoint. Where the data begin with other ones, they are new: none
@@ -271,8 +282,10 @@ static int train(poetc_checkpoint *checkpoint, uint32_t *step)
         if (err <= 0)
             return err;
         err = check_record(checkpoint->records);
-        if (!err && *step == first)
-            log_ranges();
+        if (!err && *step == first && check_ranges()) {
+            poetc_port_stop(POETC_PORT_FAILED);
+            return POETC_EINVAL;
+        }
         if (!err)
             err = poetc_run(&runtime);
         if (err)
@@ -285,6 +298,9 @@ static int train(poetc_checkpoint *checkpoint, uint32_t *step)
             return POETC_ENUMBER;
         }
 #if defined(__linux__) && __STDC_HOSTED__
+        if (*step == 1u && poetc_starts_absurd(loss, POETC_MODEL_LIMITS, POETC_MODEL_INPUT_COUNT))
+            poetc_port_log("the first loss is more than three times that of guessing: are inputs scaled and classes"
+                           " numbered as the model was trained?\n");
         poetc_trend_add(&trend, loss);
 #endif
         if (CHECKPOINT_STEPS > 0 && *step % (CHECKPOINT_STEPS > 0 ? CHECKPOINT_STEPS : 1) == 0) {

@@ -1,17 +1,17 @@
 /* Trains on the data of a file and prints the loss of every step.
  *
- *     train [-c] DATA [STEPS [STATE_OUT]]
+ *     train [-c] [-r] DATA [STEPS [STATE_OUT]]
  *
  * DATA: records, one a step, each the bytes of the inputs and of the target in the order of the header; read round and
  * round. STEPS: default one pass. STATE_OUT: where to write the state afterwards. Pages go to store.bin in the current
  * directory, which starts as a copy of store.img if the model keeps weights there. -c: after every step a checkpoint
  * goes to store.bin, too, and training goes on from the newest one, if the file has one; STEPS counts those before.
  * Records that were used before it are passed over if DATA still begins with them; other data are used from their first
- * record.
+ * record. -r: inputs of any range are trained on, also those that look as if nobody had scaled them.
  *
  * Exit code 1, and a line on stderr that names file and record, where the data hold no whole records, a NaN, or a class
- * that the model has not, and where the loss is no number; 2 for a wrong call. The range of each input in the first
- * record goes to stderr, too.
+ * that the model has not, where the first record looks unscaled, and where the loss is no number; 2 for a wrong call.
+ * The range of each input in the first record goes to stderr, too.
  */
 #include "model.h"
 #include "poetc_files.h"
@@ -119,9 +119,8 @@ static int fail_at(const reader *data, uint32_t record, const poetc_flaw *flaw, 
     return 1;
 }
 
-/* What the first record holds, beside which a person sees numbers of another scale than those that the model was made
- * for. */
-static void print_ranges(const reader *data)
+/* Print the range of each input in the first record. 1: one looks as if nobody had scaled it, and `any_range` is 0. */
+static int check_ranges(const reader *data, int any_range)
 {
     uint32_t i;
 
@@ -130,18 +129,20 @@ static void print_ranges(const reader *data)
             const poetc_span span = poetc_span_of(data->arena + inputs[i].offset, inputs[i].size_bytes / 4u);
 
             fprintf(stderr, "input %s from %g to %g\n", inputs[i].name, (double)span.least, (double)span.most);
-            if (span.is_whole && span.most > 16.0f)
+            if (!any_range && limits[i].least > limits[i].most && poetc_span_is_raw(span)) {
                 fprintf(
                     stderr,
-                    "warning: %s: input %s holds whole numbers up to %g; if the model was trained on scaled ones, scale"
-                    " these likewise\n",
-                    data->path, inputs[i].name, (double)span.most);
+                    "%s: record 1: %s from %g to %g looks unscaled: scale it as the model was trained, or give -r\n",
+                    data->path, inputs[i].name, (double)span.least, (double)span.most);
+                return 1;
+            }
         }
     }
+    return 0;
 }
 
 /* The session's checkpoint counts the records that are used; it is saved if `saves`. */
-static int train(poetc_session *session, const reader *data, long steps, int saves)
+static int train(poetc_session *session, const reader *data, long steps, int saves, int any_range)
 {
     const long first = (long)session->runtime.run_count + 1;
     poetc_checkpoint *used = &session->checkpoint;
@@ -160,8 +161,10 @@ static int train(poetc_session *session, const reader *data, long steps, int sav
             if (!read_record(data, used))
                 return fail("cannot read the data file again", data->path);
         }
-        if (step == first && !poetc_check_inputs(inputs, limits, POETC_MODEL_INPUT_COUNT, data->arena, &session->flaw))
-            print_ranges(data);
+        if (step == first &&
+            !poetc_check_inputs(inputs, limits, POETC_MODEL_INPUT_COUNT, data->arena, &session->flaw) &&
+            check_ranges(data, any_range))
+            return 1;
         err = poetc_session_step(session, NULL, &loss);
         if (session->flaw.input != POETC_NONE)
             return fail_at(data, used->records, &session->flaw, err);
@@ -179,6 +182,9 @@ static int train(poetc_session *session, const reader *data, long steps, int sav
                     step, (double)loss);
             return 1;
         }
+        if (step == 1 && poetc_starts_absurd(loss, limits, POETC_MODEL_INPUT_COUNT))
+            fprintf(stderr, "warning: the first loss is more than three times that of guessing: are inputs scaled and"
+                            " classes numbered as the model was trained?\n");
         poetc_trend_add(&trend, loss);
         err = saves ? poetc_session_checkpoint(session) : POETC_OK;
         if (err) {
@@ -218,12 +224,14 @@ int main(int argc, char **argv)
     reader data;
     uint8_t *memory, *arena;
     long steps = 0;
-    int result, saves = argc > 1 && strcmp(argv[1], "-c") == 0, fresh = 1;
+    int result, saves = 0, any_range = 0, fresh = 1;
 
-    argc -= saves;
-    argv += saves;
+    for (; argc > 1 && (strcmp(argv[1], "-c") == 0 || strcmp(argv[1], "-r") == 0); argc--, argv++) {
+        saves |= argv[1][1] == 'c';
+        any_range |= argv[1][1] == 'r';
+    }
     if (argc < 2 || argc > 4) {
-        fprintf(stderr, "usage: train [-c] DATA [STEPS [STATE_OUT]]\n");
+        fprintf(stderr, "usage: train [-c] [-r] DATA [STEPS [STATE_OUT]]\n");
         return 2;
     }
     if (argc > 2 && !read_count(argv[2], &steps)) {
@@ -263,7 +271,7 @@ int main(int argc, char **argv)
         pass_over(&data, &session.checkpoint);
     }
 
-    result = train(&session, &data, steps, saves);
+    result = train(&session, &data, steps, saves, any_range);
     if (store->context != NULL && store->sync(store->context))
         result = fail("cannot write", "store.bin");
     if (result == 0 && argc > 3)
