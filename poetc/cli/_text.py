@@ -22,9 +22,19 @@ def fields(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns under a header; the last one is as long as it is, and wrapped on a terminal."""
+    """Left-aligned columns under a header.
+
+    On a terminal the last column is wrapped, and names in the first one are shortened where the others leave no room.
+    """
+    from poetc.reporting import shorten
+
     lines = [tuple(map(printable, line)) for line in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header) - 1)]
+    last = min(max(len(line[-1]) for line in lines), LEAST_COLUMNS)
+    excess = sum(widths) + 2 * len(widths) + last - (terminal_columns() or sys.maxsize)
+    if excess > 0:
+        widths[0] = max(widths[0] - excess, LEAST_COLUMNS)
+        lines = [(shorten(line[0], widths[0]), *line[1:]) for line in lines]
     indent = sum(widths) + 2 * len(widths)
     begins = ("".join(f"{cell:<{width}}  " for cell, width in zip(line, widths, strict=False)) for line in lines)
     return "\n".join((begin + _hanging(line[-1], indent)).rstrip() for begin, line in zip(begins, lines, strict=True))

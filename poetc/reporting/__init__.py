@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poetc.artifact import Artifact
 from poetc.reporting._solved import Solved
-from poetc.reporting._words import of_keep_all, recomputed, recomputed_of, written
+from poetc.reporting._words import of_keep_all, recomputed, recomputed_of, shorten, written
 from poetc.reporting._words import status as status_words
 from poetc.reporting.choices import choice_notes, scope_sentence
 from poetc.reporting.html import html
@@ -21,6 +21,7 @@ __all__ = [
     "recomputed_of",
     "reports",
     "scope_sentence",
+    "shorten",
     "status_words",
     "text",
     "written",

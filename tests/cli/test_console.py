@@ -18,7 +18,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from poetc.cli import _console, cli
+from poetc.cli import _console, _text, cli
 from poetc.cli._console import Console, finite
 from poetc.planning.progress import progress_line
 from poetc.scheduling import problem_to_json
@@ -164,6 +164,17 @@ def test_tables_are_readable_in_80_columns(solved: tuple[Path, Ended], tmp_path:
         too_long = [line for line in lines if len(line) > 80 and max(map(len, line.split())) < 40]
         assert lines and not too_long, (arguments, too_long)
         assert not any(word.endswith("…") and len(word) < 8 for word in words), arguments
+
+
+def test_long_names_are_shortened_in_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "BatchNormActivateGradInput(/layers/block3/conv2/Conv_output_0.grad)"
+    rows = [(name, "BatchNormActivateGradInput", "20", "123,456,789", "100.00%")]
+    header = ("operator", "kind", "times", "instructions", "share")
+    assert name in _text.table(header, rows)
+    monkeypatch.setattr(_text, "terminal_columns", lambda: 80)
+    shown = _text.table(header, rows).splitlines()
+    assert max(map(len, shown)) == 80
+    assert shown[1].startswith("BatchNormA") and "…" in shown[1] and shown[1].endswith("123,456,789   100.00%")
 
 
 def test_help_of_every_command_has_an_explanation_for_every_option() -> None:
