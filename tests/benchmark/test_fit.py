@@ -219,10 +219,11 @@ def test_csv(tmp_path: Path) -> None:
 
 def test_the_networks_reach_the_common_kernels() -> None:
     kinds: set[str] = set()
+    profile = load_profile("host")
     for graph in networks():
         step = run_standard(build(graph, TrainingOptions()))
         kinds |= {op.kind for op in step.operators}
-        assert build_problem(step, load_profile("host"), budget_bytes=1).operators
+        assert build_problem(step, profile, budget_bytes=1).operators
     wanted = "Conv ConvGradInput ConvGradWeight MatMul BatchNormStats MaxPoolGrad Softmax LayerNorm Gelu Gather Add Sgd"
     assert kinds >= set(wanted.split())
     for most_bytes in (16 << 10, 1 << 20):
