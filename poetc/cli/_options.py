@@ -138,6 +138,41 @@ state_option = click.option(
 _DEFAULTS = TrainingOptions()
 
 
+class _Numbers(click.ParamType):  # type: ignore[type-arg]
+    """Numbers with commas or spaces between them, or a text file that holds them."""
+
+    name = "numbers"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        text, where = str(value), ""
+        if Path(text).is_file():
+            where = f"{shortened(text, 80)}: "
+            try:
+                text = Path(text).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError):
+                raise UsageError(f"--class-weights: {where}not a text file that can be read") from None
+        words = text.replace(",", " ").split()
+        if not words:
+            raise UsageError(f"--class-weights: {where}there are no numbers")
+        try:
+            return tuple(float(word) for word in words)
+        except ValueError:
+            found = next(word for word in words if not _is_number(word))
+            raise UsageError(f"--class-weights: {where}{shortened(found)!r} is neither a number nor a file") from None
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
 class Seconds(click.ParamType):  # type: ignore[type-arg]
     """A time limit: a number above 0 that has an end."""
 
@@ -247,6 +282,14 @@ training_options = stacked(
         metavar="CLASS",
         help="Cross-entropy: targets that count for nothing.",
     ),
+    click.option(
+        "--class-weights",
+        type=_Numbers(),
+        default=(),
+        metavar="W,W,...|FILE",
+        help="Cross-entropy and focal: what a target of each class counts for, or a text file of such numbers.",
+    ),
+    click.option("--focal-gamma", type=float, help="For focal: the exponent of 1 - p. Default: 2."),
     click.option("--huber-delta", type=Number(), default=_DEFAULTS.huber_delta, show_default=True, help="For huber."),
     click.option(
         "--dropout/--no-dropout",

@@ -87,7 +87,29 @@ def _index_weights(op: Bound, target: Any, dtype: Any) -> tuple[Any, Any]:
     smoothing = op.get_float("label_smoothing")
     hit = (target == np.arange(classes).reshape(1, -1, 1)).astype(dtype)
     weights = hit * dtype.type(1 - smoothing) + dtype.type(smoothing / classes)
-    return weights * kept.astype(dtype), dtype.type(max(1, int(kept.sum())))
+    if not op.attributes.get("class_weights"):
+        return weights * kept.astype(dtype), dtype.type(max(1, int(kept.sum())))
+    of_class = np.array(op.attributes["class_weights"], dtype).reshape(1, -1, 1)
+    total = (hit * of_class * kept).sum()
+    return weights * of_class * kept.astype(dtype), total if total > 0 else dtype.type(1)
+
+
+def _hits(op: Bound, target: Any) -> Any:
+    """Where [before, classes, after] is the class of the target."""
+    before, classes, after = _layout(op)
+    return target.reshape(before, 1, after) == np.arange(classes).reshape(1, -1, 1)
+
+
+def _focused(op: Bound, log_p: Any, hit: Any) -> tuple[Any, Any]:
+    """Focal loss (Lin et al. 2017): the factor (1 - p)^gamma of each sample, and the slope of its loss in log p[target]
+    without the weight; p is the probability of the target.
+    """
+    gamma, dtype = op.get_float("gamma"), log_p.dtype
+    rest = (np.exp(log_p) * ~hit).sum(axis=1, keepdims=True)
+    mine = (log_p * hit).sum(axis=1, keepdims=True)
+    factor = rest ** dtype.type(gamma)
+    ratio = np.exp(mine) * mine / np.where(rest > 0, rest, 1)
+    return factor, np.where(rest > 0, factor * (dtype.type(gamma) * ratio - 1), 0)
 
 
 def _soft_weights(op: Bound, target: Any, dtype: Any) -> tuple[Any, Any]:
@@ -114,6 +136,13 @@ class _IndexedClasses(_Classes):
 
 
 @dataclass(frozen=True, slots=True)
+class _WeightedClasses(Axis):
+    ignored: int
+    is_weighted: bool
+    has_upstream: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _PointwiseLossGrad(Elements):
     has_upstream: bool
 
@@ -121,17 +150,33 @@ class _PointwiseLossGrad(Elements):
 def _index_kernel(op: Bound, symbol: str, has_upstream: bool) -> Kernel:
     smoothing = op.get_float("label_smoothing")
     classes = _layout(op)[1]
-    parameters = _IndexedClasses(*_layout(op), op.get_int("ignore_index", _NEVER), has_upstream)
+    ignored, weights, gamma = op.get_int("ignore_index", _NEVER), _class_weights(op), op.get_float("gamma")
+    if weights or gamma:
+        weighted = _WeightedClasses(*_layout(op), ignored, bool(weights), has_upstream)
+        floats = (1 - smoothing, smoothing / classes, gamma, *weights)
+        return Kernel(symbol.replace("poetc_op_", "poetc_op_weighted_"), weighted, floats)
+    parameters = _IndexedClasses(*_layout(op), ignored, has_upstream)
     return Kernel(symbol, parameters, (1 - smoothing, smoothing / classes))
+
+
+def _class_weights(op: Bound) -> tuple[float, ...]:
+    weights = op.attributes.get("class_weights", ())
+    assert isinstance(weights, tuple)
+    return tuple(float(w) for w in weights)
 
 
 @register
 class CrossEntropy(_Loss):
-    """Mean over the samples whose target is not `ignore_index`; 0 if there is none."""
+    """Mean over the samples whose target is not `ignore_index`; 0 if there is none.
+
+    With `class_weights` (one a class) the mean is that of PyTorch: weighted, and divided by the weights of the targets.
+    `gamma` above 0 makes it the focal loss; there is no label smoothing then.
+    """
 
     kind = "CrossEntropy"
     summary = (
-        "Mean of -log softmax(logits)[target], target i32 without the class axis; axis, ignore_index, label_smoothing"
+        "Mean of (1 - p)^gamma · -log p, p = softmax(logits)[target], target i32 without the class axis; axis, "
+        "ignore_index, label_smoothing, class_weights, gamma"
     )
 
     def check(self, op: Bound) -> None:
@@ -140,11 +185,19 @@ class CrossEntropy(_Loss):
         expected = logits.shape[:axis] + logits.shape[axis + 1 :]
         if target.shape != expected or target.dtype is not DType.I32:
             raise ValueError(f"the target must be i32 of shape {expected}, not {target.dtype} of shape {target.shape}")
+        weights = _class_weights(op)
+        if weights and (len(weights) != logits.shape[axis] or min(weights) < 0):
+            raise ValueError(f"{len(weights)} weights, none below 0, are given for {logits.shape[axis]} classes")
+        if op.get_float("gamma") and op.get_float("label_smoothing"):
+            raise ValueError("the focal loss has no label smoothing")
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         logits, target = inputs
         weights, count = _index_weights(op, target, logits.dtype)
-        return (-(weights * _log_softmax(logits.reshape(_layout(op)))).sum() / count,)
+        log_p = _log_softmax(logits.reshape(_layout(op)))
+        if op.get_float("gamma"):
+            weights = weights * _focused(op, log_p, _hits(op, target))[0]
+        return (-(weights * log_p).sum() / count,)
 
     def work(self, op: Bound) -> Work:
         return Work(flops=13 * op.inputs[0].elements)
@@ -161,7 +214,13 @@ class CrossEntropyGrad(_LossGrad):
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         logits = inputs[0]
         weights, count = _index_weights(op, inputs[1], logits.dtype)
-        p = np.exp(_log_softmax(logits.reshape(_layout(op))))
+        log_p = _log_softmax(logits.reshape(_layout(op)))
+        p = np.exp(log_p)
+        if op.get_float("gamma"):
+            hit = _hits(op, inputs[1])
+            rest = np.where(hit, (p * ~hit).sum(axis=1, keepdims=True), -p)
+            slope = _focused(op, log_p, hit)[1] * weights.sum(axis=1, keepdims=True)
+            return ((slope * rest * (_upstream(inputs) / count)).reshape(logits.shape),)
         g = (p * weights.sum(axis=1, keepdims=True) - weights) * (_upstream(inputs) / count)
         return (g.reshape(logits.shape),)
 

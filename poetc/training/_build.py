@@ -68,7 +68,7 @@ class _Step:
             if cut is None or not any(self.cuts.values()):
                 raise UsageError(f"--micro-batches {self.count}: the output that is trained has no batch axis")
             notes += self._notes(cut.size)
-            weights = Weights(b, self.count, target, plan.attributes.get("ignore_index"))
+            weights = Weights(b, self.count, target, plan.attributes)
         losses: list[str] = []
         logits: list[str] = []
         late: list[tuple[Operator, str, str]] = []

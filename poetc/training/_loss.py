@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from poetc.errors import UsageError
-from poetc.graph import DType, Graph, Operator, TensorType
+from poetc.graph import Attribute, DType, Graph, Operator, TensorType
 from poetc.ops import spec
 from poetc.training._options import TrainingOptions
 
@@ -15,7 +15,7 @@ class LossPlan:
     kind: str  # operator kind
     source: str  # the tensor that the loss reads (logits, prediction)
     target: TensorType
-    attributes: dict[str, int | float]
+    attributes: dict[str, Attribute]
     note: str
     labels: str = ""  # the input of the model that the target takes the place of
 
@@ -36,36 +36,58 @@ def plan_loss(graph: Graph, options: TrainingOptions) -> LossPlan:
     shape = graph.tensors[name].shape
     if loss == "auto":
         loss = _guess(graph, name, last)
-    if options.loss in ("auto", "cross-entropy") and last is not None and last.kind == "CrossEntropy":
+    if options.loss in ("auto", "cross-entropy", "focal") and last is not None and last.kind == "CrossEntropy":
         return _own_cross_entropy(graph, name, last, options)
     note = f"loss {loss} on output {name!r} {list(shape)}"
     if not shape and options.loss == "auto":
         note += "; a scalar is taken for a loss of the model's own: the target must be 0"
     if len(graph.outputs) > 1 and not output:
         note += f"; the model has {len(graph.outputs)} outputs, the rest is not trained (--model-output NAME chooses)"
-    if loss in ("cross-entropy", "soft-cross-entropy"):
+    if loss in ("cross-entropy", "soft-cross-entropy", "focal"):
         return _cross_entropy(graph, name, last, note, options, soft=loss == "soft-cross-entropy")
-    if options.label_smoothing or options.ignore_index is not None:
-        raise UsageError(f"--label-smoothing and --ignore-index are for cross-entropy; --loss auto means {loss} here")
+    if options.label_smoothing or options.ignore_index is not None or options.class_weights:
+        given = "--label-smoothing, --ignore-index and --class-weights"
+        raise UsageError(f"{given} are for cross-entropy; --loss auto means {loss} here")
     source = name
     if loss == "bce" and last is not None and last.kind == "Sigmoid":
         source = last.inputs[0]
-    attributes: dict[str, int | float] = {"delta": options.huber_delta} if loss == "huber" else {}
+    attributes: dict[str, Attribute] = {"delta": options.huber_delta} if loss == "huber" else {}
     return LossPlan(_ELEMENTWISE[loss], source, TensorType(graph.tensors[source].shape), attributes, note)
 
 
 def _own_cross_entropy(graph: Graph, name: str, op: Operator, options: TrainingOptions) -> LossPlan:
     """The model ends in its loss: that one is trained, and the input that held the labels is the target."""
     scores, labels = op.inputs
-    attributes = {k: v for k, v in op.attributes.items() if isinstance(v, (int, float))}
+    attributes = {**op.attributes, **_class_attributes(options, graph.tensors[scores].shape[_axis(op)])}
+    if options.loss == "focal":
+        attributes.pop("label_smoothing", None)
+    name_of_loss = "focal" if options.loss == "focal" else "cross-entropy"
+    note = f"loss {name_of_loss} of {scores!r}, which the model computes itself as output {name!r}"
+    if labels in graph.inputs:
+        note += f"; the target is its input {labels!r}"
+    return LossPlan("CrossEntropy", scores, graph.tensors[labels].type, attributes, note, labels)
+
+
+def _axis(op: Operator) -> int:
+    axis = op.attributes.get("axis", -1)
+    assert isinstance(axis, int)
+    return axis
+
+
+def _class_attributes(options: TrainingOptions, classes: int) -> dict[str, Attribute]:
+    """What the options say of a loss over `classes`."""
+    if options.class_weights and len(options.class_weights) != classes:
+        raise UsageError(f"--class-weights: {len(options.class_weights)} weights are given for {classes} classes")
+    attributes: dict[str, Attribute] = {}
     if options.label_smoothing:
         attributes["label_smoothing"] = options.label_smoothing
     if options.ignore_index is not None:
         attributes["ignore_index"] = options.ignore_index
-    note = f"loss cross-entropy of {scores!r}, which the model computes itself as output {name!r}"
-    if labels in graph.inputs:
-        note += f"; the target is its input {labels!r}"
-    return LossPlan("CrossEntropy", scores, graph.tensors[labels].type, attributes, note, labels)
+    if options.class_weights:
+        attributes["class_weights"] = tuple(float(w) for w in options.class_weights)
+    if options.loss == "focal":
+        attributes["gamma"] = 2.0 if options.focal_gamma is None else options.focal_gamma
+    return attributes
 
 
 def _pick_output(graph: Graph, output: str) -> str:
@@ -116,12 +138,8 @@ def _cross_entropy(
         raise UsageError(
             f"--loss cross-entropy: output {name!r} {list(shape)} has no class axis of at least 2; try --loss mse"
         )
-    attributes: dict[str, int | float] = {"axis": axis}
-    if options.label_smoothing:
-        attributes["label_smoothing"] = options.label_smoothing
+    attributes: dict[str, Attribute] = {"axis": axis, **_class_attributes(options, shape[axis])}
     if soft:
         return LossPlan("SoftCrossEntropy", source, TensorType(shape), attributes, note)
-    if options.ignore_index is not None:
-        attributes["ignore_index"] = options.ignore_index
     target = TensorType(shape[:axis] + shape[axis + 1 :], DType.I32)
     return LossPlan("CrossEntropy", source, target, attributes, note)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from poetc.errors import UsageError
-from poetc.graph import DType, Fill, Graph, Role, TensorType, Value
+from poetc.graph import Attribute, DType, Fill, Graph, Role, TensorType, Value
 from poetc.ops import Builder
 
 
@@ -134,20 +134,30 @@ def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
 class Weights:
     """What the loss of each micro-batch counts for in the mean over the whole batch: scalars, made or constant.
 
-    All parts have the same size, so it is 1 / count, unless targets are ignored: then the part's share of the targets
-    that count in the whole batch (a mean of means would weigh them differently).
+    All parts have the same size, so it is 1 / count, unless targets are ignored or classes are weighted: then the
+    part's share of what the targets of the whole batch count for (a mean of means would weigh them differently).
     """
 
-    def __init__(self, b: Builder, count: int, target: str, ignore_index: float | None) -> None:
-        self._b, self._ignored = b, ignore_index
-        self._constant = self._total = ""
-        if ignore_index is None:
+    def __init__(self, b: Builder, count: int, target: str, attributes: Mapping[str, Attribute]) -> None:
+        ignored, weights = attributes.get("ignore_index"), attributes.get("class_weights", ())
+        self._b = b
+        self._constant = self._total = self._table = ""
+        if ignored is None and not weights:
             self._constant = self._scalar("micro_batch_weight", 1.0 / count)
+            return
+        self._index = self._class("ignore_index", -(2**31) if ignored is None else int(str(ignored)))
+        if weights:
+            table = np.array(weights, np.float32)
+            self._table = b.add_tensor(b.fresh("class_weights"), TensorType(table.shape), Role.CONSTANT, table)
+            self._zero = self._class("class_0", 0)
+            self._total = self._counted(target, "targets_counted")
         else:
-            index = np.array([ignore_index], np.int32)
-            self._index = b.add_tensor(b.fresh("ignore_index"), TensorType((1,), DType.I32), Role.CONSTANT, index)
             counted = self._counted(target, "targets_counted")
             self._total = b.emit1("Maximum", [counted, self._scalar("one", 1.0)], hint="targets_counted.total")
+
+    def _class(self, hint: str, index: int) -> str:
+        b = self._b
+        return b.add_tensor(b.fresh(hint), TensorType((1,), DType.I32), Role.CONSTANT, np.array([index], np.int32))
 
     def _scalar(self, hint: str, value: float) -> str:
         b = self._b
@@ -155,8 +165,13 @@ class Weights:
         return b.add_tensor(b.fresh(hint), TensorType(()), Role.CONSTANT, array)
 
     def _counted(self, target: str, hint: str) -> str:
-        """How many targets are not ignored."""
+        """How many targets are not ignored, or what these weigh."""
         b, shape = self._b, self._b.type(target).shape
+        if self._table:
+            is_ignored = b.emit1("Equal", [target, self._index])
+            weights = b.emit1("Gather", [self._table, b.emit1("Where", [is_ignored, self._zero, target])], {"axis": 0})
+            kept = b.emit1("MaskNot", [is_ignored, weights])
+            return b.emit1("ReduceSum", [kept], {"axes": tuple(range(len(shape))), "keepdims": False}, hint=hint)
         ignored = b.emit1("Cast", [b.emit1("Equal", [target, self._index])], {"to": "f32"})
         total = b.emit1("ReduceSum", [ignored], {"axes": tuple(range(len(shape))), "keepdims": False})
         return b.emit1("Affine", [total], {"alpha": -1.0, "beta": float(b.type(target).elements)}, hint=hint)
@@ -165,4 +180,5 @@ class Weights:
         """Of the micro-batch with this target."""
         if self._constant:
             return self._constant
-        return self._b.emit1("Div", [self._counted(target, f"{target}.counted"), self._total], hint=f"{target}.weight")
+        kind = "DivOrZero" if self._table else "Div"
+        return self._b.emit1(kind, [self._counted(target, f"{target}.counted"), self._total], hint=f"{target}.weight")

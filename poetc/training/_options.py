@@ -8,7 +8,7 @@ from typing import Literal, cast
 from poetc.errors import UsageError, shortened
 from poetc.training._selection import parse_entry
 
-LOSSES = ("auto", "cross-entropy", "soft-cross-entropy", "mse", "l1", "huber", "bce")
+LOSSES = ("auto", "cross-entropy", "soft-cross-entropy", "focal", "mse", "l1", "huber", "bce")
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "nadam", "rmsprop", "adagrad", "lion")
 CLIPS = ("clip_value", "clip_norm_per_tensor", "clip_norm", "clip_norm_late")
 BATCH_NORM_MODES = ("train", "frozen")
@@ -48,6 +48,8 @@ class TrainingOptions:
     output: str = ""  # which output the loss is taken from; "" = the only one, or the first
     label_smoothing: float = 0.0  # of both cross-entropies
     ignore_index: int | None = None  # cross-entropy: targets with this index count for nothing
+    class_weights: tuple[float, ...] = ()  # cross-entropy, focal: one a class
+    focal_gamma: float | None = None  # focal: (1 - p)^gamma is what a sample counts for; None: 2
     huber_delta: float = 1.0
     dropout: bool = False  # whether the model's Dropout drops anything
     dropout_seed: int = 0
@@ -87,6 +89,7 @@ class TrainingOptions:
             ("--weight-decay", self.weight_decay, 0.0, _LARGEST_FLOAT),
             ("--label-smoothing", self.label_smoothing, 0.0, 1.0),
             ("--huber-delta", self.huber_delta, 0.0, _LARGEST_FLOAT),
+            ("--focal-gamma", self.focal_gamma, 0.0, _LARGEST_FLOAT),
         ):
             if number is None or (isinstance(number, float | int) and low <= number < high):
                 continue
@@ -100,6 +103,11 @@ class TrainingOptions:
                     raise UsageError(
                         f"{option} {shortened(entry, 80)!r}: at a rate of 0 nothing moves; leave it out of --train"
                     )
+        for weight in self.class_weights:
+            if not (isinstance(weight, float | int) and 0 <= weight < _LARGEST_FLOAT):
+                raise UsageError(f"--class-weights: {shortened(weight)} is not a number of at least 0")
+        if self.class_weights and max(self.class_weights) == 0:
+            raise UsageError("--class-weights: all are 0")
         clips = {f"--{name.replace('_', '-')}": limit for name in CLIPS if (limit := getattr(self, name)) is not None}
         for option, limit in clips.items():
             if not (isinstance(limit, float | int) and 0 < limit < _LARGEST_FLOAT):
@@ -115,7 +123,9 @@ class TrainingOptions:
                 raise UsageError(f"{option} does nothing for --optimizer {self.optimizer}, only for {optimizer}")
         for option, given, losses in (
             ("--label-smoothing", self.label_smoothing != 0, ("cross-entropy", "soft-cross-entropy", "auto")),
-            ("--ignore-index", self.ignore_index is not None, ("cross-entropy", "auto")),
+            ("--ignore-index", self.ignore_index is not None, ("cross-entropy", "focal", "auto")),
+            ("--class-weights", bool(self.class_weights), ("cross-entropy", "focal", "auto")),
+            ("--focal-gamma", self.focal_gamma is not None, ("focal",)),
             ("--huber-delta", self.huber_delta != 1, ("huber",)),
         ):
             if given and self.loss not in losses:

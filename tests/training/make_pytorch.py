@@ -75,6 +75,18 @@ def optimizer(weights: Weights, o: Mapping[str, Any]) -> torch.optim.Optimizer:
             raise ValueError(name)
 
 
+def loss_of(o: Mapping[str, Any], logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    weights = torch.tensor(o["class_weights"]) if "class_weights" in o else None
+    ignored, smoothing = o.get("ignore_index", -100), o.get("label_smoothing", 0.0)
+    if o.get("loss") != "focal":
+        return torch.nn.functional.cross_entropy(
+            logits, target, weight=weights, ignore_index=ignored, label_smoothing=smoothing
+        )
+    log_p = torch.log_softmax(logits, 1)[torch.arange(len(target)), target]
+    weight = torch.ones(len(target)) if weights is None else weights[target]
+    return (-weight * (1 - log_p.exp()) ** o.get("focal_gamma", 2.0) * log_p).sum() / weight.sum()
+
+
 def run(o: Mapping[str, Any]) -> dict[str, list[float]]:
     weights = {name: torch.tensor(w.astype("f8"), requires_grad=True) for name, w in parameters().items()}
     update, clip = optimizer(weights, o), Clip(o)
@@ -82,7 +94,7 @@ def run(o: Mapping[str, Any]) -> dict[str, list[float]]:
     for x, classes in batches():
         hidden = torch.tanh(torch.tensor(x.astype("f8")) @ weights["fc1.weight"].T + weights["fc1.bias"])
         logits = hidden @ weights["fc2.weight"].T + weights["fc2.bias"]
-        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(classes).long())
+        loss = loss_of(o, logits, torch.tensor(classes).long())
         update.zero_grad()
         loss.backward()
         clip(weights)

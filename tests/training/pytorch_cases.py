@@ -42,6 +42,20 @@ CASES: dict[str, dict[str, Any]] = {
     "clipped, adamw": {"clip_norm": 0.5, "optimizer": "adamw"},
     "clipped never": {"clip_norm": 100.0},
     "clipped late": {"clip_norm_late": 0.5, "optimizer": "adam"},
+    "class weights": {"class_weights": (0.5, 2.0, 1.0, 0.25)},
+    "class weights, smoothed": {
+        "class_weights": (0.5, 2.0, 0.0, 0.25),
+        "label_smoothing": 0.2,
+        "ignore_index": 1,
+    },
+    "class weights in parts": {"class_weights": (0.5, 2.0, 1.0, 0.25), "ignore_index": 3, "micro_batches": 3},
+    "focal": {"loss": "focal"},
+    "focal, weighted": {
+        "loss": "focal",
+        "focal_gamma": 0.5,
+        "class_weights": (0.5, 2.0, 1.0, 0.25),
+        "micro_batches": 2,
+    },
     "nadam, decay": {"optimizer": "nadam", "weight_decay": 0.1, "beta1": 0.8, "momentum_decay": 0.1},
 }
 
@@ -66,10 +80,10 @@ def batches() -> list[tuple[Array, Array]]:
     ]
 
 
-def network() -> Graph:
+def network(rows: int = ROWS) -> Graph:
     """A product, tanh, a product."""
     b = Builder()
-    h = b.add_tensor("x", TensorType((ROWS, FEATURES)), Role.INPUT)
+    h = b.add_tensor("x", TensorType((rows, FEATURES)), Role.INPUT)
     for name, value in parameters().items():
         b.add_tensor(name, TensorType(value.shape), Role.PARAMETER, value)
     attributes = {"trans_a": False, "trans_b": True, "alpha": 1.0}

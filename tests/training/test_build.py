@@ -238,9 +238,16 @@ def test_options_of_another_loss_are_refused() -> None:
         ({"loss": "mse", "huber_delta": 0.5}, "--huber-delta"),
         ({"loss": "huber", "huber_delta": 0.0}, "--huber-delta"),
         ({"label_smoothing": 1.0}, "--label-smoothing"),
+        ({"loss": "focal", "label_smoothing": 0.1}, "--label-smoothing"),
+        ({"loss": "mse", "class_weights": (1.0, 2.0)}, "--class-weights"),
+        ({"class_weights": (1.0, -2.0)}, "--class-weights: -2.0"),
+        ({"class_weights": (0.0, 0.0)}, "--class-weights: all are 0"),
+        ({"focal_gamma": 2.0}, "--focal-gamma"),
     ):
         with pytest.raises(UsageError, match=option):
             TrainingOptions(**kwargs)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="2 weights are given for 3 classes"):
+        build(small_cnn(), TrainingOptions(class_weights=(1.0, 2.0)))
     with pytest.raises(UsageError, match="--label-smoothing"):
         one = Graph("one", *one_output())
         build(one, TrainingOptions(label_smoothing=0.1))

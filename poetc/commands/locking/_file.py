@@ -40,7 +40,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     gap: float = 0.0
     seed: int = 0
     fixed_order: bool = False
-    training: dict[str, float | int | str | tuple[str, ...]] = {}
+    training: dict[str, float | int | str | tuple[str | float, ...]] = {}
 
 
 DEFAULTS = Options(model="", device="")

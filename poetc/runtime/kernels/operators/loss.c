@@ -7,49 +7,7 @@
  * Layout: predictions are [before, classes, after]; a loss of elements sees one dense array.
  * Order of sums: classes in sequence within a sample, then samples in memory order; totals carry their rounding error.
  */
-#include "poetc_math.h"
-#include "simd/poetc_f4.h"
-
-typedef struct {
-    const float *x; /* of class 0 */
-    int32_t classes;
-    ptrdiff_t step;   /* from class to class */
-    float best, rest; /* the largest logit; Σ exp(x - best) over the others */
-} sample;
-
-static sample look(const float *x, int32_t classes, ptrdiff_t step)
-{
-    sample s = {x, classes, step, x[0], 0.0f};
-    poetc_compensated rest = {0.0f, 0.0f};
-    int32_t where = 0, i;
-    for (i = 1; i < classes; i++)
-        if (x[i * step] > s.best)
-            s.best = x[i * step], where = i;
-    for (i = 0; i < classes; i++)
-        if (i != where)
-            poetc_compensated_add(&rest, poetc_expf(x[i * step] - s.best));
-    s.rest = rest.total;
-    return s;
-}
-
-static float upstream(const poetc_call *call, int has_upstream)
-{
-    return has_upstream ? *(const float *)poetc_in(call, 2) : 1.0f;
-}
-
-/* How many targets count, or POETC_ERANGE if one is neither a class nor `ignore`. */
-static int32_t count_targets(const int32_t *target, int32_t samples, int32_t classes, int32_t ignore)
-{
-    int32_t counted = 0, i;
-    for (i = 0; i < samples; i++) {
-        if (target[i] == ignore)
-            continue;
-        if (target[i] < 0 || target[i] >= classes)
-            return POETC_ERANGE;
-        counted++;
-    }
-    return counted;
-}
+#include "operators/poetc_loss.h"
 
 /* logits[before,classes,after], target i32[before,after] -> loss. ints: before, classes, after, ignored index;
  * floats: weight of the target class beyond that of any class; weight of any class (label smoothing). */
