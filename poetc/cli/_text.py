@@ -298,7 +298,7 @@ def train_text(document: Mapping[str, Any]) -> str:
             ("peak, predicted", f"{predicted:,} B"),
             ("peak, measured", f"{measured:,} B{'' if measured == predicted else '  (NOT EQUAL)'}"),
             ("budget", f"{document['budget_bytes']:,} B"),
-            ("report", document["report"] or ""),
+            ("report", document["report"]),
         )
     )
     matrix = row["validation"].get("confusion")

@@ -55,10 +55,13 @@ from poetc.loop import (
     parse_metrics,
 )
 from poetc.output_directory import digest
+from poetc.reporting import Solved
+from poetc.reporting.training import page
 from poetc.training import rates
 
 SUFFIX = ".train"
 RECORD, SOLVED, DOCUMENT = "run.json", "solved", "training.json"
+PAGE = "report.html"
 MAY_CHANGE = ("epochs", "save_every")  # between the beginning of a training and its resumption
 
 
@@ -250,7 +253,7 @@ def train(
         "output": str(request.out),
         "files": written,
         "directory": str(request.directory),
-        "report": None,
+        "report": str(request.directory / PAGE),
         "loss": loss.kind,
         "samples": None if isinstance(data.training, BatchFunction) else len(data.training),
         "validation_samples": len(data.validation) if isinstance(data.validation, Samples) else None,
@@ -268,6 +271,7 @@ def train(
         "peak_measured_bytes": base_bytes + measured_bytes,
         "budget_bytes": solved.problem.budget_bytes,
     }
+    write_text(request.directory / PAGE, page(Solved.from_artifact(solved), document))
     write_text(request.directory / DOCUMENT, json.dumps(finite(document), indent=1, allow_nan=False) + "\n")
     return document
 
