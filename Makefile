@@ -29,7 +29,7 @@ setup-browser: ## install the browser that tests lay out reports with
 	@scripts/setup-browser
 
 .PHONY: demo
-demo: setup ## train the shipped digits model on a new writer: solve, emit C, compile, train, measure
+demo: setup ## train the shipped digits model on a new writer: solve, compare bits, train, write a better ONNX file
 	@$(BIN)/python demo/demo.py
 
 .PHONY: demo-arm

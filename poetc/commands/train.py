@@ -118,7 +118,7 @@ def recorded_options(out: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     `given` that differ from them, but for those that may change.
     """
     recorded = dict(_record(directory_of(out))["options"])
-    for name, value in given.items():
+    for name, value in json.loads(json.dumps(given)).items():
         if name in MAY_CHANGE or name == "model":
             recorded[name] = value
         elif recorded.get(name) != value:
@@ -127,7 +127,7 @@ def recorded_options(out: Path, given: Mapping[str, Any]) -> dict[str, Any]:
                 f"{option} {value}: the training of {out} was begun with {recorded.get(name)}; leave it out, or begin"
                 " anew without --resume"
             )
-    return recorded
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in recorded.items()}
 
 
 def _record(directory: Path) -> dict[str, Any]:

@@ -66,6 +66,7 @@ def _options(**changed: object) -> list[str]:
         "epochs": 3,
         "schedule": "cosine:warmup=10",
         "ema": 0.9,
+        "lr_for": "w1=0.5",
         **changed,
     }
     return [w for k, v in options.items() if v is not None for w in (f"--{k.replace('_', '-')}", str(v))]
