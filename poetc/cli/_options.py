@@ -121,7 +121,7 @@ batch_option = click.option(
 
 infer_batch_option = click.option(
     "--infer-batch",
-    type=click.IntRange(min=1),
+    type=Whole(1),
     metavar="N",
     help="Rows of a prediction and of an evaluation. Default: those of a training batch.",
 )
@@ -239,19 +239,24 @@ training_options = stacked(
         metavar="PATTERN=VALUE",
         help="Weight decay of parameters that match, in place of --weight-decay: '*bias,*norm*=0'. May be repeated.",
     ),
-    click.option("--clip-value", type=float, metavar="X", help="Limit every element of the gradients to [-X, X]."),
     click.option(
-        "--clip-norm-per-tensor", type=float, metavar="NORM", help="Scale each gradient whose norm is larger to NORM."
+        "--clip-value", type=Number(above=True), metavar="X", help="Limit every element of the gradients to [-X, X]."
+    ),
+    click.option(
+        "--clip-norm-per-tensor",
+        type=Number(above=True),
+        metavar="NORM",
+        help="Scale each gradient whose norm is larger to NORM.",
     ),
     click.option(
         "--clip-norm",
-        type=float,
+        type=Number(above=True),
         metavar="NORM",
         help="Scale all gradients to NORM if their norm together is larger. No update comes before the last gradient.",
     ),
     click.option(
         "--clip-norm-late",
-        type=float,
+        type=Number(above=True),
         metavar="NORM",
         help="The same by the norm of the step before, so that no gradient waits for others.",
     ),

@@ -33,11 +33,11 @@ data_options = _options.stacked(
     click.option("--validation", metavar="DATA", help="What the model is evaluated on after each epoch."),
     click.option(
         "--validation-split",
-        type=float,
+        type=_options.Number(),
         metavar="SHARE",
         help="Take this share of the data for validation, drawn by --seed, the same of each class.",
     ),
-    click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Passes over the data."),
+    click.option("--epochs", type=_options.Whole(1), metavar="N", help="Passes over the data."),
     click.option(
         "--normalize",
         metavar="HOW",
@@ -51,7 +51,11 @@ data_options = _options.stacked(
         help="Change images at random: flip (left and right), crop:PIXELS, noise:DEVIATION; several with commas.",
     ),
     click.option(
-        "--seed", type=int, default=0, show_default=True, help="Of the order of samples, and of what is drawn."
+        "--seed",
+        type=_options.Whole(0, _options.LARGEST_SEED),
+        default=0,
+        show_default=True,
+        help="Of the order of samples, and of what is drawn.",
     ),
     click.option(
         "--shuffle/--no-shuffle", default=True, show_default=True, help="A new order of the samples in each epoch."
@@ -69,13 +73,13 @@ loop_options = _options.stacked(
     ),
     click.option(
         "--patience",
-        type=click.IntRange(min=1),
+        type=_options.Whole(1),
         metavar="EPOCHS",
         help="Stop when so many epochs in a row were no better than the best.",
     ),
     click.option(
         "--ema",
-        type=float,
+        type=_options.Number(),
         metavar="DECAY",
         help="Evaluate and write an average of the weights, of which each step keeps this share (0.999).",
     ),
@@ -86,7 +90,7 @@ loop_options = _options.stacked(
     ),
     click.option(
         "--save-every",
-        type=click.IntRange(min=1),
+        type=_options.Whole(1),
         metavar="STEPS",
         help="Steps between checkpoints. Default: a minute, and after each epoch.",
     ),
