@@ -74,6 +74,10 @@ docs: setup-test ## build the documentation into site/, every link checked
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+.PHONY: docs-serve
+docs-serve: docs ## then show it on http://localhost:8000, with search
+	$(BIN)/python -m http.server --directory site 8000
+
 .PHONY: pictures
 pictures: setup ## solve the demonstration and draw its memory timeline anew, for README.md
 	$(BIN)/poetc solve demo/digits.onnx --batch 16 --device stm32f746 --budget 40% --time-limit 20 --quiet -o build/pictures.poetc
