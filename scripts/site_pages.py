@@ -25,8 +25,10 @@ HEADERS = (
 COMMENT = r"(/\*(?:(?!\*/)[\s\S])*\*/\n)?"
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Called by mkdocs for each page."""
+def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
+    """Called by mkdocs for each page. The laboratory stays out of the search."""
+    if page is not None and page.file.src_uri.startswith("lab/"):
+        page.meta["search"] = {"exclude": True}
     for mark, text in (("<!-- commands -->", commands), ("<!-- headers -->", c_interface)):
         if mark in markdown:
             markdown = markdown.replace(mark, text())

@@ -15,6 +15,9 @@ import pytest
 import yaml
 
 from poetc.cli import cli
+from poetc.cli._options import training_options
+from poetc.devices import profile
+from poetc.training import LOSSES, OPTIMIZERS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -76,6 +79,19 @@ def test_the_site_has_every_command_and_function() -> None:
         )
         assert functions
         assert {f"### `{name}`" for name in functions} <= set(site["c_interface"]().splitlines())
+
+
+def test_training_options_are_explained() -> None:
+    page = (DOCS / "reference" / "training.md").read_text()
+    for option in training_options(lambda: None).__click_params__:  # type: ignore[attr-defined]
+        assert f"`{option.opts[0]}" in page or f"{option.opts[0]} " in page, option.opts[0]
+    assert all(f"| `{name}` |" in page for name in (*LOSSES[1:], *OPTIMIZERS))
+
+
+def test_profile_fields_are_listed() -> None:
+    page = (DOCS / "reference" / "profiles.md").read_text() + (DOCS / "reference" / "stores.md").read_text()
+    for section in (profile.Cpu, profile.Memory, profile.Compute, profile.Power, profile.Store, profile.Bank):
+        assert all(f"`{field}`" in page for field in section.__struct_fields__), section
 
 
 def blocks(page: str, language: str) -> Iterator[str]:
