@@ -84,7 +84,8 @@ def test_the_site_has_every_command_and_function() -> None:
 def test_training_options_are_explained() -> None:
     page = (DOCS / "reference" / "training.md").read_text()
     for option in training_options(lambda: None).__click_params__:  # type: ignore[attr-defined]
-        assert f"`{option.opts[0]}" in page or f"{option.opts[0]} " in page, option.opts[0]
+        names = [*option.opts, *option.secondary_opts]
+        assert any(f"`{name}`" in page or f"`{name} " in page for name in names), names
     assert all(f"| `{name}` |" in page for name in (*LOSSES[1:], *OPTIMIZERS))
 
 
