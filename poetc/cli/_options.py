@@ -138,6 +138,13 @@ state_option = click.option(
 _DEFAULTS = TrainingOptions()
 
 
+class _Loss(click.Choice):  # type: ignore[type-arg]
+    """One of the losses, or several by the outputs that they are taken from."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        return str(value) if "=" in str(value) else str(super().convert(value, parameter, context))
+
+
 class _Numbers(click.ParamType):  # type: ignore[type-arg]
     """Numbers with commas or spaces between them, or a text file that holds them."""
 
@@ -191,10 +198,10 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
 training_options = stacked(
     click.option(
         "--loss",
-        type=click.Choice(LOSSES),
+        type=_Loss(LOSSES),
         default=_DEFAULTS.loss,
         show_default=True,
-        help="auto: by the shape of the output.",
+        help="auto: by the shape of the output. Of several outputs: OUTPUT=LOSS*WEIGHT,OUTPUT=LOSS*WEIGHT,...",
     ),
     click.option("--optimizer", type=click.Choice(OPTIMIZERS), default=_DEFAULTS.optimizer, show_default=True),
     click.option(

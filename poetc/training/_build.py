@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+
+import numpy as np
 
 from poetc.errors import UsageError
 from poetc.graph import Attribute, DType, Fill, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Builder, spec
 from poetc.training._autodiff import depends_on, differentiate
-from poetc.training._loss import LossPlan, plan_loss
+from poetc.training._loss import LossPlan, emit_sum, plan_losses
 from poetc.training._micro import Weights, apart_from, check_state, cut_of, renamed
 from poetc.training._optimizer import STEP_COUNTING, Optimizer
 from poetc.training._options import TrainingOptions
@@ -55,41 +58,59 @@ class _Step:
 
     def build(self) -> TrainingGraph:
         b, whole, options = self.b, self.whole, self.options
-        plan, plan_of_part = plan_loss(whole, options), plan_loss(self.part, options)
+        plans, plans_of_part = plan_losses(whole, options), plan_losses(self.part, options)
         given = {**self.part.tensors, **{i: whole.tensors[i] for i in whole.inputs}}
         _declare(b, replace(self.part, tensors=given), self.trained, options)
-        notes = [*whole.notes, plan.note]
+        notes = [*whole.notes, *(plan.note for plan in plans)]
         step = _step_counter(b, whole, options, self.updates, notes)
         optimizer = Optimizer(b, options, self.rates, self.decays, self.updates, step)
-        target = b.add_tensor(b.fresh("target"), plan.target, Role.TARGET)
-        cut = cut_of("the target", plan.target, plan_of_part.target, self.count)
-        weights = None
+        targets = _targets(b, plans)
+        cuts = [
+            cut_of("the target", mine.target, of_part.target, self.count)
+            for mine, of_part in zip(plans, plans_of_part, strict=True)
+        ]
+        weights: list[Weights] = []
+        seed = None
         if self.count > 1:
-            if cut is None or not any(self.cuts.values()):
+            if None in cuts or not any(self.cuts.values()):
                 raise UsageError(f"--micro-batches {self.count}: the output that is trained has no batch axis")
-            notes += self._notes(cut.size)
-            weights = Weights(b, self.count, target, plan.attributes)
+            notes += self._notes(next(cut.size for cut in cuts if cut is not None))
+            weights = [Weights(b, self.count, t, p.attributes) for t, p in zip(targets, plans, strict=True)]
+        if len(plans) > 1 or plans[0].weight != 1:
+            seed = b.add_tensor(b.fresh("one"), TensorType(()), Role.CONSTANT, np.array(1, np.float32))
         losses: list[str] = []
         logits: list[str] = []
         late: list[tuple[Operator, str, str]] = []
         for index in range(self.count):
             first = len(b.operators)
             b.phase, b.role, b.source = Phase.FORWARD, Role.ACTIVATION, ""
-            graph, source = self._part(index, plan_of_part.source)
-            late += _forward(b, graph, source, self.trained, options, self.updates, step)
+            graph, sources = self._part(index, [plan.source for plan in plans_of_part])
+            late += _forward(b, graph, sources, self.trained, options, self.updates, step)
             used = (t for op in b.operators for t in (*op.inputs, *op.outputs))
             if empty := next((t for t in used if b.type(t).elements == 0), None):
                 raise UsageError(f"{whole.name}: tensor {empty!r} has no elements; there is nothing to train on")
             b.phase, b.source = Phase.LOSS, ""
-            mine = target if cut is None else cut.take(b, target, index, b.fresh(_of_part(target, index)))
-            weight = None if weights is None else weights.of(mine)
-            loss = b.emit1(plan.kind, [source, mine], plan_of_part.attributes, hint="loss")
+            terms: list[str] = []
+            weight = seed
+            for k, (plan, source) in enumerate(zip(plans_of_part, sources, strict=True)):
+                cut, mine = cuts[k], targets[k]
+                if cut is not None:
+                    mine = cut.take(b, mine, index, b.fresh(_of_part(mine, index)))
+                share = weights[k].of(mine) if weights else None
+                term = b.emit1(plan.kind, [source, mine], plan.attributes, hint="loss")
+                if share is not None and seed is not None:
+                    term = b.emit1("Mul", [term, share], hint=f"{term}.weighted")
+                elif share is not None:
+                    weight = share
+                terms.append(term)
+            loss = terms[0] if seed is None else emit_sum(b, plans, terms)
             if loss not in depends_on(b.operators[first:], self.trained):
                 raise UsageError(
                     f"{whole.name}: the loss does not depend on any trained parameter (--train {options.train})"
                 )
-            logits.append(source)
-            losses.append(loss if weight is None else b.emit1("Mul", [loss, weight], hint=f"{loss}.weighted"))
+            logits.append(sources[0])
+            counted = weight is None or weight == seed
+            losses.append(loss if counted else b.emit1("Mul", [loss, str(weight)], hint=f"{loss}.weighted"))
             if index:
                 losses.append(b.emit1("Add", [losses.pop(), losses.pop()], hint="loss.sum"))
             b.phase = Phase.BACKWARD
@@ -111,16 +132,18 @@ class _Step:
             notes.append(f"{len(self.shifts)} biases in front of a norm have gradient zero and are not trained")
         if unreached:
             notes.append(f"{len(unreached)} parameters get no gradient from this loss: {', '.join(unreached[:5])}")
-        inputs = tuple(i for i in whole.inputs if i != plan.labels or any(i in op.inputs for op in b.operators))
-        outputs = (losses[0], *(self._whole_of(logits, plan) if options.output_logits else ()))
-        return _finish(b, whole, inputs, outputs, target, self.gradients, self.shifts, self.updates, options, notes)
+        labels = {plan.labels for plan in plans}
+        inputs = tuple(i for i in whole.inputs if i not in labels or any(i in op.inputs for op in b.operators))
+        inputs += tuple(targets[1:])
+        outputs = (losses[0], *(self._whole_of(logits, plans[0]) if options.output_logits else ()))
+        return _finish(b, whole, inputs, outputs, targets[0], self.gradients, self.shifts, self.updates, options, notes)
 
-    def _part(self, index: int, source: str) -> tuple[Graph, str]:
-        """The graph of micro-batch `index`, those inputs that `source` depends on cut out of the caller's; `source`."""
+    def _part(self, index: int, sources: list[str]) -> tuple[Graph, list[str]]:
+        """The graph of micro-batch `index`, those inputs that `sources` depend on cut out of the caller's."""
         if self.count == 1:
-            return self.part, source
+            return self.part, sources
         b = self.b
-        needed = {source}
+        needed = set(sources)
         for op in reversed(self.part.operators):
             if not needed.isdisjoint(op.outputs):
                 needed.update(op.inputs)
@@ -128,7 +151,7 @@ class _Step:
         for name, cut in self.cuts.items():
             if cut is not None and name in needed:
                 names[name] = cut.take(b, name, index, b.fresh(_of_part(name, index)))
-        return renamed(self.part, names), names.get(source, source)
+        return renamed(self.part, names), [names.get(source, source) for source in sources]
 
     def _whole_of(self, parts: list[str], plan: LossPlan) -> list[str]:
         """What the loss reads, of all micro-batches as one tensor under the name that the model gives it."""
@@ -148,6 +171,13 @@ class _Step:
                 " gradients, and moves its running statistics once for each: results are not those of the whole batch"
             )
         return notes
+
+
+def _targets(b: Builder, plans: Sequence[LossPlan]) -> list[str]:
+    """The target of each loss: that of the first is the target of the step, others are inputs after the model's."""
+    first = b.add_tensor(b.fresh("target"), plans[0].target, Role.TARGET)
+    others = [b.add_tensor(b.fresh(f"target.{plan.output}"), plan.target, Role.INPUT) for plan in plans[1:]]
+    return [first, *others]
 
 
 def _of_part(name: str, index: int) -> str:
@@ -214,20 +244,20 @@ def _declare(b: Builder, graph: Graph, trained: frozenset[str], options: Trainin
 def _forward(
     b: Builder,
     graph: Graph,
-    source: str,
+    sources: Sequence[str],
     trained: frozenset[str],
     options: TrainingOptions,
     updates: dict[str, str],
     step: str,
 ) -> list[tuple[Operator, str, str]]:
-    """Copy what the loss needs of its `source`, batch-norms and dropout in the mode that they are trained in.
+    """Copy what the loss needs of its `sources`, batch-norms and dropout in the mode that they are trained in.
 
     Returns the batch-norms (with the batch's mean and variance) whose running statistics something else reads too:
     those are to be moved when the step is over.
     """
     readers = Counter(t for op in graph.operators for t in op.inputs)
     late: list[tuple[Operator, str, str]] = []
-    needed = {source}
+    needed = set(sources)
     for op in reversed(graph.operators):
         if not needed.isdisjoint(op.outputs):
             needed.update(op.inputs)

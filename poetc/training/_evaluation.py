@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import Builder
-from poetc.training._loss import plan_loss
+from poetc.training._loss import emit_sum, plan_losses
 from poetc.training._options import TrainingOptions
 
 
@@ -17,25 +17,30 @@ def evaluation(graph: Graph, step: TrainingGraph) -> Graph:
     batch of `graph`; the outputs of the model follow. A model that ends in its own loss has the scores instead of it.
     """
     known = {field.name for field in fields(TrainingOptions)}
-    plan = plan_loss(graph, TrainingOptions(**{k: v for k, v in step.options.items() if k in known}))  # type: ignore[arg-type]
-    outputs, own = graph.outputs, bool(plan.labels)
-    if own:
-        name = str(step.options.get("output") or graph.outputs[0])
-        outputs = (plan.source, *(o for o in graph.outputs if o not in (name, plan.source)))
+    plans = plan_losses(graph, TrainingOptions(**{k: v for k, v in step.options.items() if k in known}))  # type: ignore[arg-type]
+    outputs, labels = graph.outputs, {plan.labels for plan in plans}
+    for plan in plans:
+        if plan.labels:
+            name = str(plan.output or step.options.get("output") or graph.outputs[0])
+            outputs = (plan.source, *(o for o in outputs if o not in (name, plan.source)))
     b = Builder()
     for op in graph.operators:
         b.fresh(op.name)
     b.tensors, b.operators, b.values = dict(graph.tensors), list(graph.operators), dict(graph.values)
-    target = b.add_tensor(step.target, plan.target, Role.TARGET)
+    target = b.add_tensor(step.target, plans[0].target, Role.TARGET)
+    others = step.inputs[len(step.inputs) - len(plans) + 1 :]  # the targets of further losses
+    for plan, name in zip(plans[1:], others, strict=True):
+        b.add_tensor(name, plan.target, Role.INPUT)
     b.phase = Phase.LOSS
-    loss = b.emit1(plan.kind, [plan.source, target], plan.attributes, hint="loss")
+    pairs = zip(plans, (target, *others), strict=True)
+    loss = emit_sum(b, plans, [b.emit1(p.kind, [p.source, t], p.attributes, hint="loss") for p, t in pairs])
     needed, operators = {loss, *outputs}, []
     for op in reversed(b.operators):
         if not needed.isdisjoint(op.outputs):
             needed.update(op.inputs)
             operators.append(op)
     made = {t for op in operators for t in op.outputs}
-    inputs = tuple(i for i in graph.inputs if i != plan.labels or i in needed)
+    inputs = tuple(i for i in graph.inputs if i not in labels or i in needed) + others
     return replace(
         graph,
         tensors={n: t for n, t in b.tensors.items() if n in needed or n in made or n in inputs},

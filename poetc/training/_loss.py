@@ -1,12 +1,13 @@
-"""The loss: which kind, from which tensor, against which target."""
+"""The loss: which kind, from which tensor, against which target; or a sum of several, each times a weight."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from poetc.errors import UsageError
+from poetc.errors import UsageError, shortened
 from poetc.graph import Attribute, DType, Graph, Operator, TensorType
-from poetc.ops import spec
+from poetc.ops import Builder, spec
 from poetc.training._options import TrainingOptions
 
 
@@ -18,36 +19,68 @@ class LossPlan:
     attributes: dict[str, Attribute]
     note: str
     labels: str = ""  # the input of the model that the target takes the place of
+    output: str = ""  # of the model; "" where there is one loss
+    weight: float = 1.0  # what it counts for in the sum
 
 
 _ELEMENTWISE = {"mse": "MeanSquaredError", "l1": "MeanAbsoluteError", "huber": "Huber", "bce": "BceWithLogits"}
 
 
-def plan_loss(graph: Graph, options: TrainingOptions) -> LossPlan:
-    """Decide the loss operator for `graph`.
+def plan_losses(graph: Graph, options: TrainingOptions) -> tuple[LossPlan, ...]:
+    """The losses of `graph`: one, or those that --loss names by output, in that order."""
+    terms = options.losses()
+    if not terms[0].output:
+        return (plan_loss(graph, options, terms[0].kind, options.output),)
+    plans = []
+    for term in terms:
+        if term.output not in graph.outputs:
+            raise UsageError(
+                f"--loss {shortened(options.loss, 80)!r}: {shortened(term.output, 80)!r} is no output of the model; its"
+                f" outputs are {', '.join(graph.outputs)}"
+            )
+        plan = plan_loss(graph, options, term.kind, term.output)
+        times = "" if term.weight == 1 else f", times {term.weight:g}"
+        plans.append(replace(plan, output=term.output, weight=term.weight, note=plan.note + times))
+    return tuple(plans)
+
+
+def emit_sum(b: Builder, plans: Sequence[LossPlan], losses: Sequence[str]) -> str:
+    """Emit the weighted sum of `losses`, added up in their order; one loss without weight is the sum itself."""
+    total = ""
+    for plan, loss in zip(plans, losses, strict=True):
+        term = loss
+        if plan.weight != 1:
+            term = b.emit1("Affine", [loss], {"alpha": plan.weight, "beta": 0.0}, hint=f"{loss}.weighted")
+        total = b.emit1("Add", [total, term], hint="loss.total") if total else term
+    return total
+
+
+def plan_loss(graph: Graph, options: TrainingOptions, loss: str, output: str) -> LossPlan:
+    """Decide the loss operator for an output of `graph`; "" is the first output.
 
     A final Softmax, LogSoftmax (cross-entropy) or Sigmoid (bce) is skipped: the loss is taken from its input, which is
     the same function computed stably. Class axis: the softmax's, else 1 for images [N,C,H,W], else the last.
     """
-    loss, output = options.loss, options.output
+    asked = loss
     name = _pick_output(graph, output)
     made_by = {t: op for op in graph.operators for t in op.outputs}
     last = _through_views(made_by, name)
     shape = graph.tensors[name].shape
     if loss == "auto":
         loss = _guess(graph, name, last)
-    if options.loss in ("auto", "cross-entropy", "focal") and last is not None and last.kind == "CrossEntropy":
-        return _own_cross_entropy(graph, name, last, options)
+    if asked in ("auto", "cross-entropy", "focal") and last is not None and last.kind == "CrossEntropy":
+        return _own_cross_entropy(graph, name, last, options, is_focal=asked == "focal")
     note = f"loss {loss} on output {name!r} {list(shape)}"
-    if not shape and options.loss == "auto":
+    if not shape and asked == "auto":
         note += "; a scalar is taken for a loss of the model's own: the target must be 0"
     if len(graph.outputs) > 1 and not output:
         note += f"; the model has {len(graph.outputs)} outputs, the rest is not trained (--model-output NAME chooses)"
     if loss in ("cross-entropy", "soft-cross-entropy", "focal"):
-        return _cross_entropy(graph, name, last, note, options, soft=loss == "soft-cross-entropy")
-    if options.label_smoothing or options.ignore_index is not None or options.class_weights:
-        given = "--label-smoothing, --ignore-index and --class-weights"
-        raise UsageError(f"{given} are for cross-entropy; --loss auto means {loss} here")
+        return _cross_entropy(graph, name, last, note, options, loss)
+    given = options.label_smoothing or options.ignore_index is not None or options.class_weights
+    if given and len(options.losses()) == 1:  # else they are for another output
+        names = "--label-smoothing, --ignore-index and --class-weights"
+        raise UsageError(f"{names} are for cross-entropy; --loss auto means {loss} here")
     source = name
     if loss == "bce" and last is not None and last.kind == "Sigmoid":
         source = last.inputs[0]
@@ -55,14 +88,14 @@ def plan_loss(graph: Graph, options: TrainingOptions) -> LossPlan:
     return LossPlan(_ELEMENTWISE[loss], source, TensorType(graph.tensors[source].shape), attributes, note)
 
 
-def _own_cross_entropy(graph: Graph, name: str, op: Operator, options: TrainingOptions) -> LossPlan:
+def _own_cross_entropy(graph: Graph, name: str, op: Operator, options: TrainingOptions, *, is_focal: bool) -> LossPlan:
     """The model ends in its loss: that one is trained, and the input that held the labels is the target."""
     scores, labels = op.inputs
-    attributes = {**op.attributes, **_class_attributes(options, graph.tensors[scores].shape[_axis(op)])}
-    if options.loss == "focal":
+    loss = "focal" if is_focal else "cross-entropy"
+    attributes = {**op.attributes, **_class_attributes(options, graph.tensors[scores].shape[_axis(op)], loss)}
+    if is_focal:
         attributes.pop("label_smoothing", None)
-    name_of_loss = "focal" if options.loss == "focal" else "cross-entropy"
-    note = f"loss {name_of_loss} of {scores!r}, which the model computes itself as output {name!r}"
+    note = f"loss {loss} of {scores!r}, which the model computes itself as output {name!r}"
     if labels in graph.inputs:
         note += f"; the target is its input {labels!r}"
     return LossPlan("CrossEntropy", scores, graph.tensors[labels].type, attributes, note, labels)
@@ -74,18 +107,18 @@ def _axis(op: Operator) -> int:
     return axis
 
 
-def _class_attributes(options: TrainingOptions, classes: int) -> dict[str, Attribute]:
+def _class_attributes(options: TrainingOptions, classes: int, loss: str) -> dict[str, Attribute]:
     """What the options say of a loss over `classes`."""
-    if options.class_weights and len(options.class_weights) != classes:
+    if loss != "soft-cross-entropy" and options.class_weights and len(options.class_weights) != classes:
         raise UsageError(f"--class-weights: {len(options.class_weights)} weights are given for {classes} classes")
     attributes: dict[str, Attribute] = {}
-    if options.label_smoothing:
+    if options.label_smoothing and loss != "focal":
         attributes["label_smoothing"] = options.label_smoothing
-    if options.ignore_index is not None:
+    if options.ignore_index is not None and loss != "soft-cross-entropy":
         attributes["ignore_index"] = options.ignore_index
-    if options.class_weights:
+    if options.class_weights and loss != "soft-cross-entropy":
         attributes["class_weights"] = tuple(float(w) for w in options.class_weights)
-    if options.loss == "focal":
+    if loss == "focal":
         attributes["gamma"] = 2.0 if options.focal_gamma is None else options.focal_gamma
     return attributes
 
@@ -122,7 +155,7 @@ def _guess(graph: Graph, name: str, last: Operator | None) -> str:
 
 
 def _cross_entropy(
-    graph: Graph, name: str, last: Operator | None, note: str, options: TrainingOptions, *, soft: bool
+    graph: Graph, name: str, last: Operator | None, note: str, options: TrainingOptions, loss: str
 ) -> LossPlan:
     source, axis = name, None
     if last is not None and last.kind in ("Softmax", "LogSoftmax"):
@@ -138,8 +171,8 @@ def _cross_entropy(
         raise UsageError(
             f"--loss cross-entropy: output {name!r} {list(shape)} has no class axis of at least 2; try --loss mse"
         )
-    attributes: dict[str, Attribute] = {"axis": axis, **_class_attributes(options, shape[axis])}
-    if soft:
+    attributes: dict[str, Attribute] = {"axis": axis, **_class_attributes(options, shape[axis], loss)}
+    if loss == "soft-cross-entropy":
         return LossPlan("SoftCrossEntropy", source, TensorType(shape), attributes, note)
     target = TensorType(shape[:axis] + shape[axis + 1 :], DType.I32)
     return LossPlan("CrossEntropy", source, target, attributes, note)

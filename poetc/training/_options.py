@@ -19,6 +19,35 @@ _DEFAULTS = {"momentum": 0.9, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 _OWN_DEFAULTS = {"rmsprop": {"momentum": 0.0}, "adagrad": {"epsilon": 1e-10}, "lion": {"beta2": 0.99}}
 
 
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A loss, of the output of that name, times a weight. One loss alone has no name."""
+
+    kind: str
+    output: str = ""
+    weight: float = 1.0
+
+
+def _terms(loss: str) -> tuple[Term, ...]:
+    """Of --loss: a kind, or OUTPUT=KIND*WEIGHT with commas between them."""
+    if "=" not in loss:
+        return (Term(loss),)
+    terms: list[Term] = []
+    for part in loss.split(","):
+        output, equals, rest = part.strip().rpartition("=")
+        kind, times, number = rest.partition("*")
+        try:
+            weight = float(number) if times else 1.0
+        except ValueError:
+            weight = 0.0
+        if not (equals and output and 0 < weight < _LARGEST_FLOAT):
+            raise UsageError(f"--loss {shortened(part, 80)!r}: write OUTPUT=KIND*WEIGHT with a weight above 0")
+        if output in (term.output for term in terms):
+            raise UsageError(f"--loss: output {shortened(output, 80)!r} has two losses")
+        terms.append(Term(kind.strip(), output, weight))
+    return tuple(terms)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
     """Hyperparameters as PyTorch defines them: momentum v = momentum·v + g, w -= lr·v; Adam with bias correction.
@@ -26,7 +55,7 @@ class TrainingOptions:
     `momentum`, the betas and `epsilon` default to what the optimizer's authors, or PyTorch, take: None stands for that.
     """
 
-    loss: str = "auto"
+    loss: str = "auto"  # or of several outputs: "OUTPUT=KIND*WEIGHT,..."
     optimizer: str = "sgd"
     learning_rate: float = 0.01
     momentum: float = _OWN
@@ -72,7 +101,7 @@ class TrainingOptions:
             if not isinstance(whole, int) or not least <= whole <= most:
                 raise UsageError(f"{option} {shortened(whole)}: is no whole number from {least:,} to {most:,}")
         for option, value, allowed in (
-            ("--loss", self.loss, LOSSES),
+            *(("--loss", term.kind, LOSSES) for term in _terms(str(self.loss))),
             ("--optimizer", self.optimizer, OPTIMIZERS),
             ("--batch-norm", self.batch_norm, BATCH_NORM_MODES),
         ):
@@ -96,6 +125,8 @@ class TrainingOptions:
             raise UsageError(f"{option} {shortened(number)}: must be at least {low:g} and below {high:g}")
         if self.huber_delta == 0:
             raise UsageError("--huber-delta 0.0: must be above 0")
+        if self.output and self.losses()[0].output:
+            raise UsageError("--model-output: --loss names the outputs itself; leave one of them out")
         for option, entries in (("--lr-for", self.lr_for), ("--weight-decay-for", self.weight_decay_for)):
             for entry in entries:
                 _, factor = parse_entry(option, entry)
@@ -128,5 +159,9 @@ class TrainingOptions:
             ("--focal-gamma", self.focal_gamma is not None, ("focal",)),
             ("--huber-delta", self.huber_delta != 1, ("huber",)),
         ):
-            if given and self.loss not in losses:
+            if given and not any(term.kind in losses for term in self.losses()):
                 raise UsageError(f"{option} does nothing for --loss {self.loss}, only for {losses[0]}")
+
+    def losses(self) -> tuple[Term, ...]:
+        """What `loss` says; the first has no output if there is one loss alone."""
+        return _terms(self.loss)

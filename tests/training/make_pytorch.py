@@ -91,10 +91,22 @@ def run(o: Mapping[str, Any]) -> dict[str, list[float]]:
     weights = {name: torch.tensor(w.astype("f8"), requires_grad=True) for name, w in parameters().items()}
     update, clip = optimizer(weights, o), Clip(o)
     losses = []
-    for x, classes in batches():
+    for x, classes, wanted in batches():
         hidden = torch.tanh(torch.tensor(x.astype("f8")) @ weights["fc1.weight"].T + weights["fc1.bias"])
         logits = hidden @ weights["fc2.weight"].T + weights["fc2.bias"]
-        loss = loss_of(o, logits, torch.tensor(classes).long())
+        target = torch.tensor(classes).long()
+        if "=" in o.get("loss", ""):
+            terms = [term.replace("=", "*").split("*") for term in o["loss"].split(",")]
+            loss = torch.zeros(())
+            for output, kind, *weight in terms:
+                one = (
+                    loss_of({**o, "loss": kind}, logits, target)
+                    if output == "logits"
+                    else torch.nn.functional.mse_loss(hidden, torch.tensor(wanted.astype("f8")))
+                )
+                loss = loss + one * (float(weight[0]) if weight else 1.0)
+        else:
+            loss = loss_of(o, logits, target)
         update.zero_grad()
         loss.backward()
         clip(weights)

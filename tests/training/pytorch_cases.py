@@ -56,6 +56,13 @@ CASES: dict[str, dict[str, Any]] = {
         "class_weights": (0.5, 2.0, 1.0, 0.25),
         "micro_batches": 2,
     },
+    "two losses": {"loss": "logits=cross-entropy*0.75,hidden=mse*2", "label_smoothing": 0.1},
+    "two losses in parts": {
+        "loss": "hidden=mse,logits=focal*0.5",
+        "class_weights": (0.5, 2.0, 1.0, 0.25),
+        "micro_batches": 2,
+        "clip_norm": 0.5,
+    },
     "nadam, decay": {"optimizer": "nadam", "weight_decay": 0.1, "beta1": 0.8, "momentum_decay": 0.1},
 }
 
@@ -71,22 +78,26 @@ def parameters() -> dict[str, Array]:
     return {name: random.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def batches() -> list[tuple[Array, Array]]:
-    """Inputs and classes of every step."""
-    random = np.random.default_rng(12)
+def batches() -> list[tuple[Array, Array, Array]]:
+    """Inputs, classes and what the hidden layer is to be, of every step."""
+    random, more = np.random.default_rng(12), np.random.default_rng(13)
     return [
-        (random.standard_normal((ROWS, FEATURES)).astype(np.float32), random.integers(0, CLASSES, ROWS).astype("i4"))
+        (
+            random.standard_normal((ROWS, FEATURES)).astype(np.float32),
+            random.integers(0, CLASSES, ROWS).astype("i4"),
+            more.uniform(-1, 1, (ROWS, HIDDEN)).astype(np.float32),
+        )
         for _ in range(STEPS)
     ]
 
 
-def network(rows: int = ROWS) -> Graph:
-    """A product, tanh, a product."""
+def network(rows: int = ROWS, outputs: tuple[str, ...] = ("logits",)) -> Graph:
+    """A product, tanh (`hidden`), a product (`logits`)."""
     b = Builder()
     h = b.add_tensor("x", TensorType((rows, FEATURES)), Role.INPUT)
     for name, value in parameters().items():
         b.add_tensor(name, TensorType(value.shape), Role.PARAMETER, value)
     attributes = {"trans_a": False, "trans_b": True, "alpha": 1.0}
-    h = b.emit1("Tanh", [b.emit1("MatMul", [h, "fc1.weight", "fc1.bias"], attributes)])
-    y = b.emit1("MatMul", [h, "fc2.weight", "fc2.bias"], attributes, hint="logits")
-    return Graph("two products", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+    h = b.emit1("Tanh", [b.emit1("MatMul", [h, "fc1.weight", "fc1.bias"], attributes)], hint="hidden")
+    b.emit1("MatMul", [h, "fc2.weight", "fc2.bias"], attributes, hint="logits")
+    return Graph("two products", b.tensors, tuple(b.operators), ("x",), outputs, b.values)

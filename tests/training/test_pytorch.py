@@ -32,13 +32,18 @@ def test_steps(name: str) -> None:
 
 def run(options: dict[str, Any]) -> tuple[list[float], dict[str, Array]]:
     """Losses of the steps, and the state after the last one."""
-    part = network(ROWS // options["micro_batches"]) if "micro_batches" in options else None
-    step = run_standard(build(network(), TrainingOptions(learning_rate=RATE, **options), part))
+    two = "hidden" in options.get("loss", "")
+    outputs = ("logits", "hidden") if two else ("logits",)
+    part = network(ROWS // options["micro_batches"], outputs) if "micro_batches" in options else None
+    step = run_standard(build(network(ROWS, outputs), TrainingOptions(learning_rate=RATE, **options), part))
     check_graph(step)
     state: dict[str, Array] = {}
     losses = []
-    for x, classes in batches():
-        values = evaluate(step, {**state, "x": x, step.target: classes})
+    for x, classes, hidden in batches():
+        targets = dict(zip((step.target, *step.inputs[1:]), (classes, hidden) if two else (classes,), strict=True))
+        if step.tensors[step.target].shape == hidden.shape:
+            targets = {step.target: hidden, step.inputs[1]: classes}
+        values = evaluate(step, {**state, "x": x, **targets})
         losses.append(float(values[step.loss]))
         state = {old: values[new] for old, new in step.updates.items()}
     return losses, state

@@ -1,0 +1,76 @@
+"""Losses of several outputs: what is refused, what is evaluated, what the caller gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from poetc.errors import UsageError
+from poetc.graph import Role
+from poetc.passes import check_graph
+from poetc.training import TrainingOptions, build, evaluation
+from tests.support.graphs import evaluate
+from tests.training.pytorch_cases import CLASSES, HIDDEN, ROWS, network
+
+BOTH = ("logits", "hidden")
+LOSS = "logits=cross-entropy*0.75,hidden=mse*2"
+
+
+def test_every_loss_has_a_target() -> None:
+    step = build(network(ROWS, BOTH), TrainingOptions(loss=LOSS))
+    assert step.inputs == ("x", "target.hidden")
+    assert step.tensors["target.hidden"].shape == (ROWS, HIDDEN)
+    assert step.tensors["target.hidden"].role is Role.INPUT
+    assert step.target == "target"
+    assert [note for note in step.notes if "times" in note] == [
+        "loss cross-entropy on output 'logits' [6, 4], times 0.75",
+        "loss mse on output 'hidden' [6, 7], times 2",
+    ]
+
+
+def test_a_loss_by_name_alone_counts_once() -> None:
+    """Without a weight nothing is added to the step."""
+    one = build(network(ROWS, BOTH), TrainingOptions(loss="hidden=mse"))
+    other = build(network(ROWS, BOTH), TrainingOptions(loss="mse", output="hidden"))
+    assert one.operators == other.operators
+
+
+def test_the_sum_is_evaluated() -> None:
+    graph = network(ROWS, BOTH)
+    step = build(graph, TrainingOptions(loss=LOSS))
+    found = evaluation(graph, step)
+    check_graph(found)
+    assert found.inputs == ("x", "target.hidden", "target")
+    random = np.random.default_rng(3)
+    inputs = {
+        "x": random.standard_normal((ROWS, 5)).astype(np.float32),
+        "target": random.integers(0, CLASSES, ROWS).astype(np.int32),
+        "target.hidden": random.standard_normal((ROWS, HIDDEN)).astype(np.float32),
+    }
+    values, trained = evaluate(found, inputs), evaluate(step, inputs)
+    logits = values["logits"]
+    log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    entropy = -log_p[np.arange(ROWS), inputs["target"]].mean()
+    expected = 0.75 * entropy + 2 * np.square(values["hidden"] - inputs["target.hidden"]).mean()
+    assert float(values[found.outputs[0]]) == pytest.approx(expected, rel=1e-12)
+    assert float(trained[step.loss]) == pytest.approx(expected, rel=1e-12)
+    assert found.outputs[1:] == BOTH
+
+
+def test_what_cannot_be_is_refused() -> None:
+    for loss, message in (
+        ("logits=hinge", "--loss 'hinge': choose from"),
+        ("logits=mse*x", r"--loss 'logits=mse\*x': write OUTPUT=KIND"),
+        ("logits=mse*0", "a weight above 0"),
+        ("=mse", "write OUTPUT=KIND"),
+        ("logits=mse,hidden", "--loss 'hidden': write OUTPUT=KIND"),
+        ("logits=mse,logits=l1", "output 'logits' has two losses"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            TrainingOptions(loss=loss)
+    with pytest.raises(UsageError, match="--model-output"):
+        TrainingOptions(loss=LOSS, output="logits")
+    with pytest.raises(UsageError, match="--huber-delta"):
+        TrainingOptions(loss=LOSS, huber_delta=0.5)
+    with pytest.raises(UsageError, match="'nothing' is no output of the model; its outputs are logits, hidden"):
+        build(network(ROWS, BOTH), TrainingOptions(loss="logits=mse,nothing=mse"))
