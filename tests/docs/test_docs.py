@@ -135,7 +135,16 @@ def test_pages_of_commands_run(page: str, tmp_path: Path) -> None:
 
 def test_the_python_of_the_documentation_runs(tmp_path: Path) -> None:
     in_a_copy(tmp_path)
-    for block in [*blocks("tutorials/python.md", "python"), *blocks("how-to/add-a-solver.md", "python")]:
+    (solver,) = blocks("how-to/add-a-solver.md", "python")
+    called = """
+from random import Random
+from tests.support.problems import training_problem
+print(solve(training_problem(Random(1), 4), SolveOptions()).proof)
+"""
+    for block in [
+        *blocks("tutorials/python.md", "python"),
+        f"import sys; sys.path.append({str(ROOT)!r})\n{solver}{called}",
+    ]:
         done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
