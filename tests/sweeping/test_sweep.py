@@ -21,9 +21,11 @@ from poetc.errors import UsageError
 from poetc.scheduling import SolveOptions
 from tests.cli.conftest import MODEL, run
 
-TEMPLATE = SolveRequest(model=ModelRequest(source=MODEL, batch=4), options=SolveOptions(gap=0.05, time_limit_s=20))
+TEMPLATE = SolveRequest(
+    model=ModelRequest(source=MODEL, batch=4), options=SolveOptions(gap=0.05, time_limit_s=20), state="ram"
+)
 SOLVED = ("optimal", "feasible")
-OPTIONS = ("--batch", "4", "--gap", "0.05", "--time-limit", "20")
+OPTIONS = ("--batch", "4", "--gap", "0.05", "--time-limit", "20", "--state", "ram")
 
 
 def points(*budgets: str | None, devices: tuple[str, ...] = ("stm32f746",)) -> list[sweeping.Point]:
