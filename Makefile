@@ -89,6 +89,11 @@ bench-kernels: setup ## whole training steps beside PyTorch and onnxruntime-trai
 	$(BIN)/python bench/kernels.py --torch build/peers/torch/bin/python --ort build/peers/ort/bin/python \
 		--mnn build/peers/mnn/bin/python $(BENCH_ARGS)
 
+.PHONY: bench-training
+bench-training: setup ## losses of 200 steps beside PyTorch's on the same batches: build/bench-training/losses.csv
+	bench/setup_peers
+	$(BIN)/python -m bench.training --torch build/peers/torch/bin/python $(BENCH_ARGS)
+
 .PHONY: bench-shapes
 bench-shapes: setup ## every convolution and product of ResNet-18 and BERT alone, in per cent of the core's peak
 	bench/setup_peers

@@ -153,4 +153,5 @@ def main() -> None:
         print(elapsed, used << 10, flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from poetc.api import Model, Solution, list_devices, load, load_problem, open_solution
+    from poetc.api import Model, Solution, list_devices, load, load_problem, open_solution, train
     from poetc.errors import PoetcError
     from poetc.training import TrainingOptions
 
@@ -26,6 +26,7 @@ __all__ = [
     "load",
     "load_problem",
     "open_solution",
+    "train",
 ]
 
 _HOMES = {"PoetcError": "poetc.errors", "TrainingOptions": "poetc.training"}

@@ -6,9 +6,9 @@ It raises the errors of `poetc.errors`, as the command line does: UnsupportedMod
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,10 +20,13 @@ from poetc.commands.locking import Difference
 from poetc.commands.locking._diff import diff_artifacts
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve
+from poetc.commands.train import TrainRequest, recorded_options
+from poetc.commands.train import train as train_on_data
 from poetc.devices import DeviceProfile, format_bytes, format_ns, format_pj, list_profiles, load_profile
 from poetc.events import Progress, silent
 from poetc.files import scratch_directory
 from poetc.graph import Graph, Role
+from poetc.loop import EpochRow
 from poetc.scheduling import DEFAULT_GAP, MemoryPlan, Problem, Schedule, SolveOptions, verify
 from poetc.training import TrainingOptions
 
@@ -45,6 +48,100 @@ def load_problem(path: str | Path) -> ProblemFile:
 def open_solution(directory: str | Path) -> Solution:
     """What `poetc solve`, or `Solution.save`, wrote."""
     return Solution(artifact.read(Path(directory)))
+
+
+def train(
+    model: str | Path | Model,
+    *,
+    data: str | Path,
+    out: str | Path,
+    epochs: int,
+    validation: str | Path | None = None,
+    validation_split: float | None = None,
+    normalize: str | None = None,
+    augment: str = "",
+    seed: int = 0,
+    shuffle: bool = True,
+    schedule: str = "constant",
+    patience: int | None = None,
+    ema: float | None = None,
+    metrics: str | None = None,
+    save_every: int | None = None,
+    device: str | Path = "host",
+    budget: Size | None = None,
+    deadline: str | None = None,
+    time_limit_s: float = 60.0,
+    gap: float = DEFAULT_GAP,
+    resume: bool = False,
+    force: bool = False,
+    progress: Progress = silent,
+    note: Progress = silent,
+    on_epoch: Callable[[EpochRow], None] = lambda row: None,
+) -> Mapping[str, Any]:
+    """Train on data as `poetc train` does, and write the best weights to the ONNX file `out`; what `--json` prints.
+
+    `model`: an ONNX file with all shapes fixed, a solved directory, or a `Model` with its batch and training options.
+    `data` and `validation` name sources as on the command line: "d.npz:x_train,y_train", a folder of images, ...
+    `resume` goes on after an interruption, with the same options. `note` gets what is remarkable about the data.
+    """
+    given = model if isinstance(model, Model) else None
+    path = given.path if given else Path(str(model))
+    training = given.training if given else TrainingOptions()
+    loop: dict[str, Any] = {
+        "data": str(data),
+        "validation": None if validation is None else str(validation),
+        "validation_split": validation_split,
+        "epochs": epochs,
+        "normalize": normalize,
+        "augment": augment,
+        "seed": seed,
+        "shuffle": shuffle,
+        "schedule": schedule,
+        "patience": patience,
+        "ema": ema,
+        "metrics": metrics,
+        "save_every": save_every,
+    }
+    limits: dict[str, Any] = {
+        "device": str(device),
+        "budget": None if budget is None else str(budget),
+        "deadline": deadline,
+        "batch": given.batch if given else None,
+        "time_limit": time_limit_s,
+        "gap": gap,
+    }
+    rest = {"objective": None, "paging": True, "dma": False, "max_written": None, "state": "auto", "solver": "poetc"}
+    options = {**loop, **limits, **rest, "fixed_order": False, **asdict(training), "model": str(path)}
+    if resume:
+        recorded_options(Path(out), options)
+    source: SolveRequest | Path = path
+    if not path.is_dir():
+        source = SolveRequest(
+            model=ModelRequest(source=path, batch=limits["batch"], device=str(device), training=training),
+            budget=limits["budget"],
+            deadline=deadline,
+            options=SolveOptions(time_limit_s=time_limit_s, gap=gap),
+        )
+    request = TrainRequest(source=source, out=Path(out), resume=resume, force=force, options=options, **loop)
+    document = train_on_data(request, _Watcher(on_epoch), progress, note)
+    assert document is not None  # nothing asks it to stop
+    return document
+
+
+@dataclass(frozen=True, slots=True)
+class _Watcher:
+    """Tells a function of the caller about each epoch."""
+
+    tell: Callable[[EpochRow], None]
+
+    def on_start(self, epochs: int, batches: int | None) -> None: ...
+
+    def on_step(self, epoch: int, batch: int, loss: float, mean: float) -> None: ...
+
+    def on_epoch(self, row: EpochRow, best: bool) -> None:
+        self.tell(row)
+
+    def on_end(self) -> None: ...
 
 
 class Devices(dict[str, DeviceProfile]):

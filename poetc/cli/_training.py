@@ -67,12 +67,12 @@ class TrainingDisplay:
             )
             self._bar.start()
 
-    def on_step(self, epoch: int, batch: int, loss: float) -> None:
+    def on_step(self, epoch: int, batch: int, loss: float, mean: float) -> None:
         if self._bar is None:
             return
         if self._task is None:
             self._task = self._bar.add_task("", total=self.count, completed=batch - 1, epoch=epoch, epochs=self.epochs)
-        self._bar.update(self._task, completed=batch, description=f"epoch {epoch}/{self.epochs}  loss {loss:.4f}")
+        self._bar.update(self._task, completed=batch, description=f"epoch {epoch}/{self.epochs}  loss {mean:.4f}")
 
     def on_epoch(self, row: EpochRow, best: bool) -> None:
         if self._quiet:

@@ -20,6 +20,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from poetc import TrainingOptions, load, train
 from tests.cli.conftest import MODEL, Ended
 
 DATA = MODEL.parent / "digits_new_writer.npz"
@@ -119,6 +120,29 @@ def test_what_is_there_is_not_replaced_unasked(small: Path, trained: tuple[Path,
         f"{LINE}{out}: exists; write to another file with -o, or replace it with --force\n",
     )
     assert out.read_bytes() == before
+
+
+def test_python_trains_to_the_same_file_and_the_command_line_goes_on(
+    small: Path, trained: tuple[Path, dict[str, Any], str], tmp_path: Path, poetc: Run
+) -> None:
+    out, rows = tmp_path / "out.onnx", []
+    training = TrainingOptions(optimizer="adam", learning_rate=0.01, lr_for=("w1=0.5",))
+    document = train(
+        load(small, batch=16, training=training),
+        data=f"{DATA}:train_x,train_y",
+        validation=f"{DATA}:test_x,test_y",
+        normalize="0..255",
+        epochs=3,
+        schedule="cosine:warmup=10",
+        ema=0.9,
+        out=out,
+        on_epoch=rows.append,
+    )
+    assert out.read_bytes() == trained[0].read_bytes()
+    assert [row.to_json() for row in rows] == document["epochs"]
+    ended = poetc("train", "--resume", "-o", out, "--epochs", "4", "--json")
+    assert ended.code == 0, ended.err
+    assert [row["epoch"] for row in ended.json["epochs"]] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class Quiet:
 
     def on_start(self, epochs: int, batches: int | None) -> None: ...
 
-    def on_step(self, epoch: int, batch: int, loss: float) -> None:
+    def on_step(self, epoch: int, batch: int, loss: float, mean: float) -> None:
         self.steps += 1
 
     def on_epoch(self, row: EpochRow, best: bool) -> None:
