@@ -22,11 +22,13 @@ from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve
 from poetc.commands.train import TrainRequest, recorded_options
 from poetc.commands.train import train as train_on_data
+from poetc.commands.trainer import trainer
 from poetc.devices import DeviceProfile, format_bytes, format_ns, format_pj, list_profiles, load_profile
 from poetc.events import Progress, silent
 from poetc.files import scratch_directory
 from poetc.graph import Graph, Role
 from poetc.loop import EpochRow
+from poetc.runtime.session import Session
 from poetc.scheduling import DEFAULT_GAP, MemoryPlan, Problem, Schedule, SolveOptions, verify
 from poetc.training import TrainingOptions
 
@@ -313,11 +315,28 @@ class Solution:
         return out
 
     def emit(
-        self, out: str | Path, *, target: str = "host", board: str | None = None, force: bool = False
+        self,
+        out: str | Path,
+        *,
+        target: str = "host",
+        board: str | None = None,
+        package: bool = False,
+        force: bool = False,
     ) -> Mapping[str, Any]:
-        """Write C to the directory `out`; what it needs, in bytes. Files that you changed are kept as `save` does."""
+        """Write C to the directory `out`; what it needs, in bytes. `package`: a Python package that needs numpy alone,
+        for host and cortex-a. Files that you changed are kept as `save` does.
+        """
         with self._directory() as directory:
-            return emit.emit(directory, target, Path(out), board=board, force=force)
+            return emit.emit(directory, target, Path(out), board=board, package=package, force=force)
+
+    def trainer(self, *, store: str | Path | None = None, undo: bool = False, threads: int = 0) -> Session:
+        """Compile for this machine, and start training from the initial weights, step by step on numpy arrays.
+
+        `store`: the file for what lives on the store, by default a temporary one. `undo`: a step that fails leaves the
+        state before it, for a copy of the state a step. `threads`: the most that kernels run in, 0: one. Raises
+        UsageError where this machine has no compiler.
+        """
+        return trainer(self.artifact, store=None if store is None else Path(store), undo=undo, threads=threads)
 
     def validate(self, reference: str | Path | None = None) -> Mapping[str, Any]:
         """Compile and run on this machine, and compare with the interpreter and with keep-all. Raises CheckFailed."""

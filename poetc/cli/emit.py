@@ -28,6 +28,7 @@ Example:
   poetc emit model.poetc --target host -o src
   make -C src
   poetc emit model.poetc --target cortex-m3 --board lm3s6965evb -o firmware
+  poetc emit model.poetc --target cortex-a --package -o digits
 """
 
 
@@ -49,6 +50,11 @@ Example:
     metavar="NAME",
     help="Whose memory map firmware is linked for (see `poetc run --help`). Default: the target's usual one.",
 )
+@click.option(
+    "--package",
+    is_flag=True,
+    help="A Python package that needs numpy alone, for host and cortex-a: SRC is what to copy and to import.",
+)
 @_options.force_option
 @_options.numerics_option
 @_options.checkpoint_option
@@ -60,6 +66,7 @@ def emit(
     board: str | None,
     numerics: Literal["portable", "fast"],
     checkpoint: int | None,
+    package: bool,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -70,6 +77,9 @@ def emit(
     For cortex-m0 to cortex-m55 and cortex-a-bare that is a firmware project, linked for the budget; for cortex-m and
     c99 (any core: make CC=... AR=... CFLAGS=...) a library; for host and cortex-a (Linux) a program. SRC holds the
     step table, the initial weights, the kernels that are used, the runtime and a Makefile.
+
+    With --package, SRC is a Python package instead: libmodel.so (built if its compiler is here), and a session that
+    trains, evaluates, predicts, saves and loads on numpy arrays. The machine that imports it needs no poetc.
 
     The compiler's flags are those of the device's core that was solved for. A target whose code that core does not run
     is refused, unless --board says that another board is meant.
@@ -82,7 +92,15 @@ def emit(
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("emitting C") as progress:
         document = command.emit(
-            directory, target, out, progress, board=board, numerics=numerics, checkpoint=checkpoint, force=force
+            directory,
+            target,
+            out,
+            progress,
+            board=board,
+            numerics=numerics,
+            checkpoint=checkpoint,
+            package=package,
+            force=force,
         )
     for note in document["notes"]:
         console.note(note)

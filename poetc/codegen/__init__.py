@@ -7,7 +7,7 @@ from poetc.codegen._cores import Core
 from poetc.codegen._emit import GOALS, PRODUCTS, Numerics, emit, identity_of
 from poetc.codegen._emit import KIND as _EMITTED
 from poetc.codegen._firmware import Memory
-from poetc.codegen._host import HostModel, StepError, build_host, compile_library
+from poetc.codegen._host import HostModel, StepError, build_host, compile_library, make_library
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
 from poetc.codegen._limits import (
     RAW_FROM,
@@ -92,6 +92,7 @@ __all__ = [
     "looks_raw",
     "lower",
     "lower_inference",
+    "make_library",
     "read_listed_state",
     "read_state",
     "rebuild",

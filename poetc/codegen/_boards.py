@@ -32,14 +32,14 @@ class Target:
     flags: str = "-O2"
     portable_flags: str = ""
     fast_flags: str = ""
-    build: str = "firmware"  # program | library | firmware
+    build: str = "firmware"  # program | library | firmware | package
     ports: tuple[str, ...] = ()  # folders of runtime/ports, all of their sources
     board: str = ""  # the one whose memory map is taken if none is named
     core: Core | None = None  # whose instructions the code has; None: any core's
 
     @property
     def hosted(self) -> bool:
-        return self.build == "program"
+        return self.build in ("program", "package")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

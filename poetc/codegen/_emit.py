@@ -23,6 +23,7 @@ from poetc.codegen._firmware import (
 from poetc.codegen._image import constants_image, state_image, store_image
 from poetc.codegen._manifest import describe
 from poetc.codegen._module import Module, header, source
+from poetc.codegen._package import SESSION, as_package, init_source, package_readme
 from poetc.codegen._readme import readme
 from poetc.codegen._sources import runtime_sources
 from poetc.codegen._state_file import model_identity
@@ -36,8 +37,16 @@ Numerics = Literal["portable", "fast"]
 
 
 WARNINGS = "-Wall -Wextra -pedantic"
-PRODUCTS = ("build", "train", "libmodel.a", "libmodel.so", "firmware.elf", "firmware.map")  # of a Makefile
-GOALS = {"program": "train", "library": "libmodel.a", "firmware": "firmware.elf"}
+PRODUCTS = (
+    "build",
+    "__pycache__",
+    "train",
+    "libmodel.a",
+    "libmodel.so",
+    "firmware.elf",
+    "firmware.map",
+)  # of a Makefile
+GOALS = {"program": "train", "library": "libmodel.a", "firmware": "firmware.elf", "package": "libmodel.so"}
 
 
 def emit(
@@ -53,6 +62,7 @@ def emit(
     device: Core | None = None,
     checkpoint: int | None = None,
     bench: Mapping[str, str] | None = None,
+    package: bool = False,
     force: bool = False,
     copies: list[str] | None = None,
 ) -> Path:
@@ -63,12 +73,15 @@ def emit(
     how much of its RAM. `device`: the core that the schedule is for; where it suits the target, its flags are taken.
     `checkpoint`: firmware saves its state after so many steps, 0: never, None: as the board does.
     `bench`: files by name that firmware which measures needs; its program is then bench.c instead of train.c.
+    `package`: a Python package around the library instead of a program, for a target with an operating system.
     Of an earlier emission in `out_dir` only unchanged files are replaced or removed. Where a file that the user added
     or changed is in the way, UsageError names it; with `force` it is renamed, and `copies` gets the new name. Raises
     UsageError for an unknown target too. The bytes written depend on nothing else than the arguments and this version
     of poetc.
     """
     chosen, its_board = resolve(target, board, numerics == "portable", device)
+    if package:
+        chosen = as_package(chosen)
     module = Module(model, tuple(programs))
     _check_shared(module)
     out = Path(out_dir)
@@ -143,9 +156,12 @@ def _write(
         files["link.ld"] = linker_script(layout(board, memory, module.arena_bytes, image_bytes)).encode()
     sources = sorted(n for n in (*files, *copies) if n.endswith((".c", ".S")))
     files["Makefile"] = _makefile(target, sources, numerics, checkpoint).encode()
-    files["README.md"] = readme(
-        module, target, board, numerics, checkpoint, _one_line(target, sources, numerics, checkpoint)
-    ).encode()
+    if target.build == "package":
+        files |= {"__init__.py": init_source(module).encode(), "README.md": package_readme(module, target).encode()}
+        copies[SESSION] = runtime_directory() / SESSION
+    else:
+        one_line = _one_line(target, sources, numerics, checkpoint)
+        files["README.md"] = readme(module, target, board, numerics, checkpoint, one_line).encode()
     for name, data in files.items():
         (directory / name).write_bytes(data)
     for name, path in copies.items():
@@ -192,7 +208,8 @@ def _makefile(target: Target, sources: Sequence[str], numerics: Numerics, checkp
         "AR = $(CROSS_COMPILE)ar",
         "endif",
         f"CFLAGS ?= {target.flags}",
-        f"POETC_CFLAGS = {_compiler_flags(numerics)} -ffunction-sections -fdata-sections{call_graph_flags(target)}",
+        f"POETC_CFLAGS = {_compiler_flags(numerics)} -ffunction-sections -fdata-sections{call_graph_flags(target)}"
+        + " -fPIC" * (target.build == "package"),
         f"CPPFLAGS += {_include_flags(sources)}",
         *_thread_options(target),
         *_program_options(target, checkpoint),
@@ -202,12 +219,15 @@ def _makefile(target: Target, sources: Sequence[str], numerics: Numerics, checkp
         f"all: {goal}",
         "",
     ]
-    if target.hosted:
+    if target.build == "program":
         lines += [
             f"train: {'build/main.o ' if 'main.c' in sources else ''}$(LIBRARY)",
             "\t$(CC) $(CFLAGS) -Wl,--gc-sections -o $@ $^ $(LDFLAGS) $(if $(THREADS),-pthread)",
             "",
             "# The same code as a shared library: build it with CFLAGS='-O2 -fPIC'.",
+        ]
+    if target.hosted:
+        lines += [
             "libmodel.so: $(LIBRARY)",
             "\t$(CC) $(CFLAGS) -shared -o $@ $^ $(LDFLAGS) $(if $(THREADS),-pthread)",
             "",

@@ -88,7 +88,10 @@ def port_sources(target: Target, board: Board | None, program: str = "train.c") 
     for name in named:
         paths |= {root / name, *_headers_of(root / name)}
     kinds = (".c", ".h", ".S")
-    return {"main.c" if p.name == "main.c" else f"port/{p.name}": p for p in sorted(paths) if p.suffix in kinds}
+    found = {"main.c" if p.name == "main.c" else f"port/{p.name}": p for p in sorted(paths) if p.suffix in kinds}
+    if target.build == "package":  # no program of its own
+        found.pop("main.c")
+    return found
 
 
 def _headers_of(path: Path) -> Iterator[Path]:

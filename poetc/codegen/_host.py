@@ -53,6 +53,19 @@ def require_compiler(cc: str | None = None) -> None:
             raise UsageError(f"{name} not found: install make and gcc to build on this machine")
 
 
+def make_library(sources: Path, *variables: str) -> Path:
+    """Build libmodel.so in an emitted directory; `variables` are of its Makefile. CheckFailed with what the compiler
+    said.
+    """
+    command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(sources), *variables, "libmodel.so"]
+    inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS")}
+    done = subprocess.run(command, capture_output=True, text=True, env=inherited, check=False)
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise CheckFailed(f"the emitted C does not build: {' | '.join(telling(lines))}")
+    return sources / "libmodel.so"
+
+
 def compile_library(
     programs: Sequence[Program],
     values: Mapping[str, Value],
@@ -73,17 +86,12 @@ def compile_library(
     built = sources / "build" / "runtime"
     if objects is not None and objects.exists():
         shutil.copytree(objects, built, copy_function=shutil.copyfile)  # newer than the sources
-    flags = f"CFLAGS={cflags} -fPIC -Werror"
-    command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(sources), flags, "libmodel.so"]
+    variables = [f"CFLAGS={cflags} -fPIC -Werror"]
     if threads:
-        command.append(f"THREADS={threads}")
+        variables.append(f"THREADS={threads}")
     if cc is not None:
-        command.append(f"CC={cc}")
-    inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS")}
-    done = subprocess.run(command, capture_output=True, text=True, env=inherited, check=False)
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        raise CheckFailed(f"the emitted C does not build: {' | '.join(telling(lines))}")
+        variables.append(f"CC={cc}")
+    make_library(sources, *variables)
     if objects is not None:
         shutil.copytree(built, objects, copy_function=shutil.copyfile, dirs_exist_ok=True)
     return sources / "libmodel.so"

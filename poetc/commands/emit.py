@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 from poetc import artifact, codegen
 from poetc.artifact import Artifact
 from poetc.codegen.program import Program
-from poetc.commands.programs import graph_of, inference_programs, memory_of, require_room, training_program
+from poetc.commands.programs import all_programs, graph_of, memory_of, require_room, values_of
 from poetc.events import Progress, silent
 
 
@@ -21,10 +22,12 @@ def emit(
     board: str | None = None,
     numerics: codegen.Numerics = "portable",
     checkpoint: int | None = None,
+    package: bool = False,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Write C for `target` (and `board`, for firmware) to `out`; what it needs, in bytes. `force`: files there that the
-    user changed are replaced, and copies kept.
+    """Write C for `target` (and `board`, for firmware) to `out`; what it needs, in bytes. `package`: as a Python
+    package, its library built where the compiler is installed. `force`: files there that the user changed are
+    replaced, and copies kept.
     """
     solved = artifact.read(directory)
     device = _core(solved)
@@ -33,21 +36,18 @@ def emit(
     if device is not None:
         notes += codegen.check_device(target, board, device, solved.problem.device)
     progress("lowering")
-    training = training_program(solved)
-    programs = [training, *inference_programs(solved, training)]
+    programs = all_programs(solved)
+    training = programs[0]
     if chosen.build == "firmware":
         # Firmware has RAM for the training step; inference and evaluation come along where they need no more.
         programs = [p for p in programs if p.arena_bytes <= training.arena_bytes]
     size = _firmware_size(training, its_board, numerics, memory_of(solved), checkpoint)
     progress("writing C")
-    graph = graph_of(solved)
-    # Inference may read constants that training dropped.
-    values = {**(solved.inference.values if solved.inference else {}), **graph.values}
     copies: list[str] = []
     codegen.emit(
         programs,
-        values,
-        model=graph.name.removesuffix(".onnx"),
+        values_of(solved),
+        model=graph_of(solved).name.removesuffix(".onnx"),
         target=target,
         out_dir=out,
         numerics=numerics,
@@ -55,9 +55,13 @@ def emit(
         memory=memory_of(solved),
         device=device,
         checkpoint=checkpoint,
+        package=package,
         force=force,
         copies=copies,
     )
+    if package:
+        progress("compiling")
+        notes += _build_package(out, f"{chosen.cross_compile}gcc")
     arena_bytes, budget_bytes = max(program.arena_bytes for program in programs), solved.problem.budget_bytes
     larger = [p for p in programs if p.arena_bytes > training.arena_bytes]
     if larger and solved.problem.base_bytes + arena_bytes > budget_bytes:
@@ -72,7 +76,8 @@ def emit(
         "device": solved.problem.device,
         "core": device.name if device is not None else None,
         "flags": chosen.flags,
-        "makes": codegen.GOALS[chosen.build],
+        "makes": codegen.GOALS["package" if package else chosen.build],
+        "library": str(out / "libmodel.so") if package and (out / "libmodel.so").exists() else None,
         "programs": [program.name for program in programs],
         "arena_bytes": arena_bytes,
         "train_arena_bytes": training.arena_bytes,
@@ -85,6 +90,21 @@ def emit(
         "copies": copies,
         "notes": notes,
     }
+
+
+def _build_package(out: Path, compiler: str) -> list[str]:
+    """Build the library and keep it alone; a note where it cannot be built here."""
+    (out / "libmodel.so").unlink(missing_ok=True)  # of an earlier emission
+    shutil.rmtree(out / "build", ignore_errors=True)
+    missing = [name for name in ("make", compiler) if shutil.which(name) is None]
+    if missing:
+        return [
+            f"{missing[0]} not found: libmodel.so is not built; run `make` in {out}, or `make CROSS_COMPILE=` there"
+            " on the device itself"
+        ]
+    codegen.make_library(out, f"CC={compiler}")
+    shutil.rmtree(out / "build", ignore_errors=True)
+    return []
 
 
 def _firmware_size(

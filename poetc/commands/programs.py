@@ -8,7 +8,7 @@ from poetc import codegen
 from poetc.artifact import Artifact
 from poetc.codegen.program import Program
 from poetc.errors import UsageError
-from poetc.graph import TrainingGraph
+from poetc.graph import TrainingGraph, Value
 from poetc.planning import inference
 from poetc.scheduling import all_in_ram, keep_all, pack
 
@@ -42,6 +42,17 @@ def inference_programs(solved: Artifact, training: Program) -> tuple[Program, ..
 def inference_program(solved: Artifact, training: Program) -> Program | None:
     """`infer` of `inference_programs`."""
     return next(iter(inference_programs(solved, training)), None)
+
+
+def all_programs(solved: Artifact) -> list[Program]:
+    """The training step, then what there is to predict and to evaluate with."""
+    training = training_program(solved)
+    return [training, *inference_programs(solved, training)]
+
+
+def values_of(solved: Artifact) -> dict[str, Value]:
+    """What state and constants of all programs begin with. Inference may read constants that training dropped."""
+    return {**(solved.inference.values if solved.inference else {}), **graph_of(solved).values}
 
 
 def graph_of(solved: Artifact) -> TrainingGraph:

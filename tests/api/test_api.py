@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import poetc
@@ -108,3 +109,23 @@ def test_devices() -> None:
     assert repr(devices["stm32f746"]).startswith("<device stm32f746: ")
     assert all(len(repr(device)) < 160 for device in devices.values())
     assert len(list(ElementTree.fromstring(devices._repr_html_()).iter("tr"))) == len(devices)
+
+
+def test_a_trainer_takes_steps(solution: poetc.Solution, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    with solution.trainer(undo=True) as trainer:
+        assert trainer.programs == ("train", "infer", "evaluate")
+        (x, (shape, dtype)), (target, (classes, _)) = trainer.inputs().items()
+        images, labels = random.standard_normal(shape).astype(dtype), random.integers(0, 10, classes)
+        losses = [trainer.step(images, labels) for _ in range(8)]
+        assert losses[-1] < losses[0]
+        assert trainer.predict(images).shape == (4, 10)
+        with pytest.raises(ValueError, match="not 0 to 9"):
+            trainer.step(images, labels + 10)
+        predicted = trainer.manifest["session"]["programs"]["train"]["high_water_bytes"]
+        assert trainer.measure_peak({x: images, target: labels}) == predicted
+        assert trainer.steps == 8
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match="make not found: install make and gcc") as raised:
+        solution.trainer()
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,32 @@
+"""A solved directory as a session: its programs, compiled for this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from poetc import codegen
+from poetc.artifact import Artifact
+from poetc.commands.programs import all_programs, graph_of, values_of
+from poetc.files import scratch_directory
+from poetc.runtime.session import Session
+
+
+def trainer(
+    solved: Artifact, *, store: Path | None = None, undo: bool = False, threads: int = 0, cc: str | None = None
+) -> Session:
+    """Compile the programs of `solved` and start a session from their initial state; see `Session`.
+
+    `threads`: the most that kernels run in, 0: built without threads. `cc`: the compiler. Nothing of the build stays.
+    Raises UsageError where this machine has no compiler. Its trained.bin is that of `poetc emit --target host`.
+    """
+    with scratch_directory("poetc-trainer-") as scratch:
+        library = codegen.compile_library(
+            all_programs(solved),
+            values_of(solved),
+            scratch,
+            model=graph_of(solved).name.removesuffix(".onnx"),
+            cc=cc,
+            cflags=codegen.TARGETS["host"].flags,
+            threads=threads,
+        )
+        return Session(library, library.with_name(codegen.MANIFEST), store, undo=undo)
