@@ -109,7 +109,7 @@ solver_option = click.option(
     show_default=True,
     metavar="NAME",
     shell_complete=_complete_solver,
-    help="See `poetc solvers`.",
+    help="Solver to use: `poetc solvers` lists them.",
 )
 
 batch_option = click.option(
@@ -123,7 +123,7 @@ infer_batch_option = click.option(
     "--infer-batch",
     type=Whole(1),
     metavar="N",
-    help="Rows of a prediction and of an evaluation. Default: those of a training batch.",
+    help="Rows of a prediction and of an evaluation. Default: the rows of a training batch.",
 )
 
 state_option = click.option(
@@ -131,8 +131,8 @@ state_option = click.option(
     type=click.Choice(["auto", "ram", "store"]),
     default="auto",
     show_default=True,
-    help="Where weights and optimizer state live between steps: ram; store: read from it in each step, and written back"
-    " if they are trained; auto: chosen one by one, together with the schedule.",
+    help="Place of weights and optimizer state between steps: in RAM, or on the store, which is read in each step. "
+    "auto chooses it one by one, together with the schedule.",
 )
 
 _DEFAULTS = TrainingOptions()
@@ -201,7 +201,7 @@ training_options = stacked(
         type=_Loss(LOSSES),
         default=_DEFAULTS.loss,
         show_default=True,
-        help="auto: by the shape of the output. Of several outputs: OUTPUT=LOSS*WEIGHT,OUTPUT=LOSS*WEIGHT,...",
+        help="Loss; auto chooses it by the output. For several outputs: OUTPUT=LOSS*WEIGHT,OUTPUT=LOSS*WEIGHT,...",
     ),
     click.option("--optimizer", type=click.Choice(OPTIMIZERS), default=_DEFAULTS.optimizer, show_default=True),
     click.option(
@@ -215,8 +215,8 @@ training_options = stacked(
     click.option("--momentum", type=Number(), help="For momentum (default 0.9) and rmsprop (default 0: none)."),
     click.option("--beta1", type=Number(), help="For adam, adamw, nadam, lion. Default: 0.9."),
     click.option("--beta2", type=Number(), help="For adam, adamw, nadam (default 0.999) and lion (default 0.99)."),
-    click.option("--epsilon", type=Number(), help="For all that divide. Default: 1e-8; adagrad 1e-10."),
-    click.option("--alpha", type=Number(), help="For rmsprop: how much of the mean square stays. Default: 0.99."),
+    click.option("--epsilon", type=Number(), help="For all optimizers that divide. Default: 1e-8; adagrad 1e-10."),
+    click.option("--alpha", type=Number(), help="For rmsprop: share of the mean square that stays. Default: 0.99."),
     click.option(
         "--centered",
         is_flag=True,
@@ -224,7 +224,7 @@ training_options = stacked(
         help="For rmsprop: divide by the standard deviation, not by the root of the mean square.",
     ),
     click.option(
-        "--momentum-decay", type=Number(), help="For nadam: how fast its momentum grows to beta1. Default: 0.004."
+        "--momentum-decay", type=Number(), help="For nadam: speed at which its momentum grows to beta1. Default: 0.004."
     ),
     click.option(
         "--weight-decay",
@@ -272,37 +272,43 @@ training_options = stacked(
         default=_DEFAULTS.train,
         show_default=True,
         metavar="all|last:N|PATTERNS",
-        help="What is trained: all, the last N layers, or parameters that match (fc*,conv1.weight).",
+        help="Parameters that are trained: all, the last N layers, or those that match (fc*,conv1.weight).",
     ),
     click.option(
         "--batch-norm",
         type=click.Choice(BATCH_NORM_MODES),
         default=_DEFAULTS.batch_norm,
         show_default=True,
-        help="train: statistics of the batch; frozen: the model's own.",
+        help="Statistics of batch norms; train: of the batch; frozen: the model's own.",
     ),
     click.option(
         "--label-smoothing",
         type=Number(),
         default=_DEFAULTS.label_smoothing,
         show_default=True,
-        help="For the cross-entropies.",
+        help="Share of a target that is spread over all classes, for the cross-entropies.",
     ),
     click.option(
         "--ignore-index",
         type=Whole(-LARGEST - 1),
         metavar="CLASS",
-        help="Cross-entropy: targets that count for nothing.",
+        help="For cross-entropy: the class whose targets count for nothing.",
     ),
     click.option(
         "--class-weights",
         type=_Numbers(),
         default=(),
         metavar="W,W,...|FILE",
-        help="Cross-entropy and focal: what a target of each class counts for, or a text file of such numbers.",
+        help="For cross-entropy and focal: weight of a target of each class, or a text file of such numbers.",
     ),
     click.option("--focal-gamma", type=float, help="For focal: the exponent of 1 - p. Default: 2."),
-    click.option("--huber-delta", type=Number(), default=_DEFAULTS.huber_delta, show_default=True, help="For huber."),
+    click.option(
+        "--huber-delta",
+        type=Number(),
+        default=_DEFAULTS.huber_delta,
+        show_default=True,
+        help="For huber: the error where squared becomes linear.",
+    ),
     click.option(
         "--dropout/--no-dropout",
         default=_DEFAULTS.dropout,
@@ -314,7 +320,7 @@ training_options = stacked(
         type=Whole(0, LARGEST_SEED),
         default=_DEFAULTS.dropout_seed,
         show_default=True,
-        help="Which elements it drops.",
+        help="Seed of the elements that it drops.",
     ),
     click.option(
         "--random-weights",
@@ -326,14 +332,14 @@ training_options = stacked(
         "--fusion/--no-fusion",
         default=_DEFAULTS.fusion,
         show_default=True,
-        help="Operators that can be computed as one are: the same results with less memory and time. Without fusion "
-        "every gradient is a tensor of its own.",
+        help="Compute operators as one where that is possible: the same results with less memory and time. Without "
+        "fusion every gradient is a tensor of its own.",
     ),
     click.option(
         "--output-logits",
         is_flag=True,
-        help="The training step also outputs what its loss reads: logits or a prediction. It stays in RAM until the"
-        " step ends.",
+        help="The training step also outputs the input of its loss: logits or a prediction. It stays in RAM until the "
+        "step ends.",
     ),
     click.option(
         "--micro-batches",
@@ -341,8 +347,8 @@ training_options = stacked(
         default=_DEFAULTS.micro_batches,
         show_default=True,
         metavar="N|auto",
-        help="Split the batch into N parts that are run one after the other and add up their gradients; "
-        "auto: as many as need the least energy.",
+        help="Run the batch in N parts, one after the other, and add up their gradients. auto takes the number that "
+        "needs the least energy.",
     ),
     click.option(
         "--model-output",
@@ -372,14 +378,15 @@ checkpoint_option = click.option(
 force_option = click.option(
     "--force",
     is_flag=True,
-    help="Replace files that you changed too, and keep a copy of each, NAME.orig. Default: say which, and stop.",
+    help="Replace files that you changed too, and keep a copy of each, NAME.orig. By default the command names "
+    "them and stops.",
 )
 
 output_options = stacked(
     click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object on stdout."),
-    click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors."),
-    click.option("-v", "--verbose", is_flag=True, help="Every stage on stderr, one line each."),
-    click.option("--debug", is_flag=True, expose_value=False, help="With a traceback if something fails."),
+    click.option("-q", "--quiet", is_flag=True, help="Print only errors on stderr."),
+    click.option("-v", "--verbose", is_flag=True, help="Print every stage on stderr, one line each."),
+    click.option("--debug", is_flag=True, expose_value=False, help="Print a traceback if something fails."),
 )
 
 

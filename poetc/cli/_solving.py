@@ -17,14 +17,16 @@ problem_options = _options.stacked(
     click.option(
         "--deadline",
         metavar="TIME",
-        help="For one training step: 2.5s, 300ms, or 1.3x the time without any recomputing or paging.",
+        help="The longest time of one training step: 2.5s, 300ms, or 1.3x the time without any recomputing or paging.",
     ),
     click.option(
         "--objective",
         type=click.Choice(["energy", "time"]),
-        help="What to minimise. Default: energy, or what a problem.json says.",
+        help="The quantity to minimise. Default: energy, or the objective of a problem.json.",
     ),
-    click.option("--paging/--no-paging", default=True, show_default=True, help="May tensors go to the device's store."),
+    click.option(
+        "--paging/--no-paging", default=True, show_default=True, help="Whether tensors may go to the device's store."
+    ),
     click.option(
         "--dma",
         is_flag=True,
@@ -33,7 +35,7 @@ problem_options = _options.stacked(
     click.option(
         "--max-written",
         metavar="SIZE",
-        help="The most that one training step may write to the store, in whole blocks: it wears out.",
+        help="The most that one training step may write to the store, in whole blocks. Writing wears it out.",
     ),
     _options.state_option,
     _options.batch_option,
@@ -45,7 +47,7 @@ problem_options = _options.stacked(
         default=60.0,
         show_default=True,
         metavar="SECONDS",
-        help="Of search and proof; what is best by then is the answer.",
+        help="Time of search and proof. The best schedule by then is the answer.",
     ),
     click.option(
         "--gap",
@@ -58,7 +60,7 @@ problem_options = _options.stacked(
     click.option(
         "--fixed-order",
         is_flag=True,
-        help="Keep the model's order of operators; otherwise one is looked for that needs less RAM (solver poetc).",
+        help="Keep the model's order of operators. By default the solver poetc looks for an order that needs less RAM.",
     ),
 )
 
@@ -68,8 +70,9 @@ solve_options = _options.stacked(
         "-b",
         "--budget",
         metavar="SIZE",
-        help="All RAM that training may use: 256MB (10^6), 256MiB, 60% of the keep-all peak, or `least`: as little as"
-        " is found to work; with a deadline of 1.04x it costs hardly any time. Default: the device's.",
+        help="All RAM that training may use: 256MB (10^6), 256MiB, 60% of the keep-all peak, or `least`. `least` is "
+        "the smallest budget that is found; with a deadline of 1.04x it costs hardly any time. Default: the "
+        "device's RAM.",
     ),
     problem_options,
 )

@@ -12,7 +12,7 @@ from poetc.cli._console import Console
 
 
 @click.command(
-    short_help="What training MODEL takes: memory, operators, smallest budget.",
+    short_help="Show the needs of training MODEL: memory, operators, smallest budget.",
     epilog="Example:\n\n  poetc analyze model.onnx --batch 16 --device stm32f746 --optimizer momentum",
 )
 @click.argument("model", type=_options.FILE)
@@ -20,7 +20,7 @@ from poetc.cli._console import Console
 @_options.batch_option
 @_options.training_options
 @click.option(
-    "--parameters", is_flag=True, help="Also list what was taken for a weight and what for a constant, and why."
+    "--parameters", is_flag=True, help="Also list every tensor that was taken for a weight or a constant, and why."
 )
 @_options.output_options
 def analyze(
@@ -33,7 +33,7 @@ def analyze(
     verbose: bool,
     **options: Any,
 ) -> None:
-    """Say what training MODEL (an ONNX file) takes.
+    """Show the operators and the memory that training MODEL, an ONNX file, takes.
 
     Operators, parameters, multiply-accumulates, saved bytes, the peak of RAM when every tensor is kept until its last
     use, and the smallest budget that is feasible. A model with operators that poetc does not train is refused with all

@@ -19,17 +19,19 @@ Examples:
 
 @click.command(short_help="Recompute a lock file; fail when a schedule got worse.", epilog=EPILOG)
 @click.argument("path", metavar="[FILE]", type=_options.FILE, default=Path("poetc.lock"))
-@click.option("--tolerance", default="0.1%", show_default=True, metavar="PERCENT", help="Of the cost, and of the gap.")
+@click.option(
+    "--tolerance", default="0.1%", show_default=True, metavar="PERCENT", help="Tolerance of the cost, and of the gap."
+)
 @click.option(
     "--patience",
     type=_options.Number(1),
     default=4.0,
     show_default=True,
     metavar="FACTOR",
-    help="An entry that would fail is first solved again with so many times its time limit; 1: it is not.",
+    help="Solve an entry that would fail again, with so many times its time limit. 1: do not.",
 )
-@click.option("--entry", "names", multiple=True, metavar="NAME", help="Only this entry; may be repeated.")
-@click.option("--solve", is_flag=True, help="Solve entries too for which everything is unchanged.")
+@click.option("--entry", "names", multiple=True, metavar="NAME", help="Check only this entry. May be repeated.")
+@click.option("--solve", is_flag=True, help="Also solve entries for which everything is unchanged.")
 @click.option(
     "-j",
     "--jobs",
@@ -43,7 +45,7 @@ Examples:
 @click.option(
     "--github/--no-github",
     default=None,
-    help="Annotations as GitHub Actions reads them. Default: where GITHUB_ACTIONS is set.",
+    help="Print annotations for GitHub Actions. Default: on where GITHUB_ACTIONS is set.",
 )
 @_options.output_options
 def check(
@@ -59,7 +61,7 @@ def check(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Compare every entry of a lock file with what comes of it now.
+    """Compare every entry of a lock file with the schedule of today.
 
     An entry is solved again if its model, profile or options, poetc's code, a library or the kind of machine changed
     since it was locked. Otherwise it passes as it is: the same computation has the same result.

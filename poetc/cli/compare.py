@@ -30,7 +30,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
-@click.command(short_help="Every solver on the same problem, side by side.", epilog=EPILOG)
+@click.command(short_help="Run every solver on the same problem, side by side.", epilog=EPILOG)
 @click.argument("model", metavar="MODEL|PROBLEM.json", type=_options.FILE)
 @_options.device_option
 @click.option(
@@ -40,29 +40,36 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     default="80%,60%,40%",
     show_default=True,
     callback=_names,
-    help="As in `poetc solve`; per cent are of the keep-all peak.",
+    help="RAM budgets as in `poetc solve`. Per cent are of the keep-all peak.",
 )
 @click.option(
-    "--solvers", "names", metavar="NAME,NAME...", default="", callback=_names, help="Default: all of `poetc solvers`."
+    "--solvers",
+    "names",
+    metavar="NAME,NAME...",
+    default="",
+    callback=_names,
+    help="Solvers to compare. Default: all of `poetc solvers`.",
 )
 @click.option(
     "--deadline",
     metavar="TIME",
-    help="For one training step: 2.5s, 300ms, or 1.3x the time without any recomputing or paging.",
+    help="The longest time of one training step: 2.5s, 300ms, or 1.3x the time without any recomputing or paging.",
 )
 @click.option(
     "--objective",
     type=click.Choice(["energy", "time"]),
-    help="What to minimise. Default: energy, or what a problem.json says.",
+    help="The quantity to minimise. Default: energy, or the objective of a problem.json.",
 )
-@click.option("--paging/--no-paging", default=True, show_default=True, help="May tensors go to the device's store.")
+@click.option(
+    "--paging/--no-paging", default=True, show_default=True, help="Whether tensors may go to the device's store."
+)
 @click.option(
     "--state",
     type=click.Choice(["auto", "ram", "store"]),
     default="auto",
     show_default=True,
-    help="Where weights and optimizer state live between steps, the same for every solver: ram; store; auto: ram where"
-    " that can fit the budget, else store. `poetc solve` chooses them one by one, and may need less.",
+    help="Place of weights and optimizer state between steps, the same for every solver. auto: RAM where that can "
+    "fit the budget, else the store. `poetc solve` places them one by one, and may need less.",
 )
 @_options.batch_option
 @_options.training_options
@@ -72,7 +79,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     default=20.0,
     show_default=True,
     metavar="SECONDS",
-    help="For one solver at one budget.",
+    help="Time of one solver at one budget.",
 )
 @click.option(
     "--gap",
@@ -80,7 +87,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     default=DEFAULT_GAP,
     show_default=True,
     metavar="FRACTION",
-    help="As in `poetc solve`.",
+    help="Gap to stop at, as in `poetc solve`.",
 )
 @click.option(
     "-o",
@@ -88,7 +95,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     "out",
     type=_options.DIRECTORY,
     metavar="DIR",
-    help="Where tables and plot go. Default: MODEL.compare/ in the directory that you are in.",
+    help="Directory of tables and plot. Default: MODEL.compare/ in the directory that you are in.",
 )
 @_options.force_option
 @_options.output_options

@@ -52,7 +52,7 @@ class Bash(BashComplete):
 
 
 @click.command(
-    short_help="Shell completion for bash, zsh, fish.",
+    short_help="Print shell completion for bash, zsh, fish.",
     epilog="""\b
 Examples:
   in ~/.bashrc                   eval "$(poetc completion bash)"
@@ -63,7 +63,7 @@ Examples:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print what makes SHELL complete poetc's commands, options and names."""
+    """Print the script that makes SHELL complete poetc's commands, options and names."""
     completer = get_completion_class(shell)
     if completer is None:
         raise click.UsageError(f"no completion for {shell}")

@@ -11,17 +11,17 @@ from poetc.cli._console import Console
 
 
 @click.command(
-    short_help="What changed between two schedules, in words.",
+    short_help="Tell the changes between two schedules, in words.",
     epilog="\b\nExamples:\n  poetc diff old.poetc new.poetc\n  poetc diff old.lock poetc.lock",
 )
 @click.argument("before", metavar="A", type=_options.DIRECTORY)
 @click.argument("after", metavar="B", type=_options.DIRECTORY)
 @_options.output_options
 def diff(before: Path, after: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
-    """Say what changed from A to B: two directories of `poetc solve`, or two lock files.
+    """List the changes from A to B: two directories of `poetc solve`, or two lock files.
 
-    Of directories: the problem (budget, device, operators, sizes), the totals, what is recomputed and paged, and the
-    proof. Of lock files: the options, costs, sizes, counts and proofs, entry by entry.
+    Of directories it compares the problem (budget, device, operators, sizes), the totals, recomputations, transfers and
+    the proof. Of lock files it compares the options, costs, sizes, counts and proofs, entry by entry.
     """
     from poetc.commands import locking
 

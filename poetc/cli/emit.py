@@ -40,15 +40,16 @@ Example:
     type=click.Choice(TARGETS),
     default="host",
     show_default=True,
-    help="What it is built for.",
+    help="Machine that the C is built for.",
 )
 @click.option(
-    "-o", "--output-dir", "out", type=_options.DIRECTORY, required=True, metavar="SRC", help="Where the C goes."
+    "-o", "--output-dir", "out", type=_options.DIRECTORY, required=True, metavar="SRC", help="Directory of the C."
 )
 @click.option(
     "--board",
     metavar="NAME",
-    help="Whose memory map firmware is linked for (see `poetc run --help`). Default: the target's usual one.",
+    help="Board whose memory map firmware is linked for (`poetc run --help` lists them). Default: the target's "
+    "usual board.",
 )
 @click.option(
     "--package",
@@ -72,7 +73,7 @@ def emit(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Write the C that trains: from DIR, which `poetc solve` made, to SRC.
+    """Write the C that trains the solved directory DIR to SRC.
 
     For cortex-m0 to cortex-m55 and cortex-a-bare that is a firmware project, linked for the budget; for cortex-m and
     c99 (any core: make CC=... AR=... CFLAGS=...) a library; for host and cortex-a (Linux) a program. SRC holds the

@@ -36,13 +36,13 @@ Examples:
     "--model",
     type=_options.FILE,
     metavar="MODEL.onnx",
-    help="The ONNX file that was solved. Default: where it was then, if it has not changed.",
+    help="The ONNX file that was solved. Default: the file at its old place, if it has not changed.",
 )
 @click.option(
     "--round",
     "rounding",
     is_flag=True,
-    help="Round weights that the file keeps in fewer bits than float32. Default: say which, and stop.",
+    help="Round weights that the file keeps in fewer bits than float32. By default the command names them and stops.",
 )
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @_options.output_options

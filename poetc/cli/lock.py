@@ -29,12 +29,16 @@ Examples:
     default=Path("poetc.lock"),
     show_default=True,
     metavar="FILE",
-    help="The lock file; other entries in it are kept.",
+    help="The lock file. Its other entries are kept.",
 )
-@click.option("--name", default="", help="Of the entry; one of the same name is replaced. Default: from the options.")
+@click.option(
+    "--name",
+    default="",
+    help="Name of the entry. An entry of the same name is replaced. Default: made from the options.",
+)
 @_options.output_options
 def lock(model: Path, path: Path, name: str, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
-    """Solve, and record what came out in a lock file.
+    """Solve, and record the result in a lock file.
 
     An entry holds hashes of model, profile and options, and the schedule's energy, bound, gap and bytes. `poetc check`
     solves it again and fails when it got worse.

@@ -16,7 +16,7 @@ from poetc.cli._console import Console
 @click.group(invoke_without_command=True)
 @click.pass_context
 def profile(context: click.Context) -> None:
-    """Device profiles: what a board has, and what things cost on it."""
+    """Device profiles: the parts of a board, and the costs on it."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
@@ -37,7 +37,7 @@ def list_(as_json: bool, quiet: bool, verbose: bool) -> None:
 @click.argument("name", metavar="NAME|FILE", shell_complete=_options.complete_device)
 @_options.output_options
 def show(name: str, as_json: bool, quiet: bool, verbose: bool) -> None:
-    """Show a device as YAML, whole: what it inherits included, with the source of every number."""
+    """Show a whole device as YAML, with everything that it inherits and the source of every number."""
     from poetc.devices import load_profile, profile_to_dict, profile_to_yaml
 
     device = load_profile(name)
@@ -65,18 +65,18 @@ def check(names: tuple[str, ...], as_json: bool, quiet: bool, verbose: bool) -> 
     "inherits",
     metavar="NAME|FILE",
     shell_complete=_options.complete_device,
-    help="The closest device there is; what is not given is its.",
+    help="The closest device. Its numbers stand for those that you do not give.",
 )
-@click.option("--title", help="One line that says what it is.")
-@click.option("--core", help="As compilers call it: cortex-m4.")
-@click.option("--clock", "clock_mhz", type=_options.Number(above=True), metavar="MHZ", help="Of the core.")
+@click.option("--title", help="Title of the profile, one line.")
+@click.option("--core", help="Core, by the name that compilers use: cortex-m4.")
+@click.option("--clock", "clock_mhz", type=_options.Number(above=True), metavar="MHZ", help="Clock of the core.")
 @click.option("--ram", metavar="SIZE", help="One piece of RAM that training may use: 256KiB.")
-@click.option("--flash", metavar="SIZE", help="Holds code, tables and weights.")
+@click.option("--flash", metavar="SIZE", help="Flash for code, tables and weights.")
 @click.option(
     "--mac-per-s",
     type=_options.Number(above=True),
     metavar="RATE",
-    help="Multiply-accumulates a second in float. Default: the base's, scaled by the clock.",
+    help="Multiply-accumulates a second in float. Default: those of --like, scaled by the clock.",
 )
 @click.option("--active-w", type=_options.Number(), metavar="WATT", help="Power while computing.")
 @click.option("--idle-w", type=_options.Number(), metavar="WATT", help="Power while waiting.")
@@ -85,15 +85,17 @@ def check(names: tuple[str, ...], as_json: bool, quiet: bool, verbose: bool) -> 
     type=click.Choice(["measured", "datasheet", "published", "derived", "estimated"]),
     default="estimated",
     show_default=True,
-    help="Where the numbers given come from.",
+    help="Kind of source of the numbers that you give.",
 )
-@click.option("--source", "source_text", metavar="TEXT", help="Which measurement, data sheet, paper.")
-@click.option("-o", "--output", "out", type=_options.FILE, metavar="FILE.yaml", required=True, help="Where it goes.")
+@click.option("--source", "source_text", metavar="TEXT", help="The measurement, data sheet or paper.")
+@click.option(
+    "-o", "--output", "out", type=_options.FILE, metavar="FILE.yaml", required=True, help="File of the profile."
+)
 @_options.output_options
 def new(out: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
-    """Write a profile of your own board, from the closest one and what differs.
+    """Write a profile of your own board, from the closest one and the differences.
 
-    On a terminal it asks for what is not given.
+    On a terminal it asks for everything that you do not give.
     """
     from poetc.devices import NewProfile, create_profile, load_profile, parse_size, profile_to_dict
 
@@ -167,17 +169,24 @@ def _complete_target(context: click.Context, parameter: click.Parameter, incompl
 )
 @click.option("--model", "models", multiple=True, type=_options.FILE, metavar="MODEL", help="Measure this model too.")
 @_options.batch_option
-@click.option("--repeats", type=_options.Whole(1), default=9, show_default=True, help="Training steps of each.")
-@click.option("--cflags", default="-O3 -march=native", show_default=True, help="For the C compiler of this machine.")
-@click.option("-o", "--output", "out", type=_options.FILE, metavar="FILE.csv", help="Where the measurements go.")
+@click.option("--repeats", type=_options.Whole(1), default=9, show_default=True, help="Training steps of each network.")
+@click.option(
+    "--cflags", default="-O3 -march=native", show_default=True, help="Flags for the C compiler of this machine."
+)
+@click.option("-o", "--output", "out", type=_options.FILE, metavar="FILE.csv", help="File of the measurements.")
 @click.option(
     "--emit",
     type=_options.DIRECTORY,
     metavar="DIR",
-    help="Instead write firmware for a real board of --device, whose log is the CSV file.",
+    help="Write firmware for a real board instead, whose log is the CSV file.",
 )
-@click.option("--device", metavar="NAME|FILE", shell_complete=_options.complete_device, help="For --emit.")
-@click.option("--board", metavar="BOARD", help="For --emit: whose start-up and memory map are taken.")
+@click.option(
+    "--device",
+    metavar="NAME|FILE",
+    shell_complete=_options.complete_device,
+    help="For --emit: device profile of the board.",
+)
+@click.option("--board", metavar="BOARD", help="For --emit: board with the start-up code and the memory map.")
 @_options.force_option
 @_options.output_options
 def bench(
@@ -232,11 +241,13 @@ def bench(
     show_default=True,
     metavar="NAME|FILE",
     shell_complete=_options.complete_device,
-    help="The profile that what was not measured is taken from.",
+    help="Profile for everything that was not measured.",
 )
-@click.option("--title", default="", help="One line that says what it is.")
-@click.option("--store-only", is_flag=True, help="Only the store's numbers; the kernels' are those of --like.")
-@click.option("-o", "--output", "out", type=_options.FILE, required=True, metavar="FILE.yaml", help="Where it goes.")
+@click.option("--title", default="", help="Title of the profile, one line.")
+@click.option("--store-only", is_flag=True, help="Fit only the store's numbers; the kernels' are those of --like.")
+@click.option(
+    "-o", "--output", "out", type=_options.FILE, required=True, metavar="FILE.yaml", help="File of the profile."
+)
 @_options.output_options
 def fit(
     files: tuple[Path, ...],
@@ -248,9 +259,9 @@ def fit(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Fit a profile to measurements: what a pass of each kernel's loops takes, by non-negative least squares.
+    """Fit a profile to measurements: the time of a pass of each kernel's loops, by non-negative least squares.
 
-    Of what several files hold the least time counts. The error reported is cross-validated: of measurements in networks
+    Of several files the least times count. The error reported is cross-validated: of measurements in networks
     that the fit did not see.
     """
     from poetc import benchmark

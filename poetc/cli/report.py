@@ -11,7 +11,7 @@ from poetc.cli._console import Console
 
 
 @click.command(
-    short_help="What was kept, recomputed and paged: text and HTML.",
+    short_help="Show a schedule and its memory: text, HTML, picture.",
     epilog="Example:\n\n  poetc report model.poetc --html model.html",
 )
 @click.argument("directory", metavar="DIR", type=_options.DIRECTORY)
@@ -24,14 +24,14 @@ from poetc.cli._console import Console
     metavar="FILE.svg",
     help="Also draw RAM over the time of a step here, beside the one of keeping every tensor.",
 )
-@click.option("--curve", is_flag=True, help="The page also shows energy over other budgets, which are solved now.")
+@click.option("--curve", is_flag=True, help="Solve other budgets too, and show energy over budget in the page.")
 @click.option(
     "--time-limit",
     type=_options.Seconds(),
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="For --curve: of one budget; all of them take about three times as long.",
+    help="For --curve: time of one budget. All of them take about three times as long.",
 )
 @_options.output_options
 def report(
@@ -44,7 +44,7 @@ def report(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Show what was solved: memory over time, what was kept, recomputed and paged and when, totals."""
+    """Show a schedule: memory over time, the tensors that were kept, recomputed and paged, and totals."""
     from poetc.commands import report as command
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)

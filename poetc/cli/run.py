@@ -35,7 +35,9 @@ def _complete_board(context: click.Context, parameter: click.Parameter, incomple
     help="qemu: and one of mps2-an385, mps2-an385-m0, mps2-an386, mps2-an500, mps3-an547, lm3s6965evb, microbit,"
     " raspi3b, virt-a72, aarch64, armhf; or this machine.",
 )
-@click.option("--steps", type=_options.Whole(1), metavar="N", help="Default: one pass over the data.")
+@click.option(
+    "--steps", type=_options.Whole(1), metavar="N", help="Number of training steps. Default: one pass over the data."
+)
 @click.option(
     "--data",
     type=_options.FILE,
@@ -53,19 +55,20 @@ def _complete_board(context: click.Context, parameter: click.Parameter, incomple
 @click.option(
     "--gradients",
     is_flag=True,
-    help="Also a checksum of the gradients of every step: of all that are tensors (solve --no-fusion: all).",
+    help="Also print a checksum of the gradients of every step. Fused gradients are no tensors and are left out "
+    "(solve --no-fusion keeps all).",
 )
 @click.option(
     "--keep",
     type=_options.DIRECTORY,
     metavar="DIR",
-    help="Keep there what was built (src) and what was read and written (run): data, card, state. Of what an earlier"
-    " --keep left there, files that you did not change are replaced.",
+    help="Directory to keep the build (src) and the data, card and state of the run (run) in. Files of an earlier "
+    "--keep that you did not change are replaced.",
 )
 @_options.force_option
 @_options.output_options
 def run(directory: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
-    """Build what DIR emits for a board, train on the emulated board, and measure.
+    """Build the firmware of DIR, train on the emulated board, and measure.
 
     Memory, instructions and pages are counted from outside the program. Exit code 1 when the measured peak is not the
     predicted one, when the board traps an access past the budget, or when the program stops with an error.

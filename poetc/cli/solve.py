@@ -23,7 +23,12 @@ Examples:
 @_solving.solve_options
 @_options.infer_batch_option
 @click.option(
-    "-o", "--output-dir", "out", type=_options.DIRECTORY, metavar="DIR", help="Default: MODEL.poetc/ in this directory."
+    "-o",
+    "--output-dir",
+    "out",
+    type=_options.DIRECTORY,
+    metavar="DIR",
+    help="Directory of the answer. Default: MODEL.poetc/ in this directory.",
 )
 @_options.force_option
 @_options.output_options

@@ -13,7 +13,7 @@ from poetc.cli._console import Console
 @click.command()
 @_options.output_options
 def solvers(as_json: bool, quiet: bool, verbose: bool) -> None:
-    """List the solvers with what they can do."""
+    """List the solvers with their abilities."""
     from poetc.cli import _text
     from poetc.solvers import available
 

@@ -29,12 +29,23 @@ Examples:
     default=("host",),
     metavar="NAME|FILE",
     shell_complete=_options.complete_device,
-    help="Repeatable; default: host.",
+    help="Device profile. May be repeated. Default: host.",
 )
-@click.option("-b", "--budget", "budgets", multiple=True, metavar="SIZE", help="Repeatable; default: the device's RAM.")
+@click.option(
+    "-b",
+    "--budget",
+    "budgets",
+    multiple=True,
+    metavar="SIZE",
+    help="RAM budget. May be repeated. Default: the device's RAM.",
+)
 @_solving.problem_options
-@click.option("-j", "--jobs", type=_options.Whole(1), metavar="N", help="Processes. Default: one a core.")
-@click.option("--scheduler", metavar="tcp://HOST:PORT", help="A Dask scheduler instead (pip install 'poetc[cluster]').")
+@click.option("-j", "--jobs", type=_options.Whole(1), metavar="N", help="Number of processes. Default: one a core.")
+@click.option(
+    "--scheduler",
+    metavar="tcp://HOST:PORT",
+    help="Address of a Dask scheduler to use instead (pip install 'poetc[cluster]').",
+)
 @click.option(
     "-o",
     "--output",
@@ -43,9 +54,9 @@ Examples:
     default=Path("sweep.jsonl"),
     show_default=True,
     metavar="FILE",
-    help="JSON lines, appended as results come in; what is there already is not solved again.",
+    help="File of JSON lines, appended as results come in. Points that it holds are not solved again.",
 )
-@click.option("--html", type=_options.FILE, metavar="FILE", help="Also a page with energy over budget as a plot.")
+@click.option("--html", type=_options.FILE, metavar="FILE", help="Also write a page with a plot of energy over budget.")
 @_options.output_options
 def sweep(
     models: tuple[Path, ...],

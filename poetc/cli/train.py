@@ -27,10 +27,10 @@ data_options = _options.stacked(
     click.option(
         "--data",
         metavar="DATA",
-        help="What is trained on: an .npz file, X.npy,Y.npy, a folder of .npy files, a .csv or .parquet table, a folder"
-        " of images by class, or package.module:function. FILE:ARRAYS names its arrays: d.npz:x_train,y_train.",
+        help="Training data: an .npz file, X.npy,Y.npy, a folder of .npy files, a .csv or .parquet table, a folder of "
+        "images by class, or package.module:function. FILE:ARRAYS names its arrays: d.npz:x_train,y_train.",
     ),
-    click.option("--validation", metavar="DATA", help="What the model is evaluated on after each epoch."),
+    click.option("--validation", metavar="DATA", help="Data on which the model is evaluated after each epoch."),
     click.option(
         "--validation-split",
         type=_options.Number(),
@@ -55,10 +55,10 @@ data_options = _options.stacked(
         type=_options.Whole(0, _options.LARGEST_SEED),
         default=0,
         show_default=True,
-        help="Of the order of samples, and of what is drawn.",
+        help="Seed of the order of samples, and of everything that is drawn.",
     ),
     click.option(
-        "--shuffle/--no-shuffle", default=True, show_default=True, help="A new order of the samples in each epoch."
+        "--shuffle/--no-shuffle", default=True, show_default=True, help="Take a new order of the samples in each epoch."
     ),
 )
 
@@ -68,8 +68,8 @@ loop_options = _options.stacked(
         default="constant",
         show_default=True,
         metavar="SCHEDULE",
-        help="Of the learning rate, by steps: constant, step:every=N,factor=0.1, cosine:final=1e-5, plateau:patience=5;"
-        " each also with warmup=N.",
+        help="Schedule of the learning rate, by steps: constant, step:every=N,factor=0.1, cosine:final=1e-5, "
+        "plateau:patience=5. Each also takes warmup=N.",
     ),
     click.option(
         "--patience",
@@ -86,7 +86,8 @@ loop_options = _options.stacked(
     click.option(
         "--metrics",
         metavar="NAMES",
-        help="Of the validation: accuracy, top5, confusion, mse, mae, perplexity. Default: accuracy; mae for numbers.",
+        help="Metrics of the validation: accuracy, top5, confusion, mse, mae, perplexity. Default: accuracy; mae for "
+        "numbers.",
     ),
     click.option(
         "--save-every",

@@ -22,15 +22,15 @@ Example:
     "--reference",
     type=_options.FILE,
     metavar="REF.npz",
-    help="Loss, gradients and statistics of one training step, to compare with (docs/reference/formats.md).",
+    help="File with loss, gradients and statistics of one training step, to compare with (docs/reference/formats.md).",
 )
-@click.option("--timing", is_flag=True, help="Also time every operator here, against what the profile predicts.")
+@click.option("--timing", is_flag=True, help="Also time every operator here, beside the profile's prediction.")
 @_options.output_options
 def validate(directory: Path, reference: Path | None, timing: bool, as_json: bool, quiet: bool, verbose: bool) -> None:
-    """Compile what DIR emits for this machine, run three training steps, and compare.
+    """Compile the C of DIR for this machine, run three training steps, and compare.
 
-    With the numpy interpreter, with keep-all (bit for bit), the measured peak with the predicted one, and with a
-    reference if one is given. Exit code 1 when a comparison fails.
+    Results are compared with the numpy interpreter, with keep-all bit by bit, and with a reference if one is given. The
+    measured peak is compared with the predicted one. The exit code is 1 when a comparison fails.
     """
     from poetc import artifact, benchmark
     from poetc.cli import _text

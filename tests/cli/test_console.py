@@ -7,13 +7,17 @@ import json
 import math
 import os
 import pty
+import re
+import runpy
 import subprocess
 import sys
 import termios
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import click
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -175,6 +179,22 @@ def test_long_names_are_shortened_in_80_columns(monkeypatch: pytest.MonkeyPatch)
     shown = _text.table(header, rows).splitlines()
     assert max(map(len, shown)) == 80
     assert shown[1].startswith("BatchNormA") and "…" in shown[1] and shown[1].endswith("123,456,789   100.00%")
+
+
+def every_text(command: click.Command, name: str = "poetc") -> Iterator[tuple[str, str]]:
+    """Name and text of all help, of commands and of options."""
+    yield from ((name, text or "") for text in (command.help, command.short_help))
+    yield from ((f"{name} {o.opts[0]}", o.help or "") for o in command.params if isinstance(o, click.Option))
+    for child, below in command.commands.items() if isinstance(command, click.Group) else ():
+        yield from every_text(below, f"{name} {child}")
+
+
+def test_help_is_in_short_sentences_and_nouns() -> None:
+    """As `scripts/prose` holds the documentation to."""
+    prose = runpy.run_path(str(Path(__file__).resolve().parents[2] / "scripts" / "prose"))
+    for name, text in every_text(cli):
+        assert not list(prose["long_sentences"](text)), name
+        assert not re.search(r"\b[Ww]hat\b", text), name
 
 
 def test_help_of_every_command_has_an_explanation_for_every_option() -> None:
