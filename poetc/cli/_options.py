@@ -132,7 +132,7 @@ state_option = click.option(
     default="auto",
     show_default=True,
     help="Place of weights and optimizer state between steps: in RAM, or on the store, which is read in each step. "
-    "auto chooses it one by one, together with the schedule.",
+    "With auto it is chosen one by one, together with the schedule.",
 )
 
 _DEFAULTS = TrainingOptions()

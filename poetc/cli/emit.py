@@ -54,7 +54,7 @@ Example:
 @click.option(
     "--package",
     is_flag=True,
-    help="A Python package that needs numpy alone, for host and cortex-a: SRC is what to copy and to import.",
+    help="Write a Python package that needs numpy alone, for host and cortex-a. Copy SRC and import it.",
 )
 @_options.force_option
 @_options.numerics_option
