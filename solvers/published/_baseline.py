@@ -1,4 +1,4 @@
-"""What the published methods share: candidates are completed, checked and the cheapest kept; one way of failing."""
+"""The published methods' common part: it completes and checks each candidate, and keeps the cheapest."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = ["Baseline", "Irretrievable"]
 
 
 class Baseline:
-    """Collects the candidates of one method on one problem.
+    """The candidates of one method on one problem.
 
-    A method's own estimate of memory decides what it tries; what counts is the exact replay of each candidate.
+    A method chooses its candidates by its own estimate of memory. Whether a candidate fits, its exact replay decides.
     """
 
     def __init__(self, info: SolverInfo, problem: Problem, options: SolveOptions, progress: Progress | None) -> None:
@@ -48,18 +48,20 @@ class Baseline:
 
     @property
     def out_of_time(self) -> bool:
+        """Whether the time limit is reached."""
         return time.monotonic() >= self.stop_at
 
     def check_time(self) -> None:
-        """Raises LimitError at the time limit if nothing was found so far."""
+        """LimitError if the time limit is reached and no schedule was found so far."""
         if self.best is None and self.out_of_time:
             raise LimitError(f"{self.info.name}: found no schedule in {self.options.time_limit_s:g} s; allow more time")
 
     def peak_bytes(self, codes: list[int]) -> int:
+        """The peak of the completed sequence, RAM that the budget counts."""
         return self.completer.run(self.model.actions(codes)).peak_bytes
 
     def offer(self, codes: list[int], label: str) -> bool:
-        """True if the sequence fits RAM, store and deadline; kept if it is the cheapest so far."""
+        """Whether the sequence fits RAM, store and deadline. The cheapest one that does is kept."""
         problem = self.problem
         completion = self.completer.run(self.model.actions(codes))
         if completion.peak_bytes > problem.budget_bytes:
@@ -104,13 +106,13 @@ class Baseline:
         return Schedule(solver=self.info.name, steps=completion.steps, proof=proof, log=tuple(self.log))
 
     def _scope(self, repetition: Repetition) -> Scope:
-        """All schedules, or those of a formulation, which is about the problem's order."""
+        """The scope of the bound: all schedules, or those of a formulation under the problem's order."""
         if repetition is Repetition.ANY:
             return Scope()
         return Scope(order=tuple(range(len(self.problem.operators))), repetition=repetition)
 
     def finish(self, *, bound: int | None = None, repetition: Repetition = Repetition.ANY) -> Schedule:
-        """The cheapest candidate. `bound`: proved by the method for schedules of `repetition`, if anything.
+        """The cheapest candidate, with the method's own `bound` on schedules of `repetition` if it proves one.
 
         Raises InfeasibleError with the reason if no candidate passed.
         """

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from poetc.errors import LimitError
 from poetc.solvers.published._baseline import Baseline
+from poetc.solvers.published._settings import ONLINE
 from poetc.solvers.published._tape import Irretrievable
 
 Score = Callable[["Online", int], float]
@@ -52,7 +53,7 @@ class Online:
         self.accessed = [0.0] * model.n_tensors
         self.codes: list[int] = []
         self.rematerialized: float = 0
-        self.thrashing = 20 * sum(model.op_cost)
+        self.thrashing = ONLINE.thrashing * sum(model.op_cost)
         order = range(model.n_ops) if rules.order is None else rules.order
         self.order = list(order)
         at = {v: i for i, v in enumerate(self.order)}
@@ -152,7 +153,7 @@ class Online:
             self._before_overwriting(v)
             self._with_inputs(v, first=True)
             self.drop(give_up.get(v, ()))
-            if position % 16 == 0 and self.baseline.out_of_time:
+            if position % ONLINE.time_check == 0 and self.baseline.out_of_time:
                 raise LimitError(f"{self.baseline.info.name}: the time limit ended its simulation; allow more time")
         self.position = model.n_ops
         for t in range(model.n_tensors):

@@ -1,4 +1,4 @@
-"""The stages of Checkmate's formulation: what `checkmate`, `checkmate_lp` and `moccasin` have in common.
+"""The stages of Checkmate's formulation, on which `checkmate`, `checkmate_lp` and `moccasin` are built.
 
 Stage t executes operator t for the first time, after any recomputations of earlier operators in ascending order.
 Binaries R[t,k] (operator k is executed in stage t) and S[t,i] (tensor i is in RAM when stage t begins) obey
@@ -6,9 +6,10 @@ Binaries R[t,k] (operator k is executed in stage t) and S[t,i] (tensor i is in R
     R[t,t] = 1;  R[t,k] <= R[t,producer of i] + S[t,i] for each i that k reads;
     S[t+1,i] <= S[t,i] + R[t,producer of i].
 
-Beyond the papers: several outputs an operator, inputs of the network, tensors wanted at the end, operators that must
-not be repeated. State that an update overwrites in place is always in RAM, so its versions have no variables; no
-operator that reads a version is executed in a stage after the update. Optional in-place is not decided here.
+A Problem needs more than the papers have: several outputs an operator, inputs of the network, tensors wanted at the
+end, operators that must not be repeated. State that an update overwrites in place is always in RAM, so its versions
+have no variables. No operator that reads a version is executed in a stage after the update. In-place that is optional
+is not decided here.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ import numpy.typing as npt
 
 from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError
 from poetc.scheduling import Problem, Repetition, Schedule, SolveOptions, state_chains
-from poetc.solvers.highs import COST_SCALE, Answer, Mip
+from poetc.solvers.highs import COST_SCALE, TOLERANCE, Answer, Mip
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.model import Model
 from poetc.solvers.published._baseline import Baseline
+from poetc.solvers.published._settings import BINARY
 
 Values = npt.NDArray[np.float64]
 Linear = list[tuple[int, float]]  # columns with coefficients
@@ -91,7 +93,7 @@ class StageModel:
             limit -= factor * constant
             for column, value in linear:
                 columns[column] = columns.get(column, 0.0) + factor * value
-        if columns or limit < -1e-9:
+        if columns or limit < -BINARY.small:
             self.mip.row(list(columns), list(columns.values()), upper=limit)
 
     def _correctness(self) -> None:
@@ -116,20 +118,22 @@ class StageModel:
         return self.executed(t, p) if 0 <= p <= t else ([], 0.0)
 
     def memory(self) -> None:
+        """Add the rows that keep RAM within the budget."""
         raise NotImplementedError
 
     # --- solutions ---
 
     def codes(self, values: Values) -> list[int]:
+        """The operators in the order in which a solution executes them."""
         codes: list[int] = []
         for t in range(self.n):
-            codes += [k for k in range(t) if (t, k) in self.R and values[self.R[t, k]] > 0.5]
+            codes += [k for k in range(t) if (t, k) in self.R and values[self.R[t, k]] > BINARY.integral]
             codes.append(t)
         return codes
 
     def bound(self, answer: Answer) -> int:
         """The proven bound in the problem's own unit."""
-        return 0 if not math.isfinite(answer.bound) else max(0, math.ceil((answer.bound - 1e-6) * self.unit))
+        return 0 if not math.isfinite(answer.bound) else max(0, math.ceil((answer.bound - TOLERANCE) * self.unit))
 
 
 def build(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from poetc.scheduling import Problem, Repetition, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.published._settings import BINARY
 from poetc.solvers.published._stages import Linear, StageModel, build, solve_exactly
 
 INFO = SolverInfo(
@@ -25,8 +26,6 @@ INFO = SolverInfo(
     notes="Of the order of T^2 binaries: up to 160 operators. Recomputation only, no optional in-place.",
 )
 
-MOST_OPERATORS = 160
-
 
 class Checkmate(StageModel):
     def memory(self) -> None:
@@ -37,14 +36,14 @@ class Checkmate(StageModel):
                     used = self._step(t, k, used)
 
     def _start(self, t: int) -> int:
-        """What is held when the stage begins."""
+        """The column for the RAM that is held when the stage begins."""
         column = self.mip.column(integer=False)
         terms = [(self.held(t, i), self.weight[i]) for i in self.free_tensors]
         self.at_most(*terms, (([(column, 1.0)], 0.0), -1.0), limit=0.0)
         return column
 
     def _step(self, t: int, k: int, before: int) -> int:
-        """Execute k: what it makes and its workspace fit beside `before`; then what nobody needs is freed."""
+        """The column for the RAM after k. Its outputs and workspace fit beside `before`; unneeded tensors are freed."""
         made = sum(self.weight[i] for i in self.outputs[k])
         extra = made + self.model.workspace[k] / self.room
         self.at_most((([(before, 1.0)], 0.0), 1.0), (self.executed(t, k), extra), limit=1.0)
@@ -77,5 +76,5 @@ class Checkmate(StageModel):
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """Raises UnsupportedProblemError (too large, tensors on the store), InfeasibleError, LimitError."""
-    baseline, stages = build(INFO, Checkmate, MOST_OPERATORS, problem, options, progress)
+    baseline, stages = build(INFO, Checkmate, BINARY.checkmate_operators, problem, options, progress)
     return solve_exactly(baseline, stages, Repetition.CHECKMATE)

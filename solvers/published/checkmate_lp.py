@@ -12,6 +12,7 @@ import time
 from poetc.errors import LimitError
 from poetc.scheduling import Problem, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.published._settings import ROUNDED
 from poetc.solvers.published._stages import StageModel, Values, build
 from poetc.solvers.published.checkmate import Checkmate
 
@@ -23,10 +24,6 @@ INFO = SolverInfo(
     notes="Up to 220 operators. Recomputation only, no optional in-place.",
 )
 
-MOST_OPERATORS = 220  # larger LPs take minutes
-THRESHOLD = 0.5  # S is rounded up from here on, as in the paper
-ALLOWANCES = (0.9, 0.8, 0.7, 0.6, 0.5)  # of the budget: rounding adds to the RAM, so less is given to the LP
-
 
 def rounded(stages: StageModel, values: Values) -> list[int]:
     """The sequence of the rounded S and its least R."""
@@ -34,7 +31,7 @@ def rounded(stages: StageModel, values: Values) -> list[int]:
 
     def is_held(t: int, i: int) -> bool:
         linear, constant = stages.held(t, i)
-        return constant + sum(value * float(values[column]) for column, value in linear) > THRESHOLD
+        return constant + sum(value * float(values[column]) for column, value in linear) > ROUNDED.threshold
 
     codes: list[int] = []
     for t in range(n):
@@ -51,10 +48,10 @@ def rounded(stages: StageModel, values: Values) -> list[int]:
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """Raises UnsupportedProblemError (too large, tensors on the store), InfeasibleError, LimitError."""
-    for allowance in ALLOWANCES:
-        baseline, stages = build(INFO, Checkmate, MOST_OPERATORS, problem, options, progress, allowance)
+    for allowance in ROUNDED.allowances:
+        baseline, stages = build(INFO, Checkmate, ROUNDED.most_operators, problem, options, progress, allowance)
         answer = stages.mip.solve(
-            time_limit_s=max(0.1, baseline.stop_at - time.monotonic()), relax=True, threads=options.threads
+            time_limit_s=max(ROUNDED.least_s, baseline.stop_at - time.monotonic()), relax=True, threads=options.threads
         )
         if answer.infeasible:
             baseline.refusal = baseline.refusal or f"its LP has no solution for {allowance:.0%} of the budget"

@@ -13,6 +13,7 @@ from poetc.scheduling import Problem, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.model import Model
 from poetc.solvers.published._baseline import Baseline
+from poetc.solvers.published._settings import CHEN
 from poetc.solvers.published._training import Split, split
 from poetc.solvers.published.chen import candidates, offer_all
 
@@ -22,8 +23,6 @@ INFO = SolverInfo(
     citation="T. Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv 1604.06174, 2016",
     notes="Recomputation only.",
 )
-
-VALUES = 50  # thresholds b that are tried, in even steps up to the sum of bytes
 
 
 def _checkpoints(model: Model, parts: Split, points: Sequence[int], threshold: float) -> list[int]:
@@ -45,9 +44,9 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     parts = split(model, INFO.name)
     total = sum(model.size[t] for v in parts.to_loss for t in model.outputs[v])
     choices = [
-        (f"{name}, b = {int(total * k / VALUES)}", _checkpoints(model, parts, points, total * k / VALUES))
+        (f"{name}, b = {int(b)}", _checkpoints(model, parts, points, b))
         for name, points in candidates(model, parts).items()
-        for k in range(VALUES, -1, -1)
+        for b in (total * k / CHEN.thresholds for k in range(CHEN.thresholds, -1, -1))
     ]
     offer_all(baseline, parts, choices)
     return baseline.finish()

@@ -14,6 +14,7 @@ from poetc.scheduling import Problem, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.published._baseline import Baseline
 from poetc.solvers.published._lower_sets import run
+from poetc.solvers.published._settings import LOWER_SETS
 
 INFO = SolverInfo(
     name="kusumoto",
@@ -24,11 +25,9 @@ INFO = SolverInfo(
     notes="Up to 600 lower sets: nearly a chain. Each operator is recomputed at most once. Recomputation only.",
 )
 
-LIMIT = 600  # lower sets: the program takes time and memory with their square
-
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """Raises UnsupportedProblemError (no backward pass, too many lower sets), InfeasibleError."""
     baseline = Baseline(INFO, problem, options, progress)
-    run(baseline, exact=True, limit=LIMIT)
+    run(baseline, exact=True, limit=LOWER_SETS.most_sets)
     return baseline.finish()

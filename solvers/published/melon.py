@@ -20,6 +20,7 @@ from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.liveness import Profile
 from poetc.solvers.published._baseline import Baseline, Irretrievable
 from poetc.solvers.published._online import Online, Rules, capacity_of
+from poetc.solvers.published._settings import MELON
 
 INFO = SolverInfo(
     name="melon",
@@ -29,8 +30,6 @@ INFO = SolverInfo(
     notes="Its own pool, whose end has to fit the budget, is stricter than counting live bytes. No micro-batches. "
     "Recomputation only.",
 )
-
-ROUNDS = 12  # of calibration: runs with less and less RAM
 
 
 def _score(run: Online, t: int) -> float:
@@ -83,7 +82,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     baseline = Baseline(INFO, problem, options, progress)
     budget = capacity_of(baseline, paging=False)
     capacity = budget
-    for _ in range(ROUNDS):
+    for _ in range(MELON.rounds):
         baseline.check_time()
         try:
             codes = Online(baseline, capacity, Rules(score=_score)).run()

@@ -8,14 +8,15 @@ in [0, 1], "retained until the stage's j-th reader of i has run":
     q[t,i,j] >= q[t,i,j+1],  q[t,i,j] >= R[t, j-th reader],
     q[t,i,last + 1] = S[t+1,i],  q[t,i,1] <= S[t,i] + R[t,producer of i].
 
-Memory while k runs is what is held before it, what it makes, and its workspace; it needs no products and no big
-constants. Executions after the first: sum over t of R[t,k] <= C - 1.
+The memory while k runs is the sum of the tensors held before it, of those that it makes, and of its workspace: no
+products and no big constants are needed. An operator is executed again at most C - 1 times: sum over t of R[t,k].
 """
 
 from __future__ import annotations
 
 from poetc.scheduling import Problem, Repetition, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.published._settings import BINARY
 from poetc.solvers.published._stages import Linear, StageModel, build, solve_exactly
 
 INFO = SolverInfo(
@@ -28,9 +29,6 @@ INFO = SolverInfo(
     "only, no optional in-place.",
 )
 
-MOST_OPERATORS = 160
-INTERVALS = 2
-
 Expression = tuple[Linear, float]
 
 
@@ -40,8 +38,8 @@ class Moccasin(StageModel):
             self._stage(t)
         for k in range(self.n):
             again = [self.R[t, k] for t in range(self.n) if (t, k) in self.R]
-            if len(again) >= INTERVALS:
-                self.mip.row(again, [1.0] * len(again), upper=INTERVALS - 1)
+            if len(again) >= BINARY.moccasin_intervals:
+                self.mip.row(again, [1.0] * len(again), upper=BINARY.moccasin_intervals - 1)
 
     def _stage(self, t: int) -> None:
         running = [k for k in range(t + 1) if k == t or (t, k) in self.R]
@@ -83,5 +81,5 @@ class Moccasin(StageModel):
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """Raises UnsupportedProblemError (too large, tensors on the store), InfeasibleError, LimitError."""
-    baseline, stages = build(INFO, Moccasin, MOST_OPERATORS, problem, options, progress)
+    baseline, stages = build(INFO, Moccasin, BINARY.moccasin_operators, problem, options, progress)
     return solve_exactly(baseline, stages, Repetition.MOCCASIN)

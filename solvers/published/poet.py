@@ -1,7 +1,7 @@
-"""POET's own MILP (Patil et al., ICML 2022), written in PuLP to be read, for small problems and as the reference.
+"""POET's own MILP (Patil et al., ICML 2022), written in PuLP so that it reads like the paper.
 
-T stages, one an operator in the fixed order; in stage t operator t is executed for the first time. Binaries for stage
-t:
+It solves small problems, and is the reference for others. There are T stages, one an operator in the fixed order; stage
+t executes operator t for the first time. The binaries of stage t are
   R[t,k]     operator k is executed;
   SRam[t,i]  tensor i is in RAM when stage t begins, SSd[t,i] on the store;
   MIn[t,i]   i is paged in (to be used from stage t + 1), MOut[t,i] paged out (it must be in RAM when t begins);
@@ -19,14 +19,17 @@ and continuous U[t,k], the RAM while operator k runs in stage t. Minimise sum R 
 The formulation follows sections 4.1-4.3 of the paper and the released code (commit 6e63098), which differ in nothing
 that matters here.
 
-Where it stops short of what a Problem says. Under `Semantics.POET` all this stands as it is: a page-in is usable one
-stage late, in-place and the order of recomputation are not decided, an unread output stays until its stage ends, paging
-takes no time. Needed beyond the paper: tensors that are there at the start or wanted at the end, several outputs an
+The formulation decides less than a Problem allows. Under `Semantics.POET` it stands as it is: a page-in is usable one
+stage late, in-place and the order of recomputation are not decided, an unread output stays until its stage ends, and
+paging takes no time. Under `Semantics.EXACT` the time of paging counts for the deadline too.
+
+A Problem needs more than the paper has: tensors that are there at the start or wanted at the end, several outputs an
 operator, workspace (added to U while its operator runs), operators that must not be repeated, and tensors that an
-update consumes (gone in later stages). Under `Semantics.EXACT` paging time counts for the deadline too. The solution
-becomes steps (page-outs at the start of a stage, page-ins at its end) and is checked like any other; what does not pass
-is reported as infeasible for this formulation. Its bound holds for its own class of schedules alone, which may exclude
-cheaper ones.
+update consumes (they are gone in later stages).
+
+The solution becomes steps: page-outs at the start of a stage, page-ins at its end. The checker replays them as it
+replays any schedule. A solution that it refuses is reported as infeasible for this formulation. The bound holds for the
+schedules of this formulation alone; others may cost less.
 """
 
 from __future__ import annotations
@@ -52,9 +55,10 @@ from poetc.scheduling import (
     Status,
     verify,
 )
-from poetc.solvers.highs import COST_SCALE
+from poetc.solvers.highs import COST_SCALE, TOLERANCE
 from poetc.solvers.interface import Event, Progress, SolverInfo
 from poetc.solvers.model import Model
+from poetc.solvers.published._settings import BINARY
 
 INFO = SolverInfo(
     name="poet",
@@ -67,8 +71,6 @@ INFO = SolverInfo(
     proof=True,
     notes="5 T^2 + T E binaries: for problems of up to some tens of operators",
 )
-
-TOO_LARGE = 140  # operators: the model alone takes minutes to build beyond
 
 _Matrix = list[list[Any]]
 
@@ -225,14 +227,14 @@ class _Formulation:
 
 
 def _one(variable: Any) -> bool:
-    return (pulp.value(variable) or 0.0) > 0.5
+    return (pulp.value(variable) or 0.0) > BINARY.integral
 
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """POET's optimum, if the time limit allows. Raises InfeasibleError, LimitError."""
-    if len(problem.operators) > TOO_LARGE:
+    if len(problem.operators) > BINARY.poet_operators:
         raise LimitError(
-            f"POET's formulation is for small problems: {len(problem.operators)} operators, at most {TOO_LARGE}; "
+            f"POET's formulation takes at most {BINARY.poet_operators} operators, here are {len(problem.operators)}; "
             "use --solver poetc"
         )
     if problem.paging is Paging.DMA:
@@ -271,10 +273,10 @@ def _schedule(
     completion = Completer(problem).run(model.actions(codes))
     cost = completion.energy_pj if problem.objective == "energy" else completion.time_ns
     unit = max(1.0, float(model.base_cost)) / COST_SCALE
-    bound = math.ceil((info.mip_dual_bound - 1e-6) * unit) if math.isfinite(info.mip_dual_bound) else 0
+    bound = math.ceil((info.mip_dual_bound - TOLERANCE) * unit) if math.isfinite(info.mip_dual_bound) else 0
     bound = max(0, min(bound, cost))
     gap = (cost - bound) / max(1, cost)
-    if optimal and gap <= 1e-7:
+    if optimal and gap <= BINARY.closed:
         state = Status.OPTIMAL
     else:
         state = Status.FEASIBLE if optimal else Status.LIMIT

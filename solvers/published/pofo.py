@@ -24,6 +24,7 @@ from poetc.scheduling import Problem, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.published._baseline import Baseline, Irretrievable
 from poetc.solvers.published._chain import Chain, chain_of
+from poetc.solvers.published._settings import POFO
 from poetc.solvers.published._training import run_static
 
 INFO = SolverInfo(
@@ -37,8 +38,6 @@ INFO = SolverInfo(
     notes="Each block is recomputed at most once. Transfers do not overlap compute here, so the paper's transfer debts "
     "are zero.",
 )
-
-SLOTS = 200  # of memory: the program takes time with their number
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +114,9 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     """Raises UnsupportedProblemError (no chain), InfeasibleError."""
     baseline = Baseline(INFO, problem, options, progress)
     chain = chain_of(baseline.model, INFO.name)
-    slot_bytes = max(1, -(-problem.budget_bytes // SLOTS))
+    slot_bytes = max(1, -(-problem.budget_bytes // POFO.slots))
     choices = [_choices(chain, i, slot_bytes) for i in range(len(chain.blocks))]
-    for slots in range(2 * SLOTS, SLOTS // 10, -max(1, SLOTS // 50)):
+    for slots in POFO.memories():
         if baseline.out_of_time:
             break
         path = _best(choices, slots)
@@ -126,7 +125,9 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         keep = frozenset[int]().union(*(c.keep for c in path))
         page = frozenset[int]().union(*(c.page for c in path)) - keep
         try:
-            if baseline.offer(run_static(chain.model, chain.parts, keep, page), f"{slots} of {SLOTS} memory slots"):
+            if baseline.offer(
+                run_static(chain.model, chain.parts, keep, page), f"{slots} of {POFO.slots} memory slots"
+            ):
                 break
         except Irretrievable as error:
             baseline.refusal = str(error)

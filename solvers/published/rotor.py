@@ -25,6 +25,7 @@ from poetc.scheduling import Problem, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.published._baseline import Baseline, Irretrievable
 from poetc.solvers.published._chain import Chain, ChainTape, chain_of
+from poetc.solvers.published._settings import ROTOR
 
 INFO = SolverInfo(
     name="rotor",
@@ -35,7 +36,6 @@ INFO = SolverInfo(
     notes="Recomputation only; optimal for chains whose schedules keep a checkpoint until it is used.",
 )
 
-SLOTS = 400  # of memory: the program takes time with their number
 RECORD = -1  # the choice "record block a"
 
 
@@ -121,10 +121,10 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     """Raises UnsupportedProblemError (no chain), InfeasibleError."""
     baseline = Baseline(INFO, problem, options, progress)
     chain = chain_of(baseline.model, INFO.name)
-    slot_bytes = max(1, -(-problem.budget_bytes // SLOTS))
-    program = Program(chain, slot_bytes, 2 * SLOTS)
+    slot_bytes = max(1, -(-problem.budget_bytes // ROTOR.slots))
+    program = Program(chain, slot_bytes, ROTOR.most * ROTOR.slots)
     # The estimate errs to either side: a larger memory than there is may still fit when replayed.
-    for slots in range(2 * SLOTS, SLOTS // 10, -max(1, SLOTS // 80)):
+    for slots in ROTOR.memories():
         baseline.check_time()
         if baseline.out_of_time:
             break
@@ -132,7 +132,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
             codes = program.codes(slots)
             if codes is None:
                 break
-            if baseline.offer(codes, f"{slots} of {SLOTS} memory slots"):
+            if baseline.offer(codes, f"{slots} of {ROTOR.slots} memory slots"):
                 break
         except Irretrievable as error:
             baseline.refusal = str(error)

@@ -15,6 +15,7 @@ from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.model import Model
 from poetc.solvers.published._baseline import Baseline, Irretrievable
 from poetc.solvers.published._online import Online, Rules, capacity_of
+from poetc.solvers.published._settings import SAGE
 from poetc.solvers.published._training import Split, is_contraction, is_reduction, split
 
 INFO = SolverInfo(
@@ -23,8 +24,6 @@ INFO = SolverInfo(
     citation="I. Gim and J. Ko, Memory-efficient DNN Training on Mobile Devices, MobiSys 2022",
     notes="No gradient accumulation. Recomputation only.",
 )
-
-CONE_LIMIT = 5  # operators x inputs of a cone that is still inlined
 
 
 def _score(run: Online, t: int) -> float:
@@ -55,7 +54,7 @@ def inlined(model: Model, parts: Split) -> dict[int, set[int]]:
                         inputs.add(i)
             kinds = [model.problem.operators[u].kind for u in operators]
             heavy = any(is_contraction(k) or is_reduction(k) for k in kinds)
-            if not heavy and len(operators) * len(inputs) <= CONE_LIMIT:
+            if not heavy and len(operators) * len(inputs) <= SAGE.cone:
                 chosen[t] = inputs
     return chosen
 

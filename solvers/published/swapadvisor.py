@@ -19,6 +19,7 @@ from poetc.solvers.dependences import Dependences
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.published._baseline import Baseline, Irretrievable
 from poetc.solvers.published._online import Online, Rules, capacity_of
+from poetc.solvers.published._settings import GENETIC
 
 INFO = SolverInfo(
     name="swapadvisor",
@@ -30,17 +31,13 @@ INFO = SolverInfo(
     "Swaps only.",
 )
 
-POPULATION = 12  # individuals of a generation
-GENERATIONS = 12
-EVALUATIONS_X_OPERATORS = 30_000  # simulated steps times operators, at most: larger problems have fewer
-
 
 class _Orders(Dependences):
     """How individuals change."""
 
     def mutated(self, order: list[int], random: np.random.Generator) -> list[int]:
         result = list(order)
-        for _ in range(1 + int(random.integers(4))):
+        for _ in range(1 + int(random.integers(GENETIC.mutations))):
             v = result.pop(int(random.integers(len(result))))
             at = {u: i for i, u in enumerate(result)}
             low = max((at[u] for u in self.before[v]), default=-1) + 1
@@ -86,18 +83,18 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         return known[key]
 
     population = [list(range(model.n_ops))]
-    while len(population) < POPULATION:
+    while len(population) < GENETIC.population:
         population.append(orders.mutated(population[int(random.integers(len(population)))], random))
-    evaluations = max(POPULATION, EVALUATIONS_X_OPERATORS // model.n_ops)
-    for _ in range(GENERATIONS):
+    evaluations = max(GENETIC.population, GENETIC.evaluations_x_operators // model.n_ops)
+    for _ in range(GENETIC.generations):
         population.sort(key=fitness)
         if baseline.out_of_time or len(known) >= evaluations:
             break
         if baseline.best is not None and baseline.best_cost <= model.base_cost:
             break
-        parents = population[: POPULATION // 2]
+        parents = population[: GENETIC.population // 2]
         children: list[list[int]] = []
-        while len(parents) + len(children) < POPULATION:
+        while len(parents) + len(children) < GENETIC.population:
             one, other = (parents[int(random.integers(len(parents)))] for _ in range(2))
             children.append(orders.mutated(orders.crossed(one, other, random), random))
         population = parents + children

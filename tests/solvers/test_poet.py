@@ -61,7 +61,7 @@ def test_refusals() -> None:
         solve(dataclasses.replace(problem, budget_bytes=1), "poet", OPTIONS)
     with pytest.raises(InfeasibleError, match="overlap"):
         solve(dataclasses.replace(problem, paging=Paging.DMA), "poet", OPTIONS)
-    with pytest.raises(LimitError, match="small problems"):
+    with pytest.raises(LimitError, match="takes at most 140 operators"):
         solve(poet_like(1, layers=80), "poet", OPTIONS)
 
 
