@@ -79,6 +79,8 @@ def test_the_site_has_every_command_and_function() -> None:
         )
         assert functions
         assert {f"### `{name}`" for name in functions} <= set(site["c_interface"]().splitlines())
+    prose = runpy.run_path(str(ROOT / "scripts" / "prose"))
+    assert not list(prose["long_sentences"](site["c_interface"]()))
 
 
 def test_training_options_are_explained() -> None:

@@ -86,8 +86,8 @@ typedef struct poetc_step {
 } poetc_step;
 
 /* A region of the store. A slot is size_bytes of data and the trailer, in whole blocks. State that lives on the store
- * has two slots, written in turn by successive runs, so that what the last complete run wrote survives a run that
- * fails. */
+ * has two slots, which successive runs write in turn. A run that fails leaves the slot of the last complete run whole.
+ */
 typedef struct poetc_page {
     uint32_t first_block;
     uint32_t size_bytes;
@@ -166,8 +166,8 @@ typedef struct poetc_config {
     void *observer_context;  /* handed to the observer. Default NULL. */
 } poetc_config;
 
-/* All the memory that the runtime itself needs, besides the arena and the stack: 28 bytes where a pointer has 4, 40
- * where it has 8. */
+/* All the memory that the runtime itself needs, besides the arena and the stack. That is 28 bytes where a pointer has
+ * 4, and 40 where it has 8. */
 typedef struct poetc_runtime {
     const poetc_config *config;
     const poetc_program *program;
@@ -191,17 +191,17 @@ int poetc_select(poetc_runtime *runtime, const poetc_program *program);
 /* Run the program once: one training step, or one prediction. Write the inputs to the arena before each run; they need
  * not survive it.
  *
- * On an error the run stops at that step (runtime->step) and returns the code; what it returns is the first error.
- * State then holds, tensor by tensor, either the old or the new version (an update is one step of the program), never a
- * mixture and never data from a bad page; state that was only on the store at that moment is brought back by
- * poetc_recover, which poetc_run calls once. State that lives on the store is that of the last complete run. To undo
- * the half step, restore a saved copy of the state; to go on regardless, call poetc_run again. */
+ * On an error the run stops at that step (runtime->step) and returns the code of the first error. Each tensor of state
+ * then holds the old or the new version, since an update is one step of the program. It is never a mixture, and never
+ * has data from a bad page. State that was only on the store at that moment is brought back by poetc_recover, which
+ * poetc_run calls once. State that lives on the store is that of the last complete run. To undo the half step, restore
+ * a saved copy of the state. To go on regardless, call poetc_run again. */
 int poetc_run(poetc_runtime *runtime);
 
-/* After a run that failed: bring back to RAM what the schedule had moved to the store. A page that cannot be read, or
- * is not whole, is left out, the others are brought back all the same, and the first error is returned: what that page
- * has is not in its place. Call it again once the store works, before the next poetc_run. Nothing to do after a run
- * that went well. */
+/* After a run that failed, bring state back to RAM that the schedule had moved to the store. A page that cannot be
+ * read, or is not whole, is left out, and its data are not in their place. The other pages are brought back all the
+ * same, and the first error is returned. Call it again once the store works, before the next poetc_run. There is
+ * nothing to do after a run that went well. */
 int poetc_recover(poetc_runtime *runtime);
 
 /* The loss of the last run: a copy of the float at program->loss_offset. */
@@ -215,16 +215,17 @@ void poetc_set_float(poetc_runtime *runtime, uint32_t offset, float value);
 /* Blocks of one slot of a page. */
 uint32_t poetc_page_blocks(const poetc_program *program, uint32_t page);
 
-/* Put the initial value of a page on the store (data: size_bytes of it), for state that lives there; the emitted store
- * image has the same bytes. */
+/* Put the initial value of a page on the store, for state that lives there: `data` has size_bytes of it. The emitted
+ * store image has the same bytes. */
 int poetc_load_page(poetc_runtime *runtime, uint32_t page, const void *data);
 
-/* Hand the data of a page of state, as the last complete run left it, to `sink`, a block at a time through the page
- * buffer. Between two runs only. POETC_ECORRUPT if the page is not whole: then nothing was handed over. */
+/* Hand the data of a page of state to `sink`, as the last complete run left it. They go a block at a time through the
+ * page buffer, between two runs only. POETC_ECORRUPT: the page is not whole, and nothing was handed over. */
 int poetc_read_state_page(poetc_runtime *runtime, uint32_t page, poetc_sink sink, void *context);
 
-/* The other way: write a page of state from `offset` of `source` on, a block at a time through the page buffer, as a
- * complete run would leave it after which runtime->run_count is `version`. Between two runs only. */
+/* The other way: write a page of state from `offset` of `source` on. It is then as after the complete run with which
+ * runtime->run_count becomes `version`. The data go a block at a time through the page buffer, between two runs only.
+ */
 int poetc_write_state_page(poetc_runtime *runtime, uint32_t page, uint32_t version, uint32_t offset,
                            poetc_source source, void *context);
 

@@ -2,7 +2,7 @@
  * whole one.
  *
  * The store's barrier (poetc_store.sync) orders the writes. The state, and every page before it, is on the medium
- * before the trailer that makes the slot valid; the trailer is on the medium before anything writes to the other slot.
+ * before the trailer that makes the slot valid. The trailer is there before anything writes to the other slot.
  *
  *     err = poetc_init(&runtime, &model_train, &config, model_state);
  *     err = poetc_checkpoint_load(&runtime, &checkpoint);      POETC_ENOENT: none yet, start from the beginning
@@ -13,8 +13,8 @@
  *     }
  *
  * After a cut at any point the loop goes on from the last step whose checkpoint is whole: at most one step is lost.
- * Where state lives on the store (pages with two slots), save after every run; where all state is in RAM, as often as
- * steps may be lost.
+ * Where state lives on the store (pages with two slots), save after every run. Where all state is in RAM, the steps
+ * between two saves are those that may be lost.
  */
 #ifndef POETC_CHECKPOINT_H
 #define POETC_CHECKPOINT_H

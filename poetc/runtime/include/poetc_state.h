@@ -1,9 +1,9 @@
-/* All trained state as one stream of bytes, wherever it lives: what the training programs write to trained.bin.
+/* All trained state as one stream of bytes, wherever it lives: the training programs write it to trained.bin.
  *
- * First the regions of the arena that hold state, then the pages that do, in the order of the emitted table; each is a
- * multiple of POETC_ALIGN long, filled up with zeros. At the end a trailer of POETC_STATE_TRAILER bytes: the tag "poetc
- * st", the model's identity, complete runs, size of what is before the trailer, CRC-32 of all before it
- * (little-endian). poetc-emit.json says which tensor is where.
+ * First come the regions of the arena that hold state, then the pages that do, in the order of the emitted table. Each
+ * is filled up with zeros to a multiple of POETC_ALIGN. At the end stands a trailer of POETC_STATE_TRAILER bytes, in
+ * little-endian. It has the tag "poetc st", the model's identity, complete runs, the size of the data before the
+ * trailer, and the CRC-32 of it all. poetc-emit.json has the place of each tensor.
  */
 #ifndef POETC_STATE_H
 #define POETC_STATE_H
