@@ -303,6 +303,13 @@ training_options = stacked(
     ),
     click.option("--focal-gamma", type=float, help="For focal: the exponent of 1 - p. Default: 2."),
     click.option(
+        "--ctc-labels",
+        type=int,
+        metavar="N",
+        help="For ctc: most labels of a sample. Default: half of the time steps.",
+    ),
+    click.option("--ctc-blank", type=int, metavar="CLASS", help="For ctc: the class that is no label. Default: 0."),
+    click.option(
         "--huber-delta",
         type=Number(),
         default=_DEFAULTS.huber_delta,

@@ -64,6 +64,8 @@ def _of_use(use: Use) -> list[Limit]:
     if use.kind.startswith("CrossEntropy"):
         classes = shape[int(_attribute(use, "axis", 1))]
         return [Limit(0, classes - 1, int(_attribute(use, "ignore_index", 0)))]
+    if use.kind.startswith("Ctc"):
+        return [Limit(0, shape[-1] - 1, -1)]
     if use.kind in ("Gather", "GatherElements"):
         length = shape[int(_attribute(use, "axis", 0))]
         return [Limit(-length, length - 1, 0)]

@@ -45,6 +45,6 @@ def _index_limit(uses: Iterable[Use], tensor: str) -> int:
                 limits.append(min(use.first.shape))
                 continue
             axis = use.attributes.get("axis", 1 if use.kind.startswith("CrossEntropy") else 0)
-            if use.kind.startswith(("CrossEntropy", "Gather")) and isinstance(axis, int) and use.first.shape:
+            if use.kind.startswith(("CrossEntropy", "Ctc", "Gather")) and isinstance(axis, int) and use.first.shape:
                 limits.append(use.first.shape[axis])
     return min(limits[1:], default=2)

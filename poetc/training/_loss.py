@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from poetc.errors import UsageError, shortened
 from poetc.graph import Attribute, DType, Graph, Operator, TensorType
 from poetc.ops import Builder, spec
+from poetc.training._micro import batch_of
 from poetc.training._options import TrainingOptions
 
 
@@ -77,6 +78,8 @@ def plan_loss(graph: Graph, options: TrainingOptions, loss: str, output: str) ->
         note += f"; the model has {len(graph.outputs)} outputs, the rest is not trained (--model-output NAME chooses)"
     if loss in ("cross-entropy", "soft-cross-entropy", "focal"):
         return _cross_entropy(graph, name, last, note, options, loss)
+    if loss == "ctc":
+        return _ctc(graph, name, last, note, options)
     given = options.label_smoothing or options.ignore_index is not None or options.class_weights
     if given and len(options.losses()) == 1:  # else they are for another output
         names = "--label-smoothing, --ignore-index and --class-weights"
@@ -176,3 +179,22 @@ def _cross_entropy(
         return LossPlan("SoftCrossEntropy", source, TensorType(shape), attributes, note)
     target = TensorType(shape[:axis] + shape[axis + 1 :], DType.I32)
     return LossPlan("CrossEntropy", source, target, attributes, note)
+
+
+def _ctc(graph: Graph, name: str, last: Operator | None, note: str, options: TrainingOptions) -> LossPlan:
+    """Logits are [batch, steps, classes]; [steps, batch, classes] where only the second is as long as the batch."""
+    softmax = last is not None and last.kind in ("Softmax", "LogSoftmax")
+    source = last.inputs[0] if last is not None and softmax else name
+    shape = graph.tensors[source].shape
+    if len(shape) != 3 or shape[2] < 2 or (softmax and last is not None and _axis(last) not in (-1, 2)):
+        raise UsageError(f"--loss ctc: output {name!r} {list(shape)} is not [batch, steps, classes]")
+    time_first = shape[0] != batch_of(graph) == shape[1]
+    batch, steps = (shape[1], shape[0]) if time_first else shape[:2]
+    labels, blank = options.ctc_labels or max(1, steps // 2), options.ctc_blank or 0
+    if labels > steps or blank >= shape[2]:
+        wrong = f"--ctc-labels {labels}" if labels > steps else f"--ctc-blank {blank}"
+        raise UsageError(f"{wrong}: output {name!r} has {steps} time steps and {shape[2]} classes")
+    order = "[steps, batch, classes]" if time_first else "[batch, steps, classes]"
+    note += f", taken as {order}; labels end at the first {blank} or -1, and are at most {labels}"
+    attributes: dict[str, Attribute] = {"axis": 2, "blank": blank, "time_first": time_first}
+    return LossPlan("Ctc", source, TensorType((batch, labels), DType.I32), attributes, note)

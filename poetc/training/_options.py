@@ -8,7 +8,7 @@ from typing import Literal, cast
 from poetc.errors import UsageError, shortened
 from poetc.training._selection import parse_entry
 
-LOSSES = ("auto", "cross-entropy", "soft-cross-entropy", "focal", "mse", "l1", "huber", "bce")
+LOSSES = ("auto", "cross-entropy", "soft-cross-entropy", "focal", "ctc", "mse", "l1", "huber", "bce")
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "nadam", "rmsprop", "adagrad", "lion")
 CLIPS = ("clip_value", "clip_norm_per_tensor", "clip_norm", "clip_norm_late")
 BATCH_NORM_MODES = ("train", "frozen")
@@ -79,6 +79,8 @@ class TrainingOptions:
     ignore_index: int | None = None  # cross-entropy: targets with this index count for nothing
     class_weights: tuple[float, ...] = ()  # cross-entropy, focal: one a class
     focal_gamma: float | None = None  # focal: (1 - p)^gamma is what a sample counts for; None: 2
+    ctc_labels: int | None = None  # ctc: labels of a sample at most; None: half of the time steps
+    ctc_blank: int | None = None  # ctc: the class of no label; None: 0
     huber_delta: float = 1.0
     dropout: bool = False  # whether the model's Dropout drops anything
     dropout_seed: int = 0
@@ -119,6 +121,8 @@ class TrainingOptions:
             ("--label-smoothing", self.label_smoothing, 0.0, 1.0),
             ("--huber-delta", self.huber_delta, 0.0, _LARGEST_FLOAT),
             ("--focal-gamma", self.focal_gamma, 0.0, _LARGEST_FLOAT),
+            ("--ctc-labels", self.ctc_labels, 1, _LARGEST),
+            ("--ctc-blank", self.ctc_blank, 0, _LARGEST),
         ):
             if number is None or (isinstance(number, float | int) and low <= number < high):
                 continue
@@ -157,6 +161,8 @@ class TrainingOptions:
             ("--ignore-index", self.ignore_index is not None, ("cross-entropy", "focal", "auto")),
             ("--class-weights", bool(self.class_weights), ("cross-entropy", "focal", "auto")),
             ("--focal-gamma", self.focal_gamma is not None, ("focal",)),
+            ("--ctc-labels", self.ctc_labels is not None, ("ctc",)),
+            ("--ctc-blank", self.ctc_blank is not None, ("ctc",)),
             ("--huber-delta", self.huber_delta != 1, ("huber",)),
         ):
             if given and not any(term.kind in losses for term in self.losses()):

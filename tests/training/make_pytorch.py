@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from tests.training.pytorch_cases import CASES, NUMBERS, RATE, batches, parameters
+from poetc.graph import Array
+from tests.training.pytorch_cases import CASES, LABELS, NUMBERS, RATE, batches, parameters
 
 Weights = dict[str, torch.Tensor]
 
@@ -87,6 +88,17 @@ def loss_of(o: Mapping[str, Any], logits: torch.Tensor, target: torch.Tensor) ->
     return (-weight * (1 - log_p.exp()) ** o.get("focal_gamma", 2.0) * log_p).sum() / weight.sum()
 
 
+def ctc(logits: torch.Tensor, classes: Array) -> torch.Tensor:
+    """A blank is 0; what comes after it is no label."""
+    log_p = torch.log_softmax(logits, 1).reshape(2, -1, logits.shape[1])
+    labels = classes[: 2 * LABELS].reshape(2, LABELS)
+    lengths = [[*row.tolist(), 0].index(0) for row in labels]
+    steps = [log_p.shape[1]] * 2
+    return torch.nn.functional.ctc_loss(
+        log_p.swapaxes(0, 1), torch.tensor(labels).long(), steps, lengths, zero_infinity=True
+    )
+
+
 def run(o: Mapping[str, Any]) -> dict[str, list[float]]:
     weights = {name: torch.tensor(w.astype("f8"), requires_grad=True) for name, w in parameters().items()}
     update, clip = optimizer(weights, o), Clip(o)
@@ -95,7 +107,9 @@ def run(o: Mapping[str, Any]) -> dict[str, list[float]]:
         hidden = torch.tanh(torch.tensor(x.astype("f8")) @ weights["fc1.weight"].T + weights["fc1.bias"])
         logits = hidden @ weights["fc2.weight"].T + weights["fc2.bias"]
         target = torch.tensor(classes).long()
-        if "=" in o.get("loss", ""):
+        if "paths" in o.get("loss", ""):
+            loss = ctc(logits, classes)
+        elif "=" in o.get("loss", ""):
             terms = [term.replace("=", "*").split("*") for term in o["loss"].split(",")]
             loss = torch.zeros(())
             for output, kind, *weight in terms:

@@ -13,6 +13,7 @@ from poetc.ops import Builder
 NUMBERS = Path(__file__).with_name("pytorch.json")
 STEPS = 8
 ROWS, FEATURES, HIDDEN, CLASSES = 6, 5, 7, 4
+LABELS = 2  # of each of two samples, of which the rows are the time steps
 RATE = 2.0**-5  # exact in 32 bits, in which a program holds it
 
 # Options of `poetc` by the name of the case.
@@ -63,6 +64,7 @@ CASES: dict[str, dict[str, Any]] = {
         "micro_batches": 2,
         "clip_norm": 0.5,
     },
+    "ctc": {"loss": "paths=ctc", "ctc_labels": LABELS},
     "nadam, decay": {"optimizer": "nadam", "weight_decay": 0.1, "beta1": 0.8, "momentum_decay": 0.1},
 }
 
@@ -99,5 +101,7 @@ def network(rows: int = ROWS, outputs: tuple[str, ...] = ("logits",)) -> Graph:
         b.add_tensor(name, TensorType(value.shape), Role.PARAMETER, value)
     attributes = {"trans_a": False, "trans_b": True, "alpha": 1.0}
     h = b.emit1("Tanh", [b.emit1("MatMul", [h, "fc1.weight", "fc1.bias"], attributes)], hint="hidden")
-    b.emit1("MatMul", [h, "fc2.weight", "fc2.bias"], attributes, hint="logits")
+    y = b.emit1("MatMul", [h, "fc2.weight", "fc2.bias"], attributes, hint="logits")
+    if "paths" in outputs:
+        b.emit1("Reshape", [y], {"shape": (2, rows // 2, CLASSES)}, hint="paths")
     return Graph("two products", b.tensors, tuple(b.operators), ("x",), outputs, b.values)

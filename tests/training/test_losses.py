@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from poetc.codegen import limit_of
 from poetc.errors import UsageError
-from poetc.graph import Role
+from poetc.graph import Graph, Role, TensorType
+from poetc.ops import Builder, Use
 from poetc.passes import check_graph
 from poetc.training import TrainingOptions, build, evaluation
 from tests.support.graphs import evaluate
@@ -55,6 +57,37 @@ def test_the_sum_is_evaluated() -> None:
     assert float(values[found.outputs[0]]) == pytest.approx(expected, rel=1e-12)
     assert float(trained[step.loss]) == pytest.approx(expected, rel=1e-12)
     assert found.outputs[1:] == BOTH
+
+
+def speech(*shape: int) -> Graph:
+    """Twelve rows of logits, seen in a shape with time steps; the batch is the first axis of the input."""
+    b = Builder()
+    x = b.add_tensor("x", TensorType((2, 6, 3)), Role.INPUT)
+    w = b.add_tensor("w", TensorType((3, 4)), Role.PARAMETER, np.ones((3, 4), np.float32))
+    y = b.emit1("MatMul", [b.emit1("Reshape", [x], {"shape": (12, 3)}), w])
+    y = b.emit1("Reshape", [y], {"shape": shape}, hint="y")
+    return Graph("speech", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+
+
+def test_labels_of_ctc_are_a_target_of_the_batch() -> None:
+    for shape, options, wanted in (((2, 6, 4), {}, (2, 3)), ((6, 2, 4), {"ctc_labels": 5}, (2, 5))):
+        step = build(speech(*shape), TrainingOptions(loss="ctc", **options))
+        check_graph(step)
+        assert step.tensors[step.target].shape == wanted
+        (op,) = [op for op in step.operators if op.kind == "Ctc"]
+        assert op.attributes["time_first"] == (shape[0] == 6)
+        uses = [Use(o.kind, o.attributes, o.inputs, o.outputs, step.tensors[o.inputs[0]].type) for o in step.operators]
+        assert str(limit_of(uses, {step.target})) == "0 to 3, or -1"
+    for message, kwargs in (
+        ("--ctc-labels 7: output 'y' has 6 time steps", {"ctc_labels": 7}),
+        ("--ctc-blank 4: .* 4 classes", {"ctc_blank": 4}),
+    ):
+        with pytest.raises(UsageError, match=message):
+            build(speech(2, 6, 4), TrainingOptions(loss="ctc", **kwargs))
+    with pytest.raises(UsageError, match=r"\[12, 4\] is not \[batch, steps, classes\]"):
+        build(speech(12, 4), TrainingOptions(loss="ctc"))
+    with pytest.raises(UsageError, match="--ctc-blank does nothing for --loss mse"):
+        TrainingOptions(loss="mse", ctc_blank=1)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -12,7 +12,7 @@ from poetc.graph import Array
 from poetc.passes import check_graph, run_standard
 from poetc.training import TrainingOptions, build
 from tests.support.graphs import evaluate
-from tests.training.pytorch_cases import CASES, NUMBERS, RATE, ROWS, batches, network
+from tests.training.pytorch_cases import CASES, LABELS, NUMBERS, RATE, ROWS, batches, network
 
 EXPECTED: dict[str, dict[str, list[float]]] = json.loads(NUMBERS.read_text())
 
@@ -32,8 +32,8 @@ def test_steps(name: str) -> None:
 
 def run(options: dict[str, Any]) -> tuple[list[float], dict[str, Array]]:
     """Losses of the steps, and the state after the last one."""
-    two = "hidden" in options.get("loss", "")
-    outputs = ("logits", "hidden") if two else ("logits",)
+    two, paths = "hidden" in options.get("loss", ""), "paths" in options.get("loss", "")
+    outputs = ("logits", "hidden") if two else ("paths",) if paths else ("logits",)
     part = network(ROWS // options["micro_batches"], outputs) if "micro_batches" in options else None
     step = run_standard(build(network(ROWS, outputs), TrainingOptions(learning_rate=RATE, **options), part))
     check_graph(step)
@@ -43,6 +43,8 @@ def run(options: dict[str, Any]) -> tuple[list[float], dict[str, Array]]:
         targets = dict(zip((step.target, *step.inputs[1:]), (classes, hidden) if two else (classes,), strict=True))
         if step.tensors[step.target].shape == hidden.shape:
             targets = {step.target: hidden, step.inputs[1]: classes}
+        if paths:
+            targets = {step.target: classes[: 2 * LABELS].reshape(2, LABELS)}
         values = evaluate(step, {**state, "x": x, **targets})
         losses.append(float(values[step.loss]))
         state = {old: values[new] for old, new in step.updates.items()}

@@ -1,0 +1,182 @@
+"""Connectionist temporal classification (Graves et al. 2006), in log space.
+
+The loss of a sample is -log of the probability of all paths that give its labels, divided by their number (at least 1);
+a batch has the mean, as in PyTorch. Every sample has all time steps. The labels of a sample end at the first blank or
+-1. Labels that do not fit into the time steps give loss 0 and gradient 0 (PyTorch's `zero_infinity`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from poetc.graph import DType, Operator, TensorType
+from poetc.ops._bound import Bound
+from poetc.ops._builder import Builder
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops.kernels import Kernel, Parameters
+
+NEVER = -1e30  # log of a probability of zero
+
+
+@dataclass(frozen=True, slots=True)
+class _Paths(Parameters):
+    batch: int
+    steps: int
+    classes: int
+    labels: int  # at most, of a sample
+    blank: int
+    is_time_first: bool
+    has_upstream: bool
+
+
+def _sizes(op: Bound) -> tuple[int, int, int, int]:
+    """Samples, time steps, classes and the largest number of labels. ValueError where the types do not fit."""
+    if len(op.inputs) < 2 or len(op.inputs[0].shape) != 3 or len(op.inputs[1].shape) != 2:
+        raise ValueError(f"CTC takes logits [samples, steps, classes] and labels [samples, most], not {op.inputs}")
+    first, second, classes = op.inputs[0].shape
+    batch, steps = (second, first) if op.get_int("time_first") else (first, second)
+    if op.inputs[1].shape[0] != batch or op.inputs[1].dtype is not DType.I32:
+        raise ValueError(f"the labels must be i32 of {batch} samples, not {op.inputs[1]}")
+    if not 0 <= op.get_int("blank") < classes:
+        raise ValueError(f"the blank, {op.get_int('blank')}, is none of the {classes} classes")
+    return batch, steps, classes, op.inputs[1].shape[1]
+
+
+def _log_sum(*terms: Any) -> Any:
+    top = np.maximum.reduce(terms)
+    total = np.log(sum(np.exp(term - top) for term in terms))
+    return np.where(top > NEVER / 2, top + total, NEVER)
+
+
+def _shifted(row: Any, places: int) -> Any:
+    """`row` moved by so many places, NEVER where nothing comes from."""
+    result = np.full_like(row, NEVER)
+    if places > 0:
+        result[places:] = row[:-places]
+    else:
+        result[:places] = row[-places:]
+    return result
+
+
+def _labels(op: Bound, target: Any, classes: int) -> list[int]:
+    """Of one sample."""
+    blank, found = op.get_int("blank"), []
+    for label in target.tolist():
+        if label in (blank, -1):
+            break
+        if not 0 <= label < classes:
+            raise ValueError(f"a label lies outside 0 … {classes - 1}")
+        found.append(label)
+    return found
+
+
+def _losses(op: Bound, inputs: Sequence[Any]) -> tuple[Any, Any]:
+    """Of each sample the loss, divided by the labels, and its gradient in the logits [samples, steps, classes]."""
+    batch, steps, classes, _ = _sizes(op)
+    logits = inputs[0].swapaxes(0, 1) if op.get_int("time_first") else inputs[0]
+    shifted = logits - logits.max(axis=2, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(axis=2, keepdims=True))
+    losses, gradients = np.zeros(batch, logits.dtype), np.zeros_like(logits)
+    for n in range(batch):
+        labels = _labels(op, inputs[1][n], classes)
+        path = np.full(2 * len(labels) + 1, op.get_int("blank"))
+        path[1::2] = labels
+        skips = np.zeros(len(path), bool)
+        skips[2:] = (path[2:] != path[:-2]) & (path[2:] != op.get_int("blank"))
+        emitted = log_p[n][:, path]
+        forward, backward = np.full_like(emitted, NEVER), np.full_like(emitted, NEVER)
+        forward[0, :2], backward[-1, -2:] = emitted[0, :2], emitted[-1, -2:]
+        for t in range(1, steps):
+            row = forward[t - 1]
+            two = np.where(skips, _shifted(row, 2), NEVER) if len(path) > 2 else np.full_like(row, NEVER)
+            one = _shifted(row, 1) if len(path) > 1 else np.full_like(row, NEVER)
+            forward[t] = np.maximum(emitted[t] + _log_sum(row, one, two), NEVER)
+        for t in range(steps - 2, -1, -1):
+            row = backward[t + 1]
+            two = _shifted(np.where(skips, row, NEVER), -2) if len(path) > 2 else np.full_like(row, NEVER)
+            one = _shifted(row, -1) if len(path) > 1 else np.full_like(row, NEVER)
+            backward[t] = np.maximum(emitted[t] + _log_sum(row, one, two), NEVER)
+        total = _log_sum(*forward[-1, -2:])
+        if total > NEVER / 2:
+            share = logits.dtype.type(max(1, len(labels)))
+            losses[n] = -total / share
+            posterior = np.exp(forward + backward - emitted - total)
+            gradients[n] = np.exp(log_p[n])
+            for place, label in enumerate(path):
+                gradients[n, :, label] -= posterior[:, place]
+            gradients[n] /= share
+    return losses, gradients
+
+
+def _kernel(op: Bound, symbol: str, rows: int) -> Kernel:
+    """`rows` rows of a number a place of a path as workspace."""
+    batch, steps, classes, labels = _sizes(op)
+    has_upstream = len(op.inputs) > 2
+    parameters = _Paths(
+        batch, steps, classes, labels, op.get_int("blank"), bool(op.get_int("time_first")), has_upstream
+    )
+    return Kernel(symbol, parameters, (), 4 * rows * (2 * labels + 1))
+
+
+@register
+class Ctc(OpSpec):
+    kind = "Ctc"
+    summary = (
+        "CTC loss of logits [samples, steps, classes] and labels i32 [samples, most], which end at the first blank or "
+        "-1; blank, time_first ([steps, samples, classes]), axis (2)"
+    )
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        _sizes(op)
+        return (TensorType((), op.inputs[0].dtype),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        return (_losses(op, inputs)[0].mean(),)
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        """grads[0] None stands for 1: the loss is the root."""
+        if not needed[0]:
+            return [None, None]
+        inputs = [*op.inputs, *([grads[0]] if grads[0] is not None else [])]
+        return [b.emit1("CtcGrad", inputs, op.attributes, hint=f"{op.inputs[0]}.grad"), None]
+
+    def work(self, op: Bound) -> Work:
+        batch, steps, classes, labels = _sizes(op)
+        return Work(flops=batch * steps * (12 * classes + 45 * (2 * labels + 1)))
+
+    def kernel(self, op: Bound) -> Kernel:
+        return _kernel(op, "poetc_op_ctc", 1)
+
+
+@register
+class CtcGrad(OpSpec):
+    kind = "CtcGrad"
+    summary = "Gradient of Ctc in the logits from (logits, labels, [gradient of the loss]); its attributes"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        _sizes(op)
+        if len(op.inputs) > 2 and op.inputs[2].elements != 1:
+            raise ValueError(f"the gradient of a loss is a scalar, not of shape {op.inputs[2].shape}")
+        return op.inputs[:1]
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        gradients = _losses(op, inputs)[1] / inputs[0].dtype.type(_sizes(op)[0])
+        if len(inputs) > 2:
+            gradients = gradients * inputs[2].reshape(())
+        return (np.ascontiguousarray(gradients.swapaxes(0, 1) if op.get_int("time_first") else gradients),)
+
+    def work(self, op: Bound) -> Work:
+        batch, steps, classes, labels = _sizes(op)
+        return Work(flops=batch * steps * (26 * classes + 105 * (2 * labels + 1)))
+
+    def kernel(self, op: Bound) -> Kernel:
+        return _kernel(op, "poetc_op_ctc_grad", _sizes(op)[1] + 1)
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return ((0, 0),)
