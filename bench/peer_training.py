@@ -76,6 +76,7 @@ def optimizer(name: str, model: nn.Module, rate: float) -> torch.optim.Optimizer
 
 
 def run(name: str, batches: str, out: str) -> None:
+    torch.set_num_threads(1)
     data = np.load(batches)
     losses = {}
     for bits, dtype in (("f32", torch.float32), ("f64", torch.float64)):

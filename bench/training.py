@@ -78,7 +78,7 @@ def compare(torch: str, folder: Path, name: str, optimizer: str, rate: float, sc
     request = TrainRequest(
         source=SolveRequest(
             model=ModelRequest(source=model, batch=BATCH, training=options),
-            budget="60%",
+            budget="80%",
             options=SolveOptions(time_limit_s=10.0, gap=0.05),
         ),
         data=str(data),

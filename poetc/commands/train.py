@@ -22,7 +22,7 @@ from poetc import artifact, codegen
 from poetc.artifact import Artifact
 from poetc.codegen.program import Program
 from poetc.commands.export import export_onnx
-from poetc.commands.programs import graph_of, inference_program, training_program
+from poetc.commands.programs import graph_of, inference_programs, training_program
 from poetc.commands.requests import SolveRequest, training_graph
 from poetc.commands.solve import solve
 from poetc.commands.weights import model_of
@@ -156,10 +156,6 @@ class _Data:
         """The names of the target's classes, if the source has them."""
         return self.training.classes if isinstance(self.training, Samples) else ()
 
-    @property
-    def target(self) -> str | None:
-        return next((s.name for s in self.slots if s.is_target), None)
-
     def identity(self) -> dict[str, str]:
         """Of samples by their content, of a function by its name."""
         parts = {"--data": self.training, "--validation": self.validation}
@@ -200,9 +196,9 @@ def train(
     checkpoint = _take_up(request, store)
     progress("reading the data")
     asked, asked_step = _graph_to_train(request)
-    loss = Loss.of(asked_step, asked)
-    metrics = default_metrics(loss) if request.metrics is None else parse_metrics(request.metrics, loss)
-    data = _read_data(request, slots_of(asked_step), note)
+    losses = Loss.of(asked_step, asked)
+    metrics = default_metrics(losses[0]) if request.metrics is None else parse_metrics(request.metrics, losses[0])
+    data = _read_data(request, slots_of(asked_step, [loss.target for loss in losses]), note)
     batches = data.batches(request)
     if batches.remark():
         note(f"{batches.source.where}: {batches.remark()}")
@@ -218,11 +214,10 @@ def train(
         measured_bytes = model.measure_high_water(codegen.sample_inputs(program))
         kept = [n for n in step.updates if step.tensors[n].role in (Role.PARAMETER, Role.STATISTIC)]
         loop = Loop(
-            HostEngine(model, loss.output),
+            HostEngine(model),
             batches,
             data.evaluation(),
-            loss,
-            data.target,
+            losses,
             LoopOptions(
                 epochs=request.epochs,
                 learning_rate=float(step.options["learning_rate"]),  # type: ignore[arg-type]
@@ -254,7 +249,7 @@ def train(
         "files": written,
         "directory": str(request.directory),
         "report": str(request.directory / PAGE),
-        "loss": loss.kind,
+        "loss": losses[0].kind if len(losses) == 1 else [loss.kind for loss in losses],
         "samples": None if isinstance(data.training, BatchFunction) else len(data.training),
         "validation_samples": len(data.validation) if isinstance(data.validation, Samples) else None,
         "batch": batches.rows,
@@ -382,9 +377,9 @@ def _read_data(request: TrainRequest, slots: tuple[Slot, ...], note: Progress) -
 
 
 def _build(solved: Artifact, program: Program) -> codegen.HostModel:
-    """The training step and the model itself, compiled and loaded."""
-    inference = inference_program(solved, program)
-    if inference is None:
+    """The training step and the evaluation, compiled and loaded."""
+    programs = inference_programs(solved, program)
+    if not programs:
         raise UsageError("solved without its model, which validation needs; run poetc solve again")
     values = {**model_of(solved).values, **graph_of(solved).values}
-    return codegen.build_host([program, inference], values)
+    return codegen.build_host([program, programs[-1]], values)

@@ -31,7 +31,9 @@ def parse_selection(text: str, slots: Sequence[Slot], source: str) -> dict[str, 
             if index >= len(slots):
                 raise UsageError(f"{source}: {len(words)} arrays are named; the model takes {len(slots)}")
             name, array = slots[index].name, word
-        slot = next((s for s in slots if s.name == name or (s.is_target and name == "target")), None)
+        slot = next((s for s in slots if s.name == name), None)
+        if slot is None and name == "target" and slots[-1].is_target:
+            slot = slots[-1]
         if slot is None:
             raise UsageError(f"{source}: the model has no input {name!r}; it takes {_listed(s.name for s in slots)}")
         chosen[slot.name] = array
@@ -61,7 +63,7 @@ def _array_for(
     if slot.name in selection:
         wanted: tuple[str, ...] = (selection[slot.name],)
     elif slot.is_target:
-        wanted = (slot.name, *TARGET_NAMES)
+        wanted = (slot.name, *(TARGET_NAMES if slot is slots[-1] else ()))
     else:
         wanted = (slot.name, *(INPUT_NAMES if sum(not s.is_target for s in slots) == 1 else ()))
     name = next((w for w in wanted if w in columns), None)

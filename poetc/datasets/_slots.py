@@ -48,8 +48,10 @@ def batch_size(shapes: Sequence[tuple[int, ...]]) -> int:
     return math.gcd(*(shape[0] for shape in shapes if shape)) or 1
 
 
-def slots_of(graph: TrainingGraph) -> tuple[Slot, ...]:
-    """Inputs, then the target, of a training step. A target without axes is of the model's own loss: no slot."""
+def slots_of(graph: TrainingGraph, targets: Sequence[str] = ()) -> tuple[Slot, ...]:
+    """Inputs, then the target, of a training step. `targets`: inputs that are the targets of further losses. A target
+    without axes is of the model's own loss: no slot.
+    """
     names = [n for n in (*graph.inputs, graph.target) if graph.tensors[n].shape]
     batch = batch_size([graph.tensors[n].shape for n in names])
     uses = [Use(o.kind, o.attributes, o.inputs, o.outputs, graph.tensors[o.inputs[0]].type) for o in graph.operators]
@@ -62,7 +64,7 @@ def slots_of(graph: TrainingGraph) -> tuple[Slot, ...]:
                 name=name,
                 shape=tensor.shape,
                 dtype=tensor.dtype,
-                is_target=name == graph.target,
+                is_target=name == graph.target or name in targets,
                 sample_shape=tensor.shape[1:] if rows == 1 else (rows, *tensor.shape[1:]),
                 limit=codegen.limit_of(uses, {name}) if tensor.dtype is DType.I32 else None,
             )

@@ -33,6 +33,8 @@ def from_table(
         return match(where, {n: _numbers(where, n, c, first_row) for n, c in table.items()}, slots, selection)
     if len(inputs) != 1:
         raise UsageError(f"{where}: a table has one input; the model has {len(inputs)}: give an .npz file")
+    if len(slots) > 2:
+        raise UsageError(f"{where}: a table has one target; the step takes {len(slots) - 1}: give an .npz file")
     target = next((s for s in slots if s.is_target), None)
     targets = _target_columns(where, table, target, selection)
     columns: dict[str, Array] = {}

@@ -53,7 +53,7 @@ class BatchFunction:
         found: dict[str, Array] = {}
         if isinstance(batch, Mapping):
             for slot in slots:
-                names = (slot.name, *(TARGET_NAMES if slot.is_target else ()))
+                names = (slot.name, *(TARGET_NAMES if slot is slots[-1] and slot.is_target else ()))
                 name = next((n for n in names if n in batch), None)
                 if name is None:
                     raise UsageError(f"{where}: has no array {names[0]!r} (it has {', '.join(map(str, batch))})")

@@ -22,8 +22,8 @@ class Engine(Protocol):
         """One training step; the loss."""
         ...
 
-    def predict(self, batch: Batch) -> Array:
-        """The model's output for a batch, in inference mode."""
+    def evaluate(self, batch: Batch) -> Mapping[str, Array]:
+        """The model's outputs for a batch, in inference mode, by name."""
         ...
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
@@ -44,20 +44,19 @@ class Engine(Protocol):
 
 
 class HostEngine:
-    """An Engine out of a model that runs in this process: its programs are the training step and the model itself."""
+    """An Engine out of a model that runs in this process: its programs are the training step and the evaluation."""
 
-    def __init__(self, model: HostModel, output: str) -> None:
+    def __init__(self, model: HostModel) -> None:
         self.model = model
-        self._training, self._inference = model.programs
-        self._output = output
+        self._training, self._evaluation = model.programs
 
     def step(self, batch: Batch) -> float:
         return self._selected(self._training).run(batch)
 
-    def predict(self, batch: Batch) -> Array:
-        model = self._selected(self._inference)
+    def evaluate(self, batch: Batch) -> Mapping[str, Array]:
+        model = self._selected(self._evaluation)
         model.run(batch)
-        return model.output(self._output)
+        return {b.name: model.output(b.name) for b in self._evaluation.outputs}
 
     def state_names(self) -> list[str]:
         return self._selected(self._training).state_names()

@@ -117,8 +117,7 @@ class Loop:
         engine: Engine,
         batches: Batches,
         evaluation: Evaluation | None,
-        loss: Loss,
-        target: str | None,
+        losses: Sequence[Loss],
         options: LoopOptions,
         *,
         trained: Sequence[str],
@@ -129,7 +128,7 @@ class Loop:
         identity: Mapping[str, str] | None = None,
     ) -> None:
         self.engine, self.batches, self.evaluation, self.options = engine, batches, evaluation, options
-        self._loss, self._target = loss, target
+        self._losses = losses
         self._trained, self._kept = list(trained), list(kept)
         self._store, self._watcher, self._stopping = store, watcher, stopping
         self._identity = dict(identity or {})
@@ -292,9 +291,7 @@ class Loop:
     def measure(self) -> dict[str, Any]:
         """The same, of the state that the engine has."""
         assert self.evaluation is not None
-        meter = Meter(self._loss, self.options.metrics)
+        meter = Meter(self._losses, self.options.metrics)
         for batch, count in self.evaluation.batches():
-            output = self.engine.predict(batch)
-            target = None if self._target is None else batch[self._target]
-            meter.add(output, target, count / self.batches.rows, count)
+            meter.add(self.engine.evaluate(batch), batch, count / self.batches.rows)
         return meter.result()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from poetc.errors import UsageError
 from poetc.graph import Array, DType, Graph, Operator, Phase, TensorType, TrainingGraph
 from poetc.ops import Bound, registry, spec
+from poetc.training import evaluation
 
 CLASS_LOSSES = ("CrossEntropy", "SoftCrossEntropy")
 NAMES = "accuracy, topK (as top5), confusion, mse, mae, perplexity"
@@ -19,10 +20,10 @@ NAMES = "accuracy, topK (as top5), confusion, mse, mae, perplexity"
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The loss operator of a training graph, and how the model's output becomes its first input.
+    """A loss of the evaluation graph, and how an output of the model becomes its first input.
 
     `output` is the model's; `last` the kind of the operator that made it, where the loss is taken from that operator's
-    input (Softmax, Sigmoid); "" where it is taken from the output itself. `own`: the output is the loss.
+    input (Softmax, Sigmoid); "" where it is taken from the output itself. `times` is its weight in the sum of losses.
     """
 
     kind: str
@@ -30,29 +31,27 @@ class Loss:
     output: str
     shape: tuple[int, ...]  # of the scores of a batch
     last: str = ""
-    own: bool = False
+    target: str = "target"
+    times: float = 1.0
 
     @staticmethod
-    def of(step: TrainingGraph, model: Graph) -> Loss:
-        """Raises UsageError where no output of the model leads to what the loss reads."""
-        operator = next(o for o in step.operators if o.phase is Phase.LOSS and f"{o.kind}Grad" in registry())
-        source = operator.inputs[0]
-        if source not in model.tensors:
-            source = source.rpartition("~")[0]  # of a micro-batch
-        attributes = dict(operator.attributes)
-        if source in model.outputs:
-            return Loss(operator.kind, attributes, source, model.tensors[source].shape)
-        for output in model.outputs:
-            last = _through_views(model, output)
-            if last is None or source not in last.inputs:
+    def of(step: TrainingGraph, model: Graph) -> tuple[Loss, ...]:
+        """The losses that add up to that of `step`, in the order of the sum. Raises UsageError where no output of the
+        model leads to what a loss reads.
+        """
+        graph = evaluation(model, step)
+        weights = {o.inputs[0]: o.attributes["alpha"] for o in graph.operators if o.kind == "Affine"}
+        found = []
+        for operator in graph.operators:
+            if operator.phase is not Phase.LOSS or f"{operator.kind}Grad" not in registry():
                 continue
-            if last.kind in ("Softmax", "LogSoftmax", "Sigmoid"):
-                return Loss(operator.kind, attributes, output, model.tensors[source].shape, last.kind)
-            if last.kind == operator.kind:
-                return Loss(operator.kind, attributes, output, model.tensors[source].shape, own=True)
-        raise UsageError(
-            f"{step.name}: none of its outputs is what the loss reads ({source}), so it cannot be evaluated"
-        )
+            source, target = operator.inputs
+            output, last = _origin(graph, source)
+            times = weights.get(operator.outputs[0], 1.0)
+            assert isinstance(times, float | int)
+            shape, attributes = graph.tensors[source].shape, dict(operator.attributes)
+            found.append(Loss(operator.kind, attributes, output, shape, last, target, float(times)))
+        return tuple(found)
 
     def scores(self, output: Array) -> Array:
         """What the loss reads, for a whole batch."""
@@ -80,11 +79,24 @@ class Loss:
         (value,) = spec(self.kind).evaluate(bound, [scores, given])
         return float(value)
 
-    def weight(self, target: Array) -> int:
-        """The number of values that a mean over these samples is taken of."""
-        if self.kind == "CrossEntropy" and "ignore_index" in self.attributes:
-            return int((target != self.attributes["ignore_index"]).sum())
-        return int(target.size)
+    def weight(self, target: Array) -> float:
+        """What the mean over these samples is divided by: their number, or the sum of their classes' weights."""
+        if self.kind != "CrossEntropy":
+            return float(target.size)
+        kept = target[target != self.attributes.get("ignore_index", -(2**31))]
+        weights = self.attributes.get("class_weights")
+        return float(np.asarray(weights)[kept].sum()) if weights else float(kept.size)
+
+
+def _origin(graph: Graph, source: str) -> tuple[str, str]:
+    """The output that tells what the loss reads, and the operator between the two, if there is one."""
+    if source in graph.outputs:
+        return source, ""
+    for output in graph.outputs:
+        last = _through_views(graph, output)
+        if last is not None and source in last.inputs and last.kind in ("Softmax", "LogSoftmax", "Sigmoid"):
+            return output, last.kind
+    raise UsageError(f"{graph.name}: none of its outputs is what the loss reads ({source}), so it cannot be evaluated")
 
 
 def _dtype(array: Array) -> DType:
@@ -101,8 +113,6 @@ def _through_views(model: Graph, name: str) -> Operator | None:
 
 def default_metrics(loss: Loss) -> tuple[str, ...]:
     """Accuracy for classes, the mean absolute error for numbers."""
-    if loss.own:
-        return ()
     return ("accuracy",) if loss.kind in (*CLASS_LOSSES, "BceWithLogits") else ("mae",)
 
 
@@ -114,7 +124,7 @@ def parse_metrics(text: str, loss: Loss) -> tuple[str, ...]:
         if not known:
             raise UsageError(f"--metrics {name}: choose from {NAMES}")
         of_classes = name in ("confusion", "perplexity") or _top(name)
-        if loss.own or (of_classes and loss.class_axis is None):
+        if of_classes and loss.class_axis is None:
             raise UsageError(f"--metrics {name}: the loss {loss.kind} of this model gives no classes to count")
         if name in ("mse", "mae") and loss.class_axis is not None:
             raise UsageError(f"--metrics {name}: is for numbers, not for the classes of {loss.kind}")
@@ -127,25 +137,30 @@ def _top(name: str) -> int:
 
 @dataclass(slots=True)
 class Meter:
-    """Adds up over the batches of an evaluation."""
+    """Adds up over the batches of an evaluation. Metrics are of the first loss, `loss` is the weighted sum of all."""
 
-    loss: Loss
+    losses: Sequence[Loss]
     names: Sequence[str]
     _sums: dict[str, float] = field(default_factory=dict)
     _weights: dict[str, float] = field(default_factory=dict)
     _confusion: Array | None = None
 
-    def add(self, output: Array, target: Array | None, share: float, rows: int) -> None:
-        """One batch: the model's output, the target, and the share of its samples that count (the first ones)."""
-        if self.loss.own or target is None:
-            self._mean("loss", float(np.asarray(output).reshape(-1)[0]), rows)
-            return
-        scores = self.loss.scores(output)
-        scores, target = _first(scores, share), _first(target, share)
-        if weight := self.loss.weight(target):
-            self._mean("loss", self.loss.evaluate(scores, target), weight)
-        if self.names:
-            self._count(scores, target)
+    @property
+    def loss(self) -> Loss:
+        return self.losses[0]
+
+    def add(self, outputs: Mapping[str, Array], batch: Mapping[str, Array], share: float) -> None:
+        """One batch and the model's outputs for it; `share` of its samples count (the first ones)."""
+        for number, loss in enumerate(self.losses):
+            target = batch.get(loss.target)
+            scores = loss.scores(outputs[loss.output])
+            if target is None:  # of a model's own loss, which is to be 0
+                target = np.zeros(scores.shape, np.float32)
+            scores, target = _first(scores, share), _first(target, share)
+            if weight := loss.weight(target):
+                self._mean(f"loss {number}", loss.evaluate(scores, target), weight)
+            if self.names and not number:
+                self._count(scores, target)
 
     def _count(self, scores: Array, target: Array) -> None:
         axis = self.loss.class_axis
@@ -185,7 +200,8 @@ class Meter:
     def result(self) -> dict[str, Any]:
         """`loss` and the metrics by name; the confusion matrix as rows of true classes."""
         means = {name: self._sums[name] / self._weights[name] for name in self._sums}
-        found: dict[str, Any] = {"loss": means.get("loss", math.nan)}
+        losses = (loss.times * means.get(f"loss {number}", math.nan) for number, loss in enumerate(self.losses))
+        found: dict[str, Any] = {"loss": math.fsum(losses)}
         for name in self.names:
             if name == "perplexity":
                 found[name] = math.exp(min(found["loss"], 700.0))

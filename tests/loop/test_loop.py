@@ -20,7 +20,7 @@ from poetc.training import rates
 
 X = Slot(name="x", shape=(4, 3), dtype=DType.F32, is_target=False, sample_shape=(3,))
 T = Slot(name="t", shape=(4, 1), dtype=DType.F32, is_target=True, sample_shape=(1,))
-LOSS = Loss("MeanSquaredError", {}, "y", (4, 1))
+LOSS = Loss("MeanSquaredError", {}, "y", (4, 1), target="t")
 
 
 class Linear:
@@ -39,8 +39,8 @@ class Linear:
         w -= rate * v
         return float(np.square(error).mean())
 
-    def predict(self, batch: Mapping[str, Array]) -> Array:
-        return np.asarray(batch["x"] @ self.w["w"])
+    def evaluate(self, batch: Mapping[str, Array]) -> dict[str, Array]:
+        return {"y": batch["x"] @ self.w["w"]}
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
         return {name: self.w[name].copy() for name in names}
@@ -100,8 +100,7 @@ def _loop(
             seed=3,
         ),
         Evaluation(source=validation, slots=(X, T), normalization=Normalization()),
-        LOSS,
-        "t",
+        [LOSS],
         options,
         trained=["w"],
         kept=["w"],

@@ -21,9 +21,10 @@ def _softmax_loss(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def test_classes() -> None:
     random = np.random.default_rng(0)
     scores, labels = random.standard_normal((7, 3)).astype(np.float32), np.array([0, 1, 2, 2, 1, 0, 1], np.int32)
-    meter = Meter(CLASSES, parse_metrics("accuracy,top2,confusion,perplexity", CLASSES))
-    meter.add(scores[:4], labels[:4], 1, 4)
-    meter.add(np.concatenate([scores[4:], scores[6:]]), np.concatenate([labels[4:], labels[6:]]), 3 / 4, 3)
+    meter = Meter([CLASSES], parse_metrics("accuracy,top2,confusion,perplexity", CLASSES))
+    meter.add({"logits": scores[:4]}, {"target": labels[:4]}, 1)
+    rest, repeated = np.concatenate([scores[4:], scores[6:]]), np.concatenate([labels[4:], labels[6:]])
+    meter.add({"logits": rest}, {"target": repeated}, 3 / 4)
     found = meter.result()
     losses = _softmax_loss(scores.astype(float), labels)
     assert found["loss"] == pytest.approx(losses.mean(), rel=1e-6)
@@ -40,9 +41,9 @@ def test_classes() -> None:
 def test_targets_that_are_ignored_count_for_nothing() -> None:
     loss = Loss("CrossEntropy", {"axis": 1, "ignore_index": -1}, "logits", (4, 3))
     scores, labels = np.eye(4, 3, dtype=np.float32), np.array([0, -1, -1, 0], np.int32)
-    meter = Meter(loss, ("accuracy",))
-    meter.add(scores, labels, 1, 4)
-    meter.add(scores, np.full(4, -1, np.int32), 1, 4)
+    meter = Meter([loss], ("accuracy",))
+    meter.add({"logits": scores}, {"target": labels}, 1)
+    meter.add({"logits": scores}, {"target": np.full(4, -1, np.int32)}, 1)
     found = meter.result()
     assert found["loss"] == pytest.approx(_softmax_loss(scores[[0, 3]].astype(float), labels[[0, 3]]).mean())
     assert found["accuracy"] == 1.0
@@ -53,17 +54,32 @@ def test_probabilities_give_the_loss_of_their_logits(last: str) -> None:
     logits = np.random.default_rng(1).standard_normal((4, 3))
     output = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     labels = np.array([0, 1, 2, 0], np.int32)
-    meter = Meter(Loss("CrossEntropy", {"axis": 1}, "p", (4, 3), last), ())
-    meter.add(output if last == "Softmax" else np.log(output), labels, 1, 4)
+    meter = Meter([Loss("CrossEntropy", {"axis": 1}, "p", (4, 3), last)], ())
+    meter.add({"p": output if last == "Softmax" else np.log(output)}, {"target": labels}, 1)
     assert meter.result()["loss"] == pytest.approx(_softmax_loss(logits, labels).mean(), rel=1e-6)
 
 
 def test_numbers() -> None:
     loss = Loss("Huber", {"delta": 1.0}, "y", (2, 2))
     found, target = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0, 2.5], [0.0, 4.0]])
-    meter = Meter(loss, ("mse", "mae"))
-    meter.add(found, target, 1, 2)
+    meter = Meter([loss], ("mse", "mae"))
+    meter.add({"y": found}, {"target": target}, 1)
     assert meter.result() == {"loss": (0.125 + 2.5) / 4, "mse": (0.25 + 9) / 4, "mae": 3.5 / 4}
+
+
+def test_several_losses_add_up_with_their_weights() -> None:
+    scores, labels = np.random.default_rng(2).standard_normal((4, 3)), np.array([0, 1, 2, 0], np.int32)
+    weights = (1.0, 2.0, 0.5)
+    first = Loss("CrossEntropy", {"axis": 1, "class_weights": weights}, "logits", (4, 3), target="t")
+    second = Loss("MeanSquaredError", {}, "y", (4, 1), target="t2", times=0.25)
+    y = np.arange(4.0).reshape(4, 1)
+    meter = Meter([first, second], ("accuracy",))
+    for part in (slice(0, 2), slice(2, 4)):  # the first halves of two batches
+        given = {"t": np.tile(labels[part], 2), "t2": np.zeros((4, 1))}
+        meter.add({"logits": np.tile(scores[part], (2, 1)), "y": np.tile(y[part], (2, 1))}, given, 0.5)
+    of_target = np.array(weights)[labels]
+    expected = (of_target * _softmax_loss(scores, labels)).sum() / of_target.sum() + 0.25 * np.square(y).mean()
+    assert meter.result()["loss"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["top", "top0", "f1", "mse"])
