@@ -131,17 +131,10 @@ class HostModel:
         self._keep: list[object] = []  # callbacks must outlive the calls
         self.reset()
 
-    @property
-    def programs(self) -> tuple[Program, ...]:
-        """In the order in which they were given."""
-        return self._programs
-
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    def reset(self, pattern: int = 0, values: Mapping[str, Array] | None = None) -> None:
-        """Start anew from the initial values, or from those in `values`, the rest of the arena filled with the byte
-        `pattern`, the store empty.
-        """
+    def reset(self, pattern: int = 0) -> None:
+        """Start anew from the initial values, the rest of the arena filled with the byte `pattern`, the store empty."""
         self._close_store()
         self._keep.clear()
         self.arena[...] = pattern
@@ -162,12 +155,8 @@ class HostModel:
                 ctypes.c_void_p(state),
             ),
         )
-        given = values or {}
-        for page, data in initial_pages(self.program, {**self._values, **given}).items():
+        for page, data in initial_pages(self.program, self._values).items():
             self._check("poetc_load_page", self._dll.poetc_load_page(ctypes.byref(self._runtime), page, data))
-        for binding in self.program.state:
-            if binding.name in given:
-                self._view(binding.operand)[...] = given[binding.name]
 
     def select(self, program: Program) -> None:
         """Go on with another of the programs (from training to inference and back); the state stays."""

@@ -20,11 +20,11 @@ from typing import Any
 
 from poetc import artifact, codegen
 from poetc.artifact import Artifact
-from poetc.codegen.program import Program
 from poetc.commands.export import export_onnx
-from poetc.commands.programs import graph_of, inference_programs, training_program
+from poetc.commands.programs import graph_of, training_program
 from poetc.commands.requests import SolveRequest, training_graph
 from poetc.commands.solve import solve
+from poetc.commands.trainer import trainer
 from poetc.commands.weights import model_of
 from poetc.datasets import (
     Augmentation,
@@ -46,10 +46,10 @@ from poetc.graph import Graph, Role, TrainingGraph
 from poetc.loop import (
     Checkpoint,
     CheckpointStore,
-    HostEngine,
     Loop,
     LoopOptions,
     Loss,
+    SessionEngine,
     Watcher,
     default_metrics,
     parse_metrics,
@@ -210,11 +210,12 @@ def train(
     solved = _solved(request, progress, note)
     step, program = graph_of(solved), training_program(solved)
     progress("compiling for this machine")
-    with _build(solved, program) as model:
-        measured_bytes = model.measure_high_water(codegen.sample_inputs(program))
+    with trainer(solved) as session:
+        engine = SessionEngine(session)
+        measured_bytes = engine.measure_peak(codegen.sample_inputs(program))
         kept = [n for n in step.updates if step.tensors[n].role in (Role.PARAMETER, Role.STATISTIC)]
         loop = Loop(
-            HostEngine(model),
+            engine,
             batches,
             data.evaluation(),
             losses,
@@ -374,12 +375,3 @@ def _read_data(request: TrainRequest, slots: tuple[Slot, ...], note: Progress) -
         normalization=normalization,
         augmentation=augmentation,
     )
-
-
-def _build(solved: Artifact, program: Program) -> codegen.HostModel:
-    """The training step and the evaluation, compiled and loaded."""
-    programs = inference_programs(solved, program)
-    if not programs:
-        raise UsageError("solved without its model, which validation needs; run poetc solve again")
-    values = {**model_of(solved).values, **graph_of(solved).values}
-    return codegen.build_host([program, programs[-1]], values)

@@ -1,7 +1,7 @@
 """The training loop: epochs of steps, evaluation, the best weights, checkpoints."""
 
 from poetc.loop.checkpoint import Checkpoint, CheckpointStore
-from poetc.loop.engine import Engine, HostEngine
+from poetc.loop.engine import Engine, SessionEngine
 from poetc.loop.loop import EpochRow, Loop, LoopOptions, Outcome, Watcher
 from poetc.loop.metrics import Loss, default_metrics, parse_metrics
 
@@ -10,11 +10,11 @@ __all__ = [
     "CheckpointStore",
     "Engine",
     "EpochRow",
-    "HostEngine",
     "Loop",
     "LoopOptions",
     "Loss",
     "Outcome",
+    "SessionEngine",
     "Watcher",
     "default_metrics",
     "parse_metrics",

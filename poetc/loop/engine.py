@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from poetc.codegen import HostModel
-from poetc.codegen.program import Program
+from poetc.errors import CheckFailed, UsageError
 from poetc.graph import Array
+from poetc.runtime.session import ENUMBER, Session, SessionError
 
-RATE = "learning_rate"  # the state tensor that holds it
 Batch = Mapping[str, Array]
 
 
@@ -43,35 +43,51 @@ class Engine(Protocol):
         ...
 
 
-class HostEngine:
-    """An Engine out of a model that runs in this process: its programs are the training step and the evaluation."""
+class SessionEngine:
+    """An Engine out of a session with an emitted model."""
 
-    def __init__(self, model: HostModel) -> None:
-        self.model = model
-        self._training, self._evaluation = model.programs
+    def __init__(self, session: Session) -> None:
+        if "evaluate" not in session.programs:
+            raise UsageError("solved without its model, which validation needs; run poetc solve again")
+        self._session = session
+        self._inputs = {program: session.inputs(program) for program in ("train", "evaluate")}
 
     def step(self, batch: Batch) -> float:
-        return self._selected(self._training).run(batch)
+        return self._call(self._session.step, self._of("train", batch))
 
     def evaluate(self, batch: Batch) -> Mapping[str, Array]:
-        model = self._selected(self._evaluation)
-        model.run(batch)
-        return {b.name: model.output(b.name) for b in self._evaluation.outputs}
+        self._call(self._session.evaluate, self._of("evaluate", batch))
+        return self._session.outputs()
 
     def state_names(self) -> list[str]:
-        return self._selected(self._training).state_names()
+        return sorted(self._session.state_dict())
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
-        model = self._selected(self._training)
-        return {name: model.state(name) for name in names}
+        state = self._session.state_dict()
+        return {name: state[name] for name in names}
 
     def write(self, state: Mapping[str, Array]) -> None:
-        self._selected(self._training).reset(values={**self.read(self.state_names()), **state})
+        self._session.load_state_dict(state, strict=False)
 
     def set_rate(self, rate: float) -> None:
-        self._selected(self._training).set_state(RATE, np.array([rate], np.float32))
+        self._session.learning_rate = rate
 
-    def _selected(self, program: Program) -> HostModel:
-        if self.model.program is not program:
-            self.model.select(program)
-        return self.model
+    def measure_peak(self, batch: Batch) -> int:
+        """Bytes of the arena that a training step takes: the end of the highest that it touches."""
+        return self._session.measure_peak(self._of("train", batch))
+
+    def _of(self, program: str, batch: Batch) -> Batch:
+        """The arrays that a program takes. A target that the data lack is of a model's own loss, which is to be 0."""
+        return {
+            name: batch[name] if name in batch else np.zeros(shape, dtype)
+            for name, (shape, dtype) in self._inputs[program].items()
+        }
+
+    @staticmethod
+    def _call(function: Callable[[Batch], float], batch: Batch) -> float:
+        try:
+            return function(batch)
+        except SessionError as error:
+            if error.code == ENUMBER:
+                return math.nan  # the loop says which step it was
+            raise CheckFailed(str(error)) from error
