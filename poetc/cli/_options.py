@@ -310,6 +310,12 @@ training_options = stacked(
     ),
     click.option("--ctc-blank", type=int, metavar="CLASS", help="For ctc: the class that is no label. Default: 0."),
     click.option(
+        "--margin",
+        type=Number(),
+        metavar="D",
+        help="For triplet and contrastive: the distance that is to be between two classes. Default: 1.",
+    ),
+    click.option(
         "--huber-delta",
         type=Number(),
         default=_DEFAULTS.huber_delta,

@@ -13,7 +13,7 @@ from poetc.errors import UsageError
 from poetc.graph import Attribute, DType, Fill, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Builder, spec
 from poetc.training._autodiff import depends_on, differentiate
-from poetc.training._loss import LossPlan, emit_sum, plan_losses
+from poetc.training._loss import METRIC, LossPlan, emit_sum, plan_losses
 from poetc.training._micro import Weights, apart_from, check_state, cut_of, renamed
 from poetc.training._optimizer import STEP_COUNTING, Optimizer
 from poetc.training._options import TrainingOptions
@@ -64,6 +64,8 @@ class _Step:
         notes = [*whole.notes, *(plan.note for plan in plans)]
         step = _step_counter(b, whole, options, self.updates, notes)
         optimizer = Optimizer(b, options, self.rates, self.decays, self.updates, step)
+        if self.count > 1 and (kind := next((plan.kind for plan in plans if plan.kind in METRIC.values()), "")):
+            raise UsageError(f"--micro-batches {self.count}: --loss {kind.lower()} compares all rows of a batch")
         targets = _targets(b, plans)
         cuts = [
             cut_of("the target", mine.target, of_part.target, self.count)
@@ -185,7 +187,9 @@ def _of_part(name: str, index: int) -> str:
 
 
 def takes_batch_statistics(graph: Graph, options: TrainingOptions) -> bool:
-    """Whether what the model computes for a sample depends on the other samples of its batch (batch-norm)."""
+    """Whether what a sample counts for depends on the other samples of its batch (batch-norm, losses of pairs)."""
+    if any(term.kind in METRIC for term in options.losses()):
+        return True
     trained = select_parameters(graph, options.train)
     return any(_uses_batch_statistics(op, trained, options) for op in graph.operators)
 

@@ -25,6 +25,7 @@ class LossPlan:
 
 
 _ELEMENTWISE = {"mse": "MeanSquaredError", "l1": "MeanAbsoluteError", "huber": "Huber", "bce": "BceWithLogits"}
+METRIC = {"triplet": "Triplet", "contrastive": "Contrastive"}  # of rows beside the other rows of the batch
 
 
 def plan_losses(graph: Graph, options: TrainingOptions) -> tuple[LossPlan, ...]:
@@ -78,6 +79,8 @@ def plan_loss(graph: Graph, options: TrainingOptions, loss: str, output: str) ->
         note += f"; the model has {len(graph.outputs)} outputs, the rest is not trained (--model-output NAME chooses)"
     if loss in ("cross-entropy", "soft-cross-entropy", "focal"):
         return _cross_entropy(graph, name, last, note, options, loss)
+    if loss in METRIC:
+        return _metric(graph, name, note, options, loss)
     if loss == "ctc":
         return _ctc(graph, name, last, note, options)
     given = options.label_smoothing or options.ignore_index is not None or options.class_weights
@@ -198,3 +201,13 @@ def _ctc(graph: Graph, name: str, last: Operator | None, note: str, options: Tra
     note += f", taken as {order}; labels end at the first {blank} or -1, and are at most {labels}"
     attributes: dict[str, Attribute] = {"axis": 2, "blank": blank, "time_first": time_first}
     return LossPlan("Ctc", source, TensorType((batch, labels), DType.I32), attributes, note)
+
+
+def _metric(graph: Graph, name: str, note: str, options: TrainingOptions, loss: str) -> LossPlan:
+    shape = graph.tensors[name].shape
+    if len(shape) != 2 or shape[0] < 2:
+        raise UsageError(
+            f"--loss {loss}: output {name!r} {list(shape)} is not [batch, width] with a batch of at least 2"
+        )
+    attributes: dict[str, Attribute] = {"margin": 1.0 if options.margin is None else options.margin}
+    return LossPlan(METRIC[loss], name, TensorType(shape[:1], DType.I32), attributes, note)

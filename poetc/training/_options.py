@@ -8,7 +8,19 @@ from typing import Literal, cast
 from poetc.errors import UsageError, shortened
 from poetc.training._selection import parse_entry
 
-LOSSES = ("auto", "cross-entropy", "soft-cross-entropy", "focal", "ctc", "mse", "l1", "huber", "bce")
+LOSSES = (
+    "auto",
+    "cross-entropy",
+    "soft-cross-entropy",
+    "focal",
+    "ctc",
+    "triplet",
+    "contrastive",
+    "mse",
+    "l1",
+    "huber",
+    "bce",
+)
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "nadam", "rmsprop", "adagrad", "lion")
 CLIPS = ("clip_value", "clip_norm_per_tensor", "clip_norm", "clip_norm_late")
 BATCH_NORM_MODES = ("train", "frozen")
@@ -81,6 +93,7 @@ class TrainingOptions:
     focal_gamma: float | None = None  # focal: (1 - p)^gamma is what a sample counts for; None: 2
     ctc_labels: int | None = None  # ctc: labels of a sample at most; None: half of the time steps
     ctc_blank: int | None = None  # ctc: the class of no label; None: 0
+    margin: float | None = None  # triplet, contrastive: distance that is to be between two classes; None: 1
     huber_delta: float = 1.0
     dropout: bool = False  # whether the model's Dropout drops anything
     dropout_seed: int = 0
@@ -121,6 +134,7 @@ class TrainingOptions:
             ("--label-smoothing", self.label_smoothing, 0.0, 1.0),
             ("--huber-delta", self.huber_delta, 0.0, _LARGEST_FLOAT),
             ("--focal-gamma", self.focal_gamma, 0.0, _LARGEST_FLOAT),
+            ("--margin", self.margin, 0.0, _LARGEST_FLOAT),
             ("--ctc-labels", self.ctc_labels, 1, _LARGEST),
             ("--ctc-blank", self.ctc_blank, 0, _LARGEST),
         ):
@@ -161,6 +175,7 @@ class TrainingOptions:
             ("--ignore-index", self.ignore_index is not None, ("cross-entropy", "focal", "auto")),
             ("--class-weights", bool(self.class_weights), ("cross-entropy", "focal", "auto")),
             ("--focal-gamma", self.focal_gamma is not None, ("focal",)),
+            ("--margin", self.margin is not None, ("triplet", "contrastive")),
             ("--ctc-labels", self.ctc_labels is not None, ("ctc",)),
             ("--ctc-blank", self.ctc_blank is not None, ("ctc",)),
             ("--huber-delta", self.huber_delta != 1, ("huber",)),

@@ -77,6 +77,8 @@ def optimizer(weights: Weights, o: Mapping[str, Any]) -> torch.optim.Optimizer:
 
 
 def loss_of(o: Mapping[str, Any], logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    if o.get("loss") in ("triplet", "contrastive"):
+        return metric(o, logits, target)
     weights = torch.tensor(o["class_weights"]) if "class_weights" in o else None
     ignored, smoothing = o.get("ignore_index", -100), o.get("label_smoothing", 0.0)
     if o.get("loss") != "focal":
@@ -86,6 +88,30 @@ def loss_of(o: Mapping[str, Any], logits: torch.Tensor, target: torch.Tensor) ->
     log_p = torch.log_softmax(logits, 1)[torch.arange(len(target)), target]
     weight = torch.ones(len(target)) if weights is None else weights[target]
     return (-weight * (1 - log_p.exp()) ** o.get("focal_gamma", 2.0) * log_p).sum() / weight.sum()
+
+
+def metric(o: Mapping[str, Any], x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """All triples, or all pairs, of a batch."""
+    margin, kinds = o.get("margin", 1.0), target.tolist()
+    if o["loss"] == "triplet":
+        rows = range(len(kinds))
+        triples = [
+            (a, p, n)
+            for a in rows
+            for p in rows
+            for n in rows
+            if a != p and kinds[a] == kinds[p] and kinds[a] != kinds[n]
+        ]
+        if not triples:
+            return 0 * x.sum()
+        a, p, n = (x[list(places)] for places in zip(*triples, strict=True))
+        return torch.nn.functional.triplet_margin_loss(a, p, n, margin=margin)
+    terms = []
+    for i, kind in enumerate(kinds):
+        for j in range(i + 1, len(kinds)):
+            distance = torch.nn.functional.pairwise_distance(x[i], x[j])
+            terms.append((distance if kind == kinds[j] else (margin - distance).clamp(min=0)) ** 2 / 2)
+    return torch.stack(terms).mean()
 
 
 def ctc(logits: torch.Tensor, classes: Array) -> torch.Tensor:

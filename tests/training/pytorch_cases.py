@@ -65,6 +65,8 @@ CASES: dict[str, dict[str, Any]] = {
         "clip_norm": 0.5,
     },
     "ctc": {"loss": "paths=ctc", "ctc_labels": LABELS},
+    "triplet": {"loss": "triplet"},
+    "contrastive": {"loss": "contrastive", "margin": 1.5},
     "nadam, decay": {"optimizer": "nadam", "weight_decay": 0.1, "beta1": 0.8, "momentum_decay": 0.1},
 }
 

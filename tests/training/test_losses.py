@@ -7,10 +7,10 @@ import pytest
 
 from poetc.codegen import limit_of
 from poetc.errors import UsageError
-from poetc.graph import Graph, Role, TensorType
+from poetc.graph import DType, Graph, Role, TensorType
 from poetc.ops import Builder, Use
 from poetc.passes import check_graph
-from poetc.training import TrainingOptions, build, evaluation
+from poetc.training import TrainingOptions, build, evaluation, takes_batch_statistics
 from tests.support.graphs import evaluate
 from tests.training.pytorch_cases import CLASSES, HIDDEN, ROWS, network
 
@@ -88,6 +88,18 @@ def test_labels_of_ctc_are_a_target_of_the_batch() -> None:
         build(speech(12, 4), TrainingOptions(loss="ctc"))
     with pytest.raises(UsageError, match="--ctc-blank does nothing for --loss mse"):
         TrainingOptions(loss="mse", ctc_blank=1)
+
+
+def test_rows_are_compared_within_a_whole_batch() -> None:
+    step = build(network(), TrainingOptions(loss="triplet"))
+    assert (step.tensors[step.target].shape, step.tensors[step.target].dtype) == ((ROWS,), DType.I32)
+    assert takes_batch_statistics(network(), TrainingOptions(loss="logits=contrastive"))
+    with pytest.raises(UsageError, match="--micro-batches 2: --loss triplet compares"):
+        build(network(), TrainingOptions(loss="triplet", micro_batches=2), network(3))
+    with pytest.raises(UsageError, match=r"\[2, 6, 4\] is not \[batch, width\]"):
+        build(speech(2, 6, 4), TrainingOptions(loss="contrastive"))
+    with pytest.raises(UsageError, match="--margin does nothing for --loss mse"):
+        TrainingOptions(loss="mse", margin=0.5)
 
 
 def test_what_cannot_be_is_refused() -> None:
