@@ -16,6 +16,8 @@ from poetc import artifact, frontend, reporting
 from poetc.artifact import Artifact
 from poetc.commands import emit, validate
 from poetc.commands.analyze import analyze
+from poetc.commands.export import export_arrays
+from poetc.commands.import_state import read_values, with_values
 from poetc.commands.locking import Difference
 from poetc.commands.locking._diff import diff_artifacts
 from poetc.commands.requests import ModelRequest, SolveRequest
@@ -23,6 +25,7 @@ from poetc.commands.solve import solve
 from poetc.commands.train import TrainRequest, recorded_options
 from poetc.commands.train import train as train_on_data
 from poetc.commands.trainer import trainer
+from poetc.commands.weights import by_graph_name, read_weights
 from poetc.devices import DeviceProfile, format_bytes, format_ns, format_pj, list_profiles, load_profile
 from poetc.events import Progress, silent
 from poetc.files import scratch_directory
@@ -344,6 +347,47 @@ class Solution:
             checked = validate.validate(directory, None if reference is None else Path(reference))
         checked.require()
         return checked.document
+
+    def export(
+        self,
+        state: Mapping[str, Any] | str | Path | None,
+        out: str | Path,
+        *,
+        model: str | Path | None = None,
+        rounding: bool = False,
+        force: bool = False,
+    ) -> Mapping[str, Any]:
+        """Write trained weights to `out`: the ONNX file that was solved with these weights, or an .npz or .safetensors.
+
+        `state`: arrays by name, a trained.bin, .npz or .safetensors file, or None for the weights at the start. `model`
+        and `rounding` as `poetc export --model` and `--round`. Raises UnsupportedModelError for weights that the file
+        cannot hold, UsageError where `out` exists, unless `force`.
+        """
+        path = Path(out)
+        kind = {".npz": "npz", ".safetensors": "safetensors"}.get(path.suffix, "out")
+        return export_arrays(
+            self.artifact,
+            self._state(state),
+            model=None if model is None else Path(model),
+            rounding=rounding,
+            force=force,
+            **{kind: path},  # type: ignore[arg-type]
+        )
+
+    def with_state(self, state: Mapping[str, Any] | str | Path) -> Solution:
+        """The same solution, started from other weights: arrays by name, an ONNX file of the same graph, a trained.bin,
+        .npz or .safetensors file. Raises UsageError, which names what does not fit.
+        """
+        if isinstance(state, Mapping):
+            return Solution(with_values(self.artifact, self._state(state), "arrays"))
+        return Solution(with_values(self.artifact, read_values(self.artifact, Path(state)), str(state)))
+
+    def _state(self, state: Mapping[str, Any] | str | Path | None) -> dict[str, Any]:
+        if state is None:
+            return {}
+        if isinstance(state, Mapping):
+            return by_graph_name(self.artifact, state, "the state")
+        return read_weights(self.artifact, Path(state))
 
     def diff(self, after: Solution) -> Difference:
         """What changed from this schedule to `after`, in words."""

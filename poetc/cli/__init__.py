@@ -21,6 +21,7 @@ from poetc.cli.completion import completion
 from poetc.cli.diff import diff
 from poetc.cli.emit import emit
 from poetc.cli.export import export
+from poetc.cli.import_state import import_state
 from poetc.cli.lock import lock
 from poetc.cli.profile import profile
 from poetc.cli.report import report
@@ -78,6 +79,7 @@ for command in (
     emit,
     run,
     export,
+    import_state,
     validate,
     report,
     lock,

@@ -342,6 +342,17 @@ def export_text(document: Mapping[str, Any]) -> str:
     )
 
 
+def import_text(document: Mapping[str, Any]) -> str:
+    """Where the weights are now, and how many of them came."""
+    return fields(
+        (
+            ("written to", document["out"]),
+            ("taken over", f"{document['taken']} tensors from {document['from']}"),
+            ("of the state", f"{document['state']} tensors that training changes"),
+        )
+    )
+
+
 def _built_for(document: Mapping[str, Any]) -> str:
     solved = f"solved for {document['device']}"
     on = f", board {document['board']}" if document["board"] and document["makes"] == "firmware.elf" else ""

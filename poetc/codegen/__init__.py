@@ -4,7 +4,7 @@ from poetc.codegen._boards import BOARDS, TARGETS, Board, Target, board_like, ch
 from poetc.codegen._check import OFFSET_LIMIT, ProgramError, check_program
 from poetc.codegen._code_size import FirmwareSize, firmware_size
 from poetc.codegen._cores import Core
-from poetc.codegen._emit import GOALS, PRODUCTS, Numerics, emit, identity_of
+from poetc.codegen._emit import GOALS, PRODUCTS, Numerics, emit, identity_of, initial_state
 from poetc.codegen._emit import KIND as _EMITTED
 from poetc.codegen._firmware import Memory
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library, make_library
@@ -88,6 +88,7 @@ __all__ = [
     "high_water",
     "host_simd",
     "identity_of",
+    "initial_state",
     "limit_of",
     "looks_raw",
     "lower",

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from poetc.codegen._boards import Board, Target, resolve
 from poetc.codegen._check import ProgramError, check_program
 from poetc.codegen._cores import Core
@@ -20,13 +22,13 @@ from poetc.codegen._firmware import (
     makefile_lines,
     port_sources,
 )
-from poetc.codegen._image import constants_image, state_image, store_image
+from poetc.codegen._image import constants_image, initial_pages, state_image, store_image
 from poetc.codegen._manifest import describe
 from poetc.codegen._module import Module, header, source
 from poetc.codegen._package import SESSION, as_package, init_source, package_readme
 from poetc.codegen._readme import readme
 from poetc.codegen._sources import runtime_sources
-from poetc.codegen._state_file import model_identity
+from poetc.codegen._state_file import model_identity, pack_state
 from poetc.codegen.program import Program
 from poetc.graph import Value
 from poetc.output_directory import Kind, replacing
@@ -129,6 +131,13 @@ def identity_of(model: str, programs: Sequence[Program], values: Mapping[str, Va
     """What tells the state of an emission of `programs` from that of others: see `emit`."""
     module = Module(model, tuple(programs))
     return model_identity([source(module).encode(), *(data for _, data in images(module, values))])
+
+
+def initial_state(program: Program, values: Mapping[str, Value], identity: int) -> bytes:
+    """The trained.bin of `program` before its first step, for the emission that has this identity."""
+    arena = np.frombuffer(state_image(program, values), np.uint8)
+    pages = initial_pages(program, values)
+    return pack_state(program, identity, 0, arena, lambda page: pages[page])
 
 
 def _write(

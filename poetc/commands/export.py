@@ -6,7 +6,6 @@ what would compute anything else is not written.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from poetc.commands.weights import (
     by_graph_name,
     file_name,
     model_of,
+    npz_bytes,
     read_weights,
     safetensors_bytes,
     trained_names,
@@ -49,33 +49,65 @@ def export(
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Write the weights of `state` (None: those that training starts from) to each file that is given; a summary."""
+    solved = artifact.read(directory)
+    if out is not None:
+        model = find_model(solved, model, directory)
+    progress("reading the weights")
+    arrays = {} if state is None else read_weights(solved, state)
+    document = export_arrays(
+        solved,
+        arrays,
+        out=out,
+        npz=npz,
+        safetensors=safetensors,
+        model=model,
+        rounding=rounding,
+        force=force,
+        progress=progress,
+    )
+    return {**document, "state": None if state is None else str(state)}
+
+
+def export_arrays(
+    solved: Artifact,
+    arrays: Mapping[str, Array],
+    *,
+    out: Path | None = None,
+    npz: Path | None = None,
+    safetensors: Path | None = None,
+    model: Path | None = None,
+    rounding: bool = False,
+    force: bool = False,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """The same with weights that were read: `arrays` as `by_graph_name` gives them, empty for those at the start."""
     outputs = [path for path in (out, npz, safetensors) if path is not None]
     if not outputs:
         raise UsageError("nothing to write: give -o OUT.onnx, --npz FILE or --safetensors FILE")
-    solved = artifact.read(directory)
-    source = None if out is None else find_model(solved, model, directory)
-    _require_free(solved, outputs, source, force)
-    progress("reading the weights")
-    arrays: Mapping[str, Array] = {} if state is None else read_weights(solved, state)
+    if len(outputs) > len({path.absolute() for path in outputs}):
+        raise UsageError(f"{outputs[0]}: named twice; the files must have different names")
+    source = None if out is None else find_model(solved, model)
+    _require_free(outputs, source, force)
     named = weights(model_of(solved), arrays)
     document: dict[str, Any] = {
-        **dict.fromkeys(("out", "external_data", "model", "changed")),
-        **dict.fromkeys(("npz", "safetensors")),
-        "state": None if state is None else str(state),
+        **dict.fromkeys(("out", "external_data", "model", "changed", "npz", "safetensors")),
         "tensors": len(named),
         "trained": len(trained_names(solved)),
         "notes": [],
     }
+    packed: dict[str, tuple[Path, bytes]] = {}
+    if safetensors is not None:
+        packed["safetensors"] = safetensors, safetensors_bytes(named)
+    if npz is not None:
+        packed["npz"] = npz, npz_bytes(named)
     if out is not None:
         progress("writing the model")
-        state_of = arrays or initial_state(solved)
-        document |= export_onnx(solved, state_of, out, model=source, rounding=rounding, force=force)
-    if npz is not None:
-        _write(npz, _npz_bytes(named), force)
-        document["npz"] = str(npz)
-    if safetensors is not None:
-        _write(safetensors, safetensors_bytes(named), force)
-        document["safetensors"] = str(safetensors)
+        state = arrays or initial_state(solved)
+        document |= export_onnx(solved, state, out, model=source, rounding=rounding, force=force)
+    for kind, (path, data) in packed.items():
+        with new_files(path, force=force) as staged:
+            staged.write_bytes(data)
+        document[kind] = str(path)
     return document
 
 
@@ -103,9 +135,9 @@ def export_onnx(
     """
     source = find_model(solved, model)
     data = out.with_name(out.name + frontend.DATA_SUFFIX)
-    _require_free(solved, [out], source, force)
+    _require_free([out], source, force)
     graph = model_of(solved)
-    batch, random_weights = _imported_with(solved)
+    batch, random_weights = imported_with(solved)
     original = frontend.load(source, batch=batch, random_weights=random_weights)
     names = matching(graph, original)
     if names is None:
@@ -138,7 +170,7 @@ def _array(graph: Graph, name: str) -> Array:
     return materialize(graph.values[name], graph.tensors[name].type)
 
 
-def _imported_with(solved: Artifact) -> tuple[int | None, int | None]:
+def imported_with(solved: Artifact) -> tuple[int | None, int | None]:
     """Batch and seed of absent weights. Of a directory of before, which says neither: the batch of the inputs."""
     recorded = solved.summary.get("source") or {}
     if recorded:
@@ -169,7 +201,7 @@ def find_model(solved: Artifact, given: Path | None, directory: Path | None = No
     raise UsageError(f"{there[0]}: not as it was when it was solved; give that file with --model, or solve again")
 
 
-def _require_free(solved: Artifact, outputs: Sequence[Path], source: Path | None, force: bool) -> None:
+def _require_free(outputs: Sequence[Path], source: Path | None, force: bool) -> None:
     for path in outputs:
         if path.is_dir():
             raise UsageError(f"{path}: is a directory; name a file")
@@ -228,18 +260,3 @@ def _evaluate(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
             results = spec(op.kind).evaluate(bind(op, graph.tensors), [values[t] for t in op.inputs])
         values.update(zip(op.outputs, results, strict=True))
     return {name: np.asarray(values[name]) for name in graph.outputs}
-
-
-# --- files of arrays --------------------------------------------------------------------------------------------------
-
-
-def _npz_bytes(arrays: Mapping[str, Array]) -> bytes:
-    """The same arrays give the same bytes."""
-    file = io.BytesIO()
-    np.savez(file, **{n: np.ascontiguousarray(a) for n, a in arrays.items()})  # type: ignore[arg-type]
-    return file.getvalue()
-
-
-def _write(path: Path, data: bytes, force: bool) -> None:
-    with new_files(path, force=force) as staged:
-        staged.write_bytes(data)

@@ -273,14 +273,14 @@ def _summary(
 
 
 def _source(request: SolveRequest) -> dict[str, Any] | None:
-    """What `poetc export` finds the ONNX file by, and reads it with; None for a Problem."""
+    """What `poetc export` finds the ONNX file by, and reads it with (the batch: of predictions); None for a Problem."""
     model = request.model
     if request.is_problem:
         return None
     return {
         "path": str(model.source.absolute()),
         "sha256": digest(model.source),
-        "batch": model.batch,
+        "batch": model.infer_batch or model.batch,
         "random_weights": model.training.random_weights,
     }
 

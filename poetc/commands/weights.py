@@ -6,7 +6,9 @@ understood. Optimizer state is not a weight.
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 
 from poetc import codegen
 from poetc.artifact import Artifact
-from poetc.commands.programs import graph_of, inference_program, training_program
+from poetc.commands.programs import graph_of, inference_programs, training_program
 from poetc.errors import UsageError
 from poetc.files import open_file, read_arrays, read_file
 from poetc.graph import Array, Graph, Role, materialize
@@ -65,8 +67,8 @@ def by_graph_name(solved: Artifact, state: Mapping[str, Any], where: str) -> dic
     found = {names[n]: np.asarray(a) for n, a in state.items() if n in names}
     missing = [file_name(model, n) for n in sorted(trained_names(solved) - set(found))]
     if unknown or missing:
-        parts = [f"it has {_some(unknown)}, which the model has not"] if unknown else []
-        parts += [f"{_some(missing)} of the model {'is' if len(missing) == 1 else 'are'} missing"] if missing else []
+        parts = [f"it has {some(unknown)}, which the model has not"] if unknown else []
+        parts += [f"{some(missing)} of the model {'is' if len(missing) == 1 else 'are'} missing"] if missing else []
         raise UsageError(f"{where}: not the weights of this model: {'; '.join(parts)}")
     tensors = {**step.tensors, **model.tensors}
     wrong = [
@@ -128,12 +130,13 @@ def read_trained(solved: Artifact, path: Path) -> dict[str, Array]:
 
 
 def identities(solved: Artifact) -> list[int]:
-    """Of the programs that `poetc emit` writes: with the model itself, and of training alone."""
+    """Of what `poetc emit` writes: all programs, and for firmware those that need no more RAM than training."""
     training = training_program(solved)
-    alone = inference_program(solved, training)
+    whole = [training, *inference_programs(solved, training)]
+    small = [p for p in whole if p.arena_bytes <= training.arena_bytes]
     values = {**model_of(solved).values, **graph_of(solved).values}
     name = graph_of(solved).name.removesuffix(".onnx")
-    sets = [[training]] if alone is None else [[training, alone], [training]]
+    sets = [whole] if len(small) == len(whole) else [whole, small]
     return [codegen.identity_of(name, programs, values) for programs in sets]
 
 
@@ -160,6 +163,16 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
         raise UsageError(f"{path}: not a .safetensors file whose arrays numpy can read ({error})") from None
 
 
+def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
+    """An .npz file. The same arrays give the same bytes; no name is special, as it would be for `numpy.savez`."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.ascontiguousarray(array), allow_pickle=False)
+    return file.getvalue()
+
+
 def safetensors_bytes(arrays: Mapping[str, Array]) -> bytes:
     """A .safetensors file. UsageError where the package is not installed."""
     return bytes(_safetensors().save({n: np.ascontiguousarray(a) for n, a in arrays.items()}))
@@ -174,6 +187,7 @@ def _safetensors() -> Any:
     return safetensors.numpy
 
 
-def _some(names: Iterable[str]) -> str:
+def some(names: Iterable[str]) -> str:
+    """The first few, and how many more."""
     each = list(names)
     return ", ".join(repr(n) for n in each[:_SHOWN]) + (f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else "")

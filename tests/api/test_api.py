@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 import poetc
 from poetc.errors import UsageError
@@ -54,6 +56,19 @@ def test_solve(solution: poetc.Solution) -> None:
     assert 0 <= solution.gap <= 0.05
     assert solution.time_ns > 0
     assert "digits" in solution.report()
+
+
+def test_weights_go_out_by_name_and_come_back(solution: poetc.Solution, tmp_path: Path) -> None:
+    solution.export(None, tmp_path / "start.npz")
+    with np.load(tmp_path / "start.npz") as archive:
+        state = {name: archive[name] + np.float32(0.125) for name in archive.files}
+    other = solution.with_state(state)
+    assert other.schedule == solution.schedule
+    other.export(None, tmp_path / "other.onnx")
+    written = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "other.onnx").graph.initializer}
+    assert all(np.array_equal(written[name], array) for name, array in state.items())
+    with pytest.raises(UsageError, match="'nobody', which the model has not"):
+        solution.export({**state, "nobody": np.zeros(1)}, tmp_path / "no.onnx")
 
 
 def test_a_solution_shows_itself(solution: poetc.Solution) -> None:

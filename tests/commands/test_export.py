@@ -10,70 +10,19 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, numpy_helper
 from onnx.helper import make_node as node
 
-from poetc import artifact, codegen
-from poetc.artifact import Artifact
+from poetc import codegen
 from poetc.commands import programs
 from poetc.commands.export import export, export_onnx, initial_state
-from poetc.commands.requests import ModelRequest, SolveRequest
-from poetc.commands.solve import solve
 from poetc.commands.weights import read_weights, trained_names
 from poetc.errors import UnsupportedModelError, UsageError
 from poetc.graph import Array
-from poetc.scheduling.schedule import SolveOptions
-from poetc.training import TrainingOptions
+from tests.commands.conftest import Trained
+from tests.commands.trained import DIGITS, answers, assert_as_inferred, sample, solved_of, trained
 from tests.frontend.support import make, normal, save
-
-DIGITS = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
-QUICK = SolveOptions(time_limit_s=5.0, gap=1.0)
-
-
-def solved_of(path: Path, batch: int | None = None, budget: str = "100%", **options: Any) -> Artifact:
-    training = TrainingOptions(learning_rate=0.1, **options)
-    request = ModelRequest(source=path, batch=batch, device="host", training=training)
-    return solve(SolveRequest(model=request, budget=budget, options=QUICK))
-
-
-def trained(solved: Artifact, folder: Path, steps: int = 3) -> tuple[dict[str, Array], dict[str, Array]]:
-    """The state after some steps of the compiled program, which is also saved to `folder`; what `infer` says then."""
-    training = programs.training_program(solved)
-    alone = programs.inference_program(solved, training)
-    assert alone is not None and solved.graph is not None and solved.inference is not None
-    values = {**solved.inference.values, **solved.graph.values}
-    name = solved.inference.name.removesuffix(".onnx")
-    library = codegen.compile_library([training, alone], values, folder / "built", model=name)
-    with codegen.HostModel(library, [training, alone], values, model=name) as host:
-        for step in range(steps):
-            host.run(codegen.sample_inputs(training, step))
-        host.save(folder)
-        state = {name: host.state(name) for name in host.state_names()}
-        host.select(alone)
-        host.run(sample(solved))
-        return state, {name: host.output(name) for name in solved.inference.outputs}
-
-
-def sample(solved: Artifact) -> dict[str, Array]:
-    assert solved.inference is not None
-    return {name: normal(*solved.inference.tensors[name].shape, seed=7) for name in solved.inference.inputs}
-
-
-def answers(path: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """What onnxruntime computes with the file."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
-
-
-def assert_as_inferred(path: Path, solved: Artifact, expected: Mapping[str, Array]) -> None:
-    found = answers(path, sample(solved))
-    for name, array in expected.items():
-        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 def without_numbers(path: Path) -> onnx.ModelProto:
@@ -84,41 +33,35 @@ def without_numbers(path: Path) -> onnx.ModelProto:
     return model
 
 
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Artifact, dict[str, Array], dict[str, Array]]:
-    """Solved at less memory than keep-all takes and trained: the folder, and what `trained` gives."""
-    folder = tmp_path_factory.mktemp("digits")
-    solved = solved_of(DIGITS, batch=4, budget="70%")
-    artifact.write(solved, folder / "digits.poetc", {})
-    return folder, solved, *trained(solved, folder)
-
-
-def test_the_users_own_file_with_trained_weights_computes_what_infer_does(
-    digits: tuple[Path, Artifact, dict[str, Array], dict[str, Array]], tmp_path: Path
-) -> None:
-    folder, solved, _, expected = digits
+def test_the_users_own_file_with_trained_weights_computes_what_infer_does(digits: Trained, tmp_path: Path) -> None:
+    solved, expected = digits.solved, digits.expected
     out = tmp_path / "trained.onnx"
-    document = export(folder / "digits.poetc", state=folder / "trained.bin", out=out)
+    document = export(digits.directory, state=digits.trained_bin, out=out)
     assert_as_inferred(out, solved, expected)
     assert without_numbers(out) == without_numbers(DIGITS)
     assert document["changed"] >= document["trained"] - 2 and document["notes"] == []
     assert sorted(p.name for p in tmp_path.iterdir()) == ["trained.onnx"]
 
 
-def test_what_was_not_trained_is_written_byte_by_byte(
-    digits: tuple[Path, Artifact, dict[str, Array], dict[str, Array]], tmp_path: Path
-) -> None:
-    folder, *_ = digits
-    document = export(folder / "digits.poetc", out=tmp_path / "same.onnx")
+def test_what_was_not_trained_is_written_byte_by_byte(digits: Trained, tmp_path: Path) -> None:
+    document = export(digits.directory, out=tmp_path / "same.onnx")
     assert document["changed"] == 0
     assert onnx.load(tmp_path / "same.onnx") == onnx.load(DIGITS)
 
 
-def test_arrays_have_the_names_of_initializers_and_can_be_exported_again(
-    digits: tuple[Path, Artifact, dict[str, Array], dict[str, Array]], tmp_path: Path
-) -> None:
-    folder, solved, state, expected = digits
-    where, trained_bin = folder / "digits.poetc", folder / "trained.bin"
+def test_predictions_may_have_a_batch_of_their_own(tmp_path: Path) -> None:
+    model = make([node("Gemm", ["x", "w"], ["y"])], {"x": (4, 6)}, ["y"], {"w": normal(6, 5)})
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    solved = solved_of(save(model, tmp_path), batch=4, infer_batch=1)
+    state, expected = trained(solved, tmp_path)
+    export_onnx(solved, state, tmp_path / "out.onnx")
+    assert expected["y"].shape == (1, 5)
+    assert_as_inferred(tmp_path / "out.onnx", solved, expected)
+
+
+def test_arrays_have_the_names_of_initializers_and_can_be_exported_again(digits: Trained, tmp_path: Path) -> None:
+    solved, state = digits.solved, digits.state
+    where, trained_bin = digits.directory, digits.trained_bin
     npz, tensors = tmp_path / "w.npz", tmp_path / "w.safetensors"
     export(where, state=trained_bin, npz=npz, safetensors=tensors)
     floats = {t.name for t in onnx.load(DIGITS).graph.initializer if t.data_type == TensorProto.FLOAT}
@@ -127,28 +70,28 @@ def test_arrays_have_the_names_of_initializers_and_can_be_exported_again(
         assert trained_names(solved) <= set(read) <= floats
         assert all(np.array_equal(read[n], state[n]) for n in trained_names(solved))
         export(where, state=path, out=tmp_path / "again.onnx", force=True)
-        assert_as_inferred(tmp_path / "again.onnx", solved, expected)
+        assert_as_inferred(tmp_path / "again.onnx", solved, digits.expected)
 
 
 def test_state_of_another_schedule_is_refused_unless_its_manifest_says_where_it_is(
-    digits: tuple[Path, Artifact, dict[str, Array], dict[str, Array]], tmp_path: Path
+    digits: Trained, tmp_path: Path
 ) -> None:
     """Places in trained.bin are those of a schedule."""
-    folder, solved, _, expected = digits
-    values = {**solved.inference.values, **solved.graph.values}  # type: ignore[union-attr]
+    solved, expected = digits.solved, digits.expected
+    assert solved.inference is not None
+    values = {**solved.inference.values, **digits.step.values}
     training = programs.training_program(solved)
-    alone = programs.inference_program(solved, training)
-    assert alone is not None
+    written = [training, *programs.inference_programs(solved, training)]
     other = solved_of(DIGITS, batch=4, budget="200%", optimizer="momentum")
     with pytest.raises(UsageError, match=r"trained\.bin: (no trained state|trained by another)"):
-        read_weights(other, folder / "trained.bin")
+        read_weights(other, digits.trained_bin)
     name = min(trained_names(solved))
-    changed = {**solved.graph.values, name: np.asarray(solved.graph.values[name]) + 1}  # type: ignore[union-attr]
-    other = replace(solved, graph=replace(solved.graph, values=changed))  # type: ignore[type-var]
+    changed = {**digits.step.values, name: np.asarray(digits.step.values[name]) + 1}
+    other = replace(solved, graph=replace(digits.step, values=changed))
     with pytest.raises(UsageError, match="trained by another schedule, from other weights"):
-        read_weights(other, folder / "trained.bin")
-    emitted = codegen.emit([training, alone], values, model="digits", target="host", out_dir=tmp_path / "src")
-    shutil.copy(folder / "trained.bin", emitted)
+        read_weights(other, digits.trained_bin)
+    emitted = codegen.emit(written, values, model="digits", target="host", out_dir=tmp_path / "src")
+    shutil.copy(digits.trained_bin, emitted)
     state = read_weights(other, emitted / "trained.bin")
     export_onnx(solved, state, tmp_path / "out.onnx")
     assert_as_inferred(tmp_path / "out.onnx", solved, expected)
@@ -310,11 +253,9 @@ def test_a_constant_that_was_computed_from_a_trained_weight_is_named(kind: str, 
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_is_named_in_one_line(
-    digits: tuple[Path, Artifact, dict[str, Array], dict[str, Array]], tmp_path: Path
-) -> None:
-    folder, solved, state, _ = digits
-    where, out = folder / "digits.poetc", tmp_path / "out.onnx"
+def test_what_does_not_fit_is_named_in_one_line(digits: Trained, tmp_path: Path) -> None:
+    solved, state = digits.solved, digits.state
+    where, out = digits.directory, tmp_path / "out.onnx"
     first, *_ = sorted(trained_names(solved))
     rest = {n: a for n, a in state.items() if n != first}
     for wrong, message in (
@@ -338,7 +279,7 @@ def test_what_does_not_fit_is_named_in_one_line(
         export_onnx(replace(solved, summary=moved), state, out, force=True)
     with pytest.raises(UsageError, match="nothing to write"):
         export(where)
-    (tmp_path / "broken.bin").write_bytes((folder / "trained.bin").read_bytes()[:-1] + b"?")
+    (tmp_path / "broken.bin").write_bytes(digits.trained_bin.read_bytes()[:-1] + b"?")
     with pytest.raises(UsageError, match=r"broken\.bin: damaged"):
         export(where, state=tmp_path / "broken.bin", out=out, force=True)
     assert out.read_text() == "mine"

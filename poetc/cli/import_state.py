@@ -1,0 +1,56 @@
+"""`poetc import-state`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from poetc.cli import _options
+from poetc.cli._console import Console
+
+EPILOG = """\b
+Examples:
+  poetc import-state model.poetc --from better.onnx -o better.poetc
+  poetc import-state smaller.poetc --from src/trained.bin -o smaller/trained.bin
+"""
+
+
+@click.command("import-state", short_help="Start from other weights without solving again.", epilog=EPILOG)
+@click.argument("directory", metavar="DIR", type=_options.DIRECTORY)
+@click.option(
+    "--from",
+    "source",
+    type=_options.FILE,
+    required=True,
+    metavar="FILE",
+    help="The weights: an ONNX file of the same graph, .npz or .safetensors by name, or a trained.bin.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    type=_options.DIRECTORY,
+    required=True,
+    metavar="DIR2|FILE.bin",
+    help="A directory as DIR is, or a trained.bin for the program that `poetc emit` makes of DIR.",
+)
+@_options.force_option
+@_options.output_options
+def import_state(
+    directory: Path, source: Path, out: Path, force: bool, as_json: bool, quiet: bool, verbose: bool
+) -> None:
+    """Start from other weights: those of a new ONNX file of the same graph, or of a checkpoint.
+
+    DIR is a directory that `poetc solve` made: schedule, proof and memory plan do not depend on the weights. The
+    trained.bin of another schedule can be read where the poetc-emit.json of its program lies beside it; optimizer state
+    comes along. Weights that do not fit are named, and nothing is written.
+    """
+    from poetc.cli import _text
+    from poetc.commands import import_state as command
+
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    with console.progress("reading the weights") as progress:
+        document = command.import_state(directory, source, out, force=force, progress=progress)
+    console.copies(document["copies"], out)
+    console.answer(document, _text.import_text(document))

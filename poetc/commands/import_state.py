@@ -1,0 +1,122 @@
+"""`poetc import-state`: a solved model starts from other weights, without being solved again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from poetc import artifact, codegen, frontend, reporting
+from poetc.artifact import Artifact
+from poetc.commands.export import imported_with
+from poetc.commands.programs import graph_of, training_program
+from poetc.commands.weights import identities, model_of, read_weights, some, weights
+from poetc.errors import UsageError
+from poetc.events import Progress, silent
+from poetc.files import new_files, read_file
+from poetc.graph import Array, Graph, Value, differing, matching
+
+TRAINED = ".bin"  # an output that ends so is a trained.bin, any other a directory
+
+
+def import_state(
+    directory: Path, source: Path, out: Path, *, force: bool = False, progress: Progress = silent
+) -> dict[str, Any]:
+    """Write what `directory` holds, with the weights in `source`, to `out`: a directory, or a trained.bin."""
+    to_file = out.suffix == TRAINED
+    if to_file and out.exists() and not force:
+        raise UsageError(f"{out}: exists; write to another file, or replace it with --force")
+    if not to_file:
+        artifact.check_out(out, force=force)
+    solved = artifact.read(directory)
+    progress("reading the weights")
+    values = read_values(solved, source)
+    changed = with_values(solved, values, str(source))
+    copies: list[str] = []
+    progress("writing")
+    if to_file:
+        data = trained_bin(changed, _identity(solved, out))
+        with new_files(out, force=force) as staged:
+            staged.write_bytes(data)
+    else:
+        changed = replace(changed, summary={**changed.summary, "out": str(out)})
+        copies = artifact.write(changed, out, reporting.reports(changed), force=force)
+    state = [n for n, t in graph_of(solved).tensors.items() if t.role.is_state and n in graph_of(solved).values]
+    return {
+        "out": str(out),
+        "from": str(source),
+        "tensors": len(weights(model_of(solved))),
+        "taken": sum(n in values for n in model_of(solved).values),
+        "state": sum(n in values for n in state),
+        "copies": copies,
+    }
+
+
+def read_values(solved: Artifact, source: Path) -> dict[str, Value]:
+    """The values of the graph's tensors that `source` holds: an ONNX file of the same graph, a trained.bin, an .npz or
+    a .safetensors file. UsageError names tensors that do not fit.
+    """
+    if source.suffix == ".onnx":
+        return _read_model(solved, source)
+    return dict(read_weights(solved, source))
+
+
+def with_values(solved: Artifact, values: Mapping[str, Value], source: str) -> Artifact:
+    """The same solution with other initial values, which `source` held."""
+    step, model = graph_of(solved), model_of(solved)
+
+    def put(graph: Graph) -> dict[str, Value]:
+        return {name: values.get(name, value) for name, value in graph.values.items()}
+
+    return replace(
+        solved,
+        summary={**solved.summary, "state_from": source},
+        graph=replace(step, values=put(step)),
+        inference=replace(model, values=put(model)),
+    )
+
+
+def trained_bin(solved: Artifact, identity: int) -> bytes:
+    """The initial state of the training program as the trained.bin of an emission, after 0 steps."""
+    return codegen.initial_state(training_program(solved), graph_of(solved).values, identity)
+
+
+def _identity(solved: Artifact, out: Path) -> int:
+    """Of the emission that `out` lies in, else of the one with all programs. UsageError where that is of another."""
+    known, beside = identities(solved), out.parent / codegen.MANIFEST
+    if not beside.is_file():
+        return known[0]
+    try:
+        identity = json.loads(read_file(beside))["state"]["identity"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(f"{beside}: damaged; emit again") from None
+    if identity not in known:
+        raise UsageError(f"{beside}: emitted from another solution than this one, or by another version of poetc")
+    return int(identity)
+
+
+def _read_model(solved: Artifact, source: Path) -> dict[str, Value]:
+    """Every value of a model with the same operators, whatever its tensors are called."""
+    graph = model_of(solved)
+    batch, random_weights = imported_with(solved)
+    found = frontend.load(source, batch=batch, random_weights=random_weights)
+    names = matching(graph, found)
+    if names is None:
+        raise UsageError(f"{source}: not the graph that was solved: {_difference(weights(graph), weights(found))}")
+    values = {name: found.values[names[name]] for name in graph.values if name in names}
+    split = differing(replace(graph, values={**graph.values, **values}), found)
+    if split:
+        raise UsageError(f"{source}: {some(split)}: one weight in the model that was solved, several here")
+    return values
+
+
+def _difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> str:
+    missing, unknown = [n for n in ours if n not in theirs], [n for n in theirs if n not in ours]
+    shapes = {n: (list(a.shape), list(ours[n].shape)) for n, a in theirs.items() if n in ours}
+    other = [f"{n} is {its} instead of {our}" for n, (its, our) in shapes.items() if its != our]
+    parts = [f"it has {some(unknown)}"] if unknown else []
+    parts += [f"it lacks {some(missing)}"] if missing else []
+    parts += ["; ".join(other[:3])] if other else []
+    return "; ".join(parts) or "its operators are others"
