@@ -36,18 +36,18 @@ REFUSED = """
 
 In one message that names every node, with exit code 3:
 
-- control flow (`If`, `Loop`, `Scan`, `SequenceMap`) and operators of other domains (`ai.onnx.ml`, `com.microsoft`,
-  `ai.onnx.preview.training`, ...), and any operator that is not in the table above unless its inputs are constants;
+- control flow: `If`, `Loop`, `Scan`, `SequenceMap`;
+- operators of other domains, such as `ai.onnx.ml`, `com.microsoft` and `ai.onnx.preview.training`;
+- operators that are not in the table above, unless their inputs are constants;
 - three or more spatial axes of a convolution, four or more of a pooling;
 - sequences as inputs or outputs, sparse weights, strings and complex numbers;
-- arithmetic on integers that would differ from ours, which is in 32 bits: division, subtraction of unsigned ones, sums
-  along an axis, padding, inputs of 8 and 16 bits, casts to them or to floats of less than 16 bits;
-- what must be constant but is computed from the inputs: shapes, axes, pads, scales, bounds of `Clip`;
+- arithmetic on integers that 32 bits would change: division, subtraction of unsigned ones, sums along an axis, padding;
+- inputs of 8 and 16 bits, casts to them, and casts to floats of less than 16 bits;
+- shapes, axes, pads, scales and bounds of `Clip` that are computed from the inputs: they must be constant;
 - recurrent layers with sequence lengths, `input_forget` or activations with parameters, or unrolled into more than
   5,000 operators;
 - quantized activations (`QuantizeLinear`, `DequantizeLinear` behind an operator); quantized weights are read;
-- `Resize` of axes of more than 4096 elements in modes that the kernel does not know (cubic, antialias, regions): those
-  are products with constant matrices;
+- `Resize` of axes of more than 4096 elements in modes that are products with matrices (cubic, antialias, regions);
 - operator sets before 7.
 
 A reduction over an axis without elements is an error of the model (exit code 2). A `Dropout` whose mask is read never
@@ -57,8 +57,10 @@ drops anything. The node tests of the `onnx` package run for every operator of t
 
 
 def onnx_section() -> list[str]:
-    lines = ["", "## ONNX operators", "", "What the importer reads (operator sets 7 to 24), by the file of"]
-    lines += ["`poetc/frontend/` that translates it, and the kinds it may become. Operators on constants alone are"]
+    lines = ["", "## ONNX operators", "", "The importer reads operator sets 7 to 24. The table has the file of"]
+    lines += [
+        "`poetc/frontend/` that translates an operator, and the kinds it may become. Operators on constants alone are"
+    ]
     lines += ["evaluated at import, whatever they are.", "", "| ONNX | file | becomes |", "|---|---|---|"]
     for name in ("Constant", "ConstantOfShape", "DequantizeLinear", "Shape", "Size"):
         lines.append(f"| `{name}` | _load | a value |")
@@ -77,7 +79,7 @@ def page() -> str:
     kinds = sorted(registry().values(), key=lambda s: (family(s), s.kind))
     lines = ["# Operator kinds", "", "Made by `scripts/operators_page.py`: one section a file of `poetc/ops/`."]
     for name, members in groupby(kinds, family):
-        lines += ["", f"## {name}", "", "| kind | |", "|---|---|"]
+        lines += ["", f"## {name}", "", "| kind | meaning |", "|---|---|"]
         for spec in members:
             summary = spec.summary.replace("|", "\\|")
             notes = [] if spec.recomputable else ["runs once a step"]

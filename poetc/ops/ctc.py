@@ -126,8 +126,8 @@ def _kernel(op: Bound, symbol: str, rows: int) -> Kernel:
 class Ctc(OpSpec):
     kind = "Ctc"
     summary = (
-        "CTC loss of logits [samples, steps, classes] and labels i32 [samples, most], which end at the first blank or "
-        "-1; blank, time_first ([steps, samples, classes]), axis (2)"
+        "CTC loss of logits [samples, steps, classes] and labels i32 [samples, most]. Labels end at the first blank "
+        "or -1; blank, time_first ([steps, samples, classes]), axis (2)"
     )
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:

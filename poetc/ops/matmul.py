@@ -126,8 +126,8 @@ class MatMulOfViews(OpSpec):
 
     kind = "MatMulOfViews"
     summary = (
-        "MatMul of matrices within larger tensors, `sizes` (batch..., M, N, K); `a`, `b`, `y`: first element, steps "
-        "along the batch, then rows and columns; y has `shape`; alpha; `terms` of a block of a sum"
+        "MatMul of matrices within larger tensors, `sizes` (batch..., M, N, K). `a`, `b`, `y`: first element, steps "
+        "along the batch, then rows and columns. y has `shape`; alpha; `terms` of a block of a sum"
     )
     cost_like: ClassVar[str] = "MatMul"
 
