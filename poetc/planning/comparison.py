@@ -25,7 +25,7 @@ from poetc.scheduling import (
     verify,
 )
 
-OnCell = Callable[[int, int, str], None]  # done, of, what comes next
+OnCell = Callable[[int, int, str], None]  # done, of, the name of the next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

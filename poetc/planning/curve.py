@@ -63,7 +63,7 @@ def solve_curve(
 
 
 def visiting_order(budgets: Sequence[int]) -> list[int]:
-    """The largest, the smallest, then the middle of what lies between, again and again."""
+    """The largest, the smallest, then the middle of each gap between, again and again."""
     if len(budgets) < 3:
         return list(reversed(budgets))
     order = [budgets[-1], budgets[0]]
@@ -84,7 +84,7 @@ class _Curve:
         self.seconds: dict[int, float] = {}
 
     def visit(self, budget: int, time_limit_s: float) -> None:
-        """Solve for `budget` unless it is settled by what is known."""
+        """Solve for `budget` unless known schedules and bounds settle it."""
         best = self.best(budget)
         if best is not None and best.proof.gap() <= self.planner.options.gap:
             return

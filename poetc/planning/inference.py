@@ -105,7 +105,7 @@ def _own_bytes(alone: Problem) -> int:
 
 
 def _above(alone: Problem) -> int:
-    """What keep-all needs above the state, in bytes, before packing."""
+    """The bytes that keep-all needs above the state, before packing."""
     return keep_all_peak_bytes(alone) - alone.base_bytes - _own_bytes(alone)
 
 
@@ -195,9 +195,9 @@ def _within_budget(
 
 
 def _scheduled(alone: Problem, training: Program, stop_at: float) -> tuple[Schedule, MemoryPlan] | None:
-    """Within the arena of `training`, whose state has its homes there; None if nothing is found."""
-    homes = {b.name: b.operand.offset_bytes for b in training.state}
-    state = {chain[0]: homes[alone.tensors[chain[0]].name] for chain in state_chains(alone)}
+    """Within the arena of `training`, whose state has its places there; None if nothing is found."""
+    places = {b.name: b.operand.offset_bytes for b in training.state}
+    state = {chain[0]: places[alone.tensors[chain[0]].name] for chain in state_chains(alone)}
     own = {alone.tensors[t].name for t in state}
     unit = alone.alignment_bytes
     taken = [

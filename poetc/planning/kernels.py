@@ -1,8 +1,8 @@
 """The kernel that each operator runs, where low-workspace kernels give the same results.
 
 First every operator has its fastest kernel. Kernels with less workspace count where RAM is short or nothing is found.
-Then a relaxed problem is solved, in which each operator needs its least workspace and costs what its fastest kernel
-does; its bound holds whatever runs. Its schedule leaves each operator some room, in which the fastest kernel that fits
+Then a relaxed problem is solved. In it each operator needs its least workspace at the cost of its fastest kernel, so
+that its bound holds whatever runs. Its schedule leaves each operator some room, in which the fastest kernel that fits
 runs. That choice, and the fastest kernels where they may do, are solved for themselves.
 """
 
@@ -35,7 +35,7 @@ from poetc.scheduling import (
 from poetc.scheduling.schedule import Status, first_executions
 from poetc.scheduling.scope import ANY, EVERYTHING, Scope
 
-TIGHT = 1.1  # times what the fastest kernels need at least: smaller budgets have other kernels considered at once
+TIGHT = 1.1  # times the least that the fastest kernels need: smaller budgets have other kernels considered at once
 OPEN_SHARE, CHOSEN_SHARE = 0.45, 0.6  # of the time that is left: with kernels open, then for the choice
 FLOOR_SHARE = 0.1  # of the work limit, in seconds: the least that a solve gets
 ROOMS = 4  # of the room beside a schedule, so many parts are given back until it packs
@@ -51,7 +51,7 @@ class Kernels(Reduction[Kernel]):
         return any(op.low_workspace for op in problem.operators)
 
     def relax(self, problem: Problem) -> Problem:
-        """Each operator with the least workspace and what it costs with the most: no choice needs or costs less."""
+        """Each operator with the least workspace at the cost of the most: no choice needs or costs less."""
 
         def least(op: OperatorSpec) -> OperatorSpec:
             last = op.low_workspace[-1]
@@ -66,7 +66,7 @@ class Kernels(Reduction[Kernel]):
         return fastest(problem) if too_slow else least
 
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[Kernel]:
-        """What was chosen, or the least workspace; then the fastest."""
+        """The choice of the solution, or the least workspace; then the fastest."""
         yield least_workspace(problem) if found is None else choice_of(problem, found.problem)
         yield (0,) * len(problem.operators)
 
@@ -238,7 +238,7 @@ class _OpenKernels:
         return bound_holds(first, best) and best.cost - first.proof.bound <= tolerance
 
     def _with_proof(self, first: Solution | None, best: Solution) -> Solution:
-        """With what was proven whatever kernels run."""
+        """With the bound that holds whatever kernels run."""
         own, once = best.proof, cost_of_computing_once(self.problem)
         bound, scope, status = min(once, own.objective), EVERYTHING, Status.FEASIBLE
         if first is None or Status.LIMIT in (first.proof.status, own.status):

@@ -1,4 +1,4 @@
-"""A schedule and its memory plan together: a packed arena has to fit the budget, not only what is live at once."""
+"""A schedule and its memory plan together: the packed arena has to fit the budget, not only live bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ATTEMPTS = 6  # to issue less ahead
 
 
 def ram_bytes(problem: Problem, plan: MemoryPlan) -> int:
-    """All RAM that a plan needs: the arena and what the problem counts outside it."""
+    """All RAM that a plan needs: the arena, and the RAM that the problem counts outside it."""
     return problem.base_bytes + plan.arena_bytes
 
 

@@ -114,7 +114,7 @@ class _PlainSolve:
         return first
 
     def _packed(self, first: Schedule) -> tuple[Schedule, MemoryPlan] | None:
-        """`first`, or what is solved for less RAM instead, packed into the budget; None if nothing packs."""
+        """`first`, or a schedule for less RAM instead, packed into the budget; None if nothing packs."""
         problem, proof = self.problem, first.proof
         self._report(solvers.Event(stage="packing", objective=proof.objective, bound=proof.bound))
         # Where nothing has been found that packs by then, solving again comes next, which needs some of the time.
@@ -215,7 +215,7 @@ class _PlainSolve:
 
 
 def instead(problem: Problem, solver: str, name: str, schedule: Schedule, proven: Schedule | None) -> Schedule:
-    """`schedule`, named `name`, as the answer of `solver`, with what `proven` proved."""
+    """`schedule`, named `name`, as the answer of `solver`, with the bound of `proven`."""
     bound, scope = _claim(problem, proven, schedule)
     proof = Proof(
         status=Status.LIMIT,

@@ -1,4 +1,4 @@
-"""The planner and the shape of what it composes: one interface for every kind of choice, as cvxpy lowers problems.
+"""The planner and the choices that it composes: one interface for every kind, as cvxpy lowers problems.
 
 A `Planner` holds a chain of reductions with one clock, one account of counted work and one stream of events. The
 outermost reduction turns a problem with its choice open into problems in which the choice is made; the rest of the

@@ -14,14 +14,14 @@ from poetc.scheduling.schedule import MemoryPlan, Schedule
 
 LONGEST_SEARCH_S, PACK_SHARE = 10.0, 0.4  # the search, at most; of it, for packing
 SEARCH_SHARE = 0.1  # of a time limit, at most
-ATTEMPTS = 6  # to pack into what is live, or as little more as possible
+ATTEMPTS = 6  # to pack into the live bytes, or as little more as possible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallestRam:
     """The least RAM for which a schedule with a packed arena is known; nothing fits in less than `bound_bytes`.
 
-    `ram_bytes` is None when not even keep-all obeys the deadline. `tensors` (name, bytes): what RAM holds at the peak.
+    `ram_bytes` is None when not even keep-all obeys the deadline. `tensors` (name, bytes): those in RAM at the peak.
     """
 
     ram_bytes: int | None
@@ -108,7 +108,7 @@ def find_smallest_ram(problem: Problem, time_limit_s: float) -> SmallestRam:
 
 
 def next_step(problem: Problem) -> str:
-    """What the user may do where the budget is too small."""
+    """Advice to a user whose budget is too small."""
     return "raise --budget" + ("" if problem.deadline_ns is None else ", or allow a longer --deadline")
 
 

@@ -1,4 +1,4 @@
-"""What a planner answers: a plain problem, its schedule and memory plan, and the choices that led there."""
+"""The answer of a planner: a plain problem, its schedule and memory plan, and the choices that led there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from poetc.scheduling.scope import Scope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What was chosen, in the words of the problem that was asked; None where there was nothing to choose.
+    """The choices, in the words of the problem that was asked; None where there was nothing to choose.
 
     `kernels`: the number of the kernel that each operator runs, 0 for the fastest. `state`: the tensors of state that
     live on the store between steps. `micro_batches`: the number of parts of the batch.

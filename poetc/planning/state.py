@@ -77,7 +77,7 @@ class StatePlacement(Reduction[Placement]):
         return _roomier(problem) if self.mode == "auto" else problem
 
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[Placement]:
-        """All on the store, where most fits, and all in RAM. `solvers.PlacementSearch` proposes what lies between."""
+        """All on the store, where most fits, and all in RAM. `solvers.PlacementSearch` proposes those between."""
         if found is not None and found.choices.state is not None:
             yield found.choices.state
         yield everything(problem)
@@ -196,7 +196,7 @@ class _OpenPlacement:
         if problem.deadline_ns is not None and problem.compute_once_ns > problem.deadline_ns:
             return self.reduction.restore(problem, frozenset(), _with(planner, problem).solve(problem))
         self.least_bytes = planner.lower_bound_bytes(problem)
-        if self.least_bytes > problem.budget_bytes:  # the error says what would work
+        if self.least_bytes > problem.budget_bytes:  # the error says which budget works
             roomier = _roomier(problem)
             solution = _with(planner, roomier, self.least_bytes).solve(roomier)
             return self.reduction.restore(problem, placement_of(problem, roomier), solution)
@@ -212,7 +212,8 @@ class _OpenPlacement:
         while search.least == math.inf and search.run(MORE_SHARE * self.options.work_limit_s):
             pass  # with a placement that nothing was found for the solve below would find nothing either
         packs = self._set_aside_too_tight(search, ordered)
-        # What nothing was found for may still be possible: as a relaxation suggests, all on the store, or all in RAM.
+        # A placement without a schedule so far may still be possible: the one that a relaxation suggests, all on the
+        # store, or all in RAM.
         attempts = dict.fromkeys((search.best(), *self.reduction.propose(ordered, None)))
         if search.least == math.inf and search.suggested is not None:
             attempts = {search.suggested: None, **attempts}
@@ -242,7 +243,7 @@ class _OpenPlacement:
                 break
 
     def _best_order(self, stop_at: float) -> OrderOf:
-        """For the placement to come: what is good for all state on the store need not be for all of it in RAM."""
+        """For the placement to come: an order good for all state on the store need not be for all of it in RAM."""
         problem, options = self.problem, self.options
         work = solvers.Work(ORDER_SHARE * options.work_limit_s, stop_at)
         stored = everything_on_store(problem)
@@ -282,7 +283,7 @@ class _OpenPlacement:
         return self.reduction.restore(ordered, on, _with(part, problem, self.least_bytes).solve(problem))
 
     def _improved(self, search: solvers.PlacementSearch, ordered: Problem, on: Placement, solved: Solution) -> Solution:
-        """`solved`, or what is cheaper with another placement, with the bound for any."""
+        """`solved`, or a cheaper one with another placement, with the bound for any."""
         on, solution = self._cheaper_that_packs(search, ordered, on, solved)
         if solution is solved and not on and solution.proof.bound >= search.bound:
             return ORDER.restore(self.problem, self.order, solution)
@@ -293,8 +294,9 @@ class _OpenPlacement:
     def _cheaper_that_packs(
         self, search: solvers.PlacementSearch, ordered: Problem, on: Placement, solved: Solution
     ) -> tuple[Placement, Solution]:
-        """`solved`, or what the search found with another placement, if that is cheaper and packs: where the best
-        schedule for `on` did not, something dear had to do.
+        """`solved`, or the schedule that the search found with another placement, if that is cheaper and packs.
+
+        Where the best schedule for `on` did not pack, a dearer one was taken.
         """
         known = search.known
         pack_until = max(search.stop_at, time.monotonic() + LEAST_SHARE * self.limit_s)
@@ -341,7 +343,7 @@ class _OpenPlacement:
             if found.cost < solution.cost:
                 search.solved[other] = found.cost
                 solution = self.reduction.restore(ordered, other, found)
-        search.run()  # what time is left is the bound's
+        search.run()  # the time that is left is the bound's
         return solution, is_complete and time.monotonic() < search.stop_at
 
     def _for_any_placement(self, solution: Solution, bound: int, is_complete: bool) -> Solution:
@@ -368,7 +370,7 @@ class _OpenPlacement:
         self, search: solvers.PlacementSearch, errors: list[InfeasibleError | LimitError]
     ) -> InfeasibleError | LimitError:
         """All on the store leaves the most RAM: where that is proven impossible everything is, unless time, writing or
-        the store is what is short.
+        room on the store is short.
         """
         problem = self.problem
         limited = problem.deadline_ns is not None or problem.write_limit_bytes is not None

@@ -16,7 +16,7 @@ from poetc.scheduling.schedule import Compute, Free, Move, PageIn, PageOut, Sche
 
 
 class ScheduleError(CheckFailed):
-    """A schedule that its problem does not allow. `step` is None for what concerns the schedule as a whole."""
+    """A schedule that its problem does not allow. `step` is None where the schedule as a whole is wrong."""
 
     def __init__(self, step: int | None, reason: str, names: tuple[str, ...] = ()) -> None:
         self.step, self.reason, self.names = step, reason, names
@@ -27,28 +27,28 @@ class ScheduleError(CheckFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """What a verified schedule does. RAM is counted as the Problem counts it, base and page buffer included."""
+    """The replay of a verified schedule. RAM is counted as the Problem counts it, base and page buffer included."""
 
-    ram_bytes: tuple[int, ...]  # in use during each step; at a Free still with what it frees
+    ram_bytes: tuple[int, ...]  # in use during each step; at a Free, the freed tensor still counts
     peak_bytes: int
     peak_step: int  # the first step that reaches the peak
     energy_pj: int
     time_ns: int
-    stall_ns: int  # of it, what the processor waits for transfers that overlap compute
+    stall_ns: int  # of it, the waits of the processor for transfers that overlap compute
     executions: tuple[int, ...]  # of each operator
     recomputes: int  # executions beyond the first, all operators together
     page_ins: int
     page_outs: int
     moves: int  # of tensors within RAM
     moved_bytes: int
-    move_pj: int  # of the energy, and of the time, what the moves take
+    move_pj: int  # the moves' share of the energy, and of the time
     move_ns: int
     store_bytes: int  # footprints on the store at the end, which is the most that it ever holds
     written_bytes: int  # footprints of all page-outs
     residencies: tuple[tuple[int, int, int], ...]  # (tensor, first step, end): in RAM during [first step, end)
 
     def resident_at(self, step: int) -> tuple[int, ...]:
-        """The tensors in RAM during a step, sorted; what the step reads and makes included."""
+        """The tensors in RAM during a step, sorted; those that the step reads and makes included."""
         return tuple(sorted({t for t, start, end in self.residencies if start <= step < end}))
 
 
@@ -83,7 +83,7 @@ class _Replay:
         self.resident_bytes = sum(self.resident.values())
         self.since = dict.fromkeys(self.resident, 0)
         self.state = _state(problem)
-        self.at_home = self.state & set(self.resident)  # a failed run could not bring it back from elsewhere
+        self.unmoved = self.state & set(self.resident)  # a failed run could not bring it back from elsewhere
         self.store = {i for i, t in enumerate(self.tensors) if t.initial == "store"}
         self.store_bytes = sum(self.tensors[t].footprint_bytes for t in self.store)
         self.executions = [0] * len(problem.operators)
@@ -132,10 +132,10 @@ class _Replay:
         new_bytes = sum(size[t] for t in op.outputs if t not in taken_over)
         self.ram.append(self.fixed_bytes + self.resident_bytes + new_bytes + op.workspace_bytes)
         self.check_budget(op.name)
-        homes = {o for o, i in taken_over.items() if i in self.at_home} & self.state
+        kept = {o for o, i in taken_over.items() if i in self.unmoved} & self.state
         for t in taken_over.values():
             self.leave(t, len(self.ram))
-        self.at_home |= homes
+        self.unmoved |= kept
         for t in op.outputs:
             self.enter(t, size[t])
         self.executions[index] += 1
@@ -212,8 +212,8 @@ class _Replay:
         tensor = self.tensors[t]
         if tensor.move_ns is None:
             self.refuse(f"moves {tensor.name!r}, which may not be moved", tensor.name)
-        if t in self.at_home:
-            self.refuse(f"moves {tensor.name!r}, which is state at its home", tensor.name)
+        if t in self.unmoved:
+            self.refuse(f"moves {tensor.name!r}, which is state in its fixed place", tensor.name)
         if not self.ram:
             self.refuse(f"moves {tensor.name!r} before anything is done", tensor.name)
         self.ram.append(self.fixed_bytes + self.resident_bytes)
@@ -260,7 +260,7 @@ class _Replay:
 
     def leave(self, t: int, end: int) -> None:
         self.resident_bytes -= self.resident.pop(t)
-        self.at_home.discard(t)
+        self.unmoved.discard(t)
         self.residencies.append((t, self.since.pop(t), end))
 
     def refuse(self, reason: str, *names: str) -> NoReturn:
@@ -303,7 +303,7 @@ def _state(problem: Problem) -> set[int]:
 
 
 class _Dma:
-    """Transfers beside the processor: when they arrive and leave, and what the processor waits for."""
+    """Transfers beside the processor: when they arrive and leave, and how long the processor waits."""
 
     def __init__(self, full_duplex: bool) -> None:
         self.processor = 0

@@ -1,4 +1,4 @@
-"""From what is computed and paged, in order, to a whole schedule: frees as early as possible, in-place wherever it
+"""From computations and transfers, in order, to a whole schedule: frees as early as possible, in-place wherever it
 helps.
 
 A residency of a tensor begins where an operator makes it or a page-in brings it (or with the step, if it starts in
@@ -22,7 +22,7 @@ Action = Compute | PageIn | PageOut
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A completed action sequence and what it costs. Whether it is a valid schedule is for `verify` to say."""
+    """A completed action sequence and its cost. Whether it is a valid schedule is for `verify` to say."""
 
     steps: tuple[Step, ...]
     peak_bytes: int  # as the Problem counts RAM: base and, if anything is paged, the page buffer included

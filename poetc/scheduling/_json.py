@@ -74,8 +74,8 @@ def plan_from_json(data: bytes | str, source: str = "plan") -> MemoryPlan:
 
 
 def problem_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of a Problem document. What a schema cannot say, such as the order, `validate_problem`
-    does.
+    """JSON Schema (2020-12) of a Problem document. A schema cannot check everything, such as the order:
+    `validate_problem` does.
     """
     schema = msgspec.json.schema(Problem)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -93,7 +93,7 @@ def problem_schema() -> dict[str, Any]:
 
 
 class _StepDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One of the five kinds, with what it acts on; `in_place` only with `compute`."""
+    """One of the five kinds, with its operator or tensor; `in_place` only with `compute`."""
 
     compute: int | None = None
     in_place: tuple[tuple[int, int], ...] = ()
@@ -234,7 +234,7 @@ def _take_old_keys(document: Any) -> None:
 
 
 def _broken(error: Exception) -> str:
-    """In plain words, what a parser says of text that is no JSON."""
+    """A parser's complaint about text that is no JSON, in plain words."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, UnicodeError):

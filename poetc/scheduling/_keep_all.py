@@ -13,8 +13,8 @@ from poetc.scheduling.scope import Scope
 
 
 def keep_all_actions(problem: Problem) -> tuple[Action, ...]:
-    """Every operator once. What starts on the store is paged in before its first use; what must end there is paged out
-    when made.
+    """Every operator once. A tensor that starts on the store is paged in before its first use; one that must end there
+    is paged out when made.
     """
     actions: list[Action] = []
     waiting = {t for t, tensor in enumerate(problem.tensors) if tensor.initial == "store"}
@@ -34,8 +34,8 @@ def keep_all_actions(problem: Problem) -> tuple[Action, ...]:
 def keep_all(problem: Problem) -> Schedule:
     """The keep-all schedule, whatever the budget and the deadline.
 
-    Every schedule computes each operator, reads what starts on the store and writes what must end there at least once,
-    so where keep-all fits nothing costs less.
+    Every schedule computes each operator, reads each tensor that starts on the store and writes each that must end
+    there at least once, so where keep-all fits nothing costs less.
     """
     completion = Completer(problem).run(keep_all_actions(problem))
     cost = completion.energy_pj if problem.objective == "energy" else completion.time_ns
@@ -50,6 +50,6 @@ def keep_all(problem: Problem) -> Schedule:
 
 
 def keep_all_peak_bytes(problem: Problem) -> int:
-    """The RAM that keep-all needs: what a budget given in per cent refers to."""
+    """The RAM that keep-all needs. A budget in per cent refers to it."""
     plain = replace(problem, paging=Paging.SYNC) if problem.paging is Paging.DMA else problem  # nothing issued ahead
     return Completer(plain).run(keep_all_actions(problem)).peak_bytes

@@ -1,9 +1,9 @@
-"""From a schedule to a MemoryPlan: what lives in the arena and when, and an offset for each.
+"""From a schedule to a MemoryPlan: the tenants of the arena, when each lives there, and its offset.
 
 From the bottom: state that never leaves RAM; then everything else where `place` puts it, state that is paged out for a
-while as low as it can be; at the top the page buffer, if the schedule pages (what is
-there all the time lies nowhere better). State begins and ends a step at its home, a version made in place at its
-predecessor's; in between it may come back anywhere.
+while as low as it can be; at the top the page buffer, if the schedule pages (nothing
+that is there all the time lies better elsewhere). State begins and ends a step in its fixed place, a version made in
+place at its predecessor's; in between it may come back anywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from poetc.scheduling._state import state_chains
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, Move, PageIn, PageOut, Schedule
 
-# Placements to find homes in one piece; then, as often as it says, for homes with less and less room between.
+# Placements to find places in one piece; then, as often as it says, for places with less and less room between.
 ONE_PIECE_PLACEMENTS, STATE_BISECTIONS, STATE_PLACEMENTS = 40_000, 6, 12_000
 CLOSE = 1.01  # an arena within this factor of max-live is as good as the best, where it is enough
 
@@ -35,7 +35,7 @@ class Lifetime:
     offset_bytes: int | None = None
 
 
-Home = tuple[Lifetime, Lifetime]
+FixedPlace = tuple[Lifetime, Lifetime]
 Ints = npt.NDArray[np.int64]
 
 
@@ -48,14 +48,14 @@ def pack(problem: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at
     """
     step_count = len(schedule.steps)
     lifetimes = lifetimes_of(problem, schedule)
-    homes = homes_of(problem, lifetimes, step_count)
+    places = fixed_places_of(problem, lifetimes, step_count)
     buffer_bytes = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.steps) else 0
     enough = min(enough_bytes - buffer_bytes, int(CLOSE * _max_live(lifetimes)))
-    _place(problem, lifetimes, homes, step_count, enough, stop_at)
-    return plan_of(problem, schedule, lifetimes, homes)
+    _place(problem, lifetimes, places, step_count, enough, stop_at)
+    return plan_of(problem, schedule, lifetimes, places)
 
 
-def plan_of(problem: Problem, schedule: Schedule, lifetimes: list[Lifetime], homes: list[Home]) -> MemoryPlan:
+def plan_of(problem: Problem, schedule: Schedule, lifetimes: list[Lifetime], places: list[FixedPlace]) -> MemoryPlan:
     """The plan of lifetimes that all have their offsets, with the page buffer on top."""
     if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in schedule.steps):
         top = _aligned(problem, _top(lifetimes))
@@ -65,7 +65,7 @@ def plan_of(problem: Problem, schedule: Schedule, lifetimes: list[Lifetime], hom
         allocations=_sorted(lifetimes),
         arena_bytes=_top(lifetimes),
         max_live_bytes=_max_live(lifetimes),
-        state_bytes=_state_bytes(problem, homes),
+        state_bytes=_state_bytes(problem, places),
     )
 
 
@@ -79,19 +79,19 @@ def pack_around(
     stop_at: float = math.inf,
 ) -> MemoryPlan:
     """`pack` for an arena that another program lays out: `state` says at which offset each state is when a run begins
-    and ends, by its first version; `taken` lists what else is there all the time (offset, size).
+    and ends, by its first version; `taken` lists (offset, size) of all else that is there all the time.
     """
     step_count, unit = len(schedule.steps), problem.alignment_bytes
     lifetimes = lifetimes_of(problem, schedule)
     items: list[tuple[Lifetime, Lifetime | None]] = []
     for offset, size in taken:
         items.append((Lifetime(size, 0, step_count, offset_bytes=offset), None))
-    at_home = set()
-    for first, last in homes_of(problem, lifetimes, step_count):
+    in_fixed_places = set()
+    for first, last in fixed_places_of(problem, lifetimes, step_count):
         first.offset_bytes = last.offset_bytes = state[first.tensors[0][0]]
         items.append((first, None if first is last else last))
-        at_home |= {id(first), id(last)}
-    items += [(a, None) for a in lifetimes if id(a) not in at_home]
+        in_fixed_places |= {id(first), id(last)}
+    items += [(a, None) for a in lifetimes if id(a) not in in_fixed_places]
     starts = np.array([a.start for a, _ in items], np.int64)
     ends = np.array([a.end for a, _ in items], np.int64)
     sizes = np.array([-(-a.size_bytes // unit) for a, _ in items], np.int64)
@@ -138,23 +138,23 @@ def _top(lifetimes: list[Lifetime]) -> int:
 
 
 def _place(
-    problem: Problem, lifetimes: list[Lifetime], homes: list[Home], step_count: int, enough: int, stop_at: float
+    problem: Problem, lifetimes: list[Lifetime], places: list[FixedPlace], step_count: int, enough: int, stop_at: float
 ) -> None:
     """Set all offsets. Homes of state that is away for a while, which come back to the same place, lie where they make
     the arena lowest: with room between them that belongs to the state as seen from outside, but not while a step runs.
-    As little of it as is found: none, or what a bisection ends with.
+    As little of it as is found: none, or as much as a bisection ends with.
     """
     unit = problem.alignment_bytes  # in units of which every offset is a whole number
-    absent = [home for home in homes if home[0] is not home[1]]
+    absent = [place for place in places if place[0] is not place[1]]
     lasting_bytes = 0
-    for first, last in homes:
+    for first, last in places:
         if first is last:
             first.offset_bytes = lasting_bytes
             lasting_bytes += _aligned(problem, first.size_bytes)
-    at_home = {id(a) for home in homes for a in home}
+    in_fixed_places = {id(a) for place in places for a in place}
     # State is many small pieces, mostly there all the time: one obstacle does for all of these, and is much faster.
     items: list[tuple[Lifetime, Lifetime | None]] = [(Lifetime(lasting_bytes, 0, step_count), None), *absent]
-    items += [(a, None) for a in lifetimes if id(a) not in at_home]
+    items += [(a, None) for a in lifetimes if id(a) not in in_fixed_places]
     starts = np.array([a.start for a, _ in items], np.int64)
     ends = np.array([a.end for a, _ in items], np.int64)
     sizes = np.array([-(-a.size_bytes // unit) for a, _ in items], np.int64)
@@ -171,7 +171,7 @@ def _place(
             if last is not None:
                 last.offset_bytes = first.offset_bytes
 
-    def with_homes_below(state_bytes: int, arena_bytes: int, placements: int) -> bool:
+    def with_places_below(state_bytes: int, arena_bytes: int, placements: int) -> bool:
         highest = np.full(len(items), arena_bytes // unit, np.int64)
         highest[1 : 1 + len(absent)] = state_bytes // unit
         capacity = arena_bytes // unit
@@ -187,24 +187,24 @@ def _place(
             starts, ends, sizes, fixed, SEARCH_PLACEMENTS, enough=max(0, enough // unit), again=again, stop_at=stop_at
         )
     )
-    arena_bytes, high = max(enough, _top(lifetimes)), _state_bytes(problem, homes)
+    arena_bytes, high = max(enough, _top(lifetimes)), _state_bytes(problem, places)
     low = lasting_bytes + sum(_aligned(problem, first.size_bytes) for first, _ in absent)
     most, placements = low, ONE_PIECE_PLACEMENTS
     for _ in range(1 + STATE_BISECTIONS):
         if high <= low:
             break
-        if with_homes_below(most, arena_bytes, placements):
-            high = _state_bytes(problem, homes)
+        if with_places_below(most, arena_bytes, placements):
+            high = _state_bytes(problem, places)
         else:
             low = most + 1
         most, placements = (low + high) // 2, STATE_PLACEMENTS
 
 
-def _state_bytes(problem: Problem, homes: list[Home]) -> int:
-    return max(((a.offset_bytes or 0) + _aligned(problem, a.size_bytes) for a, _ in homes), default=0)
+def _state_bytes(problem: Problem, places: list[FixedPlace]) -> int:
+    return max(((a.offset_bytes or 0) + _aligned(problem, a.size_bytes) for a, _ in places), default=0)
 
 
-def homes_of(problem: Problem, lifetimes: list[Lifetime], step_count: int) -> list[tuple[Lifetime, Lifetime]]:
+def fixed_places_of(problem: Problem, lifetimes: list[Lifetime], step_count: int) -> list[tuple[Lifetime, Lifetime]]:
     """The first and the last residency of each state (the same if it never leaves RAM); the longest absent last."""
     starting: dict[int, Lifetime] = {}
     ending: dict[int, Lifetime] = {}
@@ -214,8 +214,8 @@ def homes_of(problem: Problem, lifetimes: list[Lifetime], step_count: int) -> li
                 starting[t] = lifetime
             if lifetime.end == step_count:
                 ending[t] = lifetime
-    homes = [(starting[chain[0]], ending[chain[-1]]) for chain in state_chains(problem)]
-    return sorted(homes, key=lambda h: h[1].start - h[0].end if h[0] is not h[1] else -step_count)
+    places = [(starting[chain[0]], ending[chain[-1]]) for chain in state_chains(problem)]
+    return sorted(places, key=lambda h: h[1].start - h[0].end if h[0] is not h[1] else -step_count)
 
 
 def _aligned(problem: Problem, size_bytes: int) -> int:

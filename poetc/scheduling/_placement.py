@@ -2,11 +2,11 @@
 possible.
 
 First fit along an order; first fit along the order of offsets reproduces any placement with nothing floating, so the
-optimum is among what a search over orders can reach. Greedy orders come first (by size, area, lifetime, start). Then
+optimum is within reach of a search over orders. Greedy orders come first (by size, area, lifetime, start). Then
 "squeaky wheel" optimisation against a capacity: the first rectangle that does not fit moves to an earlier place in the
 order. The capacity is the lower bound (the most that is alive at once) first, then bisected between it and the best.
 
-A rectangle may be alive a second time, at the same offset: what has to come back to where it was.
+A rectangle may be alive a second time, at the same offset: such a tensor has to come back to its place.
 
 Work is counted in placed rectangles, not seconds: the same input gives the same offsets.
 """
@@ -48,7 +48,7 @@ def place(
     offsets = fixed.copy()
     offsets[fixed < 0] = 0
     placer = _Placer(starts, ends, sizes, fixed, again)
-    free = np.flatnonzero((fixed < 0) & (sizes > 0))  # nothing has to be found for what is empty
+    free = np.flatnonzero((fixed < 0) & (sizes > 0))  # an empty one needs no place
     if not len(free):
         return offsets
     floor = max(placer.max_live(), placer.fixed_top, enough)
@@ -98,7 +98,7 @@ def fit(
     orders = greedy_orders(starts, placer.lifetimes, sizes, free)
     work = min(placements, PLACEMENTS_PER_RECTANGLE * len(free), PLACEMENTS_X_RECTANGLES // max(1, len(free)))
     for attempt, order in enumerate(orders):
-        order.sort(key=lambda i: highest[i])  # what has to be low first, otherwise as it was
+        order.sort(key=lambda i: highest[i])  # those that have to be low first, otherwise as it was
         if _squeaky_wheel(placer, order, capacity, Random(attempt), work // len(orders), stop_at):
             return np.maximum(placer.offsets, 0)
     return None
@@ -107,7 +107,7 @@ def fit(
 def hints_within(
     starts: Ints, ends: Ints, sizes: Ints, order: Sequence[int], pairs: Sequence[tuple[int, int]], low: int, limit: int
 ) -> Ints:
-    """First fit along `order` between `low` and `limit`; -1 for what does not fit. Of `pairs`, the second has the
+    """First fit along `order` between `low` and `limit`; -1 for those that do not fit. Of `pairs`, the second has the
     offset of the first, which stands for it in `order`."""
     again = np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
     for first, second in pairs:
@@ -208,8 +208,8 @@ class _Placer:
         self, order: Sequence[int], limit: int, kept: int = 0, left_out: list[int] | None = None
     ) -> int | None:
         """Place along `order`. None if every rectangle ends at or below `limit`, else the position of the first that
-        does not, where it stops, unless there is a list of what is left out. The first `kept` of the order stay where
-        the last call has them."""
+        does not, where it stops, unless there is a list of those that are left out. The first `kept` of the order stay
+        where the last call has them."""
         offsets, columns = self.offsets, self._columns
         head = np.asarray(order[:kept], np.int64)
         present = np.concatenate((self._fixed, head))

@@ -41,17 +41,22 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
             served.add(a)
 
     since = {t: 0 for t, tensor in enumerate(problem.tensors) if tensor.initial == "ram"}
-    home = {t: of_tensor[t, 0].offset_bytes for t in since if (t, 0) in of_tensor}  # where state must stay
+    fixed = {t: of_tensor[t, 0].offset_bytes for t in since if (t, 0) in of_tensor}  # where state must stay
     for p in (p for o in problem.operators for p in o.in_place if p.required):
-        home |= {p.output: home[p.input]} if p.input in home else {}
+        fixed |= {p.output: fixed[p.input]} if p.input in fixed else {}
 
     def leave(t: int, end: int) -> None:
         a = of_tensor.get((t, since[t]))
         expect(problem.tensors[t].name, a, since.pop(t), end, sizes[t])
         at_end = end == len(steps) and problem.tensors[t].final == "ram"
-        if a is not None and t in home and at_end and a.offset_bytes != home[t]:
-            failures.append(f"state {problem.tensors[t].name} ends at {a.offset_bytes}, it began at {home[t]}")
-        if a is not None and t in home and problem.tensors[t].final == "ram" and home[t] + sizes[t] > plan.state_bytes:
+        if a is not None and t in fixed and at_end and a.offset_bytes != fixed[t]:
+            failures.append(f"state {problem.tensors[t].name} ends at {a.offset_bytes}, it began at {fixed[t]}")
+        if (
+            a is not None
+            and t in fixed
+            and problem.tensors[t].final == "ram"
+            and fixed[t] + sizes[t] > plan.state_bytes
+        ):
             failures.append(f"state {problem.tensors[t].name} lies beyond state_bytes ({plan.state_bytes})")
 
     for index, step in enumerate(steps):

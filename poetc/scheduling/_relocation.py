@@ -1,11 +1,11 @@
 """Packing with moves: where no offsets for whole lifetimes fit, tensors are moved aside while a step runs.
 
-Live bytes that fit can always be packed this way, but for what may not be moved: workspace, and state that has not
-left its home since the step began. State that was away may come back anywhere, and moves home at the end. A placement
-of as much as fits within the capacity says where tensors should go (`hints`). Then time runs: what begins goes to its
-hint, or to a hole that as few later hints as possible want; where there is no hole, the cheapest moves make one: what
-lies in a window moves to other holes, or what lies between some holes slides together. What had to be moved for is
-placed earlier the next time; the cheapest of several rounds is taken. Work is counted in placed rectangles.
+Live bytes that fit can always be packed this way, except for workspace and for state that has not left its fixed place
+since the step began: these may not move. State that was away may come back anywhere, and moves to its place at the end.
+A placement of as much as fits within the capacity says where tensors should go (`hints`). Then time runs: what begins
+goes to its hint, or to a hole that as few later hints as possible want; where there is no hole, the cheapest moves make
+one: what lies in a window moves to other holes, or what lies between some holes slides together. What had to be moved
+for is placed earlier the next time; the cheapest of several rounds is taken. Work is counted in placed rectangles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from poetc.scheduling._packing import Home, Lifetime, homes_of, lifetimes_of, plan_of
+from poetc.scheduling._packing import FixedPlace, Lifetime, fixed_places_of, lifetimes_of, plan_of
 from poetc.scheduling._placement import greedy_orders, hints_within
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import Free, MemoryPlan, Move, PageIn, PageOut, Schedule, Status, Step
@@ -69,11 +69,11 @@ def pack_with_moves(
     lifetimes = lifetimes_of(problem, moved)
     for lifetime in lifetimes:
         lifetime.offset_bytes = best.offsets[_key(lifetime)] * problem.alignment_bytes
-    return moved, plan_of(problem, moved, lifetimes, homes_of(problem, lifetimes, len(moved.steps)))
+    return moved, plan_of(problem, moved, lifetimes, fixed_places_of(problem, lifetimes, len(moved.steps)))
 
 
 def with_steps(problem: Problem, schedule: Schedule, steps: tuple[Step, ...]) -> Schedule:
-    """`schedule` with moves added to its steps, or taken away; its proof claims what they cost."""
+    """`schedule` with moves added to its steps, or taken away; its proof includes their cost."""
     cost = _move_cost(problem, steps) - _move_cost(problem, schedule.steps)
     proof = replace(schedule.proof, objective=schedule.proof.objective + cost)
     if proof.status is Status.OPTIMAL and proof.objective > proof.bound:
@@ -116,7 +116,7 @@ class _Round:
 
 @dataclass(slots=True)
 class _Arena:
-    """What is in RAM, sorted by offset: disjoint [low, top) of the lifetimes `who`."""
+    """The lifetimes `who` in RAM, sorted by offset, with their disjoint [low, top)."""
 
     capacity: int
     lows: list[int] = field(default_factory=list)
@@ -149,7 +149,7 @@ class _Arena:
         return list(zip([0, *self.tops], [*self.lows, self.capacity], strict=True))
 
     def inside(self, low: int, top: int) -> range:
-        """Positions of what meets [low, top)."""
+        """Positions of the lifetimes that meet [low, top)."""
         first = bisect.bisect_right(self.tops, low)
         return range(first, max(first, bisect.bisect_left(self.lows, top)))
 
@@ -161,9 +161,9 @@ class _Packing:
         self.problem, self.steps, self.capacity = problem, schedule.steps, capacity
         unit = problem.alignment_bytes
         every = lifetimes_of(problem, schedule)
-        homes = homes_of(problem, every, len(schedule.steps))
-        self.absent: list[Home] = [home for home in homes if home[0] is not home[1]]
-        lasting = [first for first, last in homes if first is last]
+        places = fixed_places_of(problem, every, len(schedule.steps))
+        self.absent: list[FixedPlace] = [place for place in places if place[0] is not place[1]]
+        lasting = [first for first, last in places if first is last]
         self.lasting: dict[_Key, int] = {}
         self.bottom = 0
         for lifetime in lasting:
@@ -187,17 +187,17 @@ class _Packing:
         for i, a in enumerate(self.lifetimes):
             self.begins[a.start].append(i)
             self.finish[a.end].append(i)
-        self.blamed: list[int] = []  # what the last round made moves for
+        self.blamed: list[int] = []  # lifetimes for which the last round made moves
 
     def _lacks_leave(self, i: int) -> bool:
         return any(self.problem.tensors[t].move_ns is None for t, _ in self.lifetimes[i].tensors)
 
     def possible(self) -> bool:
-        """Whether what is live fits at all."""
+        """Whether the live bytes fit at all."""
         return self.bottom + int(self.live().max(initial=0)) <= self.capacity
 
     def live(self) -> Ints:
-        """At every step, without what stays."""
+        """Live bytes at every step, without those that stay."""
         change = np.zeros(len(self.steps) + 1, np.int64)
         np.add.at(change, self.starts, self.sizes)
         np.subtract.at(change, self.ends, self.sizes)
@@ -216,8 +216,8 @@ class _Packing:
         tight = self.tight()  # where RAM is full hints are worth the most
         for key in ((-lifetimes, -tight), (-self.sizes, -lifetimes, -tight * self.sizes)):
             orders.insert(0, [int(i) for i in free[np.lexsort([k[free] for k in key])]])
-        # Homes lie at the bottom: what leaves last the lowest, so that what is left there leaves the rest in one piece,
-        # or what is away for the shortest time.
+        # Fixed places lie at the bottom: what leaves last the lowest, so that what is left there leaves the rest in one
+        # piece, or what is away for the shortest time.
         leaving = sorted((a for a, _ in self.pairs), key=lambda a: (-int(self.ends[a]), a))
         below = [{a: at for at, a in enumerate(order)} for order in (leaving, [a for a, _ in self.pairs])]
         if below[0] == below[1]:
@@ -225,7 +225,7 @@ class _Packing:
         return [sorted(order, key=lambda i: first.get(i, len(first))) for order in orders for first in below]
 
     def promoted(self, order: Sequence[int], blamed: Sequence[int], random: Random) -> list[int]:
-        """What moves were made for is placed sooner."""
+        """Place those sooner for which moves were made."""
         rest, movable = list(order), [i for i in blamed if i not in self.not_yet_away and i not in self.returns]
         for i in random.sample(movable, min(PROMOTED, len(movable))):
             at = rest.index(i)
@@ -317,7 +317,7 @@ class _Packing:
         return next(t for t, step in reversed(self.lifetimes[i].tensors) if step < self.now or step == 0)
 
     def price(self, i: int) -> float:
-        """Of moving it; what begins with this step can still go anywhere."""
+        """The price of moving it; a lifetime that begins with this step can still go anywhere."""
         if i < 0 or i in self.stuck:
             return math.inf
         if i in self.new:
@@ -328,7 +328,7 @@ class _Packing:
         if tensor.move_ns is None:
             return math.inf
         cost = 1 + (tensor.move_pj if self.problem.objective == "energy" else tensor.move_ns)
-        # What is at home has to come back again.
+        # State in its fixed place has to come back again.
         return 2 * cost if i in self.returns and self.at[i] == self.hints[i] else cost
 
     def clear(self, i: int, lows: list[int] | None) -> bool:
@@ -373,7 +373,9 @@ class _Packing:
             self.blamed.append(i)
 
     def slides(self, size: int, price: Callable[[range], float]) -> list[tuple[float, int, list[tuple[int, int]]]]:
-        """(price, offset of the room that is made, moves in order): what lies between two holes slides down, or up."""
+        """(price, offset of the room that is made, moves in order): all that lies between two holes slides down, or
+        up.
+        """
         arena = self.arena
         holes = arena.holes()
         widths = [0, *itertools.accumulate(top - low for low, top in holes)]
@@ -404,7 +406,7 @@ class _Packing:
         return sorted((f for f in found if f[0] == cheapest), key=lambda f: f[1])
 
     def evictions(self, blocks: range, low: int, top: int) -> list[tuple[int, int]] | None:
-        """Moves, in order, of what lies in the window [low, top) to holes outside; None if not all find one."""
+        """Moves, in order, out of the window [low, top) into holes outside; None if not all find one."""
         arena = self.arena
         leaving = [arena.who[b] for b in blocks]
         rest = _Arena(self.capacity, list(arena.lows), list(arena.tops), list(arena.who))
@@ -440,10 +442,12 @@ class _Packing:
         return moves
 
     def go_home(self) -> bool:
-        """At the end, state that came back elsewhere; False where what is in its way has nowhere to go."""
+        """Move state that came back elsewhere to its place, at the end; False where something in its way cannot
+        move.
+        """
         self.now, self.new = len(self.steps), set()
         last = self.steps[-1] if self.steps else None
-        for i in self.finish[self.now]:  # of what ends with the last step, state is there for ever
+        for i in self.finish[self.now]:  # of those that end with the last step, state stays for ever
             tensors = self.lifetimes[i].tensors
             if not tensors or last == Free(tensors[-1][0]):
                 self.arena.remove(i, self.at.pop(i))
@@ -465,7 +469,7 @@ class _Packing:
         return True
 
     def in_the_way(self, i: int) -> list[int]:
-        """Of the home of `i`."""
+        """The offset of the fixed place of `i`."""
         low = int(self.hints[i])
         return [j for j in (self.arena.who[b] for b in self.arena.inside(low, low + self.size[i])) if j != i]
 

@@ -1,9 +1,9 @@
 """Transfers that overlap compute (Paging.DMA): how long a schedule takes, and schedules that make use of it.
 
 A transfer is issued where its step stands and runs by itself, one after another on the bus (or one a direction). The
-processor waits only where it has to: an operator for the page-ins that it reads, and for the page-out of what it works
-on in place; a Free for the page-out of what it frees; a Move for both. So RAM counts as it stands in the list of
-steps, as for synchronous transfers: a buffer from the step that issues its page-in, a copy until its page-out is
+processor waits only where it has to: an operator for the page-ins that it reads, and for the page-out of any tensor
+that it changes in place; a Free for the page-out of its tensor; a Move for both. So RAM counts as it stands in the list
+of steps, as for synchronous transfers: a buffer from the step that issues its page-in, a copy until its page-out is
 through.
 """
 
@@ -63,8 +63,8 @@ def overlapped_ns(problem: Problem, steps: Sequence[Step]) -> int:
 
 
 def hide_transfers(problem: Problem, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The same schedule with page-ins issued ahead and frees of what is on its way out put off, as far as RAM and the
-    hiding of the transfers ask for; the steps as they were where that is not faster.
+    """The same schedule with page-ins issued ahead, and with frees put off while the tensor is on its way out, as far
+    as RAM and the hiding of the transfers ask for; the steps as they were where that is not faster.
     """
     ram = ram_bytes(problem, steps)
     room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes
@@ -95,7 +95,7 @@ def settled(problem: Problem, steps: Sequence[Step]) -> list[Compute | PageIn | 
 
 
 def ram_bytes(problem: Problem, steps: Sequence[Step]) -> list[int]:
-    """RAM during each step, without what is fixed (base, page buffer)."""
+    """RAM during each step, without the fixed parts (base, page buffer)."""
     resident = {i: t.size_bytes for i, t in enumerate(problem.tensors) if t.initial == "ram"}
     live = sum(resident.values())
     during = []
@@ -135,7 +135,7 @@ def _issue_ahead(problem: Problem, steps: Sequence[Step], ram: list[int], room: 
             following = min(begins[at], following) - problem.tensors[step.tensor].page_in_ns
             wanted[at] = following
     ram = list(ram)
-    moved: dict[int, list[Step]] = {}  # what is issued right before the step at a position
+    moved: dict[int, list[Step]] = {}  # steps issued right before the step at a position
     barrier = 0
     for at, step in enumerate(steps):
         if isinstance(step, PageOut):
@@ -167,7 +167,7 @@ def _concerns(problem: Problem, step: Step, t: int) -> bool:
 
 
 def _put_off(problem: Problem, steps: Sequence[Step], room: int) -> tuple[Step, ...]:
-    """Frees of what is still on its way out wait until it is through, or until RAM is needed."""
+    """Frees of a tensor that is still on its way out wait until it is through, or until RAM is needed."""
     clock, result = Clock(problem), list[Step]()
     waiting: dict[int, int] = {}  # tensor -> bytes
     ram = ram_bytes(problem, steps)
@@ -206,7 +206,7 @@ def _put_off(problem: Problem, steps: Sequence[Step], room: int) -> tuple[Step, 
 
 
 def _freed_bytes(problem: Problem, steps: Sequence[Step]) -> dict[int, int]:
-    """By position of a Free, what it frees: what is made in place occupies the bytes of its input."""
+    """By position of a Free, the bytes that it frees: a tensor made in place occupies those of its input."""
     resident = {i: t.size_bytes for i, t in enumerate(problem.tensors) if t.initial == "ram"}
     freed = {}
     for at, step in enumerate(steps):

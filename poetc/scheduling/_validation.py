@@ -1,4 +1,4 @@
-"""What a Problem must satisfy beyond its types; everything downstream relies on it."""
+"""The rules of a Problem beyond its types; everything downstream relies on them."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ class Paging(enum.StrEnum):
 
 class Semantics(enum.StrEnum):
     EXACT = "exact"
-    POET = "poet"  # what POET's MILP counts (see solvers/published/poet.py): paging takes no time, ...
+    POET = "poet"  # as POET's MILP counts (see solvers/published/poet.py): paging takes no time, ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
     name: str
-    size_bytes: int  # what it occupies, alignment included
+    size_bytes: int  # in RAM, alignment included
     initial: Place = ""  # where it is when the step begins: "" = nowhere, an operator makes it
     final: Place = ""  # where it must be when the step ends: "" = nowhere in particular
     pageable: bool = True  # may it be copied to the store
@@ -37,13 +37,13 @@ class TensorSpec:
     page_out_pj: int = 0
     page_in_ns: int = 0
     page_in_pj: int = 0
-    store_bytes: int | None = None  # what it occupies on the store, in whole blocks; None: size_bytes
+    store_bytes: int | None = None  # on the store, in whole blocks; None: size_bytes
     move_ns: int | None = None  # of moving it to another place in RAM; None: it may not be moved
     move_pj: int = 0
 
     @property
     def footprint_bytes(self) -> int:
-        """What it counts against `store_capacity_bytes`."""
+        """Its bytes on the store, which count against `store_capacity_bytes`."""
         return self.size_bytes if self.store_bytes is None else self.store_bytes
 
 
@@ -114,7 +114,7 @@ class Problem:
     page_buffer_bytes: int = 0
     dma_full_duplex: bool = False  # Paging.DMA: page-ins and page-outs at once, instead of one transfer at a time
     store_capacity_bytes: int | None = None
-    write_limit_bytes: int | None = None  # what a schedule may write to the store, for the sake of its endurance
+    write_limit_bytes: int | None = None  # that a schedule writes to the store at most, which wears out
     alignment_bytes: int = 16
     semantics: Semantics = Semantics.EXACT
     device: str = ""

@@ -1,4 +1,4 @@
-"""A schedule: what the device does, in order, and what was proven about it."""
+"""A schedule: the steps of the device, in order, and the proof about their cost."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What is known about a schedule's energy (time, if the problem's objective is time)."""
+    """The cost of a schedule and the bound on it: energy, or time if that is the objective."""
 
     status: Status
     objective: int  # pJ (or ns) of the schedule
     bound: int  # no schedule in `scope` costs less, pJ (or ns)
     scope: Scope
-    method: str = ""  # what found the schedule, what proved the bound
+    method: str = ""  # the stage that found the schedule, and the one that proved the bound
 
     def gap(self) -> float:
         """(objective - bound) / objective."""
@@ -87,7 +87,7 @@ class Schedule:
     log: tuple[str, ...] = field(default=())  # how the solve went, one line an event (no clock times: deterministic)
 
 
-LARGEST_SEED = 2**31 - 1  # what HiGHS takes
+LARGEST_SEED = 2**31 - 1  # the largest that HiGHS takes
 DEFAULT_GAP = 0.001  # of the command line and the Python interface: real networks reach it long before gap 0
 
 

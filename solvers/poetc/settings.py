@@ -1,7 +1,7 @@
 """The settings of poetc's own solver: one frozen record a stage.
 
 Each field says its unit and its reason. Work is counted in seconds of a usual machine (see `work`); shares of work are
-of `work_limit_s`, so that what is done does not depend on the clock.
+of `work_limit_s`, so that the work does not depend on the clock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class WorkSettings:
 
     iteration_s: float = 2.5e-6  # a simplex iteration, times the square root of the coefficients
     run_s: float = 6e-5  # a run of the eviction heuristic, times the operators
-    least_left_s: float = 0.1  # time limit of what starts when time is nearly up
+    least_left_s: float = 0.1  # time limit of a stage that starts when time is nearly up
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class EngineSettings:
     least_runs: int = 8  # for the largest problems
     most_runs: int = 600  # for any problem, unless `runs_x_operators` allows more
     runs_x_operators: int = 60_000  # runs times operators: a run takes time in proportion to the operators
-    runs_x_operators_squared: int = 24_000_000  # runs times operators squared: what relaxations take grows faster
+    runs_x_operators_squared: int = 24_000_000  # runs times operators squared: the time of relaxations grows faster
     first_runs: int = 2  # before any relaxation: something to show
     quick_runs: int = 32  # of a small problem, in all, before relaxations with several cuts
     race_share: float = 0.3  # work on runs beside a relaxation, of the work on the last one: at least
@@ -99,7 +99,7 @@ class LadderSettings:
     single_cuts: int = 24  # stretches of the backward pass, each with one position for a single cut
     coarse_tensors: int = 100  # problems with more tensors first do without their smallest
     free_share: float = 1e-3  # of the capacity: bytes of those smallest tensors, in all
-    reach: float = 0.35  # of the gap left: what a relaxation is asked to close; dearer plans are not looked at
+    reach: float = 0.35  # of the gap left: the part that a relaxation is asked to close; dearer plans are not looked at
     least_reach: float = 0.05  # half of the reach is next where a relaxation found no plan in time, down to this
     small_gap: float = 1e-3  # fraction of the cost: so small a gap is closed at once
     slack: float = 0.1  # of the gap left: how closely the first are solved; their plans soon show other cuts
@@ -130,7 +130,7 @@ class BetweenSettings:
     first_total: int = 160  # in all stages: fewer stages have more each
     again_rows: int = 8  # a stage, for executions again: at least
     again_total: int = 60  # in all stages
-    chain_rows: int = 3  # of these, a stage: those that count what else a chain of recomputation needs, at least
+    chain_rows: int = 3  # of these, a stage: those that count the rest of a chain of recomputation, at least
     chain_total: int = 30  # in all stages
     large_share: float = 0.03  # of the capacity: smaller tensors are not counted in chains
 
@@ -179,7 +179,11 @@ class RaceSettings:
     fair_runs: int = 3  # every arm has so many before arms are compared
     explore: float = 0.25  # probability of any arm, in place of the best
     near_best: float = 0.5  # probability of a policy near the arm's best
-    favours: tuple[float, ...] = (0.0, 1.0, 3.0)  # added to the score of what a relaxation holds, drawn from these
+    favours: tuple[float, ...] = (
+        0.0,
+        1.0,
+        3.0,
+    )  # added to the score of tensors that a relaxation holds, drawn from these
     # The weight on time, where there is a deadline: bisected between a weight that misses it and one that meets it.
     weight_factor: float = 4.0  # a larger weight, as long as none meets it
     weight_range: float = 64.0  # how far below one that meets it the search begins
@@ -232,12 +236,14 @@ class NestedSettings:
     """Nested checkpoints (`search.nested`)."""
 
     most_operators: int = 2000  # larger problems are left
-    dear: float = 1.2  # times what every operator once costs: cheaper schedules are left, little is made again
+    dear: float = 1.2  # times the cost of every operator once: cheaper schedules are left, little is made again
     most_segments: tuple[int, ...] = (144, 64)  # of two programs
     fewest_segments: int = 8  # shorter chains are left
     slots: int = 128  # the capacity; bytes are rounded up to slots
-    memory: float = 1.6  # of the capacity: what programs may count on, since evictions take plans below it
-    cheap: float = 0.01  # of the forward pass's cost: what takes less, from what stays in RAM, is not handed on
+    memory: float = 1.6  # of the capacity: programs may count on it, since evictions take plans below it
+    cheap: float = (
+        0.01  # of the forward pass's cost: a tensor that takes less to make, of tensors in RAM, is not handed on
+    )
     # Backward operators: one that needs an earlier segment is early where one of so many after it does not need it.
     ahead: int = 8
     tried: tuple[int, ...] = (0, 4, 8, 13, 20, 32, 48, 64, 80)  # memories, slots beyond the least that has a plan
@@ -271,7 +277,7 @@ class NeighbourhoodSettings:
     )
     nodes: int = 60  # of HiGHS's tree, at most
     rounds: int = 300  # of HiGHS at the root, at most
-    gap: float = 1e-3  # how closely it is solved, and what a better schedule has to save, in the MIP's units
+    gap: float = 1e-3  # how closely it is solved, and the least saving of a better schedule, in the MIP's units
     agreed: float = 1e-6  # how near an LP's value is to the schedule's for the two to agree
     few: int = 8  # columns kept at once: so few stand in every RAM row themselves
     most_in_lp: int = 12_000  # integer columns: larger LPs are not tried
@@ -306,7 +312,7 @@ class SmallestBudgetSettings:
     resolution: int = 400  # the bisection ends within the lower bound divided by this, bytes
     step_factor: int = 4  # by which its steps grow as long as nothing is found
     first_runs: int = 3  # of the heuristic for a budget, before the bisection that takes more
-    work_s: float = 4.0  # at most: three times what DenseNet-121 takes
+    work_s: float = 4.0  # at most: DenseNet-121 takes a third of it
     tensors: int = 8  # the largest at the peak, which a message names
 
 
@@ -332,7 +338,9 @@ class PlacementSettings:
     most_runs: int = 240  # beside a relaxation
     largest: int = 16  # state tensors that change places at the end
     near: float = 1.01  # times the best cost: placements whose races found as much are worth a solve
-    nested_from: float = 0.9  # of the best cost: below it what every operator once costs, nested checkpoints are tried
+    nested_from: float = (
+        0.9  # of the best cost: with the cost of every operator once below it, nested checkpoints are tried
+    )
 
 
 WORK = WorkSettings()

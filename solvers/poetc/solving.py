@@ -36,7 +36,7 @@ class Solving:
         self.bound = float(self.model.base_cost)
         self.bound_by = "every operator once"
         if self.warm_start.proven > self.bound:
-            self.bound, self.bound_by = float(self.warm_start.proven), "what was proven before"
+            self.bound, self.bound_by = float(self.warm_start.proven), "an earlier proof"
         self.staged_bound, self.staged_repetition = 0.0, Repetition.STAGED  # a bound for fewer schedules
         self.log: list[str] = []
         self.cut_short = False  # the clock has ended a relaxation early

@@ -35,11 +35,11 @@ class RoundingSettings:
 
 @dataclass(frozen=True, slots=True)
 class SlotSettings:
-    """A dynamic program over slots of memory. What it knows of memory is an estimate, so that several are tried."""
+    """A dynamic program over slots of memory. It only estimates memory, so that several are tried."""
 
     slots: int  # of the budget: time and memory of the program grow with their number
     steps: int  # a budget: memories that are tried between one and none
-    most: int = 2  # in budgets, the largest memory: the estimate may be twice what the replay needs
+    most: int = 2  # in budgets, the largest memory: the estimate may be twice the need of the replay
     least_share: int = 10  # the smallest memory is the budget over this: the estimate errs by less
 
     def memories(self) -> range:

@@ -22,7 +22,7 @@ INFO = SolverInfo(
 
 
 class _Classes:
-    """Union-find over tensors, brought up to date with what the run evicted since the last score."""
+    """Union-find over tensors, brought up to date with the evictions since the last score."""
 
     def __init__(self) -> None:
         self.parent: dict[int, int] = {}

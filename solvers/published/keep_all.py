@@ -15,7 +15,7 @@ INFO = SolverInfo(
     energy=True,
     deadline=True,
     proof=True,
-    notes="The reference that budgets in per cent refer to. Pages only what starts or must end on the store.",
+    notes="The reference that budgets in per cent refer to. Pages only tensors that start or must end on the store.",
 )
 
 

@@ -162,7 +162,7 @@ class _Formulation:
                 self.lp += self.MIn[t][i] <= self.SSd[t][i]
                 self.lp += self.MOut[t][i] <= self.SRam[t][i]
                 if t + 1 < self.n:
-                    # What an update consumes in stage t is in RAM afterwards only if it is paged in.
+                    # A tensor that an update consumes in stage t is in RAM afterwards only if it is paged in.
                     stays = 0 if model.expiry[i] == t else self.SRam[t][i] + self.made(t, i)
                     self.lp += self.SRam[t + 1][i] <= stays + self.MIn[t][i]
                     stored = 1 if model.on_store[i] else self.SSd[t][i] + self.MOut[t][i]
@@ -251,7 +251,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         random_seed=options.seed,
     )
     formulation.lp.solve(solver)
-    # PuLP calls a run that hit its time limit "Optimal": what happened is read from HiGHS.
+    # PuLP calls a run that hit its time limit "Optimal": HiGHS itself says how it ended.
     highs = formulation.lp.solverModel
     status, info = highs.getModelStatus(), highs.getInfo()
     if status == highspy.HighsModelStatus.kInfeasible:

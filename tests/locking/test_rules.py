@@ -242,7 +242,7 @@ def test_what_changed_is_named_once() -> None:
     (finding,) = compare(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes))
     assert finding.message == "changed since it was locked: profile"
     assert not finding.fails
-    # The same code, given other time, may choose other homes of state: that is another problem, and no change.
+    # The same code, given other time, may place state otherwise: that is another problem, and no change.
     hashes = msgspec.structs.replace(ENTRY.hashes, problem="other")
     assert compare(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes)) == ()
     (finding,) = compare(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes, versions={"poetc": "1"}))

@@ -44,7 +44,7 @@ OPTIONS = SolveOptions(time_limit_s=LIMIT_S, fixed_order=True)
 @functools.cache
 def case(seed: int) -> tuple[Problem, dict[frozenset[int], Optimum | None]]:
     """A problem with state in RAM, its budget down to what only the store makes possible, and the optimum of each
-    choice of homes.
+    choice of placements.
     """
     random = Random(seed)
     while True:
@@ -108,7 +108,7 @@ def test_cases_need_every_home() -> None:
     assert all(count > 2 for count in kinds.values()), kinds
 
 
-def test_open_homes_are_a_relaxation_of_all_homes() -> None:
+def test_open_placement_is_a_relaxation_of_all_placements() -> None:
     tight = 0
     by_deadline = 0
     for seed in SEEDS:
@@ -196,8 +196,8 @@ def test_what_a_relaxation_proves_impossible_is() -> None:
     assert proven
 
 
-def test_solved_with_any_homes() -> None:
-    """Never dearer than with the homes that it was given, nor a bound above what other homes allow."""
+def test_solved_with_any_placement() -> None:
+    """Never dearer than with the placement that it was given, nor a bound above what others allow."""
     optimal = stored = unpacked = 0
     for seed in SEEDS[:60]:
         problem, found = case(seed)
@@ -243,8 +243,8 @@ def test_state_that_was_kept_in_ram_goes_to_the_store_where_nothing_fits(monkeyp
     assert rescued > 0
 
 
-def test_a_schedule_is_reported_before_orders_and_homes_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what is reported never gets worse, nor is a bound above what other homes allow."""
+def test_a_schedule_is_reported_before_orders_and_placements_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is reported never gets worse, nor is a bound above what other placements allow."""
     lines: list[str] = []
     searched = []
     monkeypatch.setattr("poetc.solvers.best_order", lambda *_: searched.append(list(lines)))
@@ -291,7 +291,7 @@ def test_the_same_bytes_on_slow_and_fast_machines(monkeypatch: pytest.MonkeyPatc
     assert compared > 2
 
 
-def test_homes_that_leave_packing_too_little_give_way() -> None:
+def test_placements_that_leave_packing_too_little_give_way() -> None:
     """A little more goes to the store, at a price that a race knows, where it can."""
     loosened = 0
     for seed in SEEDS:
@@ -314,7 +314,7 @@ def test_homes_that_leave_packing_too_little_give_way() -> None:
     assert loosened > 10
 
 
-def test_errors_claim_only_what_holds_for_any_homes() -> None:
+def test_errors_claim_only_what_holds_for_any_placement() -> None:
     proven = 0
     for seed in SEEDS[:20]:
         problem, _ = case(seed)
@@ -373,7 +373,7 @@ def test_what_is_found_beside_a_relaxation_is_begun_with(monkeypatch: pytest.Mon
 
 
 def test_what_is_left_for_a_schedule_is_of_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the search for homes took all of it: a little more, of a short limit less."""
+    """Where the search for a placement took all of it: a little more, of a short limit less."""
     limits: list[float] = []
 
     def impossible(problem: Problem, planner: Planner) -> None:

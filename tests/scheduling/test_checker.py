@@ -176,8 +176,8 @@ def test_what_may_not_be_moved() -> None:
     refused((Compute(MATMUL), Move(6), *PLAIN[1:]), 1, "moves '6', which is not in RAM")
     refused((*PLAIN[:3], Move(A), *PLAIN[3:]), 3, "moves 'a', which is not in RAM")
     refused((Compute(MATMUL), Move(X), *PLAIN[1:]), 1, "moves 'x', which may not be moved")
-    refused((Compute(MATMUL), Move(W), *PLAIN[1:]), 1, "moves 'w', which is state at its home")
-    refused((*PLAIN, Move(W1)), 8, "moves 'w@1', which is state at its home")
+    refused((Compute(MATMUL), Move(W), *PLAIN[1:]), 1, "moves 'w', which is state in its fixed place")
+    refused((*PLAIN, Move(W1)), 8, "moves 'w@1', which is state in its fixed place")
     refused((Compute(MATMUL), Move(A), *PLAIN[1:]), None, "takes 26 ns, the deadline is 25", deadline_ns=25)
     given = tuple(replace(t, move_ns=1) for t in example().tensors)
     refused((Move(X), *PLAIN), 0, "moves 'x' before anything is done", tensors=given)
@@ -188,7 +188,7 @@ def test_state_that_was_paged_out_may_be_moved_until_it_is_home() -> None:
     back = (PageOut(W), Compute(MATMUL), Free(W), *PLAIN[1:6], PageIn(W))
     assert check((*back, Move(W), *PLAIN[6:]), tensors=tensors).moves == 1
     assert check((*back, *PLAIN[6:], Move(W1)), tensors=tensors).moves == 1
-    refused((PageOut(W), Compute(MATMUL), Move(W), *PLAIN[1:]), 2, "state at its home", tensors=tensors)
+    refused((PageOut(W), Compute(MATMUL), Move(W), *PLAIN[1:]), 2, "state in its fixed place", tensors=tensors)
 
 
 def test_input_must_be_resident() -> None:

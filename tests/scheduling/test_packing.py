@@ -163,7 +163,7 @@ def test_state_that_is_away_at_once_leaves_one_gap() -> None:
 
 
 def two_weights_away_in_turn() -> tuple[Problem, Schedule]:
-    """While either is away, a tensor takes its room and all that is free: the free room must adjoin both homes."""
+    """While either is away, a tensor takes its room and all that is free: the free room must adjoin both places."""
     weight, free = 1600, 800
     sizes = {"bias": 160, "v": weight, "w": weight, "a": weight + free, "b": weight + free}
     at = {name: t for t, name in enumerate(sizes)}
@@ -181,16 +181,16 @@ def two_weights_away_in_turn() -> tuple[Problem, Schedule]:
     return problem, scheduled(problem, complete(problem, actions))
 
 
-def test_homes_of_paged_state_need_not_adjoin() -> None:
+def test_places_of_paged_state_need_not_adjoin() -> None:
     problem, schedule = two_weights_away_in_turn()
     plan = pack(problem, schedule)
     verify_plan(problem, schedule, plan)
     assert plan.arena_bytes == plan.max_live_bytes == plan.state_bytes == 160 + 2 * 1600 + 800, "all else is higher"
 
 
-def test_no_more_room_between_homes_than_is_needed() -> None:
+def test_no_more_room_between_places_than_is_needed() -> None:
     problem, schedule = two_weights_away_in_turn()
-    tensors = [*problem.tensors, TensorSpec(name="x", size_bytes=8000)]  # alone, later: any homes would do
+    tensors = [*problem.tensors, TensorSpec(name="x", size_bytes=8000)]  # alone, later: any place would do
     operators = [*problem.operators, OperatorSpec(name="x", inputs=(), outputs=(5,), time_ns=1, energy_pj=1)]
     problem = replace(problem, tensors=tuple(tensors), operators=tuple(operators))
     schedule = replace(schedule, steps=(*schedule.steps, Compute(2), Free(5)))

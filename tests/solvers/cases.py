@@ -129,7 +129,7 @@ def invalid_bounds(seed: int) -> list[str] | None:
         if anywhere is not None:
             relaxation = OpenPlacement(opened, cuts, chains, between=True).solve(time_limit_s=60)
             if relaxation.infeasible or relaxation.bound > anywhere:
-                wrong.append(f"seed {seed}, cuts {cuts}, any homes: {relaxation.bound} > {anywhere}")
+                wrong.append(f"seed {seed}, cuts {cuts}, any placement: {relaxation.bound} > {anywhere}")
         if in_ram is not None:
             for ties in (False, True):
                 relaxation = CutModel(fixed, cuts, between=True, ties=ties).solve(time_limit_s=60)

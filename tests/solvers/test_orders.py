@@ -141,7 +141,7 @@ def test_the_same_seed_gives_the_same_order_and_a_schedule_of_it_is_one_of_the_p
     verify(problem, restored(solve(reordered(problem, order), options=fixed), order))
 
 
-def test_the_cheapest_order_for_one_of_several_homes() -> None:
+def test_the_cheapest_order_for_one_of_several_placements() -> None:
     """Under the problem's own order nothing fits but with more RAM; what a second problem adds is its own best."""
     problem = branches(4, 2 * 1600 + 16 * 8)
     order = best_order(problem, OPTIONS, Work(math.inf))

@@ -26,7 +26,7 @@ class Columns:
         self.unit = max(1.0, float(model.base_cost)) / COST_SCALE
         self.tie = tie
         self.hold: list[dict[int, int]] = []  # S
-        self.run: list[dict[int, int]] = []  # R, only what is optional
+        self.run: list[dict[int, int]] = []  # R, only the optional ones
         self.load: list[dict[int, int]] = []  # I
         self.store: dict[int, int] = {}  # O
         self.twice: dict[tuple[int, int], int] = {}  # 1 if an operator is executed again more than once in a stage

@@ -53,7 +53,7 @@ class Relaxation:
     paged: frozenset[int]
     run: tuple[frozenset[int], ...] = ()  # per stage, the operators executed again
     load: tuple[frozenset[int], ...] = ()  # per stage, the tensors paged in
-    pinned: tuple[frozenset[int], ...] = ()  # per cut, what is in RAM without being a decision
+    pinned: tuple[frozenset[int], ...] = ()  # per cut, tensors in RAM that are no decision
 
 
 def has_many_alike(model: Model) -> bool:
@@ -180,7 +180,7 @@ class CutModel(Columns):
         """A column that takes back the cost of the first read, if it is one of `columns`."""
         credit = self.mip.column(-self.model.in_cost[t] / self.unit, 0.0, 1.0, integer=False)
         self.mip.row([credit, *columns], [1.0, *[-1.0] * len(columns)], upper=0.0)
-        if t in self.hold[0]:  # what is there at the first cut was read before
+        if t in self.hold[0]:  # a tensor that is there at the first cut was read before
             self.mip.row([credit, self.hold[0][t]], [1.0, 1.0], upper=1.0)
         return credit
 

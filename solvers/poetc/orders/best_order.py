@@ -1,6 +1,6 @@
 """The choice of an order of first executions: annealed orders and the low-traffic order are raced.
 
-Short races of the eviction heuristic and bounds decide between the problem's own order and what was found.
+Short races of the eviction heuristic and bounds decide between the problem's own order and those that were found.
 """
 
 from __future__ import annotations

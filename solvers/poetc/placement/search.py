@@ -40,11 +40,12 @@ from poetc.solvers.poetc.work import simplex_s
 
 
 class PlacementSearch:
-    """For `problem`, all of whose state lives in RAM, under its order of operators: what its state on the store costs.
+    """For `problem`, all of whose state lives in RAM, under its order of operators: the cost of placing state on the
+    store.
 
     The relaxation is solved with more and more cuts, where its last plan needs too much RAM. Each time short races find
-    out what the homes that it suggests cost; then homes beside the best are raced. `bound` holds for schedules in the
-    problem's order, with any placement of state.
+    the cost of the placement that it suggests; then placements beside the best are raced. `bound` holds for schedules
+    in the problem's order, with any placement of state.
     """
 
     def __init__(self, problem: Problem, options: SolveOptions, stop_at: float, progress: Progress | None) -> None:
@@ -252,7 +253,7 @@ class PlacementSearch:
             return
         if self._longer is None or self._longer[0] != stored:
             race = Race(on_store(self.problem, stored), self.options.seed, self.stop_at)
-            race.offer(self._codes[stored], "homes")
+            race.offer(self._codes[stored], "state placement")
             self._longer = stored, race, Windows(race)
         _, race, windows = self._longer
         race.stop_at = self.stop_at
@@ -303,7 +304,7 @@ class PlacementSearch:
             return
         race = Race(placed, self.options.seed, self.stop_at)
         if relaxation is not None:
-            race.add_arms(relaxation, "homes")
+            race.add_arms(relaxation, "state placement")
         least = len(race.arms)
         race.run(max(least, min(PLACEMENT.runs, PLACEMENT.runs_x_operators // self.model.n_ops)), 0.0)
         if stored in (frozenset(), self.everything) and race.model.base_cost < PLACEMENT.nested_from * self.least:
