@@ -364,6 +364,12 @@ training_options = stacked(
         "needs the least energy.",
     ),
     click.option(
+        "--accumulate",
+        type=int,
+        metavar="N",
+        help="Average the gradients of N steps, and update in the last of them. A total a gradient is held in between.",
+    ),
+    click.option(
         "--model-output",
         "output",
         default="",

@@ -37,7 +37,7 @@ class _RmsProp(Elements):
     has_velocity: bool
 
 
-class _Update(OpSpec):
+class Update(OpSpec):
     """Inputs: `states` tensors of one shape, the gradient in that shape, then `scalars` tensors of one element."""
 
     recomputable = False
@@ -65,7 +65,7 @@ def _decayed(op: Bound, w: Any, g: Any) -> Any:
 
 
 @register
-class Sgd(_Update):
+class Sgd(Update):
     kind = "Sgd"
     summary = "w - lr · g in place from (w, g, lr); weight_decay"
     must_alias = ((0, 0),)
@@ -79,7 +79,7 @@ class Sgd(_Update):
 
 
 @register
-class Momentum(_Update):
+class Momentum(Update):
     kind = "Momentum"
     summary = "v = momentum · v + g, w -= lr · v in place from (w, v, g, lr); momentum, nesterov, weight_decay"
     must_alias = ((0, 0), (1, 1))
@@ -104,7 +104,7 @@ def _check_step(step: TensorType) -> None:
 
 
 @register
-class Adam(_Update):
+class Adam(Update):
     """Kingma and Ba 2015, epsilon outside the corrected root: w -= lr · m̂ / (sqrt(v̂) + epsilon)."""
 
     kind = "Adam"
@@ -142,7 +142,7 @@ class Adam(_Update):
 
 
 @register
-class Adagrad(_Update):
+class Adagrad(Update):
     """Duchi et al. 2011: h accumulates squared gradients."""
 
     kind = "Adagrad"
@@ -162,7 +162,7 @@ class Adagrad(_Update):
         return Kernel("poetc_op_adagrad", Elements(op.inputs[0].elements), floats)
 
 
-class _MeanSquare(_Update):
+class _MeanSquare(Update):
     """RMSProp as PyTorch has it (Tieleman and Hinton 2012; centered: Graves 2013, eq. 38), epsilon outside the root.
 
     States after w: s, the mean square; m, the mean gradient, if `centered`; v, the velocity, with `velocity`. A
@@ -233,7 +233,7 @@ class RmsPropCenteredMomentum(_MeanSquare):
 
 
 @register
-class Lion(_Update):
+class Lion(Update):
     """Chen et al. 2023, algorithm 2: the weight moves by the sign of a blend of the mean gradient and the gradient."""
 
     kind = "Lion"
@@ -267,7 +267,7 @@ def _momentum_at(op: Bound, step: int) -> float:
 
 
 @register
-class Nadam(_Update):
+class Nadam(Update):
     """Dozat 2016, algorithm 2, as PyTorch has it: Adam with Nesterov's momentum, which grows from step to step.
 
     `product` is that of the momentums up to this step, which NadamSchedule makes.

@@ -78,8 +78,10 @@ class _Step:
                 raise UsageError(f"--micro-batches {self.count}: the output that is trained has no batch axis")
             notes += self._notes(next(cut.size for cut in cuts if cut is not None))
             weights = [Weights(b, self.count, t, p.attributes) for t, p in zip(targets, plans, strict=True)]
-        if len(plans) > 1 or plans[0].weight != 1:
-            seed = b.add_tensor(b.fresh("one"), TensorType(()), Role.CONSTANT, np.array(1, np.float32))
+        if len(plans) > 1 or plans[0].weight != 1 or options.accumulate:
+            hint = "accumulated_share" if options.accumulate else "one"
+            value = np.array(1 / (options.accumulate or 1), np.float32)
+            seed = b.add_tensor(b.fresh(hint), TensorType(()), Role.CONSTANT, value)
         losses: list[str] = []
         logits: list[str] = []
         late: list[tuple[Operator, str, str]] = []
@@ -127,6 +129,8 @@ class _Step:
 
             differentiate(b, loss, self.trained, complete, first=first, weight=weight)
         optimizer.finish()
+        if options.accumulate:
+            notes.append(f"gradients are averaged over {options.accumulate} steps, and the last of them updates")
         for statistics in late:
             _move_statistics(b, *statistics, self.updates)
         unreached = sorted(self.trained - self.gradients.keys())
@@ -295,7 +299,8 @@ def _step_counter(b: Builder, graph: Graph, options: TrainingOptions, updates: d
     sites = sum(op.kind == "DropoutSite" for op in graph.operators)
     if sites and not options.dropout:
         notes.append(f"{sites} Dropout operators drop nothing (--dropout makes them)")
-    if options.optimizer not in STEP_COUNTING and not (sites and options.dropout):
+    optimizer_counts = options.optimizer in STEP_COUNTING and not options.accumulate  # else it counts updates itself
+    if not optimizer_counts and not (sites and options.dropout):
         return ""
     before = b.add_tensor(b.fresh("step"), TensorType((1,), DType.I32), Role.OPTIMIZER_STATE, Fill("zeros"))
     b.phase = Phase.UPDATE

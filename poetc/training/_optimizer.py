@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from poetc.graph import Attribute, Fill, Phase, Role, TensorType
+from poetc.graph import Attribute, DType, Fill, Phase, Role, TensorType
 from poetc.ops import Builder
+from poetc.ops.accumulation import GATED
 from poetc.training._clipping import Clipper
 from poetc.training._options import TrainingOptions
 from poetc.training._state import emit_update
 
 STEP_COUNTING = ("adam", "adamw", "nadam")  # their updates read the number of the step
 _SCALAR = TensorType((1,))
+_COUNT = TensorType((1,), DType.I32)
 
 
 class Optimizer:
@@ -37,12 +39,19 @@ class Optimizer:
         self._rates: dict[float, str] = {}  # factor of the learning rate -> the rate
         rate = np.array([options.learning_rate], np.float32)
         self.learning_rate = b.add_tensor(b.fresh("learning_rate"), _SCALAR, Role.OPTIMIZER_STATE, rate)
+        self._left = self._steps_left() if options.accumulate else ""
+        if self._left and options.optimizer in STEP_COUNTING:
+            (self._step,) = self._moved("StepCount", [self._new_state("updates", Fill("zeros"), _COUNT)], {})
         self._clipper = Clipper(b, options, updates)
         self._product = self._momentum_product() if options.optimizer == "nadam" else ""
 
     def update(self, parameter: str, gradient: str) -> None:
         """Emit the update of `parameter`, whose whole gradient is `gradient`; at the end, if it waits for others."""
         phase, self._b.phase = self._b.phase, Phase.UPDATE
+        if self._left:
+            inputs = [self._state(parameter, "gradient"), gradient, self._left]
+            (gradient,) = emit_update(self._b, "Accumulate", inputs, {"every": self._options.accumulate or 1})
+            self._updates[inputs[0]] = gradient
         clipped = self._clipper.clip(parameter, gradient)
         if clipped is not None:
             self._update(parameter, clipped)
@@ -64,8 +73,18 @@ class Optimizer:
         if self._product:
             scalars.append(self._product)
         attributes = {"weight_decay": self._decays[parameter], **attributes}
-        new = emit_update(self._b, kind, [*state, gradient, *scalars], attributes)
-        self._updates.update(zip(state, new, strict=True))
+        self._moved(kind, [*state, gradient, *scalars], attributes, len(state))
+
+    def _moved(
+        self, kind: str, inputs: Sequence[str], attributes: Mapping[str, Attribute], count: int = 1
+    ) -> tuple[str, ...]:
+        """Emit an update of the first `count` inputs, in the steps that update; returns their next versions."""
+        phase, self._b.phase = self._b.phase, Phase.UPDATE
+        gate = [self._left] if self._left else []
+        new = emit_update(self._b, f"{GATED}{kind}" if gate else kind, [*gate, *inputs], attributes)
+        self._updates.update(zip(inputs[:count], new, strict=True))
+        self._b.phase = phase
+        return new
 
     def _rate(self, factor: float) -> str:
         """The learning rate times `factor`."""
@@ -112,11 +131,18 @@ class Optimizer:
 
     def _momentum_product(self) -> str:
         """Of the momentums of NAdam's steps up to the one that runs."""
-        b, o = self._b, self._options
-        phase, b.phase = b.phase, Phase.UPDATE
-        before = b.add_tensor(b.fresh("momentum_product"), _SCALAR, Role.OPTIMIZER_STATE, Fill("ones"))
-        attributes = {"beta1": o.beta1, **self._momentum_decay()}
-        (after,) = emit_update(b, "NadamSchedule", [before, self._step], attributes)
+        before = self._new_state("momentum_product", Fill("ones"), _SCALAR)
+        attributes = {"beta1": self._options.beta1, **self._momentum_decay()}
+        return self._moved("NadamSchedule", [before, self._step], attributes)[0]
+
+    def _steps_left(self) -> str:
+        """Before the next update, 0 in the step that updates."""
+        before = self._new_state("steps_left", Fill("zeros"), _COUNT)
+        phase, self._b.phase = self._b.phase, Phase.UPDATE
+        (after,) = emit_update(self._b, "StepsLeft", [before], {"every": self._options.accumulate or 1})
         self._updates[before] = after
-        b.phase = phase
+        self._b.phase = phase
         return after
+
+    def _new_state(self, hint: str, value: Fill, type: TensorType) -> str:
+        return self._b.add_tensor(self._b.fresh(hint), type, Role.OPTIMIZER_STATE, value)

@@ -102,6 +102,8 @@ class TrainingOptions:
     output_logits: bool = False  # the step also outputs what its loss reads
     micro_batches: int | Literal["auto"] = 1  # parts of the batch whose gradients are added up before the update
 
+    accumulate: int | None = None  # steps whose gradients are averaged before an update; None: each step updates
+
     def __post_init__(self) -> None:
         own = _DEFAULTS | _OWN_DEFAULTS.get(self.optimizer, {})
         for name, default in own.items():
@@ -152,6 +154,13 @@ class TrainingOptions:
                     raise UsageError(
                         f"{option} {shortened(entry, 80)!r}: at a rate of 0 nothing moves; leave it out of --train"
                     )
+        if self.accumulate is not None:
+            if not (isinstance(self.accumulate, int) and 2 <= self.accumulate <= _LARGEST):
+                raise UsageError(f"--accumulate {shortened(self.accumulate)}: give a whole number of at least 2")
+            if self.micro_batches != 1:
+                raise UsageError("--accumulate and --micro-batches: choose one of them")
+            if self.clip_norm_late is not None:
+                raise UsageError("--accumulate and --clip-norm-late: choose one of them; --clip-norm goes with it")
         for weight in self.class_weights:
             if not (isinstance(weight, float | int) and 0 <= weight < _LARGEST_FLOAT):
                 raise UsageError(f"--class-weights: {shortened(weight)} is not a number of at least 0")

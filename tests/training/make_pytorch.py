@@ -128,7 +128,8 @@ def ctc(logits: torch.Tensor, classes: Array) -> torch.Tensor:
 def run(o: Mapping[str, Any]) -> dict[str, list[float]]:
     weights = {name: torch.tensor(w.astype("f8"), requires_grad=True) for name, w in parameters().items()}
     update, clip = optimizer(weights, o), Clip(o)
-    losses = []
+    losses: list[float] = []
+    every = o.get("accumulate", 1)
     for x, classes, wanted in batches():
         hidden = torch.tanh(torch.tensor(x.astype("f8")) @ weights["fc1.weight"].T + weights["fc1.bias"])
         logits = hidden @ weights["fc2.weight"].T + weights["fc2.bias"]
@@ -147,10 +148,11 @@ def run(o: Mapping[str, Any]) -> dict[str, list[float]]:
                 loss = loss + one * (float(weight[0]) if weight else 1.0)
         else:
             loss = loss_of(o, logits, target)
-        update.zero_grad()
-        loss.backward()
-        clip(weights)
-        update.step()
+        (loss / every).backward()
+        if (len(losses) + 1) % every == 0:
+            clip(weights)
+            update.step()
+            update.zero_grad()
         losses.append(loss.item())
     return {
         "losses": losses,

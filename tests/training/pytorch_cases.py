@@ -67,6 +67,9 @@ CASES: dict[str, dict[str, Any]] = {
     "ctc": {"loss": "paths=ctc", "ctc_labels": LABELS},
     "triplet": {"loss": "triplet"},
     "contrastive": {"loss": "contrastive", "margin": 1.5},
+    "accumulated": {"accumulate": 2, "weight_decay": 0.1},
+    "accumulated, adam": {"accumulate": 4, "optimizer": "adam", "clip_norm": 0.5},
+    "accumulated, nadam": {"accumulate": 2, "optimizer": "nadam", "loss": "hidden=mse,logits=cross-entropy*0.5"},
     "nadam, decay": {"optimizer": "nadam", "weight_decay": 0.1, "beta1": 0.8, "momentum_decay": 0.1},
 }
 

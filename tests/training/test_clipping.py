@@ -105,11 +105,27 @@ def test_a_bias_that_a_norm_cancels_moves_where_it_decays() -> None:
     assert build(graph, decays).zero_gradients == ("block.bias", "stem.bias")
 
 
+def test_only_the_last_step_of_several_updates() -> None:
+    step = step_with(wide(), loss="mse", accumulate=3, optimizer="adam")
+    assert not [op.kind for op in step.operators if op.kind in ("Adam", "StepCount") or op.kind.endswith("MatMulSgd")]
+    inputs, state = random_inputs(step), {}
+    for left in (2, 1, 0):
+        values = evaluate(step, {**inputs, **state}, np.float32)
+        moved = {name: not np.array_equal(values[name], values[step.updates[name]]) for name in ("first", "first:m")}
+        assert moved == dict.fromkeys(moved, left == 0)
+        assert int(values["steps_left@1"][0]) == left
+        state = {old: values[new] for old, new in step.updates.items()}
+    assert int(state["updates"][0]) == 1
+
+
 def test_what_cannot_be_is_refused() -> None:
     for message, kwargs in (
         ("--clip-norm 0.0: must be above 0", {"clip_norm": 0.0}),
         ("--clip-value nan", {"clip_value": float("nan")}),
         ("--clip-value and --clip-norm: choose one", {"clip_value": 1.0, "clip_norm": 1.0}),
+        ("--accumulate 1: give", {"accumulate": 1}),
+        ("--accumulate and --micro-batches", {"accumulate": 2, "micro_batches": 2}),
+        ("--accumulate and --clip-norm-late", {"accumulate": 2, "clip_norm_late": 1.0}),
         ("--lr-for 'fc': write PATTERN=NUMBER", {"lr_for": ("fc",)}),
         ("--lr-for '=2'", {"lr_for": ("=2",)}),
         ("--lr-for 'fc=-1'", {"lr_for": ("fc=-1",)}),

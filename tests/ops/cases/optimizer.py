@@ -7,6 +7,7 @@ from tests.support.kernels import Case, uniform
 
 W = (3, 7)
 LR = np.float32([0.05])
+QUARTER = np.full(W, 0.25, np.float32)
 MINUS_ONE = np.float32([-1])
 
 
@@ -66,7 +67,12 @@ CASES = [
     rms_prop("Centered", 3, weight_decay=0.1),
     rms_prop("Momentum", 3, momentum=0.9),
     rms_prop("CenteredMomentum", 4, alpha=0.9, momentum=0.8, weight_decay=0.1),
-    Case("RmsPropCentered", (W, np.full(W, 0.25), np.full(W, 0.6), W, LR), {"alpha": 1 - 1e-9}, note="below zero"),
+    Case(
+        "RmsPropCentered",
+        (W, np.full(W, 0.25, "f4"), np.full(W, 0.6, "f4"), W, LR),
+        {"alpha": 1 - 1e-9},
+        note="below zero",
+    ),
     Case("Lion", (W, W, W, LR)),
     Case("Lion", (W, W, W, LR), {"beta1": 0.8, "beta2": 0.95, "weight_decay": 0.1}),
     nadam(1, 0.45),
