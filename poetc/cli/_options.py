@@ -301,14 +301,19 @@ training_options = stacked(
         metavar="W,W,...|FILE",
         help="For cross-entropy and focal: weight of a target of each class, or a text file of such numbers.",
     ),
-    click.option("--focal-gamma", type=float, help="For focal: the exponent of 1 - p. Default: 2."),
+    click.option("--focal-gamma", type=Number(), help="For focal: the exponent of 1 - p. Default: 2."),
     click.option(
         "--ctc-labels",
-        type=int,
+        type=Whole(-LARGEST - 1),
         metavar="N",
         help="For ctc: most labels of a sample. Default: half of the time steps.",
     ),
-    click.option("--ctc-blank", type=int, metavar="CLASS", help="For ctc: the class that is no label. Default: 0."),
+    click.option(
+        "--ctc-blank",
+        type=Whole(-LARGEST - 1),
+        metavar="CLASS",
+        help="For ctc: the class that is no label. Default: 0.",
+    ),
     click.option(
         "--margin",
         type=Number(),
