@@ -125,7 +125,7 @@ def test_pages_of_commands_run(page: str, tmp_path: Path) -> None:
     for language, block in found:
         if language == "python":
             commands.append([sys.executable, "-c", block])
-        for line in block.splitlines() if language == "sh" else ():
+        for line in block.replace("\\\n", "").splitlines() if language == "sh" else ():
             program, *words = shlex.split(line)
             commands.append([sys.executable, "-m", "poetc", *words] if program == "poetc" else [program, *words])
     assert len(commands) >= 3
