@@ -12,6 +12,7 @@ import click
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as RichProgress
+from rich.table import Column
 from rich.text import Text
 
 from poetc.cli._console import Console, Progress
@@ -71,7 +72,9 @@ class TrainingDisplay:
         if self._bar is None:
             return
         if self._task is None:
-            self._task = self._bar.add_task("", total=self.count, completed=batch - 1, epoch=epoch, epochs=self.epochs)
+            self._task = self._bar.add_task(
+                f"epoch {epoch}/{self.epochs}", total=self.count, completed=batch - 1, epoch=epoch, epochs=self.epochs
+            )
         self._bar.update(self._task, completed=batch, description=f"epoch {epoch}/{self.epochs}  loss {mean:.4f}")
 
     def on_epoch(self, row: EpochRow, best: bool) -> None:
@@ -107,6 +110,9 @@ class TrainingDisplay:
 
 class _Speed(ProgressColumn):
     """Steps a second, and the time that the rest of the training takes at this speed."""
+
+    def __init__(self) -> None:
+        super().__init__(Column(no_wrap=True))
 
     def render(self, task: Task) -> Text:
         if not task.speed:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import random
+import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -272,6 +275,50 @@ def test_data_that_has_changed_does_not_go_on(small: Path, tmp_path: Path, poetc
     assert f"--data {data}: not the data that the training of" in ended.err
 
 
+def test_a_full_disk_stops_at_the_last_good_checkpoint(
+    small: Path, tmp_path: Path, trained: tuple[Path, Any, str], poetc: Run
+) -> None:
+    out, directory = tmp_path / "out.onnx", tmp_path / "out.onnx.train"
+    arguments = [sys.executable, "-m", "poetc", "train", str(small), *_options(save_every=1), "-o", str(out), "-q"]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        while _newest(directory) < 3 and process.poll() is None:
+            time.sleep(0.002)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1024, 1024))  # as if no block were free
+        err = process.communicate()[1].decode()
+    assert (process.returncode, err.count("\n")) == (2, 1), err
+    assert "the last good checkpoint is kept" in err
+    assert sorted(p.name for p in directory.glob("*checkpoint*")) == ["checkpoint.a", "checkpoint.b"]
+    assert not out.exists()
+    ended = poetc("train", "--resume", "-o", out, "-q")
+    assert ended.code == 0, ended.err
+    assert out.read_bytes() == trained[0].read_bytes()
+
+
+@pytest.mark.long
+def test_a_terminal_shows_a_bar_and_a_row_an_epoch(small: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "poetc", "train", str(small), *_options(), "-o", str(tmp_path / "out.onnx")]
+    screen, terminal = pty.openpty()
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal) as process:
+        os.close(terminal)
+        shown = bytearray()
+        while True:
+            try:
+                data = os.read(screen, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not data:
+                break
+            shown += data
+    os.close(screen)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert process.returncode == 0, text
+    for epoch in (1, 2, 3):
+        assert re.search(rf"{epoch}/3 +\d\.\d+ +\d\.\d+ +\d+\.\d+%", text), text
+    assert re.search(r"\d/34", text), text
+    assert "Traceback" not in text
+
+
+@pytest.mark.long
 def test_ctrl_c_ends_at_a_checkpoint(small: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     arguments = [sys.executable, "-m", "poetc", "train", str(small), *_options(epochs=100_000, save_every=1)]
