@@ -25,7 +25,7 @@ from poetc.codegen._firmware import (
 from poetc.codegen._image import constants_image, initial_pages, state_image, store_image
 from poetc.codegen._manifest import describe
 from poetc.codegen._module import Module, header, source
-from poetc.codegen._package import SESSION, as_package, init_source, package_readme
+from poetc.codegen._package import MODULES, as_package, init_source, package_readme
 from poetc.codegen._readme import readme
 from poetc.codegen._sources import runtime_sources
 from poetc.codegen._state_file import model_identity, pack_state
@@ -167,7 +167,7 @@ def _write(
     files["Makefile"] = _makefile(target, sources, numerics, checkpoint).encode()
     if target.build == "package":
         files |= {"__init__.py": init_source(module).encode(), "README.md": package_readme(module, target).encode()}
-        copies[SESSION] = runtime_directory() / SESSION
+        copies |= {name: runtime_directory() / name for name in MODULES}
     else:
         one_line = _one_line(target, sources, numerics, checkpoint)
         files["README.md"] = readme(module, target, board, numerics, checkpoint, one_line).encode()

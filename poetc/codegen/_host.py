@@ -26,7 +26,7 @@ from poetc.codegen.program import Operand, Page, Program
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import scratch_directory
 from poetc.graph import Array, Value
-from poetc.runtime.session import Config, Library, Runtime, aligned, touched_bytes
+from poetc.runtime.library import Config, Library, Runtime, aligned, touched_bytes
 
 GUARD_BYTES = 4096  # on either side of the arena
 _GUARD = 0xC3

@@ -12,7 +12,7 @@ from poetc.codegen.program import Binding
 from poetc.errors import UsageError
 
 BUILD = "package"
-SESSION = "session.py"  # of the runtime; copied as it is
+MODULES = ("library.py", "session.py")  # of the runtime; copied as they are
 
 
 def as_package(target: Target) -> Target:

@@ -60,11 +60,10 @@ class SessionEngine:
         return self._session.outputs()
 
     def state_names(self) -> list[str]:
-        return sorted(self._session.state_dict())
+        return sorted(self._session.state_names())
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
-        state = self._session.state_dict()
-        return {name: state[name] for name in names}
+        return self._session.state_dict(names)
 
     def write(self, state: Mapping[str, Array]) -> None:
         self._session.load_state_dict(state, strict=False)

@@ -1,6 +1,7 @@
 """Trains and predicts with an emitted model in this process: libmodel.so through ctypes, on numpy arrays.
 
-This file needs numpy alone and is copied into packages that `poetc emit --package` writes. `Session` is the way in:
+This file and library.py need numpy alone; `poetc emit --package` copies them into its packages. `Session` is the way
+in:
 
     with Session("libmodel.so", "poetc-emit.json") as session:
         loss = session.step(x, y)
@@ -22,143 +23,29 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
-PathLike = Union[str, "os.PathLike[str]"]
+from .library import (
+    ECORRUPT,
+    EINVAL,
+    EIO,
+    ENUMBER,
+    NONE,
+    SINK,
+    SOURCE,
+    Array,
+    Config,
+    Library,
+    PathLike,
+    SessionError,
+    SessionStructure,
+    aligned,
+    touched_bytes,
+)
 
-ALIGNMENT_BYTES = 64  # of the arena: a cache line; POETC_ALIGN divides it
-TRAILER_BYTES = 24  # of trained.bin: POETC_STATE_TRAILER
-NONE = 0xFFFFFFFF  # POETC_NONE
-EIO, EINVAL, ENUMBER, ERANGE, ECORRUPT, ENOENT = -5, -22, -33, -34, -84, -2
-
-
-class SessionError(RuntimeError):
-    """A function of the runtime failed; `code` is what it returned, 0 where it was not called."""
-
-    def __init__(self, text: str, code: int = 0) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-# --- the runtime's structures, as in poetc.h, poetc_checkpoint.h and poetc_session.h ----------------------------------
-
-
-class Store(ctypes.Structure):
-    _fields_ = [
-        ("page_out", ctypes.c_void_p),
-        ("page_in", ctypes.c_void_p),
-        ("context", ctypes.c_void_p),
-        ("sync", ctypes.c_void_p),
-    ]
-
-
-class Config(ctypes.Structure):
-    _fields_ = [
-        ("arena", ctypes.c_void_p),
-        ("arena_bytes", ctypes.c_size_t),
-        ("flash", ctypes.c_void_p),
-        ("store", Store),
-        ("observer", ctypes.c_void_p),
-        ("observer_context", ctypes.c_void_p),
-    ]
-
-
-class Runtime(ctypes.Structure):
-    _fields_ = [
-        ("config", ctypes.c_void_p),
-        ("program", ctypes.c_void_p),
-        ("run_count", ctypes.c_uint32),
-        ("sequence", ctypes.c_uint32),
-        ("step", ctypes.c_uint32),
-        ("page_ins", ctypes.c_uint32),
-        ("page_outs", ctypes.c_uint32),
-    ]
-
-
-class _Checkpoint(ctypes.Structure):
-    _fields_ = [
-        ("first_block", ctypes.c_uint32),
-        ("slots", ctypes.c_uint32),
-        ("buffer", ctypes.c_void_p),
-        ("identity", ctypes.c_uint32),
-        ("records", ctypes.c_uint32),
-        ("records_crc", ctypes.c_uint32),
-    ]
-
-
-class _Flaw(ctypes.Structure):
-    _fields_ = [("input", ctypes.c_uint32), ("element", ctypes.c_uint32), ("value", ctypes.c_int32)]
-
-
-class _Session(ctypes.Structure):
-    _fields_ = [
-        ("config", Config),
-        ("runtime", Runtime),
-        ("model", ctypes.c_void_p),
-        ("checkpoint", _Checkpoint),
-        ("backup", ctypes.c_void_p),
-        ("flaw", _Flaw),
-        ("is_lost", ctypes.c_uint8),
-    ]
-
-
-_SINK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
-_SOURCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32)
-
-
-class Library:
-    """A libmodel.so, and what every model's library has. SessionError if it cannot be loaded on this machine."""
-
-    def __init__(self, path: PathLike) -> None:
-        self.path = Path(path).absolute()
-        if not self.path.exists():
-            raise SessionError(f"{self.path}: no such library; build it with `make libmodel.so` in its folder")
-        try:
-            self.dll = ctypes.CDLL(str(self.path), use_errno=True)
-        except OSError as error:
-            raise SessionError(
-                f"{self.path}: cannot be loaded on this machine ({error}); `make clean libmodel.so` in its folder"
-                " builds it here"
-            ) from None
-        self.dll.poetc_loss.restype = ctypes.c_float
-        self.dll.poetc_error_text.restype = ctypes.c_char_p
-
-    def text(self, code: int) -> str:
-        """The runtime's sentence on a code."""
-        return str(self.dll.poetc_error_text(code).decode())
-
-    def address(self, symbol: str) -> int:
-        """SessionError if the library has no such symbol."""
-        try:
-            return ctypes.addressof(ctypes.c_char.in_dll(self.dll, symbol))
-        except ValueError:
-            raise SessionError(f"{self.path}: no library of this model: it has no {symbol}") from None
-
-    def open_store(self, store: Store, path: PathLike, block_bytes: int) -> int:
-        """Page to the file `path`; a code."""
-        return int(self.dll.poetc_host_open(ctypes.byref(store), os.fsencode(path), ctypes.c_uint32(block_bytes)))
-
-    def close_store(self, store: Store) -> int:
-        """A code; nothing to do where no store is open."""
-        return int(self.dll.poetc_host_close(ctypes.byref(store))) if store.context else 0
-
-
-def aligned(size_bytes: int, guard_bytes: int = 0) -> tuple[Array, int]:
-    """Memory that nobody has touched, and where in it `size_bytes` begin that are aligned to `ALIGNMENT_BYTES`, with at
-    least `guard_bytes` on either side.
-    """
-    memory = np.empty(size_bytes + 2 * guard_bytes + ALIGNMENT_BYTES, np.uint8)
-    return memory, guard_bytes + (-(memory.ctypes.data + guard_bytes)) % ALIGNMENT_BYTES
-
-
-def touched_bytes(memory: Array, pattern: int) -> int:
-    """End of the last byte that is not `pattern`, 0 if all are."""
-    changed = memory[::-1] != pattern
-    first = int(changed.argmax()) if changed.size else 0
-    return memory.size - first if changed.size and changed[first] else 0
+__all__ = ["ENUMBER", "Session", "SessionError", "read_manifest"]
 
 
 class _Tensor:
@@ -281,8 +168,8 @@ class Session:
         *,
         undo: bool = False,
     ) -> None:
-        self._temporary: str | None = None
-        self._raw = _Session()
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._raw = SessionStructure()
         self._lock = threading.Lock()
         folder = Path(library).absolute().parent
         if not isinstance(manifest, Mapping):
@@ -309,7 +196,7 @@ class Session:
     def _functions(self) -> None:
         dll = self._library.dll
         address = self._library.address("poetc_session_bytes")
-        self._require_same(ctypes.c_uint32.from_address(address).value == ctypes.sizeof(_Session))
+        self._require_same(ctypes.c_uint32.from_address(address).value == ctypes.sizeof(SessionStructure))
         self._pointer = ctypes.c_void_p(ctypes.addressof(self._raw))
         self._loss = ctypes.c_float()
         self._loss_pointer = ctypes.c_void_p(ctypes.addressof(self._loss))
@@ -322,8 +209,8 @@ class Session:
         config.arena, config.arena_bytes = self._arena.ctypes.data, self._arena.size
         if self._description["store_blocks"]:
             if store is None:
-                self._temporary = tempfile.mkdtemp(prefix="poetc-store-")
-                store = Path(self._temporary) / "store.bin"
+                self._temporary = tempfile.TemporaryDirectory(prefix="poetc-store-")
+                store = Path(self._temporary.name) / "store.bin"
             self._make_store(folder, Path(store))
             code = self._library.open_store(config.store, store, self._description["block_bytes"])
             self._check(code, f"{store}")
@@ -448,7 +335,11 @@ class Session:
             rest = self._arena[self._description["state_bytes"] :]
             rest[...] = pattern
             try:
-                self.step(*inputs)
+                try:
+                    self.step(*inputs)
+                except SessionError as error:
+                    if error.code != ENUMBER:  # a loss that is no number took the same memory
+                        raise
                 touched = max(touched, self._arena.size - rest.size + touched_bytes(rest, pattern))
             finally:
                 self._load(before)
@@ -456,31 +347,60 @@ class Session:
 
     # --- state --------------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Array]:
-        """Copies of all trained state by its whole name, wherever it lives: weights, statistics, optimizer state."""
+    def state_names(self) -> list[str]:
+        """Whole names of all trained state: weights, statistics, optimizer state."""
+        return [row["name"] for row in self.manifest["state"]["tensors"]]
+
+    def state_dict(self, names: Iterable[str] | None = None) -> dict[str, Array]:
+        """Copies of state tensors by name, wherever they live; of all by default. ValueError for an unknown name."""
+        rows = self._rows(self.state_names() if names is None else names)
+        if all(row["place"]["memory"] == "ram" for row in rows):
+            with self._lock:
+                self._recover()
+                return {row["name"]: self._in_arena(row).copy() for row in rows}
         data = self._save()
-        return {row["name"]: _tensor_in(data, row).copy() for row in self.manifest["state"]["tensors"]}
+        return {row["name"]: _tensor_in(data, row).copy() for row in rows}
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Take over arrays by name. `strict`: all of them must be there. ValueError names what is wrong; then nothing
         changes.
         """
-        data, rows = bytearray(self._save()), {row["name"]: row for row in self.manifest["state"]["tensors"]}
-        unknown, missing = sorted(set(state) - set(rows)), sorted(set(rows) - set(state))
-        if unknown:
-            raise ValueError(f"{unknown[0]}: no state of this model")
+        rows = self._rows(state)
+        missing = sorted(set(self.state_names()) - set(state))
         if strict and missing:
             more = f" (and {len(missing) - 1} more)" if missing[1:] else ""
             raise ValueError(f"{missing[0]}: not given{more}")
-        for name, given in state.items():
-            place, array = _tensor_in(data, rows[name]), np.asarray(given)
-            if array.shape != place.shape:
-                raise ValueError(f"{name}: shape {_shape(array.shape)}, the model has {_shape(place.shape)}")
-            if not np.can_cast(array.dtype, place.dtype, "same_kind"):
-                raise ValueError(f"{name}: {array.dtype}, the model has {place.dtype}")
-            place[...] = array
-            del place  # which holds on to the bytes
+        arrays = [_fitting(row, state[row["name"]]) for row in rows]
+        if all(row["place"]["memory"] == "ram" for row in rows):
+            with self._lock:
+                self._recover()
+                for row, array in zip(rows, arrays):  # noqa: B905 - Python 3.9 has no strict
+                    self._in_arena(row)[...] = array
+            return
+        data = bytearray(self._save())
+        for row, array in zip(rows, arrays):  # noqa: B905
+            _tensor_in(data, row)[...] = array
         self._load(bytes(data[:-4]) + struct.pack("<I", zlib.crc32(data[:-4])))
+
+    def _rows(self, names: Iterable[str]) -> list[Mapping[str, Any]]:
+        rows = {row["name"]: row for row in self.manifest["state"]["tensors"]}
+        names = list(names)
+        unknown = sorted(set(names) - set(rows))
+        if unknown:
+            raise ValueError(f"{unknown[0]}: no state of this model")
+        return [rows[name] for name in names]
+
+    def _in_arena(self, row: Mapping[str, Any]) -> Array:
+        start = row["place"]["offset_bytes"]
+        data: Array = self._arena[start : start + row["size_bytes"]]
+        tensor: Array = data.view(np.dtype(row["dtype"])).reshape(row["shape"])
+        return tensor
+
+    def _recover(self) -> None:
+        """Bring back what a step that failed left on the store alone."""
+        if self._alive() and self._raw.is_lost:
+            self._check(self._library.dll.poetc_recover(ctypes.byref(self._raw.runtime)), "the state cannot be read")
+            self._raw.is_lost = 0
 
     def save(self, path: PathLike) -> None:
         """Write all state to a trained.bin: whole or not at all, on the disk when this returns. SessionError."""
@@ -506,7 +426,7 @@ class Session:
             return 0
 
         with self._lock:
-            code = self._library.dll.poetc_session_save(self._alive(), _SINK(take), None)
+            code = self._library.dll.poetc_session_save(self._alive(), SINK(take), None)
         self._check(code, "the state cannot be read")
         return bytes(data)
 
@@ -517,7 +437,7 @@ class Session:
 
         size = ctypes.c_uint32(len(data))
         with self._lock:
-            code = self._library.dll.poetc_session_load(self._alive(), size, _SOURCE(give), None)
+            code = self._library.dll.poetc_session_load(self._alive(), size, SOURCE(give), None)
         self._check_state(code, "the state")
 
     def _check_state(self, code: int, what: str) -> None:
@@ -535,7 +455,7 @@ class Session:
             self._pointer = ctypes.c_void_p(None)
             code = self._library.close_store(self._raw.config.store) if hasattr(self, "_library") else 0
             if self._temporary is not None:
-                shutil.rmtree(self._temporary, ignore_errors=True)
+                self._temporary.cleanup()
                 self._temporary = None
         self._check(code, "the store cannot be closed")
 
@@ -576,6 +496,16 @@ class Session:
         value = tensor.view.reshape(-1)[flaw.element]
         why = "not a finite number" if code == ENUMBER else f"not {tensor.allowed()}"
         raise ValueError(f"{tensor.name}[{index}] is {value}, {why}")
+
+
+def _fitting(row: Mapping[str, Any], given: Any) -> Array:
+    """An array that a state tensor can take over. ValueError names the tensor."""
+    array, shape, dtype = np.asarray(given), tuple(row["shape"]), np.dtype(row["dtype"])
+    if array.shape != shape:
+        raise ValueError(f"{row['name']}: shape {_shape(array.shape)}, the model has {_shape(shape)}")
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise ValueError(f"{row['name']}: {array.dtype}, the model has {dtype}")
+    return array
 
 
 def _tensor_in(data: bytes | bytearray, row: Mapping[str, Any]) -> Array:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +20,15 @@ from poetc.codegen import HostModel, compile_library, lower_inference, sample_in
 from poetc.codegen._state_file import read_state
 from poetc.codegen.program import Program
 from poetc.graph import Array, Value
-from poetc.runtime.session import Session, SessionError, touched_bytes
+from poetc.runtime import runtime_directory
+from poetc.runtime.library import touched_bytes
+from poetc.runtime.session import Session, SessionError
 from poetc.scheduling import keep_all, pack
-from tests.codegen.models import make_problem, mlp, state_paged_actions, training_case
+from tests.codegen.models import absent_state_actions, make_problem, mlp, state_paged_actions, training_case
 
 STEPS = 4
 WHERE = ("ram", "store")
+TRANSFER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
 
 
 class Built:
@@ -99,7 +105,9 @@ def test_peak_is_as_predicted_and_changes_nothing(where: str, built: dict[str, B
     with model.session() as session:
         session.step(model.batches[0])
         before = session.state_dict()
-        assert session.measure_peak(model.batches[1]) == model.training.high_water_bytes
+        huge = {**model.batches[1], "x": np.full_like(model.batches[1]["x"], 3e38)}  # a loss that is no number
+        for batch in (model.batches[1], huge):
+            assert session.measure_peak(batch) == model.training.high_water_bytes
         assert session.steps == 1
         assert same(session.state_dict(), before)
     described = json.loads(model.manifest.read_text())["session"]["programs"]["train"]
@@ -199,6 +207,10 @@ def test_state_by_name(where: str, built: dict[str, Built]) -> None:
         state["fc2.weight"][...] = 0.5
         session.load_state_dict({"fc2.weight": state["fc2.weight"]}, strict=False)
         assert same(session.state_dict(), state)
+        assert session.state_names() == list(state)
+        assert same(session.state_dict(["fc2.weight"]), {"fc2.weight": state["fc2.weight"]})
+        with pytest.raises(ValueError, match="fc9: no state of this model"):
+            session.state_dict(["fc9"])
         wrong = {
             "fc9.weight: no state of this model": {**state, "fc9.weight": 1},
             "fc2.weight: not given": {k: v for k, v in state.items() if k != "fc2.weight"},
@@ -292,16 +304,57 @@ def test_a_closed_session(built: dict[str, Built], tmp_path: Path) -> None:
 
 def test_numpy_is_all_that_it_needs(built: dict[str, Built], tmp_path: Path) -> None:
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); sys.modules['poetc'] = None; import session, numpy\n"
-        "s = session.Session(sys.argv[2], sys.argv[3])\n"
+        "import sys; sys.path.insert(0, sys.argv[1]); sys.modules['poetc'] = None; import copied.session, numpy\n"
+        "s = copied.session.Session(sys.argv[2], sys.argv[3])\n"
         "print(s.step(numpy.zeros((4, 2, 3)), [0, 1, 2, 0]).hex())"
     )
-    (tmp_path / "session.py").write_text(Path(sys.modules[Session.__module__].__file__ or "").read_text())
+    (tmp_path / "copied").mkdir()
+    for name in ("library.py", "session.py"):
+        shutil.copy(runtime_directory() / name, tmp_path / "copied" / name)
     words = [sys.executable, "-c", code, str(tmp_path), str(built["ram"].library), str(built["ram"].manifest)]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     with built["ram"].session() as session:
         assert session.step(np.zeros((4, 2, 3)), [0, 1, 2, 0]).hex() == done.stdout.strip()
+
+
+def test_state_that_a_failed_step_left_on_the_store(tmp_path: Path) -> None:
+    """It comes back once the store works; with `undo` it is that of before the step at once."""
+    case = training_case(block_bytes=64)
+    program = case.program(absent_state_actions(case, "fc1.weight"))
+    assert program.absences
+    library = compile_library([program], case.graph.values, tmp_path)
+    batches = [sample_inputs(program, seed) for seed in range(2)]
+
+    def broken(*_: object) -> int:
+        return -5
+
+    failing = TRANSFER(broken)
+    for undo in (False, True):
+        manifest = library.with_name("poetc-emit.json")
+        with Session(library, manifest, undo=undo) as session, Session(library, manifest) as other:
+            session.step(batches[0])
+            other.step(batches[0])
+            before, store = session.state_dict(), session._raw.config.store
+            works = store.page_in
+            store.page_in = ctypes.cast(failing, ctypes.c_void_p).value
+            with pytest.raises(SessionError, match="step 2: a file or the store cannot be read"):
+                session.step(batches[1])
+            if not undo:
+                for call in (session.state_dict, partial(session.save, tmp_path / "a.bin"), session.measure_peak):
+                    with pytest.raises(SessionError, match="a file or the store cannot be read"):
+                        call()
+                assert not (tmp_path / "a.bin").exists()
+            store.page_in = works
+            assert session.steps == 1
+            weights = session.state_dict()["fc1.weight"]
+            if undo:
+                assert same(session.state_dict(), before)
+                assert session.step(batches[1]) == other.step(batches[1])
+                assert same(session.state_dict(), other.state_dict())
+            else:
+                assert np.array_equal(weights, before["fc1.weight"]), "its update had not run"
+                assert np.isfinite(session.step(batches[1]))
 
 
 def test_where_touched_bytes_end() -> None:

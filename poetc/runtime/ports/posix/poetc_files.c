@@ -206,6 +206,7 @@ int poetc_file_save(poetc_session *session, const char *path)
 
     if (err)
         return err;
+    errno = 0; /* a store's error need not set it */
     err = poetc_session_save(session, write_piece, &file);
     if (!err)
         return poetc_file_finish(&file);

@@ -1,0 +1,146 @@
+"""An emitted libmodel.so through ctypes: the runtime's structures, its codes, and memory for the arena.
+
+Like session.py beside it, this file needs numpy alone and is copied into packages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+PathLike = Union[str, "os.PathLike[str]"]
+
+ALIGNMENT_BYTES = 64  # of the arena: a cache line; POETC_ALIGN divides it
+NONE = 0xFFFFFFFF  # POETC_NONE
+EIO, EINVAL, ENUMBER, ERANGE, ECORRUPT, ENOENT = -5, -22, -33, -34, -84, -2
+
+
+class SessionError(RuntimeError):
+    """A function of the runtime failed; `code` is what it returned, 0 where it was not called."""
+
+    def __init__(self, text: str, code: int = 0) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+# --- the runtime's structures, as in poetc.h, poetc_checkpoint.h and poetc_session.h ----------------------------------
+
+
+class Store(ctypes.Structure):
+    _fields_ = [
+        ("page_out", ctypes.c_void_p),
+        ("page_in", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("sync", ctypes.c_void_p),
+    ]
+
+
+class Config(ctypes.Structure):
+    _fields_ = [
+        ("arena", ctypes.c_void_p),
+        ("arena_bytes", ctypes.c_size_t),
+        ("flash", ctypes.c_void_p),
+        ("store", Store),
+        ("observer", ctypes.c_void_p),
+        ("observer_context", ctypes.c_void_p),
+    ]
+
+
+class Runtime(ctypes.Structure):
+    _fields_ = [
+        ("config", ctypes.c_void_p),
+        ("program", ctypes.c_void_p),
+        ("run_count", ctypes.c_uint32),
+        ("sequence", ctypes.c_uint32),
+        ("step", ctypes.c_uint32),
+        ("page_ins", ctypes.c_uint32),
+        ("page_outs", ctypes.c_uint32),
+    ]
+
+
+class _Checkpoint(ctypes.Structure):
+    _fields_ = [
+        ("first_block", ctypes.c_uint32),
+        ("slots", ctypes.c_uint32),
+        ("buffer", ctypes.c_void_p),
+        ("identity", ctypes.c_uint32),
+        ("records", ctypes.c_uint32),
+        ("records_crc", ctypes.c_uint32),
+    ]
+
+
+class _Flaw(ctypes.Structure):
+    _fields_ = [("input", ctypes.c_uint32), ("element", ctypes.c_uint32), ("value", ctypes.c_int32)]
+
+
+class SessionStructure(ctypes.Structure):
+    _fields_ = [
+        ("config", Config),
+        ("runtime", Runtime),
+        ("model", ctypes.c_void_p),
+        ("checkpoint", _Checkpoint),
+        ("backup", ctypes.c_void_p),
+        ("flaw", _Flaw),
+        ("is_lost", ctypes.c_uint8),
+    ]
+
+
+SINK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
+SOURCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32)
+
+
+class Library:
+    """A libmodel.so, and what every model's library has. SessionError if it cannot be loaded on this machine."""
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path).absolute()
+        if not self.path.exists():
+            raise SessionError(f"{self.path}: no such library; build it with `make libmodel.so` in its folder")
+        try:
+            self.dll = ctypes.CDLL(str(self.path), use_errno=True)
+        except OSError as error:
+            raise SessionError(
+                f"{self.path}: cannot be loaded on this machine ({error}); `make clean libmodel.so` in its folder"
+                " builds it here"
+            ) from None
+        self.dll.poetc_loss.restype = ctypes.c_float
+        self.dll.poetc_error_text.restype = ctypes.c_char_p
+
+    def text(self, code: int) -> str:
+        """The runtime's sentence on a code."""
+        return str(self.dll.poetc_error_text(code).decode())
+
+    def address(self, symbol: str) -> int:
+        """SessionError if the library has no such symbol."""
+        try:
+            return ctypes.addressof(ctypes.c_char.in_dll(self.dll, symbol))
+        except ValueError:
+            raise SessionError(f"{self.path}: no library of this model: it has no {symbol}") from None
+
+    def open_store(self, store: Store, path: PathLike, block_bytes: int) -> int:
+        """Page to the file `path`; a code."""
+        return int(self.dll.poetc_host_open(ctypes.byref(store), os.fsencode(path), ctypes.c_uint32(block_bytes)))
+
+    def close_store(self, store: Store) -> int:
+        """A code; nothing to do where no store is open."""
+        return int(self.dll.poetc_host_close(ctypes.byref(store))) if store.context else 0
+
+
+def aligned(size_bytes: int, guard_bytes: int = 0) -> tuple[Array, int]:
+    """Memory that nobody has touched, and where in it `size_bytes` begin that are aligned to `ALIGNMENT_BYTES`, with at
+    least `guard_bytes` on either side.
+    """
+    memory = np.empty(size_bytes + 2 * guard_bytes + ALIGNMENT_BYTES, np.uint8)
+    return memory, guard_bytes + (-(memory.ctypes.data + guard_bytes)) % ALIGNMENT_BYTES
+
+
+def touched_bytes(memory: Array, pattern: int) -> int:
+    """End of the last byte that is not `pattern`, 0 if all are."""
+    changed = memory[::-1] != pattern
+    first = int(changed.argmax()) if changed.size else 0
+    return memory.size - first if changed.size and changed[first] else 0
