@@ -1,4 +1,4 @@
-"""Progress of a plan in words: the best schedule of all searches so far, the bound, the gap and the stage."""
+"""Progress of a plan in words: the best schedule of all searches so far, the bound, the gap and the work at hand."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from poetc import solvers
 from poetc.devices import format_ns, format_pj, format_share
 from poetc.scheduling.problem import Problem
 
-FIRST, BETTER, TIGHTER = "first schedules", "improving the schedule", "tightening the bound"
+ORDER, BETTER, TIGHTER = "ordering operators", "improving the schedule", "tightening the bound"
 PLACING = "choosing where state lives"
 
-# Stages of the engine in the words that a user reads. Stages of other solvers keep their names.
+# An event comes at the end of a stage of the engine. Its words name what is done next, which the user waits for. Stages
+# of other solvers keep their names.
 STAGES = {
-    "at once": FIRST,
+    "at once": ORDER,
+    "first schedules": TIGHTER,
+    "cut at the loss": BETTER,
+    "single cuts": BETTER,
     "race": BETTER,
     "flattened": BETTER,
     "nested checkpoints": BETTER,
     "relaxed MIP": BETTER,
     "windows": BETTER,
-    "published heuristics": "trying published methods",
-    "cut at the loss": TIGHTER,
-    "single cuts": TIGHTER,
-    "staged MILP": TIGHTER,
-    "exhaustive search": "trying every schedule",
+    "published heuristics": BETTER,
+    "staged MILP": BETTER,
+    "exhaustive search": BETTER,
     "state placement": PLACING,
     "best state placement so far": PLACING,
 }
@@ -33,12 +35,12 @@ _CUTS = re.compile(r"\d+ cuts")
 
 
 def stage_words(stage: str) -> str:
-    """The stage of a solver in words that need no knowledge of it."""
-    return TIGHTER if _CUTS.fullmatch(stage) else STAGES.get(stage, stage)
+    """The work after a stage of a solver, in words that need no knowledge of it."""
+    return BETTER if _CUTS.fullmatch(stage) else STAGES.get(stage, stage)
 
 
 def progress_line(problem: Problem, event: solvers.Event) -> str:
-    """The best schedule and the bound in the unit of the objective, the gap, and the stage.
+    """The best schedule and the bound in the unit of the objective, the gap, and the work at hand.
 
     A bound above the best schedule is about a part of the choices. None of them is better, and there is no gap to
     state.

@@ -256,12 +256,13 @@ def test_a_schedule_is_reported_before_orders_and_placements_are_searched(monkey
         lines.clear()
         with contextlib.suppress(LimitError):  # where packing needs more than any schedule does
             solve(problem, replace(OPTIONS, fixed_order=False), lines.append)
-        if searched and any(line.endswith("(first schedules)") for line in lines):
-            at_once = next(line for line in lines if line.endswith("(first schedules)"))
+        if searched and any(line.endswith("(ordering operators)") for line in lines):
+            at_once = next(line for line in lines if line.endswith("(ordering operators)"))
             bound = at_once.partition("bound ")[2].partition(",")[0].partition(" (")[0]
             assert energy_pj(bound) <= least * ROUNDED, seed
     assert (
-        sum(any("best " in line and line.endswith("(first schedules)") for line in before) for before in searched) > 5
+        sum(any("best " in line and line.endswith("(ordering operators)") for line in before) for before in searched)
+        > 5
     )
 
 
