@@ -77,9 +77,9 @@ void *poetc_session_input(const poetc_session *session, const poetc_entry *entry
 /* One training step. `inputs`: a pointer to the bytes of each input, then of the target, which are copied to the arena;
  * NULL: they are there already. `loss` gets the loss; NULL: it is not wanted.
  *
- * Inputs are checked first: POETC_ENUMBER (a NaN or an infinity) and POETC_ERANGE (a class or an index out of range)
- * with session->flaw leave the state as it was. POETC_ENUMBER without a flaw: the step is complete, and its loss is no
- * finite number. Other codes as from poetc_run.
+ * Inputs are checked first. POETC_ENUMBER (a NaN or an infinity) and POETC_ERANGE (a class or an index out of range)
+ * leave the state as it was. session->flaw says where. POETC_ENUMBER without a flaw: the step is complete, and its
+ * loss is no finite number. Other codes as from poetc_run.
  *
  * With session->backup a step that returns a code leaves state and step count as they were before it, a loss that is no
  * number included. It costs a copy of the state a step. Without it, state after a code of poetc_run is as poetc_run
@@ -103,8 +103,8 @@ int poetc_session_set_learning_rate(poetc_session *session, float rate);
 int poetc_session_save(poetc_session *session, poetc_sink sink, void *context);
 int poetc_session_load(poetc_session *session, uint32_t size_bytes, poetc_source source, void *context);
 
-/* Save a checkpoint to the store, with session->checkpoint.records and records_crc; go on from the newest whole one, or
- * from the initial state where there is none. See poetc_checkpoint.h. */
+/* Save a checkpoint to the store, with session->checkpoint.records and records_crc. The second function goes on from
+ * the newest whole one, or from the initial state where there is none. See poetc_checkpoint.h. */
 int poetc_session_checkpoint(poetc_session *session);
 int poetc_session_resume(poetc_session *session);
 
