@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from poetc import artifact, frontend, reporting
+from poetc import artifact, reporting
 from poetc.artifact import Artifact
 from poetc.commands import emit, validate
 from poetc.commands.analyze import analyze
@@ -20,7 +20,7 @@ from poetc.commands.export import export_arrays
 from poetc.commands.import_state import read_values, with_values
 from poetc.commands.locking import Difference
 from poetc.commands.locking._diff import diff_artifacts
-from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands.requests import ModelRequest, SolveRequest, load_model
 from poetc.commands.solve import solve
 from poetc.commands.train import TrainRequest, recorded_options
 from poetc.commands.train import train as train_on_data
@@ -41,7 +41,7 @@ Size = int | str  # bytes, or as on the command line: "256kB", "60%"
 def load(path: str | Path, *, batch: int | None = None, training: TrainingOptions | None = None) -> Model:
     """An ONNX model, and how it is to be trained. Raises UnsupportedModelError, UsageError."""
     source, options = Path(path), training or TrainingOptions()
-    graph = frontend.load(source, batch=batch, random_weights=options.random_weights)
+    graph = load_model(ModelRequest(source=source, batch=batch, training=options))
     return Model(source, batch, options, graph)
 
 

@@ -341,6 +341,13 @@ training_options = stacked(
         help="Seed of the elements that it drops.",
     ),
     click.option(
+        "--new-head",
+        default=_DEFAULTS.new_head,
+        metavar="N[:OUTPUT]",
+        help="Replace the last layer, the one that makes OUTPUT, by one with N outputs and new weights.",
+    ),
+    click.option("--head-seed", type=int, default=_DEFAULTS.head_seed, show_default=True, help="Of those weights."),
+    click.option(
         "--random-weights",
         type=Whole(0, LARGEST_SEED),
         metavar="SEED",

@@ -15,6 +15,7 @@ import numpy as np
 
 from poetc import artifact, frontend
 from poetc.artifact import Artifact
+from poetc.commands.requests import new_head
 from poetc.commands.weights import (
     by_graph_name,
     file_name,
@@ -137,8 +138,8 @@ def export_onnx(
     data = out.with_name(out.name + frontend.DATA_SUFFIX)
     _require_free([out], source, force)
     graph = model_of(solved)
-    batch, random_weights = imported_with(solved)
-    original = frontend.load(source, batch=batch, random_weights=random_weights)
+    given = imported_with(solved)
+    original = frontend.load(source, **given)
     names = matching(graph, original)
     if names is None:
         raise UsageError(f"{source}: not the model that was solved: its graph is another one; give that with --model")
@@ -147,10 +148,16 @@ def export_onnx(
     changed = {names[n]: _array(wanted, n) for n in differing(wanted, original) or () if _is_given(original, names[n])}
     with new_files(out, data, force=force) as staged:
         written = frontend.write_back(
-            source, staged, original, changed, rounding=rounding, random_weights=random_weights
+            source,
+            staged,
+            original,
+            changed,
+            rounding=rounding,
+            random_weights=given["random_weights"],
+            new_head=given["new_head"],
         )
         rounded = {n: written.values[m] for n, m in names.items() if m in written.values}
-        _require_same(replace(wanted, values={**wanted.values, **rounded}), staged, source, batch)
+        _require_same(replace(wanted, values={**wanted.values, **rounded}), staged, source, given["batch"])
         has_data = staged.with_name(data.name).exists()
     return {
         "out": str(out),
@@ -170,14 +177,15 @@ def _array(graph: Graph, name: str) -> Array:
     return materialize(graph.values[name], graph.tensors[name].type)
 
 
-def imported_with(solved: Artifact) -> tuple[int | None, int | None]:
-    """Batch and seed of absent weights. Of a directory of before, which says neither: the batch of the inputs."""
+def imported_with(solved: Artifact) -> dict[str, Any]:
+    """What `frontend.load` was given besides the path. A directory of before has no record: the batch of the inputs."""
     recorded = solved.summary.get("source") or {}
     if recorded:
-        return recorded.get("batch"), recorded.get("random_weights")
+        head = new_head(recorded.get("new_head", ""), recorded.get("output", ""), recorded.get("head_seed", 0))
+        return {**{k: recorded.get(k) for k in ("batch", "random_weights")}, "new_head": head}
     graph = model_of(solved)
     shapes = [graph.tensors[i].shape for i in graph.inputs]
-    return (shapes[0][0] if shapes and shapes[0] else None), None
+    return {"batch": shapes[0][0] if shapes and shapes[0] else None, "random_weights": None, "new_head": None}
 
 
 def find_model(solved: Artifact, given: Path | None, directory: Path | None = None) -> Path:

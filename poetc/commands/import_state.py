@@ -100,8 +100,8 @@ def _identity(solved: Artifact, out: Path) -> int:
 def _read_model(solved: Artifact, source: Path) -> dict[str, Value]:
     """Every value of a model with the same operators, whatever its tensors are called."""
     graph = model_of(solved)
-    batch, random_weights = imported_with(solved)
-    found = frontend.load(source, batch=batch, random_weights=random_weights)
+    given = imported_with(solved)
+    found = frontend.load(source, **{**given, "new_head": None})
     names = matching(graph, found)
     if names is None:
         raise UsageError(f"{source}: not the graph that was solved: {_difference(weights(graph), weights(found))}")

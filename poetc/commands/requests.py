@@ -92,7 +92,14 @@ class SolveRequest:
 
 def load_model(request: ModelRequest) -> Graph:
     """The forward pass, as the file has it."""
-    return frontend.load(request.source, batch=request.batch, random_weights=request.training.random_weights)
+    options = request.training
+    head = new_head(options.new_head, options.output, options.head_seed)
+    return frontend.load(request.source, batch=request.batch, random_weights=options.random_weights, new_head=head)
+
+
+def new_head(text: str, output: str, seed: int) -> frontend.NewHead | None:
+    """What --new-head asks for; UsageError where it cannot be read."""
+    return frontend.NewHead.parse(text, output, seed) if text else None
 
 
 def inference_model(request: ModelRequest, whole: Graph) -> Graph:

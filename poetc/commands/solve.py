@@ -282,6 +282,9 @@ def _source(request: SolveRequest) -> dict[str, Any] | None:
         "sha256": digest(model.source),
         "batch": model.infer_batch or model.batch,
         "random_weights": model.training.random_weights,
+        "new_head": model.training.new_head,
+        "output": model.training.output,
+        "head_seed": model.training.head_seed,
     }
 
 

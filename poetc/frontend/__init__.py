@@ -1,12 +1,14 @@
 """ONNX → Graph: loading, constant folding, translation of operators, pattern recognition, roles of tensors."""
 
 from poetc.frontend._load import load
+from poetc.frontend._new_head import NewHead
 from poetc.frontend._reading import external_files
 from poetc.frontend._writing import DATA_SUFFIX, Written, write_back
 from poetc.frontend.roles import ParameterDecision, parameter_decisions
 
 __all__ = [
     "DATA_SUFFIX",
+    "NewHead",
     "ParameterDecision",
     "Written",
     "external_files",

@@ -29,6 +29,7 @@ from poetc.frontend import (  # noqa: F401
 from poetc.frontend._constants import fold_constants
 from poetc.frontend._exported import is_module_name, names_notes, restore
 from poetc.frontend._importer import Importer, Rebatch, Value, our_dtype
+from poetc.frontend._new_head import NewHead, replace_head
 from poetc.frontend._node import Malformed, Node, Unsupported
 from poetc.frontend._opset import effective_opset
 from poetc.frontend._patterns_table import PATTERNS
@@ -53,8 +54,14 @@ _DOMAINS = ("", "ai.onnx")
 _ALWAYS_FOLDED = frozenset({"Shape", "Size", "NonZero", "Range", "EyeLike", "OneHot", "Trilu", "IsNaN", "IsInf"})
 
 
-def load(path: str | Path, *, batch: int | None = None, random_weights: int | None = None) -> Graph:
-    """The graph of an ONNX model, with `batch` in place of the leading dimension of its inputs.
+def load(
+    path: str | Path,
+    *,
+    batch: int | None = None,
+    random_weights: int | None = None,
+    new_head: NewHead | None = None,
+) -> Graph:
+    """The graph of an ONNX model, with `batch` in place of the leading dimension of its inputs, and with `new_head`.
 
     `random_weights` is the seed of the numbers that stand for weights whose external file is absent. UsageError: such
     weights without a seed; the file cannot be read, breaks the ONNX rules, or needs --batch. UnsupportedModelError:
@@ -63,6 +70,10 @@ def load(path: str | Path, *, batch: int | None = None, random_weights: int | No
     path = Path(path)
     model = read_model(path)
     try:
+        if new_head is not None:
+            note = replace_head(model, new_head)
+            graph = _import(model, path, batch, random_weights)
+            return replace(graph, notes=(note, *graph.notes))
         return _import(model, path, batch, random_weights)
     except PoetcError as error:
         raise type(error)(f"{path}: {_printable(str(error))}") from None

@@ -20,6 +20,7 @@ from poetc.errors import UnsupportedModelError, UsageError
 from poetc.frontend._exported import LeftOut, Parted, makers, restore
 from poetc.frontend._importer import our_dtype
 from poetc.frontend._load import absent_value
+from poetc.frontend._new_head import NewHead, replace_head
 from poetc.frontend._node import Unsupported
 from poetc.frontend._reading import inlined, is_external, parse_model, read_tensor, stored_tensors, tensor_dtype
 from poetc.graph import Array, Graph, Origin, TensorType, materialize
@@ -45,20 +46,26 @@ def write_back(
     *,
     rounding: bool = False,
     random_weights: int | None = None,
+    new_head: NewHead | None = None,
 ) -> Written:
     """Write the model `source`, which was imported as `graph`, to `out`, with `changed` as values of weights.
 
     External data go to one file beside `out`, whose name is `out`'s with DATA_SUFFIX. UnsupportedModelError names
     weights whose new numbers the file cannot hold: behind DequantizeLinear, or in a narrower type and not `rounding`.
     """
-    return _Writer(source, graph, rounding, random_weights).write(changed, out)
+    return _Writer(source, graph, rounding, random_weights, new_head).write(changed, out)
 
 
 class _Writer:
-    def __init__(self, source: Path, graph: Graph, rounding: bool, random_weights: int | None) -> None:
+    def __init__(
+        self, source: Path, graph: Graph, rounding: bool, random_weights: int | None, new_head: NewHead | None
+    ) -> None:
         self.source, self.graph, self.rounding, self.random_weights = source, graph, rounding, random_weights
         self.model = parse_model(source)
         self.notes: list[str] = []
+        if new_head is not None:
+            self.model = inlined(self.model, source)
+            self.notes.append(replace_head(self.model, new_head))
         self.written: dict[str, Array] = {}
         self.narrow: list[str] = []
         self.quantized: list[str] = []

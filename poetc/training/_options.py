@@ -98,6 +98,8 @@ class TrainingOptions:
     dropout: bool = False  # whether the model's Dropout drops anything
     dropout_seed: int = 0
     fusion: bool = True  # operators that can be one are one: same results, less memory and time (passes/_fusion.py)
+    new_head: str = ""  # "N" or "N:OUTPUT": the last layer before that output gets N outputs
+    head_seed: int = 0  # of its weights
     random_weights: int | None = None  # seed of the numbers that stand for weights whose external file is absent
     output_logits: bool = False  # the step also outputs what its loss reads
     micro_batches: int | Literal["auto"] = 1  # parts of the batch whose gradients are added up before the update
@@ -114,6 +116,7 @@ class TrainingOptions:
             ("--ignore-index", self.ignore_index or 0, -_LARGEST - 1, _LARGEST),
             ("--dropout-seed", self.dropout_seed, 0, _LARGEST_SEED),
             ("--random-weights", self.random_weights or 0, 0, _LARGEST_SEED),
+            ("--head-seed", self.head_seed, 0, _LARGEST_SEED),
         ):
             if not isinstance(whole, int) or not least <= whole <= most:
                 raise UsageError(f"{option} {shortened(whole)}: is no whole number from {least:,} to {most:,}")
