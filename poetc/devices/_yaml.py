@@ -26,7 +26,7 @@ _LONGEST = 40  # digits of a number
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses what a profile has no use for, before it takes memory: aliases, depth, thousands of values."""
+    """Refuses aliases, depth and thousands of values before they take memory: a profile has no use for them."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -102,7 +102,7 @@ def _convert(node: yaml.Node | None, at: KeyPath, lines: dict[KeyPath, int], pat
 
 
 def _number(text: str, where: str) -> int | float:
-    """Raises UsageError for what 64 bits cannot hold."""
+    """Raises UsageError for a number that 64 bits cannot hold."""
     if len(text) > _LONGEST:
         raise UsageError(f"{where}: a number of {len(text):,} characters; nothing here needs that many")
     value = int(text, 0) if _INT.fullmatch(text) else float(text)

@@ -36,8 +36,8 @@ def build_problem(
     Operators are the graph's without its views, in its order and by its names; tensors are the storages (`view_roots`)
     that operators touch, except constants that the device reads in place from flash. `paging` defaults to synchronous
     transfers if the profile has a store; `store` chooses one by name. State begins and ends a step in RAM
-    (`scheduling.on_store` moves it); what is in `stored` is given on the store and read there, such as weights for
-    inference that training keeps there; what is in `in_ram`, in RAM and not in flash. Raises UsageError where profile
+    (`scheduling.on_store` moves it); a tensor in `stored` is given on the store and read there, such as weights for
+    inference that training keeps there; one in `in_ram`, in RAM and not in flash. Raises UsageError where profile
     and options do not fit.
     """
     chosen = _choose_store(profile, store)
@@ -132,7 +132,7 @@ class _Storages:
             if name not in self.made and name not in stored | in_ram and is_flash_resident(tensor, graph, profile)
         }
         used = {self.roots[t] for op in self.operators for t in (*op.inputs, *op.outputs)}
-        results = {self.roots[t] for t in graph.outputs}  # what the caller reads after a step
+        results = {self.roots[t] for t in graph.outputs}  # the caller reads them after a step
         present = (used | results) - self.flash
         # In the order of the graph's tensors, so that the same graph gives the same problem.
         self.names = [name for name in graph.tensors if name in present]

@@ -1,4 +1,4 @@
-"""Are the numbers of a profile possible? What a schema does not find."""
+"""Whether the numbers of a profile are possible: mistakes that a schema does not find."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check_profiles(names: Sequence[str | Path]) -> Checked:
 
 
 def implausible(profile: DeviceProfile) -> Iterator[str]:
-    """What cannot be, one line each."""
+    """The impossible numbers, one line each."""
     try:
         CostModel(profile).check_kinds(registry(), profile.name)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""What an operator, a page transfer and a move within RAM cost on a device: integers in nanoseconds and picojoules."""
+"""The costs of operators, page transfers and moves within RAM on a device: integers in nanoseconds and picojoules."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CostModel:
                 raise UsageError(f"device profile {device!r}: there is no operator kind {key!r}{hint}")
 
     def operator(self, f: Features) -> Cost:
-        """Of one execution: what its loops were measured to take, if they were; else the roofline."""
+        """The cost of one execution: the measured time of its loops, if they were measured; else the roofline."""
         if all(name.split(".", 1)[0] in self._groups for name in f.loops):
             time = sum(self._loop_ns.get(name, 0.0) * n for name, n in f.loops.items())
         else:
@@ -90,7 +90,7 @@ class CostModel:
 
 
 def _of_class(numbers: Mapping[str, T], kind: str) -> T | None:
-    """What a profile says of a cost class, else of its kind, else of the kind that this one costs like."""
+    """The entry of a profile for a cost class, else for its kind, else for the kind that this one costs like."""
     plain = kind.removesuffix(DEPTHWISE)
     like = spec(plain).cost_like if plain in registry() else ""
     return next((numbers[k] for k in (kind, plain, like + kind[len(plain) :], like) if k in numbers), None)

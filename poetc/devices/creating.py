@@ -1,4 +1,4 @@
-"""Writes a new profile: what differs from a base, each number with a source."""
+"""Writes a new profile: the differences from a base, each number with a source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ RATES = ("contraction_mac_per_s", "elementwise_flop_per_s", "memory_bytes_per_s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewProfile:
-    """What is known of a device; None: as the base has it. Throughput not given is the base's, scaled by the clock."""
+    """The known numbers of a device; None: as the base has it.
+
+    Throughput that is not given is the base's, scaled by the clock.
+    """
 
     title: str
     inherits: str

@@ -1,4 +1,4 @@
-"""What of an operator its time depends on: work for the roofline, loops for a fit to measurements."""
+"""The features of an operator that decide its time: work for the roofline, loops for a fit to measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEPTHWISE = "/depthwise"
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Of one execution. `cost_class` is what a profile's `efficiency` is keyed by; `loops` maps "group.loop" to how
+    """Of one execution. `cost_class` is the key of a profile's `efficiency`; `loops` maps "group.loop" to how
     often it runs; a kernel whose loops are not counted has its work instead, in a group that is called as the class.
     """
 
@@ -44,7 +44,7 @@ def features_of(
     zeros: float = 0.0,
     kernel: Kernel | None = None,
 ) -> Features:
-    """`tensors` maps names to Tensor; `fetched`: what of the operands is not in the first level of cache
+    """`tensors` maps names to Tensor; `fetched`: the part of the operands that is not in the first level of cache
     (poetc.devices.reuse); `zeros` is the share of products and sums in which a zero saves time (poetc.devices.zeros);
     `kernel`: the one that runs, by default the fastest.
     """

@@ -27,7 +27,7 @@ def fit_notes(graph: Graph, profile: DeviceProfile, budget_bytes: int) -> tuple[
     if budget_bytes > profile.ram_bytes:
         notes.append(
             f"the budget of {format_bytes(budget_bytes)} is more than the {format_bytes(profile.ram_bytes)} of RAM that"
-            f" {profile.name} has: what comes out will not run on it"
+            f" {profile.name} has: the program will not run on it"
         )
     needed = flash_needed_bytes(graph, profile)
     if profile.flash_bytes is not None and needed > profile.flash_bytes:

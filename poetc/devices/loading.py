@@ -1,7 +1,7 @@
 """Finds, reads, checks and merges device profiles. Every complaint names file, line and key.
 
-A file may leave out what it `inherits:`; each file is checked and its sources are resolved on their own, so that a
-number keeps the source of the file that states it.
+A file may leave out numbers that it `inherits:`; each file is checked and its sources are resolved on their own, so
+that a number keeps the source of the file that states it.
 """
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ def _where(at: KeyPath, origins: Mapping[KeyPath, str]) -> str:
 
 
 def _check_whole(profile: DeviceProfile, origins: Mapping[KeyPath, str]) -> None:
-    """What no single key can be wrong about."""
+    """Mistakes that no single key makes."""
     if profile.default_store and profile.default_store not in profile.stores:
         known = ", ".join(sorted(profile.stores)) or "none"
         at = _where(("default_store",), origins)

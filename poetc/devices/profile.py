@@ -1,4 +1,4 @@
-"""What a device is, as its YAML says it: memory, throughput, power, stores.
+"""A device as its YAML describes it: memory, throughput, power, stores.
 
 Every number carries its unit in its key, and a source. The file form is described in docs/how-to/add-a-device.md;
 `poetc.devices.loading` reads it. Frozen once loaded.
@@ -56,7 +56,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     stack_bytes: Quantity  # reserved for the deepest kernel call
     first_cache_bytes: Quantity | None = None  # of one core, for data
     cache_bytes: Quantity | None = (
-        None  # the second level, of one core; what is farther costs more, if that was measured
+        None  # the second level, of one core; data beyond it costs more, if that was measured
     )
     banks: dict[str, Bank] = {}
 
@@ -90,7 +90,7 @@ class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     kind: Literal["sd", "emmc", "nor-flash", "nand-flash", "psram", "ssd", "file"]
     mode: Literal["sync", "dma"]  # dma: the hardware can transfer while the processor computes
-    cpu_during_transfer: Literal["idle", "active"]  # what a waiting processor draws
+    cpu_during_transfer: Literal["idle", "active"]  # the state of a waiting processor, which decides its power
     block_bytes: Quantity
     capacity_bytes: Quantity
     read_latency_ns: Quantity
@@ -100,7 +100,7 @@ class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     read_w: Quantity
     write_w: Quantity
     endurance_cycles: Quantity | None = None  # erase cycles of a block
-    checksum_cycles_per_byte: Quantity | None = None  # what the processor does for each byte of a tensor, besides
+    checksum_cycles_per_byte: Quantity | None = None  # of the processor, for each byte of a tensor, besides
     full_duplex: bool = False  # dma: reads and writes at once, rather than one transfer at a time
 
 

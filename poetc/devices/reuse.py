@@ -41,7 +41,7 @@ class _Recency:
 
 
 def distances(graph: Graph) -> dict[str, list[tuple[int, int, bool]]]:
-    """By operator, of each operand: its bytes, how many bytes a cache that replaces what was used least recently
+    """By operator, of each operand: its bytes, how many bytes a cache that replaces the least recently used bytes
     must hold for them to be there when it runs (they, and whatever the step touched since it touched them last), and
     whether the operator only writes it.
 
@@ -87,7 +87,7 @@ def distances(graph: Graph) -> dict[str, list[tuple[int, int, bool]]]:
 
 
 def _take(freed: list[tuple[int, int]], size: int, recency: _Recency) -> int:
-    """Memory for `size` bytes, of what was let go of last: how much was touched since its oldest piece was."""
+    """Memory for `size` bytes, of the pieces that were let go of last: how much was touched since the oldest was."""
     oldest = recency.total
     while size > 0 and freed:
         moment, there = freed.pop()

@@ -38,7 +38,7 @@ def saved_near_free(problem: Problem, graph: Graph, share: float = NEAR_FREE) ->
     Normalisations, activations, sums and copies may be redone, convolutions and matrix products never. A saved tensor
     is dropped if such operators make it from tensors still kept, from state and inputs; each has a chain of its own,
     and all chains together take at most `share` of the energy of a step. Greedy, most bytes per energy first, so a
-    solver can only do better. `graph` is what `problem` was built from.
+    solver can only do better. `problem` was built from `graph`.
     """
     heavy = {op.name for op in graph.operators if spec(op.kind).work(bind(op, graph.tensors)).macs > 0}
     forward = [op for op in problem.operators if op.phase == Phase.FORWARD.value and op.recomputable]

@@ -38,7 +38,7 @@ def _split(text: str, option: str, examples: str) -> tuple[Fraction, str]:
 
 def parse_size(text: str, *, of: int | None = None, option: str = "--budget", or_word: str = "") -> int:
     """Bytes. Decimal units are powers of 1000, `KiB MiB GiB` of 1024; `60%` needs `of`, the bytes that it is a part of.
-    `or_word`: what the option takes besides, which errors name.
+    `or_word`: another word that the option takes, which errors name.
 
     Fractions of a byte are dropped. Raises UsageError naming `option`.
     """
@@ -113,7 +113,7 @@ def format_pj(energy_pj: int) -> str:
 
 
 def format_share(fraction: float) -> str:
-    """`0.0123` → `1.23 %`; what is not zero never reads as zero."""
+    """`0.0123` → `1.23 %`; a share above zero never reads as zero."""
     if 0 < fraction < 5e-5:
         return "< 0.01 %"
     return f"{100 * fraction:.2f} %"

@@ -1,4 +1,4 @@
-"""How long a store lasts under what a training step writes to it."""
+"""How long a store lasts under the writes of a training step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def life_steps(store: Store, written: Iterable[tuple[int, int]]) -> int | None:
     """Training steps until the store's endurance is used up; None if nothing wears out or the profile does not say.
 
     `written`: of each tensor that a step writes, the bytes that it takes on the store and how often it is written.
-    Where a controller levels the wear, what counts is all bytes against capacity x cycles (a best case: nothing is said
+    Where a controller levels the wear, all bytes count against capacity x cycles (a best case: nothing is said
     about how much more the controller writes by itself); on raw flash it is the page that is written most often.
     """
     pages = [(size_bytes, times) for size_bytes, times in written if times]

@@ -1,4 +1,4 @@
-"""Graph to graph: each pass checks what it requires, runs, and checks what it ensures."""
+"""Graph to graph: each pass checks its precondition, runs, and checks its postcondition."""
 
 from poetc.graph import TrainingGraph
 from poetc.passes._check import GraphError, check_graph

@@ -1,6 +1,6 @@
 """Operators that work element by element join the one before them, where the result between the two has no other use.
 
-- Batch norm [+ sum] [+ activation]: one operator. Where the gradient of the activation needs what it was given, the
+- Batch norm [+ sum] [+ activation]: one operator. Where the gradient of the activation needs its input, the
   gradients of the batch norm compute that again and take the activation's in, so that it is not kept for them.
 - Batch norm [+ activation] before convolutions: the gradients of their weights compute it again while they read, and
   those of the batch norm take the activation's in, so that the convolutions' input is not kept for them.
@@ -9,8 +9,8 @@
 - A sum of gradients and the product that makes the last of them, in the same way.
 - A recurrent cell's gradient and the sum of the gradients of its state, from the next layer and the next step.
 
-Every element is computed by the same operations in the same order: results keep their bits. What was tried and left out
-is in docs/lab/planning.md.
+Every element is computed by the same operations in the same order: results keep their bits. Fusions that were tried and
+left out are in docs/lab/planning.md.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from poetc.passes._indexed import Indexed
 from poetc.passes._memory import most_bytes, operator_bytes
 
 PRODUCTS = ("MatMul", "ConvGradWeight", "GatherGrad")  # those of poetc/ops/sgd_of.py
-LEAST_PIXELS = 16  # of a channel: with fewer the work once a channel is what counts
-# What is made again for gradients of weights instead of kept: of smaller tensors that takes more time than what is won
+LEAST_PIXELS = 16  # of a channel: with fewer the work once a channel dominates
+# Tensors made again for gradients of weights instead of kept: smaller ones take more time than they save
 # (a schedule may still make them again).
 LEAST_BYTES = 64 << 10
 GRADIENTS = {"BatchNormGradParams": "BatchNormActivateGradParams", "BatchNormGradInput": "BatchNormActivateGradInput"}
@@ -81,7 +81,7 @@ class _Fusion(Indexed):
         )
 
     def _only_reader(self, tensor: str) -> Operator | None:
-        """What reads `tensor`, if it is one operator and the tensor is no result."""
+        """The one operator that reads `tensor`; None if there are several, or the tensor is a result."""
         readers = self.readers[tensor]
         return readers[0] if len(readers) == 1 and tensor not in self.results else None
 
@@ -91,7 +91,10 @@ class _Fusion(Indexed):
         return all(self.updated.get(self.roots[t], at) >= at for t in tensors)
 
     def _put(self, place: Operator, kind: str, inputs: tuple[str, ...], attributes: Mapping[str, Attribute]) -> None:
-        """An operator in place of `place`, with its outputs. What makes a gradient belongs to the backward pass."""
+        """An operator in place of `place`, with its outputs.
+
+        It belongs to the backward pass if it makes a gradient.
+        """
         name = f"{kind}({place.outputs[0]})"
         phase = Phase.BACKWARD if place.phase is Phase.UPDATE else place.phase
         new = replace(place, name=name, kind=kind, inputs=inputs, attributes=attributes, phase=phase)
@@ -103,7 +106,7 @@ class _Fusion(Indexed):
 
     @cached_property
     def most_bytes(self) -> int:
-        """What some operator of the graph needs that is not fused."""
+        """The memory that some unfused operator of the graph needs."""
         return most_bytes(self.graph)
 
     def _bytes(self, op: Operator) -> int:
@@ -137,7 +140,7 @@ class _Fusion(Indexed):
             self._make_again(norm, chain[-1].outputs[0], attributes)
 
     def _make_again(self, norm: Operator, y: str, attributes: Mapping[str, Attribute]) -> None:
-        """Let the gradients of weights make `y` again, from what the gradients of the batch norm read, if nothing else
+        """Let the gradients of weights make `y` again, from the inputs of the batch norm's gradients, if nothing else
         keeps it.
         """
         backward = [op for op in self.readers[y] if op.phase is not Phase.FORWARD]
@@ -236,7 +239,7 @@ class _Fusion(Indexed):
         inputs = (target, *maker.inputs, rate)
         whole = replace(op, kind=kind.kind, inputs=inputs, attributes=maker.attributes)
         workspace_bytes = kind.kernel(bind(whole, self.tensors)).workspace_bytes
-        # What the gradient is made of stays until the weights may move: no longer than the gradient would have stayed.
+        # The operands of the gradient stay until the weights may move: no longer than the gradient would have stayed.
         if max(workspace_bytes, *(t.size_bytes for t in bound.inputs)) > gradient.size_bytes:
             return
         # Where weights come from the store, they need not be there while the gradient is made, but for the whole.

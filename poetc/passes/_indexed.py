@@ -1,4 +1,4 @@
-"""What a pass looks up of a graph's tensors."""
+"""An index of a graph's tensors, in which passes look up makers and readers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from poetc.ops import spec, view_roots
 
 class Indexed:
     """`graph` with who makes and who reads each tensor, the place of each operator, the root of each view, and the
-    place of the operator that updates a storage: one at most, since a second would read what the first replaced
+    place of the operator that updates a storage: one at most, since a second would read the replaced version
     (`check_graph`).
     """
 

@@ -1,4 +1,4 @@
-"""How much memory operators need, at least: what a pass must not raise."""
+"""The least memory that operators need, which no pass may raise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from poetc.ops import bind, spec, view_roots
 
 
 def operator_bytes(op: Operator, tensors: Mapping[str, Tensor], roots: Mapping[str, str]) -> int:
-    """Of RAM: what it reads and makes, as far as that is no constant, and its workspace."""
+    """The RAM of an operator: operands and results that are no constants, and its workspace."""
     kind, bound = spec(op.kind), bind(op, tensors)
     if kind.is_view:
         return 0
@@ -20,6 +20,6 @@ def operator_bytes(op: Operator, tensors: Mapping[str, Tensor], roots: Mapping[s
 
 
 def most_bytes(graph: Graph) -> int:
-    """What the operator needs that needs the most."""
+    """The need of the operator that needs the most."""
     roots = view_roots(graph)
     return max(operator_bytes(op, graph.tensors, roots) for op in graph.operators)

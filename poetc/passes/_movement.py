@@ -1,12 +1,13 @@
-"""Products read, and write, what would be transposed or sliced where it lies.
+"""Products read and write in place tensors that would be transposed or sliced first.
 
 Attention turns queries, keys and values round before its products and their results after them, and the backward pass
 does the same with the gradients. A product that takes steps for rows and columns (MatMulOfViews) needs none of that: a
 Transpose, Slice or Split whose result only such products read goes, and so does a Transpose that alone reads the result
 of a product. Sums are of the same terms in the same order: results keep their bits.
 
-Memory: what is read instead has the size of what goes (a Transpose), is kept by somebody else as long, or is read by as
-many bytes of slices as it has; and no product may need more than the operator that needs the most.
+Memory: the tensor that is read instead has the size of the one that goes (a Transpose), is kept by somebody else as
+long, or is read by as many bytes of slices as it has; and no product may need more than the operator that needs the
+most.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class _Movement(Indexed):
         self.results = {graph.loss, *graph.outputs, *graph.updates.values(), *graph.gradients.values()}
         self.most_bytes = most_bytes(graph)
         self.products = [op for op in graph.operators if op.kind == "MatMul" and self._packs(op)]
-        # What goes, unless something turns up that speaks against it.
+        # The operators that go, unless something turns up that speaks against it.
         self.written = {op.name: turned for op in self.products if (turned := self._turned(op)) is not None}
         taken = {op.name for op in self.written.values()}
         self.read = {
@@ -102,7 +103,7 @@ class _Movement(Indexed):
         return replace(self.graph, operators=tuple(reversed(kept)), tensors=tensors)
 
     def _settle(self, made: dict[str, Operator]) -> bool:
-        """One round: what the products would be goes to `made`. False: something stays after all, look again."""
+        """One round: the products as they would be go to `made`. False: something stays after all, look again."""
         made.clear()
         for op in self.products:
             found = self._of_views(op)
@@ -115,8 +116,9 @@ class _Movement(Indexed):
         return not staying
 
     def _stay(self, product: Operator) -> None:
-        """Something before or after the product stays: what cuts, as its source is large; else what turns the result;
-        else what turns the operands.
+        """Something before or after the product stays.
+
+        An operator that cuts, as its source is large; else one that turns the result; else one that turns operands.
         """
         movers = [mover for t in product.inputs[:2] for mover in self._movers(t)]
         cuts = {mover.name for mover in movers if mover.kind != "Transpose"}
@@ -129,7 +131,7 @@ class _Movement(Indexed):
         return isinstance(spec(op.kind).kernel(bind(op, self.tensors)).parameters, PackedProduct)
 
     def _turned(self, product: Operator) -> Operator | None:
-        """The Transpose that alone reads what `product` makes."""
+        """The Transpose that alone reads the result of `product`."""
         tensor = product.outputs[0]
         while len(self.readers[tensor]) == 1 and tensor not in self.results:
             (op,) = self.readers[tensor]
@@ -171,7 +173,7 @@ class _Movement(Indexed):
         return None if seen is None else View(stored, start, seen)
 
     def _result(self, op: Operator) -> tuple[str, Ints] | None:
-        """What the product is to make, and the steps along its own result's shape; None if there are none."""
+        """The tensor that the product is to make, with steps along its own result's shape; None if there is none."""
         tensor, shape = op.outputs[0], self.tensors[op.outputs[0]].shape
         turned = self.written.get(op.name)
         if turned is None:
@@ -183,7 +185,7 @@ class _Movement(Indexed):
         return None if steps is None else (made, steps)
 
     def _of_views(self, op: Operator) -> Operator | None:
-        """The product in place of `op`, itself if it sees nothing through what goes; None if it cannot be."""
+        """The product in place of `op`, itself if it reads nothing through operators that go; None if it cannot be."""
         if op.name not in self.written and not any(True for t in op.inputs[:2] for _ in self._movers(t)):
             return op
         a, b, y = self._look(op.inputs[0]), self._look(op.inputs[1]), self._result(op)
@@ -223,12 +225,12 @@ class _Movement(Indexed):
             },
         )
         found = spec(new.kind).kernel(bind(new, self.tensors)).parameters_as(PackedProduct)
-        if found.rows <= FEW or found.matrices > kernel.matrices:  # each of which would pack what is now packed once
+        if found.rows <= FEW or found.matrices > kernel.matrices:  # each would pack the operand
             return None
         return new if operator_bytes(new, self.tensors, self.roots) <= self.most_bytes else None
 
     def _may_go(self, mover: Operator, made: dict[str, Operator]) -> bool:
-        """Whether only products read what `mover` makes, and what they read instead may be kept for them."""
+        """Whether only products read the result of `mover`, and its source may be kept for them."""
         last, waiting = -1, list(mover.outputs)
         while waiting:
             tensor = waiting.pop()

@@ -15,7 +15,7 @@ MAX_ROUNDS = 20
 
 
 def order_backward(graph: TrainingGraph) -> TrainingGraph:
-    """Bubble neighbours until no swap lowers (peak over the two, level between them); views follow what they read."""
+    """Bubble neighbours until no swap lowers (peak over the two, level between them); views follow their sources."""
     roots = view_roots(graph)
     views = [op for op in graph.operators if spec(op.kind).is_view]
     ops = [op for op in graph.operators if not spec(op.kind).is_view]

@@ -1,4 +1,4 @@
-"""What a pass is: graph to graph, with what it requires of the one given and ensures of the one returned."""
+"""The interface of a pass: graph to graph, with a precondition on the one and a postcondition on the other."""
 
 from __future__ import annotations
 

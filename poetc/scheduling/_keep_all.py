@@ -13,8 +13,9 @@ from poetc.scheduling.scope import Scope
 
 
 def keep_all_actions(problem: Problem) -> tuple[Action, ...]:
-    """Every operator once. A tensor that starts on the store is paged in before its first use; one that must end there
-    is paged out when made.
+    """Every operator once.
+
+    A tensor that starts on the store is paged in before its first use; one that must end there is paged out when made.
     """
     actions: list[Action] = []
     waiting = {t for t, tensor in enumerate(problem.tensors) if tensor.initial == "store"}

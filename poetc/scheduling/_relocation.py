@@ -373,9 +373,7 @@ class _Packing:
             self.blamed.append(i)
 
     def slides(self, size: int, price: Callable[[range], float]) -> list[tuple[float, int, list[tuple[int, int]]]]:
-        """(price, offset of the room that is made, moves in order): all that lies between two holes slides down, or
-        up.
-        """
+        """(price, offset of the room that is made, moves in order): all between two holes slides down, or up."""
         arena = self.arena
         holes = arena.holes()
         widths = [0, *itertools.accumulate(top - low for low, top in holes)]
@@ -442,9 +440,7 @@ class _Packing:
         return moves
 
     def go_home(self) -> bool:
-        """Move state that came back elsewhere to its place, at the end; False where something in its way cannot
-        move.
-        """
+        """Move state that came back elsewhere to its place, at the end. False where something stays in its way."""
         self.now, self.new = len(self.steps), set()
         last = self.steps[-1] if self.steps else None
         for i in self.finish[self.now]:  # of those that end with the last step, state stays for ever

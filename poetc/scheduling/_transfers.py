@@ -63,8 +63,9 @@ def overlapped_ns(problem: Problem, steps: Sequence[Step]) -> int:
 
 
 def hide_transfers(problem: Problem, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The same schedule with page-ins issued ahead, and with frees put off while the tensor is on its way out, as far
-    as RAM and the hiding of the transfers ask for; the steps as they were where that is not faster.
+    """The same schedule with page-ins issued ahead, and with frees put off while a tensor is on its way out.
+
+    Both go as far as RAM and the hiding of the transfers ask for. Where that is not faster, the steps are as they were.
     """
     ram = ram_bytes(problem, steps)
     room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes

@@ -110,7 +110,7 @@ def test_a_curve_is_of_the_fastest_kernels_where_they_fit(
 
     monkeypatch.setattr(report, "solve_curve", solved)
     monkeypatch.setattr(budget_curve, "SHARES", (100,))
-    assert run("report", out, "--curve", "--time-limit", "2", "--html", tmp_path / "page.html").code == 0
+    assert run("report", out, "--curve", "--time-limit", "20", "--html", tmp_path / "page.html").code == 0
     rows = re.findall(r"<tr>(<td>.*?)</tr>", (tmp_path / "page.html").read_text().split('id="curve"')[1])
     cells = [re.findall("<td>(.*?)</td>", row) for row in rows]
     assert given[0].gap == DEFAULT_GAP

@@ -1,6 +1,6 @@
-"""How often the loops of a kernel run: what its time is made of.
+"""How often the loops of a kernel run, of which its time is made.
 
-Each file counts what files of `poetc/runtime/kernels/` do, from the parameters of a kernel: keep them in step
+Each file counts the loops of files of `poetc/runtime/kernels/`, from the parameters of a kernel: keep them in step
 (tests/arm/test_counts.py). A loop is called `group.name`; loops that several kernels share have one name, so that they
 are measured together.
 """
@@ -28,7 +28,7 @@ GROUPS = SHARED | set(BESIDES.values())
 
 
 def group_of(kernel: Kernel) -> str:
-    """Under which name a profile has what a counted kernel takes besides its loops."""
+    """The name under which a profile has the time of a counted kernel besides its loops."""
     return BESIDES[kernel.symbol]
 
 

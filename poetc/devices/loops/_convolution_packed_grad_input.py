@@ -67,7 +67,7 @@ def _spread_halves(w: Convolution, block_rows: int) -> Loops:
 
 
 def _fill(w: Convolution, m: Machine, block_rows: int, channels: int) -> Loops:
-    """What gx begins with, unless it is made as a whole."""
+    """The first values of gx, unless it is made as a whole."""
     if _spreads_every_second(w, m) or (_has_halves(w, m) and block_rows % w.output_height == 0):
         return {}
     return {"fill.plane": w.batch * channels, "fill.float": w.batch * channels * w.height * w.width}
@@ -123,7 +123,7 @@ def conv_grad_input_packed(kernel: Kernel, m: Machine) -> Loops:
     for rows, row_times in parts(all_rows, block_rows):
         # Blocks of output rows begin anywhere in an image; where one crosses into the next image hardly matters.
         span = rows * w.output_width
-        # What is packed serves all channels: each block of terms stays where it is.
+        # The packed operands serve all channels: each block of terms stays where it is.
         once = -(-outputs // depth) * (-(-span // m.columns) * m.columns) <= most
         for number_of_block, (count, channel_times) in enumerate(parts(channels, block)):
             for column, columns, many in runs_of_columns(span, most):

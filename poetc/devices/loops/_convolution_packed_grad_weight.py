@@ -300,7 +300,7 @@ def conv_grad_weight_packed(kernel: Kernel, m: Machine) -> Loops:
 
 
 def grad_weight(p: PackedGradWeight, m: Machine, most: int, moves: bool = False) -> Loops:
-    """Of at most so many columns at once; `moves`: the first block of sums is added to what is there too."""
+    """Of at most so many columns at once; `moves`: the first block of sums is added to earlier sums too."""
     w, size, depth = p.convolution, p.workspace_floats, p.terms
     inputs, outputs = w.channels // w.group, w.outputs // w.group
     if m.lanes == 16 and not w.is_pointwise and (done := _direct.grad_weight(w, size, depth)):
@@ -316,7 +316,7 @@ def grad_weight(p: PackedGradWeight, m: Machine, most: int, moves: bool = False)
                 if w.is_pointwise:
                     add(one, pack_transposed(m, terms // taken, columns), many * times * turns * taken)
         if not moves:
-            first = min(at_once, w.pixels * images)  # the first block of a column is not added to what is there
+            first = min(at_once, w.pixels * images)  # the first block of a column is not added to earlier sums
             add(one, dict(run(m, outputs, first, 0, columns, width, "", True, depth)), -many)
             add(one, dict(run(m, outputs, first, 0, columns, width, "", False, depth)), many)
     if _packs_every_second(w, m, at_once, width):

@@ -67,7 +67,7 @@ def _planes(m: Machine, s: _Strip, planes: int, fresh: Loops, again: Loops, is_w
 def _pad(
     m: Machine, s: _Strip, source: tuple[int, int], above: int, left: int, top: int, rows: int, again: bool
 ) -> Loops:
-    """pad_strip: rows [top, top + rows) of a padded plane, or only what of them is not zero."""
+    """pad_strip: rows [top, top + rows) of a padded plane, or only those that are not zero."""
     height, width = source
     loops: Loops = {"strip.call": 1}
     first = max(0, top - above)
@@ -161,7 +161,10 @@ def _blocks(total: int, most: int) -> tuple[int, int]:
 
 
 def _tiles(s: _Strip, f: _Filter, stride_h: int) -> Loops:
-    """correlate_fast of poetc_depthwise_fpu.h, without what is done once; nothing if it has no tiles for the filter."""
+    """correlate_fast of poetc_depthwise_fpu.h, without the work that is done once.
+
+    Nothing if it has no tiles for the filter.
+    """
     if f.across != 1 or s.phases != 1 or f.step != 1 or f.kernel_h > _TAPS[-1] or f.kernel_w not in _TAPS:
         return {}
     if f.kernel_h < 1:

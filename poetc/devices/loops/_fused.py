@@ -1,4 +1,7 @@
-"""Kernels that do what several did: batch_norm_activation.c, sgd_of.c, descending gradients of convolutions, cells."""
+"""Kernels that do the work of several.
+
+They are in batch_norm_activation.c and sgd_of.c: descending gradients of convolutions, and cells, too.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ def batch_norm_activation_params(kernel: Kernel, m: Machine) -> Loops:
 
 
 def batch_norm_choice(kernel: Kernel, m: Machine) -> Loops:
-    """By the loops of the batch norm's gradient and the activation's. Most of what the latter takes are loads and
+    """By the loops of the batch norm's gradient and the activation's. Most of the latter's time goes to loads and
     stores, of which there are none here: with vectors a fifth is left, and nothing where two passes over the planes
     become one (counted on Cortex-A72).
     """
@@ -160,7 +163,7 @@ def conv_grad_weight_sgd_packed(kernel: Kernel, m: Machine) -> Loops:
     "conv_grad_weight_norm_packed", "conv_grad_weight_sgd_norm_packed", "depthwise_grad_weight_norm", without="_norm"
 )
 def made_again(kernel: Kernel, m: Machine) -> Loops:
-    """As without what is done to x first, and that apart, once for every pixel."""
+    """The loops as without the work on x first, and that work apart, once for every pixel."""
     p, plain = kernel.parameters_as(ConvolutionParameters), kernel.symbol.replace("_norm", "")
     c = p.convolution
     table = norm_table_floats(c.channels)
@@ -178,7 +181,7 @@ def made_again(kernel: Kernel, m: Machine) -> Loops:
 def cell(kernel: Kernel, m: Machine) -> Loops:
     p, name = kernel.parameters_as(Cell), kernel.symbol.removeprefix("poetc_op_")
     batch, hidden = p.batch, p.hidden
-    extra: Loops = {}  # of a unit: what it reads besides
+    extra: Loops = {}  # of a unit: its other reads
     if isinstance(p, LstmCell):
         extra["before"] = int(p.has_before)
     if isinstance(p, LstmCellGrad | GruCellGrad):

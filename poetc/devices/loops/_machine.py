@@ -1,4 +1,4 @@
-"""What of a processor decides how often a kernel's loops run."""
+"""The features of a processor that decide how often a kernel's loops run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def machine_of(cpu: Cpu) -> Machine:
 
 Count = Callable[[Kernel, Machine], Loops]
 COUNTS: dict[str, Count] = {}
-BESIDES: dict[str, str] = {}  # of a kernel: the group in which a profile has what it takes besides its loops
+BESIDES: dict[str, str] = {}  # of a kernel: the group in which a profile has its time besides its loops
 _SHARED = """gemm put transpose planes pixels windows spread fill strip clear copy gaps tiles pairs slide gather filter
 taps correlate segment outer inner
 rank_one walk memcpy descend direct winograd"""
@@ -65,7 +65,10 @@ SHARED = frozenset(_SHARED.split())
 
 
 def counts(*symbols: str, without: str = "") -> Callable[[Count], Count]:
-    """Registers what counts the loops of these kernels. They are priced by those whose names are without that."""
+    """Registers the function that counts the loops of these kernels.
+
+    With `without`, their time besides the loops is that of the kernels whose names lack that part.
+    """
 
     def register(count: Count) -> Count:
         for symbol in symbols:

@@ -67,7 +67,7 @@ def _outer(m: Machine, rows: int, columns: int, depth: int) -> Loops:
 def _inner(m: Machine, rows: int, columns: int, depth: int) -> Loops:
     height, width = {16: (4, 4), 8: (2, 2), 4: (2, 2) if m.rows == 12 else (1, 2)}.get(m.lanes, (1, 1))
     loops: Loops = {}
-    if m.has_fours:  # what is left of sixteen terms: eight at once, then each by itself
+    if m.has_fours:  # the rest of sixteen terms: eight at once, then each by itself
         sums, left = rows * columns, depth % 16
         return {
             "inner.block_1x1": sums,

@@ -40,7 +40,7 @@ _BINARY = "add sub mul div maximum minimum pow p_relu equal less less_or_equal g
 
 @counts(*_UNARY.split(), *_ACTIVATIONS.split(), *(f"{name}_grad" for name in _ACTIVATIONS.split()))
 def elementwise(kernel: Kernel, m: Machine) -> Loops:
-    """poetc_elementwise.h: chunks of 16, or vectors, and what is left."""
+    """poetc_elementwise.h: chunks of 16, or vectors, and the rest."""
     name, count = _name(kernel), kernel.parameters_as(Elements).count
     if m.has_fours and name.removesuffix("_grad") in _CHOICES:
         return {f"{name}.call": 1, f"{name}.four": count // 4, f"{name}.single": count % 4}

@@ -105,9 +105,7 @@ class Between:
         return z
 
     def _during_recomputation(self) -> None:
-        """Add the rows for operators that are executed again: if one is, its operands are beside the tensors that
-        stay.
-        """
+        """Add the rows for operators that are executed again: the operands are beside the tensors that stay."""
         model, cut, end = self.model, self.cut, self.end
         if end == cut + 1:
             # All other actions of this stage come after a_g. So its outputs stay too, unless a_g is executed once more.

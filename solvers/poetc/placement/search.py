@@ -40,8 +40,7 @@ from poetc.solvers.poetc.work import simplex_s
 
 
 class PlacementSearch:
-    """For `problem`, all of whose state lives in RAM, under its order of operators: the cost of placing state on the
-    store.
+    """The cost of placing state of `problem` on the store, under its order of operators. All of it lives in RAM.
 
     The relaxation is solved with more and more cuts, where its last plan needs too much RAM. Each time short races find
     the cost of the placement that it suggests; then placements beside the best are raced. `bound` holds for schedules
