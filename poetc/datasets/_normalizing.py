@@ -27,7 +27,8 @@ class Scale:
     scale: Array
 
     def apply(self, array: Array) -> Array:
-        return (array.astype(np.float32) - self.shift) / self.scale
+        with np.errstate(all="ignore"):  # the session names what has become infinite
+            return np.asarray((array.astype(np.float32) - self.shift) / self.scale)
 
     def to_json(self) -> dict[str, Any]:
         return {"shift": self.shift.reshape(-1).tolist(), "scale": self.scale.reshape(-1).tolist()}

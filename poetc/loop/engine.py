@@ -90,3 +90,5 @@ class SessionEngine:
             if error.code == ENUMBER:
                 return math.nan  # the loop says which step it was
             raise CheckFailed(str(error)) from error
+        except ValueError as error:  # such as an input that scaling has made infinite
+            raise UsageError(f"a batch, after scaling and augmentation: {error}") from error

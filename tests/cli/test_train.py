@@ -177,6 +177,18 @@ def test_bad_options_and_data_are_one_line(
     assert again.err == ended.err  # nothing is left that would be in the way
 
 
+def test_what_scaling_makes_infinite_is_one_line(small: Path, tmp_path: Path, poetc: Run) -> None:
+    ended = poetc("train", small, *_options(normalize="0,1e-38"), "-o", tmp_path / "out.onnx", "--quiet")
+    assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
+    assert "a batch, after scaling and augmentation: x[" in ended.err
+
+
+def test_pixels_that_nobody_scaled_are_noted_and_trained_on(small: Path, tmp_path: Path, poetc: Run) -> None:
+    ended = poetc("train", small, *_options(normalize=None, epochs=1), "-o", tmp_path / "out.onnx")
+    assert ended.code == 0, ended.err
+    assert "train_x holds whole numbers up to 255" in ended.err
+
+
 def test_a_machine_without_a_compiler_is_told(
     small: Path, tmp_path: Path, poetc: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
