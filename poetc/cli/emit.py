@@ -59,6 +59,12 @@ Example:
 @_options.force_option
 @_options.numerics_option
 @_options.checkpoint_option
+@click.option(
+    "--schedule",
+    metavar="SCHEDULE",
+    help="Learning rate of the program: constant, step:every=N,factor=F, cosine:steps=N,final=R or plateau (host), each"
+    " with warmup=N if wanted. Default: as it was solved.",
+)
 @_options.output_options
 def emit(
     directory: Path,
@@ -68,6 +74,7 @@ def emit(
     numerics: Literal["portable", "fast"],
     checkpoint: int | None,
     package: bool,
+    schedule: str | None,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -101,6 +108,7 @@ def emit(
             numerics=numerics,
             checkpoint=checkpoint,
             package=package,
+            schedule=schedule,
             force=force,
         )
     for note in document["notes"]:

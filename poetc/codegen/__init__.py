@@ -35,7 +35,7 @@ from poetc.codegen._run import (
     state_digest,
     write_records,
 )
-from poetc.codegen._state_file import read_listed_state, read_state, state_identity
+from poetc.codegen._state_file import read_listed_state, read_state, slot_blocks, state_identity
 from poetc.codegen._timing import StepTimes, host_simd, time_program
 from poetc.codegen._toolchain import Elf
 from poetc.codegen._toolchain import require as require_toolchain
@@ -103,6 +103,7 @@ __all__ = [
     "resolve",
     "sample_inputs",
     "scales_itself",
+    "slot_blocks",
     "state_digest",
     "state_identity",
     "store_blocks",

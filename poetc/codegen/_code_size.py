@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from poetc.codegen._boards import TARGETS, Board
 from poetc.codegen._firmware import Memory, checkpoint_steps, layout, port_sources
 from poetc.codegen._module import Module, tables_bytes
+from poetc.codegen._state_file import state_in_ram_bytes
 from poetc.codegen.program import Program
 from poetc.runtime import runtime_directory
 from poetc.runtime.layout import align
@@ -228,7 +229,7 @@ def firmware_size(
     return FirmwareSize(
         code_bytes=total[CODE] + total[INITIALISED],
         tables_bytes=tables_bytes(module, 8 if "aarch64" in target.cross_compile else 4),
-        image_bytes=align(main.state_bytes) + align(module.flash_bytes),
+        image_bytes=align(state_in_ram_bytes(main)) + align(module.flash_bytes),
         stack_bytes=plan.stack_bytes,
         variables_bytes=variables,
         arena_bytes=plan.arena_bytes,

@@ -22,7 +22,7 @@ from poetc.codegen._firmware import (
     makefile_lines,
     port_sources,
 )
-from poetc.codegen._image import constants_image, initial_pages, state_image, store_image
+from poetc.codegen._image import constants_image, initial_pages, packed_state, state_image, store_image
 from poetc.codegen._manifest import describe
 from poetc.codegen._module import Module, header, source
 from poetc.codegen._package import MODULES, as_package, init_source, package_readme
@@ -30,9 +30,11 @@ from poetc.codegen._readme import readme
 from poetc.codegen._sources import runtime_sources
 from poetc.codegen._state_file import model_identity, pack_state
 from poetc.codegen.program import Program
+from poetc.errors import UsageError
 from poetc.graph import Value
 from poetc.output_directory import Kind, replacing
 from poetc.runtime import runtime_directory
+from poetc.training.rates import Schedule
 
 KIND = Kind("poetc-emit.json", "emitted C")
 Numerics = Literal["portable", "fast"]
@@ -63,6 +65,7 @@ def emit(
     memory: Memory | None = None,
     device: Core | None = None,
     checkpoint: int | None = None,
+    schedule: Schedule | None = None,
     bench: Mapping[str, str] | None = None,
     package: bool = False,
     force: bool = False,
@@ -73,6 +76,7 @@ def emit(
     `numerics`: "portable" gives the same bits on every target (no contraction to fused multiply-add); "fast" lets the
     compiler contract. `board`: whose memory map firmware is linked for, by default the target's usual one; `memory`:
     how much of its RAM. `device`: the core that the schedule is for; where it suits the target, its flags are taken.
+    `schedule`: of the learning rate, which the program of a host or board follows; default: it stays as it is.
     `checkpoint`: firmware saves its state after so many steps, 0: never, None: as the board does.
     `bench`: files by name that firmware which measures needs; its program is then bench.c instead of train.c.
     `package`: a Python package around the library instead of a program, for a target with an operating system.
@@ -84,8 +88,9 @@ def emit(
     chosen, its_board = resolve(target, board, numerics == "portable", device)
     if package:
         chosen = as_package(chosen)
-    module = Module(model, tuple(programs))
+    module = Module(model, tuple(programs), schedule)
     _check_shared(module)
+    _check_schedule(module, chosen)
     out = Path(out_dir)
     kind = KIND if bench is None else replace(KIND, option="--emit")
     with replacing(out, kind, force=force) as staging:
@@ -116,11 +121,24 @@ def _check_shared(module: Module) -> None:
             raise ProgramError(f"{program.name} and {module.programs[0].name} lay out state or constants differently")
 
 
+def _check_schedule(module: Module, target: Target) -> None:
+    """UsageError where what is emitted could not follow the schedule of the learning rate."""
+    schedule = module.schedule
+    if schedule is None:
+        return
+    if module.learning_rate() is None:
+        raise UsageError(f"--schedule {schedule}: the learning rate does not live in RAM; solve with --state ram")
+    if target.name != "host" and schedule.needs_steps:
+        raise UsageError(f"--schedule {schedule}: give the number of steps too, as in {schedule.kind}:steps=2000")
+    if "device" in target.ports and schedule.kind == "plateau":
+        raise UsageError(f"--schedule {schedule}: the program of {target.name} has no validation losses")
+
+
 def images(module: Module, values: Mapping[str, Value]) -> Iterator[tuple[str, bytes]]:
     """Name and bytes of each image that the programs of a model need."""
     main = module.programs[0]
     if main.state_bytes:
-        yield "state.bin", state_image(main, values)
+        yield "state.bin", packed_state(main, values)
     if module.flash_bytes:
         yield "constants.bin", constants_image(module.constants_program(), values)
     if any(p.image for p in main.pages):
@@ -154,7 +172,8 @@ def _write(
     """Write everything but the manifest; returns the identity of the model."""
     files: dict[str, bytes] = {"model.c": source(module).encode()}
     files |= images(module, values)
-    identity = model_identity(files.values())
+    # A schedule of the learning rate does not make another model.
+    identity = identity_of(module.model, module.programs, values) if module.schedule else model_identity(files.values())
     files["model.h"] = header(module, identity).encode()
     files["model_data.S"] = _data(module, files).encode()
     copies = {f"runtime/{name}": runtime_directory() / name for name in runtime_sources(module.symbols)}

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from poetc.codegen._boards import KIB, Board, Region, Target
 from poetc.codegen._module import spare_block
+from poetc.codegen._state_file import slot_blocks
 from poetc.codegen.program import Program
 from poetc.errors import UsageError
 from poetc.runtime import STACK_BYTES, runtime_directory
-from poetc.runtime.layout import ALIGNMENT_BYTES, CHECKPOINT_TRAILER_BYTES, align
+from poetc.runtime.layout import ALIGNMENT_BYTES, align
 
 PROTECTION_BYTES = 32  # granularity of a memory protection unit
 MMU_PAGE_BYTES = 4 * KIB
@@ -51,7 +52,7 @@ CHECKPOINT_SLOTS = 2  # of train.c
 
 def checkpoint_blocks(program: Program) -> int:
     """Blocks of the store, after those of the pages, that checkpoints take."""
-    return CHECKPOINT_SLOTS * -(-(program.state_bytes + CHECKPOINT_TRAILER_BYTES) // program.block_bytes)
+    return CHECKPOINT_SLOTS * slot_blocks(program)
 
 
 def checkpoint_steps(program: Program, target: Target, board: Board | None, asked: int | None) -> int:

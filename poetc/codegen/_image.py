@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from poetc.codegen._state_file import regions
 from poetc.codegen.program import Binding, Program
 from poetc.graph import TensorType, Value, materialize
 from poetc.runtime.layout import TRAILER_BYTES, page_bytes
@@ -31,6 +32,13 @@ def _image(bindings: tuple[Binding, ...], size_bytes: int, values: Mapping[str, 
 def state_image(program: Program, values: Mapping[str, Value]) -> bytes:
     """The bottom of the arena before the first run: `state_bytes` bytes."""
     return _image(program.state, program.state_bytes, values)
+
+
+def packed_state(program: Program, values: Mapping[str, Value]) -> bytes:
+    """The same without what lies between the regions of the state: what `poetc_init` copies to their places."""
+    image = state_image(program, values)
+    parts = (r for r in regions(program) if r.page is None)
+    return b"".join(image[r.arena_offset_bytes : r.arena_offset_bytes + r.size_bytes] for r in parts)
 
 
 def constants_image(program: Program, values: Mapping[str, Value]) -> bytes:

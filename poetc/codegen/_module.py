@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from poetc.codegen._state_file import regions
 from poetc.codegen.program import Binding, Call, Instruction, Move, Operand, PageIn, PageOut, Program, Space
 from poetc.graph import DType, Role, TensorType
 from poetc.runtime.layout import ALIGNMENT_BYTES, align
+from poetc.training.rates import Schedule, c_fields
 
 _C_TYPES = {DType.F32: "float", DType.I32: "int32_t", DType.U8: "uint8_t"}
 
@@ -24,6 +26,7 @@ class Module:
 
     model: str
     programs: tuple[Program, ...]
+    schedule: Schedule | None = None  # of the learning rate
 
     @property
     def prefix(self) -> str:
@@ -74,6 +77,7 @@ def header(module: Module, identity: int) -> str:
         f"#ifndef {upper}_MODEL_H",
         f"#define {upper}_MODEL_H",
         "",
+        *(['#include "poetc_rate.h"'] if module.schedule is not None else []),
         '#include "poetc_session.h"',
         "",
         *_C_LINKAGE_BEGIN,
@@ -90,6 +94,8 @@ def header(module: Module, identity: int) -> str:
         regions(main)
     )
     lines.append(f"extern const poetc_model {module.description}; {comment('all of it, for poetc_session_init')}")
+    if module.schedule is not None:
+        lines.append(f"extern const poetc_schedule {prefix}_schedule; {comment(str(module.schedule))}")
     lines += [
         "",
         _define(f"{upper}_ARENA_BYTES", module.arena_bytes, "RAM for poetc_config.arena, enough for every program"),
@@ -209,9 +215,14 @@ def _generic_names(module: Module, identity: int) -> list[str]:
         ("IDENTITY", f"{identity:#010x}u"),
         ("DESCRIPTION", f"(&{module.description})"),
     ]
-    buffer = spare_block(main)
+    buffer, rate = spare_block(main), module.learning_rate()
     if buffer is not None:
         pairs.append(("BUFFER_OFFSET", f"{buffer}u"))
+    if module.schedule is not None and rate is not None:
+        pairs.append(("SCHEDULE", f"(&{prefix}_schedule)"))
+        pairs.append(("LEARNING_RATE_OFFSET", f"{rate.operand.offset_bytes}u"))
+    scores = _scores(module)
+    pairs += [(f"SCORES_{key}", value) for key, value in scores.items()]
     lines = ["", "/* The main program under names that do not depend on the model. */"]
     lines += [f"#define POETC_MODEL_{key} {value}" for key, value in pairs]
     if main.probes:
@@ -219,6 +230,30 @@ def _generic_names(module: Module, identity: int) -> list[str]:
         rows = [f"{{{i}u, {o.offset_bytes}u, {o.type.size_bytes}u}}" for _, (i, o) in sorted(main.probes.items())]
         lines += ["#define POETC_MODEL_GRADIENTS { \\", *(f"    {row}, \\" for row in rows), "}"]
     return lines
+
+
+def _scores(module: Module) -> dict[str, str]:
+    """Which output of the evaluation has a score for each class, where its loss is a cross-entropy, and its shape."""
+    program = entries(module).get("evaluate")
+    target = program.target if program is not None else None
+    if program is None or target is None:
+        return {}
+    for call in program.instructions:
+        if isinstance(call, Call) and call.kind == "CrossEntropy" and call.inputs[1].tensor == target.operand.tensor:
+            shape, axis = call.inputs[0].type.shape, call.attributes["axis"]
+            ignored = call.attributes.get("ignore_index", -(2**31))
+            found = next((i for i, b in enumerate(program.outputs) if b.operand.type.shape == shape), None)
+            if found is None or not isinstance(axis, int):
+                return {}
+            axis %= len(shape)
+            return {
+                "OUTPUT": f"{found}u",
+                "BEFORE": f"{math.prod(shape[:axis])}u",
+                "CLASSES": f"{shape[axis]}u",
+                "AFTER": f"{math.prod(shape[axis + 1 :])}u",
+                "IGNORED": integer(ignored if isinstance(ignored, int) else -(2**31)),
+            }
+    return {}
 
 
 def spare_block(program: Program) -> int | None:
@@ -242,8 +277,8 @@ def source(module: Module) -> str:
         *(f"int {symbol}(const poetc_call *call);" for symbol in module.symbols),
     ]
     for program in module.programs:
-        lines += _program_source(f"{module.prefix}_{program.name}", program)
-    lines += [*_limits(module), *_regions(module), *_description(module)]
+        lines += _program_source(module.prefix, program)
+    lines += [*_limits(module), *_regions(module), *_description(module), *_schedule(module)]
     return "\n".join([*lines, ""])
 
 
@@ -286,7 +321,7 @@ def tables_bytes(module: Module, pointer_bytes: int) -> int:
         + 16 * len(inputs)
         + (pointer_bytes + 8) * len(inputs)
         + names
-        + (52 if pointer_bytes == 4 else 72)
+        + (60 if pointer_bytes == 4 else 88)
     )
 
 
@@ -325,7 +360,8 @@ def _steps(program: Program, pools: _Pools) -> list[str]:
     return steps
 
 
-def _program_source(name: str, program: Program) -> list[str]:
+def _program_source(prefix: str, program: Program) -> list[str]:
+    name = f"{prefix}_{program.name}"
     pools = _Pools()
     steps = _steps(program, pools)
     lines: list[str] = []
@@ -349,7 +385,7 @@ def _program_source(name: str, program: Program) -> list[str]:
             for a in program.absences
         ]
         lines.append("};")
-    return [*lines, *_bindings(name, program), *_descriptor(name, program)]
+    return [*lines, *_bindings(name, program), *_descriptor(prefix, program)]
 
 
 _DTYPES = {DType.F32: "POETC_F32", DType.I32: "POETC_I32", DType.U8: "POETC_U8"}
@@ -415,6 +451,13 @@ def _description(module: Module) -> list[str]:
     return [*lines, *(f"    .{key} = {value}," for key, value in fields.items()), "};"]
 
 
+def _schedule(module: Module) -> list[str]:
+    if module.schedule is None:
+        return []
+    values = ", ".join(f"{v}u" if isinstance(v, int) else v.hex() for v in c_fields(module.schedule))
+    return ["", f"const poetc_schedule {module.prefix}_schedule = {{{values}}};"]
+
+
 def _regions(module: Module) -> list[str]:
     parts = regions(module.programs[0])
     if not parts:
@@ -434,8 +477,9 @@ def _bindings(name: str, program: Program) -> list[str]:
     return lines
 
 
-def _descriptor(name: str, program: Program) -> list[str]:
+def _descriptor(prefix: str, program: Program) -> list[str]:
     """C99 designated initialisers, so that the order of the fields in poetc.h does not matter."""
+    name, in_ram = f"{prefix}_{program.name}", sum(region.page is None for region in regions(program))
     fields = {
         "steps": f"{program.name}_steps" if program.instructions else "NULL",
         "step_count": f"{len(program.instructions)}u",
@@ -447,6 +491,8 @@ def _descriptor(name: str, program: Program) -> list[str]:
         "page_buffer_offset": f"{program.page_buffer_offset or 0}u",
         "arena_bytes": f"{program.arena_bytes}u",
         "state_bytes": f"{program.state_bytes}u",
+        "regions": f"{prefix}_regions" if in_ram else "NULL",
+        "region_count": f"{in_ram}u",
         "flash_bytes": f"{program.flash_bytes}u",
         "loss_offset": f"{program.outputs[0].operand.offset_bytes}u",
         "updates_state": "1" if program.updates_state else "0",

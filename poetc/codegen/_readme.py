@@ -8,7 +8,7 @@ from poetc.codegen._boards import Board, Target
 from poetc.codegen._firmware import checkpoint_blocks
 from poetc.codegen._interpret import all_inputs
 from poetc.codegen._module import Module
-from poetc.codegen._state_file import TRAILER_BYTES, regions, tensors
+from poetc.codegen._state_file import TRAILER_BYTES, regions, state_in_ram_bytes, tensors
 from poetc.codegen.program import Binding
 from poetc.runtime import runtime_state_bytes
 
@@ -59,7 +59,9 @@ def _data(module: Module, target: Target) -> Iterator[str]:
         )
     elif "host" in target.ports:
         yield ""
-        yield "`./train DATA [STEPS [STATE_OUT]]` reads the file DATA round and round. Inputs that look unscaled"
+        yield "`./train [-e EPOCHS] [-v VALIDATION] DATA [STEPS [STATE_OUT]]` uses the file DATA once, EPOCHS times or"
+        yield "for STEPS steps. After each epoch the records of VALIDATION, those of the program `evaluate`, are"
+        yield "evaluated. STATE_OUT then gets the state with the least validation loss. Inputs that look unscaled"
         yield "(beyond 16, and whole or of one sign) end it with exit code 1; `./train -r DATA` trains on them."
         yield "In Python:"
     else:
@@ -201,7 +203,7 @@ def _sizes(module: Module) -> Iterator[str]:
         yield f"| enough where `{prefix}_{main.name}` alone runs (`{name}_ARENA_BYTES`) | {main.arena_bytes} |"
     yield f"| of it state (`{prefix.upper()}_STATE_BYTES`) | {main.state_bytes} |"
     yield f"| constants in flash | {module.flash_bytes} |"
-    yield f"| initial state in flash | {main.state_bytes} |"
+    yield f"| initial state in flash | {state_in_ram_bytes(main)} |"
     yield f"| runtime state, where a pointer has 4 bytes | {runtime_state_bytes(4)} |"
     yield f"| pages on the store | {module.store_blocks * main.block_bytes} |"
     yield ""

@@ -18,7 +18,7 @@ import numpy as np
 from poetc.codegen.program import Binding, Page, Program
 from poetc.errors import UsageError
 from poetc.graph import Array, TensorType
-from poetc.runtime.layout import align
+from poetc.runtime.layout import CHECKPOINT_TRAILER_BYTES, CHECKPOINT_WORDS_BYTES, align
 
 TAG = b"poetc st"
 TRAILER_BYTES = 24  # tag, identity, steps, size of what is before it, CRC-32: POETC_STATE_TRAILER
@@ -62,6 +62,17 @@ def regions(program: Program) -> tuple[Region, ...]:
             found.append(Region(offset, align(page.size_bytes), page=index))
             offset += align(page.size_bytes)
     return tuple(found)
+
+
+def state_in_ram_bytes(program: Program) -> int:
+    """Of the image and of a checkpoint: the regions of the arena."""
+    return sum(region.size_bytes for region in regions(program) if region.page is None)
+
+
+def slot_blocks(program: Program) -> int:
+    """Blocks of the store that one checkpoint takes: `poetc_checkpoint_blocks`."""
+    data_bytes = state_in_ram_bytes(program) + CHECKPOINT_WORDS_BYTES
+    return -(-(data_bytes + CHECKPOINT_TRAILER_BYTES) // program.block_bytes)
 
 
 def _ranges(state: Iterable[Binding]) -> Iterator[tuple[int, int]]:

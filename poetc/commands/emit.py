@@ -11,6 +11,7 @@ from poetc.artifact import Artifact
 from poetc.codegen.program import Program
 from poetc.commands.programs import all_programs, graph_of, memory_of, require_room, values_of
 from poetc.events import Progress, silent
+from poetc.training.rates import parse as rates_of
 
 
 def emit(
@@ -23,12 +24,14 @@ def emit(
     numerics: codegen.Numerics = "portable",
     checkpoint: int | None = None,
     package: bool = False,
+    schedule: str | None = None,
     force: bool = False,
 ) -> dict[str, Any]:
     """Write C for `target` (and `board`, for firmware) to `out`; what it needs, in bytes. `package`: as a Python
     package, its library built where the compiler is installed. `force`: files there that the user changed are
     replaced, and copies kept.
     """
+    rates = None if schedule is None else rates_of(schedule)
     solved = artifact.read(directory)
     device = _core(solved)
     chosen, its_board = codegen.resolve(target, board, numerics == "portable", device)
@@ -56,6 +59,7 @@ def emit(
         device=device,
         checkpoint=checkpoint,
         package=package,
+        schedule=rates,
         force=force,
         copies=copies,
     )

@@ -19,7 +19,6 @@ from poetc.errors import CheckFailed, UsageError
 from poetc.files import scratch_directory
 from poetc.graph import Array, Value
 from poetc.output_directory import Kind, check_replaceable, replacing
-from poetc.runtime.layout import CHECKPOINT_TRAILER_BYTES
 from poetc.scheduling import Problem
 
 Progress = Callable[[str], None]
@@ -258,7 +257,7 @@ def _written_bytes(program: Program) -> int:
 
 def _checkpoint_bytes(program: Program) -> int:
     """What one checkpoint writes to the store, in whole blocks."""
-    return -(-(program.state_bytes + CHECKPOINT_TRAILER_BYTES) // program.block_bytes) * program.block_bytes
+    return codegen.slot_blocks(program) * program.block_bytes
 
 
 def _span(elf: codegen.Elf, first: str, end: str) -> int | None:

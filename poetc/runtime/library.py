@@ -71,6 +71,7 @@ class _Checkpoint(ctypes.Structure):
         ("identity", ctypes.c_uint32),
         ("records", ctypes.c_uint32),
         ("records_crc", ctypes.c_uint32),
+        ("words", ctypes.c_uint32 * 8),
     ]
 
 

@@ -162,6 +162,13 @@ def parse(text: str) -> Schedule:
     return Schedule(kind=kind, **values)  # type: ignore[arg-type]
 
 
+def c_fields(schedule: Schedule) -> tuple[int | float, ...]:
+    """The values of a `poetc_schedule` in C, in the order of poetc_rate.h."""
+    s = schedule
+    steps = s.every if s.kind == "step" else s.steps
+    return KINDS.index(s.kind), s.warmup, steps, s.patience, s.cooldown, s.start, s.factor, s.final, s.threshold
+
+
 def _whole(text: str, name: str, value: str) -> int:
     number = int(value) if value.isascii() and value.isdigit() and len(value) <= 10 else -1
     if not _LEAST[name] <= number <= MOST_STEPS:

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc.codegen import HostModel, all_inputs, compile_library, emit, sample_inputs
+from poetc.codegen import HostModel, all_inputs, compile_library, emit, lower, sample_inputs
 from poetc.codegen._interpret import fit_input
 from poetc.codegen._state_file import TRAILER_BYTES, read_state, regions, tensors
 from poetc.codegen.program import Operand, Program, Space
 from poetc.errors import UsageError
+from poetc.scheduling import pack
 from tests.codegen.models import paged_actions, state_paged_actions, training_case
 
 STEPS = 3
@@ -71,6 +72,47 @@ def test_gaps_between_state_take_no_room(tmp_path: Path) -> None:
     assert sum(r.size_bytes for r in regions(scattered)) == sum(r.size_bytes for r in regions(program))
     assert [t.offset_bytes for t in tensors(scattered)] == [t.offset_bytes for t in tensors(program)]
     assert all(isinstance(b.operand, Operand) and b.operand.space is Space.ARENA for b in spread)
+
+
+def scattered() -> tuple[Program, Program]:
+    """A program with 512 bytes before each state tensor, where nothing lies; and the same without."""
+    case = training_case()
+    plan = pack(case.problem, case.schedule())
+    homes = sorted(a.offset_bytes for a in plan.allocations if a.offset_bytes < plan.state_bytes)
+
+    def raised(offset: int) -> int:
+        return offset + 512 * sum(home <= offset for home in set(homes))
+
+    moved = replace(
+        plan,
+        allocations=tuple(replace(a, offset_bytes=raised(a.offset_bytes)) for a in plan.allocations),
+        arena_bytes=raised(plan.arena_bytes),
+        state_bytes=raised(plan.state_bytes - 1) + 1,
+    )
+    return lower(case.graph, case.problem, case.schedule(), moved), case.program()
+
+
+def test_scattered_state_takes_no_more_flash_and_no_larger_checkpoints(tmp_path: Path) -> None:
+    """And trains, stops and goes on with the same bits."""
+    programs, values = scattered(), training_case().graph.values
+    assert programs[0].state_bytes > 2 * programs[1].state_bytes
+    assert len(regions(programs[0])) > 3
+    results = []
+    for program, name in zip(programs, ("scattered", "packed"), strict=True):
+        out = tmp_path / name
+        emit([program], values, model="model", target="host", out_dir=out)
+        flags = "CFLAGS=-O1 -Werror -fsanitize=address,undefined -fno-sanitize-recover=all"
+        subprocess.run(["make", "-s", "-C", out, "CC=gcc", flags, "train"], check=True)
+        write_data(out / "data.bin", program)
+        for steps in (2, STEPS):  # the second run goes on from the checkpoint of the first
+            words = ["./train", "-c", "data.bin", str(steps), "trained.bin"]
+            said = subprocess.run(words, cwd=out, check=True, capture_output=True, text=True).stdout
+        assert "resumed step 2" in said and said.count("loss") == STEPS - 2
+        data = (out / "trained.bin").read_bytes()
+        state = {name: array.tobytes() for name, array in read_state(data, program, "trained.bin").items()}
+        sizes = [(out / file).stat().st_size for file in ("state.bin", "store.bin")]
+        results.append((state, sizes, said))
+    assert results[0] == results[1]
 
 
 def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import dataclasses
 import math
+import platform
 
 import numpy as np
 import pytest
 
 from poetc.errors import UsageError
-from poetc.training.rates import Schedule, parse
+from poetc.runtime import runtime_directory
+from poetc.training.rates import Schedule, c_fields, parse
+from tests.support.kernels import compile_shared
 
 STEPS = (0, 1, 4, 9, 10, 11, 25, 49, 99)
 
@@ -124,3 +129,44 @@ def test_a_wrong_text_is_named_in_one_line(text: str, message: str) -> None:
     assert message in str(refused.value)
     assert str(refused.value).startswith("--schedule ")
     assert "\n" not in str(refused.value)
+
+
+class _Schedule(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("kind", "warmup", "steps", "patience", "cooldown")),
+        *((name, ctypes.c_double) for name in ("start", "factor", "final", "threshold")),
+    ]
+
+
+class _Plateau(ctypes.Structure):
+    _fields_ = [
+        ("best", ctypes.c_float),
+        *((name, ctypes.c_uint32) for name in ("worse", "cooling", "reductions")),
+    ]
+
+
+@pytest.mark.parametrize("flags", [("-ffp-contract=off",), ("-ffp-contract=fast", "-O3", "-mfma")])
+def test_rates_in_c_have_the_same_bits(flags: tuple[str, ...]) -> None:
+    """Whatever the compiler may fuse."""
+    source = runtime_directory() / "src"
+    if "-mfma" in flags and platform.machine() != "x86_64":
+        flags = flags[:2]  # other machines have it anyway
+    library = compile_shared([source / "poetc_rate.c"], *flags)
+    library.poetc_rate.restype = ctypes.c_float
+    texts = [text for text, _, _ in PYTORCH]
+    texts += ["cosine:steps=77,warmup=7,final=3e-5", "plateau:factor=0.7,patience=0,cooldown=1,warmup=3", "constant"]
+    random = np.random.default_rng(0)
+    for text in texts:
+        schedule, plateau = parse(text), _Plateau()
+        c = _Schedule(*c_fields(schedule))
+        library.poetc_plateau_begin(ctypes.byref(plateau))
+        for step in range(0, 400, 3):
+            loss = np.float32(random.uniform(0.5, 1))
+            base = float(np.float32(random.uniform(1e-4, 1)))
+            expected = schedule.rate(base, step)
+            found = library.poetc_rate(ctypes.byref(c), ctypes.byref(plateau), ctypes.c_float(base), step)
+            assert np.float32(found).tobytes() == expected.tobytes(), (text, step)
+            schedule = schedule.observe(loss)
+            library.poetc_rate_observe(ctypes.byref(c), ctypes.byref(plateau), ctypes.c_float(loss))
+            kept = (plateau.best, plateau.worse, plateau.cooling, plateau.reductions)
+            assert kept == dataclasses.astuple(schedule.plateau), text

@@ -102,6 +102,12 @@ typedef struct poetc_absence {
     uint32_t offset; /* bytes: of the state's place in the arena */
 } poetc_absence;
 
+/* A part of the state: a range of the arena, or a page of the store. */
+typedef struct poetc_region {
+    uint32_t place;      /* offset in the arena, in bytes; or, if size_bytes is 0, the page */
+    uint32_t size_bytes; /* a multiple of POETC_ALIGN, or 0 */
+} poetc_region;
+
 /* An emitted program: const, lives in flash. */
 typedef struct poetc_program {
     const poetc_step *steps;
@@ -113,10 +119,12 @@ typedef struct poetc_program {
     uint32_t block_bytes;        /* of the store: a multiple of 16, at least 32 */
     uint32_t page_buffer_offset; /* bytes: of one block in the arena; used only if page_count > 0 */
     uint32_t arena_bytes;        /* what a run needs, state included */
-    uint32_t state_bytes;        /* the bottom of the arena, kept from run to run */
-    uint32_t flash_bytes;        /* of the constants */
-    uint32_t loss_offset;        /* bytes: of the first output (training: the loss, a float) in the arena */
-    uint8_t updates_state;       /* 1: a complete run makes a new version of the state (training); 0: inference */
+    uint32_t state_bytes;        /* the bottom of the arena, in which the state lies */
+    const poetc_region *regions; /* where it lies there; everything else is free between two runs */
+    uint32_t region_count;
+    uint32_t flash_bytes;  /* of the constants */
+    uint32_t loss_offset;  /* bytes: of the first output (training: the loss, a float) in the arena */
+    uint8_t updates_state; /* 1: a complete run makes a new version of the state (training); 0: inference */
 } poetc_program;
 
 /* A tensor that the caller reaches by name, in the arena. */
@@ -125,12 +133,6 @@ typedef struct poetc_binding {
     uint32_t offset; /* bytes */
     uint32_t size_bytes;
 } poetc_binding;
-
-/* A part of the state: a range of the arena, or a page of the store. */
-typedef struct poetc_region {
-    uint32_t place;      /* offset in the arena, in bytes; or, if size_bytes is 0, the page */
-    uint32_t size_bytes; /* a multiple of POETC_ALIGN, or 0 */
-} poetc_region;
 
 /* Takes bytes, piece by piece. Returns 0 or a negative code, which ends what hands them over. */
 typedef int (*poetc_sink)(void *context, const void *data, uint32_t size_bytes);
@@ -179,8 +181,8 @@ typedef struct poetc_runtime {
     uint32_t page_outs;
 } poetc_runtime;
 
-/* Check the configuration against `program` and set up `runtime`. `state_image` (program->state_bytes) is copied to the
- * bottom of the arena; NULL leaves the arena as it is. POETC_EINVAL: see there. */
+/* Check the configuration against `program` and set up `runtime`. `state_image` holds the regions of the state, one
+ * behind the other, and is copied to their places; NULL leaves the arena as it is. POETC_EINVAL: see there. */
 int poetc_init(poetc_runtime *runtime, const poetc_program *program, const poetc_config *config,
                const void *state_image);
 

@@ -27,6 +27,8 @@ extern "C" {
 
 #define POETC_CHECKPOINT_TRAILER 24u /* bytes at the end of a slot: version, sequence, records, their CRC-32, size, CRC-32 */
 
+#define POETC_CHECKPOINT_WORDS 8u
+
 typedef struct poetc_checkpoint {
     uint32_t first_block; /* of the store: past the pages of all programs. A checkpoint takes slots *
                              poetc_checkpoint_blocks(). */
@@ -34,7 +36,8 @@ typedef struct poetc_checkpoint {
     void *buffer;         /* one block (program->block_bytes), used during the calls only */
     uint32_t identity;    /* of the model: a checkpoint of another one is passed over */
     uint32_t records; /* the caller's, saved and restored with the state: how many records of its data it has used, */
-    uint32_t records_crc; /* and their checksum, which tells whether the data are still the same */
+    uint32_t records_crc;                   /* and their checksum, which tells whether the data are still the same */
+    uint32_t words[POETC_CHECKPOINT_WORDS]; /* the caller's, too, for whatever else it goes on from */
 } poetc_checkpoint;
 
 /* Blocks of one slot. */
@@ -44,8 +47,9 @@ uint32_t poetc_checkpoint_blocks(const poetc_program *program);
  * driver's code; after an error the checkpoint before this one is whole. */
 int poetc_checkpoint_save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint);
 
-/* Restore the newest whole checkpoint, with its `records` and `records_crc`. Torn, damaged and foreign ones are passed
- * over. On POETC_ENOENT state is as poetc_init left it only if `state_image` is passed to poetc_init again. */
+/* Restore the newest whole checkpoint, with its `records`, `records_crc` and `words`. Torn, damaged and foreign ones
+ * are passed over. After another code the state and `words` may be anything: call poetc_init with `state_image` again.
+ */
 int poetc_checkpoint_load(poetc_runtime *runtime, poetc_checkpoint *checkpoint);
 
 #ifdef __cplusplus

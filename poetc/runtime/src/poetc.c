@@ -29,6 +29,8 @@ static int check(const poetc_program *program, const poetc_config *config)
 int poetc_init(poetc_runtime *runtime, const poetc_program *program, const poetc_config *config,
                const void *state_image)
 {
+    const uint8_t *from = state_image;
+    uint32_t i;
     int err;
 
     if (runtime == NULL)
@@ -39,8 +41,10 @@ int poetc_init(poetc_runtime *runtime, const poetc_program *program, const poetc
     memset(runtime, 0, sizeof *runtime);
     runtime->config = config;
     runtime->program = program;
-    if (state_image != NULL && program->state_bytes > 0)
-        memcpy(config->arena, state_image, program->state_bytes);
+    for (i = 0; from != NULL && i < program->region_count; i++) {
+        memcpy((uint8_t *)config->arena + program->regions[i].place, from, program->regions[i].size_bytes);
+        from += program->regions[i].size_bytes;
+    }
     return POETC_OK;
 }
 

@@ -184,6 +184,7 @@ int poetc_session_resume(poetc_session *session)
         err = poetc_checkpoint_load(&session->runtime, &session->checkpoint);
     if (err == POETC_ENOENT) { /* it may have read part of a damaged one */
         session->checkpoint.records = session->checkpoint.records_crc = 0;
+        memset(session->checkpoint.words, 0, sizeof session->checkpoint.words);
         err = start(session);
     }
     return err;

@@ -81,7 +81,7 @@ static inline void tiny_set_learning_rate(poetc_runtime *runtime, float value)
 #define POETC_MODEL_BLOCK_BYTES TINY_BLOCK_BYTES
 #define POETC_MODEL_STORE_BLOCKS TINY_STORE_BLOCKS
 #define POETC_MODEL_STORE_HAS_IMAGE 0
-#define POETC_MODEL_IDENTITY 0xbecf4e33u
+#define POETC_MODEL_IDENTITY 0x2633668cu
 #define POETC_MODEL_DESCRIPTION (&tiny_model)
 #define POETC_MODEL_BUFFER_OFFSET 640u
 

@@ -21,6 +21,8 @@
 #include "poetc_port.h"
 #include "poetc_state.h"
 
+#include <string.h>
+
 #ifndef POETC_CHECKPOINT_STEPS
 #define POETC_CHECKPOINT_STEPS 0
 #endif
@@ -261,6 +263,20 @@ static int resume(const poetc_config *config, poetc_checkpoint *checkpoint)
     return pass_over(checkpoint);
 }
 
+#ifdef POETC_MODEL_SCHEDULE
+static float base_rate; /* the optimizer's own */
+
+/* The rate of the step that is next. Without validation losses there is no plateau. */
+static void set_rate(void)
+{
+    const float rate = poetc_rate(POETC_MODEL_SCHEDULE, NULL, base_rate, runtime.run_count);
+
+    poetc_set_float(&runtime, POETC_MODEL_LEARNING_RATE_OFFSET, rate);
+}
+#else
+#define set_rate() (void)0
+#endif
+
 static int train(poetc_checkpoint *checkpoint, uint32_t *step)
 {
     const uint32_t first = runtime.run_count + 1u;
@@ -286,8 +302,10 @@ static int train(poetc_checkpoint *checkpoint, uint32_t *step)
             poetc_port_stop(POETC_PORT_FAILED);
             return POETC_EINVAL;
         }
-        if (!err)
+        if (!err) {
+            set_rate();
             err = poetc_run(&runtime);
+        }
         if (err)
             return err;
         log_number("step ", *step);
@@ -344,6 +362,7 @@ int main(void)
     checkpoint.buffer = poetc_arena + POETC_MODEL_BUFFER_OFFSET;
     checkpoint.identity = POETC_MODEL_IDENTITY;
     checkpoint.records = checkpoint.records_crc = 0;
+    memset(checkpoint.words, 0, sizeof checkpoint.words);
     if (CHECKPOINT_STEPS > 0)
         blocks += CHECKPOINT_SLOTS * poetc_checkpoint_blocks(POETC_MODEL_PROGRAM);
     for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++)
@@ -351,6 +370,9 @@ int main(void)
     err = poetc_port_open(&config.store, POETC_MODEL_BLOCK_BYTES, blocks, record_bytes);
     if (!err)
         err = poetc_init(&runtime, POETC_MODEL_PROGRAM, &config, POETC_MODEL_STATE);
+#ifdef POETC_MODEL_SCHEDULE
+    base_rate = err ? 0.0f : poetc_get_float(&runtime, POETC_MODEL_LEARNING_RATE_OFFSET);
+#endif
     if (!err && CHECKPOINT_STEPS > 0)
         err = resume(&config, &checkpoint);
     if (!err)
