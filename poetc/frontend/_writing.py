@@ -86,6 +86,11 @@ class _Writer:
         for name, array in changed.items():
             self._put(name, array)
         self._refuse()
+        if count := sum(map(_in_training_mode, self.model.graph.node)):
+            self.notes.append(
+                f"{count} BatchNormalization nodes of the file take the statistics of the batch (training_mode), as"
+                " infer does not: outputs differ"
+            )
         self._save(out)
         return Written(self.written, self.notes)
 
@@ -238,6 +243,11 @@ class _Writer:
             out.write_bytes(self.model.SerializeToString())
         except (EncodeError, ValueError):
             raise UsageError(f"{self.source}: with trained weights more than the 2 GB of an ONNX file") from None
+
+
+def _in_training_mode(node: onnx.NodeProto) -> bool:
+    """Whether it is a batch norm on the statistics of the batch."""
+    return node.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in node.attribute)
 
 
 def _touched(edit: Parted | LeftOut) -> tuple[str, ...]:

@@ -253,6 +253,17 @@ def test_a_constant_that_was_computed_from_a_trained_weight_is_named(kind: str, 
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
+def test_batch_norms_in_training_mode_are_pointed_out(tmp_path: Path) -> None:
+    names_ = ["scale", "bias", "mean", "var"]
+    nodes = [node("BatchNormalization", ["x", *names_], ["h", "m", "v"], training_mode=1), node("Relu", ["h"], ["y"])]
+    solved = solved_of(save(dense({n: np.full(6, 0.5, np.float32) for n in names_}, nodes), tmp_path))
+    document = export_onnx(solved, initial_state(solved), tmp_path / "out.onnx")
+    assert document["notes"] == [
+        "1 BatchNormalization nodes of the file take the statistics of the batch (training_mode), as infer does not:"
+        " outputs differ"
+    ]
+
+
 def test_what_does_not_fit_is_named_in_one_line(digits: Trained, tmp_path: Path) -> None:
     solved, state = digits.solved, digits.state
     where, out = digits.directory, tmp_path / "out.onnx"
