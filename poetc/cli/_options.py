@@ -346,7 +346,14 @@ training_options = stacked(
         metavar="N[:OUTPUT]",
         help="Replace the last layer, the one that makes OUTPUT, by one with N outputs and new weights.",
     ),
-    click.option("--head-seed", type=int, default=_DEFAULTS.head_seed, show_default=True, help="Of those weights."),
+    click.option(
+        "--head-seed",
+        type=Whole(0, LARGEST_SEED),
+        metavar="SEED",
+        default=_DEFAULTS.head_seed,
+        show_default=True,
+        help="Of those weights.",
+    ),
     click.option(
         "--random-weights",
         type=Whole(0, LARGEST_SEED),
@@ -377,7 +384,7 @@ training_options = stacked(
     ),
     click.option(
         "--accumulate",
-        type=int,
+        type=Whole(1),
         metavar="N",
         help="Average the gradients of N steps, and update in the last of them. A total a gradient is held in between.",
     ),
