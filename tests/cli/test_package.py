@@ -55,7 +55,7 @@ def measured(solved: tuple[Path, Ended], tmp_path_factory: pytest.TempPathFactor
     return ended.json["losses"], kept / "run" / "data.bin"
 
 
-@pytest.mark.long  # it makes an environment of its own
+@pytest.mark.long  # it compiles a whole package, twice
 def test_a_package_needs_numpy_alone(
     solved: tuple[Path, Ended], measured: tuple[list[float], Path], tmp_path: Path
 ) -> None:
