@@ -1,6 +1,4 @@
-/* Gradients that are added up over several steps, and updates that run in the last of them only.
- *
- * A gated update has one operand more than the update itself, before the others: the steps that are left.
+/* Gradients that are added up over several steps.
  *
  * Layout: the total and the gradient are dense arrays of the same size.
  * Order of sums: step by step. */
@@ -25,23 +23,3 @@ int poetc_op_accumulate(const poetc_call *call)
         next[i] = is_first ? g[i] : total[i] + g[i];
     return POETC_OK;
 }
-
-#define POETC_GATED(name)                                                                                              \
-    int poetc_op_##name(const poetc_call *call);                                                                       \
-    int poetc_op_gated_##name(const poetc_call *call);                                                                 \
-    int poetc_op_gated_##name(const poetc_call *call)                                                                  \
-    {                                                                                                                  \
-        poetc_call inner = *call;                                                                                      \
-        inner.refs = call->refs + 1;                                                                                   \
-        return *(const int32_t *)poetc_in(call, 0) ? POETC_OK : poetc_op_##name(&inner);                               \
-    }
-
-POETC_GATED(sgd)
-POETC_GATED(momentum)
-POETC_GATED(adam)
-POETC_GATED(nadam)
-POETC_GATED(nadam_schedule)
-POETC_GATED(adagrad)
-POETC_GATED(rms_prop)
-POETC_GATED(lion)
-POETC_GATED(step_count)

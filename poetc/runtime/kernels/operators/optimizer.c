@@ -202,3 +202,25 @@ int poetc_op_step_count(const poetc_call *call)
     *next = *step < INT32_MAX ? *step + 1 : *step;
     return POETC_OK;
 }
+
+/* An update that runs in the last of several steps only. It has one operand more than the update itself, before the
+ * others: the steps that are left. */
+#define POETC_GATED(name)                                                                                              \
+    int poetc_op_##name(const poetc_call *call);                                                                       \
+    int poetc_op_gated_##name(const poetc_call *call);                                                                 \
+    int poetc_op_gated_##name(const poetc_call *call)                                                                  \
+    {                                                                                                                  \
+        poetc_call inner = *call;                                                                                      \
+        inner.refs = call->refs + 1;                                                                                   \
+        return *(const int32_t *)poetc_in(call, 0) ? POETC_OK : poetc_op_##name(&inner);                               \
+    }
+
+POETC_GATED(sgd)
+POETC_GATED(momentum)
+POETC_GATED(adam)
+POETC_GATED(nadam)
+POETC_GATED(nadam_schedule)
+POETC_GATED(adagrad)
+POETC_GATED(rms_prop)
+POETC_GATED(lion)
+POETC_GATED(step_count)
