@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from poetc import codegen
 from poetc.codegen.program import Binding, Program
 from poetc.errors import UsageError
@@ -55,8 +57,9 @@ def read_batches(
         if binding.operand.type.dtype is not DType.F32 or binding is program.target:
             continue
         array = chosen[binding.name]
-        span = f"{data}: {called[binding.name]} from {array.min():g} to {array.max():g}"
-        if not any_range and codegen.looks_raw(array) and not codegen.scales_itself(program, binding):
+        least, most, is_whole = array.min(), array.max(), bool((array == np.trunc(array)).all())
+        span = f"{data}: {called[binding.name]} from {least:g} to {most:g}"
+        if not any_range and codegen.looks_raw(least, most, is_whole) and not codegen.scales_itself(program, binding):
             raise UsageError(f"{span} looks unscaled: scale it as the model was trained, or give --any-range")
         note(span)
     return [{name: column[step % count] for name, column in columns.items()} for step in range(steps or count)]

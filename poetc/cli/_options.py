@@ -413,6 +413,12 @@ checkpoint_option = click.option(
     " boards with a store of their own, 0 on others.",
 )
 
+any_range_option = click.option(
+    "--any-range",
+    is_flag=True,
+    help="Train on inputs that look unscaled too: beyond 16, and whole or of one sign. Default: refuse them, unless the"
+    " model itself scales them.",
+)
 force_option = click.option(
     "--force",
     is_flag=True,

@@ -44,12 +44,7 @@ def _complete_board(context: click.Context, parameter: click.Parameter, incomple
     metavar="D.npz",
     help="An array of samples for each input of the model, and `target`. Default: random data.",
 )
-@click.option(
-    "--any-range",
-    is_flag=True,
-    help="Train on inputs that look unscaled too: beyond 16, and whole or of one sign. Default: refuse them, unless the"
-    " model itself scales them.",
-)
+@_options.any_range_option
 @_options.numerics_option
 @_options.checkpoint_option
 @click.option(

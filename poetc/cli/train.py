@@ -44,6 +44,7 @@ data_options = _options.stacked(
         help="Scale inputs: 0..255 (becomes 0..1), 0..255->-1..1, MEAN,STD (of channels: M1/M2/M3,S1/S2/S3), or auto:"
         " mean and standard deviation of the training data, by channel.",
     ),
+    _options.any_range_option,
     click.option(
         "--augment",
         default="",
@@ -169,8 +170,8 @@ def _request(
     mine = {
         name: options.pop(name)
         for name in (
-            *("data", "validation", "validation_split", "epochs", "normalize", "augment", "seed", "shuffle"),
-            *("schedule", "patience", "ema", "metrics", "save_every"),
+            *("data", "validation", "validation_split", "epochs", "normalize", "any_range", "augment", "seed"),
+            *("shuffle", "schedule", "patience", "ema", "metrics", "save_every"),
         )
     }
     if model.is_dir():

@@ -10,9 +10,9 @@ from poetc.codegen._firmware import Memory
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library, make_library
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
 from poetc.codegen._limits import (
-    RAW_FROM,
     Limit,
     chance_loss,
+    is_scaled,
     limit_of,
     looks_raw,
     require_usable,
@@ -49,7 +49,6 @@ __all__ = [
     "MANIFEST",
     "OFFSET_LIMIT",
     "PRODUCTS",
-    "RAW_FROM",
     "TARGETS",
     "Board",
     "BoardFault",
@@ -89,6 +88,7 @@ __all__ = [
     "host_simd",
     "identity_of",
     "initial_state",
+    "is_scaled",
     "limit_of",
     "looks_raw",
     "lower",

@@ -28,13 +28,17 @@ class Limit:
         return f"{self.least} to {self.most}{also}"
 
 
-def limits(program: Program) -> dict[str, Limit]:
-    """By name, of every input that is read as a class or an index. As the kernels have it."""
+def _uses(program: Program) -> list[Use]:
     calls = [call for call in program.instructions if isinstance(call, Call) and call.inputs]
-    uses = [
+    return [
         Use(c.kind, c.attributes, [o.tensor for o in c.inputs], [o.tensor for o in c.outputs], c.inputs[0].type)
         for c in calls
     ]
+
+
+def limits(program: Program) -> dict[str, Limit]:
+    """By name, of every input that is read as a class or an index. As the kernels have it."""
+    uses = _uses(program)
     found: dict[str, Limit] = {}
     for binding in all_inputs(program):
         if binding.operand.type.dtype is DType.I32:
@@ -115,25 +119,30 @@ def _reject(where: str, name: str, array: Array, wrong: Array, why: str, first: 
     raise UsageError(f"{where}: {name}[{index}] is {array[place]}, {why}{more}")
 
 
-def looks_raw(array: Array) -> bool:
-    """Whether floats look as if nobody had scaled them. They go beyond 16, and are whole or of one sign."""
-    if not array.size:
-        return False
-    least, most = array.min(), array.max()
-    is_large = least < -RAW_FROM or most > RAW_FROM
-    return bool(is_large and (least >= 0 or most <= 0 or (array == np.trunc(array)).all()))
+def looks_raw(least: float, most: float, is_whole: bool) -> bool:
+    """Whether floats of this range look as if nobody had scaled them. They go beyond 16, and are whole or of one
+    sign.
+    """
+    return (least < -RAW_FROM or most > RAW_FROM) and (is_whole or least >= 0 or most <= 0)
 
 
 def scales_itself(program: Program, binding: Binding) -> bool:
-    """Whether all that reads the input scales it down or normalises it, so that numbers of any range are as usual."""
-    names = {binding.operand.tensor, binding.name}
-    readers = [c for c in program.instructions if isinstance(c, Call) and any(o.tensor in names for o in c.inputs)]
-    return bool(readers) and all(_scales(call) for call in readers)
+    """The same as `is_scaled`, for an input of `program`."""
+    return is_scaled(_uses(program), {binding.operand.tensor, binding.name})
 
 
-def _scales(call: Call) -> bool:
-    alpha = call.attributes.get("alpha")
-    return "Norm" in call.kind or (call.kind == "Affine" and isinstance(alpha, float) and abs(alpha) * RAW_FROM <= 1)
+def is_scaled(uses: Iterable[Use], names: set[str]) -> bool:
+    """Whether each operator that reads the tensor called `names` scales it down or normalises it.
+
+    Numbers of any range are usual there.
+    """
+    readers = [use for use in uses if names & set(use.inputs)]
+    return bool(readers) and all(_scales(use) for use in readers)
+
+
+def _scales(use: Use) -> bool:
+    alpha = use.attributes.get("alpha")
+    return "Norm" in use.kind or (use.kind == "Affine" and isinstance(alpha, float) and abs(alpha) * RAW_FROM <= 1)
 
 
 def chance_loss(program: Program) -> float | None:

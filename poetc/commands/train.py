@@ -82,6 +82,7 @@ class TrainRequest:
     shuffle: bool = True
     augment: str = ""
     normalize: str | None = None
+    any_range: bool = False  # train on inputs that look as if nobody had scaled them
     schedule: str = "constant"
     patience: int | None = None
     ema: float | None = None
@@ -359,7 +360,7 @@ def _read_data(request: TrainRequest, slots: tuple[Slot, ...], note: Progress) -
         validation = open_source(request.validation, slots, note, option="--validation", classes=classes)
     for part in (training, validation):
         if isinstance(part, Samples):
-            check_values(part, slots, normalized=request.normalize is not None, note=note)
+            check_values(part, slots, any_range=request.any_range or request.normalize is not None)
     if request.validation_split is not None:
         if isinstance(training, BatchFunction):
             raise UsageError("--validation-split: a function yields batches, not samples to split; give --validation")

@@ -102,32 +102,34 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(n for n in shape if n != 1)
 
 
-def check_values(samples: Samples, slots: Sequence[Slot], *, normalized: bool, note: Note) -> None:
-    """UsageError for a value that no kernel can use, named by its array and index. `note` gets what is suspicious: an
-    input of bytes that nobody scaled.
+def check_values(samples: Samples, slots: Sequence[Slot], *, any_range: bool) -> None:
+    """UsageError for a value that no kernel can use, named by its array and index.
+
+    Unless `any_range`, likewise for an input that looks as if nobody had scaled it.
     """
     for slot in slots:
         column, called = samples.columns[slot.name], samples.called[slot.name]
+        may_be_raw = slot.dtype is DType.F32 and not (any_range or slot.is_target or slot.takes_any_range)
         if column.dtype == np.uint8 and slot.dtype is DType.F32:
-            if not normalized and not slot.is_target:
-                _warn_raw(samples.where, called, 255, note)
+            if may_be_raw:
+                _refuse_raw(samples.where, called, "0 to 255")
             continue
-        raw = slot.dtype is DType.F32 and not slot.is_target
-        most = 0.0
+        least, most, is_whole = np.inf, -np.inf, True
         for first, part in chunks(column):
             codegen.require_values(
                 part, slot.dtype, slot.limit, samples.where, called, is_target=slot.is_target, first=first
             )
-            raw = raw and bool((part == np.trunc(part)).all())
-            most = max(most, float(np.abs(part).max(initial=0)))
-        if raw and most > codegen.RAW_FROM and not normalized:
-            _warn_raw(samples.where, called, most, note)
+            if may_be_raw and part.size:
+                least, most = min(least, float(part.min())), max(most, float(part.max()))
+                is_whole = is_whole and bool((part == np.trunc(part)).all())
+        if may_be_raw and codegen.looks_raw(least, most, is_whole):
+            _refuse_raw(samples.where, called, f"{least:g} to {most:g}")
 
 
-def _warn_raw(where: str, called: str, most: float, note: Note) -> None:
-    note(
-        f"{where}: {called} holds whole numbers up to {most:g}: if the model was trained on scaled ones, say how they"
-        " are scaled, such as --normalize 0..255"
+def _refuse_raw(where: str, called: str, span: str) -> None:
+    raise UsageError(
+        f"{where}: {called} from {span} looks unscaled: scale it as the model was trained, such as with --normalize"
+        " 0..255, or give --any-range"
     )
 
 

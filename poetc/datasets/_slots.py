@@ -26,6 +26,7 @@ class Slot:
     is_target: bool
     sample_shape: tuple[int, ...]
     limit: Limit | None = None  # of integers that are a class or an index
+    takes_any_range: bool = False  # the model itself scales or normalises this input
 
     @property
     def elements(self) -> int:
@@ -67,6 +68,7 @@ def slots_of(graph: TrainingGraph, targets: Sequence[str] = ()) -> tuple[Slot, .
                 is_target=name == graph.target or name in targets,
                 sample_shape=tensor.shape[1:] if rows == 1 else (rows, *tensor.shape[1:]),
                 limit=codegen.limit_of(uses, {name}) if tensor.dtype is DType.I32 else None,
+                takes_any_range=tensor.dtype is DType.F32 and codegen.is_scaled(uses, {name}),
             )
         )
     return tuple(found)

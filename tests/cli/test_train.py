@@ -183,10 +183,13 @@ def test_what_scaling_makes_infinite_is_one_line(small: Path, tmp_path: Path, po
     assert "a batch, after scaling and augmentation: x[" in ended.err
 
 
-def test_pixels_that_nobody_scaled_are_noted_and_trained_on(small: Path, tmp_path: Path, poetc: Run) -> None:
-    ended = poetc("train", small, *_options(normalize=None, epochs=1), "-o", tmp_path / "out.onnx")
-    assert ended.code == 0, ended.err
-    assert "train_x holds whole numbers up to 255" in ended.err
+def test_pixels_that_nobody_scaled_are_refused(small: Path, tmp_path: Path, poetc: Run) -> None:
+    options = (*_options(normalize=None, epochs=1), "-o", tmp_path / "out.onnx")
+    ended = poetc("train", small, *options, "--quiet")
+    assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
+    assert "train_x from 0 to 255 looks unscaled" in ended.err
+    assert not (tmp_path / "out.onnx.train").exists()
+    assert poetc("train", small, *options, "--any-range").code == 0
 
 
 def test_a_machine_without_a_compiler_is_told(

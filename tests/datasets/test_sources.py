@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -125,7 +126,7 @@ def _bad(**changed: np.ndarray) -> dict[str, np.ndarray]:
 def test_bad_arrays_are_refused_in_one_line(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(UsageError, match=message) as refused:
         samples = opened(stored(tmp_path / "d.npz", **arrays), IMAGE, CLASS)
-        check_values(samples, (IMAGE, CLASS), normalized=False, note=print)
+        check_values(samples, (IMAGE, CLASS), any_range=False)
     assert "\n" not in str(refused.value)
 
 
@@ -135,19 +136,18 @@ def test_the_index_of_a_bad_value_counts_from_the_first_sample(tmp_path: Path, m
     arrays["x"][7, 0, 1, 2] = np.inf
     samples = opened(stored(tmp_path / "d.npz", **arrays), IMAGE, CLASS)
     with pytest.raises(UsageError, match=r"x\[7, 0, 1, 2\] is inf"):
-        check_values(samples, (IMAGE, CLASS), normalized=False, note=print)
+        check_values(samples, (IMAGE, CLASS), any_range=False)
 
 
 @pytest.mark.parametrize("pixels", [np.uint8, np.float64])
-def test_pixels_that_nobody_scaled_are_noted(tmp_path: Path, pixels: type) -> None:
+def test_pixels_that_nobody_scaled_are_refused(tmp_path: Path, pixels: type) -> None:
     arrays = {**images(), "x": (np.arange(60).reshape(10, 1, 2, 3) * 4).astype(pixels)}
     samples = opened(stored(tmp_path / "d.npz", **arrays), IMAGE, CLASS)
-    notes: list[str] = []
-    check_values(samples, (IMAGE, CLASS), normalized=False, note=notes.append)
-    assert len(notes) == 1
-    assert "--normalize 0..255" in notes[0]
-    check_values(samples, (IMAGE, CLASS), normalized=True, note=notes.append)
-    assert len(notes) == 1
+    with pytest.raises(UsageError, match=r"d\.npz: x from 0 to 2.. looks unscaled.*--normalize 0\.\.255.*--any-range"):
+        check_values(samples, (IMAGE, CLASS), any_range=False)
+    check_values(samples, (IMAGE, CLASS), any_range=True)
+    check_values(samples, (replace(IMAGE, takes_any_range=True), CLASS), any_range=False)
+
 
 
 @pytest.mark.parametrize(
