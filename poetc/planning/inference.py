@@ -135,15 +135,14 @@ def within_budget(
     """For the arena of the training step that was solved, where what it pages leaves room for predictions too.
 
     One schedule serves evaluation and prediction, which is the same without the loss. Where evaluation has none, or its
-    outputs are others than the model's, the model itself is scheduled.
+    outputs are others than the model's, the model itself is scheduled. Each search may take `limit_s`.
     """
-    started = time.monotonic()
     evaluation = evaluation_of(inference, graph)
     serves_both = (evaluation.inputs[:-1], evaluation.outputs[1:]) == (inference.inputs, inference.outputs)
     found = InferencePlan()
-    for model, share in ((evaluation, 0.5), (inference, 1.0)) if serves_both else ((inference, 1.0),):
+    for model in (evaluation, inference) if serves_both else (inference,):
         alone = problem_of(model, profile, problem)
-        stop_at = started + share * limit_s
+        stop_at = time.monotonic() + limit_s
         found = _within_budget(graph, alone, problem, schedule, plan, limit_s, stop_at, progress)
         if found.schedule is not None or not found.note:
             break
