@@ -127,7 +127,14 @@ def training_graph(request: ModelRequest) -> tuple[Graph, TrainingGraph]:
     graph = load_model(request)
     count, part = request.training.micro_batches, None
     if count != "auto" and count > 1:
-        part = load_model(replace(request, batch=training.micro_batch_of(graph, count)))
+        rows = training.micro_batch_of(graph, count)
+        try:
+            part = load_model(replace(request, batch=rows))
+        except (UnsupportedModelError, UsageError) as error:  # it was read at the whole batch
+            raise UsageError(
+                f"--micro-batches {count}: {request.source} cannot be read at a part of its batch, {rows} samples; use"
+                " --micro-batches 1, or export it with a dynamic batch"
+            ) from error
     return graph, passes.run_standard(training.build(graph, request.training, part))
 
 

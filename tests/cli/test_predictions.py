@@ -155,3 +155,6 @@ def test_a_batch_that_the_model_cannot_have_is_refused_in_one_line(tmp_path: Pat
     (line,) = [text for text in ended.err.splitlines() if "error" in text.lower() or "--infer-batch" in text]
     assert "--infer-batch 1: " in line and "holds its batch in a constant: output 'y'" in line
     assert not (tmp_path / "solved").exists()
+    ended = run("solve", file, "--micro-batches", "2", "-o", tmp_path / "solved", "--quiet")
+    assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
+    assert "--micro-batches 2: " in ended.err and "use --micro-batches 1" in ended.err and "--batch 4" not in ended.err

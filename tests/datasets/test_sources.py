@@ -149,7 +149,6 @@ def test_pixels_that_nobody_scaled_are_refused(tmp_path: Path, pixels: type) -> 
     check_values(samples, (replace(IMAGE, takes_any_range=True), CLASS), any_range=False)
 
 
-
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
