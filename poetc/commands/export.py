@@ -88,7 +88,7 @@ def export_arrays(
     if len(outputs) > len({path.absolute() for path in outputs}):
         raise UsageError(f"{outputs[0]}: named twice; the files must have different names")
     source = None if out is None else find_model(solved, model)
-    _require_free(outputs, source, force)
+    require_free(outputs, source, force)
     named = weights(model_of(solved), arrays)
     document: dict[str, Any] = {
         **dict.fromkeys(("out", "external_data", "model", "changed", "npz", "safetensors")),
@@ -136,7 +136,7 @@ def export_onnx(
     """
     source = find_model(solved, model)
     data = out.with_name(out.name + frontend.DATA_SUFFIX)
-    _require_free([out], source, force)
+    require_free([out], source, force)
     graph = model_of(solved)
     given = imported_with(solved)
     original = frontend.load(source, **given)
@@ -209,7 +209,8 @@ def find_model(solved: Artifact, given: Path | None, directory: Path | None = No
     raise UsageError(f"{there[0]}: not as it was when it was solved; give that file with --model, or solve again")
 
 
-def _require_free(outputs: Sequence[Path], source: Path | None, force: bool) -> None:
+def require_free(outputs: Sequence[Path], source: Path | None, force: bool) -> None:
+    """UsageError where an output is in the way, or must not be replaced."""
     for path in outputs:
         if path.is_dir():
             raise UsageError(f"{path}: is a directory; name a file")

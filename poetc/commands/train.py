@@ -20,7 +20,7 @@ from typing import Any
 
 from poetc import artifact, codegen
 from poetc.artifact import Artifact
-from poetc.commands.export import export_onnx
+from poetc.commands.export import export_onnx, find_model, require_free
 from poetc.commands.programs import graph_of, training_program
 from poetc.commands.requests import SolveRequest, training_graph
 from poetc.commands.solve import solve
@@ -194,6 +194,9 @@ def train(
     """
     schedule = rates.parse(request.schedule)
     store = CheckpointStore(request.directory)
+    source = _source(request)
+    model = find_model(artifact.read(source), None) if source.is_dir() else source
+    require_free([request.out], model, force=True)  # before hours of training, not after them
     checkpoint = _take_up(request, store)
     progress("reading the data")
     asked, asked_step = _graph_to_train(request)

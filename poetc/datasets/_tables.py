@@ -94,7 +94,7 @@ def _target(
 def _has_words(cells: Cells) -> bool:
     try:
         np.asarray(cells, np.float64)
-    except ValueError:
+    except (ValueError, TypeError):
         return True
     return False
 
@@ -104,7 +104,7 @@ def _numbers(where: str, name: str, cells: Cells, first_row: int) -> Array:
         return cells
     try:
         return np.asarray(cells, np.float64)
-    except ValueError:
+    except (ValueError, TypeError):
         pass
     for row, cell in enumerate(cells):
         try:

@@ -82,6 +82,6 @@ def _map_stored(path: Path) -> dict[str, Array] | None:
                 order = "F" if fortran else "C"
                 name = member.filename.removesuffix(".npy")
                 arrays[name] = np.memmap(path, dtype, "r", file.tell(), shape, order)  # type: ignore[call-overload]
-    except (zipfile.BadZipFile, ValueError, EOFError, OverflowError):
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, OverflowError):
         return None
     return arrays

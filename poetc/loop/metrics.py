@@ -15,6 +15,8 @@ from poetc.ops import Bound, registry, spec
 from poetc.training import evaluation
 
 CLASS_LOSSES = ("CrossEntropy", "SoftCrossEntropy")
+_BELOW_1 = np.nextafter(np.float32(1), np.float32(0))  # a sigmoid that is 1 was rounded: its logit is above 16.6
+_OF_LABELS = ("Ctc", "Triplet", "Contrastive")  # their target has another shape than the output
 NAMES = "accuracy, topK (as top5), confusion, mse, mae, perplexity"
 
 
@@ -59,7 +61,7 @@ class Loss:
             if self.last == "Softmax":
                 output = np.log(output)
             elif self.last == "Sigmoid":
-                output = np.log(output) - np.log1p(-output)
+                output = np.log(output) - np.log1p(-np.minimum(output, _BELOW_1))
         return output.reshape(self.shape)
 
     @property
@@ -69,10 +71,15 @@ class Loss:
             return None
         return int(self.attributes.get("axis", -1)) % len(self.shape)
 
+    @property
+    def sample_axis(self) -> int:
+        """Of the scores."""
+        return int(bool(self.attributes.get("time_first")))
+
     def evaluate(self, scores: Array, target: Array) -> float:
         """The loss of samples, in 64 bits."""
         with np.errstate(all="ignore"):
-            scores = np.nan_to_num(np.asarray(scores, np.float64), neginf=-1e4, posinf=1e4)
+            scores = np.nan_to_num(np.asarray(scores, np.float64), nan=np.nan, neginf=-1e4, posinf=1e4)
         types = TensorType(scores.shape), TensorType(target.shape, _dtype(target))
         bound = Bound(self.attributes, types, (TensorType(()),))
         given = target if target.dtype.kind == "i" else np.asarray(target, np.float64)
@@ -112,7 +119,9 @@ def _through_views(model: Graph, name: str) -> Operator | None:
 
 
 def default_metrics(loss: Loss) -> tuple[str, ...]:
-    """Accuracy for classes, the mean absolute error for numbers."""
+    """Accuracy for classes, the mean absolute error for numbers; none where targets have another shape than outputs."""
+    if loss.kind in _OF_LABELS:
+        return ()
     return ("accuracy",) if loss.kind in (*CLASS_LOSSES, "BceWithLogits") else ("mae",)
 
 
@@ -123,6 +132,8 @@ def parse_metrics(text: str, loss: Loss) -> tuple[str, ...]:
         known = name in ("accuracy", "confusion", "mse", "mae", "perplexity") or _top(name)
         if not known:
             raise UsageError(f"--metrics {name}: choose from {NAMES}")
+        if loss.kind in _OF_LABELS:
+            raise UsageError(f"--metrics {name}: the loss {loss.kind} of this model has none")
         of_classes = name in ("confusion", "perplexity") or _top(name)
         if of_classes and loss.class_axis is None:
             raise UsageError(f"--metrics {name}: the loss {loss.kind} of this model gives no classes to count")
@@ -156,7 +167,7 @@ class Meter:
             scores = loss.scores(outputs[loss.output])
             if target is None:  # of a model's own loss, which is to be 0
                 target = np.zeros(scores.shape, np.float32)
-            scores, target = _first(scores, share), _first(target, share)
+            scores, target = _first(scores, share, loss.sample_axis), _first(target, share)
             if weight := loss.weight(target):
                 self._mean(f"loss {number}", loss.evaluate(scores, target), weight)
             if self.names and not number:
@@ -212,6 +223,8 @@ class Meter:
         return found
 
 
-def _first(array: Array, share: float) -> Array:
+def _first(array: Array, share: float, axis: int = 0) -> Array:
     """The first part of the rows: those of samples that count."""
-    return array if share == 1 or not array.ndim else array[: round(len(array) * share)]
+    if share == 1 or not array.ndim:
+        return array
+    return array[(slice(None),) * axis + (slice(round(array.shape[axis] * share)),)]

@@ -49,7 +49,7 @@ def _sizes(op: Bound) -> tuple[int, int, int, int]:
 def _log_sum(*terms: Any) -> Any:
     top = np.maximum.reduce(terms)
     total = np.log(sum(np.exp(term - top) for term in terms))
-    return np.where(top > NEVER / 2, top + total, NEVER)
+    return np.where(top <= NEVER / 2, NEVER, top + total)  # NaN stays
 
 
 def _shifted(row: Any, places: int) -> Any:
@@ -101,7 +101,7 @@ def _losses(op: Bound, inputs: Sequence[Any]) -> tuple[Any, Any]:
             one = _shifted(row, -1) if len(path) > 1 else np.full_like(row, NEVER)
             backward[t] = np.maximum(emitted[t] + _log_sum(row, one, two), NEVER)
         total = _log_sum(*forward[-1, -2:])
-        if total > NEVER / 2:
+        if not total <= NEVER / 2:  # NaN counts
             share = logits.dtype.type(max(1, len(labels)))
             losses[n] = -total / share
             posterior = np.exp(forward + backward - emitted - total)

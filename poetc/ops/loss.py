@@ -91,7 +91,9 @@ def _index_weights(op: Bound, target: Any, dtype: Any) -> tuple[Any, Any]:
         return weights * kept.astype(dtype), dtype.type(max(1, int(kept.sum())))
     of_class = np.array(op.attributes["class_weights"], dtype).reshape(1, -1, 1)
     total = (hit * of_class * kept).sum()
-    return weights * of_class * kept.astype(dtype), total if total > 0 else dtype.type(1)
+    if not total > 0:  # no target counts: not for label smoothing either
+        return np.zeros_like(weights), dtype.type(1)
+    return weights * of_class * kept.astype(dtype), total
 
 
 def _hits(op: Bound, target: Any) -> Any:

@@ -170,7 +170,7 @@ class Session:
     ) -> None:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._raw = SessionStructure()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         folder = Path(library).absolute().parent
         if not isinstance(manifest, Mapping):
             folder = Path(manifest).absolute().parent
@@ -292,7 +292,7 @@ class Session:
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
         self._require_rate()
-        if not (math.isfinite(rate) and rate >= 0):
+        if not 0 <= rate < 3.4028235e38:
             raise ValueError(f"learning_rate: {rate}, not a finite number that is 0 or more")
         with self._lock:
             code = self._library.dll.poetc_session_set_learning_rate(self._alive(), ctypes.c_float(rate))
@@ -330,6 +330,10 @@ class Session:
         """Bytes of the arena that a training step on `inputs` needs: the end of the highest that it touches. Takes two
         steps and leaves state and step count as they were.
         """
+        with self._lock:
+            return self._measure_peak(inputs)
+
+    def _measure_peak(self, inputs: Sequence[Any]) -> int:
         before, touched = self._save(), int(self._description["state_bytes"])
         for pattern in (0x55, 0xAA):  # a byte that is written cannot equal both
             rest = self._arena[self._description["state_bytes"] :]
@@ -371,16 +375,16 @@ class Session:
             more = f" (and {len(missing) - 1} more)" if missing[1:] else ""
             raise ValueError(f"{missing[0]}: not given{more}")
         arrays = [_fitting(row, state[row["name"]]) for row in rows]
-        if all(row["place"]["memory"] == "ram" for row in rows):
-            with self._lock:
+        with self._lock:
+            if all(row["place"]["memory"] == "ram" for row in rows):
                 self._recover()
                 for row, array in zip(rows, arrays):  # noqa: B905 - Python 3.9 has no strict
                     self._in_arena(row)[...] = array
-            return
-        data = bytearray(self._save())
-        for row, array in zip(rows, arrays):  # noqa: B905
-            _tensor_in(data, row)[...] = array
-        self._load(bytes(data[:-4]) + struct.pack("<I", zlib.crc32(data[:-4])))
+                return
+            data = bytearray(self._save())
+            for row, array in zip(rows, arrays):  # noqa: B905
+                _tensor_in(data, row)[...] = array
+            self._load(bytes(data[:-4]) + struct.pack("<I", zlib.crc32(data[:-4])))
 
     def _rows(self, names: Iterable[str]) -> list[Mapping[str, Any]]:
         rows = {row["name"]: row for row in self.manifest["state"]["tensors"]}

@@ -1,7 +1,7 @@
 """Learning-rate schedules: the rate of every step, in the same bits as `poetc_rate` in C computes.
 
-A schedule is written `KIND[:NAME=VALUE,...]`, as in "cosine:warmup=100,steps=2000,final=1e-5". Steps are updates of the
-weights and count from 0. The formulas are PyTorch's (torch.optim.lr_scheduler), in closed form:
+A schedule is written `KIND[:NAME=VALUE,...]`, as in "cosine:warmup=100,steps=2000,final=1e-5". Steps are
+batches and count from 0. The formulas are PyTorch's (torch.optim.lr_scheduler), in closed form:
 
     constant                            base
     step      every=N, factor=0.1       base * factor^floor(t / N)                            StepLR

@@ -89,7 +89,7 @@ def test_json_answers_with_one_object_on_errors_too(capsys: pytest.CaptureFixtur
         (["frobnicate"], "No such command 'frobnicate'"),
         (["solve"], "Missing argument"),
         (["solve", "m.onnx", "--gap", "3"], "--gap"),
-        (["solve", "m.onnx", "--optimizer", "lion"], "--optimizer"),
+        (["solve", "m.onnx", "--optimizer", "lbfgs"], "--optimizer"),
         (["solve", "m.onnx", "--lr", "-1"], "--lr"),
         (["solve", "m.onnx", "--batch", "0"], "--batch"),
         (["analyze", "m.onnx", "--frob"], "--frob"),

@@ -177,6 +177,29 @@ def test_bad_options_and_data_are_one_line(
     assert again.err == ended.err  # nothing is left that would be in the way
 
 
+def test_an_output_that_can_never_be_written_is_refused_first(small: Path, tmp_path: Path, poetc: Run) -> None:
+    for out, says in ((small, "is the model that was solved"), (tmp_path, "is a directory")):
+        ended = poetc("train", small, *_options(), "-o", out, "--force", "--quiet")
+        assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
+        assert says in ended.err
+        assert not out.with_name(out.name + ".train").exists()
+
+
+def test_a_loss_of_labels_is_validated(tmp_path: Path, poetc: Run) -> None:
+    """Its target has another shape than the output, of which three of four samples count in the last batch."""
+    random = np.random.default_rng(0)
+    weight = numpy_helper.from_array(random.standard_normal((6, 5)).astype(np.float32), "w")
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", size]) for n, size in (("x", 6), ("y", 5))]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", ends[:1], ends[1:], [weight])
+    file, data = tmp_path / "embed.onnx", tmp_path / "d.npz"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), file)
+    np.savez(data, x=random.standard_normal((7, 6)).astype(np.float32), target=np.arange(7) % 2)
+    options = ("--batch", "4", "--data", data, "--validation", data, "--loss", "triplet", "--epochs", "1")
+    ended = poetc("train", file, *options, "-o", tmp_path / "out.onnx", "--json")
+    assert ended.code == 0, ended.err
+    assert np.isfinite(ended.json["epochs"][0]["validation_loss"])
+
+
 def test_what_scaling_makes_infinite_is_one_line(small: Path, tmp_path: Path, poetc: Run) -> None:
     ended = poetc("train", small, *_options(normalize="0,1e-38"), "-o", tmp_path / "out.onnx", "--quiet")
     assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err

@@ -185,7 +185,7 @@ def test_unknown_devices(tmp_path: Path) -> None:
 
 
 def test_the_example_in_the_documentation_loads(tmp_path: Path) -> None:
-    page = Path(__file__).parents[2].joinpath("docs", "adding-a-device.md").read_text()
+    page = Path(__file__).parents[2].joinpath("docs", "how-to", "add-a-device.md").read_text()
     example = page.split("```yaml\n")[1].split("```")[0]
     profile = load_profile(write(tmp_path, example))
     assert profile.default_store == "qspi"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from poetc.errors import UsageError
-from poetc.loop import Loss, parse_metrics
+from poetc.loop import Loss, default_metrics, parse_metrics
 from poetc.loop.metrics import Meter
 
 CLASSES = Loss("CrossEntropy", {"axis": 1}, "logits", (4, 3))
@@ -86,3 +86,23 @@ def test_several_losses_add_up_with_their_weights() -> None:
 def test_metrics_that_do_not_fit_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match=f"--metrics {name}"):
         parse_metrics(name, CLASSES)
+
+
+def test_a_sigmoid_that_was_rounded_to_one_does_not_drown_the_others() -> None:
+    logits = np.array([20.0, 1, 1, 1], np.float32)
+    loss = Loss("BceWithLogits", {}, "p", (4,), "Sigmoid")
+    meter = Meter([loss], ())
+    meter.add({"p": (1 / (1 + np.exp(-logits))).astype(np.float32)}, {"target": np.zeros(4, np.float32)}, 1)
+    assert meter.result()["loss"] == pytest.approx(np.log1p(np.exp(logits.astype(float))).mean(), rel=0.2)
+
+
+def test_losses_of_labels_have_no_metrics_and_cut_the_axis_of_samples() -> None:
+    loss = Loss("Ctc", {"blank": 0, "time_first": 1}, "logits", (8, 4, 5))
+    assert default_metrics(loss) == ()
+    with pytest.raises(UsageError, match="--metrics mae"):
+        parse_metrics("mae", loss)
+    meter = Meter([loss], ())
+    meter.add({"logits": np.zeros((8, 4, 5), np.float32)}, {"target": np.full((4, 2), 1, np.int32)}, 0.5)
+    assert np.isfinite(meter.result()["loss"])
+    meter.add({"logits": np.full((8, 4, 5), np.nan, np.float32)}, {"target": np.full((4, 2), 1, np.int32)}, 1)
+    assert np.isnan(meter.result()["loss"])

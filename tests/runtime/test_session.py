@@ -355,6 +355,14 @@ def test_state_that_a_failed_step_left_on_the_store(tmp_path: Path) -> None:
             else:
                 assert np.array_equal(weights, before["fc1.weight"]), "its update had not run"
                 assert np.isfinite(session.step(batches[1]))
+    with Session(library, manifest) as session, Session(library, manifest) as other:
+        other.step(batches[0])
+        other.save(tmp_path / "good.bin")
+        session._raw.config.store.page_in = ctypes.cast(failing, ctypes.c_void_p).value
+        with pytest.raises(SessionError):
+            session.step(batches[1])
+        session.load(tmp_path / "good.bin")  # what was lost is not needed
+        assert same(session.state_dict(), other.state_dict())
 
 
 def test_where_touched_bytes_end() -> None:

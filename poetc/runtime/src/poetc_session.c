@@ -164,9 +164,16 @@ int poetc_session_save(poetc_session *session, poetc_sink sink, void *context)
 
 int poetc_session_load(poetc_session *session, uint32_t size_bytes, poetc_source source, void *context)
 {
-    int err = use(session, &session->model->train);
+    const poetc_program *before = session->runtime.program;
+    int err = poetc_select(&session->runtime, session->model->train.program);
 
-    return err ? err : poetc_state_read(&session->runtime, &session->model->state, size_bytes, source, context);
+    if (!err)
+        err = poetc_state_read(&session->runtime, &session->model->state, size_bytes, source, context);
+    if (!err)
+        session->is_lost = 0; /* all of it is replaced */
+    else if (session->is_lost)
+        session->runtime.program = before; /* whose state is to be recovered */
+    return err;
 }
 
 int poetc_session_checkpoint(poetc_session *session)
@@ -178,10 +185,12 @@ int poetc_session_checkpoint(poetc_session *session)
 
 int poetc_session_resume(poetc_session *session)
 {
-    int err = use(session, &session->model->train);
+    int err = poetc_select(&session->runtime, session->model->train.program);
 
     if (!err)
         err = poetc_checkpoint_load(&session->runtime, &session->checkpoint);
+    if (!err)
+        session->is_lost = 0;  /* all of it is replaced */
     if (err == POETC_ENOENT) { /* it may have read part of a damaged one */
         session->checkpoint.records = session->checkpoint.records_crc = 0;
         memset(session->checkpoint.words, 0, sizeof session->checkpoint.words);

@@ -48,6 +48,12 @@ def weighted_cases() -> list[Case]:
             Case(kind, (sure, np.int32([0, 1])), attributes, 4e-6, 4e-6, gradient=False, note="sure and tied"),
             Case(kind, ((2, 5, 3), ignored), {**attributes, "ignore_index": -1}, 4e-6, 4e-6),
             Case(kind, ((2, 3), np.int32([2, 2])), {"axis": 1, "class_weights": (1.0, 1.0, 0.0)}, note="no weight"),
+            Case(
+                kind,
+                ((2, 3), np.int32([2, 2])),
+                {"axis": 1, "class_weights": (1.0, 1.0, 0.0), "label_smoothing": 0.1},
+                note="no weight, smoothed",
+            ),
         ]
     return result
 

@@ -1,9 +1,9 @@
 /* Connectionist temporal classification (Graves et al. 2006) and its gradient in the logits, in log space.
  *
  * A path has a place for each label of a sample and for the blanks before, between and after them. `forward` of a time
- * step and a place is the log of the probability of all beginnings of paths that end there, `backward` that of all
- * endings that begin there; both count the class of that step. A place follows itself, the one before, and the one
- * before the blank between two different labels.
+ * step and a place sums all beginnings of paths that end there. `backward` sums all endings that begin there. Both are
+ * logs of probabilities, and count the class of that step. A place follows itself, the one before, and the one before
+ * the blank between two different labels.
  *
  * Layout: logits are [samples, steps, classes] or [steps, samples, classes]; labels are [samples, most].
  * Order of sums: at most three terms by place; places in sequence; samples in sequence, with the rounding error
@@ -58,6 +58,8 @@ static int skips(const line *l, int32_t place)
 static float log_sum(float a, float b, float c)
 {
     const float ab = a > b ? a : b, top = ab > c ? ab : c;
+    if (a != a || b != b || c != c)
+        return a + b + c; /* NaN stays */
     if (!(top > NEVER / 2))
         return NEVER;
     return top + poetc_logf(poetc_expf(a - top) + poetc_expf(b - top) + poetc_expf(c - top));
@@ -65,7 +67,7 @@ static float log_sum(float a, float b, float c)
 
 static float later(float emitted, float sum)
 {
-    return sum > NEVER / 2 ? emitted + sum : NEVER;
+    return sum <= NEVER / 2 ? NEVER : emitted + sum; /* NaN stays */
 }
 
 /* One time step of `forward`, in place unless `before` is another row. */
@@ -106,7 +108,7 @@ int poetc_op_ctc(const poetc_call *call)
         for (t = 0; t < l.steps; t++)
             go_on(&l, l.x + t * l.step, row, row, t == 0);
         paths = all_paths(&l, row);
-        if (paths > NEVER / 2)
+        if (!(paths <= NEVER / 2)) /* NaN counts */
             poetc_compensated_add(&total, -paths / (float)(l.count > 0 ? l.count : 1));
     }
     *loss = total.total / (float)samples;
@@ -135,7 +137,7 @@ int poetc_op_ctc_grad(const poetc_call *call)
         for (t = 0; t < l.steps; t++)
             go_on(&l, l.x + t * l.step, forward + (t ? t - 1 : 0) * places, forward + t * places, t == 0);
         paths = all_paths(&l, forward + (l.steps - 1) * places);
-        share = paths > NEVER / 2 ? factor / (float)(l.count > 0 ? l.count : 1) : 0.0f;
+        share = !(paths <= NEVER / 2) ? factor / (float)(l.count > 0 ? l.count : 1) : 0.0f;
         for (t = l.steps - 1; t >= 0; t--) {
             const float *x = l.x + t * l.step;
             const sample s = look(x, l.classes, 1);

@@ -327,6 +327,7 @@ static int set_rate(run *r)
 {
 #ifdef POETC_MODEL_SCHEDULE
     poetc_schedule schedule = *POETC_MODEL_SCHEDULE;
+    uint32_t step = r->session.runtime.run_count;
 
     if (schedule.kind == POETC_RATE_COSINE && schedule.steps == 0) {
         const unsigned long length =
@@ -334,10 +335,14 @@ static int set_rate(run *r)
 
         if (length == 0)
             return fail("the schedule needs the number of steps, which a pipe does not tell: give STEPS", r->data.path);
+        if (r->steps == 0) { /* EPOCHS of these data: the steps on others before do not count */
+            const uint32_t own = r->progress.epochs * r->data.records + r->session.checkpoint.records - 1u;
+
+            step = own < step ? own : step;
+        }
         schedule.steps = (uint32_t)(length > schedule.warmup ? length : schedule.warmup + 1u);
     }
-    return poetc_session_set_learning_rate(&r->session, poetc_rate(&schedule, &r->progress.plateau, r->rate,
-                                                                   r->session.runtime.run_count));
+    return poetc_session_set_learning_rate(&r->session, poetc_rate(&schedule, &r->progress.plateau, r->rate, step));
 #else
     (void)r;
     return 0;
@@ -389,9 +394,10 @@ static int train(run *r)
         printf("step %ld loss %.9g\n", step, (double)loss);
         fflush(stdout);
         if (err) {
-            fprintf(stderr,
-                    "step %ld: the loss is %g: lower the learning rate, or scale the inputs; no state was saved\n",
-                    step, (double)loss);
+            fprintf(
+                stderr,
+                "step %ld: the loss is %g: lower the learning rate, or scale the inputs; this step's state was not saved\n",
+                step, (double)loss);
             return 1;
         }
         if (step == 1 && poetc_starts_absurd(loss, entry->limits, entry->input_count))
