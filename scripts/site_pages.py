@@ -18,7 +18,10 @@ from poetc.cli import cli
 INCLUDE = Path(__file__).resolve().parents[1] / "poetc" / "runtime" / "include"
 PORTS = INCLUDE.parent / "ports"
 HEADERS = (
-    *(INCLUDE / f"{name}.h" for name in ("poetc", "poetc_session", "poetc_checkpoint", "poetc_state", "poetc_data")),
+    *(
+        INCLUDE / f"{name}.h"
+        for name in ("poetc", "poetc_session", "poetc_checkpoint", "poetc_state", "poetc_data", "poetc_rate")
+    ),
     PORTS / "device" / "poetc_port.h",
     PORTS / "device" / "poetc_board.h",
 )

@@ -203,7 +203,13 @@ training_options = stacked(
         show_default=True,
         help="Loss; auto chooses it by the output. For several outputs: OUTPUT=LOSS*WEIGHT,OUTPUT=LOSS*WEIGHT,...",
     ),
-    click.option("--optimizer", type=click.Choice(OPTIMIZERS), default=_DEFAULTS.optimizer, show_default=True),
+    click.option(
+        "--optimizer",
+        type=click.Choice(OPTIMIZERS),
+        default=_DEFAULTS.optimizer,
+        show_default=True,
+        help="Optimizer: the rule that updates the parameters.",
+    ),
     click.option(
         "--lr",
         "learning_rate",
@@ -265,7 +271,7 @@ training_options = stacked(
         "--clip-norm-late",
         type=Number(above=True),
         metavar="NORM",
-        help="The same by the norm of the step before, so that no gradient waits for others.",
+        help="Scale all gradients as --clip-norm does, by the norm of the step before. No gradient waits for others.",
     ),
     click.option(
         "--train",
@@ -352,7 +358,7 @@ training_options = stacked(
         metavar="SEED",
         default=_DEFAULTS.head_seed,
         show_default=True,
-        help="Of those weights.",
+        help="Seed of the weights that --new-head draws.",
     ),
     click.option(
         "--random-weights",
@@ -402,7 +408,7 @@ numerics_option = click.option(
     type=click.Choice(["portable", "fast"]),
     default="portable",
     show_default=True,
-    help="portable: the same bits on every board; fast: each uses its fused multiply-add.",
+    help="portable: the same bits on every board; fast: each uses its fused multiply-add, and a Cortex-M55 its Helium.",
 )
 
 checkpoint_option = click.option(

@@ -36,8 +36,8 @@ def analyze(
     """Show the operators and the memory that training MODEL, an ONNX file, takes.
 
     Operators, parameters, multiply-accumulates, saved bytes, the peak of RAM when every tensor is kept until its last
-    use, and the smallest budget that is feasible. A model with operators that poetc does not train is refused with all
-    of them listed (exit code 3).
+    use, and the smallest budget for which a schedule was found. A model with operators that poetc does not train is
+    refused with all of them listed (exit code 3).
     """
     from poetc.cli import _text
     from poetc.commands import analyze as command

@@ -30,7 +30,7 @@ Examples:
     "--safetensors",
     type=_options.FILE,
     metavar="FILE",
-    help="Write them to a .safetensors file (pip install 'poetc[safetensors]').",
+    help="Write them to a .safetensors file (pip install '.[safetensors]' in the clone).",
 )
 @click.option(
     "--model",

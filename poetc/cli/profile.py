@@ -206,8 +206,8 @@ def bench(
 ) -> None:
     """Measure every kernel over a sweep of shapes, and the store over a sweep of sizes.
 
-    Firmware that --emit writes (poetc profile bench --emit DIR --device stm32f746) prints a CSV line for each operator
-    and raises a pin during every other one, for a power meter.
+    Firmware that --emit writes (poetc profile bench --emit DIR --device stm32f746) prints a CSV line for each operator.
+    It calls `poetc_bench_power_mark`, which you can let drive a pin, around every other one, for a power meter.
     """
     from poetc import benchmark
 

@@ -44,7 +44,7 @@ Examples:
 @click.option(
     "--scheduler",
     metavar="tcp://HOST:PORT",
-    help="Address of a Dask scheduler to use instead (pip install 'poetc[cluster]').",
+    help="Address of a Dask scheduler to use instead (pip install '.[cluster]' in the clone).",
 )
 @click.option(
     "-o",

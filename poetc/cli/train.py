@@ -128,8 +128,9 @@ def train(
 ) -> None:
     """Train MODEL on data: solve, build for this machine, train, evaluate, and write the best weights to OUT.onnx.
 
-    MODEL is an ONNX file, or a directory that `poetc solve` wrote. All options of `poetc solve` are understood. Beside
-    the output, OUT.onnx.train/ keeps checkpoints, the solved directory and a report with curves.
+    MODEL is an ONNX file, or a directory that `poetc solve` wrote. All options of `poetc solve` but --infer-batch
+    are understood; -o and --force mean the ONNX file. Beside it, OUT.onnx.train/ keeps checkpoints, the solved
+    directory and a report with curves.
 
     Evaluation is in inference mode, after each epoch. The best epoch is that of the least validation loss, or of the
     least training loss without validation data. With MODEL solved for a board, the same schedule runs here.

@@ -192,7 +192,7 @@ def _on_dask(points: Sequence[Point], scheduler: str) -> Iterator[list[dict[str,
     try:
         import distributed
     except ImportError:
-        raise UsageError("--scheduler needs Dask: pip install 'poetc[cluster]'") from None
+        raise UsageError("--scheduler needs Dask: pip install '.[cluster]' in the clone") from None
     if not re.fullmatch(r"(tcp|tls|ws|wss|ucx)://\S+:\d+|inproc://\S+", scheduler):
         raise UsageError(f"--scheduler {scheduler!r}: give an address such as tcp://10.0.0.5:8786")
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # tracebacks of what the error says in a line

@@ -182,7 +182,7 @@ def _safetensors() -> Any:
     try:
         import safetensors.numpy
     except ImportError:
-        remedy = "pip install 'poetc[safetensors]'"
+        remedy = "pip install '.[safetensors]' in the clone"
         raise UsageError(f".safetensors files need the package safetensors: {remedy}") from None
     return safetensors.numpy
 

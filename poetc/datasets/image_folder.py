@@ -80,7 +80,7 @@ def read_images(path: Path, slots: Sequence[Slot], classes: tuple[str, ...], not
     try:
         from PIL import Image
     except ImportError as error:
-        raise UsageError(f"{path}: images need Pillow: pip install 'poetc[images]'") from error
+        raise UsageError(f"{path}: images need Pillow: pip install '.[images]' in the clone") from error
     inputs, target = [s for s in slots if not s.is_target], next((s for s in slots if s.is_target), None)
     if len(inputs) != 1 or inputs[0].dtype is not DType.F32 or target is None or not target.is_class:
         raise UsageError(f"{path}: a folder of images is for a model with one input, of images, and a class as target")

@@ -21,7 +21,7 @@ def read_parquet(path: Path, slots: Sequence[Slot], selection: Mapping[str, str]
         import pyarrow as arrow
         import pyarrow.parquet as parquet
     except ImportError as error:
-        raise UsageError(f"{path}: Parquet needs pyarrow: pip install 'poetc[parquet]'") from error
+        raise UsageError(f"{path}: Parquet needs pyarrow: pip install '.[parquet]' in the clone") from error
     with open_file(path):
         pass
     try:

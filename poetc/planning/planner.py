@@ -2,7 +2,7 @@
 
 A `Planner` holds a chain of reductions with one clock, one account of counted work and one stream of events. The
 outermost reduction turns a problem with its choice open into problems in which the choice is made; the rest of the
-chain solves those. Adding a kind of choice is adding one subclass of `Reduction` in one file.
+chain solves those. A new kind of choice begins with one subclass of `Reduction`; docs/DESIGN.md lists the other places.
 """
 
 from __future__ import annotations
