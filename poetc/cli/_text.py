@@ -336,7 +336,7 @@ def export_text(document: Mapping[str, Any]) -> str:
         (
             ("model", written),
             ("arrays", ", ".join(document[kind] for kind in ("npz", "safetensors") if document[kind] is not None)),
-            ("weights", f"{document['tensors']}, {document['trained']} of them trained"),
+            ("weights", f"{document['tensors']}, {document['trained']} of them trainable"),
             ("changed", "" if changed is None else f"{changed} of those in {document['model']}"),
         )
     )

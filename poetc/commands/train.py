@@ -211,6 +211,7 @@ def train(
         _begin(request)
     if checkpoint is not None:
         _require_same_data(request, checkpoint, identity)
+        note(_position(request, checkpoint))
     solved = _solved(request, progress, note)
     step, program = graph_of(solved), training_program(solved)
     progress("compiling for this machine")
@@ -315,6 +316,14 @@ def _source(request: TrainRequest) -> Path:
 def _model_digest(request: TrainRequest) -> str:
     source = _source(request)
     return digest(source / artifact.KIND.manifest if source.is_dir() else source)
+
+
+def _position(request: TrainRequest, checkpoint: Checkpoint) -> str:
+    """Where a training goes on, in words."""
+    epoch, step = checkpoint.progress["epoch"], checkpoint.progress["step"]
+    if epoch > request.epochs:
+        return f"all {request.epochs} epochs are done, in {step} steps; a larger --epochs trains on"
+    return f"going on after step {step}, in epoch {epoch} of {request.epochs}"
 
 
 def _require_same_data(request: TrainRequest, checkpoint: Checkpoint, identity: Mapping[str, str]) -> None:

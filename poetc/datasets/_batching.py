@@ -50,9 +50,10 @@ class Batches:
         """How the last batch is filled; "" if it is full."""
         if isinstance(self.source, BatchFunction) or len(self.source) % self.rows == 0:
             return ""
-        samples, last = len(self.source), len(self.source) % self.rows
+        samples, last, count = len(self.source), len(self.source) % self.rows, self.count or 0
+        batches = f"{count} batches" if count > 1 else "1 batch"
         return (
-            f"{samples} samples make {self.count} batches of {self.rows} an epoch; the last has {last} of them and"
+            f"{samples} samples make {batches} of {self.rows} an epoch; the last has {last} of them and"
             f" {self.rows - last} again from the epoch's beginning"
         )
 
