@@ -111,6 +111,9 @@ def test_a_run_in_pieces_is_the_run_in_one(built: Path) -> None:
     again = train(built, *words)
     assert again.returncode == 0
     assert again.stdout == f"resumed step {EPOCHS * RECORDS}\n"
+    other = train(built, *("other.bin" if word == "best.bin" else word for word in words))
+    assert other.returncode == 1
+    assert "the best state so far was written to another file" in other.stderr and "other.bin" in other.stderr
 
 
 def stopped(built: Path, words: tuple[str, ...], step: int) -> None:

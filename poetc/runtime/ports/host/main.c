@@ -498,6 +498,14 @@ static int resume(run *r)
         r->progress.at_end = 0;
         r->progress.epochs--;
     }
+    if (r->validation.file != NULL && r->state_out != NULL && r->progress.best < (float)HUGE_VAL) {
+        FILE *best = fopen(r->state_out, "rb"); /* the checkpoint has the last state, not the best one */
+
+        if (best == NULL)
+            return fail("the best state so far was written to another file; name that one, or copy it here",
+                        r->state_out);
+        fclose(best);
+    }
     return 0;
 }
 
