@@ -277,8 +277,16 @@ training_options = stacked(
         "--train",
         default=_DEFAULTS.train,
         show_default=True,
-        metavar="all|last:N|PATTERNS",
-        help="Parameters that are trained: all, the last N layers, or those that match (fc*,conv1.weight).",
+        metavar="all|last:N|norm|bias|adapter|PATTERNS",
+        help="Parameters that are trained: all, the last N layers, norms, biases, adapters, or those that match"
+        " (fc*,conv1.weight). Commas join sets, & takes what two sets share.",
+    ),
+    click.option(
+        "--lora",
+        multiple=True,
+        metavar="RANK[:PATTERNS][:alpha=A][:dropout=P]",
+        help="Freeze weights, and train adapters of that rank beside them: beside all, or those that match (*query*)."
+        " --train says what is trained besides. May be repeated; the last one that matches counts.",
     ),
     click.option(
         "--batch-norm",

@@ -59,7 +59,7 @@ def analyze(request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress:
 def parameter_table(request: ModelRequest) -> list[Mapping[str, Any]]:
     """What the importer took for a weight and what for a constant, with its reason, and which of them are trained."""
     graph = load_model(with_any_weights(request))
-    trained = training.select_parameters(graph, request.training.train)
+    trained = training.select_parameters(graph, request.training.train, request.training.lora)
     return [
         {"name": d.name, "shape": list(d.shape), "role": d.decision, "reason": d.reason, "trained": d.name in trained}
         for d in frontend.parameter_decisions(graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -91,10 +92,16 @@ class SolveRequest:
 
 
 def load_model(request: ModelRequest) -> Graph:
-    """The forward pass, as the file has it."""
+    """The forward pass, as the file has it, and the adapters that are to be trained."""
     options = request.training
     head = new_head(options.new_head, options.output, options.head_seed)
-    return frontend.load(request.source, batch=request.batch, random_weights=options.random_weights, new_head=head)
+    graph = frontend.load(request.source, batch=request.batch, random_weights=options.random_weights, new_head=head)
+    return adapted(graph, options.train, options.lora)
+
+
+def adapted(graph: Graph, train: str, lora: Sequence[str]) -> Graph:
+    """The model with the adapters that `--lora` asks for; itself without that option."""
+    return training.with_adapters(graph, training.select_updates(graph, train, lora)) if lora else graph
 
 
 def new_head(text: str, output: str, seed: int) -> frontend.NewHead | None:

@@ -285,6 +285,7 @@ def _source(request: SolveRequest) -> dict[str, Any] | None:
         "new_head": model.training.new_head,
         "output": model.training.output,
         "head_seed": model.training.head_seed,
+        **({"train": model.training.train, "lora": list(model.training.lora)} if model.training.lora else {}),
     }
 
 

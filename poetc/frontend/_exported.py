@@ -140,7 +140,9 @@ class Exported:
         parted = {e.name: e.of for e in self.edits if isinstance(e, Parted)}
         left_out = any(e.name == initializer for e in self.edits if isinstance(e, LeftOut))
         copies = tuple(self.copies.get(initializer, ()))
-        return Origin(initializer, "initializer", dtype, parted.get(initializer, ""), left_out, copies)
+        alias = self.aliases.get(initializer, "")
+        module = alias.rpartition(".")[0] if alias else self.places.get(initializer, "")
+        return Origin(initializer, "initializer", dtype, parted.get(initializer, ""), left_out, copies, module)
 
 
 def restore(graph: onnx.GraphProto) -> Exported:

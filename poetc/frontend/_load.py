@@ -50,6 +50,7 @@ from poetc.frontend.roles import assign_roles
 from poetc.graph import Array, DType, Fill, Graph, Operator, Origin, Role, Tensor, TensorType
 
 _DOMAINS = ("", "ai.onnx")
+_FOREIGN = frozenset({("com.microsoft", "Gelu")})  # of onnxruntime's optimizer: as the operator of that name
 # Their results are facts about the file, not numbers that could be trained.
 _ALWAYS_FOLDED = frozenset({"Shape", "Size", "NonZero", "Range", "EyeLike", "OneHot", "Trilu", "IsNaN", "IsInf"})
 
@@ -218,6 +219,11 @@ class _Source:
         return replace(graph, origins={n: o for n, o in origins.items() if n in graph.values})
 
 
+def _is_known(n: Node) -> bool:
+    """Whether the node's domain is that of ONNX, or the operator is read from another one."""
+    return n.proto.domain in _DOMAINS or (n.proto.domain, n.op) in _FOREIGN
+
+
 def fill_for(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], role: str, seed: int = 0) -> Fill:
     """Seeded numbers for a weight that the file does not carry, of the size that training expects there.
 
@@ -362,14 +368,14 @@ class _Translator:
 
     def _check_exists(self, n: Node) -> None:
         """Behind something unsupported only the operator itself can still be judged."""
-        if n.proto.domain not in _DOMAINS:
+        if not _is_known(n):
             self.offending.append(f"{n.label}: operators of domain {n.proto.domain!r}")
         elif n.op not in TRANSLATIONS and n.op not in _ALWAYS_FOLDED and n.op not in ("Constant", "ConstantOfShape"):
             self.offending.append(f"{n.label}: this operator")
 
     def _one(self, n: Node) -> None:
         c = self.c
-        if n.proto.domain not in _DOMAINS:
+        if not _is_known(n):
             raise Unsupported(f"operators of domain {n.proto.domain!r}")
         if n.op in ("If", "Loop", "Scan", "SequenceMap"):
             raise Unsupported("control flow; export the model without it (trace, do not script)")

@@ -139,6 +139,7 @@ class Origin:
     parted_from: str = ""  # the file has one initializer of this name for several equal weights
     left_out: bool = False  # the file has none: all of it was zero
     copies: tuple[tuple[str, str], ...] = ()  # initializers with the same numbers: (name, transposed | repeated)
+    module: str = ""  # the PyTorch module that holds it, where the tensor's name does not say so
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,13 @@ import numpy as np
 from poetc.errors import UsageError
 from poetc.graph import Attribute, DType, Fill, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Builder, spec
+from poetc.training._adapters import SITE
 from poetc.training._autodiff import depends_on, differentiate
 from poetc.training._loss import METRIC, LossPlan, emit_sum, plan_losses
 from poetc.training._micro import Weights, apart_from, check_state, cut_of, renamed
 from poetc.training._optimizer import STEP_COUNTING, Optimizer
 from poetc.training._options import TrainingOptions
-from poetc.training._selection import select_parameters, values_by_pattern
+from poetc.training._selection import select_parameters, select_updates, trained_parameters, values_by_pattern
 from poetc.training._state import emit_update
 
 
@@ -43,7 +44,10 @@ class _Step:
 
     def __init__(self, whole: Graph, part: Graph, options: TrainingOptions, count: int) -> None:
         self.whole, self.part, self.options, self.count = whole, part, options, count
-        self.trained = select_parameters(whole, options.train)
+        self.wanted = select_updates(whole, options.train, options.lora)
+        if name := next(iter(self.wanted.channels), None):
+            raise UsageError(f"--train {name}@...: a share of a weight's channels cannot be trained yet")
+        self.trained = trained_parameters(whole, self.wanted)
         self.rates = values_by_pattern(whole, "--lr-for", options.lr_for, self.trained, 1.0)
         self.decays = values_by_pattern(
             whole, "--weight-decay-for", options.weight_decay_for, self.trained, options.weight_decay
@@ -194,7 +198,7 @@ def takes_batch_statistics(graph: Graph, options: TrainingOptions) -> bool:
     """Whether what a sample counts for depends on the other samples of its batch (batch-norm, losses of pairs)."""
     if any(term.kind in METRIC for term in options.losses()):
         return True
-    trained = select_parameters(graph, options.train)
+    trained = select_parameters(graph, options.train, options.lora)
     return any(_uses_batch_statistics(op, trained, options) for op in graph.operators)
 
 
@@ -279,7 +283,7 @@ def _forward(
                 late.append(statistics)
             else:
                 _move_statistics(b, *statistics, updates)
-        elif op.kind == "DropoutSite" and options.dropout:
+        elif op.kind == "DropoutSite" and (options.dropout or SITE in op.attributes):
             b.emit("Dropout", [op.inputs[0], step], _dropout_attributes(op, options), outputs=op.outputs)
         elif op.kind == "DropoutSite":
             b.emit("Reshape", op.inputs, {"shape": graph.tensors[op.outputs[0]].shape}, outputs=op.outputs)
@@ -296,11 +300,12 @@ def _dropout_attributes(op: Operator, options: TrainingOptions) -> dict[str, Att
 
 def _step_counter(b: Builder, graph: Graph, options: TrainingOptions, updates: dict[str, str], notes: list[str]) -> str:
     """The number of the step now running (1 in the first), where the optimizer or dropout reads it; else ""."""
-    sites = sum(op.kind == "DropoutSite" for op in graph.operators)
+    sites = sum(op.kind == "DropoutSite" and SITE not in op.attributes for op in graph.operators)
+    drops = any(op.kind == "DropoutSite" and (options.dropout or SITE in op.attributes) for op in graph.operators)
     if sites and not options.dropout:
         notes.append(f"{sites} Dropout operators drop nothing (--dropout makes them)")
     optimizer_counts = options.optimizer in STEP_COUNTING and not options.accumulate  # else it counts updates itself
-    if not optimizer_counts and not (sites and options.dropout):
+    if not optimizer_counts and not drops:
         return ""
     before = b.add_tensor(b.fresh("step"), TensorType((1,), DType.I32), Role.OPTIMIZER_STATE, Fill("zeros"))
     b.phase = Phase.UPDATE

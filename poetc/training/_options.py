@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from poetc.errors import UsageError, shortened
-from poetc.training._selection import parse_entry
+from poetc.training._selection import Lora, parse_entry
 
 LOSSES = (
     "auto",
@@ -84,7 +84,8 @@ class TrainingOptions:
     clip_norm_per_tensor: float | None = None  # a gradient with a larger norm is scaled to this one
     clip_norm: float | None = None  # the same of all gradients together: no update comes before the last gradient
     clip_norm_late: float | None = None  # the same, by the norm of the step before
-    train: str = "all"  # all | last:N | patterns of parameter names, separated by commas
+    train: str = "all"  # all | last:N | norm | bias | adapter | patterns of parameter names, separated by commas
+    lora: tuple[str, ...] = ()  # "RANK[:PATTERNS][:alpha=A][:dropout=P][:seed=S]": adapters beside frozen weights
     batch_norm: str = "train"
     output: str = ""  # which output the loss is taken from; "" = the only one, or the first
     label_smoothing: float = 0.0  # of both cross-entropies
@@ -157,6 +158,8 @@ class TrainingOptions:
                     raise UsageError(
                         f"{option} {shortened(entry, 80)!r}: at a rate of 0 nothing moves; leave it out of --train"
                     )
+        for text in self.lora:
+            Lora.parse(text)
         if self.accumulate is not None:
             if not (isinstance(self.accumulate, int) and 2 <= self.accumulate <= _LARGEST):
                 raise UsageError(f"--accumulate {shortened(self.accumulate)}: give a whole number of at least 2")

@@ -1,39 +1,105 @@
-"""Which parameters are trained (`--train`), and what holds for some of them only (`--lr-for`, `--weight-decay-for`)."""
+"""Which parameters are trained (`--train`, `--lora`), and what holds for some of them only (`--lr-for`, ...)."""
 
 from __future__ import annotations
 
 import difflib
 import fnmatch
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 
 from poetc.errors import UsageError, shortened
 from poetc.graph import Graph, Role
 from poetc.ops import bind, spec, view_roots
+from poetc.training._layers import Layer, adapter_names, is_adapter, layers_of, module_of
+from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
+
+_SHARE = re.compile(r"(.+)@(\d+)/(\d+)(:norm)?")
+_LARGEST = 2**31 - 1
+# Inputs of these kinds are biases, and these belong to norms.
+_BIASES = {"MatMul": (2,), "Conv": (2,), "ConvTranspose": (2,)}
+_NORMS = {"LayerNorm": (1, 2), "RmsNorm": (1,), "GroupNorm": (1, 2), "BatchNormApply": (3, 4)}
+_NORM_BIASES = {"LayerNorm": (2,), "GroupNorm": (2,), "BatchNormApply": (4,)}
+_BIAS_NAME = re.compile(r"(.*[._])?bias")
 
 
-def select_parameters(graph: Graph, train: str, option: str = "--train") -> frozenset[str]:
-    """Names of the parameters that `option` means. `last:N` counts layers that hold a product (convolution, matrix
-    product); norms and biases that follow a layer belong to it. Raises UsageError for a pattern that matches nothing.
-    """
-    parameters = [name for name, t in graph.tensors.items() if t.role is Role.PARAMETER]
-    if not parameters:
-        raise UsageError(f"{graph.name}: the model has no trainable parameters")
-    if train == "all":
-        return frozenset(parameters)
-    if train.startswith("last:"):
-        return _last_layers(graph, train, option)
-    chosen: set[str] = set()
-    for pattern in (p.strip() for p in train.split(",")):
-        matched = fnmatch.filter(parameters, pattern) or [name for name in parameters if name == pattern]
-        if not matched:
-            near = difflib.get_close_matches(pattern, parameters, n=3, cutoff=0.3) or parameters[:3]
-            raise UsageError(
-                f"{option} {pattern!r} matches no parameter; there are for example {', '.join(near)}"
-                " (poetc analyze MODEL --parameters lists all)"
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """One `--lora`: adapters beside the weights that match `patterns`; of no pattern, beside every one that can."""
+
+    adapter: Adapter
+    patterns: tuple[str, ...] = ()
+    seed: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Lora:
+        """Of RANK[:PATTERNS][:alpha=A][:dropout=P][:seed=S]. UsageError for anything else."""
+        usage = f"--lora {shortened(text, 80)!r}: write RANK[:PATTERNS][:alpha=A][:dropout=P][:seed=S]"
+        rank, _, rest = text.partition(":")
+        parts, given = rest.split(":") if rest else [], {}
+        while parts and (found := re.fullmatch(r"(alpha|dropout|seed)=(.*)", parts[-1])):
+            if found[1] in given:
+                raise UsageError(f"{usage}; {found[1]} stands there twice")
+            given[found[1]] = found[2]
+            parts.pop()
+        try:
+            number, alpha, dropout, seed = (
+                int(rank),
+                float(given.get("alpha", 8)),
+                float(given.get("dropout", 0)),
+                int(given.get("seed", 0)),
             )
-        chosen.update(matched)
-    return frozenset(chosen)
+        except ValueError:
+            raise UsageError(usage) from None
+        patterns = tuple(p.strip() for p in ":".join(parts).split(",")) if parts else ()
+        if not 1 <= number <= _LARGEST or "" in patterns:
+            raise UsageError(f"{usage}, with a rank of at least 1")
+        if not (0 < alpha < 3.4028234e38 and 0 <= dropout < 1 and 0 <= seed < 2**63):
+            raise UsageError(f"{usage}, with alpha above 0, dropout in [0, 1) and a seed of at least 0")
+        return cls(Adapter(number, alpha, dropout), patterns, seed)
+
+
+def select_updates(graph: Graph, train: str, lora: Sequence[str] = ()) -> Updates:
+    """What `--train` and `--lora` mean for the model, with its adapters or without. The last entry that names a
+    parameter counts.
+
+    With `--lora`, `train` says what is trained besides adapters: `all` stands for nothing else. A weight that it names
+    gets no adapter. Raises UsageError for a pattern that matches nothing, and for what a layer cannot have.
+    """
+    found: dict[str, Update] = {}
+    terms = [] if lora and train == "all" else [t.strip() for t in train.split(",")]
+    for term in terms:
+        if lora and term == "adapter":
+            continue
+        shared = _SHARE.fullmatch(term)
+        if shared is None:
+            found.update(dict.fromkeys(_named(graph, term, "--train"), Whole()))
+        else:
+            found.update(_shares(graph, shared[1], _share(shared), term))
+    entries = [Lora.parse(text) for text in lora]
+    adapters: dict[str, Update] = {}
+    layers = layers_of(graph) if entries else {}
+    for entry in entries:
+        adapters.update(dict.fromkeys(_adapted(graph, layers, entry, found), entry.adapter))
+    return Updates({**adapters, **found}, entries[0].seed if entries else 0)
+
+
+def select_parameters(graph: Graph, train: str, lora: Sequence[str] = ()) -> frozenset[str]:
+    """Names of the parameters that `--train` and `--lora` mean, those of adapters that the graph has included.
+
+    `last:N` counts layers that hold a product (convolution, matrix product); norms and biases that follow a layer
+    belong to it. Raises UsageError for a pattern that matches nothing.
+    """
+    return trained_parameters(graph, select_updates(graph, train, lora))
+
+
+def trained_parameters(graph: Graph, updates: Updates) -> frozenset[str]:
+    """The tensors of the graph that `updates` move."""
+    pairs = adapter_names(graph, updates.adapters) if updates.adapters else {}
+    names = {n for pair in pairs.values() for n in pair if n in graph.tensors}
+    return updates.whole | frozenset(updates.channels) | names
 
 
 def parse_entry(option: str, entry: str) -> tuple[str, float]:
@@ -57,12 +123,82 @@ def values_by_pattern(
     """
     values = dict.fromkeys(sorted(trained), default)
     for entry in entries:
-        pattern, value = parse_entry(option, entry)
-        chosen = select_parameters(graph, pattern, option) & trained
+        patterns, value = parse_entry(option, entry)
+        chosen = {n for pattern in patterns.split(",") for n in _named(graph, pattern.strip(), option)} & trained
         if not chosen:
             raise UsageError(f"{option} {shortened(entry, 80)!r}: none of these parameters is trained (--train)")
         values.update(dict.fromkeys(sorted(chosen), value))
     return values
+
+
+# --- parameters by name -----------------------------------------------------------------------------------------------
+
+
+def _named(graph: Graph, term: str, option: str) -> frozenset[str]:
+    """The parameters of one term: all, last:N, a ready set, a pattern, or several of these with & between them."""
+    parameters = [name for name, t in graph.tensors.items() if t.role is Role.PARAMETER]
+    if not parameters:
+        raise UsageError(f"{graph.name}: the model has no trainable parameters")
+    if "&" in term and term not in parameters:
+        sets = [_named(graph, part.strip(), option) for part in term.split("&")]
+        both = frozenset.intersection(*sets)
+        if not both:
+            raise UsageError(f"{option} {term!r}: no parameter is in all of these sets")
+        return both
+    if term == "all":
+        return frozenset(parameters)
+    if term.startswith("last:"):
+        return _last_layers(graph, term, option)
+    if term in _SETS and term not in parameters:
+        chosen = _SETS[term](graph) & frozenset(parameters)
+        if not chosen:
+            remedy = "; --lora RANK puts some in" if term == "adapter" else ""
+            raise UsageError(f"{option} {term}: the model has no {_SET_WORDS[term]}{remedy}")
+        return chosen
+    matched = _matching(parameters, term)
+    if not matched:
+        raise UsageError(
+            f"{option} {term!r} matches no parameter; there are for example {_near(term, parameters)}"
+            " (poetc analyze MODEL --parameters lists all)"
+        )
+    return frozenset(matched)
+
+
+def _matching(names: Iterable[str], pattern: str) -> list[str]:
+    names = list(names)
+    return fnmatch.filter(names, pattern) or [name for name in names if name == pattern]
+
+
+def _near(pattern: str, names: Sequence[str]) -> str:
+    return ", ".join(difflib.get_close_matches(pattern, names, n=3, cutoff=0.3) or names[:3])
+
+
+def _in_positions(graph: Graph, positions: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
+    roots = view_roots(graph)
+    return frozenset(
+        roots[op.inputs[k]] for op in graph.operators for k in positions.get(op.kind, ()) if k < len(op.inputs)
+    )
+
+
+def _biases(graph: Graph) -> frozenset[str]:
+    """By position, or by the name that PyTorch gives them."""
+    named = frozenset(n for n in graph.tensors if _BIAS_NAME.fullmatch(n))
+    summands = {  # a bias behind a product without one
+        t
+        for op in graph.operators
+        if op.kind == "Add"
+        for t in op.inputs
+        if graph.tensors[t].type.elements == max(graph.tensors[t].shape, default=1) > 1
+    }
+    return named | summands | _in_positions(graph, _BIASES) | _in_positions(graph, _NORM_BIASES)
+
+
+_SETS: dict[str, Callable[[Graph], frozenset[str]]] = {
+    "norm": lambda graph: _in_positions(graph, _NORMS),
+    "bias": _biases,
+    "adapter": lambda graph: frozenset(n for n in graph.tensors if is_adapter(n)),
+}
+_SET_WORDS = {"norm": "norm with trained scales or shifts", "bias": "trained biases", "adapter": "adapters"}
 
 
 def _last_layers(graph: Graph, train: str, option: str) -> frozenset[str]:
@@ -80,8 +216,77 @@ def _last_layers(graph: Graph, train: str, option: str) -> frozenset[str]:
         if spec(op.kind).is_view or not own:
             continue
         chosen |= own
-        if spec(op.kind).work(bind(op, graph.tensors)).macs > 0:
+        if spec(op.kind).work(bind(op, graph.tensors)).macs > 0 and not all(map(is_adapter, own)):
             layers += 1
             if layers == wanted:
                 break
     return frozenset(chosen)
+
+
+# --- shares of channels -----------------------------------------------------------------------------------------------
+
+
+def _share(found: re.Match[str]) -> Channels:
+    above, below = int(found[2]), int(found[3])
+    if not 0 < above < below <= _LARGEST:
+        raise UsageError(f"--train {shortened(found[0], 80)!r}: write PATTERN@1/4, with a share between 0 and 1")
+    return Channels(Fraction(above, below), found[4] is not None)
+
+
+def _shares(graph: Graph, pattern: str, part: Channels, term: str) -> dict[str, Update]:
+    """The share of each weight that matches; biases and norms that match have no input channels: all of them."""
+    names, layers = _named(graph, pattern, "--train"), layers_of(graph)
+    result: dict[str, Update] = {}
+    for name in sorted(names):
+        layer = layers.get(name)
+        if layer is None and sum(n > 1 for n in graph.tensors[name].shape) < 2:
+            result[name] = Whole()
+            continue
+        why = "is no weight of a Gemm, MatMul or convolution" if layer is None else layer.no_share
+        if not why and layer is not None and not part.count(layer.inputs):
+            why = f"has {layer.inputs} input channels, less than one in that share"
+        if why:
+            raise UsageError(f"--train {shortened(term, 80)!r}: {name!r} {why}")
+        result[name] = part
+    if not any(isinstance(u, Channels) for u in result.values()):
+        raise UsageError(f"--train {shortened(term, 80)!r}: matches no weight, of which a share could be trained")
+    return result
+
+
+# --- adapters ---------------------------------------------------------------------------------------------------------
+
+
+def _adapted(graph: Graph, layers: dict[str, Layer], entry: Lora, trained: Iterable[str]) -> list[str]:
+    """The weights that get the adapter: all that can, or those that the patterns match, by tensor or by module."""
+    option, rank = "--lora", entry.adapter.rank
+    free = {n: layer for n, layer in layers.items() if n not in trained}
+    if not entry.patterns:
+        able = [n for n, layer in free.items() if not layer.no_adapter and layer.smaller_side >= rank]
+        if not able:
+            most = max((layer.smaller_side for layer in free.values() if not layer.no_adapter), default=0)
+            raise UsageError(
+                f"{option} {rank}: no weight takes an adapter of that rank"
+                + (f"; the largest rank that one takes is {most}" if most else "")
+            )
+        return able
+    result: list[str] = []
+    for pattern in entry.patterns:
+        matched = _matching(free, pattern)
+        matched += [n for n in free if n not in matched and _matching([module_of(graph, n)], pattern)]
+        if not matched:
+            names = [module_of(graph, n) for n in free] or ["none"]
+            raise UsageError(
+                f"{option} {pattern!r} matches no weight of a Gemm, MatMul or convolution that is frozen; there are for"
+                f" example {_near(pattern, names)}"
+            )
+        result += matched
+    for name in result:
+        layer = free[name]
+        if layer.no_adapter:
+            raise UsageError(f"{option}: {name!r} {layer.no_adapter}")
+        if rank > layer.smaller_side:
+            raise UsageError(
+                f"{option} {rank}: {name!r} is {layer.outputs} x {layer.terms}; the rank is at most"
+                f" {layer.smaller_side}"
+            )
+    return result

@@ -1,0 +1,111 @@
+"""Adapters beside frozen weights: y = x·W becomes x·W + scale · (dropout(x)·Aᵀ)·Bᵀ, as the package peft computes it.
+
+Of a k x k convolution to r channels, A is a k x k convolution and B a 1 x 1 one. A starts as `torch.nn.Linear` does
+(Kaiming uniform with a = √5, which is uniform in ± 1 / √fan_in), B at zero: the model begins as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from poetc.graph import Array, Attribute, Fill, Graph, Operator, Role, TensorType
+from poetc.ops import Builder, view_roots
+from poetc.training._layers import Layer, adapter_names, layers_of
+from poetc.training._updates import Adapter, Updates
+
+SITE = "adapter"  # attribute of a DropoutSite: dropout there needs no --dropout
+
+
+def with_adapters(graph: Graph, updates: Updates) -> Graph:
+    """The model with the adapters of `updates`; itself where there are none. It computes what it did before."""
+    return _Attaching(graph, updates).run() if updates.adapters else graph
+
+
+class _Attaching:
+    def __init__(self, graph: Graph, updates: Updates) -> None:
+        self.graph, self.adapters, self.seed = graph, updates.adapters, updates.seed
+        self.layers, self.roots = layers_of(graph), view_roots(graph)
+        self.names = adapter_names(graph, self.adapters)
+        self.b = Builder()
+
+    def run(self) -> Graph:
+        b, graph = self.b, self.graph
+        for name, tensor in graph.tensors.items():
+            b.fresh(name)
+            if tensor.role is not Role.ACTIVATION:
+                b.add_tensor(name, tensor.type, tensor.role, graph.values.get(name))
+        places = {op.name: layer for n in self.adapters for layer in [self.layers[n]] for op in layer.operators}
+        for weight, adapter in self.adapters.items():
+            self._declare(self.layers[weight], adapter)
+        for op in graph.operators:
+            b.source = op.source
+            layer = places.get(op.name)
+            if layer is None:
+                b.emit(op.kind, op.inputs, op.attributes, outputs=op.outputs)
+            else:
+                self._attach(op, layer.weight, self.adapters[layer.weight])
+        return replace(
+            graph,
+            tensors=b.tensors,
+            operators=tuple(b.operators),
+            values=b.values,
+            notes=(*graph.notes, self._note()),
+        )
+
+    def _declare(self, layer: Layer, adapter: Adapter) -> None:
+        """A [rank, inputs, kernel...] and B [outputs, rank, 1...], in the rank of the weight."""
+        a, b = self.names[layer.weight]
+        shape = self.graph.tensors[layer.weight].shape
+        taps = () if len(shape) == 2 else shape[2:]
+        of_a = (adapter.rank, layer.inputs, *taps)
+        bound = 1 / math.sqrt(layer.terms)
+        self.b.add_tensor(a, TensorType(of_a), Role.PARAMETER, _uniform(of_a, bound, f"{self.seed}:{a}"))
+        of_b = (layer.outputs, adapter.rank, *(1 for _ in taps))
+        self.b.add_tensor(b, TensorType(of_b), Role.PARAMETER, Fill("zeros"))
+
+    def _attach(self, op: Operator, weight: str, adapter: Adapter) -> None:
+        b, (name_a, name_b), x, y = self.b, self.names[weight], op.inputs[0], op.outputs[0]
+        stem = name_a.removesuffix(".lora_A.weight")
+        frozen = b.emit(op.kind, op.inputs, op.attributes, outputs=[b.fresh(f"{y}.frozen")])[0]
+        if adapter.dropout:
+            x = b.emit1("DropoutSite", [x], {"ratio": adapter.dropout, SITE: True}, hint=f"{stem}.lora_dropout")
+        if op.kind == "MatMul":
+            first: dict[str, Attribute] = {"trans_a": bool(op.attributes.get("trans_a", False)), "trans_b": True}
+            second: dict[str, Attribute] = {"trans_a": False, "trans_b": True}
+        else:
+            seen = self.graph.tensors[op.inputs[1]].shape
+            name_a, name_b = self._seen(name_a, seen), self._seen(name_b, seen)
+            first = dict(op.attributes)
+            second = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1}
+        low = b.emit1(op.kind, [x, name_a], first, hint=f"{stem}.lora_A")
+        if adapter.scale != 1:  # of the smaller tensor
+            low = b.emit1("Affine", [low], {"alpha": adapter.scale, "beta": 0.0}, hint=f"{stem}.lora_scaled")
+        high = b.emit1(op.kind, [low, name_b], second, hint=f"{stem}.lora_B")
+        b.emit("Add", [frozen, high], outputs=[y])
+
+    def _seen(self, factor: str, shape: tuple[int, ...]) -> str:
+        """A factor as the convolution reads it: that of one dimension has a height of 1."""
+        own = self.b.type(factor).shape
+        if len(own) == len(shape):
+            return factor
+        return self.b.emit1("Reshape", [factor], {"shape": (*own[:2], 1, *own[2:])})
+
+    def _note(self) -> str:
+        ranks = sorted({a.rank for a in self.adapters.values()})
+        count = sum(self.b.type(n).elements for pair in self.names.values() for n in pair)
+        rest = [n for n in self.layers if n not in self.adapters]
+        without = f"; without one: {', '.join(rest[:5])}{', ...' * (len(rest) > 5)}" if rest else ""
+        return (
+            f"adapters of rank {', '.join(map(str, ranks))} with {count:,} numbers beside {len(self.adapters)} frozen"
+            f" weights{without}"
+        )
+
+
+def _uniform(shape: tuple[int, ...], bound: float, key: str) -> Array:
+    seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little")
+    random = np.random.Generator(np.random.PCG64(seed))
+    return np.asarray(random.uniform(-bound, bound, shape), np.float32)
