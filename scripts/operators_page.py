@@ -32,7 +32,7 @@ def kinds_named(translation: Callable[..., object]) -> list[str]:
 
 
 REFUSED = """
-## What is refused
+## Refused models
 
 In one message that names every node, with exit code 3:
 

@@ -1,4 +1,4 @@
-"""The command line: one file a command, no logic. What it does is in `poetc.commands`."""
+"""The command line: one file a command, no logic. The jobs themselves are in `poetc.commands`."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from poetc.cli.validate import validate
 
 __all__ = ["cli", "main"]
 
-# Of the garbage collector: searches make and drop millions of objects without cycles, and looking for cycles among all
-# others that often took 40 % of the time.
+# Thresholds of the garbage collector. Searches make and drop millions of objects without cycles. The default looks for
+# cycles among all others so often that it took 40 % of the time.
 COLLECTIONS = 50_000, 20, 100
 EPILOG = """\b
 First steps:
@@ -65,8 +65,8 @@ Exit codes: 0 ok, 1 a check failed, 2 usage or file, 3 unsupported model,
 def cli(context: click.Context) -> None:
     """Compile the training of a neural network for a small board.
 
-    From an ONNX model poetc builds the whole training step, decides for every tensor whether it is kept, recomputed or
-    paged to storage, such that the step fits a RAM budget at the least energy, and emits the C that runs it.
+    From an ONNX model poetc builds the whole training step. It decides for every tensor whether it is kept, recomputed
+    or paged to storage. The step then fits a RAM budget at the least energy, and poetc emits the C that runs it.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

@@ -1,4 +1,4 @@
-"""What a command says while it works (stderr) and what it answers (stdout)."""
+"""The messages of a command while it works (stderr), and its answer (stdout)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from poetc.files import finite
 Progress = Callable[[str], None]
 SHOW_AFTER_S = 1.0  # a line on a terminal
 LINE_EVERY_S = 5.0  # where stderr is a file or a pipe
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what a terminal obeys, but for tabs and line breaks
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # Characters that a terminal obeys, but for tabs and line
+# breaks.
 
 
 class Console:
@@ -39,8 +40,10 @@ class Console:
 
     @contextmanager
     def progress(self, message: str, limit_s: float | None = None) -> Iterator[Progress]:
-        """A live line on a terminal for anything over a second, elsewhere a line every few seconds; with -v one line a
-        message instead. `limit_s`: the time limit, if there is one, of which the line says how much is left.
+        """A live line on a terminal for anything over a second, elsewhere a line every few seconds.
+
+        With -v it is one line a message instead. `limit_s`: the time limit, if there is one; the line says how much is
+        left of it.
         """
         if self._verbose:
             _say(message)
@@ -60,7 +63,7 @@ class Console:
             click.echo(f"poetc: note: {printable(text)}", err=True)
 
     def copies(self, names: Sequence[str], out: Path) -> None:
-        """Say what files of the user in `out` are called now."""
+        """Print the new names of the user's files in `out`."""
         if names:
             self.note(f"files in {out} that you had changed are kept as {', '.join(names)}")
 

@@ -30,7 +30,7 @@ def stacked(*decorators: Decorator) -> Decorator:
     return apply
 
 
-LARGEST = 2**31 - 1  # what counters of the emitted C hold
+LARGEST = 2**31 - 1  # The largest number that counters of the emitted C hold.
 LARGEST_SEED = 2**63 - 1
 
 

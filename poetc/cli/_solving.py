@@ -1,4 +1,4 @@
-"""The options that say what is to be solved: the same for solve, lock and sweep."""
+"""The options that define the task: the same for solve, lock and sweep."""
 
 from __future__ import annotations
 

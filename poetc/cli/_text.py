@@ -129,7 +129,7 @@ def _moved(summary: Mapping[str, Any]) -> str:
 
 
 def _flash(summary: Mapping[str, Any]) -> str:
-    """What firmware will take, predicted."""
+    """The predicted size of firmware."""
     if summary.get("flash_bytes") is None:
         return ""
     code, tables, image = (size(summary[f"flash_{part}_bytes"]) for part in ("code", "tables", "image"))
@@ -145,7 +145,7 @@ def _written(summary: Mapping[str, Any]) -> str:
 
 
 def validate_text(result: Mapping[str, Any]) -> str:
-    """What a validation compared."""
+    """The results of a validation."""
 
     def error(key: str) -> str:
         return "" if result.get(key) is None else f"{result[key]:.2e}"
@@ -192,7 +192,7 @@ def profiles_text(document: Mapping[str, Any]) -> str:
 
 
 def analyze_text(analysis: Mapping[str, Any]) -> str:
-    """What training the model takes."""
+    """The memory and the operators that training the model takes."""
     keep_all = analysis["keep_all_peak_bytes"]
 
     def shapes(key: str) -> str:
@@ -232,7 +232,7 @@ def analyze_text(analysis: Mapping[str, Any]) -> str:
 
 
 def run_text(document: Mapping[str, Any]) -> str:
-    """What a run measured, with the operators that took most of it."""
+    """The measurements of a run, with the operators that took most of it."""
 
     def count(key: str) -> str:
         return "" if document.get(key) is None else f"{document[key]:,}"
@@ -274,7 +274,7 @@ def run_text(document: Mapping[str, Any]) -> str:
 
 
 def train_text(document: Mapping[str, Any]) -> str:
-    """What a training has come to."""
+    """The result of a training."""
     epochs, best = document["epochs"], document["best_epoch"]
     row = next((r for r in epochs if r["epoch"] == best), epochs[-1])
     measured, predicted = document["peak_measured_bytes"], document["peak_predicted_bytes"]
@@ -318,7 +318,7 @@ def _error(document: Mapping[str, Any]) -> str:
 
 
 def _beside(document: Mapping[str, Any], what: str) -> str:
-    """Bytes of the program, and what was predicted."""
+    """Bytes of the program, measured and predicted."""
     measured, predicted = document.get(f"{what}_bytes"), document.get(f"{what}_predicted_bytes")
     if not measured or predicted is None:
         return f"{measured:,} B" if measured else ""
@@ -326,7 +326,7 @@ def _beside(document: Mapping[str, Any], what: str) -> str:
 
 
 def export_text(document: Mapping[str, Any]) -> str:
-    """What was written, and how much of it was trained."""
+    """The written file, and the number of trained tensors in it."""
     written = ""
     if document["out"] is not None:
         beside = document["external_data"]
@@ -360,7 +360,7 @@ def _built_for(document: Mapping[str, Any]) -> str:
 
 
 def emit_text(document: Mapping[str, Any]) -> str:
-    """What was emitted, and what it needs."""
+    """The emitted directory, and the memory that its program needs."""
     goal = document["makes"]
     trained = document["train_arena_bytes"]
     alone = f"; {trained:,} B for training alone" if trained < document["arena_bytes"] else ""

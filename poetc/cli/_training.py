@@ -1,4 +1,4 @@
-"""What `poetc train` shows: a bar while an epoch runs, a row when it is over; and how it is interrupted."""
+"""The display of `poetc train`: a bar while an epoch runs, a row when it is over; and how it is interrupted."""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ def analyze(
 ) -> None:
     """Show the operators and the memory that training MODEL, an ONNX file, takes.
 
-    Operators, parameters, multiply-accumulates, saved bytes, the peak of RAM when every tensor is kept until its last
-    use, and the smallest budget for which a schedule was found. A model with operators that poetc does not train is
-    refused with all of them listed (exit code 3).
+    Operators, parameters, multiply-accumulates and saved bytes of the training step. It also prints the keep-all peak,
+    and the smallest budget for which a schedule was found. A model with operators that poetc does not train is refused
+    with all of them listed (exit code 3).
     """
     from poetc.cli import _text
     from poetc.commands import analyze as command

@@ -121,8 +121,8 @@ def compare(
     """Solve the same problem with every published method and with poetc.
 
     Every schedule goes through the same checker and the same packing. The table is printed and also written to a
-    directory, by default MODEL.compare/ in the directory that you are in (-o chooses another): as comparison.csv and
-    comparison.json, a summary for a page, comparison.md, and a plot of energy over budget, comparison.svg.
+    directory: by default MODEL.compare/ in the current one, or the one that -o names. It holds comparison.csv,
+    comparison.json, comparison.md (a summary for a page), and comparison.svg (a plot of energy over budget).
     """
     from poetc.commands import compare as command
     from poetc.commands.requests import ModelRequest, named_after
@@ -167,7 +167,7 @@ def _bar(console: Console, *, quiet: bool, verbose: bool) -> Iterator[OnCell]:
 
 
 def _remarks(result: Comparison, folder: Path, *, chosen: bool) -> str:
-    """Below the table: placement of state, the reasons of what found no schedule, and where the files are."""
+    """Below the table: placement of state, the reasons where no schedule was found, and where the files are."""
     from poetc.cli._text import paragraph
     from poetc.commands.compare import KIND, NAMES
     from poetc.reporting.comparison import marks, placements

@@ -7,7 +7,7 @@ import os
 import click
 from click.shell_completion import BashComplete, add_completion_class, get_completion_class, split_arg_string
 
-# bash splits words at colons, in what it hands over and in what it replaces: qemu:BOARD comes in three pieces.
+# Bash splits words at colons, both in its request and in the part that it replaces: qemu:BOARD comes in three pieces.
 BASH = r"""%(complete_func)s() {
     local IFS=$'\n' response completion type value
     local line="${COMP_LINE:0:COMP_POINT}"

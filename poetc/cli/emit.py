@@ -86,8 +86,8 @@ def emit(
     c99 (any core: make CC=... AR=... CFLAGS=...) a library; for host and cortex-a (Linux) a program. SRC holds the
     step table, the initial weights, the kernels that are used, the runtime and a Makefile.
 
-    With --package, SRC is a Python package instead: libmodel.so (built if its compiler is here), and a session that
-    trains, evaluates, predicts, saves and loads on numpy arrays. The machine that imports it needs no poetc.
+    With --package, SRC is a Python package instead: libmodel.so (built if its compiler is here), and a session on numpy
+    arrays. The session trains, evaluates, predicts, saves and loads. The machine that imports it needs no poetc.
 
     The compiler's flags are those of the device's core that was solved for. A target whose code that core does not run
     is refused, unless --board says that another board is meant.

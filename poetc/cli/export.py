@@ -62,7 +62,7 @@ def export(
     """Write the model that was solved, with trained weights, as an ONNX file.
 
     DIR is a directory that `poetc solve` made. OUT.onnx is the file that was solved, with the same nodes, names,
-    operator set and metadata: only the numbers of weights and running statistics are others. External data go to one
+    operator set and metadata. Only the numbers of weights and running statistics are others. External data go to one
     file beside it, OUT.onnx.data. A weight that the file cannot hold is named, and nothing is written.
 
     The names in .npz and .safetensors files are those of the initializers.

@@ -115,7 +115,7 @@ def new(out: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) ->
 
 
 def _size(text: str) -> str:
-    """A prompt asks again for what is not a size."""
+    """A prompt asks again for an answer that is not a size."""
     from poetc.devices import parse_size
     from poetc.errors import UsageError
 
@@ -127,7 +127,7 @@ def _size(text: str) -> str:
 
 
 def _ask(options: dict[str, Any]) -> None:
-    """Fill in what is missing, the base's values being the answers to an empty line."""
+    """Ask for the missing values; the base's values are the answers to an empty line."""
     from poetc.devices import list_profiles, load_profile
 
     if options["inherits"] is None:

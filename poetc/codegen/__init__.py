@@ -1,4 +1,4 @@
-"""Program, lowering, the host interpreter, the C printer, building on the host, and validation of what was built."""
+"""Program, lowering, the host interpreter, the C printer, building on the host, and validation of the built code."""
 
 from poetc.codegen._boards import BOARDS, TARGETS, Board, Target, board_like, check_device, resolve
 from poetc.codegen._check import OFFSET_LIMIT, ProgramError, check_program

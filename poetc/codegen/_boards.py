@@ -28,7 +28,7 @@ class Target:
     """
 
     name: str
-    cross_compile: str = ""  # default prefix of the compiler
+    cross_compile: str = ""  # The compiler's default prefix.
     flags: str = "-O2"
     portable_flags: str = ""
     fast_flags: str = ""
@@ -46,9 +46,9 @@ class Target:
 class Board:
     """A memory map, the sources of its port, and how QEMU starts it.
 
-    `code` and `ram` are what the linker may use. `trap` says what catches an access past the budget: the protection
-    unit, the memory management unit, the end of the RAM (the budget is then put at the end of it), or pages that are
-    taken away. `memory_option`: QEMU gets RAM that ends exactly with the budget.
+    `code` and `ram` are the memories that the linker may use. `trap` names the mechanism that catches an access past
+    the budget. That is the protection unit, the memory management unit, pages that are taken away, or the end of the
+    RAM: then the budget ends there. `memory_option`: QEMU gets RAM that ends exactly with the budget.
     """
 
     name: str
@@ -241,8 +241,9 @@ BOARDS = {
 
 
 def board_like(device: str, core: str, fpu: str) -> Board | None:
-    """The board that stands for a device: the emulated one of that name, or the usual one with its core. None for cores
-    that no firmware target is built for.
+    """The board that stands for a device: the emulated one of that name, or the usual one with its core.
+
+    None for cores that no firmware target is built for.
     """
     name = device.removeprefix("qemu-")
     if name in BOARDS and BOARDS[name].code is not None:
@@ -254,8 +255,9 @@ def board_like(device: str, core: str, fpu: str) -> Board | None:
 
 
 def resolve(target: str, board: str | None, portable: bool, device: Core | None = None) -> tuple[Target, Board | None]:
-    """The target with the flags and the compiler that hold for `board` (by default the target's own), and for the core
-    of the `device` that the schedule is for.
+    """The target with the flags and the compiler that hold for `board` (by default the target's own).
+
+    They also hold for the core of the `device` that the schedule is for.
 
     Raises UsageError for an unknown name, or a board that has another core.
     """
@@ -283,8 +285,9 @@ def _flags(target: Target, board: Board | None, asked: str | None, portable: boo
 
 
 def built_for(target: Target, asked: str | None, device: Core | None) -> Core | None:
-    """The core whose instructions the code has: the device's, if it suits the target and the board that was `asked`
-    for; else that of the board or the target. None: any core's.
+    """The core whose instructions the code has. None: any core's.
+
+    The device's core, if it suits the target and the board that was `asked` for; else that of the board or the target.
     """
     core = (BOARDS[asked].core if asked else None) or target.core
     if core is None or device is None:
@@ -299,8 +302,10 @@ def built_for(target: Target, asked: str | None, device: Core | None) -> Core | 
 
 
 def check_device(target: str, asked: str | None, core: Core, device: str) -> list[str]:
-    """What the user should know of code for `target` (and the board that was `asked` for) where the schedule is for
-    `device`, which has `core`. UsageError for code that does not run there, unless the board was asked for.
+    """The note for a user whose code for `target` runs elsewhere than on `device`, which has `core`.
+
+    The schedule is for `device`; `asked` is the board that the user asked for. Raises UsageError for code that does not
+    run there, unless the board was asked for.
     """
     chosen = TARGETS[target]
     built = built_for(chosen, asked, core)

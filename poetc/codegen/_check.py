@@ -11,11 +11,11 @@ from poetc.errors import PoetcError
 from poetc.ops import Bound, spec
 from poetc.runtime.layout import ALIGNMENT_BYTES, TRAILER_BYTES, page_bytes
 
-OFFSET_LIMIT = 1 << 32  # offsets are uint32_t in the runtime
+OFFSET_LIMIT = 1 << 32  # Offsets are uint32_t in the runtime.
 
 
 class ProgramError(PoetcError):
-    """A program that would compute something else than its graph. A defect of poetc, not of the model."""
+    """A program that would compute another result than its graph. This is a defect of poetc, not of the model."""
 
 
 def operands(program: Program) -> Iterator[Operand]:
@@ -48,7 +48,7 @@ def check_program(program: Program) -> None:
             raise ProgramError(f"{binding.name}: overlaps {contents.overlaps(binding.operand)[0]} when a run begins")
         contents.write(binding.operand)
     given = {i: page.tensor for i, page in enumerate(program.pages) if page.image}  # until this run is complete
-    stored: dict[int, str] = {}  # what this run wrote
+    stored: dict[int, str] = {}  # Pages that this run wrote.
     probes: dict[int, list[Operand]] = {}
     for index, operand in program.probes.values():
         probes.setdefault(index, []).append(operand)
@@ -83,24 +83,24 @@ def check_program(program: Program) -> None:
     for binding in program.state:
         final = binding.final_tensor or binding.name
         contents.read(_renamed(binding.operand, final), f"state {binding.name} at the end")
-    for i, home in enumerate(program.pages):
-        if home.slots == 2 and program.updates_state and stored.get(i) != home.final_tensor:
-            left = stored.get(i, home.tensor)
-            raise ProgramError(f"page {i}: a run leaves {left} on the store, not {home.final_tensor}")
+    for i, region in enumerate(program.pages):
+        if region.slots == 2 and program.updates_state and stored.get(i) != region.final_tensor:
+            left = stored.get(i, region.tensor)
+            raise ProgramError(f"page {i}: a run leaves {left} on the store, not {region.final_tensor}")
 
 
 def _check_absences(program: Program) -> None:
-    """What a failed run brings back must have a page by then, written in the same run, and go to a home of state."""
+    """A failed run restores state only from a page that the same run wrote before, and only to a place of state."""
     written: dict[tuple[int, str], int] = {}
     for index, instruction in enumerate(program.instructions):
         if isinstance(instruction, PageOut):
             written.setdefault((instruction.page, instruction.operand.tensor), index)
-    homes = {(b.operand.offset_bytes, b.operand.type) for b in program.state}
+    places = {(b.operand.offset_bytes, b.operand.type) for b in program.state}
     for a in program.absences:
         tensor = a.operand.tensor
         if written.get((a.page, tensor), a.begin) >= a.begin:
             raise ProgramError(f"instruction {a.begin}: {tensor} is absent, and page {a.page} does not have it yet")
-        if (a.operand.offset_bytes, a.operand.type) not in homes:
+        if (a.operand.offset_bytes, a.operand.type) not in places:
             raise ProgramError(f"instruction {a.begin}: {tensor} would be brought back to where no state lives")
 
 

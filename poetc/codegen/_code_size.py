@@ -1,8 +1,9 @@
 """How large the firmware of a program will be, without a compiler.
 
-`poetc/runtime/code_sizes.tsv` says of every function and variable of the runtime, the ports and the compiler's
-libraries how many bytes it takes on each target and what it refers to; scripts/code_sizes.py measures it. What the
-linker keeps is what can be reached from the program's kernels and from reset. Tables and images are counted exactly.
+`poetc/runtime/code_sizes.tsv` lists every function and variable of the runtime, the ports and the compiler's libraries.
+It gives the bytes that each takes on each target, and the symbols that it refers to; scripts/code_sizes.py measures
+them. The linker keeps all that can be reached from the program's kernels and from reset. Tables and images are counted
+exactly.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ def columns() -> list[Key]:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What the linker keeps or drops as one. `name`: file and section; `references`: symbols, or sections by name."""
+    """A piece that the linker keeps or drops as one.
+
+    `name`: file and section; `references`: symbols, or sections by name.
+    """
 
     name: str
     kind: str
@@ -165,8 +169,10 @@ def _sections(key: Key) -> dict[str, Section]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirmwareSize:
-    """Bytes. `flash_bytes` = code + tables + images, what `size` calls text and data; `ram_bytes` is all RAM that is
-    linked: stack, variables and the arena.
+    """Bytes.
+
+    `flash_bytes` = code + tables + images, as `size` counts text and data. `ram_bytes` is all RAM that is linked:
+    stack, variables and the arena.
     """
 
     code_bytes: int
@@ -194,9 +200,11 @@ def firmware_size(
     checkpoint: int | None = None,
     gradients: bool = False,
 ) -> FirmwareSize:
-    """What firmware of `main` will take on `board`, predicted for the compiler that the table names. Other programs of
-    a model do not count: the training program of a board does not call them, so the linker drops them. `gradients`: it
-    logs a checksum of them, whose variable counts; the little code for that does not.
+    """The predicted size of the firmware of `main` on `board`, for the compiler that the table names.
+
+    Other programs of a model do not count: the training program of a board does not call them, so the linker drops
+    them. `gradients`: it logs a checksum of them. The size counts the variable of this checksum, but not the little
+    code for it.
     """
     module = Module("model", (main,))
     target = TARGETS[board.target]

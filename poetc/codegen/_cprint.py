@@ -16,7 +16,10 @@ IDENTIFIER_LENGTH = 48
 
 
 def identifier(name: str) -> str:
-    """A C identifier for any name: other characters become `_`; what is too long is cut and told apart by a hash."""
+    """A C identifier for any name.
+
+    Other characters become `_`; a name that is too long is cut, and a hash tells it apart.
+    """
     text = re.sub(r"[^A-Za-z0-9_]", "_", name).strip("_") or "x"
     if text[0].isdigit():
         text = f"m_{text}"
@@ -45,8 +48,10 @@ def _hash(name: str) -> str:
 
 
 def comment(text: str) -> str:
-    """All of a text as a comment. What may not stand in one is escaped as in JSON, so that no two texts look alike:
-    other characters than printable ASCII, backslashes, and the second one of `*/`, `/*` and `??`.
+    """A whole text as a comment.
+
+    Characters that may not stand in one are escaped as in JSON, so that no two texts look alike. These are all but
+    printable ASCII, backslashes, and the second character of `*/`, `/*` and `??`.
     """
     return f"/* {re.sub(_NOT_IN_COMMENTS, _escaped, text)} */"
 

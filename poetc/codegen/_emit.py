@@ -78,12 +78,12 @@ def emit(
     how much of its RAM. `device`: the core that the schedule is for; where it suits the target, its flags are taken.
     `schedule`: of the learning rate, which the program of a host or board follows; default: it stays as it is.
     `checkpoint`: firmware saves its state after so many steps, 0: never, None: as the board does.
-    `bench`: files by name that firmware which measures needs; its program is then bench.c instead of train.c.
+    `bench`: files by name that firmware for measurements needs; its program is then bench.c instead of train.c.
     `package`: a Python package around the library instead of a program, for a target with an operating system.
-    Of an earlier emission in `out_dir` only unchanged files are replaced or removed. Where a file that the user added
-    or changed is in the way, UsageError names it; with `force` it is renamed, and `copies` gets the new name. Raises
-    UsageError for an unknown target too. The bytes written depend on nothing else than the arguments and this version
-    of poetc.
+    Of an earlier emission in `out_dir` only unchanged files are replaced or removed. UsageError names a file that the
+    user added or changed, if it is in the way. With `force` such a file is renamed, and `copies` gets the new name.
+    Raises UsageError for an unknown target too. The bytes written depend on nothing else than the arguments and this
+    version of poetc.
     """
     chosen, its_board = resolve(target, board, numerics == "portable", device)
     if package:
@@ -122,7 +122,7 @@ def _check_shared(module: Module) -> None:
 
 
 def _check_schedule(module: Module, target: Target) -> None:
-    """UsageError where what is emitted could not follow the schedule of the learning rate."""
+    """Raises UsageError where the emitted program could not follow the schedule of the learning rate."""
     schedule = module.schedule
     if schedule is None:
         return
@@ -146,7 +146,7 @@ def images(module: Module, values: Mapping[str, Value]) -> Iterator[tuple[str, b
 
 
 def identity_of(model: str, programs: Sequence[Program], values: Mapping[str, Value]) -> int:
-    """What tells the state of an emission of `programs` from that of others: see `emit`."""
+    """The number that tells the state of an emission of `programs` from that of others: see `emit`."""
     module = Module(model, tuple(programs))
     return model_identity([source(module).encode(), *(data for _, data in images(module, values))])
 
@@ -199,9 +199,7 @@ def _write(
 
 
 def _data(module: Module, files: Mapping[str, bytes]) -> str:
-    """The images as assembly: `.incbin` is the one way that is fast to compile for any size. %progbits suits every
-    ELF.
-    """
+    """The images as assembly: `.incbin` is fast to compile for any size, and %progbits suits every ELF."""
     lines = ["/* The initial state and the constants, read-only. */"]
     lines.append('    .section .rodata.poetc, "a", %progbits')
     for name in ("state", "constants"):
@@ -217,7 +215,7 @@ def _compiler_flags(numerics: Numerics) -> str:
 
 
 def _include_flags(sources: Sequence[str]) -> str:
-    """Folders of the runtime are its rooms; what is deeper is named by its way from there."""
+    """Folders of the runtime are its rooms; a deeper file is named by its way from there."""
     rooms = {"/".join(s.split("/")[: 2 if s.startswith("runtime/") else 1]) for s in sources if "/" in s}
     return " ".join(["-I.", "-Iruntime/include", *(f"-I{room}" for room in sorted(rooms))])
 

@@ -1,4 +1,4 @@
-"""What firmware has and a library has not: a linker script made from the plan, and the sources of its port."""
+"""The parts that firmware has beyond a library: a linker script made from the plan, and the sources of its port."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ PAGE_BYTES = 64 * KIB  # of code and RAM where both are in one memory
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """RAM that firmware may take: all of it (arena, stack and the variables of runtime and port), and of it the
-    stack.
-    """
+    """RAM that firmware may take: the total of arena, stack and variables, and the stack alone."""
 
     budget_bytes: int
     stack_bytes: int
@@ -32,8 +30,9 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the linker puts things. The arena ends where RAM ends; the stack is at the bottom, so that its overflow
-    leaves RAM instead of reaching data.
+    """Where the linker puts things.
+
+    The arena ends where RAM ends; the stack is at the bottom, so that its overflow leaves RAM instead of reaching data.
     """
 
     board: Board
@@ -56,8 +55,10 @@ def checkpoint_blocks(program: Program) -> int:
 
 
 def checkpoint_steps(program: Program, target: Target, board: Board | None, asked: int | None) -> int:
-    """After how many steps the training program saves its state; 0: never. By default after each, on boards with a
-    store of their own. UsageError for what cannot be.
+    """After how many steps the training program saves its state; 0: never.
+
+    By default it does so after each, on boards with a store of their own. Raises UsageError for a number that cannot
+    be.
     """
     has_program = "device" in target.ports
     room = spare_block(program) is not None
@@ -76,15 +77,16 @@ def checkpoint_steps(program: Program, target: Target, board: Board | None, aske
 
 
 def port_sources(target: Target, board: Board | None, program: str = "train.c") -> dict[str, Path]:
-    """Name in the emitted directory of each file of the port: sources, and the headers beside them. `program` is the
-    one of the folder `device`.
+    """Name in the emitted directory of each file of the port: sources, and the headers beside them.
+
+    `program` is the one of the folder `device`.
     """
     root = runtime_directory() / "ports"
     named = board.sources if board is not None else ()
     paths: set[Path] = set()
     for folder in target.ports:
         files = (root / folder).iterdir()
-        # Drivers of the folder `device` are chosen by the board; what every board has is its program.
+        # The board chooses the drivers of the folder `device`; every board has its program.
         paths |= {p for p in files if folder != "device" or p.suffix == ".h" or p.name == program}
     for name in named:
         paths |= {root / name, *_headers_of(root / name)}
@@ -105,8 +107,8 @@ def _headers_of(path: Path) -> Iterator[Path]:
 def layout(board: Board, memory: Memory | None, arena_bytes: int, image_bytes: int) -> Layout:
     """The memory map for an arena and `image_bytes` of constants, tables and initial state.
 
-    Without `memory` the board's whole RAM may be used, and the stack is what the runtime needs. Raises UsageError where
-    the board has less RAM than the budget's own share: the linker finds the rest.
+    Without `memory`, the program may use the board's whole RAM, and the stack gets the bytes that the runtime needs.
+    Raises UsageError where the board has less RAM than the budget's own share: the linker finds the rest.
     """
     assert board.code is not None and board.ram is not None
     code, ram = board.code, board.ram

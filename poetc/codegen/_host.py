@@ -54,8 +54,9 @@ def require_compiler(cc: str | None = None) -> None:
 
 
 def make_library(sources: Path, *variables: str) -> Path:
-    """Build libmodel.so in an emitted directory; `variables` are of its Makefile. CheckFailed with what the compiler
-    said.
+    """Build libmodel.so in an emitted directory; `variables` are of its Makefile.
+
+    Raises CheckFailed with the compiler's message.
     """
     command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(sources), *variables, "libmodel.so"]
     inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS")}
@@ -77,9 +78,10 @@ def compile_library(
     threads: int = 0,
     objects: Path | None = None,
 ) -> Path:
-    """Emit for the host into `directory` / src and build; returns the shared library. `threads`: the most that kernels
-    run in, 0: built without. `objects`: a folder where what is compiled of the runtime is kept and taken from, for
-    calls with the same compiler and flags. UsageError if there is no compiler.
+    """Emit for the host into `directory` / src and build; returns the shared library.
+
+    `threads`: the most that kernels run in, 0: built without. `objects`: a folder that keeps compiled files of the
+    runtime, for calls with the same compiler and flags. UsageError if there is no compiler.
     """
     require_compiler(cc)
     sources = emit(programs, values, model=model, target="host", out_dir=directory / "src")
@@ -98,8 +100,9 @@ def compile_library(
 
 
 class HostModel:
-    """Emitted programs in this process; the first runs until `select`. The store is a file, unless `store` gives
-    two functions.
+    """Emitted programs in this process; the first runs until `select`.
+
+    The store is a file, unless `store` gives two functions.
     """
 
     def __init__(
@@ -219,8 +222,9 @@ class HostModel:
     # --- running ------------------------------------------------------------------------------------------------------
 
     def run(self, inputs: Mapping[str, Array]) -> float:
-        """One step; returns the loss. StepError if the runtime returns a code, CheckFailed if it wrote past the
-        arena.
+        """One step; returns the loss.
+
+        StepError if the runtime returns a code, CheckFailed if it wrote past the arena.
         """
         for binding in all_inputs(self.program):
             self._view(binding.operand)[...] = fit_input(binding, inputs)
@@ -269,7 +273,7 @@ class HostModel:
         self._view(find_binding(self.program.state, name).operand)[...] = array
 
     def save(self, directory: Path) -> None:
-        """What a training program leaves: its state, trained.bin, and the store, if there is one, store.bin."""
+        """Write trained.bin with the state that a training program leaves, and store.bin if there is a store."""
         main, values = self._programs[0], self._values
         files = [source(self._module).encode(), *(data for _, data in images(self._module, values))]
         steps = self._runtime.run_count
@@ -294,8 +298,9 @@ class HostModel:
         return int(self._runtime.page_outs)
 
     def measure_high_water(self, inputs: Mapping[str, Array]) -> int:
-        """End of the highest byte of the arena that a step touches. Two runs from two fillings: a byte that is written
-        cannot equal both. Leaves the model reset.
+        """End of the highest byte of the arena that a step touches.
+
+        Two runs from two fillings: a byte that is written cannot equal both. Leaves the model reset.
         """
         touched = 0
         program = self.program
@@ -318,8 +323,9 @@ def build_host(
     cflags: str = "-O2",
     store: tuple[Transfer, Transfer] | None = None,
 ) -> HostModel:
-    """Emit, compile and load `programs`; the model runs the first. Sources stay in `directory`, else they are
-    dropped.
+    """Emit, compile and load `programs`; the model runs the first.
+
+    Sources stay in `directory`, else they are dropped.
     """
     with scratch_directory("poetc-build-") as scratch:
         library = compile_library(programs, values, directory or scratch, cc=cc, cflags=cflags)

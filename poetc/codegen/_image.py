@@ -35,7 +35,7 @@ def state_image(program: Program, values: Mapping[str, Value]) -> bytes:
 
 
 def packed_state(program: Program, values: Mapping[str, Value]) -> bytes:
-    """The same without what lies between the regions of the state: what `poetc_init` copies to their places."""
+    """The same without the gaps between the regions of the state, as `poetc_init` copies it."""
     image = state_image(program, values)
     parts = (r for r in regions(program) if r.page is None)
     return b"".join(image[r.arena_offset_bytes : r.arena_offset_bytes + r.size_bytes] for r in parts)

@@ -18,7 +18,7 @@ from poetc.graph import Array, Value
 from poetc.ops import Bound, Use, sample, spec
 from poetc.ops.sgd_of import SgdOf
 
-POISON = 0xFF  # every float made of it is a NaN: reading what nobody wrote cannot go unnoticed
+POISON = 0xFF  # Every float made of it is a NaN, so that a read of bytes that nobody wrote cannot go unnoticed.
 
 
 def fit_input(binding: Binding, inputs: Mapping[str, Array]) -> Array:
@@ -32,7 +32,7 @@ def fit_input(binding: Binding, inputs: Mapping[str, Array]) -> Array:
 
 
 def all_inputs(program: Program) -> tuple[Binding, ...]:
-    """What the caller writes before each run: the inputs, then the target."""
+    """The arrays that the caller writes before each run: the inputs, then the target."""
     return (*program.inputs, *((program.target,) if program.target else ()))
 
 
@@ -67,8 +67,9 @@ class Interpreter:
             self._pages[page, 0] = 0, zlib.crc32(data), data
 
     def run(self, inputs: Mapping[str, Array]) -> float:
-        """One step on `inputs` (target included); returns the loss (inference: the first element of the first
-        output).
+        """One step on `inputs` (target included); returns the loss.
+
+        For inference, it returns the first element of the first output.
         """
         self._sequence += 1
         self.arena[self.program.state_bytes :] = POISON
@@ -139,7 +140,7 @@ class Interpreter:
             self._bytes(call.workspace)[...] = POISON
 
     def _slot_and_stamp(self, page: int, source: PageSource) -> tuple[int, int]:
-        """Where a page is and what it is stamped with: as `page_in` in poetc.c."""
+        """The place of a page and the numbers in its stamp: as `page_in` in poetc.c."""
         if source is PageSource.IMAGE:
             return 0, 0
         if self.program.pages[page].slots == 2:

@@ -1,4 +1,4 @@
-"""What the integers among the inputs of a program may be: classes of a loss, indices into a table."""
+"""Ranges of the integers among the inputs of a program: classes of a loss, indices into a table."""
 
 from __future__ import annotations
 
@@ -82,8 +82,10 @@ def _attribute(use: Use, name: str, default: int) -> int:
 
 
 def require_usable(program: Program, inputs: Mapping[str, Array], where: str, called: Mapping[str, str]) -> None:
-    """UsageError, which names `where` and the array as the user `called` it, for a value that no kernel can use: a NaN
-    or an infinity, a class or an index out of range, an integer that is none.
+    """Raises UsageError for a value that no kernel can use.
+
+    Such are a NaN or an infinity, a class or an index out of range, and a fraction for an integer. The error names
+    `where`, and the array as the user `called` it.
 
     Arrays are as [samples, ...], of any number of samples; the first value is named by its place in the array.
     """
@@ -99,7 +101,7 @@ def require_values(
 ) -> None:
     """The same for one array, called `name`, which begins with sample `first` of the user's array."""
     if dtype is DType.F32:
-        with np.errstate(over="ignore"):  # what is too large for 32 bits becomes an infinity
+        with np.errstate(over="ignore"):  # A value too large for 32 bits becomes an infinity.
             finite = np.isfinite(array.astype(np.float32, copy=False))
         _reject(where, name, array, ~finite, "not a finite number of 32 bits", first)
         return
@@ -120,8 +122,9 @@ def _reject(where: str, name: str, array: Array, wrong: Array, why: str, first: 
 
 
 def looks_raw(least: float, most: float, is_whole: bool) -> bool:
-    """Whether floats of this range look as if nobody had scaled them. They go beyond 16, and are whole or of one
-    sign.
+    """Whether floats of this range look as if nobody had scaled them.
+
+    They go beyond 16, and are whole or of one sign.
     """
     return (least < -RAW_FROM or most > RAW_FROM) and (is_whole or least >= 0 or most <= 0)
 

@@ -42,11 +42,10 @@ def lower(
 ) -> Program:
     """The program that runs `schedule` in the places that `plan` gives.
 
-    `problem` was built from `graph` (same names). `layout` is another program of the same model whose state and
-    constants this one shares: they keep the offsets that they have there, and everything else is moved above its state,
-    unless `plan` was made `around` it (`pack_around`).
-    The name defaults to "train" for a TrainingGraph and "infer" for another. Raises ProgramError if they do not fit
-    together.
+    `problem` was built from `graph` (same names). `layout` is another program of the same model, whose state and
+    constants this one shares at the same offsets. Everything else is moved above its state, unless `plan` was made
+    `around` it (`pack_around`). The name defaults to "train" for a TrainingGraph and "infer" for another. Raises
+    ProgramError if they do not fit together.
     """
     program = _Lowering(graph, problem, schedule, plan, layout, around).program(
         name or ("train" if isinstance(graph, TrainingGraph) else "infer")
@@ -118,7 +117,7 @@ class _Lowering:
     flash_bytes: int = field(init=False)
     pages: dict[str, int] = field(init=False)  # tensor name -> index into page_table
     page_table: list[Page] = field(init=False)
-    next_version: dict[str, str] = field(init=False)  # state -> what updates it in place
+    next_version: dict[str, str] = field(init=False)  # state → the version that replaces it in place
     fixed_state: dict[str, Binding] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -219,11 +218,11 @@ class _Lowering:
                     yield PageOut(self._operand(self.problem.tensors[index].name, step), page)
                 case PageInStep(tensor=index):
                     page = self._page(self.problem.tensors[index].name)
-                    tensor, home = self.problem.tensors[index].name, self.page_table[page]
+                    tensor, region = self.problem.tensors[index].name, self.page_table[page]
                     source = PageSource.THIS_RUN
-                    if home.image and (page not in written or tensor == home.tensor):
+                    if region.image and (page not in written or tensor == region.tensor):
                         # The last run's slot holds the first version even after the new one is written.
-                        source = PageSource.LAST_RUN if home.slots == 2 else PageSource.IMAGE
+                        source = PageSource.LAST_RUN if region.slots == 2 else PageSource.IMAGE
                     yield PageIn(self._operand(tensor, step, written=True), page, source)
                 case MoveStep(tensor=index):
                     tensor = self.problem.tensors[index].name
@@ -285,8 +284,9 @@ class _Lowering:
         return len(self.page_table) - 1
 
     def _state_pages(self) -> None:
-        """State that lives on the store: one page for its first and last version, with two slots if they are two. A
-        version between them has a page of its own, should it ever be moved there.
+        """State that lives on the store: one page for its first and last version, with two slots if they are two.
+
+        A version between them has a page of its own, should it ever be moved there.
         """
         for tensor in self.problem.tensors:
             if tensor.initial == "store" and tensor.name not in self.pages:
@@ -356,7 +356,7 @@ class _Lowering:
         return probes
 
     def _absences(self, instructions: tuple[Instruction, ...], state: tuple[Binding, ...]) -> Iterator[Absence]:
-        """When the home of state in RAM does not hold it, and the page that has it then."""
+        """The instructions during which the place of state in RAM does not hold it, and the page that has it then."""
         for binding in state:
             yield from _absences(binding.operand, set(self._chain(binding.name)), instructions)
 
@@ -414,19 +414,21 @@ class _Lowering:
             raise ProgramError(f"the pages need {needed} bytes of the store, which has {capacity}")
 
 
-def _absences(home: Operand, versions: set[str], instructions: tuple[Instruction, ...]) -> Iterator[Absence]:
-    """When the bytes at `home` are none of `versions`, with the page of the version that was moved to the store last.
+def _absences(place: Operand, versions: set[str], instructions: tuple[Instruction, ...]) -> Iterator[Absence]:
+    """The instructions during which the bytes at `place` are none of `versions`.
 
-    What was moved to the store is at home as well until something else is written there. A PageIn spoils its home until
-    it has succeeded; what it brings elsewhere does not count, since that place is not kept from run to run.
+    Each absence names the page of the version that was moved to the store last.
+
+    A tensor that was moved to the store also stays in place until something else is written there. A PageIn spoils its
+    own place until it has succeeded. Copies elsewhere do not count, since their place is not kept from run to run.
     """
     saved: PageOut | None = None
     begin: int | None = None
 
     def absence(end: int) -> Absence:
         if saved is None or begin is None:
-            raise ProgramError(f"instruction {end - 1}: {home.tensor} is overwritten, and no page has it")
-        return Absence(begin, end, saved.page, replace(home, tensor=saved.operand.tensor))
+            raise ProgramError(f"instruction {end - 1}: {place.tensor} is overwritten, and no page has it")
+        return Absence(begin, end, saved.page, replace(place, tensor=saved.operand.tensor))
 
     for index, instruction in enumerate(instructions):
         if isinstance(instruction, PageOut) and instruction.operand.tensor in versions:
@@ -435,8 +437,8 @@ def _absences(home: Operand, versions: set[str], instructions: tuple[Instruction
                 begin = index + 1
             saved = instruction
         for operand in _written(instruction):
-            if overlap(operand, home):
-                returns = operand.tensor in versions and operand.offset_bytes == home.offset_bytes
+            if overlap(operand, place):
+                returns = operand.tensor in versions and operand.offset_bytes == place.offset_bytes
                 if begin is None and (isinstance(instruction, PageIn) or not returns):
                     begin = index
                 if returns and begin is not None:
@@ -460,8 +462,9 @@ def store_blocks(program: Program) -> int:
 
 
 def high_water(program: Program) -> int:
-    """The end of the highest byte of the arena that anything occupies, sizes not rounded up (but the state is written
-    whole).
+    """The end of the highest byte of the arena that anything occupies.
+
+    Sizes are not rounded up, but the state is written whole.
     """
     ends = [program.state_bytes]
     ends += [o.offset_bytes + o.type.size_bytes for o in operands(program) if o.space is Space.ARENA]

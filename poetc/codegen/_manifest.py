@@ -17,7 +17,7 @@ from poetc.graph import TensorType
 
 
 def describe(module: Module, identity: int) -> dict[str, Any]:
-    """What the manifest says of the programs' data, besides checksums."""
+    """The manifest's facts about the programs' data, besides checksums."""
     main = module.programs[0]
     names = state_names(module)
     return {
@@ -38,7 +38,7 @@ def describe(module: Module, identity: int) -> dict[str, Any]:
 
 
 def _session(module: Module) -> dict[str, Any]:
-    """What a session needs beside tensors: runtime/session.py reads it."""
+    """The facts that a session needs beside tensors: runtime/session.py reads them."""
     main, rate = module.programs[0], module.learning_rate()
     return {
         "library": "libmodel.so",

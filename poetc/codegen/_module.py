@@ -123,7 +123,7 @@ def accessor_names(module: Module, program: Program, kind: str, bindings: Sequen
 
 
 def state_names(module: Module) -> dict[str, str]:
-    """What the macros of each state tensor in RAM begin with."""
+    """The first part of the macros' names for each state tensor in RAM."""
     labels = identifiers(b.name for b in module.programs[0].state)
     return {name: f"{module.prefix}_STATE_{label}".upper() for name, label in labels.items()}
 
@@ -297,7 +297,7 @@ def _operands(instruction: Instruction) -> list[Operand]:
 
 @dataclass(slots=True)
 class _Pools:
-    """What the steps of a program share."""
+    """The tables that the steps of a program share."""
 
     refs: Pool[str] = field(default_factory=Pool)
     ints: Pool[str] = field(default_factory=Pool)
@@ -305,7 +305,7 @@ class _Pools:
 
 
 def tables_bytes(module: Module, pointer_bytes: int) -> int:
-    """What the tables of the main program take in flash: steps and what they refer to, pages, inputs, descriptor."""
+    """The flash that the tables of the main program take: steps and their operands, pages, inputs, descriptor."""
     main = module.programs[0]
     pools = _Pools()
     _steps(main, pools)
@@ -392,7 +392,7 @@ _DTYPES = {DType.F32: "POETC_F32", DType.I32: "POETC_I32", DType.U8: "POETC_U8"}
 
 
 def _limits(module: Module) -> list[str]:
-    """What each input may hold, for `poetc_check_inputs`: of the main program, and of others that a session calls."""
+    """The range of each input for `poetc_check_inputs`: of the main program, and of others that a session calls."""
     main, lines = module.programs[0], list[str]()
     for program in (main, *(p for p in entries(module).values() if p is not main)):
         rows, allowed = [], limits(program)
@@ -425,7 +425,7 @@ def entries(module: Module) -> dict[str, Program]:
 
 
 def _description(module: Module) -> list[str]:
-    """The `poetc_model`: what a session needs to know. Firmware without a session does not keep it."""
+    """The `poetc_model`: all facts that a session needs. Firmware without a session does not keep it."""
     main, prefix = module.programs[0], module.prefix
     rate, buffer, parts = module.learning_rate(), spare_block(main), regions(main)
     lines = ["", f"const poetc_model {module.description} = {{"]

@@ -14,7 +14,7 @@ from poetc.runtime import runtime_state_bytes
 
 
 def readme(module: Module, target: Target, board: Board | None, numerics: str, checkpoint: int, one_line: str) -> str:
-    """What the directory is, how it is built, what its data, its store and its programs are."""
+    """The text: the directory's use, how it is built, its data, its store and its programs."""
     parts = [
         [f"# {module.model}", ""],
         _build(target, numerics, one_line),

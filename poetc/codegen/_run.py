@@ -58,8 +58,10 @@ class PowerCut(CheckFailed):
 
 @dataclass(frozen=True, slots=True)
 class Firmware:
-    """A built program and where it was built. `stack_bound_bytes` is None where an operating system gives the stack;
-    `checkpoint_steps`: after how many steps it saves its state, 0: never.
+    """A built program and where it was built.
+
+    `stack_bound_bytes` is None where an operating system gives the stack; `checkpoint_steps`: after how many steps it
+    saves its state, 0: never.
     """
 
     board: Board
@@ -94,7 +96,9 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a run measured. Bytes; `arena_bytes` and `stack_bytes` are the extent of what was touched.
+    """The measurements of a run.
+
+    Sizes are in bytes; `arena_bytes` and `stack_bytes` are the extent of the memory that was touched.
 
     `instructions` are those of the training steps; `total_instructions` also start-up, data, log. `step_ends` are the
     instructions from reset to the end of each step, before its checkpoint. `stack_bytes` is None where the stack is the
@@ -142,8 +146,10 @@ def build_firmware(
     checkpoint: int | None = None,
     gradients: bool = False,
 ) -> Firmware:
-    """Emit for `board` into `directory` / src and build. UsageError without the toolchain; CheckFailed if it does not
-    fit. `checkpoint`: as for `emit`; `gradients`: log their checksum.
+    """Emit for `board` into `directory` / src and build.
+
+    UsageError without the toolchain; CheckFailed if it does not fit. `checkpoint`: as for `emit`; `gradients`: log
+    their checksum.
     """
     found = BOARDS[board]
     require(found)
@@ -174,8 +180,9 @@ def rebuild(
     checkpoint: int = 0,
     gradients: bool = False,
 ) -> Firmware:
-    """Build what is in `directory` / src, and lay out the store for the first run. `checkpoint`: after how many
-    steps.
+    """Build the sources in `directory` / src, and lay out the store for the first run.
+
+    `checkpoint`: after how many steps.
     """
     source = directory / "src"
     hosted = board.target == "cortex-a"
@@ -214,8 +221,9 @@ def execute(
     command: Sequence[str] | None = None,
     cut_at: int | None = None,
 ) -> Run:
-    """Train one step for each batch, from the newest checkpoint on the store on. BoardFault, BoardStopped, or
-    CheckFailed if the board did not end well.
+    """Train one step for each batch, from the newest checkpoint on the store on.
+
+    BoardFault, BoardStopped, or CheckFailed if the board did not end well.
 
     `command`: instead of `emulator_command`, to run under other circumstances. `cut_at`: the power is cut after so many
     instructions; raises PowerCut, and the store is as it was then.
@@ -293,7 +301,7 @@ def emulator_command(firmware: Firmware, counts: Path, cut_at: int | None = None
 
 @dataclass(slots=True)
 class _Log:
-    """What the training program logged; `last` is its last line."""
+    """The log of the training program; `last` is its last line."""
 
     losses: list[float] = field(default_factory=list)
     gradients: list[int] = field(default_factory=list)
@@ -361,7 +369,7 @@ def _ending(firmware: Firmware, status: int, lines: Sequence[str]) -> str:
     raise CheckFailed(f"{name}: ended with status {status}: {' | '.join(lines[-3:])}")
 
 
-# --- what came out ----------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
 def _read_counts(path: Path) -> tuple[dict[str, int], list[int]]:
@@ -405,7 +413,10 @@ def _counts(program: Program, marks: Sequence[int]) -> tuple[Count, ...]:
 
 
 def _state(firmware: Firmware, steps: int, sequence: int) -> dict[str, Array]:
-    """State as the program handed it over; what lives on the store is compared with it, page by page."""
+    """The state as the program handed it over.
+
+    Pages on the store are compared with it, one by one.
+    """
     program = firmware.program
     path = firmware.run_directory / "trained.bin"
     state = read_state(path.read_bytes(), program, str(path))
@@ -417,8 +428,9 @@ def _state(firmware: Firmware, steps: int, sequence: int) -> dict[str, Array]:
 
 
 def check_pages(firmware: Firmware, steps: int, sequence: int | None = None) -> dict[int, bytes]:
-    """Data of every page that the store must hold after `steps` steps. CheckFailed if one is not what the page table
-    says. `sequence`: runs begun, where that is not `steps`.
+    """Data of every page that the store must hold after `steps` steps.
+
+    Raises CheckFailed if one differs from the page table's version. `sequence`: runs begun, where that is not `steps`.
     """
     runs = steps if sequence is None else sequence
     program = firmware.program

@@ -1,4 +1,4 @@
-"""Which runtime sources a program needs: the core, the kernels that it calls, and what those include."""
+"""The runtime sources that a program needs: the core, the kernels that it calls, and the files that those include."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _paste(pasted: str, arguments: Mapping[str, str]) -> str:
 
 
 def runtime_sources(symbols: Iterable[str]) -> list[str]:
-    """Paths relative to the runtime's directory, sorted: the core, and what defines `symbols` and what that includes.
+    """Paths relative to the runtime's directory, sorted: the core, the files that define `symbols`, and their includes.
 
     An included `x.h` brings `x.c` along, wherever in the runtime it is. Raises ProgramError for a symbol that no file
     has.

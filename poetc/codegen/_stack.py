@@ -11,8 +11,8 @@ from poetc.codegen._toolchain import command
 from poetc.errors import CheckFailed
 
 INDIRECT = "__indirect_call"
-# What is called through a pointer: kernels by poetc_run, and of the port the mark and the store. A kernel that calls
-# through a pointer calls functions of its own file.
+# Functions that are called through a pointer: kernels by poetc_run, and of the port the mark and the store. A kernel
+# that calls through a pointer calls functions of its own file.
 _PORT_CALLBACKS = re.compile(r"(^poetc_port_mark|^port/.*:page_(in|out))$")
 _NODE = re.compile(r'node: { title: "([^"]+)" label: "[^"]*\\n(\d+) bytes \(([\w,]+)\)')
 _EDGE = re.compile(r'edge: { sourcename: "([^"]+)" targetname: "([^"]+)"')
@@ -20,14 +20,18 @@ _EDGE = re.compile(r'edge: { sourcename: "([^"]+)" targetname: "([^"]+)"')
 
 @dataclass(slots=True)
 class CallGraph:
-    """Bytes of stack of each function, and what it calls. Functions of libraries have no entry in `frames`."""
+    """Bytes of stack of each function, and the functions that it calls.
+
+    Functions of libraries have no entry in `frames`.
+    """
 
     frames: dict[str, int] = field(default_factory=dict)
     calls: dict[str, set[str]] = field(default_factory=dict)
 
     def read(self, text: str, kernels: bool = False) -> None:
-        """Add a file that -fcallgraph-info=su wrote; `kernels`: of a kernel file. CheckFailed for a frame without a
-        bound.
+        """Add a file that -fcallgraph-info=su wrote; `kernels`: of a kernel file.
+
+        CheckFailed for a frame without a bound.
         """
         for name, size, kind in _NODE.findall(text):
             if kind not in ("static", "dynamic,bounded"):
@@ -55,8 +59,10 @@ class CallGraph:
 
 
 def stack_bound(build: Path, elf: Path, prefix: str, kernels: Iterable[str], roots: Iterable[str]) -> int:
-    """Bytes of stack below `roots` (what runs first). Indirect calls may reach any kernel and callback of the port;
-    on top of the deepest way comes the deepest function of the compiler's libraries.
+    """Bytes of stack below `roots`, the functions that run first.
+
+    Indirect calls may reach any kernel and callback of the port; on top of the deepest way comes the deepest function
+    of the compiler's libraries.
     """
     graph = CallGraph()
     for path in sorted(build.rglob("*.ci")):
@@ -70,7 +76,7 @@ def stack_bound(build: Path, elf: Path, prefix: str, kernels: Iterable[str], roo
 
 
 def library_frames(disassembly: str) -> Mapping[str, int]:
-    """Stack of each function with all that it calls, from what its instructions push: every push counts."""
+    """Stack of each function with all that it calls, counted from the pushes of its instructions: every push counts."""
     frames: dict[str, int] = {}
     calls: dict[str, set[str]] = {}
     name = ""

@@ -21,7 +21,7 @@ from poetc.graph import Array, TensorType
 from poetc.runtime.layout import CHECKPOINT_TRAILER_BYTES, CHECKPOINT_WORDS_BYTES, align
 
 TAG = b"poetc st"
-TRAILER_BYTES = 24  # tag, identity, steps, size of what is before it, CRC-32: POETC_STATE_TRAILER
+TRAILER_BYTES = 24  # Tag, identity, steps, size of the part before it, CRC-32: POETC_STATE_TRAILER.
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def slot_blocks(program: Program) -> int:
 
 
 def _ranges(state: Iterable[Binding]) -> Iterator[tuple[int, int]]:
-    """What the bindings cover of the arena, aligned; where one ends and another begins is no border."""
+    """The ranges of the arena that the bindings cover, aligned; neighbours become one range."""
     begin = reached = -1
     for operand in sorted((b.operand for b in state), key=lambda o: o.offset_bytes):
         if operand.offset_bytes > reached:
@@ -121,7 +121,7 @@ def pack_state(program: Program, identity: int, steps: int, arena: Array, page_d
 
 
 def state_identity(data: bytes) -> int | None:
-    """Of the emission that wrote a trained.bin; None for what is too short to be one."""
+    """The identity of the emission that wrote a trained.bin; None for a file too short to be one."""
     if len(data) < TRAILER_BYTES:
         return None
     (identity,) = struct.unpack_from("<I", data, len(data) - TRAILER_BYTES + len(TAG))
@@ -138,7 +138,10 @@ def read_state(data: bytes, program: Program, where: str) -> dict[str, Array]:
 
 
 def read_listed_state(data: bytes, listed: Mapping[str, Any], where: str) -> dict[str, Array]:
-    """The same by what poetc-emit.json says under `state`, which must be of the emission that wrote the file."""
+    """The same by the entries under `state` of poetc-emit.json.
+
+    The manifest must be of the emission that wrote the file.
+    """
     try:
         _check(data, int(listed["size_bytes"]), where)
         found = {}

@@ -22,13 +22,14 @@ from poetc.graph import Array, Value
 from poetc.runtime import runtime_directory
 
 MOST_REPEATS, ENOUGH_NS = 50, 20_000_000  # of steps that are soon done
-MOST_OVERHEAD = 2  # times what an empty measurement takes
+MOST_OVERHEAD = 2  # As a multiple of an empty measurement.
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """In ns, the median over the repeats: of each instruction, less what taking it costs, and processor time of whole
-    steps that nobody observes.
+    """In ns: the time of each instruction, and processor time of whole steps that nobody observes.
+
+    Each is the median over the repeats; an instruction's time excludes the time that taking it costs.
     """
 
     instruction_ns: tuple[int, ...]
@@ -44,8 +45,9 @@ class TimedModel(HostModel):
     """A HostModel whose observer takes times instead of gradients."""
 
     def time(self, library: Path, repeats: int, seed: int = 0) -> StepTimes:
-        """Train at least `repeats` steps that are observed and as many that are not, in turn, and more of steps that
-        are soon done; the first of each are not counted.
+        """Train at least `repeats` steps that are observed and as many that are not, in turn.
+
+        It trains more of short steps. The first of each kind is not counted.
         """
         observer = ctypes.CDLL(str(library))
         observer.poetc_measure_overhead.restype = ctypes.c_int64
@@ -70,7 +72,7 @@ class TimedModel(HostModel):
             self._config.observer = self._config.observer_context = None
         step_ns = round(float(np.median(steps_ns[1:])))
         observed_ns = np.median(np.array(rows)[1:, :count], axis=0)
-        # Of many short instructions the sum says better what observing each adds than empty measurements do.
+        # The sum of many short instructions shows the cost of observing each better than empty measurements do.
         more_ns = (float(observed_ns.sum()) - step_ns) / max(1, count)
         times = np.maximum(observed_ns - np.clip(more_ns, least_ns, MOST_OVERHEAD * least_ns), 0)
         return StepTimes(tuple(round(float(t)) for t in times), step_ns, len(rows) - 1)
@@ -115,8 +117,9 @@ def time_program(
     cflags: str = "-O2",
     objects: Path | None = None,
 ) -> StepTimes:
-    """Compile `program` for this machine, train on made-up inputs and take the times of its instructions. `objects`: as
-    in `compile_library`.
+    """Compile `program` for this machine, train on made-up inputs and take the times of its instructions.
+
+    `objects`: as in `compile_library`.
     """
     with scratch_directory("poetc-timing-") as scratch:
         directory = scratch

@@ -1,4 +1,4 @@
-"""The compilers and emulators of boards: what is there, what is missing, and what their files say."""
+"""The compilers and emulators of boards: their presence, and the contents of their files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def command(words: Sequence[str | Path], what: str, cwd: Path | None = None) -> 
 
 
 def telling(lines: Sequence[str]) -> list[str]:
-    """The lines that say what is wrong, in the linker's and the compiler's words, without who says it and where."""
+    """The lines that name the fault, in the linker's and the compiler's words, without the tool's name and path."""
     found = [
         re.sub(r"^(\S*/)?\S*ld: |^\S*/", "", line)
         for line in lines

@@ -1,4 +1,4 @@
-"""Does the emitted C compute what it should: against the interpreter, against keep-all, against a reference."""
+"""Checks that the emitted C computes as it should: against the interpreter, against keep-all, against a reference."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from poetc.ops.sgd_of import is_sgd_of
 
 LOSS_TOLERANCE = 1e-6
 GRADIENT_TOLERANCE = 2e-5
-# Of the largest gradient: below it a tensor's error is measured absolutely, so that what is let pass is one unit in the
-# last place of the largest. A gradient whose terms cancel (a key bias of attention) is rounding noise of that size.
+# A share of the largest gradient: below it, a tensor's error is measured absolutely. So one unit in the last place of
+# the largest passes. A gradient whose terms cancel (a key bias of attention) is rounding noise of that size.
 GRADIENT_FLOOR = float(np.finfo(np.float32).eps) / GRADIENT_TOLERANCE
 
 # A learning rate, a power of two, beside whose step the weights vanish: how far they move is the gradient, to full
@@ -37,12 +37,12 @@ class TensorError:
     name: str
     quantity: str  # gradient | statistic
     rel_error: float
-    max_abs: float  # of what was expected
+    max_abs: float  # Maximum of the expected values.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """`against`: what the errors are relative to, "reference" or "interpreter". Sizes are of the arena, in bytes."""
+    """`against`: the base of the errors, "reference" or "interpreter". Sizes are of the arena, in bytes."""
 
     against: str
     steps: int
@@ -61,7 +61,7 @@ class Validation:
     tensors: tuple[TensorError, ...]
 
     def problems(self, loss: float = LOSS_TOLERANCE, gradient: float = GRADIENT_TOLERANCE) -> tuple[str, ...]:
-        """What does not hold, one line each; empty if all is well. A NaN is never well."""
+        """The faults, one line each; empty if all is well. A NaN is never well."""
         checks = (
             (self.loss_rel_error <= loss, f"loss differs from the {self.against} by {self.loss_rel_error:.3g}"),
             (

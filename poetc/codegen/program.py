@@ -1,6 +1,4 @@
-"""The flat program: the only thing that the emitter and the interpreter read, so what is validated is what is
-emitted.
-"""
+"""The flat program: emitter and interpreter read nothing else, so the emitted code is the validated one."""
 
 from __future__ import annotations
 
@@ -47,8 +45,9 @@ class PageOut:
 
 
 class PageSource(enum.IntEnum):
-    """Which write of a page a PageIn must find; values as POETC_PAGE_* in poetc.h. Static, so that a stale page is
-    found.
+    """Which write of a page a PageIn must find; values as POETC_PAGE_* in poetc.h.
+
+    Static, so that a stale page is found.
     """
 
     THIS_RUN = 0  # written earlier in this run
@@ -79,9 +78,9 @@ Instruction = Call | PageOut | PageIn | Move
 class Page:
     """A region of the store: `slots` times `size_bytes` of data and the trailer, in whole blocks.
 
-    State that lives on the store and is updated has two slots, written in turn by successive runs: a run that fails, or
-    is cut by a power loss, leaves what the last complete run wrote. `image`: the store must hold the initial value of
-    `tensor` before the first run; `final_tensor` is the version that a run of a training program must leave there.
+    State that lives on the store and is updated has two slots, written in turn by successive runs. So a run that fails,
+    or is cut by a power loss, leaves the state of the last complete run. `image`: the store must hold the initial value
+    of `tensor` before the first run. `final_tensor` is the version that a run of a training program must leave there.
     """
 
     first_block: int
@@ -96,8 +95,9 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A tensor that the caller or the initial image reaches by name. Of state, `final_tensor` is the version after a
-    run.
+    """A tensor that the caller or the initial image reaches by name.
+
+    Of state, `final_tensor` is the version after a run.
     """
 
     name: str
@@ -108,9 +108,9 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """State that lives in RAM is not at home while instructions [begin, end) run; brought back if one of them fails.
+    """State in RAM whose bytes are elsewhere while instructions [begin, end) run; restored if one of them fails.
 
-    `page` has it then, written earlier in the run; `operand` is its home, with the version that the page has.
+    `page` has it then, written earlier in the run. `operand` is its place in RAM, with the version that the page has.
     """
 
     begin: int
@@ -121,11 +121,11 @@ class Absence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """All that a device does in a run, and what it starts from.
+    """All that a device does in a run, and the data that it starts from.
 
-    `state` are initialised once from the image and persist; `probes` says after how many instructions a gradient can be
-    read whole at an operand (it may be overwritten afterwards). `high_water_bytes` is the end of the highest byte of
-    the arena that anything occupies, sizes not rounded up: what a measurement must find.
+    `state` is initialised once from the image and persists. `probes` says after how many instructions a gradient can be
+    read whole at an operand; later steps may overwrite it. `high_water_bytes` is the end of the highest byte of the
+    arena that anything occupies, sizes not rounded up. A measurement must find it.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""What PyTorch's exporters do to a model's parameters: undone where the file proves it, else told in a note.
+"""PyTorch's exporters change a model's parameters: undone where the file proves it, else told in a note.
 
-Both exporters keep one copy of equal tensors, so that the norms of a model that was never trained share one scale of
-ones and one shift of zeros, and layers that were copied share their weights. They drop a shift of zeros, and compute
-beforehand what depends on parameters alone. The default exporter says in each node's metadata which call it stands for,
-with the parameters it read:
+Both exporters keep one copy of equal tensors. So the norms of a model that was never trained share one scale of ones
+and one shift of zeros. Layers that were copied share their weights. They drop a shift of zeros, and compute beforehand
+all that depends on parameters alone. The default exporter says in each node's metadata which call it stands for, with
+the parameters it read:
 
     %linear : call_function[target=torch.ops.aten.linear.default](args = (%x, %p_0_weight, %p_0_bias))
 
@@ -34,7 +34,7 @@ _REPEAT = re.compile(r"_\d+$")
 _LONGEST_TEXT = 20_000
 _LARGEST = 1 << 24  # bytes of an initializer that is looked into
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
-# Operator → what its inputs from number 1 on are called in PyTorch.
+# Operator → names of its inputs in PyTorch, from number 1 on.
 _SLOTS = {
     "BatchNormalization": ("weight", "bias", "running_mean", "running_var"), "LayerNormalization": ("weight", "bias"),
     "GroupNormalization": ("weight", "bias"), "InstanceNormalization": ("weight", "bias"),
@@ -46,7 +46,7 @@ _PLAIN = {
     "Conv": 2,
     "ConvTranspose": 2,
     "MatMul": 1,
-}  # operator → where a shift is, or what it lacks one for
+}  # Operator → the place of its shift, or the part that it lacks for one.
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _WITH_SHIFT = ("linear", "addmm", "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d")
 
@@ -63,7 +63,7 @@ def is_module_name(name: str) -> bool:
 
 @dataclass(slots=True)
 class _Call:
-    """What a node stands for in the PyTorch program."""
+    """The call of the PyTorch program that a node stands for."""
 
     text: str  # of the whole call: nodes with the same one were made of it together
     target: str
@@ -97,8 +97,9 @@ class Parted:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A shift of zeros that the file does not have: a further input of `node`, or where that can have none an Add
-    behind it, whose input is `product`.
+    """A shift of zeros that the file does not have.
+
+    It is a further input of `node`. Where that can have none, it is an Add behind it, whose input is `product`.
     """
 
     name: str
@@ -136,7 +137,7 @@ class Exported:
     copies: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # parameter → see `Origin.copies`
 
     def origin(self, initializer: str, dtype: str) -> Origin:
-        """Where the file has the numbers of an initializer that there is now."""
+        """The place in the file of an initializer's numbers."""
         parted = {e.name: e.of for e in self.edits if isinstance(e, Parted)}
         left_out = any(e.name == initializer for e in self.edits if isinstance(e, LeftOut))
         copies = tuple(self.copies.get(initializer, ()))
@@ -146,7 +147,7 @@ class Exported:
 
 
 def restore(graph: onnx.GraphProto) -> Exported:
-    """Undo in place what can be undone."""
+    """Undo the exporter's changes in place, where that is possible."""
     return _Restoring(graph).run()
 
 
@@ -157,7 +158,7 @@ class _Restoring:
         self.makers = makers(graph)
         self.taken = {*self.initializers, *(i.name for i in graph.input), *(o for n in graph.node for o in n.output)}
         self.readers: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
-        self.users: dict[str, list[onnx.NodeProto]] = defaultdict(list)  # of what nodes make
+        self.users: dict[str, list[onnx.NodeProto]] = defaultdict(list)  # Origins of tensors that nodes make.
         for node in graph.node:
             for k, name in enumerate(node.input):
                 if name in self.initializers:
@@ -234,13 +235,14 @@ class _Restoring:
             self.separated.append(copy.name)
 
     def _owner(self, name: str, node: onnx.NodeProto, k: int) -> tuple[str, bool]:
-        """Whose parameter a node reads there, mangled ("" if the file does not say), and whether that is certain or
-        only likely. Who is the same stays tied."""
+        """The module whose parameter a node reads there, mangled, and whether that is certain or only likely.
+
+        The name is "" if the file does not say. Who is the same stays tied."""
         call, words = self.calls.get(id(node)), _SLOTS.get(node.op_type, ())
         word = words[k - 1] if 1 <= k <= len(words) else ""
         if node.op_type == "Identity" and is_module_name(node.output[0]):
             return _mangled(node.output[0]), True  # of a tied weight the older exporter knows one name only
-        if node.op_type == "Identity":  # what it made of a parameter: perhaps twice of the same
+        if node.op_type == "Identity":  # The initializers that it made of a parameter: perhaps the same twice.
             paths = {self._module_path(n.name) for n in self.users[node.output[0]]}
             return (_mangled(f"{paths.pop()}.{name}") if len(paths) == 1 and "" not in paths else ""), False
         if call is not None and node.op_type in ("LSTM", "GRU", "RNN") and 1 <= k <= 3:
@@ -444,7 +446,7 @@ class _Restoring:
                 self.result.copies.setdefault(table, []).append((copy, "transposed"))
                 break
 
-    # --- what is known then ---
+    # --- knowledge that is left ---
 
     def _know(self) -> None:
         result = self.result
@@ -469,7 +471,7 @@ class _Restoring:
         result.parameters = frozenset(own | result.aliases.keys())
         if (
             self.calls
-        ):  # what the exporter itself made of zeros or ones: an initial state, the scale of a norm without one
+        ):  # Tensors that the exporter itself made of zeros or ones: an initial state, the scale of a norm without one.
             buffers |= {n for n, t in self.initializers.items() if not is_module_name(n) and self._is_uniform(t, 0, 1)}
         result.buffers = frozenset(buffers - result.parameters)
         result.missing = tuple(sorted(set(lost.values()) - set(result.aliases.values())))
@@ -536,8 +538,11 @@ def _some(names: Iterable[str], what: str = "parameter") -> str:
 
 
 def names_notes(exported: Exported, trained: Iterable[str], constants: Iterable[str]) -> list[str]:
-    """Which parameters of the PyTorch model are not in the file or have other names there, and which tensors that are
-    trained are not parameters of it. `trained`, `constants`: the file's float tensors that are one or the other.
+    """Notes where parameters of the PyTorch model and the file differ.
+
+    They name parameters that are not in the file or have other names there, and trained tensors that are no parameters.
+
+    `trained`, `constants`: the file's float tensors that are one or the other.
     """
     notes = []
     if exported.missing:

@@ -115,7 +115,10 @@ _OWN: dict[str, Callable[..., Array]] = {"GatherElements": _gather_elements, "De
 
 
 def _output_bytes(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> int:
-    """What the outputs will take, by ONNX's shape inference: asked before any memory is. 0 where nothing is known."""
+    """The bytes that the outputs will take, by ONNX's shape inference: asked before any memory is.
+
+    0 where nothing is known.
+    """
     given = {name: v for name, v in zip(node.input, inputs, strict=True) if name and v is not None}
     for version in _versions(opset):
         try:

@@ -1,4 +1,4 @@
-"""The import of one model: what is known of every ONNX value, and the growing graph. The translations' context."""
+"""The import of one model: the facts on every ONNX value, and the growing graph. The translations' context."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from poetc.ops import Builder, spec
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """What is known of one ONNX value. Either it depends on the graph's inputs and has a `tensor`, or it can be known.
+    """The facts on one ONNX value. Either it depends on the graph's inputs and has a `tensor`, or it can be known.
 
     `weight`: made of a float tensor that may turn out to be trained, so operators on it are emitted besides being
     foldable. `node`: evaluates to `array` on demand. `sequence`: the members, where the value is a sequence of tensors.
@@ -79,7 +79,7 @@ def our_dtype(dtype: np.dtype[np.generic]) -> DType:
 
 
 def _check_attribute(kind: str, name: str, value: Attribute) -> None:
-    """Malformed for what no kernel can be given: numbers that are none, infinities, integers beyond 32 bits."""
+    """Malformed for values that no kernel can be given: NaN, infinities, integers beyond 32 bits."""
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, float):
             require_number(kind, name, number)
@@ -99,7 +99,7 @@ class Importer:
         file_bytes: int = 0,
     ) -> None:
         self.opset = opset
-        # For what is computed here: what quantized weights become, and some more.
+        # Numbers computed at import: those of quantized weights, and some more.
         self.room_bytes = LARGEST_FOLDED_BYTES + 8 * file_bytes
         self.seed = seed  # of the numbers that stand for absent weights
         self.rebatch = rebatch

@@ -83,7 +83,7 @@ def load(
 
 
 def _printable(text: str) -> str:
-    """Names come from the file: what a terminal would obey is spelled out."""
+    """Names come from the file: characters that a terminal would obey are spelled out."""
     return "".join(x if x.isprintable() or x == "\n" else repr(x)[1:-1] for x in text)
 
 
@@ -198,7 +198,7 @@ class _Source:
                 continue
             tensor = value.tensor
             if tensor in outputs.values() or not _made_by_operator(c, tensor):
-                # An output of its own name for what already has one: the same bytes.
+                # An output of its own name for a tensor that already has one: the same bytes.
                 tensor = c.emit1("Reshape", [tensor], {"shape": value.shape})
             outputs[name] = tensor
         if not outputs:
@@ -245,7 +245,7 @@ def fill_for(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], rol
 def absent_value(
     model: onnx.ModelProto, name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], seed: int
 ) -> Fill:
-    """What stands for an initializer of `model` whose external file is absent."""
+    """The numbers that stand for an initializer of `model` whose external file is absent."""
     roles = _fill_roles([Node(n) for n in model.graph.node])
     return fill_for(name, shape, dtype, roles.get(name, ""), seed)
 
@@ -350,7 +350,7 @@ class _Translator:
             except (
                 ValueError, TypeError, KeyError, IndexError, ArithmeticError, MemoryError, AssertionError, RuntimeError
             ) as error:  # fmt: skip
-                # A translation met what the ONNX rules exclude; the file is at fault, and the node is known.
+                # A translation met a node that the ONNX rules exclude; the file is at fault, and the node is known.
                 raise UsageError(f"{n.label} is malformed: {type(error).__name__} {one_line(error)}") from None
         if self.offending:
             lines = "".join(f"\n  {line}" for line in self.offending)
@@ -358,7 +358,7 @@ class _Translator:
             raise UnsupportedModelError(f"{nodes_} cannot be trained:{lines}")
 
     def _batch_hint(self) -> str:
-        """What a node that does not fit may be due to, where the batch is not the file's."""
+        """The probable cause where a node does not fit and the batch is not the file's."""
         rebatch = self.c.rebatch
         if rebatch is None:
             return ""
@@ -525,7 +525,7 @@ def _shape_of(c: Importer, n: Node) -> Value:
 
 
 def _dequantized(c: Importer, n: Node) -> Value:
-    """Weights stored as integers become float parameters under the name of what was stored."""
+    """Weights stored as integers become float parameters under the name of the stored tensor."""
     stored = c.input(n, 0)
     c.note("quantized weights (DequantizeLinear) become f32 parameters")
     origin = Origin(stored.name, n.op, stored.dtype.name)

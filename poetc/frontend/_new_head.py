@@ -19,8 +19,8 @@ from poetc.frontend._reading import element_dtype
 from poetc.graph import Array
 
 _LAYERS = ("Gemm", "MatMul", "Conv")
-# What may lie between the last layer and the output: classes stay where they are, and one does not change another's
-# number but through normalisation.
+# Operators that may lie between the last layer and the output. Classes stay where they are, and one does not change
+# another's number but through normalisation.
 _BEHIND = frozenset({
     "Identity", "Cast", "Dropout", "Flatten", "Squeeze", "Reshape", "Softmax", "LogSoftmax", "Sigmoid", "Relu",
     "GlobalAveragePool", "GlobalMaxPool", "AveragePool", "MaxPool", "ReduceMean",
@@ -46,8 +46,9 @@ class NewHead:
 
 
 def replace_head(model: onnx.ModelProto, head: NewHead) -> str:
-    """Put the new layer in place; returns a note on it. Raises UsageError where there is no such output, and
-    UnsupportedModelError where no layer with weights makes it.
+    """Put the new layer in place; returns a note on it.
+
+    Raises UsageError where there is no such output, and UnsupportedModelError where no layer with weights makes it.
 
     Weights and bias are uniform in ± 1 / sqrt(inputs), as PyTorch initialises them, by the seed and the layer's name.
     """
@@ -92,7 +93,7 @@ class _Replacing:
         )
 
     def _find(self) -> tuple[onnx.NodeProto, onnx.NodeProto | None, list[onnx.NodeProto]]:
-        """The last layer, an Add of its bias behind it if there is one, and what lies between it and the output."""
+        """The last layer, an Add of its bias behind it if there is one, and the operators between it and the output."""
         name, behind, shift = self.output.name, list[onnx.NodeProto](), None
         while True:
             node = self.makers.get(name)
@@ -203,7 +204,7 @@ class _Replacing:
         node.input[1] = fresh.name
 
     def _declare(self, before: int, changed: set[str]) -> None:
-        """The output's shape; what the file says of the shapes between is dropped."""
+        """The output's shape; the file's shapes between are dropped."""
         dims = [d for d in self.output.type.tensor_type.shape.dim if d.dim_value == before]
         if len(dims) > 1:
             dims = dims[1:2]  # a batch of the same number comes first

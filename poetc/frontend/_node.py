@@ -9,7 +9,7 @@ import onnx
 
 
 class Unsupported(Exception):
-    """The node is valid ONNX but poetc cannot train it; the text says what is missing."""
+    """The node is valid ONNX but poetc cannot train it; the text names the missing feature."""
 
 
 class Malformed(Exception):
@@ -28,14 +28,16 @@ class Node:
 
     @property
     def label(self) -> str:
-        """How messages name it: operator and node name, or what it makes where it has no name."""
+        """Its name in messages: operator and node name, or its output where it has no name."""
         name = self.proto.name or next((o for o in self.outputs if o), "?")
         domain = f"{self.proto.domain}." if self.proto.domain not in ("", "ai.onnx") else ""
         return f"{domain}{self.op} {name!r}"
 
     def keep_outputs(self, read: Set[str]) -> None:
-        """Leave out the outputs that nobody reads: exporters name them all, and a mask or a cache that is asked for
-        changes what can be done."""
+        """Leave out the outputs that nobody reads.
+
+        Exporters name them all, and a mask or a cache that is asked for restricts the translation.
+        """
         self.outputs = tuple(o if o in read else "" for o in self.outputs)
         self.proto.output[:] = self.outputs
 
@@ -85,7 +87,7 @@ class Node:
         return None if attribute is None else attribute.t
 
 
-# Kinds whose attributes may be infinite: there a bound stands for none, and padding for what no maximum takes.
+# Kinds whose attributes may be infinite: a bound that stands for none, or padding that no maximum takes.
 _MAY_BE_INFINITE = frozenset({"Clip", "Pad"})
 
 

@@ -29,7 +29,10 @@ _INPUT_SINCE = (
 
 
 def effective_opset(model: onnx.ModelProto, nodes: Sequence[Node], notes: list[str]) -> int:
-    """The version to read the nodes as: the header's, raised to what the nodes need. Adds a note when they differ."""
+    """The version to read the nodes as: the header's, raised to the version that the nodes need.
+
+    Adds a note when they differ.
+    """
     declared = {o.domain or "ai.onnx": o.version for o in model.opset_import}.get("ai.onnx")
     if declared is None:
         declared = OLDEST if not any(n.proto.domain in ("", "ai.onnx") for n in nodes) else 13

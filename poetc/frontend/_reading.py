@@ -17,10 +17,10 @@ from poetc.graph import Array
 
 # No tensor of a board's model comes near this; a file that claims more is broken or hostile.
 LARGEST_TENSOR_BYTES = 2**40
-LARGEST_MODEL_BYTES = 2**31 - 1  # what protobuf can read; larger models have external data
-# What the importer is willing to hold for one value computed at import time.
+LARGEST_MODEL_BYTES = 2**31 - 1  # The largest file that protobuf can read; larger models have external data.
+# The largest value that the importer holds if it is computed at import time.
 LARGEST_FOLDED_BYTES = 2**28
-# Characters. C has to hold the name and what is derived from it in a string, which C99 lets be 4,095 long.
+# Characters. C has to hold the name, and names derived from it, in a string, which C99 lets be 4,095 long.
 LONGEST_NAME = 2_000
 # Nodes that a file's functions may become, and bytes of the constants in them.
 MOST_INLINED_NODES = 30_000
@@ -96,7 +96,7 @@ def _key(node: onnx.NodeProto) -> _Key:
 
 
 def _inlined_size(nodes: Iterable[onnx.NodeProto], sizes: Mapping[_Key, tuple[int, int]]) -> tuple[int, int]:
-    """How many nodes, and of how many bytes, when every call is replaced by what it calls."""
+    """The number of nodes, and their bytes, when every call is replaced by its function."""
     count = size_bytes = 0
     for n in nodes:
         own = sizes.get(_key(n), (1, n.ByteSize()))
@@ -206,7 +206,10 @@ def stored_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def external_files(path: Path) -> tuple[Path, ...]:
-    """The files beside a model that hold its external data, as far as they are there. Raises what `read_model` does."""
+    """The files beside a model that hold its external data, as far as they are there.
+
+    Raises the errors of `read_model`.
+    """
     names = {external_location(t) for t in stored_tensors(read_model(path)) if is_external(t)}
     folder = path.parent.resolve()
     files = [(folder / name).resolve() for name in sorted(names)]

@@ -1,4 +1,7 @@
-"""Rewrites a graph under construction by patterns. A pattern looks at one operator and back at what made its inputs."""
+"""Rewrites a graph under construction by patterns.
+
+A pattern looks at one operator and back at the makers of its inputs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class Rewriter:
             self._uses.update(op.inputs)
         for op in source:
             self._append(self._resolved(op))
-            # What a pattern emits may complete another one.
+            # An operator that a pattern emits may complete another pattern.
             while self.operators and any(
                 p(self, self.operators[-1]) for p in patterns.get(self.operators[-1].kind, ())
             ):
@@ -53,7 +56,7 @@ class Rewriter:
         for t in op.outputs:
             self._producer[t] = op
 
-    # --- what patterns ask ---
+    # --- questions that patterns ask ---
 
     def producer(self, tensor: str, kind: str = "") -> Operator | None:
         """The operator that makes the tensor, if it is of this kind (any where empty)."""
@@ -80,7 +83,7 @@ class Rewriter:
         """The value of a constant or weight, in the shape of its root."""
         return self.builder.values.get(self.root(tensor))
 
-    # --- what patterns do: always to the operator that they were shown, the last one ---
+    # --- changes that patterns make: always to the operator that they were shown, the last one ---
 
     def replace(
         self, op: Operator, kind: str, inputs: Sequence[str], attributes: Mapping[str, Attribute] | None = None

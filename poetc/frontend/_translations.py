@@ -1,4 +1,4 @@
-"""The table of translations: what makes our operators of an ONNX operator."""
+"""The table of translations: the function that makes our operators of an ONNX operator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from poetc.frontend._importer import Importer, Value
 from poetc.frontend._node import Node
 
-# What a translation returns for each output of the node: a tensor that it emitted, or a Value (an alias, a constant).
+# The result of a translation for each output of the node: a tensor that it emitted, or a Value (an alias, a constant).
 Result = str | Value | Sequence[str | Value]
 Translation = Callable[[Importer, Node], Result]
 TRANSLATIONS: dict[str, Translation] = {}

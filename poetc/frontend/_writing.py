@@ -1,6 +1,6 @@
 """Numbers back into an ONNX file: the user's own graph, with the trained weights in the place of the file's.
 
-What the importer changed is changed back: an initializer that was cast is cast again, a transposed or repeated copy is
+The importer's changes are changed back: an initializer that was cast is cast again, a transposed or repeated copy is
 made again. Weights that the file cannot hold apart, or does not have, get an initializer of their own.
 """
 
@@ -32,7 +32,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """`values`: what the file holds of the changed weights, which is rounded where the file's type is narrower."""
+    """`values`: the changed weights as the file holds them, rounded where the file's type is narrower."""
 
     values: Mapping[str, Array]
     notes: list[str] = field(default_factory=list)
@@ -158,8 +158,9 @@ class _Writer:
             self._set(name, tensor, array.T if how == "transposed" else np.broadcast_to(array, shape))
 
     def _set(self, name: str, tensor: onnx.TensorProto, array: Array) -> Array:
-        """New numbers, in the tensor's element type; returns what it then holds. External data stay external, and wait
-        here for their file.
+        """Write new numbers in the tensor's element type; returns the numbers that it then holds.
+
+        External data stay external, and wait here for their file.
         """
         dtype = tensor_dtype(tensor)
         with np.errstate(over="ignore"):

@@ -79,8 +79,10 @@ def _masked(c: Importer, scores: str, mask: Value, total: int) -> str:
 def _visible(c: Importer, n: Node, length: int, total: int, past_keys: Value | None) -> str | Value | None:
     """Which keys a query may see for being behind, near, or no padding; None: all of them.
 
-    Query i stands at the key i + offset: behind the cache that came in, or, where the cache holds padding, such that
-    the last query stands at the last key that is none.
+    Query i stands at the key i + offset.
+
+    The offset is behind the cache that came in. Where the cache holds padding, the last query stands at the last key
+    that is none.
     """
     left, right = n.get_int("left_window_size", -1), n.get_int("right_window_size", -1)
     if n.get_int("is_causal", 0):

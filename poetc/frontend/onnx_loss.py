@@ -20,7 +20,7 @@ def nll_loss(c: Importer, n: Node) -> str:
 
 @onnx_operator("SoftmaxCrossEntropyLoss")
 def softmax_cross_entropy_loss(c: Importer, n: Node) -> Sequence[str]:
-    """The mean over all samples is what training computes anyway; every other form is spelled out."""
+    """Training computes the mean over all samples anyway; every other form is spelled out."""
     x, target = _operands(c, n)
     mean = n.get_str("reduction", "mean") == "mean" and not n.has_input(2)
     if mean and not n.has_output(1):

@@ -27,7 +27,7 @@ def reshape(c: Importer, n: Node) -> str:
 
 
 def _resolve(shape: tuple[int, ...], target: list[int], allow_zero: bool) -> list[int]:
-    """The lengths that 0 (copy) and -1 (what is left) stand for."""
+    """The lengths that 0 (copy) and -1 (the rest) stand for."""
     if not allow_zero:
         for k, d in enumerate(target):
             if d == 0:
@@ -49,7 +49,7 @@ def _resolve(shape: tuple[int, ...], target: list[int], allow_zero: bool) -> lis
 def _rebatched(before: tuple[int, ...], now: tuple[int, ...], target: tuple[int, ...]) -> list[int]:
     """The shape of a view that made `target` of `before`, now that the batch changed that to `now`.
 
-    What the file states may hold the old batch, so it is not asked. The axis that grew lies behind the same number of
+    The file's own shape may hold the old batch, so it is not asked. The axis that grew lies behind the same number of
     outer elements in the target. Malformed where that is not on a boundary between axes.
     """
     changed = [k for k, (a, b) in enumerate(zip(before, now, strict=True)) if a != b]

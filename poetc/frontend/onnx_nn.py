@@ -112,7 +112,7 @@ def conv_transpose(c: Importer, n: Node) -> str:
         before, after, extended = [], [], list(extra)
         for k in range(2):
             total = strides[k] * (shape[2 + k] - 1) + extra[k] + (kernel[k] - 1) * dilations[k] + 1 - size[k]
-            extended[k] += max(-total, 0)  # what the convolution does not reach is padding too
+            extended[k] += max(-total, 0)  # Pixels that the convolution does not reach are padding too.
             total = max(total, 0)
             small, large = total // 2, total - total // 2
             before.append(large if auto == "SAME_LOWER" else small)
@@ -145,8 +145,11 @@ def pool(c: Importer, n: Node) -> Sequence[str]:
 
 
 def _pool_volume(c: Importer, n: Node, x: Value) -> str:
-    """Over [N, C, D, H, W]: over planes, then over depth. The maximum over a box is one of maxima, and the mean one of
-    means: how many pixels count is a product of an axis's share each."""
+    """Over [N, C, D, H, W]: over planes, then over depth.
+
+    The maximum over a box is one of maxima, and the mean one of means. The number of pixels that count is a product:
+    each axis has its share.
+    """
     if n.has_output(1):
         raise Unsupported("the places of maxima in three spatial axes")
     names = ("kernel_shape", "strides", "dilations")

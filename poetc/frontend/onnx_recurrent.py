@@ -1,12 +1,12 @@
 """LSTM, GRU and RNN unrolled: one group of small operators a time step, so that steps can be recomputed one by one.
 
-The product with the inputs is one MatMul over some steps, whose rows take about as much RAM as the weights twice: over
-all of them the rows, and in the backward pass their gradients, would be in RAM at once; step by step, adding up the
-gradient of the weights would cost more than the rest. The recurrent product is per step. Weights keep the shape
-that they have in the file: directions and gates are sliced from them. What is behind the products is one operator, a
-cell (poetc/ops/recurrent.py); where there is none (other activations, clip, peepholes, a GRU that resets before its
-product, its first step) it is operators of their own. Gates are split before their activation then, not behind it, so
-that what its gradient reads and what the product with it reads are one tensor.
+The product with the inputs is one MatMul over some steps, whose rows take about as much RAM as the weights twice. Over
+all steps, the rows would be in RAM at once, and in the backward pass their gradients. Step by step, adding up the
+gradient of the weights would cost more than the rest. The recurrent product is per step. Weights keep the shape that
+they have in the file: directions and gates are sliced from them. The operators behind the products are one, a cell
+(poetc/ops/recurrent.py), where there is one for them. They stay apart for other activations, clip, peepholes, and a GRU
+that resets before its product, or its first step. Gates are split before their activation then, not behind it. So its
+gradient and the product with it read one tensor.
 """
 
 from __future__ import annotations
@@ -151,7 +151,10 @@ def _of_batch(c: Importer, value: Value, batch: int) -> Value:
 
 
 def _steps(c: Importer, flat: str, length: int) -> tuple[str, ...]:
-    """What was joined to make the rows of all steps, if that is one tensor a step: the states of the layer before."""
+    """The tensors that were joined to make the rows of all steps, if that is one tensor a step.
+
+    They are the states of the layer before.
+    """
     made = {t: op for op in c.builder.operators for t in op.outputs}
     rows, features = c.shape(flat)
     while (op := made.get(flat)) is not None and op.kind == "Reshape":
@@ -225,7 +228,7 @@ def _parts(c: Importer, x: str, sizes: Sequence[int]) -> tuple[str, ...]:
 
 
 def _is_plain(layer: _Layer, op: str) -> bool:
-    """Whether a cell operator does what is behind the products."""
+    """Whether a cell operator computes the part behind the products."""
     kinds = tuple(_ACTIVATIONS[a] for a in _DEFAULTS[op])
     return layer.activations == kinds and layer.bound is None
 

@@ -53,8 +53,10 @@ def resize(c: Importer, n: Node) -> str:
 
 
 def _lengths(c: Importer, n: Node, x: Value, legacy: bool) -> tuple[list[int], list[float], list[int]]:
-    """Length and scale of every axis of the output, and the axes that may change. In single precision: so it is that
-    10 times .7 is 7."""
+    """Length and scale of every axis of the output, and the axes that may change.
+
+    In single precision: so it is that 10 times .7 is 7.
+    """
     rank = len(x.shape)
     given = None
     factors: Array = np.zeros(0, np.float32)
@@ -110,8 +112,12 @@ def _by_matrices(
     sizes: Sequence[int],
     names: tuple[str, str, str],
 ) -> str:
-    """What the kernel does not know (cubic, antialias, regions, other axes): a product with a constant matrix along
-    each axis. Interpolation is linear in the image, and one axis after the other."""
+    """Resizing that the kernel does not know, as a product with a constant matrix along each axis.
+
+    Such are cubic, antialias, regions and other axes.
+
+    Interpolation is linear in the image, and one axis after the other.
+    """
     rank, (_, convention, _) = len(x.shape), names
     regions = [(0.0, 1.0)] * rank
     if convention == "tf_crop_and_resize":

@@ -1,6 +1,6 @@
-"""What exporters spell out in many operators, put back into one. Each pattern is a small function on the last operator.
+"""Operators that exporters spell out in many, put back into one. Each pattern is a small function on the last operator.
 
-A pattern returns True when it changed something. None changes what the model computes; the results differ by rounding.
+A pattern returns True when it changed something. None changes the model's function; the results differ by rounding.
 """
 
 from __future__ import annotations
@@ -93,13 +93,14 @@ def scale_into_matmul(r: Rewriter, op: Operator) -> bool:
 
 
 def slice_of_concat(r: Rewriter, op: Operator) -> bool:
-    """A slice of one of the parts just joined, seen through views and transpositions: the last step of an unrolled
-    recurrent layer. What the other parts are is nothing to it.
+    """A slice of one of the parts just joined, seen through views and transpositions.
+
+    The last step of an unrolled recurrent layer is such a slice. The other parts do not matter to it.
     """
     if op.outputs[0] in r.outputs or any(s != 1 for s in ints(op.attributes, "steps")):
         return False
     tensor, starts, sizes = op.inputs[0], ints(op.attributes, "starts"), ints(op.attributes, "sizes")
-    again: list[tuple[str, dict[str, Attribute]]] = []  # what is to be done to the slice of the part, last first
+    again: list[tuple[str, dict[str, Attribute]]] = []  # The operators to apply to the slice of the part, last first.
     while (made := r.producer(tensor)) is not None and made.kind in ("Reshape", "Transpose"):
         source = r.type(made.inputs[0]).shape
         if made.kind == "Transpose":
@@ -136,8 +137,9 @@ def slice_of_concat(r: Rewriter, op: Operator) -> bool:
 def _slice_of_view(
     source: tuple[int, ...], shape: tuple[int, ...], starts: tuple[int, ...], sizes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """(starts, sizes) in `source` of a slice of a tensor that is seen in `shape`; None where that is no slice, or one
-    along several axes.
+    """(starts, sizes) in `source` of a slice of a tensor that is seen in `shape`.
+
+    None where that is no slice, or one along several axes.
     """
     cut = [a for a, size in enumerate(sizes) if size != shape[a]]
     if len(cut) != 1:
@@ -153,7 +155,7 @@ def _slice_of_view(
 
 
 def expand_into_broadcast(r: Rewriter, op: Operator) -> bool:
-    """Arithmetic broadcasts by itself: what was expanded for it need not be."""
+    """Arithmetic broadcasts by itself, so an operand need not be expanded for it."""
     for k, t in enumerate(op.inputs):
         wide = r.producer(t, "Expand")
         if wide is None:
@@ -196,7 +198,7 @@ def scaled_operand_of_matmul(r: Rewriter, op: Operator) -> bool:
 
 
 def bias_operands(r: Rewriter, op: Operator, kind: str) -> tuple[Operator, str] | None:
-    """(the product, what is added) when one operand of an Add is a product without bias or other use."""
+    """(the product, the summand) when one operand of an Add is a product without bias or other use."""
     for product, other in (op.inputs, op.inputs[::-1]):
         made = r.producer(product, kind)
         if made is None or len(made.inputs) != 2 or not r.only_use(product) or not r.is_leaf(other):

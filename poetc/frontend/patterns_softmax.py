@@ -12,7 +12,7 @@ def guarded_softmax(r: Rewriter, op: Operator) -> bool:
     """Where(IsNaN(y), 0, y) of a softmax y: rows of -inf alone become zeros.
 
     The softmax of such a row is NaN, and so would its gradient be. Where a row may be one, it is softened before the
-    softmax and put to zero behind it, so that all is finite; where none can be, the guard is left out.
+    softmax and put to zero behind it, so that all is finite. Where none can be, the guard is left out.
     """
     condition, zero, y = op.inputs
     is_nan, softmax = r.producer(condition, "Not"), r.producer(y, "Softmax")

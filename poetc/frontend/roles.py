@@ -1,7 +1,7 @@
 """Which of a model's tensors are trained. ONNX does not say: a position in the graph does.
 
-A float tensor is a weight when it reaches a position that layers keep weights in (directly, or through views and
-slices); a mask, a scalar, an integer table or a factor on the raw input is not.
+A float tensor is a weight when it reaches a position that layers keep weights in, directly or through views and slices.
+A mask, a scalar, an integer table or a factor on the raw input is not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from poetc.errors import UsageError
 from poetc.frontend._exported import is_module_name
 from poetc.graph import DType, Fill, Graph, Operator, Role, Tensor
 
-# kind → what its inputs from number 1 on are to it (empty: nothing of the sort).
+# kind → the meaning of its inputs from number 1 on (empty: no weight)
 _POSITIONS = {
     "Conv": ("", "convolution weight", "convolution bias"),
     "ConvTranspose": ("", "transposed convolution weight", "transposed convolution bias"),
@@ -40,7 +40,7 @@ _MASK_VALUE = -1e4
 
 @dataclass(frozen=True, slots=True)
 class ParameterDecision:
-    """What was decided of a tensor that the model file (or an import-time computation) gives a value to, and why."""
+    """The decision on a tensor that has a value (of the file, or computed at import time), and its reason."""
 
     name: str
     shape: tuple[int, ...]
@@ -70,8 +70,10 @@ def assign_roles(
     parameters: frozenset[str] = frozenset(),
     buffers: frozenset[str] = frozenset(),
 ) -> Graph:
-    """The graph with PARAMETER, STATISTIC and CONSTANT decided. `folded` names what was computed and is never trained;
-    `parameters` and `buffers` what the file says is trained and what is not, whatever it looks like.
+    """The graph with PARAMETER, STATISTIC and CONSTANT decided.
+
+    `folded` names the tensors that were computed and are never trained. `parameters` and `buffers` are those that the
+    file itself says are trained or not, whatever they look like.
 
     UsageError for a weight that is not finite.
     """

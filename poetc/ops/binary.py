@@ -345,7 +345,7 @@ class MaskNot(Broadcast):
 @register
 class Mod(Broadcast):
     kind = "Mod"
-    summary = "what is left of a / b (i32), with the sign of b, or with `fmod` that of a; 0 where b is 0"
+    summary = "the remainder of a / b (i32), with the sign of b, or with `fmod` that of a; 0 where b is 0"
     reads = ((I32, I32),)
     writes = I32
 

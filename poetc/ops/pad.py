@@ -127,7 +127,7 @@ class Pad(OpSpec):
 @register
 class PadGrad(OpSpec):
     kind = "PadGrad"
-    summary = "(gy): sum, in an x of `shape`, of what Pad (edge, reflect, wrap) repeated"
+    summary = "(gy): sum, in an x of `shape`, of the elements that Pad (edge, reflect, wrap) repeated"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         (gy,), shape = op.inputs, op.get_ints("shape")

@@ -55,7 +55,7 @@ class SgdOf(OpSpec):
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         if len(op.inputs) < 4 or op.inputs[-1].elements != 1:
-            raise ValueError(f"{self.kind} takes the weights, what makes their gradient, and the learning rate")
+            raise ValueError(f"{self.kind} takes the weights, the inputs of their gradient, and the learning rate")
         (gradient,) = self.part(op).outputs
         if gradient.elements != op.inputs[0].elements or not self.fits(self.part(op)):
             raise ValueError(f"{self.kind}: no gradient of {op.inputs[0]} can be made of {op.inputs[1:-1]}")
@@ -85,7 +85,7 @@ def register_with_sum(cls: S) -> S:
     made = cls.cost_like
     attributes = {
         "kind": f"{made}Sum",
-        "summary": f"total + {made}(...), in place of the total: (total, what {made} reads, -1); its attributes",
+        "summary": f"total + {made}(...), in place of the total: (total, the inputs of {made}, -1); its attributes",
         "adds": True,
         "__module__": cls.__module__,
     }

@@ -79,7 +79,7 @@ def test_the_site_has_every_command_and_function() -> None:
         assert functions
         assert {f"### `{name}`" for name in functions} <= set(site["c_interface"]().splitlines())
     prose = runpy.run_path(str(ROOT / "scripts" / "prose"))
-    assert not list(prose["long_sentences"](site["c_interface"]()))
+    assert not list(prose["faults"](prose["texts"](site["c_interface"]())))
 
 
 def test_losses_and_optimizers_are_explained() -> None:
@@ -163,13 +163,31 @@ def test_hook_and_workflow() -> None:
 def test_sentences_are_short(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     prose = runpy.run_path(str(ROOT / "scripts" / "prose"))
     assert prose["main"]([]) == 0, capsys.readouterr().out
-    text = (
-        "A head\n\n- "
-        + "word " * 25
-        + ". Another one.\n\n| cell "
-        + "more " * 25
-        + "|\n\n```\n"
-        + "code " * 30
-        + "\n```\n"
-    )
-    assert [(line, words) for line, words, _ in prose["long_sentences"](text)] == [(5, 26)]
+
+
+@pytest.mark.parametrize(
+    ("language", "before", "after"),
+    [
+        (".md", "A head\n\n- ", "\n\n| cell |\n\n```\n" + "code " * 30 + "\n```\n"),
+        (".py", 'x = """\nIt says what it needs.\n"""\n# ', "\ny = 1  # another text\n"),
+        (".py", 'def f():\n    """A line.\n\n    ', '\n    """\n'),
+        (".c", 'char *x = "/* It says what it needs. */";\n\n/* ', " */\nint y;\n"),
+        (".h", "int x;\n\n// ", "\nint y;\n"),
+    ],
+)
+def test_faults_of_sentences_are_found(language: str, before: str, after: str) -> None:
+    prose = runpy.run_path(str(ROOT / "scripts" / "prose"))
+
+    def found(text: str) -> list[tuple[int, str]]:
+        return [(line, fault) for line, fault, _ in prose["faults"](prose["READERS"][language](before + text + after))]
+
+    line = before.count("\n") + 1
+    assert found("Word" + " word" * 25 + ". Another one.") == [(line, "26 words")]
+    assert found("Word" + " word" * 24 + ". Is this what you want? It has `what` it needs.") == []
+    assert found("It says what it needs.") == [(line, '"what"')]
+
+
+def test_the_first_line_of_a_docstring_stands_alone() -> None:
+    prose = runpy.run_path(str(ROOT / "scripts" / "prose"))
+    source = '"""This line\ngoes on."""\n\ndef f():\n    """This one stands alone.\n\n    So be it.\n    """\n'
+    assert [(line, fault) for line, fault, _ in prose["faults"](prose["python_texts"](source))] == [(1, "first line")]

@@ -1,8 +1,8 @@
 /* poetc runtime: runs an emitted training step on a caller-provided arena.
  *
  * C99, no malloc, no mutable global state (but for the pool of threads that -DPOETC_THREADS=N asks for), no recursion.
- * Every function that can fail returns 0 or a negative code: one of POETC_E*, or what the store's driver or the
- * observer returned.
+ * Every function that can fail returns 0 or a negative code: one of POETC_E*, or the code of the store's driver or the
+ * observer.
  */
 #ifndef POETC_H
 #define POETC_H
@@ -39,7 +39,7 @@ typedef struct poetc_share {
 } poetc_share;
 #endif
 
-/* What a kernel sees: its operands (inputs, outputs, then workspace), compile-time constants, and the two memory
+/* The arguments of a kernel: its operands (inputs, outputs, then workspace), compile-time constants, and the two memory
  * spaces. */
 typedef struct poetc_call {
     const poetc_ref *refs;
@@ -98,7 +98,7 @@ typedef struct poetc_page {
 typedef struct poetc_absence {
     uint32_t begin;
     uint32_t end;
-    uint32_t page;   /* what has it then, written earlier in the run */
+    uint32_t page;   /* The page that has it then, written earlier in the run. */
     uint32_t offset; /* bytes: of the state's place in the arena */
 } poetc_absence;
 
@@ -118,7 +118,7 @@ typedef struct poetc_program {
     uint32_t absence_count;
     uint32_t block_bytes;        /* of the store: a multiple of 16, at least 32 */
     uint32_t page_buffer_offset; /* bytes: of one block in the arena; used only if page_count > 0 */
-    uint32_t arena_bytes;        /* what a run needs, state included */
+    uint32_t arena_bytes;        /* RAM that a run needs, with the state */
     uint32_t state_bytes;        /* the bottom of the arena, in which the state lies */
     const poetc_region *regions; /* where it lies there; everything else is free between two runs */
     uint32_t region_count;
@@ -134,10 +134,10 @@ typedef struct poetc_binding {
     uint32_t size_bytes;
 } poetc_binding;
 
-/* Takes bytes, piece by piece. Returns 0 or a negative code, which ends what hands them over. */
+/* Takes bytes, piece by piece. Returns 0 or a negative code, which ends the transfer. */
 typedef int (*poetc_sink)(void *context, const void *data, uint32_t size_bytes);
 
-/* Fills `data` with the `size_bytes` that begin at `offset`. Returns 0 or a negative code, which ends what reads. */
+/* Fills `data` with the `size_bytes` that begin at `offset`. Returns 0 or a negative code, which ends the transfer. */
 typedef int (*poetc_source)(void *context, uint32_t offset, void *data, uint32_t size_bytes);
 
 /* Secondary storage. All calls return 0 or a negative code; the first two move whole blocks of program->block_bytes.
@@ -158,7 +158,7 @@ struct poetc_runtime;
  * value ends the run with it. For progress, watchdogs, measurement and validation. */
 typedef int (*poetc_observer)(void *context, const struct poetc_runtime *runtime, uint32_t index);
 
-/* What the caller provides. Must outlive the runtime; may be const and live in flash. */
+/* Settings and memory that the caller provides. Must outlive the runtime; may be const and live in flash. */
 typedef struct poetc_config {
     void *arena;             /* POETC_ALIGN-aligned RAM. Required. */
     size_t arena_bytes;      /* size of it: at least that of the largest program that is run. Required. */

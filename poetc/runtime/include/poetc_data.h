@@ -1,4 +1,5 @@
-/* Looking at training data before they are used: what no kernel can make sense of, and what is suspicious. Optional. */
+/* A look at training data before they are used. It finds values that no kernel can use, and suspicious ones. Optional.
+ */
 #ifndef POETC_DATA_H
 #define POETC_DATA_H
 
@@ -10,7 +11,7 @@ extern "C" {
 
 enum poetc_dtype { POETC_F32 = 0, POETC_I32 = 1, POETC_U8 = 2 };
 
-/* What an input may hold; the emitted table has one for each. */
+/* The values that an input may hold; the emitted table has one entry for each input. */
 typedef struct poetc_limit {
     uint32_t dtype;
     int32_t least, most; /* of integers; least > most: anything. Of floats 0, 0: the model itself scales them */

@@ -1,8 +1,8 @@
 /* The runtime's own mathematics: single precision, the same bits on every target.
  *
  * Only IEEE single-precision + - * / and 32/64-bit integers are used, so that a soft-float Cortex-M0+, an FPU and a
- * desktop agree bit for bit (compile with -ffp-contract=off: a fused multiply-add would round differently).
- * The largest errors, measured against float64 and held by the tests, are in poetc_math.c beside each function.
+ * desktop agree bit for bit. Compile with -ffp-contract=off: a fused multiply-add would round differently. The largest
+ * errors, measured against float64 and held by the tests, are in poetc_math.c beside each function.
  */
 #ifndef POETC_MATH_H
 #define POETC_MATH_H

@@ -30,7 +30,7 @@ typedef struct poetc_schedule {
     double threshold;            /* plateau: share by which a loss must be lower to be better */
 } poetc_schedule;
 
-/* What a schedule of kind plateau remembers of the losses: 16 bytes that a checkpoint may keep. */
+/* The losses that a schedule of kind plateau remembers: 16 bytes that a checkpoint may keep. */
 typedef struct poetc_plateau {
     float best;
     uint32_t worse, cooling, reductions;

@@ -37,7 +37,7 @@ typedef struct poetc_entry {
     uint32_t input_count, output_count;
 } poetc_entry;
 
-/* What was emitted of one model: const, in flash. */
+/* The emitted tables of one model: const, in flash. */
 typedef struct poetc_model {
     poetc_entry train;             /* one step; its first output is the loss */
     poetc_entry infer;             /* one prediction */
@@ -50,7 +50,7 @@ typedef struct poetc_model {
     uint32_t learning_rate_offset; /* of the rate in the arena, or POETC_NONE */
 } poetc_model;
 
-/* Set up by poetc_session_init. The caller may read all of it, and write what is said so. */
+/* Set up by poetc_session_init. The caller may read all of it, and write only fields whose comment says so. */
 typedef struct poetc_session {
     poetc_config config;
     poetc_runtime runtime; /* run_count: complete steps; page_ins, page_outs: transfers */
@@ -70,8 +70,8 @@ extern const uint32_t poetc_session_bytes;
  * POETC_EINVAL as from poetc_init. */
 int poetc_session_init(poetc_session *session, const poetc_model *model, const poetc_config *config);
 
-/* Where input `index` of an entry lies in the arena: write it there before a call whose `inputs` is NULL. What a call
- * leaves there is undefined. */
+/* Where input `index` of an entry lies in the arena: write it there before a call whose `inputs` is NULL. After a call,
+ * the values there are undefined. */
 void *poetc_session_input(const poetc_session *session, const poetc_entry *entry, uint32_t index);
 
 /* One training step. `inputs`: a pointer to the bytes of each input, then of the target, which are copied to the arena;

@@ -23,8 +23,8 @@ typedef struct poetc_state {
 } poetc_state;
 
 /* Hand the state, as the last complete run left it, to `sink` in pieces. Between two runs only; uses the page buffer.
- * Returns 0, what the sink returned, a driver's code, or POETC_ECORRUPT if a page is not whole: nothing of it was
- * handed over then. */
+ * Returns 0, the sink's code, a driver's code, or POETC_ECORRUPT if a page is not whole: nothing of that page was
+ * handed over. */
 int poetc_state_write(poetc_runtime *runtime, const poetc_state *state, poetc_sink sink, void *context);
 
 /* Take over the state of a stream of `size_bytes`, and the number of complete runs. The stream is read twice: nothing

@@ -362,11 +362,11 @@ int poetc_recover(poetc_runtime *runtime)
         const poetc_absence *absence = &program->absences[i];
 
         if (absence->begin <= runtime->step && runtime->step < absence->end) {
-            uint8_t *home = (uint8_t *)runtime->config->arena + absence->offset;
+            uint8_t *place = (uint8_t *)runtime->config->arena + absence->offset;
             int err = walk_page(runtime, absence->page, 0, runtime->sequence, NULL, NULL);
 
             if (!err)
-                err = read_page(runtime, absence->page, 0, runtime->sequence, home);
+                err = read_page(runtime, absence->page, 0, runtime->sequence, place);
             if (!result)
                 result = err;
         }

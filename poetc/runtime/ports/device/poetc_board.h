@@ -1,4 +1,4 @@
-/* What a board gives its port. */
+/* The functions that a board gives its port. */
 #ifndef POETC_BOARD_H
 #define POETC_BOARD_H
 

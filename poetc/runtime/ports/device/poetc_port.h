@@ -1,5 +1,5 @@
-/* What a port gives the training program (train.c): a log, a clock, a store, data, and an end. One small folder a
- * family of boards. */
+/* The functions that a port gives the training program (train.c): a log, a clock, a store, data, and an end. One small
+ * folder a family of boards. */
 #ifndef POETC_PORT_H
 #define POETC_PORT_H
 
@@ -26,7 +26,7 @@ int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blo
 int poetc_port_data(void *to, uint32_t size_bytes);
 
 /* Training goes on from a checkpoint: back to the first byte of training data, so that those which have been used can
- * be passed over. Returns 1, 0 for live data, as of a sensor, which go on with what comes next, or a negative code. */
+ * be passed over. Returns 1, 0 for live data, as of a sensor, which go on with the next value, or a negative code. */
 int poetc_port_rewind(void);
 
 /* Hand over the trained state, piece by piece (poetc_state.h); no bytes: that was all. Returns 0 or a negative code. */
