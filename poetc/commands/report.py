@@ -13,15 +13,13 @@ from poetc.devices import build_problem
 from poetc.events import Progress, silent
 from poetc.files import write_text
 from poetc.output_directory import replace_file
-from poetc.planning import Choices, Kernels, Planner, Solution, StatePlacement, solve_curve
-from poetc.planning.kernels import choice_of
-from poetc.planning.state import placement_of
+from poetc.planning import Planner, Solution, reductions, solve_curve
 from poetc.reporting import budget_curve
 from poetc.scheduling import DEFAULT_GAP, Paging, Problem, ScheduleError, SolveOptions, all_in_ram
 
 
-def _asked(solved: Artifact, state: str) -> tuple[Problem, Solution]:
-    """The problem before kernels and the placement of state were chosen, and the solution in its words.
+def _asked(solved: Artifact, planner: Planner) -> tuple[Problem, Solution]:
+    """The problem with its choices open, and the solution in its words.
 
     Where an earlier version of poetc solved it, whose costs were others, the kernels are those that were chosen.
     """
@@ -36,13 +34,12 @@ def _asked(solved: Artifact, state: str) -> tuple[Problem, Solution]:
             paging=problem.paging,
             write_limit_bytes=problem.write_limit_bytes,
         )
+    known = Solution(problem=problem, schedule=solved.schedule, plan=solved.plan)
     try:
-        kernels = choice_of(asked, problem)
+        return asked, planner.recall(asked, known)
     except (ScheduleError, ValueError):
         asked = all_in_ram(problem)
-        kernels = choice_of(asked, problem)
-    choices = Choices(kernels=kernels, state=placement_of(asked, problem) if state == "auto" else None)
-    return asked, Solution(problem=problem, schedule=solved.schedule, plan=solved.plan, choices=choices)
+        return asked, planner.recall(asked, known)
 
 
 def report(
@@ -62,9 +59,9 @@ def report(
         write_text(timeline, reporting.memory_timeline(reporting.Solved.from_artifact(solved)))
     if curve_s is not None:
         options = SolveOptions(time_limit_s=curve_s, gap=DEFAULT_GAP)
-        state = str(solved.summary.get("state", "ram"))
-        problem, known = _asked(solved, state)
-        planner = Planner(options=options, reductions=(Kernels(), StatePlacement(state)), progress=progress)
+        chain = reductions(str(solved.summary.get("state", "ram")))
+        planner = Planner(options=options, reductions=chain, progress=progress)
+        problem, known = _asked(solved, planner)
         points = solve_curve(problem, budget_curve.budgets(problem), planner, known)
         section = budget_curve.section(problem, points)
         reports["report.html"] = reporting.html(reporting.Solved.from_artifact(solved), section)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from poetc.errors import InfeasibleError, UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
 from poetc.files import read_file
 from poetc.graph import Graph, Role, TrainingGraph
-from poetc.planning import Kernels, Planner, RamSearch, StatePlacement
+from poetc.planning import Planner, RamSearch, reductions
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S
 from poetc.scheduling import keep_all_peak_bytes, problem_from_json, validate_problem
 from poetc.scheduling.problem import Paging, Problem
@@ -81,12 +81,14 @@ class SolveRequest:
         """State is placed for models; a Problem says itself where its state lives, unless it is told to move."""
         return "ram" if self.state == "auto" and self.is_problem else self.state
 
-    def planner(self, time_limit_s: float, progress: Progress = silent) -> Planner:
-        """The planner for this request: kernels and the placement of state are open."""
+    def planner(
+        self, time_limit_s: float, progress: Progress = silent, micro_batches: Mapping[int, Problem] | None = None
+    ) -> Planner:
+        """The planner for this request. `micro_batches`: the problems by number of parts, where that is open too."""
         return Planner(
             options=replace(self.options, time_limit_s=time_limit_s),
             solver=self.solver,
-            reductions=(Kernels(), StatePlacement(self.state_mode)),
+            reductions=reductions(self.state_mode, micro_batches),
             progress=progress,
         )
 

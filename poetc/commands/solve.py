@@ -29,7 +29,7 @@ from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, TrainingGraph
 from poetc.output_directory import digest
-from poetc.planning import ENGINE, MicroBatches, RamSearch, Solution, inference, ram_bytes
+from poetc.planning import ENGINE, RamSearch, Solution, inference, ram_bytes
 from poetc.planning import solve_curve as solve_points
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
@@ -129,8 +129,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
     whole = load_model(request.model)
     graph = inference_model(request.model, whole)
     graphs, problems = _problems_by_parts(request, whole, profile)
-    inner = request.planner(request.options.time_limit_s - search_s, progress)
-    planner = replace(inner, reductions=(MicroBatches(problems), *inner.reductions))
+    planner = request.planner(request.options.time_limit_s - search_s, progress, problems)
     solution = planner.solve(next(iter(problems.values())))
     count = solution.choices.micro_batches
     assert count is not None
@@ -138,7 +137,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
     return _Answer(
         asked=problems[count],
         solution=solution,
-        smallest_ram=inner.search_ram(problems[count], search_s, stop_at),
+        smallest_ram=planner.inner.search_ram(problems[count], search_s, stop_at),
         search_s=search_s,
         graph=graph,
         step=graphs[count],

@@ -1,8 +1,9 @@
 """Planning: a Problem with open choices becomes a Solution through a chain of reductions.
 
-`Planner` holds the chain, the clock and the events. Each file with a `Reduction` is one kind of choice.
+`chain.py` is the chain; `Planner` holds the clock and the events. Each file with a `Reduction` is one kind of choice.
 """
 
+from poetc.planning.chain import reductions
 from poetc.planning.curve import Point, solve_curve
 from poetc.planning.kernels import Kernels
 from poetc.planning.micro_batches import MicroBatches
@@ -28,5 +29,6 @@ __all__ = [
     "StatePlacement",
     "Tried",
     "ram_bytes",
+    "reductions",
     "solve_curve",
 ]

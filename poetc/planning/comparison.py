@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from poetc import solvers
 from poetc.devices import format_bytes
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UnsupportedProblemError, UsageError
-from poetc.planning.kernels import fastest
+from poetc.planning.chain import reductions
 from poetc.planning.plain import ENGINE
-from poetc.planning.state import StatePlacement
 from poetc.scheduling import (
     Problem,
     ScheduleError,
@@ -105,16 +104,17 @@ def compare(
     for name in names:
         if name not in known:
             raise UsageError(f"unknown solver {name!r}; there are {', '.join(known)}")
-    problem = fastest(problem)  # the same kernels for all
     chosen = sorted(dict.fromkeys(names or known), key=lambda n: (n != ENGINE, n))
-    placement = StatePlacement(state)
+    choices = reductions(state)
     rows: list[Row] = []
     bounds: dict[int, int] = {}
     scopes: dict[int, Scope] = {}
     placements: dict[int, tuple[int, int]] = {}
     total = len(budgets) * len(chosen)
     for budget in dict.fromkeys(budgets):
-        at_budget = placement.alike(replace(problem, budget_bytes=budget))
+        at_budget = replace(problem, budget_bytes=budget)
+        for choice in choices:  # the same option for all solvers
+            at_budget = choice.usual(at_budget)
         on_store, in_ram = len(stored_state(at_budget)), len(movable_state(at_budget))
         if on_store or in_ram:
             placements[budget] = on_store, in_ram

@@ -47,6 +47,8 @@ ORDER = Order()
 class Kernels(Reduction[Kernel]):
     """Kernels that give the same results, with less workspace and in more time."""
 
+    name = "kernels"
+
     def is_open(self, problem: Problem) -> bool:
         return any(op.low_workspace for op in problem.operators)
 
@@ -65,6 +67,9 @@ class Kernels(Reduction[Kernel]):
         too_slow = problem.deadline_ns is not None and least.compute_once_ns > problem.deadline_ns
         return fastest(problem) if too_slow else least
 
+    def usual(self, problem: Problem) -> Problem:
+        return fastest(problem)
+
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[Kernel]:
         """The choice of the solution, or the least workspace; then the fastest."""
         yield least_workspace(problem) if found is None else choice_of(problem, found.problem)
@@ -73,6 +78,9 @@ class Kernels(Reduction[Kernel]):
     def fix(self, problem: Problem, choice: Kernel) -> Problem:
         """The plain problem in which operator k runs its kernel `choice[k]`."""
         return self._with(problem, (_with_kernel(op, n) for op, n in zip(problem.operators, choice, strict=True)))
+
+    def chosen(self, problem: Problem, solved: Problem) -> Kernel:
+        return choice_of(problem, solved)
 
     def restore(self, problem: Problem, choice: Kernel, solution: Solution) -> Solution:
         """A bound of no more than computing once holds for any kernels."""

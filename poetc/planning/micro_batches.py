@@ -21,6 +21,8 @@ LEAST_SHARE = 0.02  # of the time limit, for each of them at least
 class MicroBatches(Reduction[int]):
     """`problems`: by number of parts, the problem of the whole batch made of so many."""
 
+    name = "micro_batches"
+
     def __init__(self, problems: Mapping[int, Problem]) -> None:
         self.problems = dict(problems)
 
@@ -34,6 +36,10 @@ class MicroBatches(Reduction[int]):
         """The problem that needs the least RAM to keep everything."""
         return min(self.problems.values(), key=keep_all_peak_bytes)
 
+    def usual(self, problem: Problem) -> Problem:
+        """The batch in as few parts as there are."""
+        return self.problems[min(self.problems)]
+
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[int]:
         """Where keep-all fits first, since that costs nothing to find out; then by the cost of computing once."""
 
@@ -45,6 +51,9 @@ class MicroBatches(Reduction[int]):
 
     def fix(self, problem: Problem, choice: int) -> Problem:
         return self.problems[choice]
+
+    def chosen(self, problem: Problem, solved: Problem) -> None:
+        """A problem does not show how many parts its batch has."""
 
     def restore(self, problem: Problem, choice: int, solution: Solution) -> Solution:
         return solution.with_choice(solution.proof.scope, micro_batches=choice)

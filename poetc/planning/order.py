@@ -32,6 +32,9 @@ class Order(Reduction[OrderOf]):
     def frugal(self, problem: Problem) -> Problem:
         return problem
 
+    def usual(self, problem: Problem) -> Problem:
+        return problem
+
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[OrderOf]:
         """The order of the cheapest solution, then the problem's own."""
         if found is not None:
@@ -40,6 +43,9 @@ class Order(Reduction[OrderOf]):
 
     def fix(self, problem: Problem, choice: OrderOf) -> Problem:
         return problem if choice is None else solvers.reordered(problem, choice)
+
+    def chosen(self, problem: Problem, solved: Problem) -> None:
+        """The schedule has the order; problems have none but their own."""
 
     def restore(self, problem: Problem, choice: OrderOf, solution: Solution) -> Solution:
         """The problem's operators keep their numbers; those of `solution` may have other kernels or state."""

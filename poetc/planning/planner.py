@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from poetc import solvers
 from poetc.events import Progress, silent
@@ -106,6 +106,17 @@ class Planner:
             frugal = reduction.frugal(frugal)
         return RamSearch(frugal, least_s, stop_at, self.lower_bound_bytes(problem))
 
+    def recall(self, problem: Problem, solution: Solution) -> Solution:
+        """`solution`, of another run, as one of `problem`: with the choices that its own problem shows.
+
+        Raises ScheduleError where it made a choice that `problem` does not have.
+        """
+        for reduction in self.reductions:
+            choice = reduction.chosen(problem, solution.problem)
+            if choice is not None:
+                solution = solution.with_choice(solution.proof.scope, **{reduction.name: choice})
+        return solution
+
     def least_ram_solution(self, problem: Problem, search: RamSearch) -> Solution:
         """The schedule of least RAM that `search` found, as a solution of `problem` for the budget that it needs."""
         found = search.found
@@ -123,9 +134,13 @@ class Planner:
 class Reduction(ABC, Generic[ChoiceT]):
     """One kind of choice. `ChoiceT` is the type of one option.
 
+    `name`: the field of `Choices` that holds the option; empty where none does.
+
     `restore(problem, c, solution)` undoes `fix(problem, c)`: it turns a solution of the fixed problem into one of
     `problem`. A bound for `relax(problem)` holds for every option; `scope` says so.
     """
+
+    name: ClassVar[str] = ""
 
     @abstractmethod
     def is_open(self, problem: Problem) -> bool:
@@ -143,12 +158,20 @@ class Reduction(ABC, Generic[ChoiceT]):
         """A problem with the choice made as the least RAM probably needs it."""
 
     @abstractmethod
+    def usual(self, problem: Problem) -> Problem:
+        """A problem with the choice made for solvers that leave none open."""
+
+    @abstractmethod
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[ChoiceT]:
         """Options that are worth solving for, best first. `found`: the cheapest solution so far."""
 
     @abstractmethod
     def fix(self, problem: Problem, choice: ChoiceT) -> Problem:
         """The problem with the choice made."""
+
+    @abstractmethod
+    def chosen(self, problem: Problem, solved: Problem) -> ChoiceT | None:
+        """`fix` backwards: the option that `solved` has; None if it shows none. Raises ScheduleError if none fits."""
 
     @abstractmethod
     def restore(self, problem: Problem, choice: ChoiceT, solution: Solution) -> Solution:

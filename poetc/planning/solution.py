@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from poetc.scheduling import Problem
 from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, first_executions
@@ -59,9 +59,9 @@ class Solution:
     @property
     def scope(self) -> Scope:
         """The scope that holds this solution's schedule and no other choices."""
-        return Scope(
-            order=first_executions(self.schedule.steps), state=self.choices.state, kernels=self.choices.kernels
-        )
+        kinds = {f.name for f in fields(Scope)}
+        made = {f.name: getattr(self.choices, f.name) for f in fields(Choices) if f.name in kinds}
+        return Scope(order=first_executions(self.schedule.steps), **made)
 
     def with_proof(self, proof: Proof) -> Solution:
         return replace(self, schedule=replace(self.schedule, proof=proof))

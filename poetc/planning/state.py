@@ -54,6 +54,8 @@ ORDER = Order()
 class StatePlacement(Reduction[Placement]):
     """The place of each tensor of state between steps. `mode`: "auto" chooses; "ram" and "store" place all alike."""
 
+    name = "state"
+
     def __init__(self, mode: str = "auto") -> None:
         if mode not in STATES:
             raise UsageError(f"--state {mode}: there are {', '.join(STATES)}")
@@ -86,6 +88,10 @@ class StatePlacement(Reduction[Placement]):
     def fix(self, problem: Problem, choice: Placement) -> Problem:
         return on_store(problem, choice)
 
+    def chosen(self, problem: Problem, solved: Problem) -> Placement | None:
+        """None where the mode places all state alike."""
+        return placement_of(problem, solved) if self.mode == "auto" else None
+
     def restore(self, problem: Problem, choice: Placement, solution: Solution) -> Solution:
         """A bound of no more than computing once holds for any placement."""
         scope = solution.proof.scope
@@ -112,7 +118,7 @@ class StatePlacement(Reduction[Placement]):
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         """The problem has all state in RAM."""
         if self.mode != "auto" or planner.solver != ENGINE:
-            alike = self.alike(problem)
+            alike = self.usual(problem)
             solution = _with(planner, alike).solve(alike)
             return solution if self.mode != "auto" else self._placed_alike(problem, alike, solution)
         if not self.is_open(problem):
@@ -126,7 +132,7 @@ class StatePlacement(Reduction[Placement]):
             planner.progress("nothing fits with all state in RAM")
         return _OpenPlacement(self, problem, planner.part(_left_s(planner))).solve()
 
-    def alike(self, problem: Problem) -> Problem:
+    def usual(self, problem: Problem) -> Problem:
         """All state in one place, for solvers that cannot choose: in RAM if that can fit, else on the store.
 
         Raises UsageError where the mode asks for a store that is not there.

@@ -106,8 +106,8 @@ class _StepDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
 class _ScopeDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     order: Literal["any", "own"] | tuple[int, ...]
     repetition: Repetition
-    state: Literal["any"] | tuple[int, ...] | None = None
-    kernels: Literal["any"] | tuple[int, ...] | None = None
+    state: AnyOption | frozenset[int] | None = None
+    kernels: AnyOption | tuple[int, ...] | None = None
 
 
 class _ProofDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -133,15 +133,7 @@ def _proof_to_json(schedule: Schedule, schedule_class: str) -> _ProofDocument:
         order = "any"
     else:
         order = "own" if scope.order == first_executions(schedule.steps) else scope.order
-    state: Literal["any"] | tuple[int, ...] | None = None
-    if scope.state is not None:
-        state = "any" if scope.state is ANY else tuple(sorted(scope.state))
-    document = _ScopeDocument(
-        order=order,
-        repetition=scope.repetition,
-        state=state,
-        kernels="any" if scope.kernels is ANY else scope.kernels,
-    )
+    document = _ScopeDocument(**(_fields_of(scope) | {"order": order}))
     return _ProofDocument(
         status=proof.status,
         objective=proof.objective,
@@ -162,13 +154,11 @@ def _proof_from_json(document: _ProofDocument, steps: tuple[Step, ...]) -> Proof
         order = first_executions(steps)
     else:
         order = ANY if isinstance(given.order, str) else given.order
-    state = given.state if given.state is None else ANY if isinstance(given.state, str) else frozenset(given.state)
-    kernels = ANY if isinstance(given.kernels, str) else given.kernels
     return Proof(
         status=document.status,
         objective=document.objective,
         bound=document.bound,
-        scope=Scope(order=order, repetition=given.repetition, state=state, kernels=kernels),
+        scope=Scope(**(msgspec.structs.asdict(given) | {"order": order})),
         method=document.method,
     )
 
@@ -288,7 +278,7 @@ def _given(members: dict[str, Any], *optional: str) -> dict[str, Any]:
     return {key: value for key, value in members.items() if value or key not in optional}
 
 
-def _fields_of(value: Problem | OperatorSpec | Variant | Schedule | MemoryPlan) -> dict[str, Any]:
+def _fields_of(value: Problem | OperatorSpec | Variant | Schedule | MemoryPlan | Scope) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 

@@ -7,7 +7,7 @@ ask whether a bound may be stated beside a schedule. `poetc.reporting` puts a sc
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final, Literal
 
 
@@ -38,7 +38,7 @@ class Scope:
 
     `order`: the operators in the order of their first executions. `state`: the tensors of state that live on the store
     between steps. `kernels`: the number of the kernel that each operator runs, 0 for the fastest. `state` and `kernels`
-    are None where the problem leaves no such choice.
+    are None where the problem leaves no such choice. Another kind of choice is another field, None by default.
     """
 
     order: tuple[int, ...] | Literal[AnyOption.ANY] = ANY
@@ -49,17 +49,14 @@ class Scope:
     @property
     def is_everything(self) -> bool:
         """Whether every schedule of the problem is in it, whatever it chooses."""
-        fixed = (self.order, self.state, self.kernels)
-        return self.repetition is Repetition.ANY and all(choice is ANY or choice is None for choice in fixed)
+        return self.repetition is Repetition.ANY and all(
+            option is ANY or option is None for _, option in self._options()
+        )
 
     def covers(self, other: Scope) -> bool:
         """Whether every schedule of `other` is in this scope."""
-        return (
-            self.order in (ANY, other.order)
-            and self.repetition in (Repetition.ANY, other.repetition)
-            and self.state in (ANY, other.state)
-            and self.kernels in (ANY, other.kernels)
-        )
+        pairs = zip(self._options(), other._options(), strict=True)
+        return self.repetition in (Repetition.ANY, other.repetition) and all(a in (ANY, b) for (_, a), (_, b) in pairs)
 
     def choices_cover(self, other: Scope) -> bool:
         """`covers` for a bound that keeps its restriction of repetitions: the claim then still names that class."""
@@ -70,11 +67,14 @@ class Scope:
 
         The order is "problem" where that is the problem's own.
         """
-        choices = {"order": self.order, "state": self.state, "kernels": self.kernels}
-        named = {name: "any" if choice is ANY else "own" for name, choice in choices.items() if choice is not None}
+        named = {name: "any" if option is ANY else "own" for name, option in self._options() if option is not None}
         if self.order is not ANY and self.order == tuple(range(len(self.order))):
             named["order"] = "problem"
         return {**named, "repetition": self.repetition.value}
+
+    def _options(self) -> list[tuple[str, object]]:
+        """Each choice with its option."""
+        return [(f.name, getattr(self, f.name)) for f in fields(self) if f.name != "repetition"]
 
 
 EVERYTHING: Final = Scope(state=ANY, kernels=ANY)

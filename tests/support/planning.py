@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from poetc.events import Progress, silent
-from poetc.planning import Kernels, Planner, RamSearch, Solution, StatePlacement
+from poetc.planning import Planner, RamSearch, Solution, reductions
 from poetc.scheduling import Problem, SolveOptions
 from poetc.scheduling.schedule import MemoryPlan, Schedule
 from poetc.solvers import WarmStart
@@ -16,8 +16,8 @@ QUICK = SolveOptions(time_limit_s=20.0)
 def planner(
     state: str = "auto", solver: str = "poetc", options: SolveOptions = QUICK, progress: Progress = silent
 ) -> Planner:
-    """Kernels and the placement of state are open; `state` as `--state` takes it."""
-    return Planner(options=options, solver=solver, reductions=(Kernels(), StatePlacement(state)), progress=progress)
+    """The chain without micro-batches; `state` as `--state` takes it."""
+    return Planner(options=options, solver=solver, reductions=reductions(state), progress=progress)
 
 
 def solve_plain(

@@ -1,0 +1,20 @@
+"""The chain of reductions: every choice that `poetc solve` leaves open, in the order in which choices are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from poetc.planning.kernels import Kernels
+from poetc.planning.micro_batches import MicroBatches
+from poetc.planning.planner import Reduction
+from poetc.planning.state import StatePlacement
+from poetc.scheduling import Problem
+
+
+def reductions(state: str = "auto", micro_batches: Mapping[int, Problem] | None = None) -> tuple[Reduction[Any], ...]:
+    """Outermost first. `state`: as `--state` takes it. `micro_batches`: the problems by number of parts, if that is
+    open.
+    """
+    parts = () if micro_batches is None else (MicroBatches(micro_batches),)
+    return (*parts, Kernels(), StatePlacement(state))

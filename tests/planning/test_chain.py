@@ -1,0 +1,36 @@
+"""The chain of reductions: its options have names, and a solution of another run is taken up with them."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from poetc.planning import Choices, Solution, reductions
+from poetc.scheduling import SolveOptions, keep_all_peak_bytes
+from tests.planning.test_kernels import case
+from tests.support.planning import planner
+
+
+def test_options_have_names_and_every_choice_has_a_usual_one() -> None:
+    problem = case(0)[0]
+    chain = reductions("auto", {1: problem, 2: problem})
+    assert [choice.name for choice in chain] == ["micro_batches", "kernels", "state"]
+    assert {choice.name for choice in chain} == {f.name for f in fields(Choices)}
+    for choice in chain:
+        problem = choice.usual(problem)
+    assert not any(choice.is_open(problem) for choice in reductions("ram"))
+
+
+def test_a_solution_is_recalled_with_the_choices_that_it_made() -> None:
+    kernels = 0
+    for seed in range(12):
+        problem = replace(case(seed)[0], deadline_ns=None)
+        problem = replace(problem, budget_bytes=keep_all_peak_bytes(problem))
+        chain = planner("auto", options=SolveOptions(time_limit_s=2.0, work_limit_s=0.2))
+        found = chain.solve(problem)
+        known = Solution(problem=found.problem, schedule=found.schedule, plan=found.plan)
+        recalled = chain.recall(problem, known)
+        assert recalled.choices.state == found.choices.state, seed
+        if found.choices.kernels is not None:
+            assert recalled.choices == found.choices and recalled.scope == found.scope, seed
+            kernels += 1
+    assert kernels > 3
