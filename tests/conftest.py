@@ -12,6 +12,7 @@ import pytest
 from tests.support.compilers import remember
 
 remember()
+os.environ["POETC_CACHE"] = "off"  # the compilers of the tests remember by themselves
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does; xdist's workers inherit it
 # A shell starts what it runs in the background with Ctrl-C ignored, which processes inherit; tests send it to theirs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

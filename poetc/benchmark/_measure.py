@@ -156,14 +156,12 @@ def measure(
     """
     profile = host_profile(cflags)
     result: list[Measurement] = []
-    with scratch_directory("poetc-bench-") as scratch:
-        for number, graph in enumerate(graphs):
-            progress(graph.name)
-            step = step_of(graph, OPTIMIZERS[number % len(OPTIMIZERS)], fusion=number % NOT_FUSED != NOT_FUSED - 1)
-            program = (paging_program if number % HOST_PAGED == 0 else keep_all_program)(step, profile)
-            objects = scratch / "objects"
-            times = time_program(program, step.values, repeats=repeats, cflags=cflags, objects=objects)
-            result += rows_of(graph.name, step, program, times.instruction_ns, profile)
+    for number, graph in enumerate(graphs):
+        progress(graph.name)
+        step = step_of(graph, OPTIMIZERS[number % len(OPTIMIZERS)], fusion=number % NOT_FUSED != NOT_FUSED - 1)
+        program = (paging_program if number % HOST_PAGED == 0 else keep_all_program)(step, profile)
+        times = time_program(program, step.values, repeats=repeats, cflags=cflags)
+        result += rows_of(graph.name, step, program, times.instruction_ns, profile)
     return result
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from poetc.artifact import Artifact
@@ -66,12 +65,11 @@ def compare_times(
     device: str | None = None,
     repeats: int = 9,
     cflags: str = BENCH_CFLAGS,
-    objects: Path | None = None,
 ) -> Timing:
     """Run `program`, the lowered schedule of `problem`, and set its times against the problem's costs. `device`: as in
-    `Timing`; `objects`: as in `codegen.compile_library`.
+    `Timing`.
     """
-    times = time_program(program, step.values, repeats=repeats, cflags=cflags, objects=objects)
+    times = time_program(program, step.values, repeats=repeats, cflags=cflags)
     costs = {op.name: op.time_ns for op in problem.operators}
     pages = {
         t.name: {"PageOut": t.page_out_ns, "PageIn": t.page_in_ns, MOVE_CLASS: t.move_ns or 0} for t in problem.tensors

@@ -26,6 +26,7 @@ from poetc.files import finite
 Progress = Callable[[str], None]
 SHOW_AFTER_S = 1.0  # a line on a terminal
 LINE_EVERY_S = 5.0  # where stderr is a file or a pipe
+SAME_LINE_EVERY_S = 60.0  # for a message that has not changed since
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # Characters that a terminal obeys, but for tabs and line
 # breaks.
 
@@ -106,13 +107,18 @@ class _Line(ProgressColumn):
 
 @contextmanager
 def _now_and_then(message: str, limit_s: float | None) -> Iterator[Progress]:
-    """The newest message every few seconds, for logs."""
+    """The newest message every few seconds, for logs; one that stays the same, every minute."""
     newest, ended, started = [message], threading.Event(), time.monotonic()
 
     def say() -> None:
+        said, when = "", started
         while not ended.wait(LINE_EVERY_S):
+            now = time.monotonic()
+            if newest[0] == said and now - when < SAME_LINE_EVERY_S:
+                continue
+            said, when = newest[0], now
             with contextlib.suppress(OSError, ValueError):  # nobody reads any more
-                _say(f"{clock(time.monotonic() - started, limit_s)}: {newest[0]}")
+                _say(f"{clock(now - started, limit_s)}: {said}")
 
     def update(text: str) -> None:
         newest[0] = text

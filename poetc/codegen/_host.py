@@ -19,6 +19,7 @@ import numpy as np
 from poetc.codegen._emit import emit, images
 from poetc.codegen._image import initial_pages
 from poetc.codegen._interpret import all_inputs, find_binding, fit_input
+from poetc.codegen._kept import kept_objects
 from poetc.codegen._module import Module, source
 from poetc.codegen._state_file import model_identity, pack_state
 from poetc.codegen._toolchain import telling
@@ -58,9 +59,10 @@ def make_library(sources: Path, *variables: str) -> Path:
 
     Raises CheckFailed with the compiler's message.
     """
-    command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(sources), *variables, "libmodel.so"]
+    command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(sources), *variables]
     inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS")}
-    done = subprocess.run(command, capture_output=True, text=True, env=inherited, check=False)
+    with kept_objects(sources, command, inherited):
+        done = subprocess.run([*command, "libmodel.so"], capture_output=True, text=True, env=inherited, check=False)
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
         raise CheckFailed(f"the emitted C does not build: {' | '.join(telling(lines))}")
@@ -76,27 +78,20 @@ def compile_library(
     cc: str | None = None,
     cflags: str = "-O2",
     threads: int = 0,
-    objects: Path | None = None,
 ) -> Path:
     """Emit for the host into `directory` / src and build; returns the shared library.
 
-    `threads`: the most that kernels run in, 0: built without. `objects`: a folder that keeps compiled files of the
-    runtime, for calls with the same compiler and flags. UsageError if there is no compiler.
+    `threads`: the most that kernels run in, 0: built without. Objects of an earlier call with the same sources are
+    taken. UsageError if there is no compiler.
     """
     require_compiler(cc)
     sources = emit(programs, values, model=model, target="host", out_dir=directory / "src")
-    built = sources / "build" / "runtime"
-    if objects is not None and objects.exists():
-        shutil.copytree(objects, built, copy_function=shutil.copyfile)  # newer than the sources
     variables = [f"CFLAGS={cflags} -fPIC -Werror"]
     if threads:
         variables.append(f"THREADS={threads}")
     if cc is not None:
         variables.append(f"CC={cc}")
-    make_library(sources, *variables)
-    if objects is not None:
-        shutil.copytree(built, objects, copy_function=shutil.copyfile, dirs_exist_ok=True)
-    return sources / "libmodel.so"
+    return make_library(sources, *variables)
 
 
 class HostModel:

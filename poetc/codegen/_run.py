@@ -19,10 +19,19 @@ from poetc.codegen._emit import Numerics, emit
 from poetc.codegen._firmware import Memory, checkpoint_blocks, checkpoint_steps
 from poetc.codegen._image import page_blocks, store_image
 from poetc.codegen._interpret import all_inputs, fit_input
+from poetc.codegen._kept import kept_objects
 from poetc.codegen._lower import store_blocks
 from poetc.codegen._stack import stack_bound
 from poetc.codegen._state_file import read_state
-from poetc.codegen._toolchain import Elf, build_counter, command, compiler_prefix, read_elf, require
+from poetc.codegen._toolchain import (
+    Elf,
+    build_counter,
+    command,
+    compiler_prefix,
+    read_elf,
+    require,
+    tool_environment,
+)
 from poetc.codegen.program import Call, Move, Page, PageIn, PageOut, PageSource, Program
 from poetc.errors import CheckFailed
 from poetc.graph import Array, Value
@@ -191,7 +200,8 @@ def rebuild(
     words.append("ANY_RANGE=1")  # whoever runs it here has looked at the data
     if hosted:
         words.append("LDFLAGS=-static")
-    command(words, f"the emitted C does not build for {board.name}")
+    with kept_objects(source, words, tool_environment()):
+        command(words, f"the emitted C does not build for {board.name}")
     path, prefix = source / ("train" if hosted else "firmware.elf"), compiler_prefix(board)
     elf = read_elf(path, prefix)
     kernels = program.kernels

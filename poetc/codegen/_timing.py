@@ -115,15 +115,11 @@ def time_program(
     repeats: int = 9,
     cc: str | None = None,
     cflags: str = "-O2",
-    objects: Path | None = None,
 ) -> StepTimes:
-    """Compile `program` for this machine, train on made-up inputs and take the times of its instructions.
-
-    `objects`: as in `compile_library`.
-    """
+    """Compile `program` for this machine, train on made-up inputs and take the times of its instructions."""
     with scratch_directory("poetc-timing-") as scratch:
         directory = scratch
-        library = compile_library([program], values, directory, cc=cc, cflags=cflags, objects=objects)
+        library = compile_library([program], values, directory, cc=cc, cflags=cflags)
         model = TimedModel(library, [program], values)
         with model:
             return model.time(compile_observer(directory, cc), repeats)

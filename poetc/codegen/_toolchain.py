@@ -44,10 +44,16 @@ def require(board: Board) -> None:
         )
 
 
+def tool_environment() -> dict[str, str]:
+    """The environment, without variables that would choose another compiler or other options."""
+    return {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS", "CC")}
+
+
 def command(words: Sequence[str | Path], what: str, cwd: Path | None = None) -> str:
     """Standard output of a tool. CheckFailed with its first lines if it fails."""
-    inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS", "CC")}
-    done = subprocess.run([str(w) for w in words], capture_output=True, text=True, cwd=cwd, env=inherited, check=False)
+    done = subprocess.run(
+        [str(w) for w in words], capture_output=True, text=True, cwd=cwd, env=tool_environment(), check=False
+    )
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
         raise CheckFailed(f"{what}: {' | '.join(telling(lines))}")

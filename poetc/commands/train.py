@@ -52,6 +52,7 @@ from poetc.loop import (
     SessionEngine,
     Watcher,
     default_metrics,
+    outcome_of,
     parse_metrics,
 )
 from poetc.output_directory import digest
@@ -214,36 +215,39 @@ def train(
         note(_position(request, checkpoint))
     solved = _solved(request, progress, note)
     step, program = graph_of(solved), training_program(solved)
-    progress("compiling for this machine")
-    with trainer(solved) as session:
-        engine = SessionEngine(session)
-        measured_bytes = engine.measure_peak(codegen.sample_inputs(program))
-        kept = [n for n in step.updates if step.tensors[n].role in (Role.PARAMETER, Role.STATISTIC)]
-        loop = Loop(
-            engine,
-            batches,
-            data.evaluation(),
-            losses,
-            LoopOptions(
-                epochs=request.epochs,
-                learning_rate=float(step.options["learning_rate"]),  # type: ignore[arg-type]
-                schedule=schedule,
-                patience=request.patience,
-                ema=request.ema,
-                save_every=request.save_every,
-                metrics=metrics,
-            ),
-            trained=[n for n in kept if step.tensors[n].role is Role.PARAMETER],
-            kept=kept,
-            store=store,
-            watcher=watcher,
-            stopping=stopping,
-            identity=identity,
-        )
-        if checkpoint is not None:
-            loop.restore(checkpoint)
-        progress("training")
-        outcome = loop.run()
+    options = LoopOptions(
+        epochs=request.epochs,
+        learning_rate=float(step.options["learning_rate"]),  # type: ignore[arg-type]
+        schedule=schedule,
+        patience=request.patience,
+        ema=request.ema,
+        save_every=request.save_every,
+        metrics=metrics,
+    )
+    outcome = None if checkpoint is None else outcome_of(checkpoint, options)
+    if outcome is None:
+        progress("compiling for this machine")
+        with trainer(solved) as session:
+            engine = SessionEngine(session)
+            kept = [n for n in step.updates if step.tensors[n].role in (Role.PARAMETER, Role.STATISTIC)]
+            loop = Loop(
+                engine,
+                batches,
+                data.evaluation(),
+                losses,
+                options,
+                trained=[n for n in kept if step.tensors[n].role is Role.PARAMETER],
+                kept=kept,
+                store=store,
+                watcher=watcher,
+                stopping=stopping,
+                identity=identity,
+                peak_bytes=engine.measure_peak(codegen.sample_inputs(program)),
+            )
+            if checkpoint is not None:
+                loop.restore(checkpoint)
+            progress("training")
+            outcome = loop.run()
     if outcome is None:
         return None
     progress("writing the model")
@@ -269,7 +273,7 @@ def train(
         "steps": outcome.steps,
         "step_ms": outcome.step_ms,
         "peak_predicted_bytes": base_bytes + program.high_water_bytes,
-        "peak_measured_bytes": base_bytes + measured_bytes,
+        "peak_measured_bytes": base_bytes + outcome.peak_bytes,
         "budget_bytes": solved.problem.budget_bytes,
     }
     write_text(request.directory / PAGE, page(Solved.from_artifact(solved), document))

@@ -2,7 +2,7 @@
 
 from poetc.loop.checkpoint import Checkpoint, CheckpointStore
 from poetc.loop.engine import Engine, SessionEngine
-from poetc.loop.loop import EpochRow, Loop, LoopOptions, Outcome, Watcher
+from poetc.loop.loop import EpochRow, Loop, LoopOptions, Outcome, Watcher, outcome_of
 from poetc.loop.metrics import Loss, default_metrics, parse_metrics
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "SessionEngine",
     "Watcher",
     "default_metrics",
+    "outcome_of",
     "parse_metrics",
 ]

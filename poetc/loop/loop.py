@@ -66,6 +66,7 @@ class Outcome:
     steps: int
     step_ms: float
     stopped_early: bool
+    peak_bytes: int  # of the engine, as given to the loop that began
     final: Mapping[str, Array]  # all of the state after the last step
 
 
@@ -102,9 +103,40 @@ class _Progress:
     best_epoch: int = 0
     best_loss: float = math.inf
     number: int = 0  # of the checkpoint
+    peak_bytes: int = 0  # of the engine; 0: not known
     plateau: dict[str, Any] = field(default_factory=dict)
     before: dict[str, Any] = field(default_factory=dict)  # what an evaluation measured before the first step
     rows: list[dict[str, Any]] = field(default_factory=list)
+
+    @staticmethod
+    def of(checkpoint: Checkpoint) -> _Progress:
+        return _Progress(**{name: value for name, value in checkpoint.progress.items() if name != "identity"})
+
+    def is_over(self, options: LoopOptions) -> bool:
+        """Whether all epochs are done, or patience has ended the training."""
+        waited, patience = self.epoch - 1 - self.best_epoch, options.patience
+        return self.epoch > options.epochs or (patience is not None and self.batch == 0 and waited >= max(1, patience))
+
+    def outcome(self, options: LoopOptions, best: Mapping[str, Array], final: Mapping[str, Array]) -> Outcome:
+        return Outcome(
+            state=best,
+            best_epoch=self.best_epoch or self.epoch - 1,
+            before=self.before,
+            epochs=[EpochRow(**row) for row in self.rows],
+            steps=self.step,
+            step_ms=1e3 * self.step_seconds / max(1, self.step),
+            stopped_early=self.epoch <= options.epochs,
+            peak_bytes=self.peak_bytes,
+            final=final,
+        )
+
+
+def outcome_of(checkpoint: Checkpoint, options: LoopOptions) -> Outcome | None:
+    """The outcome of a training that is over, without its engine. None: it is not over, or no epoch was the best."""
+    here, best = _Progress.of(checkpoint), checkpoint.arrays.get("best")
+    if not best or not here.peak_bytes or not here.is_over(options):
+        return None
+    return here.outcome(options, best, checkpoint.arrays["state"])
 
 
 class Loop:
@@ -126,13 +158,14 @@ class Loop:
         watcher: Watcher,
         stopping: Callable[[], bool] = lambda: False,
         identity: Mapping[str, str] | None = None,
+        peak_bytes: int = 0,
     ) -> None:
         self.engine, self.batches, self.evaluation, self.options = engine, batches, evaluation, options
         self._losses = losses
         self._trained, self._kept = list(trained), list(kept)
         self._store, self._watcher, self._stopping = store, watcher, stopping
         self._identity = dict(identity or {})
-        self._progress = _Progress()
+        self._progress = _Progress(peak_bytes=peak_bytes)
         self._average: dict[str, Array] = {}
         self._best: dict[str, Array] = {}
         self._schedule = options.schedule
@@ -149,9 +182,7 @@ class Loop:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
-        document = dict(checkpoint.progress)
-        document.pop("identity")
-        self._progress = _Progress(**document)
+        self._progress = replace(_Progress.of(checkpoint), peak_bytes=self._progress.peak_bytes)
         if self._progress.plateau:
             self._schedule = replace(self._schedule, plateau=Plateau(**self._progress.plateau))
         self.engine.write(checkpoint.arrays.get("state", {}))
@@ -176,7 +207,7 @@ class Loop:
         if not here.number:
             here.before = self.measure() if self.evaluation is not None else {}
             self.save()
-        while here.epoch <= self.options.epochs and not self._is_over():
+        while not here.is_over(self.options):
             if not self._run_epoch():
                 self.save()
                 return None
@@ -185,20 +216,7 @@ class Loop:
         self._watcher.on_end()
         final = self.engine.read(self.engine.state_names())
         best = self._best or {name: self._exported(final)[name] for name in self._kept}
-        return Outcome(
-            state=best,
-            best_epoch=here.best_epoch or here.epoch - 1,
-            before=here.before,
-            epochs=[EpochRow(**row) for row in here.rows],
-            steps=here.step,
-            step_ms=1e3 * here.step_seconds / max(1, here.step),
-            stopped_early=here.epoch <= self.options.epochs,
-            final=final,
-        )
-
-    def _is_over(self) -> bool:
-        patience, here = self.options.patience, self._progress
-        return patience is not None and here.batch == 0 and here.epoch - 1 - here.best_epoch >= max(1, patience)
+        return here.outcome(self.options, best, final)
 
     def _run_epoch(self) -> bool:
         """The steps of an epoch that are not done yet; False where the loop is to stop before its end."""

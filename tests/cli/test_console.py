@@ -80,6 +80,23 @@ def test_a_log_has_a_line_every_few_seconds(
     assert capsys.readouterr().err == ""
 
 
+def test_a_log_says_the_same_thing_once_a_minute(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_console, "LINE_EVERY_S", 0.001)
+    said = ""
+    with Console(as_json=True, quiet=False, verbose=False).progress("compiling") as progress:
+        for text in ("training", "writing"):
+            time.sleep(0.05)
+            progress(text)
+            while text not in said:
+                said += capsys.readouterr().err
+    assert [line.split(": ")[2] for line in (said + capsys.readouterr().err).splitlines()][-2:] == [
+        "training",
+        "writing",
+    ]
+
+
 def test_the_clock_counts_down_to_nothing() -> None:
     assert _console.clock(12.4, None) == "12 s"
     assert _console.clock(12.4, 60.0) == "12 s, 48 s left"

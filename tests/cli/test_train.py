@@ -314,6 +314,21 @@ def test_data_that_has_changed_does_not_go_on(small: Path, tmp_path: Path, poetc
     assert f"--data {data}: not the data that the training of" in ended.err
 
 
+def test_a_training_that_is_over_is_written_without_a_compiler(
+    tmp_path: Path, trained: tuple[Path, dict[str, Any], str], poetc: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.onnx"
+    shutil.copytree(trained[0].with_name("out.onnx.train"), tmp_path / "out.onnx.train")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ended = poetc("train", "--resume", "-o", out, "--json")
+    assert ended.code == 0, ended.err
+    assert out.read_bytes() == trained[0].read_bytes()
+    named = ("output", "files", "directory", "report")
+    assert {**ended.json, **{n: trained[1][n] for n in named}} == trained[1]
+    ended = poetc("train", "--resume", "-o", out, "--epochs", "4", "--quiet")
+    assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
+
+
 def test_a_full_disk_stops_at_the_last_good_checkpoint(
     small: Path, tmp_path: Path, trained: tuple[Path, Any, str], poetc: Run
 ) -> None:

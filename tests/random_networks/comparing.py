@@ -104,7 +104,7 @@ def judge(given: Sample, folder: Path, *, as_c: bool) -> Case:
         solved = training.solve(recipe, path, 2.0)
         for how, trained in (
             ("numpy", training.interpreted(recipe, solved)),
-            ("C", training.compiled(recipe, solved, folder / f"{recipe.seed}.c", folder / "objects")),
+            ("C", training.compiled(recipe, solved, folder / f"{recipe.seed}.c")),
         ):
             found = differences(trained, case.expected, case.noise, case.start, exact=False)
             case.found += found

@@ -99,11 +99,11 @@ def interpreted(recipe: Recipe, solved: Artifact) -> Trained:
     return _run(recipe, solved.graph, model)
 
 
-def compiled(recipe: Recipe, solved: Artifact, directory: Path, objects: Path | None = None) -> Trained:
+def compiled(recipe: Recipe, solved: Artifact, directory: Path) -> Trained:
     """The emitted C on this machine."""
     assert solved.graph is not None
     program, values = programs.training_program(solved), solved.graph.values
-    library = codegen.compile_library([program], values, directory, objects=objects)
+    library = codegen.compile_library([program], values, directory)
     with codegen.HostModel(library, [program], values) as model:
         return _run(recipe, solved.graph, model)
 
