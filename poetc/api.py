@@ -20,12 +20,13 @@ from poetc.commands.export import export_arrays
 from poetc.commands.import_state import read_values, with_values
 from poetc.commands.locking import Difference
 from poetc.commands.locking._diff import diff_artifacts
+from poetc.commands.reading_weights import read_weights
 from poetc.commands.requests import ModelRequest, SolveRequest, load_model
 from poetc.commands.solve import solve
 from poetc.commands.train import TrainRequest, recorded_options
 from poetc.commands.train import train as train_on_data
 from poetc.commands.trainer import trainer
-from poetc.commands.weights import by_graph_name, read_weights
+from poetc.commands.weights import by_graph_name
 from poetc.devices import DeviceProfile, format_bytes, format_ns, format_pj, list_profiles, load_profile
 from poetc.events import Progress, silent
 from poetc.files import scratch_directory

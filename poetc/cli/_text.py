@@ -335,7 +335,10 @@ def export_text(document: Mapping[str, Any]) -> str:
     return fields(
         (
             ("model", written),
-            ("arrays", ", ".join(document[kind] for kind in ("npz", "safetensors") if document[kind] is not None)),
+            (
+                "arrays",
+                ", ".join(document[kind] for kind in ("npz", "safetensors", "adapter") if document[kind] is not None),
+            ),
             ("weights", f"{document['tensors']}, {document['trained']} of them trainable"),
             ("changed", "" if changed is None else f"{changed} of those in {document['model']}"),
         )

@@ -13,6 +13,7 @@ EPILOG = """\b
 Examples:
   poetc export model.poetc --state trained.bin -o trained.onnx
   poetc export model.poetc --state trained.bin --npz weights.npz
+  poetc export model.poetc --state trained.bin --adapter lora/adapter_model.safetensors
 """
 
 
@@ -24,13 +25,27 @@ Examples:
     metavar="FILE",
     help="The trained weights: trained.bin, .npz or .safetensors. Default: those that training starts from.",
 )
-@click.option("-o", "--output", "out", type=_options.FILE, metavar="OUT.onnx", help="The ONNX file to write.")
+@click.option(
+    "-o",
+    "--output",
+    "--merged",
+    "out",
+    type=_options.FILE,
+    metavar="OUT.onnx",
+    help="The ONNX file to write; adapters of --lora are added to its weights.",
+)
 @click.option("--npz", type=_options.FILE, metavar="FILE", help="Write the weights to an .npz file too, or alone.")
 @click.option(
     "--safetensors",
     type=_options.FILE,
     metavar="FILE",
     help="Write them to a .safetensors file (pip install '.[safetensors]' in the clone).",
+)
+@click.option(
+    "--adapter",
+    type=_options.FILE,
+    metavar="FILE",
+    help="Write the adapters of --lora to a .safetensors file that peft reads, and adapter_config.json beside it.",
 )
 @click.option(
     "--model",
@@ -52,6 +67,7 @@ def export(
     out: Path | None,
     npz: Path | None,
     safetensors: Path | None,
+    adapter: Path | None,
     model: Path | None,
     rounding: bool,
     force: bool,
@@ -65,7 +81,7 @@ def export(
     operator set and metadata. Only the numbers of weights and running statistics are others. External data go to one
     file beside it, OUT.onnx.data. A weight that the file cannot hold is named, and nothing is written.
 
-    The names in .npz and .safetensors files are those of the initializers.
+    The names in .npz and .safetensors files are those of the initializers. Those of --adapter are peft's.
     """
     from poetc.cli import _text
     from poetc.commands import export as command
@@ -78,6 +94,7 @@ def export(
             out=out,
             npz=npz,
             safetensors=safetensors,
+            adapter=adapter,
             model=model,
             rounding=rounding,
             force=force,

@@ -130,7 +130,7 @@ def train(
 
     MODEL is an ONNX file, or a directory that `poetc solve` wrote. All options of `poetc solve` but --infer-batch
     are understood; -o and --force mean the ONNX file. Beside it, OUT.onnx.train/ keeps checkpoints, the solved
-    directory and a report with curves.
+    directory and a report with curves; with --lora also the adapters, as the Python package peft reads them.
 
     Evaluation is in inference mode, after each epoch. The best epoch is that of the least validation loss, or of the
     least training loss without validation data. With MODEL solved for a board, the same schedule runs here.

@@ -13,15 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from poetc import artifact, frontend
+from poetc import artifact, frontend, training
 from poetc.artifact import Artifact
+from poetc.commands.adapter_files import CONFIG, adapter_bytes, lora_of
+from poetc.commands.reading_weights import read_weights
 from poetc.commands.requests import new_head
 from poetc.commands.weights import (
     by_graph_name,
     file_name,
     model_of,
     npz_bytes,
-    read_weights,
     safetensors_bytes,
     trained_names,
     weights,
@@ -32,6 +33,7 @@ from poetc.files import new_files
 from poetc.graph import Array, DType, Graph, TensorType, differing, matching, materialize
 from poetc.ops import bind, spec
 from poetc.output_directory import digest
+from poetc.training import Updates
 
 TOLERANCE = 1e-5  # of outputs, where the file's operators come in another form than the trained model's
 _SHOWN = 3
@@ -44,6 +46,7 @@ def export(
     out: Path | None = None,
     npz: Path | None = None,
     safetensors: Path | None = None,
+    adapter: Path | None = None,
     model: Path | None = None,
     rounding: bool = False,
     force: bool = False,
@@ -61,6 +64,7 @@ def export(
         out=out,
         npz=npz,
         safetensors=safetensors,
+        adapter=adapter,
         model=model,
         rounding=rounding,
         force=force,
@@ -76,22 +80,24 @@ def export_arrays(
     out: Path | None = None,
     npz: Path | None = None,
     safetensors: Path | None = None,
+    adapter: Path | None = None,
     model: Path | None = None,
     rounding: bool = False,
     force: bool = False,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """The same with weights that were read: `arrays` as `by_graph_name` gives them, empty for those at the start."""
-    outputs = [path for path in (out, npz, safetensors) if path is not None]
+    config = None if adapter is None else adapter.with_name(CONFIG)
+    outputs = [path for path in (out, npz, safetensors, adapter, config) if path is not None]
     if not outputs:
-        raise UsageError("nothing to write: give -o OUT.onnx, --npz FILE or --safetensors FILE")
+        raise UsageError("nothing to write: give -o OUT.onnx, --npz FILE, --safetensors FILE or --adapter FILE")
     if len(outputs) > len({path.absolute() for path in outputs}):
         raise UsageError(f"{outputs[0]}: named twice; the files must have different names")
     source = None if out is None else find_model(solved, model)
     require_free(outputs, source, force)
     named = weights(model_of(solved), arrays)
     document: dict[str, Any] = {
-        **dict.fromkeys(("out", "external_data", "model", "changed", "npz", "safetensors")),
+        **dict.fromkeys(("out", "external_data", "model", "changed", "npz", "safetensors", "adapter")),
         "tensors": len(named),
         "trained": len(trained_names(solved)),
         "notes": [],
@@ -101,6 +107,10 @@ def export_arrays(
         packed["safetensors"] = safetensors, safetensors_bytes(named)
     if npz is not None:
         packed["npz"] = npz, npz_bytes(named)
+    if adapter is not None and config is not None:
+        data, text = adapter_bytes(solved, arrays)
+        packed["adapter"] = adapter, data
+        packed["adapter_config"] = config, text
     if out is not None:
         progress("writing the model")
         state = arrays or initial_state(solved)
@@ -140,11 +150,15 @@ def export_onnx(
     graph = model_of(solved)
     given = imported_with(solved)
     original = frontend.load(source, **given)
-    names = matching(graph, original)
+    updates = _adapters_of(solved, original)
+    names = matching(graph, training.with_adapters(original, updates))
     if names is None:
         raise UsageError(f"{source}: not the model that was solved: its graph is another one; give that with --model")
     trained = by_graph_name(solved, state, "the trained state")
     wanted = replace(graph, values={**graph.values, **{n: a for n, a in trained.items() if n in graph.values}})
+    if updates.adapters:
+        wanted = _merged(wanted, original, updates, names, source)
+        names = {n: n for n in original.values}
     changed = {names[n]: _array(wanted, n) for n in differing(wanted, original) or () if _is_given(original, names[n])}
     with new_files(out, data, force=force) as staged:
         written = frontend.write_back(
@@ -166,6 +180,24 @@ def export_onnx(
         "changed": len(changed),
         "notes": written.notes,
     }
+
+
+def _adapters_of(solved: Artifact, original: Graph) -> Updates:
+    """What was trained of the model `original`, which has no adapters; no update where none were put in."""
+    train, lora = lora_of(solved)
+    return training.select_updates(original, train, lora) if lora else Updates()
+
+
+def _merged(adapted: Graph, original: Graph, updates: Updates, names: Mapping[str, str], source: Path) -> Graph:
+    """`original` with the adapters of the trained model added to its weights.
+
+    UnsupportedModelError where it computes anything else than the model with adapters.
+    """
+    values = {names[n]: _array(adapted, n) for n in adapted.values if n in names}
+    whole = training.merged(original, updates, values)
+    if not _computes_alike(adapted, whole):
+        raise UnsupportedModelError(f"{source}: with merged adapters it would be another model; write --adapter")
+    return whole
 
 
 def _is_given(original: Graph, name: str) -> bool:

@@ -10,13 +10,17 @@ from typing import Any
 
 from poetc import artifact, codegen, frontend, reporting
 from poetc.artifact import Artifact
+from poetc.commands.adapter_files import lora_of
 from poetc.commands.export import imported_with
 from poetc.commands.programs import graph_of, training_program
-from poetc.commands.weights import identities, model_of, read_weights, some, weights
+from poetc.commands.reading_weights import identities, read_weights
+from poetc.commands.requests import adapted
+from poetc.commands.weights import model_of, some, weights
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
 from poetc.files import new_files, read_file
 from poetc.graph import Array, Graph, Value, differing, matching
+from poetc.training import is_adapter
 
 TRAINED = ".bin"  # an output that ends so is a trained.bin, any other a directory
 
@@ -100,13 +104,18 @@ def _identity(solved: Artifact, out: Path) -> int:
 def _read_model(solved: Artifact, source: Path) -> dict[str, Value]:
     """Every value of a model with the same operators, whatever its tensors are called."""
     graph = model_of(solved)
-    given = imported_with(solved)
-    found = frontend.load(source, **{**given, "new_head": None})
+    given, adapters = imported_with(solved), lora_of(solved)[1]
+
+    def is_new(name: str) -> bool:
+        return bool(adapters) and is_adapter(name)
+
+    found = adapted(frontend.load(source, **{**given, "new_head": None}), *lora_of(solved))
     names = matching(graph, found)
     if names is None:
         raise UsageError(f"{source}: not the graph that was solved: {_difference(weights(graph), weights(found))}")
-    values = {name: found.values[names[name]] for name in graph.values if name in names}
-    split = differing(replace(graph, values={**graph.values, **values}), found)
+    values = {name: found.values[names[name]] for name in graph.values if name in names and not is_new(name)}
+    others = differing(replace(graph, values={**graph.values, **values}), found) or ()
+    split = [n for n in others if not is_new(n)]
     if split:
         raise UsageError(f"{source}: {some(split)}: one weight in the model that was solved, several here")
     return values

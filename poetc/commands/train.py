@@ -6,6 +6,7 @@ OUT.train/run.json       what was asked for, and which model and data
 OUT.train/solved/        the solved directory
 OUT.train/checkpoint.*   see `poetc.loop.checkpoint`
 OUT.train/training.json  what `--json` prints, and report.html
+OUT.train/adapter/       with `--lora`: the trained adapters, as the package peft reads them
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from typing import Any
 
 from poetc import artifact, codegen
 from poetc.artifact import Artifact
-from poetc.commands.export import export_onnx, find_model, require_free
+from poetc.commands.adapter_files import lora_of
+from poetc.commands.export import export_arrays, export_onnx, find_model, require_free
 from poetc.commands.programs import graph_of, training_program
 from poetc.commands.requests import SolveRequest, training_graph
 from poetc.commands.solve import solve
 from poetc.commands.trainer import trainer
-from poetc.commands.weights import model_of
+from poetc.commands.weights import by_graph_name, model_of
 from poetc.datasets import (
     Augmentation,
     Batches,
@@ -39,10 +41,10 @@ from poetc.datasets import (
     slots_of,
     split,
 )
-from poetc.errors import UsageError
+from poetc.errors import UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
 from poetc.files import finite, read_file, write_text
-from poetc.graph import Graph, Role, TrainingGraph
+from poetc.graph import Array, Graph, Role, TrainingGraph
 from poetc.loop import (
     Checkpoint,
     CheckpointStore,
@@ -62,6 +64,7 @@ from poetc.training import rates
 
 SUFFIX = ".train"
 RECORD, SOLVED, DOCUMENT = "run.json", "solved", "training.json"
+ADAPTER = Path("adapter") / "adapter_model.safetensors"  # peft's name
 PAGE = "report.html"
 MAY_CHANGE = ("epochs", "save_every")  # between the beginning of a training and its resumption
 
@@ -108,6 +111,15 @@ class TrainRequest:
     @property
     def directory(self) -> Path:
         return directory_of(self.out)
+
+
+def _write_adapter(solved: Artifact, state: Mapping[str, Array], path: Path, note: Progress) -> None:
+    """The trained adapters for peft. A note says why there is no file where it cannot be."""
+    path.parent.mkdir(exist_ok=True)
+    try:
+        export_arrays(solved, by_graph_name(solved, state, "the trained state"), adapter=path, force=True)
+    except (UnsupportedModelError, UsageError) as error:
+        note(f"{path} is not written: {error}")
 
 
 def directory_of(out: Path) -> Path:
@@ -253,6 +265,8 @@ def train(
     progress("writing the model")
     base_bytes = solved.problem.base_bytes
     written = export_onnx(solved, outcome.state, request.out, force=request.force or request.resume)
+    if lora_of(solved)[1]:
+        _write_adapter(solved, outcome.state, request.directory / ADAPTER, note)
     document = {
         "model": str(solved.summary["model"]),
         "output": str(request.out),

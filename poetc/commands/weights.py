@@ -7,7 +7,6 @@ understood. Optimizer state is not a weight.
 from __future__ import annotations
 
 import io
-import json
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,14 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from poetc import codegen
 from poetc.artifact import Artifact
-from poetc.commands.programs import graph_of, inference_programs, training_program
+from poetc.commands.programs import graph_of
 from poetc.errors import UsageError
-from poetc.files import open_file, read_arrays, read_file
+from poetc.files import open_file
 from poetc.graph import Array, Graph, Role, materialize
 
-LARGEST_STATE_BYTES = 1 << 32
 _WEIGHTS = (Role.PARAMETER, Role.STATISTIC)
 _SHOWN = 3
 
@@ -95,63 +92,18 @@ def _as_numbers(name: str, array: Array, dtype: np.dtype[np.generic], where: str
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def read_weights(solved: Artifact, path: Path) -> dict[str, Array]:
-    """The arrays of a trained.bin, an .npz or a .safetensors file, checked, by the graph's names."""
-    try:
-        if path.suffix == ".npz":
-            arrays: Mapping[str, Any] = read_arrays(path)
-        elif path.suffix == ".safetensors":
-            arrays = _read_safetensors(path)
-        else:
-            arrays = read_trained(solved, path)
-    except FileNotFoundError:
-        raise UsageError(f"{path}: does not exist") from None
-    except IsADirectoryError:
-        raise UsageError(f"{path}: is a directory, not a file of weights") from None
-    return by_graph_name(solved, arrays, str(path))
+def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
+    """An .npz file. The same arrays give the same bytes; no name is special, as it would be for `numpy.savez`."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.ascontiguousarray(array), allow_pickle=False)
+    return file.getvalue()
 
 
-def read_trained(solved: Artifact, path: Path) -> dict[str, Array]:
-    """All state in a trained.bin. `poetc-emit.json` beside it, if it is of the same emission, says where each tensor
-    is; else it must be of this solution.
-    """
-    data = read_file(path, LARGEST_STATE_BYTES)
-    manifest = _manifest_beside(path)
-    if manifest is not None and codegen.state_identity(data) == manifest.get("identity"):
-        return codegen.read_listed_state(data, manifest, str(path))
-    program = training_program(solved)
-    state = codegen.read_state(data, program, str(path))
-    if codegen.state_identity(data) not in identities(solved):
-        raise UsageError(
-            f"{path}: trained by another schedule, from other weights, or by another version of poetc; with the"
-            f" {codegen.MANIFEST} of the directory that trained it beside it, it can be read"
-        )
-    return state
-
-
-def identities(solved: Artifact) -> list[int]:
-    """Of what `poetc emit` writes: all programs, and for firmware those that need no more RAM than training."""
-    training = training_program(solved)
-    whole = [training, *inference_programs(solved, training)]
-    small = [p for p in whole if p.arena_bytes <= training.arena_bytes]
-    values = {**model_of(solved).values, **graph_of(solved).values}
-    name = graph_of(solved).name.removesuffix(".onnx")
-    sets = [whole] if len(small) == len(whole) else [whole, small]
-    return [codegen.identity_of(name, programs, values) for programs in sets]
-
-
-def _manifest_beside(path: Path) -> Mapping[str, Any] | None:
-    beside = path.parent / codegen.MANIFEST
-    if not beside.is_file():
-        return None
-    try:
-        state = json.loads(read_file(beside))["state"]
-    except (OSError, UsageError, ValueError, KeyError, TypeError):
-        return None
-    return state if isinstance(state, dict) else None
-
-
-def _read_safetensors(path: Path) -> dict[str, Array]:
+def read_safetensors(path: Path) -> dict[str, Array]:
+    """The arrays of a .safetensors file by its own names."""
     safetensors = _safetensors()
     with open_file(path):
         pass  # what is no regular file is refused here
@@ -161,16 +113,6 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
         raise
     except Exception as error:  # SafetensorError, and KeyError for element types that numpy does not have
         raise UsageError(f"{path}: not a .safetensors file whose arrays numpy can read ({error})") from None
-
-
-def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
-    """An .npz file. The same arrays give the same bytes; no name is special, as it would be for `numpy.savez`."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, np.ascontiguousarray(array), allow_pickle=False)
-    return file.getvalue()
 
 
 def safetensors_bytes(arrays: Mapping[str, Array]) -> bytes:

@@ -1,8 +1,9 @@
 """Graph → TrainingGraph: loss, backward operators, optimizer updates."""
 
-from poetc.training._adapters import with_adapters
+from poetc.training._adapters import merged, with_adapters
 from poetc.training._build import build, takes_batch_statistics
 from poetc.training._evaluation import evaluation
+from poetc.training._layers import adapter_names, is_adapter, layers_of, module_of
 from poetc.training._micro import at_batch, batch_of, divisors, micro_batch_of
 from poetc.training._options import BATCH_NORM_MODES, LOSSES, OPTIMIZERS, TrainingOptions
 from poetc.training._selection import select_parameters, select_updates
@@ -18,12 +19,17 @@ __all__ = [
     "Update",
     "Updates",
     "Whole",
+    "adapter_names",
     "at_batch",
     "batch_of",
     "build",
     "divisors",
     "evaluation",
+    "is_adapter",
+    "layers_of",
+    "merged",
     "micro_batch_of",
+    "module_of",
     "select_parameters",
     "select_updates",
     "takes_batch_statistics",

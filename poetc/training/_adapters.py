@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from poetc.graph import Array, Attribute, Fill, Graph, Operator, Role, TensorType
+from poetc.graph import Array, Attribute, Fill, Graph, Operator, Role, TensorType, materialize
 from poetc.ops import Builder, view_roots
 from poetc.training._layers import Layer, adapter_names, layers_of
 from poetc.training._updates import Adapter, Updates
@@ -109,3 +110,21 @@ def _uniform(shape: tuple[int, ...], bound: float, key: str) -> Array:
     seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little")
     random = np.random.Generator(np.random.PCG64(seed))
     return np.asarray(random.uniform(-bound, bound, shape), np.float32)
+
+
+def merged(graph: Graph, updates: Updates, values: Mapping[str, Array]) -> Graph:
+    """The model `graph`, without adapters, in which each weight W is W + scale · B · A.
+
+    `values` holds the numbers of its tensors, and of the factors, by name; what it lacks keeps the graph's. The sum is
+    made in float64 and rounded once.
+    """
+    layers, names = layers_of(graph), adapter_names(graph, updates.adapters)
+    result = {n: values.get(n, v) for n, v in graph.values.items()}
+    for weight, adapter in updates.adapters.items():
+        layer, type = layers[weight], graph.tensors[weight].type
+        a, b = (np.asarray(values[n], np.float64) for n in names[weight])
+        delta = adapter.scale * (b.reshape(layer.outputs, -1) @ a.reshape(adapter.rank, -1))
+        delta = delta.T if layer.axis == 0 else delta
+        total = materialize(result[weight], type) + delta.reshape(type.shape)
+        result[weight] = np.asarray(total, np.float32)
+    return replace(graph, values=result)

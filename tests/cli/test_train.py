@@ -383,3 +383,14 @@ def test_ctrl_c_ends_at_a_checkpoint(small: Path, tmp_path: Path) -> None:
         err = process.communicate()[1].decode()
     assert process.returncode == 130, err
     assert f"go on with: poetc train --resume -o {out}" in err
+
+
+def test_adapters_are_trained_merged_and_kept(small: Path, tmp_path: Path, poetc: Run) -> None:
+    out = tmp_path / "out.onnx"
+    ended = poetc("train", small, *_options(epochs=1, lr_for=None, lora="2:w1"), "-o", out, "--json")
+    assert ended.code == 0, ended.err
+    before, after = ({t.name: numpy_helper.to_array(t) for t in onnx.load(p).graph.initializer} for p in (small, out))
+    changed = [n for n in before if not np.array_equal(before[n], after[n])]
+    assert changed == ["w1"] and np.linalg.matrix_rank(after["w1"] - before["w1"], 1e-4) == 2
+    folder = out.with_name("out.onnx.train") / "adapter"
+    assert {p.name for p in folder.iterdir()} == {"adapter_model.safetensors", "adapter_config.json"}

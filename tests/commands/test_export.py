@@ -17,7 +17,8 @@ from onnx.helper import make_node as node
 from poetc import codegen
 from poetc.commands import programs
 from poetc.commands.export import export, export_onnx, initial_state
-from poetc.commands.weights import read_weights, trained_names
+from poetc.commands.reading_weights import read_weights
+from poetc.commands.weights import trained_names
 from poetc.errors import UnsupportedModelError, UsageError
 from poetc.graph import Array
 from tests.commands.conftest import Trained

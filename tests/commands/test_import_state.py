@@ -14,7 +14,7 @@ from poetc import artifact, codegen
 from poetc.commands import programs
 from poetc.commands.export import export
 from poetc.commands.import_state import import_state
-from poetc.commands.weights import read_trained
+from poetc.commands.reading_weights import read_trained
 from poetc.errors import UsageError
 from tests.commands.conftest import Trained
 from tests.commands.trained import DIGITS, assert_as_inferred, solved_of
