@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from poetc.errors import UsageError, shortened
-from poetc.training import BATCH_NORM_MODES, LOSSES, OPTIMIZERS, TrainingOptions
+from poetc.training import BATCH_NORM_MODES, LOSSES, NITI_WEIGHTS, OPTIMIZERS, PRECISIONS, TrainingOptions
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -214,9 +214,28 @@ training_options = stacked(
         "--lr",
         "learning_rate",
         type=Number(),
-        default=_DEFAULTS.learning_rate,
+        help="Learning rate. Default: 0.01; with --precision niti 0.0625, of which the power of two counts.",
+    ),
+    click.option(
+        "--precision",
+        type=click.Choice(PRECISIONS),
+        default=_DEFAULTS.precision,
         show_default=True,
-        help="Learning rate.",
+        help="Numbers of a training step; f32: floats; niti: weights, activations and errors of 8 bits, sums of 32.",
+    ),
+    click.option(
+        "--rounding",
+        default=_DEFAULTS.rounding,
+        metavar="act=HOW,err=HOW,update=HOW",
+        help="For --precision niti: rounding of activations, errors and updates, each nearest or stochastic. Default: "
+        "nearest for the first two, stochastic for updates.",
+    ),
+    click.option(
+        "--niti-weights",
+        type=click.Choice(NITI_WEIGHTS),
+        default=_DEFAULTS.niti_weights,
+        show_default=True,
+        help="For --precision niti: first weights; model: the float model's, rounded; xavier: new random ones.",
     ),
     click.option("--momentum", type=Number(), help="For momentum (default 0.9) and rmsprop (default 0: none)."),
     click.option("--beta1", type=Number(), help="For adam, adamw, nadam, lion. Default: 0.9."),

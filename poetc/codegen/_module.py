@@ -17,7 +17,7 @@ from poetc.graph import DType, Role, TensorType
 from poetc.runtime.layout import ALIGNMENT_BYTES, align
 from poetc.training.rates import Schedule, c_fields
 
-_C_TYPES = {DType.F32: "float", DType.I32: "int32_t", DType.U8: "uint8_t"}
+_C_TYPES = {DType.F32: "float", DType.I32: "int32_t", DType.U8: "uint8_t", DType.I8: "int8_t"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +388,7 @@ def _program_source(prefix: str, program: Program) -> list[str]:
     return [*lines, *_bindings(name, program), *_descriptor(prefix, program)]
 
 
-_DTYPES = {DType.F32: "POETC_F32", DType.I32: "POETC_I32", DType.U8: "POETC_U8"}
+_DTYPES = {DType.F32: "POETC_F32", DType.I32: "POETC_I32", DType.U8: "POETC_U8", DType.I8: "POETC_I8"}
 
 
 def _limits(module: Module) -> list[str]:

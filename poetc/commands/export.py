@@ -7,7 +7,7 @@ what would compute anything else is not written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from poetc import artifact, frontend, training
 from poetc.artifact import Artifact
 from poetc.commands.adapter_files import CONFIG, adapter_bytes, lora_of
+from poetc.commands.programs import graph_of
 from poetc.commands.reading_weights import read_weights
 from poetc.commands.requests import new_head
 from poetc.commands.weights import (
@@ -33,7 +34,7 @@ from poetc.files import new_files
 from poetc.graph import Array, DType, Graph, TensorType, differing, matching, materialize
 from poetc.ops import bind, spec
 from poetc.output_directory import digest
-from poetc.training import Updates
+from poetc.training import TrainingOptions, Updates
 
 TOLERANCE = 1e-5  # of outputs, where the file's operators come in another form than the trained model's
 _SHOWN = 3
@@ -150,11 +151,16 @@ def export_onnx(
     graph = model_of(solved)
     given = imported_with(solved)
     original = frontend.load(source, **given)
-    updates = _adapters_of(solved, original)
-    names = matching(graph, training.with_adapters(original, updates))
+    updates, options = _adapters_of(solved, original), training_options(solved)
+    is_integer = options.precision != "f32"
+    lowered = training.integer_model(original, options) if is_integer else training.with_adapters(original, updates)
+    names = matching(graph, lowered)
     if names is None:
         raise UsageError(f"{source}: not the model that was solved: its graph is another one; give that with --model")
     trained = by_graph_name(solved, state, "the trained state")
+    if is_integer:
+        trained = training.float_values(original, trained, training.exponents_of(graph))
+        graph, names = original, {name: name for name in original.tensors}
     wanted = replace(graph, values={**graph.values, **{n: a for n, a in trained.items() if n in graph.values}})
     if updates.adapters:
         wanted = _merged(wanted, original, updates, names, source)
@@ -198,6 +204,12 @@ def _merged(adapted: Graph, original: Graph, updates: Updates, names: Mapping[st
     if not _computes_alike(adapted, whole):
         raise UnsupportedModelError(f"{source}: with merged adapters it would be another model; write --adapter")
     return whole
+
+
+def training_options(solved: Artifact) -> TrainingOptions:
+    """The options that the training step was made with."""
+    known = {field.name for field in fields(TrainingOptions)}
+    return TrainingOptions(**{k: v for k, v in graph_of(solved).options.items() if k in known})  # type: ignore[arg-type]
 
 
 def _is_given(original: Graph, name: str) -> bool:

@@ -94,11 +94,12 @@ class SolveRequest:
 
 
 def load_model(request: ModelRequest) -> Graph:
-    """The forward pass, as the file has it, and the adapters that are to be trained."""
+    """The forward pass, as the file has it: with the adapters that are trained, or in integers."""
     options = request.training
     head = new_head(options.new_head, options.output, options.head_seed)
     graph = frontend.load(request.source, batch=request.batch, random_weights=options.random_weights, new_head=head)
-    return adapted(graph, options.train, options.lora)
+    graph = adapted(graph, options.train, options.lora)
+    return graph if options.precision == "f32" else training.integer_model(graph, options)
 
 
 def adapted(graph: Graph, train: str, lora: Sequence[str]) -> Graph:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from poetc.devices.loops import Machine, group_of, loops_of, share_inside
@@ -56,6 +56,8 @@ def features_of(
         moved = sum(tensors[t].size_bytes for t in {*op.inputs, *op.outputs})
     name = cost_class(op, bound)
     kernel = kernel or kind.kernel(bound)
+    if kernel.repeats > 1:
+        work = replace(work, macs=kernel.repeats * work.macs, flops=kernel.repeats * work.flops)
     counted = loops_of(kernel, machine)
     if counted is not None:
         group, loops = group_of(kernel), counted

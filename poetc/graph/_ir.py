@@ -22,19 +22,20 @@ Array = npt.NDArray[Any]  # float64 too, in finite-difference tests
 
 
 class DType(enum.StrEnum):
-    """Element types that kernels know. int64 in a model becomes I32; bool becomes U8."""
+    """Element types that kernels know. int64 in a model becomes I32; bool becomes U8; I8 is for integer training."""
 
     F32 = "f32"
     I32 = "i32"
     U8 = "u8"
+    I8 = "i8"
 
     @property
     def size_bytes(self) -> int:
-        return 1 if self is DType.U8 else 4
+        return 1 if self in (DType.U8, DType.I8) else 4
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        return np.dtype({"f32": np.float32, "i32": np.int32, "u8": np.uint8}[self.value])
+        return np.dtype({"f32": np.float32, "i32": np.int32, "u8": np.uint8, "i8": np.int8}[self.value])
 
 
 class Role(enum.StrEnum):

@@ -1,18 +1,22 @@
 """Graph → TrainingGraph: loss, backward operators, optimizer updates."""
 
 from poetc.training._adapters import merged, with_adapters
-from poetc.training._build import build, takes_batch_statistics
+from poetc.training._build import takes_batch_statistics
 from poetc.training._evaluation import evaluation
+from poetc.training._integer_model import exponents_of, float_values, integer_model
 from poetc.training._layers import adapter_names, is_adapter, layers_of, module_of
 from poetc.training._micro import at_batch, batch_of, divisors, micro_batch_of
-from poetc.training._options import BATCH_NORM_MODES, LOSSES, OPTIMIZERS, TrainingOptions
+from poetc.training._options import BATCH_NORM_MODES, LOSSES, NITI_WEIGHTS, OPTIMIZERS, PRECISIONS, TrainingOptions
+from poetc.training._precision import build
 from poetc.training._selection import select_parameters, select_updates
 from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
 
 __all__ = [
     "BATCH_NORM_MODES",
     "LOSSES",
+    "NITI_WEIGHTS",
     "OPTIMIZERS",
+    "PRECISIONS",
     "Adapter",
     "Channels",
     "TrainingOptions",
@@ -25,6 +29,9 @@ __all__ = [
     "build",
     "divisors",
     "evaluation",
+    "exponents_of",
+    "float_values",
+    "integer_model",
     "is_adapter",
     "layers_of",
     "merged",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from poetc.errors import UsageError, shortened
+from poetc.ops._integers import ROUNDINGS
 from poetc.training._selection import Lora, parse_entry
 
 LOSSES = (
@@ -24,9 +25,13 @@ LOSSES = (
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "nadam", "rmsprop", "adagrad", "lion")
 CLIPS = ("clip_value", "clip_norm_per_tensor", "clip_norm", "clip_norm_late")
 BATCH_NORM_MODES = ("train", "frozen")
+PRECISIONS = ("f32", "niti")
+NITI_WEIGHTS = ("model", "xavier")
+_PURPOSES = {"act": "activation", "err": "error", "update": "update"}
 _LARGEST, _LARGEST_SEED = 2**31 - 1, 2**63 - 1
 _LARGEST_FLOAT = 3.4028234e38  # of 32 bits, in which the C computes
 _OWN = cast(float, None)  # the default of the optimizer takes its place
+_LEARNING_RATES = {"f32": 0.01, "niti": 0.0625}
 _DEFAULTS = {"momentum": 0.9, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 _OWN_DEFAULTS = {"rmsprop": {"momentum": 0.0}, "adagrad": {"epsilon": 1e-10}, "lion": {"beta2": 0.99}}
 
@@ -69,7 +74,10 @@ class TrainingOptions:
 
     loss: str = "auto"  # or of several outputs: "OUTPUT=KIND*WEIGHT,..."
     optimizer: str = "sgd"
-    learning_rate: float = 0.01
+    learning_rate: float = _OWN
+    precision: str = "f32"  # or "niti": integers of 8 bits (`poetc.ops._integers`)
+    rounding: str = ""  # niti: of activations, errors and updates, "act=nearest,err=nearest,update=stochastic"
+    niti_weights: str = "model"  # niti: of the float model, or "xavier": new ones as NITI draws them
     momentum: float = _OWN
     beta1: float = _OWN
     beta2: float = _OWN
@@ -112,6 +120,8 @@ class TrainingOptions:
         for name, default in own.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)
+        if self.learning_rate is None:
+            object.__setattr__(self, "learning_rate", _LEARNING_RATES.get(self.precision, 0.01))
         for option, whole, least, most in (
             ("--micro-batches", 1 if self.micro_batches == "auto" else self.micro_batches, 1, _LARGEST),
             ("--ignore-index", self.ignore_index or 0, -_LARGEST - 1, _LARGEST),
@@ -125,6 +135,8 @@ class TrainingOptions:
             *(("--loss", term.kind, LOSSES) for term in _terms(str(self.loss))),
             ("--optimizer", self.optimizer, OPTIMIZERS),
             ("--batch-norm", self.batch_norm, BATCH_NORM_MODES),
+            ("--precision", self.precision, PRECISIONS),
+            ("--niti-weights", self.niti_weights, NITI_WEIGHTS),
         ):
             if value not in allowed:
                 raise UsageError(f"{option} {shortened(value)!r}: choose from {', '.join(allowed)}")
@@ -197,6 +209,24 @@ class TrainingOptions:
         ):
             if given and not any(term.kind in losses for term in self.losses()):
                 raise UsageError(f"{option} does nothing for --loss {self.loss}, only for {losses[0]}")
+
+        self.roundings()
+        for option, is_given in (("--rounding", self.rounding), ("--niti-weights", self.niti_weights != "model")):
+            if is_given and self.precision != "niti":
+                raise UsageError(f"{option} does nothing for --precision {self.precision}, only for niti")
+
+    def roundings(self) -> dict[str, str]:
+        """How activations, errors and updates are rounded; as NITI does unless `rounding` says otherwise."""
+        found = {"activation": "nearest", "error": "nearest", "update": "stochastic"}
+        for entry in filter(None, self.rounding.split(",")):
+            name, _, value = entry.strip().partition("=")
+            if name not in _PURPOSES or value not in ROUNDINGS:
+                raise UsageError(
+                    f"--rounding {shortened(entry, 80)!r}: write act=HOW,err=HOW,update=HOW, where HOW is one of"
+                    f" {', '.join(ROUNDINGS)}"
+                )
+            found[_PURPOSES[name]] = value
+        return found
 
     def losses(self) -> tuple[Term, ...]:
         """What `loss` says; the first has no output if there is one loss alone."""

@@ -19,7 +19,7 @@ from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
 _SHARE = re.compile(r"(.+)@(\d+)/(\d+)(:norm)?")
 _LARGEST = 2**31 - 1
 # Inputs of these kinds are biases, and these belong to norms.
-_BIASES = {"MatMul": (2,), "Conv": (2,), "ConvTranspose": (2,)}
+_BIASES = {"MatMul": (2,), "Conv": (2,), "ConvTranspose": (2,), "IntegerConv": (4,)}
 _NORMS = {"LayerNorm": (1, 2), "RmsNorm": (1,), "GroupNorm": (1, 2), "BatchNormApply": (3, 4)}
 _NORM_BIASES = {"LayerNorm": (2,), "GroupNorm": (2,), "BatchNormApply": (4,)}
 _BIAS_NAME = re.compile(r"(.*[._])?bias")

@@ -157,7 +157,7 @@ class _Call(ctypes.Structure):
 
 
 def tensor_type(array: AnyArray) -> TensorType:
-    kinds = {"float32": DType.F32, "float64": DType.F32, "int32": DType.I32, "uint8": DType.U8}
+    kinds = {"float32": DType.F32, "float64": DType.F32, "int32": DType.I32, "uint8": DType.U8, "int8": DType.I8}
     return TensorType(tuple(array.shape), kinds[array.dtype.name])
 
 

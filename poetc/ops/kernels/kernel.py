@@ -41,7 +41,8 @@ class Kernel:
 
     `parameters` and `floats` arrive in the kernel as `call->ints` and `call->floats`. The operands are the operator's
     inputs followed by its outputs, then the workspace if `workspace_bytes` > 0. `alternative` is 0 for the fastest
-    kernel of the operator, n for its n-th low-workspace kernel.
+    kernel of the operator, n for its n-th low-workspace kernel. `repeats` says how often the kernel does the work of
+    the operator.
     """
 
     symbol: str
@@ -49,6 +50,7 @@ class Kernel:
     floats: tuple[float, ...] = ()
     workspace_bytes: int = 0
     alternative: int = 0
+    repeats: int = 1
 
     @property
     def name(self) -> str:

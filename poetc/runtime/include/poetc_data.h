@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-enum poetc_dtype { POETC_F32 = 0, POETC_I32 = 1, POETC_U8 = 2 };
+enum poetc_dtype { POETC_F32 = 0, POETC_I32 = 1, POETC_U8 = 2, POETC_I8 = 3 };
 
 /* The values that an input may hold; the emitted table has one entry for each input. */
 typedef struct poetc_limit {

@@ -30,7 +30,7 @@ int poetc_check_inputs(const poetc_binding *inputs, const poetc_limit *limits, u
         const poetc_limit *limit = &limits[i];
         const uint8_t *data = (const uint8_t *)arena + inputs[i].offset;
 
-        for (j = 0; limit->dtype != POETC_U8 && j < inputs[i].size_bytes / 4u; j++) {
+        for (j = 0; limit->dtype != POETC_U8 && limit->dtype != POETC_I8 && j < inputs[i].size_bytes / 4u; j++) {
             const uint32_t bits = bits_at(data, j);
             const int32_t value = (int32_t)bits;
             const int is_number = (bits & EXPONENT) != EXPONENT,

@@ -1,0 +1,115 @@
+"""Integers with one exponent a tensor: the arithmetic of NITI, in numpy.
+
+A tensor of real numbers is q · 2^e: q is a tensor of i8 from -127 to 127, and e one integer. The exponent travels in a
+tensor of its own, the *scale*, an i32[4]. Its numbers are the exponent, the values that were clipped to ±127, the bits
+of the 32-bit sums, and the shift that took the sums to 8 bits.
+
+Source: Wang, Rasoulinezhad, Leong and So, "NITI: Training Integer Neural Networks Using Integer-only Arithmetic",
+IEEE TPDS 2022. Divisions truncate towards zero there, so magnitudes are shifted here, and signs put back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from poetc.graph import DType, TensorType
+from poetc.ops._bound import Bound
+from poetc.ops._registry import OpSpec
+
+LARGEST = 127
+VALUE_BITS = 7  # of a magnitude
+MOST_PRODUCTS = (2**31 - 1) // (128 * 127)  # that a sum of 32 bits holds for certain
+LARGEST_EXPONENT = 100  # beyond it a float of 32 bits may not hold the value
+ROUNDINGS = ("nearest", "stochastic")
+SCALE = TensorType((4,), DType.I32)
+
+
+class Rescaling(OpSpec):
+    """A kind that takes 32-bit sums to 8 bits; `rounding` says how. The last output is the scale.
+
+    `purpose` tells whose rounding it is: that of activations, of errors or of updates; "" leaves it to the phase.
+    """
+
+    purpose = ""
+
+
+def rounding_of(op: Bound) -> str:
+    """The attribute `rounding`: nearest (the default) or stochastic. Raises ValueError for another."""
+    rounding = op.get_str("rounding", "nearest")
+    if rounding not in ROUNDINGS:
+        raise ValueError(f"rounding {rounding!r}: choose from {', '.join(ROUNDINGS)}")
+    return rounding
+
+
+def check_pair(name: str, q: TensorType, scale: TensorType) -> None:
+    """ValueError unless `q` is of i8 and `scale` begins with its exponent."""
+    if q.dtype is not DType.I8:
+        raise ValueError(f"{name} is of {q.dtype}, not of i8")
+    if scale.dtype is not DType.I32 or scale.elements < 1:
+        raise ValueError(f"the scale of {name} is {scale.shape} of {scale.dtype}, not an exponent of i32")
+
+
+def exponent(scale: Any) -> int:
+    return int(scale.reshape(-1)[0])
+
+
+def bits_of(sums: Any) -> int:
+    """ceil(log2 max|sums|); 0 where all are 0."""
+    largest = int(np.abs(sums.astype(np.int64)).max(initial=0))
+    return (largest - 1).bit_length() if largest > 1 else 0
+
+
+def rounded(sums: Any, shift: int, rounding: str) -> tuple[Any, int]:
+    """sums / 2^shift as i8, and how many values were clipped to ±127; a shift below 1 shifts nothing.
+
+    Nearest takes halves away from zero. Pseudo-stochastic compares the upper half of the bits that go with the lower
+    half, which stands for a random number.
+    """
+    magnitude = np.abs(sums.astype(np.int64))
+    if shift > 31:
+        magnitude = np.zeros_like(magnitude)
+    elif shift > 0 and rounding == "nearest":
+        magnitude = (magnitude + (1 << (shift - 1))) >> shift
+    elif shift > 0:
+        rest, half = magnitude & ((1 << shift) - 1), shift // 2
+        low = (rest & ((1 << half) - 1)) << (shift & 1)
+        magnitude = (magnitude >> shift) + ((rest >> half) > low)
+    clipped = int((magnitude > LARGEST).sum())
+    return (np.minimum(magnitude, LARGEST) * np.sign(sums)).astype(np.int8), clipped
+
+
+def rescaled(sums: Any, sums_exponent: int, rounding: str) -> tuple[Any, Any]:
+    """Sums that count for 2^sums_exponent as i8, with their scale. Raises ValueError where the exponent overflows."""
+    bits = bits_of(sums)
+    shift = max(bits - VALUE_BITS, 0)
+    q, clipped = rounded(sums, shift, rounding)
+    return q, scale_of(sums_exponent + shift, clipped, bits, shift)
+
+
+def scale_of(value_exponent: int, clipped: int, bits: int, shift: int) -> Any:
+    """The scale as an array. Raises ValueError where the exponent overflows."""
+    if abs(value_exponent) > LARGEST_EXPONENT:
+        raise ValueError(f"the exponent {value_exponent} lies outside ±{LARGEST_EXPONENT}")
+    return np.array([value_exponent, clipped, bits, shift], np.int32)
+
+
+def update_bits(rate: Any) -> int:
+    """Bits of the largest update at a learning rate: 7 + floor(log2 rate), at most 7; NITI calls them µ."""
+    _, power = np.frexp(np.float32(rate.reshape(())))
+    return min(VALUE_BITS, VALUE_BITS + int(power) - 1) if rate.reshape(()) > 0 else -128
+
+
+def update_of(sums: Any, rate: Any, rounding: str) -> tuple[Any, Any]:
+    """The sums of a weight's gradient as an update of `update_bits` bits, and its scale, whose exponent is 0."""
+    bits = bits_of(sums)
+    shift = bits - update_bits(rate)
+    q, clipped = rounded(sums, shift, rounding)
+    return q, scale_of(0, clipped, bits, shift)
+
+
+def check_products(count: int, reason: str) -> None:
+    """ValueError where a sum of so many products may overflow 32 bits."""
+    if count > MOST_PRODUCTS:
+        raise ValueError(f"sums of {count:,} products may not fit in 32 bits, which hold {MOST_PRODUCTS:,}; {reason}")

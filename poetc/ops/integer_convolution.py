@@ -1,0 +1,245 @@
+"""Convolution in 8 bits with sums of 32 bits, and its gradients. A dense layer is a convolution of 1 x 1 images.
+
+Each makes its sums, and takes them to 8 bits by their largest magnitude. Wang et al. 2022 (`poetc.ops._integers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from poetc.graph import Attribute, DType, Operator, TensorType
+from poetc.ops._bound import Bound
+from poetc.ops._builder import Builder
+from poetc.ops._integers import (
+    SCALE,
+    Rescaling,
+    check_pair,
+    check_products,
+    exponent,
+    rescaled,
+    rounding_of,
+    update_of,
+)
+from poetc.ops._registry import Work, register
+from poetc.ops._windows import Windows
+from poetc.ops.convolution import (
+    _check_rank,
+    _check_weight,
+    _columns,
+    _convolve,
+    _convolve_back,
+    _geometry,
+    _group,
+    _shape,
+)
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.convolution_shape import Convolution
+from poetc.ops.kernels.integer import IntegerProduct, product_kernels, product_of
+
+MOST_BIAS_SHIFT = 22  # 127 · 2^22 beside the largest sum of products still fits in 32 bits
+MOST_BIASED_PRODUCTS = 2**16
+
+
+class _Product(Rescaling):
+    """Its kernels hold all sums, or make them twice."""
+
+    symbol = ""
+
+    def product(self, op: Bound) -> IntegerProduct:
+        raise NotImplementedError
+
+    def kernel(self, op: Bound) -> Kernel:
+        return self.kernels(op)[0]
+
+    def kernels(self, op: Bound) -> tuple[Kernel, ...]:
+        return product_kernels(self.symbol, self.product(op))
+
+    def work(self, op: Bound) -> Work:
+        p = self.product(op)
+        macs = p.groups * p.rows * p.columns * p.terms
+        return Work(macs=macs, flops=4 * op.outputs[0].elements)
+
+
+def aligned_bias(bias: Any, shift: int) -> Any:
+    """A bias in units of the sums, from units of 2^shift of them; halves go away from zero."""
+    magnitude = np.abs(bias.astype(np.int64))
+    if shift >= 0:
+        magnitude = magnitude << min(shift, MOST_BIAS_SHIFT)
+    else:
+        magnitude = (magnitude + (1 << (min(-shift, 31) - 1))) >> min(-shift, 31)
+    return magnitude * np.sign(bias.astype(np.int64))
+
+
+@register
+class IntegerConv(_Product):
+    kind = "IntegerConv"
+    summary = "Conv in 8 bits from (x, its scale, w, its exponent), optional (b, its exponent) → y, its scale; rounding"
+    purpose = "activation"
+    symbol = "poetc_op_int8_conv"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        if len(op.inputs) not in (4, 6):
+            raise ValueError(f"{self.kind} takes pairs of values and exponents, not {len(op.inputs)} tensors")
+        x, _, w = op.inputs[:3]
+        for name, i in (("x", 0), ("w", 2), ("b", 4)):
+            if i < len(op.inputs):
+                check_pair(name, op.inputs[i], op.inputs[i + 1])
+        _check_rank(x)
+        _check_weight(x.shape[1], w.shape[0], w, _group(op))
+        if len(op.inputs) > 4 and op.inputs[4].shape != w.shape[:1]:
+            raise ValueError(f"the bias has shape {op.inputs[4].shape}, not {w.shape[:1]}")
+        if w.elements // w.shape[0] > MOST_BIASED_PRODUCTS:
+            raise ValueError(f"a sum has {w.elements // w.shape[0]:,} products, more than {MOST_BIASED_PRODUCTS:,}")
+        rounding_of(op)
+        size = Windows.of(op, w.shape[2:]).output_size(x.shape[2:])
+        return TensorType((x.shape[0], w.shape[0], *size), DType.I8), SCALE
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, sx, w, sw = inputs[:4]
+        windows, e = Windows.of(op, w.shape[2:]), exponent(sx) + exponent(sw)
+        sums = _convolve(windows, x.astype(np.float64), w.astype(np.float64), _group(op)).astype(np.int64)
+        if len(inputs) > 4:
+            sums += aligned_bias(inputs[4], exponent(inputs[5]) - e).reshape(1, -1, 1, 1)
+        return rescaled(sums, e, rounding_of(op))
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        """The gradient of a scale is the scale of the gradient. Updates have none: their size is the learning rate."""
+        (gy, scale), x, w = grads, op.inputs[0], op.inputs[2]
+        result: list[str | None] = [None] * len(op.inputs)
+        if gy is None or scale is None:
+            return result
+        geometry = _geometry(op)
+        if needed[0]:
+            attributes: dict[str, Attribute] = {**geometry, "input_size": b.type(x).shape[2:]}
+            inputs = [gy, scale, w, op.inputs[3]]
+            result[0], result[1] = b.emit("IntegerConvGradInput", inputs, attributes, hint=f"{x}.grad")
+        if needed[2]:
+            attributes = {**geometry, "kernel": b.type(w).shape[2:]}
+            result[2], result[3] = b.emit("IntegerConvGradWeight", [x, gy], attributes, hint=f"{w}.grad")
+        if len(op.inputs) > 4 and needed[4]:
+            result[4], result[5] = b.emit("IntegerBiasGrad", [gy], hint=f"{op.inputs[4]}.grad")
+        return result
+
+    def product(self, op: Bound) -> IntegerProduct:
+        x, _, w = op.inputs[:3]
+        windows = Windows.of(op, w.shape[2:])
+        shape = _shape(windows, _group(op), x, op.outputs[0], len(op.inputs) > 4)
+        sizes = (shape.outputs // shape.group, shape.batch * shape.pixels, w.elements // w.shape[0])
+        return product_of(shape, sizes, is_long=False, is_stochastic=rounding_of(op) == "stochastic")
+
+
+@register
+class IntegerConvGradInput(_Product):
+    kind = "IntegerConvGradInput"
+    summary = "The error of IntegerConv's x from (gy, its scale, w, its exponent) → gx, its scale; input_size, rounding"
+    purpose = "error"
+    symbol = "poetc_op_int8_conv_grad_input"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        gy, sy, w, sw = op.inputs
+        check_pair("gy", gy, sy)
+        check_pair("w", w, sw)
+        _check_rank(gy)
+        channels = w.shape[1] * _group(op)
+        _check_weight(channels, gy.shape[1], w, _group(op))
+        h, width = op.get_ints("input_size")
+        if Windows.of(op, w.shape[2:]).output_size((h, width)) != gy.shape[2:]:
+            raise ValueError(f"gy of shape {gy.shape} does not belong to an input of size {(h, width)}")
+        check_products(_back_terms(w, _group(op)), "take a smaller layer")
+        rounding_of(op)
+        return TensorType((gy.shape[0], channels, h, width), DType.I8), SCALE
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        gy, sy, w, sw = inputs
+        h, width = op.get_ints("input_size")
+        windows = Windows.of(op, w.shape[2:])
+        sums = _convolve_back(windows, gy.astype(np.float64), w.astype(np.float64), _group(op), (h, width))
+        return rescaled(sums.astype(np.int64), exponent(sy) + exponent(sw), rounding_of(op))
+
+    def product(self, op: Bound) -> IntegerProduct:
+        gy, _, w, _ = op.inputs
+        shape = _shape(Windows.of(op, w.shape[2:]), _group(op), op.outputs[0], gy, False)
+        sizes = (w.shape[1], shape.batch * shape.height * shape.width, _back_terms(w, _group(op)))
+        return product_of(shape, sizes, is_long=False, is_stochastic=rounding_of(op) == "stochastic")
+
+
+def _back_terms(w: TensorType, group: int) -> int:
+    return w.shape[0] // group * w.shape[2] * w.shape[3]
+
+
+@register
+class IntegerConvGradWeight(_Product):
+    kind = "IntegerConvGradWeight"
+    summary = "The update of IntegerConv's w from (x, gy, learning rate) → g, its scale; kernel, rounding"
+    purpose = "update"
+    symbol = "poetc_op_int8_conv_grad_weight"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        x, gy, rate = op.inputs
+        _check_rank(x, gy)
+        check_rate(rate)
+        kernel, group = op.get_ints("kernel"), _group(op)
+        weight = TensorType((gy.shape[1], x.shape[1] // group, *kernel), DType.I8)
+        _check_weight(x.shape[1], gy.shape[1], weight, group)
+        size = Windows.of(op, kernel).output_size(x.shape[2:])
+        if gy.shape[:1] + gy.shape[2:] != (x.shape[0], *size):
+            raise ValueError(f"gy of shape {gy.shape} does not belong to an input of shape {x.shape}")
+        check_products(gy.elements // gy.shape[1], "use a smaller --batch")
+        rounding_of(op)
+        return weight, SCALE
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, gy, rate = inputs
+        group, kernel = _group(op), op.get_ints("kernel")
+        n, outputs, oh, ow = gy.shape
+        columns = _columns(Windows.of(op, kernel), x.astype(np.float64), (oh, ow), group)
+        rows = gy.astype(np.float64).reshape(n, group, outputs // group, oh * ow)
+        sums = np.matmul(rows, np.swapaxes(columns, 2, 3)).sum(axis=0)
+        sums = sums.reshape(outputs, x.shape[1] // group, *kernel).astype(np.int64)
+        return update_of(sums, rate, rounding_of(op))
+
+    def product(self, op: Bound) -> IntegerProduct:
+        x, gy, _ = op.inputs
+        windows = Windows.of(op, op.get_ints("kernel"))
+        shape = _shape(windows, _group(op), x, gy, False)
+        columns = shape.channels // shape.group * shape.taps
+        sizes = (shape.outputs // shape.group, columns, shape.batch * shape.pixels)
+        return product_of(shape, sizes, is_long=True, is_stochastic=rounding_of(op) == "stochastic")
+
+
+def check_rate(rate: TensorType) -> None:
+    """ValueError unless it is the learning rate."""
+    if rate.elements != 1 or rate.dtype is not DType.F32:
+        raise ValueError(f"the learning rate is one f32, not {rate.shape} of {rate.dtype}")
+
+
+@register
+class IntegerBiasGrad(Rescaling):
+    kind = "IntegerBiasGrad"
+    summary = "The update of IntegerConv's b from (gy, learning rate) → g, its scale; rounding"
+    purpose = "update"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        gy, rate = op.inputs
+        _check_rank(gy)
+        check_rate(rate)
+        rounding_of(op)
+        return TensorType(gy.shape[1:2], DType.I8), SCALE
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        gy, rate = inputs
+        return update_of(gy.astype(np.int64).sum(axis=(0, 2, 3)), rate, rounding_of(op))
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        n, channels, h, w = op.inputs[0].shape
+        shape = Convolution(n, channels, h, w, channels, h, w, 1, 1, 1, 1, 0, 0, 1, 1, 1, 0)
+        parameters = IntegerProduct(shape, 1, channels, 1, n * h * w, 0, 0, 0, True, rounding_of(op) == "stochastic")
+        return Kernel("poetc_op_int8_bias_grad", parameters, (), 4 * channels)

@@ -1,0 +1,304 @@
+"""Element by element in 8 bits: to integers and back, ReLU, sums of two, dropout, and the update of a weight.
+
+Formulas: Wang et al. 2022 (`poetc.ops._integers`). Sums of two tensors, and a ReLU with a limit, are of this project.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from poetc.graph import DType, Operator, TensorType
+from poetc.ops._bound import Bound
+from poetc.ops._builder import Builder
+from poetc.ops._integers import (
+    LARGEST,
+    SCALE,
+    VALUE_BITS,
+    Rescaling,
+    check_pair,
+    exponent,
+    rescaled,
+    rounding_of,
+    scale_of,
+)
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import Elements
+from poetc.ops.random import philox
+
+MOST_APART = 22  # exponents of two tensors that are added; 127 · 2^22 twice still fits in 32 bits
+_MANTISSA_BITS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class _Rounded(Elements):
+    is_stochastic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Limited(Elements):
+    """The limit is mantissa · 2^power; a mantissa of 0 stands for none."""
+
+    mantissa: int
+    power: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Dropped(Elements):
+    seed: int
+
+
+def quantized(x: Any) -> tuple[Any, Any]:
+    """Floats as i8 and their scale: b = ceil(log2 max|x|), q = round(x · 2^(7-b)) from -128 to 127, e = b - 7.
+
+    Halves go to the even number. Raises ValueError for what is not finite.
+    """
+    largest = np.abs(x).max(initial=0)
+    if not np.isfinite(largest):
+        raise ValueError("an input is not a finite number")
+    mantissa, power = np.frexp(largest)
+    bits = int(power) - (1 if mantissa == 0.5 else 0) if largest else 0
+    bits = max(bits, -LARGEST_BITS)
+    scaled = np.rint(np.ldexp(x.astype(np.float64), VALUE_BITS - bits))
+    q = np.clip(scaled, -128, 127)
+    return q.astype(np.int8), scale_of(bits - VALUE_BITS, int((q != scaled).sum()), bits, 0)
+
+
+LARGEST_BITS = 60  # of an input; below 2^-60 all is zero
+
+
+@register
+class Quantize(OpSpec):
+    kind = "Quantize"
+    summary = "Floats x → i8 q with x ≈ q · 2^e, scale (e first); one exponent for the whole tensor"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        (x,) = op.inputs
+        if x.dtype is not DType.F32:
+            raise ValueError(f"{self.kind} reads floats, not {x.dtype}")
+        return TensorType(x.shape, DType.I8), SCALE
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        return quantized(inputs[0])
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=4 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_int8_quantize", Elements(op.inputs[0].elements))
+
+
+@register
+class Dequantize(OpSpec):
+    kind = "Dequantize"
+    summary = "q · 2^e as floats, from (q, its scale)"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        check_pair("q", *op.inputs)
+        return (TensorType(op.inputs[0].shape),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        return (np.ldexp(inputs[0].astype(np.float32), exponent(inputs[1])).astype(np.float32),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=2 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_int8_dequantize", Elements(op.inputs[0].elements))
+
+
+def _limit(op: Bound) -> tuple[int, int]:
+    """The attribute `limit` as mantissa · 2^power; (0, 0) where there is none."""
+    limit = op.get_float("limit")
+    if not 0 <= limit < math.inf:
+        raise ValueError(f"limit {limit} is no number of at least 0")
+    mantissa, power = math.frexp(limit)
+    return (int(mantissa * 2**_MANTISSA_BITS), power - _MANTISSA_BITS) if limit else (0, 0)
+
+
+def _largest_value(op: Bound, scale: Any) -> int:
+    """What ReLU cuts off at, in units of the tensor."""
+    mantissa, power = _limit(op)
+    if not mantissa:
+        return LARGEST
+    shift = power - exponent(scale)
+    return min(LARGEST, mantissa << min(shift, VALUE_BITS) if shift >= 0 else mantissa >> min(-shift, 31))
+
+
+@register
+class IntegerRelu(OpSpec):
+    kind = "IntegerRelu"
+    summary = "ReLU of i8 from (x, its scale): max(x, 0), at most `limit` (a real number; 0: none)"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        check_pair("x", *op.inputs)
+        _limit(op)
+        return op.inputs[:1]
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        return (np.clip(inputs[0], 0, _largest_value(op, inputs[1])).astype(np.int8),)
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        if grads[0] is None or not needed[0]:
+            return [None, None]
+        inputs = [grads[0], op.outputs[0], op.inputs[1]]
+        return [b.emit1("IntegerReluGrad", inputs, op.attributes, hint=f"{op.inputs[0]}.grad"), None]
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_int8_relu", _Limited(op.inputs[0].elements, *_limit(op)))
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return ((0, 0),)
+
+
+@register
+class IntegerReluGrad(OpSpec):
+    kind = "IntegerReluGrad"
+    summary = "Error gy where 0 < y < limit, else 0, from (gy, y, scale of y); limit"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        gy, y, scale = op.inputs
+        check_pair("y", y, scale)
+        if gy != y:
+            raise ValueError(f"gy is {gy.shape} of {gy.dtype}, y {y.shape} of {y.dtype}")
+        _limit(op)
+        return (gy,)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        gy, y, scale = inputs
+        passes = y > 0
+        if _limit(op)[0]:
+            passes &= y < _largest_value(op, scale)
+        return (np.where(passes, gy, np.int8(0)),)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_int8_relu_grad", _Limited(op.inputs[0].elements, *_limit(op)))
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return ((0, 0),)
+
+
+@register
+class IntegerAdd(Rescaling):
+    """The sum is exact unless the exponents are more than 22 apart; then the smaller tensor loses its last bits."""
+
+    kind = "IntegerAdd"
+    summary = "Sum of two tensors of i8 from (a, its scale, b, its scale), exponents aligned → y, its scale; rounding"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        a, sa, b, sb = op.inputs
+        check_pair("a", a, sa)
+        check_pair("b", b, sb)
+        if a.shape != b.shape:
+            raise ValueError(f"a has shape {a.shape}, b {b.shape}")
+        rounding_of(op)
+        return a, SCALE
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        a, sa, b, sb = inputs
+        low = max(min(exponent(sa), exponent(sb)), max(exponent(sa), exponent(sb)) - MOST_APART)
+        return rescaled(_shifted(a, exponent(sa) - low) + _shifted(b, exponent(sb) - low), low, rounding_of(op))
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        return [grads[0] if needed[0] else None, grads[1], grads[0] if needed[2] else None, grads[1]]
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=8 * op.outputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        parameters = _Rounded(op.inputs[0].elements, rounding_of(op) == "stochastic")
+        return Kernel("poetc_op_int8_add", parameters)
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return ((0, 0), (2, 0))
+
+
+def _shifted(q: Any, shift: int) -> Any:
+    """q · 2^shift, towards zero where the shift is below 0."""
+    magnitude = np.abs(q.astype(np.int64))
+    magnitude = magnitude << shift if shift >= 0 else magnitude >> min(-shift, 31)
+    return magnitude * np.sign(q.astype(np.int64))
+
+
+class _Dropped8(OpSpec):
+    """Half of the elements stay, and count twice: the exponent grows by 1. The mask is that of Dropout."""
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        x, scale, step = op.inputs
+        check_pair("x", x, scale)
+        if step.dtype is not DType.I32 or step.elements != 1:
+            raise ValueError(f"the step is one i32, not {step.shape} of {step.dtype}")
+        return x, SCALE
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, scale, step = inputs
+        kept = philox(x.size, op.get_int("seed"), int(step.reshape(()))).reshape(x.shape) >= 1 << 31
+        return np.where(kept, x, np.int8(0)), scale_of(exponent(scale) + 1, 0, VALUE_BITS, 0)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=20 * op.outputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_int8_dropout", _Dropped(op.inputs[0].elements, op.get_int("seed")))
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return ((0, 0),)
+
+
+@register
+class IntegerDropout(_Dropped8):
+    kind = "IntegerDropout"
+    summary = "Half of x, i8, from (x, its scale, step) → y, its scale; the same mask for the same `seed` and step"
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        if grads[0] is None or grads[1] is None or not needed[0]:
+            return [None] * 3
+        inputs = [grads[0], grads[1], op.inputs[2]]
+        gx, scale = b.emit("IntegerDropoutGrad", inputs, op.attributes, hint=f"{op.inputs[0]}.grad")
+        return [gx, scale, None]
+
+
+@register
+class IntegerDropoutGrad(_Dropped8):
+    kind = "IntegerDropoutGrad"
+    summary = "The error of IntegerDropout's x from (gy, its scale, step) → gx, its scale"
+
+
+@register
+class IntegerUpdate(OpSpec):
+    kind = "IntegerUpdate"
+    summary = "w - g in place, clipped to ±127; the second state counts the clipped weights: (w, count, g)"
+    recomputable = False
+    must_alias = ((0, 0), (1, 1))
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        w, count, g = op.inputs
+        if w.dtype is not DType.I8 or g.dtype is not DType.I8 or w.shape != g.shape:
+            raise ValueError(f"w is {w.shape} of {w.dtype}, g {g.shape} of {g.dtype}; both are of i8")
+        if count.dtype is not DType.I32 or count.elements != 1:
+            raise ValueError(f"the count is one i32, not {count.shape} of {count.dtype}")
+        return w, count
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        w, count, g = inputs
+        moved = w.astype(np.int64) - g
+        kept = np.clip(moved, -LARGEST, LARGEST)
+        total = np.minimum(count.astype(np.int64) + int((kept != moved).sum()), 2**31 - 1)
+        return kept.astype(np.int8), total.astype(np.int32)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=3 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_int8_update", Elements(op.inputs[0].elements))

@@ -1,0 +1,97 @@
+"""Parameters of the products in 8 bits: how many rows, columns and terms a kernel packs at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from poetc.ops.kernels.convolution_shape import Convolution
+from poetc.ops.kernels.kernel import Kernel, Parameters
+
+UNIT = 16  # terms of a packed row are a multiple of it, the rest zeros
+ROWS, COLUMNS, TERMS = 4, 4, 256  # at once: multiples of rows and columns of the inner loop, and terms of a long sum
+PACKED_BYTES = 24 << 10  # of rows, and of columns, in the fastest kernel
+WORTH = 8  # a kernel with less workspace saves at least this part of it
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerProduct(Parameters):
+    """A product of rows and columns, `groups` times over, whose sums are held whole or made twice.
+
+    Conv has a row an output channel and a column a pixel. The gradient of its weights has a column an input channel
+    and tap, and a term a pixel.
+    """
+
+    convolution: Convolution
+    groups: int
+    rows: int
+    columns: int
+    terms: int
+    rows_at_once: int
+    columns_at_once: int
+    terms_at_once: int
+    holds_sums: bool
+    is_stochastic: bool
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Packed rows and columns of 16 bits, and sums of 32 bits."""
+        sums = self.rows_at_once * self.columns_at_once
+        if self.holds_sums:
+            sums = self.groups * self.rows * self.columns
+        return 4 * sums + 2 * self.terms_at_once * (self.rows_at_once + self.columns_at_once)
+
+    @property
+    def passes(self) -> int:
+        """How often the products are made: a second time where their sums are not held."""
+        return 1 if self.holds_sums else 2
+
+
+def product_of(
+    convolution: Convolution, sizes: tuple[int, int, int], *, is_long: bool, is_stochastic: bool
+) -> IntegerProduct:
+    """The fastest kernel for (rows, columns, terms) of a group; `is_long`: a sum is made of parts of its terms."""
+    rows, columns, terms = sizes
+    depth = _up(min(terms, TERMS) if is_long else terms, UNIT)
+    return IntegerProduct(
+        convolution=convolution,
+        groups=convolution.group,
+        rows=rows,
+        columns=columns,
+        terms=terms,
+        rows_at_once=_at_once(rows, ROWS, depth),
+        columns_at_once=_at_once(columns, COLUMNS, depth),
+        terms_at_once=depth,
+        holds_sums=True,
+        is_stochastic=is_stochastic,
+    )
+
+
+def product_kernels(symbol: str, product: IntegerProduct) -> tuple[Kernel, ...]:
+    """The fastest kernel, and those with less and less workspace: fewer columns, sums made twice, fewer rows."""
+    return tuple(_worth(Kernel(symbol, p, (), p.workspace_bytes) for p in _candidates(product)))
+
+
+def _candidates(p: IntegerProduct) -> Iterator[IntegerProduct]:
+    yield p
+    yield (p := replace(p, columns_at_once=min(p.columns_at_once, COLUMNS)))
+    yield (p := replace(p, rows_at_once=min(p.rows_at_once, ROWS)))
+    yield replace(p, holds_sums=False)
+
+
+def _worth(kernels: Iterator[Kernel]) -> Iterator[Kernel]:
+    least, number = 0, 0
+    for kernel in kernels:
+        if number and WORTH * kernel.workspace_bytes > (WORTH - 1) * least:
+            continue
+        repeats = kernel.parameters_as(IntegerProduct).passes
+        yield replace(kernel, alternative=number, repeats=repeats)
+        least, number = kernel.workspace_bytes, number + 1
+
+
+def _at_once(count: int, unit: int, depth: int) -> int:
+    return max(unit, min(_up(count, unit), PACKED_BYTES // (2 * depth) // unit * unit))
+
+
+def _up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit

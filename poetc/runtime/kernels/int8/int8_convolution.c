@@ -1,0 +1,585 @@
+/* Convolution in 8 bits, its gradients, and the gradient of a bias (poetc/ops/integer_convolution.py).
+ *
+ * Layout: images are [N, C, H, W], weights [O, C / group, kh, kw]. Rows and columns of a product are packed in 16 bits,
+ * each behind the other, their terms filled up with zeros to a multiple of 16.
+ * Order of sums: sums of 32 bits are exact, so that their order changes nothing. */
+#include "int8/poetc_int8.h"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+/* ints: IntegerProduct of poetc/ops/kernels/integer.py. */
+typedef struct {
+    int32_t batch, channels, height, width, outputs, output_height, output_width;
+    int32_t kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;
+    int32_t group, has_bias;
+    int32_t groups, rows, columns, terms, rows_at_once, columns_at_once, terms_at_once, holds_sums, is_stochastic;
+} product;
+
+#define UNIT 16 /* terms */
+
+/* The operands of a call, and what is made of its sums. */
+typedef struct task {
+    product p;
+    const int8_t *x, *y, *weight; /* the image, its outputs or their error, the weights */
+    const int8_t *bias;
+    int32_t bias_shift;
+    void (*pack_rows)(const struct task *, int32_t group, int32_t row, int32_t count, int32_t term, int32_t terms,
+                      int16_t *to);
+    void (*pack_columns)(const struct task *, int32_t group, int32_t column, int32_t count, int32_t term, int32_t terms,
+                         int16_t *to);
+    int8_t *result;
+    int32_t plane, planes; /* of the result: its sums are at [column / plane][group and row][column % plane] */
+} task;
+
+static product describe(const poetc_call *call)
+{
+    product p;
+    __builtin_memcpy(&p, call->ints, sizeof p);
+    return p;
+}
+
+/* --- sums ------------------------------------------------------------------------------------------------------- */
+
+#if defined(__AVX2__)
+typedef __m256i lanes;
+#define LANES 16
+#define ZERO _mm256_setzero_si256()
+#define MULTIPLY_ADD(sum, a, b) (sum) = _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))
+#define LOAD(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
+static inline int32_t total(__m256i v)
+{
+    const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+}
+#elif defined(__SSE2__)
+typedef __m128i lanes;
+#define LANES 8
+#define ZERO _mm_setzero_si128()
+#define MULTIPLY_ADD(sum, a, b) (sum) = _mm_add_epi32(sum, _mm_madd_epi16(a, b))
+#define LOAD(p) _mm_loadu_si128((const __m128i *)(const void *)(p))
+static inline int32_t total(__m128i v)
+{
+    const __m128i two = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+}
+#elif defined(__aarch64__)
+typedef int32x4_t lanes;
+#define LANES 8
+#define ZERO vdupq_n_s32(0)
+#define MULTIPLY_ADD(sum, a, b)                                                                                        \
+    (sum) = vmlal_high_s16(vmlal_s16(sum, vget_low_s16(a), vget_low_s16(b)), a, b)
+#define LOAD(p) vld1q_s16(p)
+static inline int32_t total(int32x4_t v)
+{
+    return vaddvq_s32(v);
+}
+#endif
+
+#if defined(LANES)
+#if defined(__aarch64__)
+typedef int16x8_t packed;
+#else
+typedef lanes packed;
+#endif
+
+/* Two rows and four columns: sums[row * step + column]. */
+static void sums_of_block(const int16_t *a, const int16_t *b, int32_t depth, int32_t *sums, int32_t step)
+{
+    lanes s00 = ZERO, s01 = ZERO, s02 = ZERO, s03 = ZERO, s10 = ZERO, s11 = ZERO, s12 = ZERO, s13 = ZERO;
+    const int16_t *b1 = b + depth, *b2 = b1 + depth, *b3 = b2 + depth, *a1 = a + depth;
+    int32_t k;
+    for (k = 0; k < depth; k += LANES) {
+        const packed x0 = LOAD(a + k), x1 = LOAD(a1 + k);
+        packed y = LOAD(b + k);
+        MULTIPLY_ADD(s00, x0, y);
+        MULTIPLY_ADD(s10, x1, y);
+        y = LOAD(b1 + k);
+        MULTIPLY_ADD(s01, x0, y);
+        MULTIPLY_ADD(s11, x1, y);
+        y = LOAD(b2 + k);
+        MULTIPLY_ADD(s02, x0, y);
+        MULTIPLY_ADD(s12, x1, y);
+        y = LOAD(b3 + k);
+        MULTIPLY_ADD(s03, x0, y);
+        MULTIPLY_ADD(s13, x1, y);
+    }
+    sums[0] += total(s00), sums[1] += total(s01), sums[2] += total(s02), sums[3] += total(s03);
+    sums += step;
+    sums[0] += total(s10), sums[1] += total(s11), sums[2] += total(s12), sums[3] += total(s13);
+}
+
+#define BLOCK_COLUMNS 4
+#elif defined(__ARM_FEATURE_DSP) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'
+#include <arm_acle.h>
+
+static inline int16x2_t two(const int16_t *p)
+{
+    int16x2_t pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return pair;
+}
+
+/* Two rows and two columns. */
+static void sums_of_block(const int16_t *a, const int16_t *b, int32_t depth, int32_t *sums, int32_t step)
+{
+    const int16_t *a1 = a + depth, *b1 = b + depth, *end = a1;
+    int32_t s00 = sums[0], s01 = sums[1], s10 = sums[step], s11 = sums[step + 1];
+    while (a != end) {
+        int i;
+        for (i = 0; i < 8; i += 2) {
+            const int16x2_t x0 = two(a + i), x1 = two(a1 + i), y0 = two(b + i), y1 = two(b1 + i);
+            s00 = __smlad(x0, y0, s00);
+            s01 = __smlad(x0, y1, s01);
+            s10 = __smlad(x1, y0, s10);
+            s11 = __smlad(x1, y1, s11);
+        }
+        a += 8, a1 += 8, b += 8, b1 += 8;
+    }
+    sums[0] = s00, sums[1] = s01, sums[step] = s10, sums[step + 1] = s11;
+}
+
+#define BLOCK_COLUMNS 2
+#else
+/* Two rows and two columns. */
+static void sums_of_block(const int16_t *a, const int16_t *b, int32_t depth, int32_t *sums, int32_t step)
+{
+    const int16_t *a1 = a + depth, *b1 = b + depth;
+    int32_t s00 = 0, s01 = 0, s10 = 0, s11 = 0, k;
+    for (k = 0; k < depth; k++) {
+        s00 += a[k] * b[k];
+        s01 += a[k] * b1[k];
+        s10 += a1[k] * b[k];
+        s11 += a1[k] * b1[k];
+    }
+    sums[0] += s00, sums[1] += s01, sums[step] += s10, sums[step + 1] += s11;
+}
+
+#define BLOCK_COLUMNS 2
+#endif
+
+#define BLOCK_ROWS 2
+#define COLUMNS_AT_ONCE 4 /* packed columns are a multiple of it on every target: all have one workspace */
+
+/* Adds the products of packed rows and columns to sums[row * step + column]. What lies beyond the last row or column
+ * in its block is left out. */
+static void add_products(const int16_t *a, int32_t rows, const int16_t *b, int32_t columns, int32_t depth,
+                         int32_t *sums, int32_t step)
+{
+    int32_t i, j, k, l;
+    for (j = 0; j < columns; j += BLOCK_COLUMNS)
+        for (i = 0; i < rows; i += BLOCK_ROWS) {
+            const int16_t *x = a + (size_t)i * (size_t)depth, *y = b + (size_t)j * (size_t)depth;
+            if (i + BLOCK_ROWS <= rows && j + BLOCK_COLUMNS <= columns) {
+                sums_of_block(x, y, depth, sums + (size_t)i * (size_t)step + j, step);
+            } else {
+                int32_t part[BLOCK_ROWS * BLOCK_COLUMNS] = {0};
+                sums_of_block(x, y, depth, part, BLOCK_COLUMNS);
+                for (k = i; k < rows && k < i + BLOCK_ROWS; k++)
+                    for (l = j; l < columns && l < j + BLOCK_COLUMNS; l++)
+                        sums[(size_t)k * (size_t)step + l] += part[(k - i) * BLOCK_COLUMNS + l - j];
+            }
+        }
+}
+
+static int32_t at_most(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+static int32_t round_up(int32_t number, int32_t unit)
+{
+    return (number + unit - 1) / unit * unit;
+}
+
+/* Zeros for the rows or columns that fill up the last block. */
+static void fill_up(int16_t *packed_rows, int32_t count, int32_t unit, int32_t depth)
+{
+    const int32_t missing = round_up(count, unit) - count;
+    __builtin_memset(packed_rows + (size_t)count * (size_t)depth, 0, (size_t)missing * (size_t)depth * 2u);
+}
+
+static void bias_of_block(const task *t, int32_t group, int32_t row, int32_t rows, int32_t columns, int32_t *sums,
+                          int32_t step)
+{
+    int32_t i, j;
+    for (i = 0; i < rows; i++) {
+        int32_t start = 0;
+        if (t->bias) {
+            const int32_t b = t->bias[group * t->p.rows + row + i], shift = t->bias_shift;
+            uint32_t m = poetc_magnitude(b);
+            if (shift >= 0)
+                m <<= at_most(shift, 22);
+            else
+                m = (m + ((uint32_t)1 << (at_most(-shift, 31) - 1))) >> at_most(-shift, 31);
+            start = b < 0 ? -(int32_t)m : (int32_t)m;
+        }
+        for (j = 0; j < columns; j++)
+            sums[(size_t)i * (size_t)step + j] = start;
+    }
+}
+
+/* Values of a block of sums to their places in the result. */
+static void store(const task *t, int32_t group, int32_t row, int32_t rows, int32_t column, int32_t columns,
+                  const int32_t *sums, int32_t step, poetc_rounding *rounding)
+{
+    int32_t i, j;
+    for (i = 0; i < rows; i++) {
+        const int32_t place = group * t->p.rows + row + i;
+        int32_t image = column / t->plane, pixel = column % t->plane;
+        int8_t *to = t->result + ((size_t)image * (size_t)t->planes + (size_t)place) * (size_t)t->plane;
+        for (j = 0; j < columns; j++) {
+            to[pixel] = poetc_rounded(sums[(size_t)i * (size_t)step + j], rounding);
+            if (++pixel == t->plane) {
+                pixel = 0;
+                to += (size_t)t->planes * (size_t)t->plane;
+            }
+        }
+    }
+}
+
+/* All sums, block by block. With `largest` their largest magnitude is looked for; with `rounding` the values are
+ * stored. Held sums stay in the workspace. */
+static void make_sums(const task *t, void *workspace, uint32_t *largest, poetc_rounding *rounding)
+{
+    const product *p = &t->p;
+    const int32_t depth = p->terms_at_once, is_long = p->terms > depth;
+    const size_t held = (size_t)p->groups * (size_t)p->rows * (size_t)p->columns;
+    const size_t block = (size_t)p->rows_at_once * (size_t)p->columns_at_once;
+    int32_t *sums = workspace, group, row, column, term;
+    int16_t *a = (int16_t *)(void *)(sums + (p->holds_sums ? held : block));
+    int16_t *b = a + (size_t)p->rows_at_once * (size_t)depth;
+
+    for (group = 0; group < p->groups; group++)
+        for (row = 0; row < p->rows; row += p->rows_at_once) {
+            const int32_t rows = at_most(p->rows - row, p->rows_at_once);
+            if (!is_long) {
+                t->pack_rows(t, group, row, rows, 0, p->terms, a);
+                fill_up(a, rows, BLOCK_ROWS, depth);
+            }
+            for (column = 0; column < p->columns; column += p->columns_at_once) {
+                const int32_t columns = at_most(p->columns - column, p->columns_at_once);
+                const int32_t step = p->holds_sums ? p->columns : p->columns_at_once;
+                int32_t *part = sums, i;
+                if (p->holds_sums)
+                    part += ((size_t)group * (size_t)p->rows + (size_t)row) * (size_t)p->columns + (size_t)column;
+                bias_of_block(t, group, row, rows, columns, part, step);
+                for (term = 0; term < p->terms; term += depth) {
+                    const int32_t terms = at_most(p->terms - term, depth);
+                    if (is_long) {
+                        t->pack_rows(t, group, row, rows, term, terms, a);
+                        fill_up(a, rows, BLOCK_ROWS, depth);
+                    }
+                    t->pack_columns(t, group, column, columns, term, terms, b);
+                    fill_up(b, columns, COLUMNS_AT_ONCE, depth);
+                    add_products(a, rows, b, columns, depth, part, step);
+                }
+                for (i = 0; largest && i < rows; i++)
+                    *largest = poetc_largest(part + (size_t)i * (size_t)step, columns, *largest);
+                if (rounding)
+                    store(t, group, row, rows, column, columns, part, step, rounding);
+            }
+        }
+}
+
+/* The bits of all sums. */
+static int32_t scan(const task *t, void *workspace)
+{
+    uint32_t largest = 0u;
+    make_sums(t, workspace, &largest, 0);
+    return poetc_bits(largest);
+}
+
+/* The values of all sums. */
+static void finish(const task *t, void *workspace, poetc_rounding *rounding)
+{
+    const product *p = &t->p;
+    const int32_t *sums = workspace;
+    int32_t group;
+    if (!p->holds_sums) {
+        make_sums(t, workspace, 0, rounding);
+        return;
+    }
+    for (group = 0; group < p->groups; group++) {
+        store(t, group, 0, p->rows, 0, p->columns, sums, p->columns, rounding);
+        sums += (size_t)p->rows * (size_t)p->columns;
+    }
+}
+
+/* --- rows and columns ------------------------------------------------------------------------------------------- */
+
+static void clear_rest(int16_t *to, int32_t terms, int32_t depth)
+{
+    for (; terms < depth; terms++)
+        to[terms] = 0;
+}
+
+static void widen(const int8_t *from, int32_t count, int16_t *to)
+{
+    int32_t i;
+    for (i = 0; i < count; i++)
+        to[i] = from[i];
+}
+
+/* Rows are the weights of an output. */
+static void weights_of_outputs(const task *t, int32_t group, int32_t row, int32_t count, int32_t term, int32_t terms,
+                               int16_t *to)
+{
+    const int32_t depth = t->p.terms_at_once;
+    int32_t i;
+    for (i = 0; i < count; i++, to += depth) {
+        const size_t place = (size_t)(group * t->p.rows + row + i) * (size_t)t->p.terms + (size_t)term;
+        widen(t->weight + place, terms, to);
+        clear_rest(to, terms, depth);
+    }
+}
+
+/* Rows are the weights of a channel of the image, for all outputs of its group and all taps. */
+static void weights_of_channels(const task *t, int32_t group, int32_t row, int32_t count, int32_t term, int32_t terms,
+                                int16_t *to)
+{
+    const product *p = &t->p;
+    const int32_t depth = p->terms_at_once, taps = p->kernel_h * p->kernel_w, inputs = p->channels / p->group;
+    const int32_t outputs = p->outputs / p->group;
+    int32_t i, o;
+    (void)term;
+    for (i = 0; i < count; i++, to += depth) {
+        for (o = 0; o < outputs; o++)
+            widen(t->weight + ((size_t)(group * outputs + o) * (size_t)inputs + (size_t)(row + i)) * (size_t)taps, taps,
+                  to + o * taps);
+        clear_rest(to, terms, depth);
+    }
+}
+
+/* Columns are the windows of pixels of the output. */
+static void windows_of_pixels(const task *t, int32_t group, int32_t column, int32_t count, int32_t term, int32_t terms,
+                              int16_t *to)
+{
+    const product *p = &t->p;
+    const int32_t pixels = p->output_height * p->output_width, inputs = p->channels / p->group;
+    const int32_t depth = p->terms_at_once;
+    const size_t plane = (size_t)p->height * (size_t)p->width;
+    int32_t i, c, tap_h, tap_w;
+    (void)term;
+    for (i = 0; i < count; i++, to += depth) {
+        const int32_t n = (column + i) / pixels, pixel = (column + i) % pixels;
+        const int32_t top = pixel / p->output_width * p->stride_h - p->pad_top;
+        const int32_t left = pixel % p->output_width * p->stride_w - p->pad_left;
+        const int8_t *x = t->x + ((size_t)n * (size_t)p->channels + (size_t)(group * inputs)) * plane;
+        int16_t *next = to;
+        for (c = 0; c < inputs; c++, x += plane)
+            for (tap_h = 0; tap_h < p->kernel_h; tap_h++) {
+                const int32_t h = top + tap_h * p->dilation_h;
+                for (tap_w = 0; tap_w < p->kernel_w; tap_w++) {
+                    const int32_t w = left + tap_w * p->dilation_w;
+                    const int is_inside = h >= 0 && h < p->height && w >= 0 && w < p->width;
+                    *next++ = is_inside ? x[h * p->width + w] : 0;
+                }
+            }
+        clear_rest(to, terms, depth);
+    }
+}
+
+/* The place along an axis of the output whose tap lies on `at`, or -1. */
+static int32_t output_at(int32_t at, int32_t stride, int32_t size)
+{
+    if (at < 0)
+        return -1;
+    if (stride > 1) {
+        if (at % stride)
+            return -1;
+        at /= stride;
+    }
+    return at < size ? at : -1;
+}
+
+/* Columns are the errors that reach a pixel of the image, of all outputs of its group and all taps. */
+static void errors_of_pixels(const task *t, int32_t group, int32_t column, int32_t count, int32_t term, int32_t terms,
+                             int16_t *to)
+{
+    const product *p = &t->p;
+    const int32_t pixels = p->height * p->width, outputs = p->outputs / p->group, depth = p->terms_at_once;
+    const size_t plane = (size_t)p->output_height * (size_t)p->output_width;
+    int32_t i, o, tap_h, tap_w;
+    (void)term;
+    for (i = 0; i < count; i++, to += depth) {
+        const int32_t n = (column + i) / pixels, pixel = (column + i) % pixels;
+        const int32_t h = pixel / p->width + p->pad_top, w = pixel % p->width + p->pad_left;
+        const int32_t taps = p->kernel_h * p->kernel_w;
+        const int8_t *y = t->y + ((size_t)n * (size_t)p->outputs + (size_t)(group * outputs)) * plane;
+        int16_t *next = to;
+        for (tap_h = 0; tap_h < p->kernel_h; tap_h++) {
+            const int32_t oh = output_at(h - tap_h * p->dilation_h, p->stride_h, p->output_height);
+            for (tap_w = 0; tap_w < p->kernel_w; tap_w++, next++) {
+                const int32_t ow = output_at(w - tap_w * p->dilation_w, p->stride_w, p->output_width);
+                if (oh < 0 || ow < 0) {
+                    for (o = 0; o < outputs; o++)
+                        next[o * taps] = 0;
+                } else {
+                    const int8_t *error = y + oh * p->output_width + ow;
+                    for (o = 0; o < outputs; o++, error += plane)
+                        next[o * taps] = *error;
+                }
+            }
+        }
+        clear_rest(to, terms, depth);
+    }
+}
+
+/* Rows are the errors of an output, a term a pixel. */
+static void errors_of_outputs(const task *t, int32_t group, int32_t row, int32_t count, int32_t term, int32_t terms,
+                              int16_t *to)
+{
+    const product *p = &t->p;
+    const int32_t pixels = p->output_height * p->output_width, depth = p->terms_at_once;
+    int32_t i;
+    for (i = 0; i < count; i++, to += depth) {
+        const int32_t output = group * p->rows + row + i;
+        int32_t n = term / pixels, pixel = term % pixels, done = 0;
+        while (done < terms) {
+            const int32_t part = at_most(terms - done, pixels - pixel);
+            const int8_t *y = t->y + ((size_t)n * (size_t)p->outputs + (size_t)output) * (size_t)pixels;
+            widen(y + pixel, part, to + done);
+            done += part, pixel = 0, n++;
+        }
+        clear_rest(to, terms, depth);
+    }
+}
+
+/* Columns are what a tap of a channel reads, a term a pixel of the output. */
+static void pixels_of_taps(const task *t, int32_t group, int32_t column, int32_t count, int32_t term, int32_t terms,
+                           int16_t *to)
+{
+    const product *p = &t->p;
+    const int32_t taps = p->kernel_h * p->kernel_w, inputs = p->channels / p->group, depth = p->terms_at_once;
+    const int32_t pixels = p->output_height * p->output_width;
+    const size_t plane = (size_t)p->height * (size_t)p->width;
+    int32_t i;
+    for (i = 0; i < count; i++, to += depth) {
+        const int32_t c = (column + i) / taps, tap = (column + i) % taps;
+        const int32_t down = tap / p->kernel_w * p->dilation_h - p->pad_top;
+        const int32_t right = tap % p->kernel_w * p->dilation_w - p->pad_left;
+        int32_t n = term / pixels, oh = term % pixels / p->output_width, ow = term % p->output_width, done = 0;
+        while (done < terms) { /* a row of the output */
+            const int32_t part = at_most(terms - done, p->output_width - ow), h = oh * p->stride_h + down;
+            const int8_t *x = t->x + ((size_t)n * (size_t)p->channels + (size_t)(group * inputs + c)) * plane;
+            int32_t k, w = ow * p->stride_w + right;
+            x += h * p->width;
+            for (k = 0; k < part; k++, w += p->stride_w)
+                to[done + k] = h >= 0 && h < p->height && w >= 0 && w < p->width ? x[w] : 0;
+            done += part, ow = 0;
+            if (++oh == p->output_height)
+                oh = 0, n++;
+        }
+        clear_rest(to, terms, depth);
+    }
+}
+
+/* --- kernels ---------------------------------------------------------------------------------------------------- */
+
+/* Values and scale of activations or errors. */
+static int rescale(const task *t, void *workspace, int32_t exponent, int32_t *scale)
+{
+    const int32_t bits = scan(t, workspace), shift = poetc_shift(bits);
+    poetc_rounding rounding = {shift, t->p.is_stochastic, 0};
+    finish(t, workspace, &rounding);
+    return poetc_scale(scale, exponent + shift, rounding.clipped, bits, shift);
+}
+
+/* x, its scale, w, its exponent, (b, its exponent) -> y, its scale. */
+int poetc_op_int8_conv(const poetc_call *call);
+int poetc_op_int8_conv(const poetc_call *call)
+{
+    const product p = describe(call);
+    const unsigned y = p.has_bias ? 6 : 4;
+    const int32_t *scale = poetc_in(call, 1), *weight_scale = poetc_in(call, 3);
+    const int32_t exponent = scale[0] + weight_scale[0];
+    task t = {0};
+    t.p = p;
+    t.x = poetc_in(call, 0);
+    t.weight = poetc_in(call, 2);
+    if (p.has_bias) {
+        const int32_t *bias_scale = poetc_in(call, 5);
+        t.bias = poetc_in(call, 4);
+        t.bias_shift = bias_scale[0] - exponent;
+    }
+    t.pack_rows = weights_of_outputs;
+    t.pack_columns = windows_of_pixels;
+    t.result = poetc_out(call, y);
+    t.plane = p.output_height * p.output_width;
+    t.planes = p.outputs;
+    return rescale(&t, poetc_out(call, y + 2), exponent, poetc_out(call, y + 1));
+}
+
+/* gy, its scale, w, its exponent -> gx, its scale. */
+int poetc_op_int8_conv_grad_input(const poetc_call *call);
+int poetc_op_int8_conv_grad_input(const poetc_call *call)
+{
+    const int32_t *scale = poetc_in(call, 1), *weight_scale = poetc_in(call, 3);
+    task t = {0};
+    t.p = describe(call);
+    t.y = poetc_in(call, 0);
+    t.weight = poetc_in(call, 2);
+    t.pack_rows = weights_of_channels;
+    t.pack_columns = errors_of_pixels;
+    t.result = poetc_out(call, 4);
+    t.plane = t.p.height * t.p.width;
+    t.planes = t.p.channels;
+    return rescale(&t, poetc_out(call, 6), scale[0] + weight_scale[0], poetc_out(call, 5));
+}
+
+/* x, gy, learning rate -> g, its scale. */
+int poetc_op_int8_conv_grad_weight(const poetc_call *call);
+int poetc_op_int8_conv_grad_weight(const poetc_call *call)
+{
+    const float *rate = poetc_in(call, 2);
+    void *workspace = poetc_out(call, 5);
+    poetc_rounding rounding = {0, 0, 0};
+    int32_t bits;
+    task t = {0};
+    t.p = describe(call);
+    t.x = poetc_in(call, 0);
+    t.y = poetc_in(call, 1);
+    t.pack_rows = errors_of_outputs;
+    t.pack_columns = pixels_of_taps;
+    t.result = poetc_out(call, 3);
+    t.plane = t.p.columns; /* one image */
+    t.planes = t.p.groups * t.p.rows;
+    bits = scan(&t, workspace);
+    rounding.shift = bits - poetc_update_bits(*rate);
+    rounding.is_stochastic = t.p.is_stochastic;
+    finish(&t, workspace, &rounding);
+    return poetc_scale(poetc_out(call, 4), 0, rounding.clipped, bits, rounding.shift);
+}
+
+/* gy, learning rate -> g, its scale. */
+int poetc_op_int8_bias_grad(const poetc_call *call);
+int poetc_op_int8_bias_grad(const poetc_call *call)
+{
+    const product p = describe(call);
+    const int8_t *gy = poetc_in(call, 0);
+    const float *rate = poetc_in(call, 1);
+    int8_t *g = poetc_out(call, 2);
+    int32_t *sums = poetc_out(call, 4), n, c, i;
+    const int32_t pixels = p.height * p.width;
+    poetc_rounding rounding = {0, p.is_stochastic, 0};
+    int32_t bits;
+    for (c = 0; c < p.channels; c++) {
+        int32_t sum = 0;
+        for (n = 0; n < p.batch; n++) {
+            const int8_t *plane = gy + ((size_t)n * (size_t)p.channels + (size_t)c) * (size_t)pixels;
+            for (i = 0; i < pixels; i++)
+                sum += plane[i];
+        }
+        sums[c] = sum;
+    }
+    bits = poetc_bits(poetc_largest(sums, p.channels, 0u));
+    rounding.shift = bits - poetc_update_bits(*rate);
+    for (c = 0; c < p.channels; c++)
+        g[c] = poetc_rounded(sums[c], &rounding);
+    return poetc_scale(poetc_out(call, 3), 0, rounding.clipped, bits, rounding.shift);
+}

@@ -1,0 +1,179 @@
+/* Element by element in 8 bits (poetc/ops/integer_elements.py).
+ *
+ * Layout: dense arrays of int8_t, and a scale beside them (int8/poetc_int8.h).
+ * Order of sums: nothing is added up here. */
+#include "int8/poetc_int8.h"
+#include "operators/poetc_philox.h"
+
+/* ints of all kernels: elements, and what their own comments say. */
+
+#define MOST_APART 22
+#define LEAST_BITS (-60)
+
+/* x, floats -> q, scale. */
+int poetc_op_int8_quantize(const poetc_call *call);
+int poetc_op_int8_quantize(const poetc_call *call)
+{
+    const float *x = poetc_in(call, 0);
+    int8_t *q = poetc_out(call, 1);
+    int32_t *scale = poetc_out(call, 2), count = call->ints[0], i, bits = 0, clipped = 0;
+    uint32_t largest = 0u, word;
+    float factor;
+    for (i = 0; i < count; i++) {
+        __builtin_memcpy(&word, x + i, sizeof word);
+        word &= 0x7fffffffu;
+        largest = word > largest ? word : largest;
+    }
+    if (largest >= 0x7f800000u)
+        return POETC_ENUMBER;
+    if (largest) { /* ceil(log2): the exponent, and one more unless the mantissa is 1 */
+        bits = (int32_t)(largest >> 23) - 127 + ((largest & 0x7fffffu) != 0u);
+        bits = bits < LEAST_BITS ? LEAST_BITS : bits;
+    }
+    if (bits - POETC_INT8_BITS > POETC_INT8_EXPONENT)
+        return POETC_ERANGE;
+    word = (uint32_t)(127 + POETC_INT8_BITS - bits) << 23;
+    __builtin_memcpy(&factor, &word, sizeof factor);
+    for (i = 0; i < count; i++) {
+        const float scaled = x[i] * factor, m = scaled < 0.0f ? -scaled : scaled;
+        int32_t whole = (int32_t)m;
+        const float rest = m - (float)whole;
+        whole += rest > 0.5f || (rest == 0.5f && (whole & 1));
+        whole = scaled < 0.0f ? -whole : whole;
+        if (whole > 127) {
+            whole = 127;
+            clipped++;
+        }
+        q[i] = (int8_t)whole;
+    }
+    return poetc_scale(scale, bits - POETC_INT8_BITS, clipped, bits, 0);
+}
+
+/* q, scale -> floats. */
+int poetc_op_int8_dequantize(const poetc_call *call);
+int poetc_op_int8_dequantize(const poetc_call *call)
+{
+    const int8_t *q = poetc_in(call, 0);
+    const int32_t *scale = poetc_in(call, 1);
+    float *y = poetc_out(call, 2), factor;
+    int32_t count = call->ints[0], i;
+    uint32_t word;
+    if (scale[0] < -POETC_INT8_EXPONENT || scale[0] > POETC_INT8_EXPONENT)
+        return POETC_ERANGE;
+    word = (uint32_t)(127 + scale[0]) << 23;
+    __builtin_memcpy(&factor, &word, sizeof factor);
+    for (i = 0; i < count; i++)
+        y[i] = (float)q[i] * factor;
+    return POETC_OK;
+}
+
+/* The limit of a ReLU, mantissa ints[1] · 2^ints[2], in units of the tensor. */
+static int32_t largest_value(const poetc_call *call, const int32_t *scale)
+{
+    const int32_t mantissa = call->ints[1], shift = call->ints[2] - scale[0];
+    int32_t limit;
+    if (!mantissa)
+        return 127;
+    limit = shift >= 0 ? mantissa << (shift > POETC_INT8_BITS ? POETC_INT8_BITS : shift)
+                       : mantissa >> (shift < -31 ? 31 : -shift);
+    return limit < 127 ? limit : 127;
+}
+
+/* x, its scale -> y. ints: the mantissa and the power of the limit. */
+int poetc_op_int8_relu(const poetc_call *call);
+int poetc_op_int8_relu(const poetc_call *call)
+{
+    const int8_t *x = poetc_in(call, 0);
+    const int8_t limit = (int8_t)largest_value(call, poetc_in(call, 1));
+    int8_t *y = poetc_out(call, 2);
+    int32_t count = call->ints[0], i;
+    for (i = 0; i < count; i++) {
+        const int8_t value = x[i];
+        y[i] = value < 0 ? 0 : value > limit ? limit : value;
+    }
+    return POETC_OK;
+}
+
+/* gy, y, its scale -> gx. ints: the mantissa and the power of the limit. */
+int poetc_op_int8_relu_grad(const poetc_call *call);
+int poetc_op_int8_relu_grad(const poetc_call *call)
+{
+    const int8_t *gy = poetc_in(call, 0), *y = poetc_in(call, 1);
+    const int32_t limit = call->ints[1] ? largest_value(call, poetc_in(call, 2)) : 128;
+    int8_t *gx = poetc_out(call, 3);
+    int32_t count = call->ints[0], i;
+    for (i = 0; i < count; i++)
+        gx[i] = y[i] > 0 && y[i] < limit ? gy[i] : 0;
+    return POETC_OK;
+}
+
+static inline int32_t shifted(int32_t value, int32_t shift)
+{
+    const int32_t m = value < 0 ? -value : value, s = shift >= 0 ? m << shift : m >> (shift < -31 ? 31 : -shift);
+    return value < 0 ? -s : s;
+}
+
+/* a, its scale, b, its scale -> y, its scale. ints: whether rounding is stochastic. */
+int poetc_op_int8_add(const poetc_call *call);
+int poetc_op_int8_add(const poetc_call *call)
+{
+    const int8_t *a = poetc_in(call, 0), *b = poetc_in(call, 2);
+    const int32_t *scale_a = poetc_in(call, 1), *scale_b = poetc_in(call, 3);
+    int8_t *y = poetc_out(call, 4);
+    const int32_t high = scale_a[0] > scale_b[0] ? scale_a[0] : scale_b[0], count = call->ints[0];
+    int32_t low = scale_a[0] < scale_b[0] ? scale_a[0] : scale_b[0], up_a, up_b, bits, i;
+    uint32_t largest = 0u;
+    poetc_rounding rounding = {0, call->ints[1], 0};
+    low = low < high - MOST_APART ? high - MOST_APART : low;
+    up_a = scale_a[0] - low;
+    up_b = scale_b[0] - low;
+    for (i = 0; i < count; i++) {
+        const uint32_t m = poetc_magnitude(shifted(a[i], up_a) + shifted(b[i], up_b));
+        largest = m > largest ? m : largest;
+    }
+    bits = poetc_bits(largest);
+    rounding.shift = poetc_shift(bits);
+    for (i = 0; i < count; i++)
+        y[i] = poetc_rounded(shifted(a[i], up_a) + shifted(b[i], up_b), &rounding);
+    return poetc_scale(poetc_out(call, 5), low + rounding.shift, rounding.clipped, bits, rounding.shift);
+}
+
+/* x, its scale, step -> y, its scale. ints: the seed. */
+int poetc_op_int8_dropout(const poetc_call *call);
+int poetc_op_int8_dropout(const poetc_call *call)
+{
+    const int8_t *x = poetc_in(call, 0);
+    const int32_t *scale = poetc_in(call, 1), *step = poetc_in(call, 2);
+    int8_t *y = poetc_out(call, 3);
+    const int32_t count = call->ints[0];
+    const uint32_t seed = (uint32_t)call->ints[1];
+    int32_t i;
+    for (i = 0; i < count; i += 2) {
+        uint32_t left = (uint32_t)i / 2u, right = (uint32_t)*step;
+        poetc_philox(&left, &right, seed);
+        y[i] = left >> 31 ? x[i] : 0;
+        if (i + 1 < count)
+            y[i + 1] = right >> 31 ? x[i + 1] : 0;
+    }
+    return poetc_scale(poetc_out(call, 4), scale[0] + 1, 0, POETC_INT8_BITS, 0);
+}
+
+/* w, count, g -> w, count. */
+int poetc_op_int8_update(const poetc_call *call);
+int poetc_op_int8_update(const poetc_call *call)
+{
+    int8_t *w = poetc_out(call, 3);
+    int32_t *total = poetc_out(call, 4), clipped = 0, i;
+    const int8_t *g = poetc_in(call, 2);
+    const int32_t count = call->ints[0];
+    for (i = 0; i < count; i++) {
+        int32_t moved = w[i] - g[i];
+        if (moved > 127 || moved < -127) {
+            moved = moved > 0 ? 127 : -127;
+            clipped++;
+        }
+        w[i] = (int8_t)moved;
+    }
+    *total = *total > INT32_MAX - clipped ? INT32_MAX : *total + clipped;
+    return POETC_OK;
+}

@@ -1,0 +1,99 @@
+/* Integers with one exponent a tensor (poetc/ops/_integers.py): sums of 32 bits become values of 8 bits.
+ *
+ * Layout: a tensor of int8_t, and beside it a scale of four int32_t: the exponent, how many values were clipped, the
+ * bits of the sums, and the shift.
+ * Order of sums: sums of 32 bits are exact, so that their order changes nothing. */
+#ifndef POETC_INT8_H
+#define POETC_INT8_H
+
+#include "poetc_kernel.h"
+
+#define POETC_INT8_MOST 127u
+#define POETC_INT8_BITS 7
+#define POETC_INT8_EXPONENT 100 /* beyond it a float may not hold a value */
+
+/* How sums become values: the shift, the way of rounding, and how many were clipped so far. */
+typedef struct {
+    int32_t shift, is_stochastic, clipped;
+} poetc_rounding;
+
+static inline uint32_t poetc_magnitude(int32_t value)
+{
+    return value < 0 ? 0u - (uint32_t)value : (uint32_t)value;
+}
+
+/* ceil(log2 largest), 0 for none. */
+static inline int32_t poetc_bits(uint32_t largest)
+{
+    int32_t bits = 0;
+    while (bits < 32 && ((uint32_t)1 << bits) < largest && bits < 31)
+        bits++;
+    return largest > 0x80000000u ? 32 : bits;
+}
+
+/* The largest magnitude of `count` sums, or of those before. */
+static inline uint32_t poetc_largest(const int32_t *sums, int32_t count, uint32_t largest)
+{
+    int32_t i, low = 0, high = 0;
+    uint32_t below, above;
+    for (i = 0; i < count; i++) {
+        const int32_t s = sums[i];
+        low = s < low ? s : low;
+        high = s > high ? s : high;
+    }
+    below = poetc_magnitude(low), above = (uint32_t)high;
+    above = above > below ? above : below;
+    return above > largest ? above : largest;
+}
+
+/* sum / 2^shift. Nearest takes halves away from zero; pseudo-stochastic compares the upper half of the bits that go
+ * with the lower half. */
+static inline int8_t poetc_rounded(int32_t sum, poetc_rounding *r)
+{
+    uint32_t m = poetc_magnitude(sum);
+    if (r->shift > 31)
+        m = 0u;
+    else if (r->shift > 0 && !r->is_stochastic)
+        m = (m + ((uint32_t)1 << (r->shift - 1))) >> r->shift;
+    else if (r->shift > 0) {
+        const uint32_t rest = m & (((uint32_t)1 << r->shift) - 1u);
+        const int32_t half = r->shift / 2;
+        const uint32_t low = (rest & (((uint32_t)1 << half) - 1u)) << (r->shift & 1);
+        m = (m >> r->shift) + ((rest >> half) > low);
+    }
+    if (m > POETC_INT8_MOST) {
+        m = POETC_INT8_MOST;
+        r->clipped++;
+    }
+    return (int8_t)(sum < 0 ? -(int32_t)m : (int32_t)m);
+}
+
+/* The shift of activations and errors, whose sums have so many bits. */
+static inline int32_t poetc_shift(int32_t bits)
+{
+    return bits > POETC_INT8_BITS ? bits - POETC_INT8_BITS : 0;
+}
+
+/* The bits of the largest update: 7 + floor(log2 rate), at most 7. */
+static inline int32_t poetc_update_bits(float rate)
+{
+    uint32_t word;
+    int32_t bits;
+    if (!(rate > 0.0f))
+        return -128;
+    __builtin_memcpy(&word, &rate, sizeof word);
+    bits = (int32_t)(word >> 23) - 127 + POETC_INT8_BITS;
+    return bits > POETC_INT8_BITS ? POETC_INT8_BITS : bits;
+}
+
+/* POETC_ERANGE where the exponent overflows. */
+static inline int poetc_scale(int32_t *scale, int32_t exponent, int32_t clipped, int32_t bits, int32_t shift)
+{
+    scale[0] = exponent;
+    scale[1] = clipped;
+    scale[2] = bits;
+    scale[3] = shift;
+    return exponent < -POETC_INT8_EXPONENT || exponent > POETC_INT8_EXPONENT ? POETC_ERANGE : POETC_OK;
+}
+
+#endif

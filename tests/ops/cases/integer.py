@@ -1,0 +1,121 @@
+import numpy as np
+
+from poetc.graph import Attribute
+from tests.support.kernels import Case, Make, integers, uniform
+
+ROUNDINGS = ("nearest", "stochastic")
+RATE = np.array([0.25], np.float32)
+STEP = np.array([3], np.int32)
+
+
+def values(*shape: int) -> Make:
+    return integers(shape, -127, 128, np.int8)
+
+
+def scale(exponent: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.array([exponent, 0, 0, 0], np.int32)
+
+
+def exponent(number: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.array([number], np.int32)
+
+
+Shape = tuple[int, ...]
+CONVOLUTIONS: list[tuple[Shape, Shape, Shape, dict[str, Attribute]]] = [
+    ((2, 3, 7, 9), (5, 3, 3, 3), (2, 5, 7, 9), {"pads": (1, 1, 1, 1)}),
+    ((2, 4, 7, 8), (6, 2, 3, 2), (2, 6, 4, 3), {"strides": (2, 3), "pads": (1, 0, 2, 1), "group": 2}),
+    ((2, 6, 9, 5), (6, 1, 3, 3), (2, 6, 5, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1), "group": 6}),
+    ((1, 2, 11, 12), (3, 2, 3, 2), (1, 3, 9, 8), {"dilations": (2, 4), "pads": (1, 0, 1, 0)}),
+    ((5, 37, 1, 1), (11, 37, 1, 1), (5, 11, 1, 1), {}),
+    ((3, 8, 13, 11), (9, 8, 1, 1), (3, 9, 7, 6), {"strides": (2, 2)}),
+]
+
+
+def convolutions() -> list[Case]:
+    found = []
+    for (x, w, y, attributes), rounding in zip(CONVOLUTIONS, 3 * ROUNDINGS, strict=True):
+        more: dict[str, Attribute] = {**attributes, "rounding": rounding}
+        image, error = (values(*x), scale(-7)), (values(*y), scale(-9))
+        weight, bias = (values(*w), exponent(-8)), (values(w[0]), exponent(-6))
+        found.append(Case("IntegerConv", (*image, *weight), more))
+        found.append(Case("IntegerConv", (*image, *weight, *bias), more))
+        found.append(Case("IntegerConvGradInput", (*error, *weight), {**more, "input_size": x[2:]}))
+        found.append(Case("IntegerConvGradWeight", (image[0], error[0], RATE), {**more, "kernel": w[2:]}))
+        found.append(Case("IntegerBiasGrad", (error[0], RATE), {"rounding": rounding}))
+    return found
+
+
+POOLS: list[dict[str, Attribute]] = [
+    {"kernel": (2, 2), "strides": (2, 2)},
+    {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)},
+    {"kernel": (7, 9)},
+    {"kernel": (2, 3), "strides": (1, 2), "dilations": (3, 2), "pads": (1, 2, 1, 1)},
+]
+POOLED = [(3, 4), (4, 5), (1, 1), (6, 4)]
+
+
+def pools() -> list[Case]:
+    found = []
+    for geometry, output, rounding in zip(POOLS, POOLED, 2 * ROUNDINGS, strict=True):
+        x, gy = values(2, 3, 7, 9), values(2, 3, *output)
+        more: dict[str, Attribute] = {**geometry, "input_size": (7, 9), "rounding": rounding}
+        found.append(Case("IntegerMaxPool", (x,), geometry))
+        if "pads" not in geometry:
+            kernel = geometry["kernel"]
+            assert isinstance(kernel, tuple)
+            where = integers((2, 3, *output), 0, int(kernel[0] * kernel[1]), np.uint8)
+            found.append(Case("IntegerMaxPoolGrad", (where, gy, scale(3)), more))
+        for include in (False, True):
+            counted: dict[str, Attribute] = {**geometry, "count_include_pad": include, "rounding": rounding}
+            found.append(Case("IntegerAveragePool", (x, scale(-5)), counted))
+            found.append(Case("IntegerAveragePoolGrad", (gy, scale(-5)), {**counted, "input_size": (7, 9)}))
+    return found
+
+
+CASES = [
+    *convolutions(),
+    *pools(),
+    *(
+        Case("IntegerConv", (values(2, 3, 4, 5), scale(e), values(4, 3, 1, 1), exponent(-8), values(4), exponent(b)))
+        for e, b in ((-7, 30), (-7, -40), (0, -8), (2, -30))
+    ),
+    Case("IntegerConvGradWeight", (values(9, 3, 8, 9), values(9, 5, 8, 9), RATE), {"kernel": (1, 1)}, note="long"),
+    *(
+        Case(
+            "IntegerBiasGrad",
+            (values(2, 5, 3, 1), np.array([rate], np.float32)),
+            {"rounding": rounding},
+            note=f"{rate}",
+        )
+        for rate in (0.0, 0.3, 1.0, 2.0**-20)
+        for rounding in ROUNDINGS
+    ),
+    Case("Quantize", (uniform((3, 50), -3, 2),)),
+    Case("Quantize", (np.array([[0.5, -0.5, 0.25 + 2**-9, 0.25 + 3 * 2**-9, 1e-30]], np.float32),), note="halves"),
+    Case("Quantize", (np.zeros((4,), np.float32),), note="zeros"),
+    Case("Quantize", (np.array([1e-35, -1e-38], np.float32),), note="small"),
+    Case("Dequantize", (values(3, 50), scale(-4)), rtol=0, atol=0),
+    *(Case("IntegerRelu", (values(3, 50), scale(-5)), {"limit": limit}, note=str(limit)) for limit in (0.0, 2.3, 6.0)),
+    *(
+        Case("IntegerReluGrad", (values(3, 50), integers((3, 50), 0, 127, np.int8), scale(-5)), {"limit": limit})
+        for limit in (0.0, 2.3)
+    ),
+    *(
+        Case("IntegerAdd", (values(3, 50), scale(a), values(3, 50), scale(b)), {"rounding": rounding}, note=f"{a},{b}")
+        for a, b in ((-5, -5), (-3, -7), (-9, 4), (20, -20))
+        for rounding in ROUNDINGS
+    ),
+    Case("IntegerDropout", (values(7, 9), scale(-4), STEP), {"seed": 5}),
+    Case("IntegerDropoutGrad", (values(7, 9), scale(-4), STEP), {"seed": -5}),
+    Case("IntegerUpdate", (values(7, 9), exponent(3), values(7, 9))),
+    *(
+        Case(
+            "IntegerCrossEntropyError",
+            (values(6, 10), scale(e), integers((6,), 0, 10)),
+            {"axis": -1},
+            note=str(e),
+        )
+        for e in (-40, -20, -8, -7, -6, -3, 0, 2, 30)
+    ),
+    Case("IntegerCrossEntropyError", (values(2, 3, 4), scale(-5), integers((2, 4), 0, 3)), {"axis": 1}),
+]

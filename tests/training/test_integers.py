@@ -1,0 +1,173 @@
+"""Integer training against the published formulas, which tests/support/niti.py writes out for themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from poetc.errors import PoetcError, UnsupportedModelError, UsageError
+from poetc.graph import Array, Graph, Role, TensorType
+from poetc.ops import Builder
+from poetc.passes import check_graph, run_standard
+from poetc.training import TrainingOptions, build, exponents_of, float_values, integer_model
+from tests.support import niti
+from tests.support.graphs import evaluate, random_inputs, small_cnn
+
+NITI = TrainingOptions(precision="niti")
+WEIGHTS = ("first", "second", "last")
+
+
+def plain_cnn() -> Graph:
+    """Two convolutions and a dense layer, without biases, as NITI has them."""
+    random, b = np.random.default_rng(0), Builder()
+
+    def parameter(name: str, *shape: int) -> str:
+        value = (random.standard_normal(shape) * 0.3).astype(np.float32)
+        return b.add_tensor(name, TensorType(shape), Role.PARAMETER, value)
+
+    x = b.add_tensor("x", TensorType((8, 2, 8, 8)), Role.INPUT)
+    h = b.emit1("Conv", [x, parameter("first", 6, 2, 3, 3)], {"pads": (1, 1, 1, 1)})
+    h = b.emit("MaxPool", [b.emit1("Relu", [h])], {"kernel": (2, 2), "strides": (2, 2)})[0]
+    h = b.emit1("Conv", [h, parameter("second", 8, 6, 3, 3)], {"pads": (1, 1, 1, 1), "strides": (2, 2)})
+    h = b.emit1("Reshape", [b.emit1("Relu", [h])], {"shape": (8, 32)})
+    y = b.emit1("MatMul", [h, parameter("last", 32, 5)], hint="logits")
+    return Graph("plain", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+
+
+def published(model: Graph) -> list[niti.Layer]:
+    """The layers of `plain_cnn` from the weights of its integer model."""
+    exponents = exponents_of(model)
+    first, second, last = (model.values[name] for name in WEIGHTS)
+    assert isinstance(first, np.ndarray) and isinstance(second, np.ndarray) and isinstance(last, np.ndarray)
+    return [
+        niti.Layer(first.transpose(2, 3, 1, 0).astype(np.int64), exponents["first"], has_pool=True),
+        niti.Layer(second.transpose(2, 3, 1, 0).astype(np.int64), exponents["second"], stride=2),
+        niti.Layer(last.reshape(5, 32).T.astype(np.int64), exponents["last"], has_relu=False),
+    ]
+
+
+def batches(count: int) -> list[tuple[Array, Array]]:
+    """Images with a stripe for each class, and noise."""
+    random, found = np.random.default_rng(1), []
+    for _ in range(count):
+        target = random.integers(0, 5, 8).astype(np.int32)
+        x = random.standard_normal((8, 2, 8, 8)).astype(np.float32)
+        x[np.arange(8), :, target] += 2
+        found.append((x, target))
+    return found
+
+
+def require_same(layers: list[niti.Layer], weights: list[Array]) -> None:
+    convolutions = [layer.weight.transpose(3, 2, 0, 1) for layer in layers[:2]]
+    for mine, theirs in zip(weights, [*convolutions, layers[2].weight.T.reshape(5, 32, 1, 1)], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(("rate", "bits"), [(0.25, 5), (0.0625, 3)])
+def test_weights_equal_the_published_formulas(rate: float, bits: int) -> None:
+    options = TrainingOptions(precision="niti", niti_weights="xavier", learning_rate=rate)
+    model = integer_model(plain_cnn(), options)
+    step = run_standard(build(model, options))
+    check_graph(step)
+    layers = published(model)
+    state: dict[str, Array] = {}
+    for x, target in batches(20):
+        values = evaluate(step, {"x": x, "target": target, **state}, np.float32)
+        state = {name: values[new] for name, new in step.updates.items()}
+        logits = niti.step(layers, x.transpose(0, 2, 3, 1), target, bits)
+        np.testing.assert_array_equal(values["logits"], logits)
+    require_same(layers, [state[name] for name in WEIGHTS])
+
+
+def test_xavier_weights_are_drawn_as_niti_draws_them() -> None:
+    model = integer_model(plain_cnn(), TrainingOptions(precision="niti", niti_weights="xavier"))
+    q = model.values["second"]
+    assert isinstance(q, np.ndarray)
+    assert np.abs(q).max() == 127
+    limit = np.sqrt(6 / ((6 + 8) * 9))
+    assert limit / 2 < 2.0 ** (exponents_of(model)["second"] + 7) < 4 * limit
+
+
+def test_residuals_and_folded_norms_compute_what_the_float_model_does() -> None:
+    graph = small_cnn(conv_bias=True)
+    inputs = random_inputs(graph)
+    expected = evaluate(graph, inputs)["logits"]
+    found = evaluate(integer_model(graph, NITI), inputs, np.float32)["logits"]
+    assert np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
+    step = run_standard(build(integer_model(graph, NITI), NITI))
+    check_graph(step)
+    assert sum(op.kind == "IntegerAdd" for op in step.operators) == 2  # of activations, of errors
+    assert set(step.gradients) == {f"{n}.weight" for n in ("stem", "block", "fc")} | {"bn0.bias", "bn1.bias", "fc.bias"}
+
+
+def test_folded_weights_unfold() -> None:
+    graph = small_cnn(conv_bias=True)
+    model = integer_model(graph, NITI)
+    state = {n: v for n, v in model.values.items() if isinstance(v, np.ndarray) and v.dtype == np.int8}
+    found = float_values(graph, state, exponents_of(model))
+    assert set(found) == set(state)
+    again = integer_model(replace(graph, values={**graph.values, **found}), NITI)
+    assert exponents_of(again) == exponents_of(model)
+    for name, q in state.items():
+        np.testing.assert_array_equal(again.values[name], q)  # type: ignore[arg-type]
+
+
+def test_dropout_halves() -> None:
+    b = Builder()
+    x = b.add_tensor("x", TensorType((4, 6)), Role.INPUT)
+    w = b.add_tensor("w", TensorType((6, 3)), Role.PARAMETER, np.ones((6, 3), np.float32))
+    v = b.add_tensor("v", TensorType((3, 3)), Role.PARAMETER, np.eye(3, dtype=np.float32))
+    h = b.emit1("DropoutSite", [b.emit1("MatMul", [x, w])], {"ratio": 0.5})
+    y = b.emit1("MatMul", [h, v], hint="logits")
+    graph = Graph("dropout", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+    options = TrainingOptions(precision="niti", dropout=True)
+    step = run_standard(build(integer_model(graph, options), options))
+    check_graph(step)
+    kinds = [op.kind for op in step.operators]
+    assert (kinds.count("IntegerDropout"), kinds.count("IntegerDropoutGrad")) == (1, 1)
+    evaluate(step, random_inputs(step), np.float32)
+
+
+def _model(middle: Callable[[Builder, str], str]) -> Graph:
+    b = Builder()
+    x = b.add_tensor("x", TensorType((4, 6)), Role.INPUT)
+    w = b.add_tensor("w", TensorType((6, 3)), Role.PARAMETER, np.ones((6, 3), np.float32))
+    v = b.add_tensor("v", TensorType((3, 3)), Role.PARAMETER, np.ones((3, 3), np.float32))
+    y = b.emit1("MatMul", [middle(b, b.emit1("MatMul", [x, w])), v], hint="logits")
+    return Graph("refused", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+
+
+def test_operators_without_an_integer_form_are_named() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"Sigmoid node .* has no integer form, and MatMul .* follows it"):
+        integer_model(_model(lambda b, h: b.emit1("Sigmoid", [h])), NITI)
+    with pytest.raises(UnsupportedModelError, match=r"MatMul .* shares its weight 'v'"):
+        integer_model(_model(lambda b, h: b.emit1("MatMul", [b.emit1("MatMul", [h, "v"]), "v"])), NITI)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": "adam"}, "--optimizer: has no integer form"),
+        ({"weight_decay": 0.1}, "--weight-decay: has no"),
+        ({"loss": "mse"}, "trains the cross-entropy"),
+    ],
+)
+def test_options_that_integers_do_not_know(options: dict[str, str], message: str) -> None:
+    given = TrainingOptions(precision="niti", **options)  # type: ignore[arg-type]
+    with pytest.raises(PoetcError, match=message):
+        build(integer_model(plain_cnn(), given), given)
+
+
+def test_roundings_are_read() -> None:
+    options = TrainingOptions(precision="niti", rounding="err=stochastic,update=nearest")
+    assert options.roundings() == {"activation": "nearest", "error": "stochastic", "update": "nearest"}
+    step = build(integer_model(plain_cnn(), options), options)
+    found = {op.attributes["rounding"] for op in step.operators if op.kind == "IntegerConvGradInput"}
+    assert found == {"stochastic"}
+    with pytest.raises(UsageError, match="--rounding 'act=up': write act=HOW"):
+        TrainingOptions(precision="niti", rounding="act=up")
+    with pytest.raises(UsageError, match="--rounding does nothing for --precision f32"):
+        TrainingOptions(rounding="act=nearest")
