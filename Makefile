@@ -69,6 +69,11 @@ conformance: setup-test ## outside models and references in place: make conforma
 	@test -d "$(MODELS)" || { echo "conformance: no folder $(MODELS) (make conformance MODELS=/path/to/models)" >&2; exit 2; }
 	POETC_MODELS="$(abspath $(MODELS))" $(BIN)/pytest -n $(JOBS) -m conformance tests/conformance $(PYTEST_ARGS)
 
+.PHONY: pages
+pages: setup ## write the pages of docs/reference that are made from the code
+	@$(BIN)/python scripts/operators_page.py
+	@$(BIN)/python scripts/site_pages.py
+
 .PHONY: docs
 docs: setup-test ## build the documentation into site/, every link checked
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'

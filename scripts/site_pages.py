@@ -1,6 +1,7 @@
-"""Hook of mkdocs: fills the pages of commands and of the C interface in from the code, so that they are always current.
+"""Write the pages of commands and of the C interface from the code.   scripts/site_pages.py
 
-`docs/reference/cli.md` and `docs/reference/c-api.md` hold a comment where the text goes.
+In `docs/reference/cli.md` and `docs/reference/c-api.md` it replaces all that is behind a mark. It is a hook of mkdocs
+as well, for the search.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import click
 
 from poetc.cli import cli
 
-INCLUDE = Path(__file__).resolve().parents[1] / "poetc" / "runtime" / "include"
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+MARK = "<!-- scripts/site_pages.py writes the text below this line -->"
+INCLUDE = ROOT / "poetc" / "runtime" / "include"
 PORTS = INCLUDE.parent / "ports"
 HEADERS = (
     *(
@@ -32,10 +36,14 @@ def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
     """Called by mkdocs for each page. The laboratory stays out of the search."""
     if page is not None and page.file.src_uri.startswith("lab/"):
         page.meta["search"] = {"exclude": True}
-    for mark, text in (("<!-- commands -->", commands), ("<!-- headers -->", c_interface)):
-        if mark in markdown:
-            markdown = markdown.replace(mark, text())
     return markdown
+
+
+def pages() -> dict[Path, str]:
+    """The text that each of the pages should have: the written part, and the part that is made behind the mark."""
+    written = {path: path.read_text().partition(MARK)[0] for path in (REFERENCE / "cli.md", REFERENCE / "c-api.md")}
+    made = (commands(), c_interface())
+    return {path: f"{text}{MARK}\n\n{part}\n" for (path, text), part in zip(written.items(), made, strict=True)}
 
 
 def commands() -> str:
@@ -44,7 +52,15 @@ def commands() -> str:
     common = _shared(named["poetc report"], named["poetc solve"])
     model = _shared(named["poetc analyze"], named["poetc solve"]) - common
     solve = named["poetc solve"].params
-    parts: list[str] = ["## Options of most commands", _table(o for o in solve if _key(o) in common)]
+    rows = (
+        f"| [`{name}`](#{name.replace(' ', '-')}) | {_cell(command.get_short_help_str(200))} |"
+        for name, command in named.items()
+    )
+    parts: list[str] = [
+        "\n".join(["| command | job |", "|---|---|", *rows]),
+        "## Options of most commands",
+        _table(o for o in solve if _key(o) in common),
+    ]
     parts += ["## Options about the model and its training", "[Training options](training.md) explains them."]
     parts += [_table(o for o in solve if _key(o) in model)]
     for name, command in named.items():
@@ -160,3 +176,8 @@ def _comment(text: str) -> list[str]:
             prose = " ".join(part.split())
             parts.append(re.sub(r"\b(\w+->\w+|(?:poetc|POETC)_\w+(?:\*|\(\))?)", r"`\1`", prose))
     return [part for part in parts if part]
+
+
+if __name__ == "__main__":
+    for page, text in pages().items():
+        page.write_text(text)

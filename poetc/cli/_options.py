@@ -298,14 +298,14 @@ training_options = stacked(
         show_default=True,
         metavar="all|last:N|norm|bias|adapter|PATTERNS",
         help="Parameters that are trained: all, the last N layers, norms, biases, adapters, or those that match"
-        " (fc*,conv1.weight). Commas join sets, & takes what two sets share.",
+        " (fc*,conv1.weight). Commas join sets, & takes the part that two sets share.",
     ),
     click.option(
         "--lora",
         multiple=True,
         metavar="RANK[:PATTERNS][:alpha=A][:dropout=P]",
         help="Freeze weights, and train adapters of that rank beside them: beside all, or those that match (*query*)."
-        " --train says what is trained besides. May be repeated; the last one that matches counts.",
+        " --train names other parameters that are trained. May be repeated; the last one that matches counts.",
     ),
     click.option(
         "--batch-norm",
