@@ -53,8 +53,9 @@ def folder() -> Path | None:
 
 @contextmanager
 def kept_objects(sources: Path, make: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
-    """Around the build of an emitted directory by the words `make` (without a goal): objects that an earlier build
-    made of the same files lie there already, and new ones are kept.
+    """A build of an emitted directory inside the block takes objects of the same files that an earlier build made.
+
+    New objects are kept after it. `make`: the words of the build's command, without a goal.
     """
     place = folder()
     options = None if place is None else _options(make, environment)
@@ -161,7 +162,7 @@ class _Build:
         return True
 
     def keep(self, stems: Sequence[str]) -> None:
-        """Keep the objects of these sources. What goes wrong with it concerns nobody."""
+        """Keep the objects of these sources. A failure of it is no error."""
         with contextlib.suppress(OSError):
             written = [self._keep(stem) for stem in stems]
             if any(written):
