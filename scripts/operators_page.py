@@ -20,12 +20,12 @@ def family(spec: OpSpec) -> str:
 
 
 def kinds_named(translation: Callable[..., object]) -> list[str]:
-    """Operator kinds that the source of a translation, or of a function of its module that it calls, emits by name."""
+    """Operator kinds that the source of a translation emits by name, or of a function of the importer that it calls."""
     module = inspect.getmodule(translation)
     source = inspect.getsource(translation)
-    for name in sorted(set(re.findall(r"\b(_[a-z]\w*)\(", source))):
+    for name in sorted(set(re.findall(r"(?<![.\w])([_a-z]\w*)\(", source))):
         helper = getattr(module, name, None)
-        if inspect.isfunction(helper) and helper.__module__ == translation.__module__:
+        if inspect.isfunction(helper) and re.fullmatch(r"poetc\.frontend\.onnx_\w+", helper.__module__):
             source += inspect.getsource(helper)
     body = "\n".join(line for line in source.splitlines() if not line.startswith("@"))
     return sorted(set(re.findall(r'"([A-Z]\w+)"', body)) & set(registry()))
@@ -37,7 +37,8 @@ REFUSED = """
 In one message that names every node, with exit code 3:
 
 - control flow: `If`, `Loop`, `Scan`, `SequenceMap`;
-- operators of other domains, such as `ai.onnx.ml`, `com.microsoft` (but for its `Gelu`) and `ai.onnx.preview.training`;
+- operators of other domains, such as `ai.onnx.ml` and `ai.onnx.preview.training`;
+- blocked channels (`com.microsoft.nchwc`), which onnxruntime's `ORT_ENABLE_ALL` writes for one processor;
 - operators that are not in the table above, unless their inputs are constants;
 - three or more spatial axes of a convolution, four or more of a pooling;
 - sequences as inputs or outputs, sparse weights, strings and complex numbers;

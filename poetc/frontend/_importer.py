@@ -202,6 +202,10 @@ class Importer:
             value.tensor = self.builder.add_tensor(name, TensorType(value.shape, dtype), Role.CONSTANT, held)
         return value.tensor
 
+    def tensor_of(self, x: str | Value) -> str:
+        """The graph tensor of either."""
+        return x if isinstance(x, str) else self.tensor(x)
+
     def emit(
         self, kind: str, inputs: Sequence[str | Value], attributes: Mapping[str, Attribute] | None = None
     ) -> tuple[str, ...]:
@@ -214,7 +218,7 @@ class Importer:
             raise UnsupportedModelError(f"{self.node.label}: {TOO_MANY}")
         for name, value in (attributes or {}).items():
             _check_attribute(kind, name, value)
-        names = [i if isinstance(i, str) else self.tensor(i) for i in inputs]
+        names = [self.tensor_of(i) for i in inputs]
         stem = next((o for o in self.node.outputs if o), kind)
         try:
             outputs = self.builder.emit(kind, names, attributes, hint=f"{stem}.{kind}")
@@ -239,7 +243,7 @@ class Importer:
 
     def reshape(self, x: str | Value, shape: Sequence[int]) -> str:
         """A view of x; x itself where the shape is the same already."""
-        name = x if isinstance(x, str) else self.tensor(x)
+        name = self.tensor_of(x)
         shape = tuple(int(d) for d in shape)
         if self.shape(name) == shape:
             return name
@@ -247,7 +251,7 @@ class Importer:
 
     def transpose(self, x: str | Value, perm: Sequence[int]) -> str:
         """x with its axes permuted: a view where only axes of length 1 move."""
-        name = x if isinstance(x, str) else self.tensor(x)
+        name = self.tensor_of(x)
         shape = self.shape(name)
         if sorted(perm) != list(range(len(shape))):
             raise Malformed(f"perm {list(perm)} is no permutation of {len(shape)} axes")
@@ -258,7 +262,7 @@ class Importer:
 
     def slice(self, x: str | Value, starts: Sequence[int], sizes: Sequence[int], steps: Sequence[int] = ()) -> str:
         """x[start : start + size · step : step] on every axis; x itself where that is all of it."""
-        name = x if isinstance(x, str) else self.tensor(x)
+        name = self.tensor_of(x)
         rank = len(self.shape(name))
         steps = tuple(steps) or (1,) * rank
         if self.shape(name) == tuple(sizes) and all(s == 1 for s in steps):
@@ -274,7 +278,7 @@ class Importer:
 
     def affine(self, x: str | Value, alpha: float, beta: float = 0.0) -> str:
         """alpha · x + beta; x itself where that changes nothing."""
-        name = x if isinstance(x, str) else self.tensor(x)
+        name = self.tensor_of(x)
         if alpha == 1.0 and beta == 0.0:
             return name
         return self.emit1("Affine", [name], {"alpha": float(alpha), "beta": float(beta)})

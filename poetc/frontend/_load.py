@@ -20,6 +20,8 @@ from poetc.frontend import (  # noqa: F401
     onnx_einsum,
     onnx_loss,
     onnx_math,
+    onnx_microsoft,
+    onnx_microsoft_attention,
     onnx_movement,
     onnx_nn,
     onnx_norm,
@@ -45,12 +47,10 @@ from poetc.frontend._reading import (
     tensor_dtype,
 )
 from poetc.frontend._rewriter import Rewriter
-from poetc.frontend._translations import TRANSLATIONS
+from poetc.frontend._translations import DOMAINS, TRANSLATIONS
 from poetc.frontend.roles import assign_roles
 from poetc.graph import Array, DType, Fill, Graph, Operator, Origin, Role, Tensor, TensorType
 
-_DOMAINS = ("", "ai.onnx")
-_FOREIGN = frozenset({("com.microsoft", "Gelu")})  # of onnxruntime's optimizer: as the operator of that name
 # Their results are facts about the file, not numbers that could be trained.
 _ALWAYS_FOLDED = frozenset({"Shape", "Size", "NonZero", "Range", "EyeLike", "OneHot", "Trilu", "IsNaN", "IsInf"})
 
@@ -219,11 +219,6 @@ class _Source:
         return replace(graph, origins={n: o for n, o in origins.items() if n in graph.values})
 
 
-def _is_known(n: Node) -> bool:
-    """Whether the node's domain is that of ONNX, or the operator is read from another one."""
-    return n.proto.domain in _DOMAINS or (n.proto.domain, n.op) in _FOREIGN
-
-
 def fill_for(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], role: str, seed: int = 0) -> Fill:
     """Seeded numbers for a weight that the file does not carry, of the size that training expects there.
 
@@ -368,15 +363,21 @@ class _Translator:
 
     def _check_exists(self, n: Node) -> None:
         """Behind something unsupported only the operator itself can still be judged."""
-        if not _is_known(n):
-            self.offending.append(f"{n.label}: operators of domain {n.proto.domain!r}")
-        elif n.op not in TRANSLATIONS and n.op not in _ALWAYS_FOLDED and n.op not in ("Constant", "ConstantOfShape"):
+        if n.proto.domain not in DOMAINS:
+            self.offending.append(f"{n.label}: {_foreign(n)}")
+        elif n.key not in TRANSLATIONS and n.key not in _ALWAYS_FOLDED and n.key not in ("Constant", "ConstantOfShape"):
             self.offending.append(f"{n.label}: this operator")
 
     def _one(self, n: Node) -> None:
         c = self.c
-        if not _is_known(n):
-            raise Unsupported(f"operators of domain {n.proto.domain!r}")
+        if n.proto.domain not in DOMAINS:
+            raise Unsupported(_foreign(n))
+        if not n.is_standard:
+            if n.key not in TRANSLATIONS:
+                raise Unsupported("this operator")
+            self._bind(n, TRANSLATIONS[n.key](c, n))
+            self._check_rebatched(n)
+            return
         if n.op in ("If", "Loop", "Scan", "SequenceMap"):
             raise Unsupported("control flow; export the model without it (trace, do not script)")
         inputs = [c.value(i) for i in n.inputs if i]
@@ -455,6 +456,13 @@ class _Translator:
                     f"{n.label} holds the batch of the file ({rebatch.old}) in a constant: its output goes from "
                     f"{list(before)} to {list(now)}; use --batch {rebatch.old}, or export with a dynamic batch"
                 )
+
+
+def _foreign(n: Node) -> str:
+    """The refusal of an operator of a domain without translations."""
+    if n.proto.domain == "com.microsoft.nchwc":
+        return "blocked channels of one processor; optimise the model with ORT_ENABLE_EXTENDED, which runs everywhere"
+    return f"operators of domain {n.proto.domain!r}"
 
 
 _NUMPY: dict[DType, np.dtype[np.generic]] = {

@@ -27,11 +27,20 @@ class Node:
         self._attributes = {a.name: a for a in proto.attribute}
 
     @property
+    def is_standard(self) -> bool:
+        """Whether it is an operator of the default domain."""
+        return self.proto.domain in ("", "ai.onnx")
+
+    @property
+    def key(self) -> str:
+        """Its operator, with the domain before it unless that is the default one."""
+        return self.op if self.is_standard else f"{self.proto.domain}.{self.op}"
+
+    @property
     def label(self) -> str:
         """Its name in messages: operator and node name, or its output where it has no name."""
         name = self.proto.name or next((o for o in self.outputs if o), "?")
-        domain = f"{self.proto.domain}." if self.proto.domain not in ("", "ai.onnx") else ""
-        return f"{domain}{self.op} {name!r}"
+        return f"{self.key} {name!r}"
 
     def keep_outputs(self, read: Set[str]) -> None:
         """Leave out the outputs that nobody reads.

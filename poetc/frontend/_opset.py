@@ -35,15 +35,17 @@ def effective_opset(model: onnx.ModelProto, nodes: Sequence[Node], notes: list[s
     """
     declared = {o.domain or "ai.onnx": o.version for o in model.opset_import}.get("ai.onnx")
     if declared is None:
-        declared = OLDEST if not any(n.proto.domain in ("", "ai.onnx") for n in nodes) else 13
+        declared = OLDEST if not any(n.is_standard for n in nodes) else 13
         notes.append(f"the file declares no operator set; read as {declared}")
     if declared < OLDEST:
         raise UnsupportedModelError(f"operator set {declared} is too old; convert it with onnx.version_converter")
     needed, why = declared, ""
+    # onnxruntime's optimizer writes its own LayerNormalization into the default domain of any version.
+    optimized = any(o.domain == "com.microsoft" for o in model.opset_import)
     for n in nodes:
-        if n.proto.domain not in ("", "ai.onnx"):
+        if not n.is_standard:
             continue
-        since = _INTRODUCED.get(n.op, 1)
+        since = 1 if optimized and n.op == "LayerNormalization" else _INTRODUCED.get(n.op, 1)
         for op, index, version in _INPUT_SINCE:
             if op == n.op and n.has_input(index):
                 since = max(since, version)

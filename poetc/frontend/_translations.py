@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from poetc.frontend._importer import Importer, Value
 from poetc.frontend._node import Node
@@ -10,14 +11,18 @@ from poetc.frontend._node import Node
 # The result of a translation for each output of the node: a tensor that it emitted, or a Value (an alias, a constant).
 Result = str | Value | Sequence[str | Value]
 Translation = Callable[[Importer, Node], Result]
+T = TypeVar("T", bound=Translation)
+# By operator; one of another domain than the default has the domain before its name: com.microsoft.Gelu.
 TRANSLATIONS: dict[str, Translation] = {}
+MICROSOFT = "com.microsoft"
+DOMAINS = ("", "ai.onnx", MICROSOFT)
 
 
-def onnx_operator(*names: str) -> Callable[[Translation], Translation]:
-    """Registers a translation for ONNX operators of the default domain."""
+def onnx_operator(*names: str, domain: str = "") -> Callable[[T], T]:
+    """Registers a translation for ONNX operators of a domain."""
 
-    def add(translation: Translation) -> Translation:
-        for name in names:
+    def add(translation: T) -> T:
+        for name in (f"{domain}.{name}" if domain else name for name in names):
             if name in TRANSLATIONS:
                 raise RuntimeError(f"ONNX operator {name} is translated twice")
             TRANSLATIONS[name] = translation

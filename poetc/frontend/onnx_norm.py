@@ -27,7 +27,7 @@ def batch_norm(c: Importer, n: Node) -> Sequence[str | Value]:
     return [y, mean, var, mean, var]
 
 
-def _over_trailing(c: Importer, value: Value, shape: Sequence[int], what: str) -> str:
+def over_trailing(c: Importer, value: Value, shape: Sequence[int], what: str) -> str:
     """A scale or bias in the shape of the normalised axes."""
     shape = tuple(shape)
     if value.elements == math.prod(shape):
@@ -42,9 +42,9 @@ def layer_norm(c: Importer, n: Node) -> Sequence[str]:
     x, scale, bias = c.input(n, 0), c.input(n, 1), c.optional(n, 2)
     axis = normalize_axis(n.get_int("axis", -1), len(x.shape))
     trailing = x.shape[axis:]
-    inputs = [c.tensor(x), _over_trailing(c, scale, trailing, "scale")]
+    inputs = [c.tensor(x), over_trailing(c, scale, trailing, "scale")]
     if bias is not None:
-        inputs.append(_over_trailing(c, bias, trailing, "bias"))
+        inputs.append(over_trailing(c, bias, trailing, "bias"))
     y = c.emit("LayerNorm", inputs, {"axis": axis, "epsilon": n.get_float("epsilon", 1e-5)})
     if not n.has_output(1) and not n.has_output(2):
         return [y[0]]
@@ -61,7 +61,7 @@ def layer_norm(c: Importer, n: Node) -> Sequence[str]:
 def rms_norm(c: Importer, n: Node) -> str:
     x, scale = c.input(n, 0), c.input(n, 1)
     axis = normalize_axis(n.get_int("axis", -1), len(x.shape))
-    weight = _over_trailing(c, scale, x.shape[axis:], "scale")
+    weight = over_trailing(c, scale, x.shape[axis:], "scale")
     return c.emit1("RmsNorm", [c.tensor(x), weight], {"axis": axis, "epsilon": n.get_float("epsilon", 1e-5)})
 
 
