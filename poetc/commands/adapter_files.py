@@ -35,7 +35,7 @@ def lora_of(solved: Artifact) -> tuple[str, tuple[str, ...]]:
 
 
 def updates_of(solved: Artifact) -> Updates:
-    """What was trained of the model, whose graph has its adapters. UsageError where it has none."""
+    """The trained updates of the model, whose graph has its adapters. UsageError where it has none."""
     train, lora = lora_of(solved)
     if not lora:
         raise UsageError("--adapter: solved without adapters; solve with --lora RANK, or write the model with -o")
@@ -43,7 +43,9 @@ def updates_of(solved: Artifact) -> Updates:
 
 
 def adapter_bytes(solved: Artifact, values: Mapping[str, Array]) -> tuple[bytes, bytes]:
-    """The .safetensors file and adapter_config.json. `values`: by the graph's names; what it lacks is the graph's.
+    """The .safetensors file and adapter_config.json.
+
+    `values`: by the graph's names; the graph's own values stand for missing ones.
 
     UnsupportedModelError names parameters that a file of adapters cannot hold.
     """
@@ -112,8 +114,10 @@ def _by_module(graph: Graph, updates: Updates) -> dict[str, Adapter]:
 
 
 def _placed(graph: Graph, name: str) -> tuple[str, str, bool] | None:
-    """Module and name within it of a weight or a statistic, and whether PyTorch has it transposed; None where the file
-    does not say which module has it."""
+    """The module of a weight or a statistic, its name within it, and whether PyTorch has it transposed.
+
+    None where the file does not say which module has it.
+    """
     origin, layer = graph.origins.get(name), training.layers_of(graph).get(name)
     if origin is not None and origin.module:
         # Under an exporter's name: the weight of a product, which exporters transpose.
@@ -125,7 +129,7 @@ def _placed(graph: Graph, name: str) -> tuple[str, str, bool] | None:
 
 
 def _config(graph: Graph, updates: Updates) -> dict[str, Any]:
-    """What peft's LoraConfig says; a module whose rank or alpha is another is in a pattern."""
+    """The content of peft's LoraConfig; a module whose rank or alpha is another is in a pattern."""
     modules = _by_module(graph, updates)
     rank = Counter(a.rank for a in modules.values()).most_common(1)[0][0]
     alpha = Counter(a.alpha for a in modules.values()).most_common(1)[0][0]

@@ -17,7 +17,7 @@ from poetc.scheduling import keep_all_peak_bytes
 
 
 def analyze(request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress: Progress = silent) -> dict[str, Any]:
-    """What `poetc analyze` prints: the model, its training step, how small its RAM can be (`search_s` of search)."""
+    """The answer of `poetc analyze`: the model, its training step, how small its RAM can be (`search_s` of search)."""
     graph, step = training_graph(with_any_weights(request))
     problem = build_problem(step, load_profile(request.device), budget_bytes=0)
     peak = keep_all_peak_bytes(problem)
@@ -57,7 +57,7 @@ def analyze(request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress:
 
 
 def parameter_table(request: ModelRequest) -> list[Mapping[str, Any]]:
-    """What the importer took for a weight and what for a constant, with its reason, and which of them are trained."""
+    """The importer's weights and constants, each with its reason, and which of them are trained."""
     graph = load_model(with_any_weights(request))
     trained = training.select_parameters(graph, request.training.train, request.training.lora)
     return [

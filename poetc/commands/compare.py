@@ -19,7 +19,7 @@ from poetc.scheduling import Paging, Problem, SolveOptions, keep_all_peak_bytes,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRequest:
-    """What is compared. `budgets` and `deadline` as typed by the user; no `names`: every solver."""
+    """The task of a comparison. `budgets` and `deadline` as typed by the user; no `names`: every solver."""
 
     model: ModelRequest
     budgets: tuple[str, ...]
@@ -68,8 +68,10 @@ def check_out(folder: Path, *, force: bool = False) -> None:
 
 
 def write(comparison: Comparison, folder: Path, *, force: bool = False) -> list[str]:
-    """comparison.csv, comparison.json, comparison.md and comparison.svg. The names of the copies that `force` made of
-    files that the user had changed; without it such a file is a UsageError.
+    """comparison.csv, comparison.json, comparison.md and comparison.svg.
+
+    The names of the copies that `force` made of files that the user had changed; without it such a file is a
+    UsageError.
     """
     texts = dict(zip(NAMES, (table_csv(comparison), markdown(comparison), plot(comparison)), strict=True))
     with replacing(folder, KIND, force=force) as staging:

@@ -27,15 +27,16 @@ def emit(
     schedule: str | None = None,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Write C for `target` (and `board`, for firmware) to `out`; what it needs, in bytes. `package`: as a Python
-    package, its library built where the compiler is installed. `force`: files there that the user changed are
-    replaced, and copies kept.
+    """Write C for `target` (and `board`, for firmware) to `out`; returns its needs in bytes.
+
+    `package`: as a Python package, its library built where the compiler is installed. `force`: files there that the
+    user changed are replaced, and copies kept.
     """
     rates = None if schedule is None else rates_of(schedule)
     solved = artifact.read(directory)
     device = _core(solved)
     chosen, its_board = codegen.resolve(target, board, numerics == "portable", device)
-    notes = list(solved.notes)  # such as weights that were absent: what is emitted starts from other numbers
+    notes = list(solved.notes)  # Such as weights that were absent: the emitted program starts from other numbers.
     if device is not None:
         notes += codegen.check_device(target, board, device, solved.problem.device)
     progress("lowering")
@@ -118,7 +119,7 @@ def _firmware_size(
     memory: codegen.Memory,
     checkpoint: int | None,
 ) -> codegen.FirmwareSize | None:
-    """Of what is emitted, if that is firmware; UsageError where the board has no room for it."""
+    """Sizes of the emitted program, if it is firmware; UsageError where the board has no room for it."""
     if board is None or board.code is None:
         return None
     size = codegen.firmware_size(program, board, numerics=numerics, memory=memory, checkpoint=checkpoint)

@@ -1,7 +1,7 @@
 """`poetc export`: trained weights back into the user's own ONNX file, or into a file of arrays.
 
-Before an ONNX file gets its name it is imported again and compared with the model that was trained, number by number:
-what would compute anything else is not written.
+Before an ONNX file gets its name it is imported again and compared with the trained model, number by number. A file
+that would compute anything else is not written.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def export_arrays(
 
 
 def initial_state(solved: Artifact) -> dict[str, Array]:
-    """The weights that training starts from, by the graph's names: what `export_onnx` takes as untrained state."""
+    """The weights that training starts from, by the graph's names: the untrained state for `export_onnx`."""
     graph = model_of(solved)
     return {n: materialize(graph.values[n], graph.tensors[n].type) for n in trained_names(solved)}
 
@@ -138,7 +138,7 @@ def export_onnx(
     rounding: bool = False,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Write the model that was solved with the weights in `state` to `out`; what was written, for `--json`.
+    """Write the model that was solved with the weights in `state` to `out`; returns the answer for `--json`.
 
     `state` holds every trained weight, by the name of the graph or of the ONNX file; optimizer state in it is passed
     over. `model`: the ONNX file, where it is not at the place that was recorded. `rounding`: weights that the file
@@ -189,7 +189,7 @@ def export_onnx(
 
 
 def _adapters_of(solved: Artifact, original: Graph) -> Updates:
-    """What was trained of the model `original`, which has no adapters; no update where none were put in."""
+    """The trained updates of the model `original`, which has no adapters; no update where none were put in."""
     train, lora = lora_of(solved)
     return training.select_updates(original, train, lora) if lora else Updates()
 
@@ -213,7 +213,7 @@ def training_options(solved: Artifact) -> TrainingOptions:
 
 
 def _is_given(original: Graph, name: str) -> bool:
-    """Whether the file holds it; what was computed at import is looked at when the new file is read again."""
+    """Whether the file holds it; values computed at import are checked when the new file is read again."""
     return name in original.origins
 
 
@@ -222,7 +222,10 @@ def _array(graph: Graph, name: str) -> Array:
 
 
 def imported_with(solved: Artifact) -> dict[str, Any]:
-    """What `frontend.load` was given besides the path. A directory of before has no record: the batch of the inputs."""
+    """The arguments of `frontend.load` besides the path.
+
+    A directory of before has no record: the batch of the inputs.
+    """
     recorded = solved.summary.get("source") or {}
     if recorded:
         head = new_head(recorded.get("new_head", ""), recorded.get("output", ""), recorded.get("head_seed", 0))
@@ -233,7 +236,7 @@ def imported_with(solved: Artifact) -> dict[str, Any]:
 
 
 def find_model(solved: Artifact, given: Path | None, directory: Path | None = None) -> Path:
-    """The ONNX file: `given`, else the one that was solved, if it is still what it was then. UsageError otherwise."""
+    """The ONNX file: `given`, else the one that was solved, if it has not changed since. UsageError otherwise."""
     if given is not None:
         if not given.is_file():
             raise UsageError(f"--model {given}: no such file")
@@ -264,7 +267,7 @@ def require_free(outputs: Sequence[Path], source: Path | None, force: bool) -> N
             raise UsageError(f"{path}: exists; write to another file, or replace it with --force")
 
 
-# --- what was written is read again -----------------------------------------------------------------------------------
+# --- the written file is read again -----------------------------------------------------------------------------------
 
 
 def _require_same(wanted: Graph, staged: Path, source: Path, batch: int | None) -> None:

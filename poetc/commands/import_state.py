@@ -28,7 +28,7 @@ TRAINED = ".bin"  # an output that ends so is a trained.bin, any other a directo
 def import_state(
     directory: Path, source: Path, out: Path, *, force: bool = False, progress: Progress = silent
 ) -> dict[str, Any]:
-    """Write what `directory` holds, with the weights in `source`, to `out`: a directory, or a trained.bin."""
+    """Write the problem in `directory`, with the weights in `source`, to `out`: a directory, or a trained.bin."""
     to_file = out.suffix == TRAINED
     if to_file and out.exists() and not force:
         raise UsageError(f"{out}: exists; write to another file, or replace it with --force")
@@ -59,8 +59,10 @@ def import_state(
 
 
 def read_values(solved: Artifact, source: Path) -> dict[str, Value]:
-    """The values of the graph's tensors that `source` holds: an ONNX file of the same graph, a trained.bin, an .npz or
-    a .safetensors file. UsageError names tensors that do not fit.
+    """The values of the graph's tensors that `source` holds.
+
+    It is an ONNX file of the same graph, a trained.bin, an .npz or a .safetensors file. UsageError names tensors that
+    do not fit.
     """
     if source.suffix == ".onnx":
         return _read_model(solved, source)

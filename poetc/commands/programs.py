@@ -28,8 +28,9 @@ def keep_all_program(solved: Artifact) -> Program:
 
 
 def inference_programs(solved: Artifact, training: Program) -> tuple[Program, ...]:
-    """The model itself (`infer`), and the same with the loss (`evaluate`), on the state and the constants of
-    `training`. Empty if the model was not recorded.
+    """The model itself (`infer`), and with the loss (`evaluate`), on the state and the constants of `training`.
+
+    Empty if the model was not recorded.
     """
     if solved.inference is None or solved.profile is None or solved.graph is None:
         return ()
@@ -45,13 +46,16 @@ def inference_program(solved: Artifact, training: Program) -> Program | None:
 
 
 def all_programs(solved: Artifact) -> list[Program]:
-    """The training step, then what there is to predict and to evaluate with."""
+    """The training step, then the programs that predict and evaluate."""
     training = training_program(solved)
     return [training, *inference_programs(solved, training)]
 
 
 def values_of(solved: Artifact) -> dict[str, Value]:
-    """What state and constants of all programs begin with. Inference may read constants that training dropped."""
+    """The values that state and constants of all programs begin with.
+
+    Inference may read constants that training dropped.
+    """
     return {**(solved.inference.values if solved.inference else {}), **graph_of(solved).values}
 
 
@@ -69,8 +73,10 @@ def memory_of(solved: Artifact) -> codegen.Memory:
 
 
 def predicted_sizes(solved: Artifact) -> dict[str, Any]:
-    """Flash and RAM that firmware for the solved device takes, before anything is compiled; every value None for
-    devices that no firmware is built for. `firmware_ram_bytes`: stack, variables and arena, as linked.
+    """Flash and RAM that firmware for the solved device takes, before anything is compiled.
+
+    Every value is None for devices that no firmware is built for. `firmware_ram_bytes`: stack, variables and arena, as
+    linked.
     """
     profile = solved.profile
     board = None if profile is None else codegen.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)

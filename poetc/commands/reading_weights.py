@@ -36,8 +36,10 @@ def read_weights(solved: Artifact, path: Path) -> dict[str, Array]:
 
 
 def read_trained(solved: Artifact, path: Path) -> dict[str, Array]:
-    """All state in a trained.bin. `poetc-emit.json` beside it, if it is of the same emission, says where each tensor
-    is; else it must be of this solution.
+    """All state in a trained.bin.
+
+    `poetc-emit.json` beside it, if it is of the same emission, says where each tensor is; else it must be of this
+    solution.
     """
     data = read_file(path, LARGEST_STATE_BYTES)
     manifest = _manifest_beside(path)
@@ -54,7 +56,7 @@ def read_trained(solved: Artifact, path: Path) -> dict[str, Array]:
 
 
 def identities(solved: Artifact) -> list[int]:
-    """Of what `poetc emit` writes: all programs, and for firmware those that need no more RAM than training."""
+    """Programs that `poetc emit` writes: all of them, and for firmware those that need no more RAM than training."""
     training = training_program(solved)
     whole = [training, *inference_programs(solved, training)]
     small = [p for p in whole if p.arena_bytes <= training.arena_bytes]

@@ -108,7 +108,7 @@ def adapted(graph: Graph, train: str, lora: Sequence[str]) -> Graph:
 
 
 def new_head(text: str, output: str, seed: int) -> frontend.NewHead | None:
-    """What --new-head asks for; UsageError where it cannot be read."""
+    """The value of --new-head; UsageError where it cannot be read."""
     return frontend.NewHead.parse(text, output, seed) if text else None
 
 
@@ -190,7 +190,7 @@ def paging_of(request: SolveRequest, profile: DeviceProfile) -> Paging | None:
 def limits(request: SolveRequest, problem: Problem) -> Problem:
     """Budget and deadline as numbers. A Problem brings its own; options override.
 
-    Raises UsageError for what cannot be read, and where a Problem and the options together are no Problem.
+    Raises UsageError for a file that cannot be read, and where a Problem and the options together are no Problem.
     """
     return limited(request, problem)[0]
 

@@ -1,4 +1,4 @@
-"""What `poetc run` does: a solved directory on an emulated board, or on this machine, measured."""
+"""The work of `poetc run`: a solved directory on an emulated board, or on this machine, measured."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ KEPT = Kind("poetc-run.json", "what poetc run kept", "--keep", PRODUCTS)
 class RunRequest:
     """`on`: qemu:BOARD or host. `steps`: default one pass over the data, or DEFAULT_STEPS of random data without any.
 
-    `keep`: where the emitted project (src) and what the run read and wrote (run) stay. `force`: files there that the
-    user changed are replaced, and copies kept.
+    `keep`: where the emitted project (src) and the files of the run (run) stay. `force`: files there that the user
+    changed are replaced, and copies kept.
     """
 
     directory: Path
@@ -49,13 +49,15 @@ class RunRequest:
 
 
 def board_names() -> list[str]:
-    """What `--on` takes."""
+    """The values that `--on` takes."""
     return ["host", *(f"qemu:{name}" for name in BOARDS)]
 
 
 def run(request: RunRequest, progress: Progress, on_step: OnStep, note: Progress = lambda text: None) -> dict[str, Any]:
-    """Emit, build, run, measure. `note` gets what is suspicious about the data. Raises UsageError without the toolchain
-    and for data that cannot be trained on, CheckFailed where something does not hold or the loss is no number.
+    """Emit, build, run, measure.
+
+    `note` gets the suspicious facts about the data. Raises UsageError without the toolchain and for data that cannot be
+    trained on, CheckFailed where something does not hold or the loss is no number.
     """
     board = _board(request.on)
     if board is None:
@@ -84,7 +86,7 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep, note: Progress
 
 
 def _odd_losses(losses: Sequence[float], chance: float | None) -> Iterator[str]:
-    """What is suspicious about the losses of all steps, as the emitted programs judge it. `chance`: of guessing."""
+    """Suspicious facts about the losses of all steps, as the emitted programs judge them. `chance`: of guessing."""
     if chance is not None and losses[0] > ABSURD * chance:
         yield (
             f"the first loss is {losses[0]:.3g}, that of guessing {chance:.3g}: are inputs scaled and classes numbered"
@@ -130,8 +132,9 @@ def _on_board(
 
 @contextmanager
 def _place(request: RunRequest, copies: list[str]) -> Iterator[Path]:
-    """Where it is built and run: kept if that was asked for, also when a check fails, but not half of it. `copies` gets
-    the names under which files of the user were kept.
+    """Where it is built and run: kept if that was asked for, also when a check fails, but not half of it.
+
+    `copies` gets the names under which files of the user were kept.
     """
     if request.keep is None:
         with scratch_directory("poetc-run-") as scratch:
@@ -151,7 +154,7 @@ def _place(request: RunRequest, copies: list[str]) -> Iterator[Path]:
 
 
 def _require_host(request: RunRequest) -> None:
-    """UsageError for what runs on boards only."""
+    """Raises UsageError for options that need a board."""
     if request.checkpoint:
         raise UsageError(
             f"--checkpoint {request.checkpoint}: a run on host saves nothing between steps; leave it out, or run the"
@@ -188,8 +191,10 @@ def _predicted_size(
 
 
 def _predicted_instructions(solved: Artifact, program: Program, request: RunRequest, steps: int) -> int | None:
-    """Of all steps; None unless the schedule is for this very board, whose nanoseconds are instructions, and the
-    numerics are those that its profile was measured with.
+    """Predicted time of all steps.
+
+    None unless the schedule is for this very board, whose nanoseconds are instructions, with the numerics that its
+    profile was measured with.
     """
     if request.on != solved.problem.device.replace("-", ":", 1) or request.numerics != "portable":
         return None
@@ -197,7 +202,7 @@ def _predicted_instructions(solved: Artifact, program: Program, request: RunRequ
 
 
 def predicted_ns(problem: Problem, program: Program) -> int:
-    """What the problem says of one step of the program lowered from it: its operators and transfers, one by one."""
+    """The costs in the problem of one step of the program lowered from it: its operators and transfers, one by one."""
     costs = {op.name: op.time_ns for op in problem.operators}
     tensors = {t.name: t for t in problem.tensors}
     total = 0
@@ -215,7 +220,10 @@ def predicted_ns(problem: Problem, program: Program) -> int:
 
 
 def _document(solved: Artifact, program: Program, firmware: codegen.Firmware, run: codegen.Run) -> dict[str, Any]:
-    """The answer. Peaks are of the RAM that a budget counts: what is set aside for runtime and stack, and the arena."""
+    """The answer.
+
+    Peaks are of the RAM that a budget counts: the share set aside for runtime and stack, and the arena.
+    """
     base = solved.problem.base_bytes
     elf = firmware.elf
     return {
@@ -250,13 +258,13 @@ def _document(solved: Artifact, program: Program, firmware: codegen.Firmware, ru
 
 
 def _written_bytes(program: Program) -> int:
-    """What one step writes to the store, in whole blocks."""
+    """The bytes that one step writes to the store, in whole blocks."""
     pages = (program.pages[i.page] for i in program.instructions if isinstance(i, PageOut))
     return sum(page.block_count for page in pages) * program.block_bytes
 
 
 def _checkpoint_bytes(program: Program) -> int:
-    """What one checkpoint writes to the store, in whole blocks."""
+    """The bytes that one checkpoint writes to the store, in whole blocks."""
     return codegen.slot_blocks(program) * program.block_bytes
 
 

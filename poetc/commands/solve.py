@@ -272,7 +272,9 @@ def _summary(
 
 
 def _source(request: SolveRequest) -> dict[str, Any] | None:
-    """What `poetc export` finds the ONNX file by, and reads it with (the batch: of predictions); None for a Problem."""
+    """The data by which `poetc export` finds and reads the ONNX file; None for a Problem.
+
+    The batch is that of predictions."""
     model = request.model
     if request.is_problem:
         return None
@@ -289,8 +291,10 @@ def _source(request: SolveRequest) -> dict[str, Any] | None:
 
 
 def _wear(problem: Problem, schedule: Schedule, profile: DeviceProfile | None, time_ns: int) -> dict[str, Any]:
-    """How long the store lasts, in steps and in years of training without a pause; None where nothing is written or the
-    profile does not say what the store endures."""
+    """How long the store lasts, in steps and in years of training without a pause.
+
+    None where nothing is written, or the profile does not say how many writes the store endures.
+    """
     pages = Counter(step.tensor for step in schedule.steps if isinstance(step, PageOut))
     store = profile.stores[profile.default_store] if profile is not None and profile.default_store else None
     steps = None

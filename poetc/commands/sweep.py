@@ -2,8 +2,8 @@
 
 Budgets of one model on one device are solved together (`poetc.planning.curve`).
 
-Results go to a file of JSON lines as they come in. A run that was interrupted is continued by the same command: points
-whose model, profile and options are unchanged and in the file are not solved again.
+Results go to a file of JSON lines as they come in. The same command continues a run that was interrupted. It does not
+solve points again that are in the file with the same model, profile and options.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ def make_points(
 
 
 def run_point(point: Point) -> dict[str, Any]:
-    """Solve one. What a user can mend (infeasible, out of time, unsupported) is a result; anything else is raised."""
+    """Solve one.
+
+    Failures that a user can mend (infeasible, out of time, unsupported) are results; any other one is raised.
+    """
     try:
         return _result(point, solve(request_of(point.options, Path("/"))).summary)
     except PoetcError as error:
@@ -87,7 +90,7 @@ def run_curve(points: Sequence[Point]) -> list[dict[str, Any]]:
     try:
         answers = solve_curve(request, [point.options.budget for point in points])
     except PoetcError:
-        return [run_point(point) for point in points]  # each says what is wrong with it
+        return [run_point(point) for point in points]  # Each names its fault.
     return [_result(point, answer) for point, answer in zip(points, answers, strict=True)]
 
 
@@ -128,7 +131,7 @@ def sweep(
     scheduler: str | None = None,
     on_result: OnResult | None = None,
 ) -> list[dict[str, Any]]:
-    """Solve what `out` does not hold yet, and append it there. All results, in the order of `points`."""
+    """Solve the points that `out` does not hold yet, and append them there. All results, in the order of `points`."""
     done = read_results(out)
     waiting = [p for p in points if p.key not in done or done[p.key]["status"] == "error"]
     finished = len(points) - len(waiting)
@@ -138,7 +141,8 @@ def sweep(
         with out.open("ab") as file:
             _end_line(file, out)
             for results in run:
-                # At once: half of them, solved on their own when resumed, would lack what they owe to the others.
+                # At once: if half of them were solved on their own when resumed, they would lack the gain from the
+                # others.
                 file.write(b"".join(json.dumps(result, allow_nan=False).encode() + b"\n" for result in results))
                 file.flush()
                 os.fsync(file.fileno())
@@ -195,7 +199,8 @@ def _on_dask(points: Sequence[Point], scheduler: str) -> Iterator[list[dict[str,
         raise UsageError("--scheduler needs Dask: pip install '.[cluster]' in the clone") from None
     if not re.fullmatch(r"(tcp|tls|ws|wss|ucx)://\S+:\d+|inproc://\S+", scheduler):
         raise UsageError(f"--scheduler {scheduler!r}: give an address such as tcp://10.0.0.5:8786")
-    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # tracebacks of what the error says in a line
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # Tracebacks of errors that say the same in a
+    # line.
     try:
         client = distributed.Client(scheduler, timeout="10s", set_as_default=False)
     except (OSError, ValueError) as error:

@@ -2,11 +2,11 @@
 
 Beside its output lies everything that a training needs to go on:
 
-OUT.train/run.json       what was asked for, and which model and data
-OUT.train/solved/        the solved directory
-OUT.train/checkpoint.*   see `poetc.loop.checkpoint`
-OUT.train/training.json  what `--json` prints, and report.html
-OUT.train/adapter/       with `--lora`: the trained adapters, as the package peft reads them
+    OUT.train/run.json       the options, the model and the data
+    OUT.train/solved/        the solved directory
+    OUT.train/checkpoint.*   see `poetc.loop.checkpoint`
+    OUT.train/training.json  the answer of `--json`, and report.html
+    OUT.train/adapter/       with `--lora`: the trained adapters, as the package peft reads them
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ MAY_CHANGE = ("epochs", "save_every")  # between the beginning of a training and
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
-    """`source`: what to solve, or a directory that is solved. `data` and `validation` as `datasets.open_source` takes
-    them. `ema`, `patience`, `save_every`: see `LoopOptions`. `options` is recorded for a resumption: what the caller
-    was given, as JSON.
+    """`source`: a model to solve, or a directory that is solved.
+
+    `data` and `validation` as `datasets.open_source` takes them. `ema`, `patience`, `save_every`: see `LoopOptions`.
+    `options` is recorded for a resumption: the caller's options, as JSON.
     """
 
     source: SolveRequest | Path
@@ -123,13 +124,15 @@ def _write_adapter(solved: Artifact, state: Mapping[str, Array], path: Path, not
 
 
 def directory_of(out: Path) -> Path:
-    """Where a training with this output keeps what it needs to go on."""
+    """The directory where a training with this output keeps its files for a resumption."""
     return out.with_name(out.name + SUFFIX)
 
 
 def recorded_options(out: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that the training of `out` was begun with. Raises UsageError where there is none, and for options in
-    `given` that differ from them, but for those that may change.
+    """The options that the training of `out` was begun with.
+
+    Raises UsageError where there is none, and for options in `given` that differ from them, but for those that may
+    change.
     """
     recorded = dict(_record(directory_of(out))["options"])
     for name, value in json.loads(json.dumps(given)).items():
@@ -157,7 +160,7 @@ def _record(directory: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Data:
-    """What is trained on, opened and checked."""
+    """The training data, opened and checked."""
 
     training: Samples | BatchFunction
     validation: Samples | BatchFunction | None
@@ -201,7 +204,9 @@ def train(
     note: Progress = silent,
     stopping: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any] | None:
-    """Solve, build, train, evaluate, export; what `--json` prints. None where `stopping` ended it after a checkpoint.
+    """Solve, build, train, evaluate, export; returns the answer for `--json`.
+
+    None where `stopping` ended it after a checkpoint.
 
     Raises the errors of `poetc.errors`. The output appears whole, when training is over.
     """
@@ -355,7 +360,7 @@ def _require_same_data(request: TrainRequest, checkpoint: Checkpoint, identity: 
 
 
 def _graph_to_train(request: TrainRequest) -> tuple[Graph, TrainingGraph]:
-    """The model and its training step, before anything is solved: what is wrong with the data is said at once."""
+    """The model and its training step, before anything is solved, so that a fault of the data is reported at once."""
     if isinstance(request.source, Path):
         solved = artifact.read(request.source)
         return model_of(solved), graph_of(solved)

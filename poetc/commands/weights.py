@@ -32,7 +32,7 @@ def model_of(solved: Artifact) -> Graph:
 
 
 def file_name(graph: Graph, name: str) -> str:
-    """What the ONNX file calls a tensor of the graph."""
+    """The ONNX file's name of a tensor of the graph."""
     origin = graph.origins.get(name)
     return name if origin is None else origin.tensor
 
@@ -54,8 +54,9 @@ def weights(graph: Graph, values: Mapping[str, Array] | None = None) -> dict[str
 
 
 def by_graph_name(solved: Artifact, state: Mapping[str, Any], where: str) -> dict[str, Array]:
-    """Weights and optimizer state, checked and under the names of the graph. UsageError, which names `where`, for a
-    name that is no weight, a weight that training changes and `state` lacks, another shape, and what is not finite.
+    """Weights and optimizer state, checked and under the names of the graph. Raises UsageError, which names `where`.
+    Such are a name that is no weight, a missing weight that training changes, another shape, and a number that is not
+    finite.
     """
     model, step = model_of(solved), graph_of(solved)
     names = {file_name(model, n): n for n, t in model.tensors.items() if t.role in _WEIGHTS and n in model.values}
@@ -106,7 +107,7 @@ def read_safetensors(path: Path) -> dict[str, Array]:
     """The arrays of a .safetensors file by its own names."""
     safetensors = _safetensors()
     with open_file(path):
-        pass  # what is no regular file is refused here
+        pass  # A file that is no regular one is refused here.
     try:
         return dict(safetensors.load_file(path))
     except OSError:

@@ -47,7 +47,7 @@ def memory_chart(solved: Solved, facts: Facts) -> str:
     budget, trace, steps = solved.problem.budget_bytes, solved.trace, len(facts.memory)
     full = max(budget, trace.peak_bytes) * 1.12
     columns = min(steps, _COLUMNS)
-    # What shares a column is drawn at its fullest step, so that no peak is lost.
+    # Steps that share a column are drawn at their fullest, so that no peak is lost.
     fullest = [
         max(facts.memory[i * steps // columns : max((i + 1) * steps // columns, i * steps // columns + 1)], key=sum)
         for i in range(columns)

@@ -1,4 +1,4 @@
-"""What a schedule does, as a report tells it: RAM by category, how tensors came to RAM, what was redone or moved."""
+"""The facts of a schedule for a report: RAM by category, how tensors came to RAM, repeated and moved tensors."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Facts:
 
 
 def categorize(problem: Problem) -> tuple[Category, ...]:
-    """By what a tensor is in the problem alone, so that problems without a graph have categories too."""
+    """By the tensor's part in the problem alone, so that problems without a graph have categories too."""
     categories = [Category.ACTIVATION if t.initial == "" else Category.INPUT for t in problem.tensors]
     for i, t in enumerate(problem.tensors):
         if t.initial != "" and t.final != "":
@@ -135,7 +135,7 @@ def gather(solved: Solved) -> Facts:
 
 
 def at_peak(solved: Solved, facts: Facts) -> list[tuple[str, str, int]]:
-    """What RAM holds in the fullest step, the largest first: name, category, bytes."""
+    """The content of RAM in the fullest step, the largest first: name, category, bytes."""
     problem, at = solved.problem, solved.trace.peak_step
     held = [(problem.tensors[t], facts.categories[t].value) for t in solved.trace.resident_at(at)]
     rows = [(tensor.name, what, tensor.size_bytes) for tensor, what in held]

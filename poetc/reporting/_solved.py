@@ -1,4 +1,4 @@
-"""What a report is about."""
+"""The subject of a report."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from poetc.scheduling.schedule import MemoryPlan, Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """A solved problem with its replay. `graph` is None when it was solved from a Problem alone; `summary` holds what
-    `solve --json` prints, of which the report uses what is there."""
+    """A solved problem with its replay.
+
+    `graph` is None when it was solved from a Problem alone. `summary` holds the answer of `solve --json`; the report
+    uses the fields that are there.
+    """
 
     problem: Problem
     schedule: Schedule

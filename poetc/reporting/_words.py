@@ -17,7 +17,7 @@ MODELLED = "Time and energy are modelled from the device profile, not measured."
 
 
 def percent(fraction: float) -> str:
-    """Four digits at most; what is not zero never reads as zero."""
+    """Four digits at most; a number that is not zero never reads as zero."""
     value = fraction * 100
     if value == 0:
         return "0 %"
@@ -27,15 +27,16 @@ def percent(fraction: float) -> str:
 
 
 def at_most(fraction: float) -> str:
-    """As `percent`, but rounded up: for a claim that must not be narrower than what is proven."""
+    """As `percent`, but rounded up: for a claim that must not be narrower than its proof."""
     return percent(
         math.ceil(fraction * 1e5 - 1e-6) / 1e5 if fraction < 0.01 else math.ceil(fraction * 1e3 - 1e-6) / 1e3
     )
 
 
 def status(status: str, gap: float, asked_gap: float | None = None) -> str:
-    """The status of a proof in words: how close the schedule is, and what ended the search. `asked_gap`: the gap that
-    the search was to stop at; None where that is not known.
+    """The status of a proof in words: how close the schedule is, and why the search ended.
+
+    `asked_gap`: the gap that the search was to stop at; None where that is not known.
     """
     within = f"within {at_most(gap)} of optimal (proven)"
     match Status(status):
@@ -89,7 +90,7 @@ def compute_once(solved: Solved) -> int:
 
 
 def overhead(solved: Solved) -> str:
-    """What fitting into the budget costs."""
+    """The cost of fitting into the budget."""
     problem, trace = solved.problem, solved.trace
     parts = []
     for name, value, once in (
@@ -102,13 +103,13 @@ def overhead(solved: Solved) -> str:
 
 
 def moved(solved: Solved) -> str:
-    """What moves within RAM take, all together."""
+    """The time that moves within RAM take, all together."""
     trace = solved.trace
     return f"{format_bytes(trace.moved_bytes)}, {format_pj(trace.move_pj)}, {format_ns(trace.move_ns)}"
 
 
 def written(summary: Mapping[str, Any], written_bytes: int, limit_bytes: int | None) -> str:
-    """What a step writes to the store, what limits it, and what it leads to, as far as that is known."""
+    """The bytes that a step writes to the store, their limit, and the wear that follows, as far as that is known."""
     text = f"{format_bytes(written_bytes)} a step"
     if limit_bytes is not None:
         text += f", of {format_bytes(limit_bytes)} allowed"
@@ -125,7 +126,7 @@ def life(summary: Mapping[str, Any]) -> str:
 
 
 def verdict(solved: Solved) -> str:
-    """One sentence: does it fit, what does it cost."""
+    """One sentence: whether it fits, and at which cost."""
     problem, trace = solved.problem, solved.trace
     used, cost = format_bytes(trace.peak_bytes), overhead(solved)
     excess = problem.base_bytes + solved.plan.arena_bytes - problem.budget_bytes
@@ -137,7 +138,7 @@ def verdict(solved: Solved) -> str:
 
 
 def proof(solved: Solved) -> str:
-    """What is proven, for which class, and what that leaves open."""
+    """The proven bound, its class of schedules, and the schedules that it leaves open."""
     p = solved.schedule.proof
     what = solved.problem.objective
     sentence = schedule_class(solved)

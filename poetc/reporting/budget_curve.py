@@ -1,4 +1,4 @@
-"""Cost over budget, for a report: what `poetc.planning.curve` found, as a plot and a table."""
+"""Cost over budget, for a report: the result of `poetc.planning.curve`, as a plot and a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHARES = (40, 50, 60, 70, 80, 90, 100)  # percent of the keep-all peak
 
 
 def budgets(problem: Problem) -> list[int]:
-    """What the curve is drawn for: the problem's own budget, and shares of the keep-all peak."""
+    """The budgets of the curve: the problem's own, and shares of the keep-all peak."""
     peak = keep_all_peak_bytes(problem)
     return sorted({problem.budget_bytes, *(peak * share // 100 for share in SHARES)})
 

@@ -50,7 +50,7 @@ def scope_sentence(scope: Scope) -> str:
 
 
 def choice_notes(asked: Problem, solution: Solution) -> list[str]:
-    """What was chosen for `asked`, a note a kind of choice."""
+    """The choices for `asked`, a note a kind of choice."""
     notes = [_tried(solution.tried, asked)] if solution.choices.micro_batches is not None else []
     return notes + [note for note in (_state(solution), _kernels(asked, solution)) if note]
 

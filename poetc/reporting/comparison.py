@@ -36,7 +36,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 210, 44, 52
 
 def table(comparison: Comparison) -> str:
     """A section a budget, a line a solver, at most 80 columns wide; a solver without a schedule says why in its status.
-    What `comparison.csv` has besides: time of the search, arena, recomputations, page transfers.
+    Columns that `comparison.csv` has besides: time of the search, arena, recomputations, page transfers.
     """
     sections = []
     for budget in sorted({row.budget_bytes for row in comparison.rows}, reverse=True):
@@ -67,7 +67,7 @@ def _cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """A line a solver, a column a budget: what the step takes above computing everything once, or why nothing."""
+    """A line a solver, a column a budget: the step's cost above compute once, or the reason for none."""
     energy = comparison.objective == "energy"
     once = max(1, comparison.compute_once_pj if energy else comparison.compute_once_ns)
     budgets = sorted({row.budget_bytes for row in comparison.rows}, reverse=True)
@@ -142,7 +142,7 @@ def table_csv(comparison: Comparison) -> str:
 
 
 def marks(comparison: Comparison) -> str:
-    """What a mark says; empty if there is none."""
+    """The meaning of a mark; empty if there is none."""
     marked = any(map(_mark, comparison.rows))
     return "! The schedule fits the budget, its packed arena does not quite." if marked else ""
 
@@ -152,8 +152,9 @@ def _mark(row: Row) -> str:
 
 
 def plot(comparison: Comparison, *, has_legend: bool = True) -> str:
-    """SVG: the objective relative to computing once, over the budget relative to keep-all's peak. Without a legend the
-    picture ends with the plot.
+    """SVG: the objective relative to computing once, over the budget relative to keep-all's peak.
+
+    Without a legend the picture ends with the plot.
     """
     energy = comparison.objective == "energy"
     once = max(1, comparison.compute_once_pj if energy else comparison.compute_once_ns)

@@ -18,12 +18,13 @@ _PEAK_ROWS = 15
 _LIST_ROWS = 12
 _NAME = 100  # characters shown of a name in a table
 
-Cell = str | tuple[str, int | float]  # what is shown, or that and what it sorts by
+Cell = str | tuple[str, int | float]  # The text of a cell, or the text and its key for sorting.
 
 
 def html(solved: Solved, curve: str = "") -> str:
-    """The page; `curve` is a section about other budgets, if there is one. Below 2 MB for thousands of steps: charts
-    and tables merge or leave out the smallest, and say so.
+    """The page; `curve` is a section about other budgets, if there is one.
+
+    Below 2 MB for thousands of steps: charts and tables merge or leave out the smallest, and say so.
     """
     facts = gather(solved)
     page = Template(resources.files("poetc.reporting").joinpath("report.html").read_text(encoding="utf-8"))

@@ -133,7 +133,7 @@ def _peak(solved: Solved, facts: Facts) -> str:
 
 
 def _curve(solved: Solved, facts: Facts) -> str:
-    """RAM over the steps as bars, one line a twentieth of the schedule: what is in use at its fullest moment."""
+    """RAM over the steps as bars, one line a twentieth of the schedule: the bytes in use at its fullest moment."""
     memory = facts.memory
     lines = min(20, len(memory))
     fixed = list(Category).index(Category.INPUT)

@@ -25,7 +25,7 @@ class _Curve:
 
 
 def page(solved: Solved, document: Mapping[str, Any]) -> str:
-    """The page of a schedule with a section on the training: `document` is what `poetc train --json` prints."""
+    """The page of a schedule with a section on the training: `document` is the answer of `poetc train --json`."""
     return html(solved, section(document))
 
 

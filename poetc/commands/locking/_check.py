@@ -1,12 +1,12 @@
-"""Recompute a lock file and judge what became of each entry.
+"""Recompute a lock file and judge each entry.
 
-An entry for which nothing changed (model, profile, options, poetc's code, libraries, kind of machine) passes without
-being solved: the solver is deterministic, so that it would find the same, but for what the time limit stops.
+An entry for which nothing changed passes without being solved. The model, profile, options, poetc's code, libraries and
+kind of machine count. The solver is deterministic, so that it would find the same unless the time limit stopped it.
 
 An entry fails when its schedule got worse than the tolerance, when its budget no longer fits, or when a proof is lost.
-It never fails because of a tie: which of several schedules of one cost came out is not compared at all. Nor because the
-machine was slow: before it fails for what more time may cure it is solved again with several times its time limit; and
-where nothing changed since it was locked (not even poetc's code), what the time limit stopped says nothing about it.
+It never fails because of a tie: which of several schedules of one cost came out is not compared at all. Nor does it
+fail because the machine was slow: an entry that more time may cure is solved again with several times its time limit.
+Where nothing changed since it was locked, not even poetc's code, a result that the time limit stopped proves nothing.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One entry: as it was locked, as it is now (None: nothing was found), and what that means. `solved`: again, or
-    everything that the answer depends on is unchanged, and `now` is `locked`.
+    """One entry: as it was locked, as it is now (None: nothing was found), and the verdict.
+
+    `solved`: again, or everything that the answer depends on is unchanged, and `now` is `locked`.
     """
 
     locked: Entry
@@ -80,7 +81,7 @@ class Report:
         return len(self.comparisons) == 1 and [f.rule for f in self.comparisons[0].findings] == ["error"]
 
     def to_json(self) -> dict[str, Any]:
-        """What `poetc check --json` prints."""
+        """The answer of `poetc check --json`."""
         import msgspec
 
         return {
@@ -130,9 +131,10 @@ def check(
     jobs: int = 1,
     progress: Progress = _silent,
 ) -> Report:
-    """Compare every entry (or those called `names`) with what comes of it now. An entry for which everything is
-    unchanged is not solved again, unless `solve`; `jobs` of the others are solved at once, in processes of their own.
-    Raises UsageError for a bad file or name.
+    """Compare every entry (or those called `names`) with today's result.
+
+    An entry for which everything is unchanged is not solved again, unless `solve`. `jobs` of the others are solved at
+    once, in processes of their own. Raises UsageError for a bad file or name.
     """
     lock = read(path)
     text = read_file(path).decode()
@@ -200,7 +202,7 @@ def _again(
 
 
 def compare(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tuple[Finding, ...]:
-    """What became of an entry. Costs are compared, schedules are not: ties cannot fail."""
+    """The verdict on an entry. Costs are compared, schedules are not: ties cannot fail."""
     before, after = locked.result, now.result
     show = format_pj if locked.options.objective == "energy" else format_ns
     findings: list[Finding] = []
@@ -220,7 +222,7 @@ def compare(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tuple[Fi
     stopped = after.status == "limit"
     # The solver is deterministic: of the same problem, the same code would find the same again.
     unchanged = not changed and locked.versions == now.versions
-    # Unless the new bound proves what was locked impossible: a bound under another order of operators does not.
+    # Unless the new bound proves the locked result impossible: a bound under another order of operators does not.
     reachable = after.bound <= before.objective * (1 + tolerance) or not _bounds(after, before)
     only_time = stopped and unchanged and reachable
     limit = "; the time limit stopped it" if stopped else ""
@@ -254,8 +256,9 @@ def compare(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tuple[Fi
 
 
 def _bounds(after: Result, before: Result) -> bool:
-    """Whether the bound of `after` is about the schedule of `before` too. Two schedules' own orders may differ, and
-    the other one may be among the schedules that a formulation leaves out.
+    """Whether the bound of `after` is about the schedule of `before` too.
+
+    Two schedules' own orders may differ, and the other one may be among the schedules that a formulation leaves out.
     """
     scope = after.scope or {"order": "own"}
     if "own" in scope.values() or scope.get("repetition") != "any":
@@ -264,7 +267,7 @@ def _bounds(after: Result, before: Result) -> bool:
 
 
 def _version_words(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Which of poetc, its code and the libraries are not what they were."""
+    """Which of poetc, its code and the libraries have changed."""
     words = [
         f"{name} {x} → {y}" for name, y in sorted(after.items()) if name != "code" and (x := before.get(name, "?")) != y
     ]

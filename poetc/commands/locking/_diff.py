@@ -1,4 +1,4 @@
-"""What changed between two schedules, in words."""
+"""The differences between two schedules, in words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = 6  # shown in a sentence
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`sentences` is empty if the schedules do the same; `document` is what `--json` prints."""
+    """`sentences` is empty if the schedules do the same; `document` is the answer for `--json`."""
 
     sentences: tuple[str, ...]
     document: Mapping[str, Any] = field(repr=False)
@@ -136,7 +136,7 @@ def changed(x: int, y: int, show: Any) -> str:
     return f"{'rose' if y > x else 'fell'} from {shown[0]} to {shown[1]}{change}"
 
 
-# --- what is done -----------------------------------------------------------------------------------------------------
+# --- the work done ----------------------------------------------------------------------------------------------------
 
 
 def _counts(solved: Artifact, kind: str) -> Counter[str]:

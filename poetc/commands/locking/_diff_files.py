@@ -1,4 +1,4 @@
-"""What changed between two directories of `poetc solve`, or two lock files, entry by entry, in words."""
+"""The differences between two directories of `poetc solve`, or two lock files, entry by entry, in words."""
 
 from __future__ import annotations
 

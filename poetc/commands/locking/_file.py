@@ -21,8 +21,10 @@ OLD_RESULTS = {"leaner_kernels": "low_workspace_kernels"}  # names in version 0.
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was asked for. `model` and a device's file are relative to the lock file; `training` holds the options that
-    differ from their defaults.
+    """The task of an entry.
+
+    `model` and a device's file are relative to the lock file; `training` holds the options that differ from their
+    defaults.
     """
 
     model: str
@@ -31,7 +33,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     budget: str | None = None
     deadline: str | None = None
     max_written: str | None = None
-    objective: str | None = "energy"  # in a lock file what was minimised; None asks for the problem's own
+    objective: str | None = "energy"  # None asks for the problem's own, but never in a lock file
     paging: bool = True
     dma: bool = False
     state: str = "auto"
@@ -47,9 +49,11 @@ DEFAULTS = Options(model="", device="")
 
 
 class Hashes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """SHA-256: of the model's file, the whole profile (what it inherits included), the options, and of the problem that
-    all of them make, budget and deadline included. `entry`: of all of the entry but its name, so that one that was
-    edited is told from one that was recorded; "" in older files.
+    """Each is an SHA-256.
+
+    They cover the model's file, the whole profile with all that it inherits, the options, and the problem. The problem
+    is the one that all of them make, with budget and deadline. `entry` covers all of the entry but its name, so that an
+    edited entry is told from a recorded one; it is "" in older files.
     """
 
     model: str
@@ -60,7 +64,7 @@ class Hashes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was found. The bound is in the unit of the objective: pJ, or ns."""
+    """The result of an entry. The bound is in the unit of the objective: pJ, or ns."""
 
     status: str
     objective: int
@@ -94,7 +98,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def hash_of_entry(entry: Entry) -> str:
-    """What `Hashes.entry` is, whatever it is now."""
+    """The value that `Hashes.entry` should have now."""
     return hash_of(msgspec.structs.replace(entry, name="", hashes=msgspec.structs.replace(entry.hashes, entry="")))
 
 
@@ -130,12 +134,12 @@ def is_hash_of(recorded: str, options: Options) -> bool:
 
 
 def dumps(lock: LockFile) -> str:
-    """The file's text: canonical JSON, indented so that version control shows what changed."""
+    """The file's text: canonical JSON, indented so that version control shows the changes."""
     return msgspec.json.format(canonical(lock), indent=1).decode() + "\n"
 
 
 def read(path: Path) -> LockFile:
-    """Raises UsageError naming what is wrong."""
+    """Raises UsageError that names the fault."""
     try:
         data = read_file(path)
     except OSError as error:
@@ -160,7 +164,10 @@ def read(path: Path) -> LockFile:
 
 
 def _take_old_keys(document: object) -> None:
-    """Rename the keys of version 0.1 in a decoded lock file; what is not shaped like one is left to be refused."""
+    """Rename the keys of version 0.1 in a decoded lock file.
+
+    A value that is not shaped like a lock file is left to be refused.
+    """
     entries = document.get("entries") if isinstance(document, dict) else None
     for entry in entries if isinstance(entries, list) else ():
         result = entry.get("result") if isinstance(entry, dict) else None

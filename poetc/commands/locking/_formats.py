@@ -13,7 +13,7 @@ from poetc.reporting import status_words
 
 
 def text(report: Report) -> str:
-    """One line an entry, and under it what was found."""
+    """One line an entry, and the findings under it."""
     lines: list[str] = []
     for comparison in report.comparisons:
         said = "" if comparison.solved else "  (unchanged, so not solved again; --solve insists)"
@@ -53,7 +53,7 @@ def junit(report: Report) -> str:
 
 
 def _kind(comparison: Comparison) -> str:
-    """failure | error | "" """
+    """The kind of a failed entry, failure or error; "" for one that passed."""
     bad = [f for f in comparison.findings if f.fails]
     return "" if not bad else "error" if all(f.rule == "error" for f in bad) else "failure"
 
@@ -84,7 +84,7 @@ def _property(value: str) -> str:
 
 
 def entry_text(entry: Entry, path: Path) -> str:
-    """What `poetc lock` says."""
+    """The answer of `poetc lock`."""
     result = entry.result
     cost = format_pj(result.energy_pj)
     said = (

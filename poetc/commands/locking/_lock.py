@@ -56,7 +56,7 @@ def lock(request: SolveRequest, path: Path, name: str = "", progress: Progress =
 def solve_entry(
     name: str, options: Options, folder: Path, progress: Progress = _silent, *, patience: float = 1.0
 ) -> tuple[Entry, Artifact]:
-    """Solve what `options` ask for in `patience` times their time, paths being relative to `folder`."""
+    """Solve the task of `options` in `patience` times their time, paths being relative to `folder`."""
     request = request_of(options, folder)
     limited = replace(request.options, time_limit_s=patience * options.time_limit_s)
     solved = solve(replace(request, options=limited), progress)
@@ -64,7 +64,7 @@ def solve_entry(
 
 
 def entry_name(options: Options) -> str:
-    """What tells entries apart where the user gives no name."""
+    """The words that tell entries apart where the user gives no name."""
     parts = [Path(options.model).name]
     if options.batch is not None:
         parts.append(f"batch {options.batch}")
@@ -172,9 +172,10 @@ def _entry(name: str, options: Options, solved: Artifact, folder: Path) -> Entry
 
 
 def is_unchanged(entry: Entry, folder: Path) -> bool:
-    """Whether solving `entry` again would be the same computation on the same input: the file of the model with its
-    external data, the profile, the options, poetc's code, the libraries and the kind of machine are what they were, and
-    the entry is as it was recorded. False where that cannot be told.
+    """Whether solving `entry` again would be the same computation on the same input.
+
+    These must be unchanged: the model's file with its external data, the profile, the options, poetc's code, the
+    libraries and the kind of machine. The entry must be as it was recorded. False where that cannot be told.
     """
     try:
         request = request_of(entry.options, folder)
@@ -220,7 +221,7 @@ def _versions() -> dict[str, str]:
 
 @functools.cache
 def _code() -> str:
-    """What tells apart two states of poetc that have one version: a hash of all its Python."""
+    """The mark that tells apart two states of poetc with one version: a hash of all its Python."""
     hashed = hashlib.sha256()
     for folder in (*poetc.__path__, *poetc.solvers.__path__):
         for path in sorted(Path(folder).rglob("*.py")):
