@@ -68,14 +68,15 @@ class TrainingDisplay:
             )
             self._bar.start()
 
-    def on_step(self, epoch: int, batch: int, loss: float, mean: float) -> None:
+    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None) -> None:
         if self._bar is None:
             return
         if self._task is None:
             self._task = self._bar.add_task(
                 f"epoch {epoch}/{self.epochs}", total=self.count, completed=batch - 1, epoch=epoch, epochs=self.epochs
             )
-        self._bar.update(self._task, completed=batch, description=f"epoch {epoch}/{self.epochs}  loss {mean:.4f}")
+        shown = f"epoch {epoch}/{self.epochs}  loss {mean:.4f}" + ("" if accuracy is None else f"  acc. {accuracy:.1%}")
+        self._bar.update(self._task, completed=batch, description=shown)
 
     def on_epoch(self, row: EpochRow, best: bool) -> None:
         if self._quiet:

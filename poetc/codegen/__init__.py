@@ -35,6 +35,7 @@ from poetc.codegen._run import (
     state_digest,
     write_records,
 )
+from poetc.codegen._scores import Scores, class_scores
 from poetc.codegen._state_file import read_listed_state, read_state, slot_blocks, state_identity
 from poetc.codegen._timing import StepTimes, host_simd, time_program
 from poetc.codegen._toolchain import Elf
@@ -65,6 +66,7 @@ __all__ = [
     "PowerCut",
     "ProgramError",
     "Run",
+    "Scores",
     "StepError",
     "StepTimes",
     "Target",
@@ -78,6 +80,7 @@ __all__ = [
     "check_device",
     "check_pages",
     "check_program",
+    "class_scores",
     "compile_library",
     "emit",
     "emulator_command",

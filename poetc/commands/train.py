@@ -245,7 +245,8 @@ def train(
     if outcome is None:
         progress("compiling for this machine")
         with trainer(solved) as session:
-            engine = SessionEngine(session)
+            one_target = losses[0].target if len(losses) > 1 else None  # of several, that of the metrics
+            engine = SessionEngine(session, codegen.class_scores(program, one_target))
             kept = [n for n in step.updates if step.tensors[n].role in (Role.PARAMETER, Role.STATISTIC)]
             loop = Loop(
                 engine,

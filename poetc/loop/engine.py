@@ -22,6 +22,10 @@ class Engine(Protocol):
         """One training step; the loss."""
         ...
 
+    def hits(self) -> tuple[int, int]:
+        """Of the last step: samples whose class had the highest score, and samples that count; 0, 0 without classes."""
+        ...
+
     def evaluate(self, batch: Batch) -> Mapping[str, Array]:
         """The model's outputs for a batch, in inference mode, by name."""
         ...
@@ -44,16 +48,24 @@ class Engine(Protocol):
 
 
 class SessionEngine:
-    """An Engine out of a session with an emitted model."""
+    """An Engine out of a session with an emitted model.
 
-    def __init__(self, session: Session) -> None:
+    `scores`: the training program's, as `codegen.class_scores` finds them, for its hits.
+    """
+
+    def __init__(self, session: Session, scores: Sequence[Sequence[int]] = ()) -> None:
         if "evaluate" not in session.programs:
             raise UsageError("solved without its model, which validation needs; run poetc solve again")
         self._session = session
+        session.count_hits(scores)
         self._inputs = {program: session.inputs(program) for program in ("train", "evaluate")}
 
     def step(self, batch: Batch) -> float:
+        self._session.take_hits()
         return self._call(self._session.step, self._of("train", batch))
+
+    def hits(self) -> tuple[int, int]:
+        return self._session.take_hits()
 
     def evaluate(self, batch: Batch) -> Mapping[str, Array]:
         self._call(self._session.evaluate, self._of("evaluate", batch))

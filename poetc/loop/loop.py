@@ -38,10 +38,14 @@ class LoopOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRow:
-    """One epoch: means over its steps, and what was measured after it. `rate` is that of its last step."""
+    """One epoch: means over its steps, and what was measured after it. `rate` is that of its last step.
+
+    `accuracy` is that of its training steps, each before its update; None without classes.
+    """
 
     epoch: int
     loss: float
+    accuracy: float | None = None
     validation_loss: float | None
     validation_accuracy: float | None
     validation: Mapping[str, Any]  # every metric by name
@@ -77,7 +81,7 @@ class Watcher(Protocol):
         """Before the first step: how many epochs there are, and batches in each, if that is known."""
         ...
 
-    def on_step(self, epoch: int, batch: int, loss: float, mean: float) -> None:
+    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None) -> None:
         """After each step: the epoch, how many of its batches are done, the loss, and its mean in the epoch so far."""
         ...
 
@@ -98,6 +102,8 @@ class _Progress:
     batch: int = 0  # batches of it that are done
     step: int = 0  # steps in all
     loss_sum: float = 0.0  # of the epoch
+    hits: int = 0  # of the epoch: samples whose class had the highest score,
+    samples: int = 0  # and samples that count
     seconds: float = 0.0  # of the epoch
     step_seconds: float = 0.0  # of all steps
     best_epoch: int = 0
@@ -107,6 +113,11 @@ class _Progress:
     plateau: dict[str, Any] = field(default_factory=dict)
     before: dict[str, Any] = field(default_factory=dict)  # what an evaluation measured before the first step
     rows: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the epoch so far."""
+        return self.hits / self.samples if self.samples else None
 
     @staticmethod
     def of(checkpoint: Checkpoint) -> _Progress:
@@ -239,10 +250,13 @@ class Loop:
             here.step += 1
             here.batch += 1
             here.loss_sum += loss
+            hits, samples = self.engine.hits()
+            here.hits += hits
+            here.samples += samples
             self._add_to_average()
             here.step_seconds += time.perf_counter() - started
             here.seconds += time.perf_counter() - started
-            self._watcher.on_step(here.epoch, here.batch, loss, here.loss_sum / here.batch)
+            self._watcher.on_step(here.epoch, here.batch, loss, here.loss_sum / here.batch, here.accuracy)
             if self._is_due(saved):
                 self.save()
                 saved = time.monotonic()
@@ -279,6 +293,7 @@ class Loop:
         row = EpochRow(
             epoch=here.epoch,
             loss=loss,
+            accuracy=here.accuracy,
             validation_loss=measured.get("loss"),
             validation_accuracy=measured.get("accuracy"),
             validation=measured,
@@ -289,6 +304,7 @@ class Loop:
         here.rows.append(row.to_json())
         self._schedule = self._schedule.observe(judged)
         here.epoch, here.batch, here.loss_sum, here.seconds = here.epoch + 1, 0, 0.0, 0.0
+        here.hits = here.samples = 0
         self._watcher.on_epoch(row, best)
 
     def _exported(self, state: Mapping[str, Array]) -> dict[str, Array]:

@@ -79,6 +79,27 @@ class _Flaw(ctypes.Structure):
     _fields_ = [("input", ctypes.c_uint32), ("element", ctypes.c_uint32), ("value", ctypes.c_int32)]
 
 
+class Scores(ctypes.Structure):
+    """poetc_scores, in poetc_data.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("step", "scores", "labels", "before", "classes", "after")),
+        ("ignored", ctypes.c_int32),
+    ]
+
+
+class Hits(ctypes.Structure):
+    """poetc_hits, in poetc_data.h."""
+
+    _fields_ = [
+        ("program", ctypes.c_void_p),
+        ("scores", ctypes.c_void_p),
+        ("score_count", ctypes.c_uint32),
+        ("hits", ctypes.c_uint32),
+        ("samples", ctypes.c_uint32),
+    ]
+
+
 class SessionStructure(ctypes.Structure):
     _fields_ = [
         ("config", Config),

@@ -37,8 +37,10 @@ from .library import (
     SOURCE,
     Array,
     Config,
+    Hits,
     Library,
     PathLike,
+    Scores,
     SessionError,
     SessionStructure,
     aligned,
@@ -186,6 +188,7 @@ class Session:
             for name, program in self._description["programs"].items()
         }
         self._train = self._entries["train"]
+        self._hits = Hits()
         self._last = self._train
         try:
             self._start(folder, store, undo)
@@ -253,6 +256,26 @@ class Session:
                 is_complete = code == ENUMBER and not self._raw.backup
                 self._fail(self._train, code, f"step {self._raw.runtime.run_count + (not is_complete)}")
             return self._loss.value
+
+    def count_hits(self, scores: Sequence[Sequence[int]]) -> None:
+        """Count, in each training step from now on, the samples whose class has the highest score.
+
+        `scores`: the fields of each `poetc_scores` of the training program, as `poetc.codegen.class_scores` finds them.
+        """
+        with self._lock:
+            self._alive()
+            self._scores = (Scores * len(scores))(*(Scores(*row) for row in scores))
+            self._hits = Hits(self._raw.runtime.program, ctypes.addressof(self._scores), len(scores))
+            function = self._library.dll.poetc_count_hits
+            self._raw.config.observer = ctypes.cast(function, ctypes.c_void_p).value if scores else None
+            self._raw.config.observer_context = ctypes.addressof(self._hits)
+
+    def take_hits(self) -> tuple[int, int]:
+        """Samples whose class had the highest score, and samples that counted, since the last call of this."""
+        with self._lock:
+            found = int(self._hits.hits), int(self._hits.samples)
+            self._hits.hits = self._hits.samples = 0
+        return found
 
     def evaluate(self, *inputs: Any) -> float:
         """The loss of a batch in inference mode, given as to `step`; no state changes."""

@@ -31,8 +31,8 @@ LINE = "poetc: error: "
 Run = Callable[..., Ended]
 
 
-def _small(path: Path) -> Path:
-    """A perceptron on the digits, with a batch-norm, so that there are running statistics."""
+def _small(path: Path, *, norm: bool = True) -> Path:
+    """A perceptron on the digits; `norm`: with a batch-norm, so that there are running statistics."""
     draw = np.random.default_rng(1).standard_normal
     weights = {
         "w1": (draw((64, 12)) / 8).astype(np.float32),
@@ -44,15 +44,15 @@ def _small(path: Path) -> Path:
         helper.make_node("Flatten", ["x"], ["f"]),
         helper.make_node("MatMul", ["f", "w1"], ["h"]),
         helper.make_node("BatchNormalization", ["h", "bn_s", "bn_b", "bn_m", "bn_v"], ["n"]),
-        helper.make_node("Relu", ["n"], ["r"]),
+        helper.make_node("Relu", ["n" if norm else "h"], ["r"]),
         helper.make_node("Gemm", ["r", "w2", "b"], ["logits"]),
     ]
     graph = helper.make_graph(
-        nodes,
+        [node for node in nodes if norm or node.op_type != "BatchNormalization"],
         "small",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 1, 8, 8])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 10])],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+        [numpy_helper.from_array(a, name) for name, a in weights.items() if norm or name[:2] != "bn"],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(model, path)
@@ -112,6 +112,17 @@ def test_the_answer_says_how_it_went(trained: tuple[Path, dict[str, Any], str]) 
     rows = [line for line in err.splitlines() if line[:2] in ("1/", "2/", "3/")]
     assert len(rows) == 3
     assert json.loads((out.with_name("out.onnx.train") / "training.json").read_text()) == document
+
+
+def test_the_accuracy_of_training_steps_is_that_of_the_model(tmp_path: Path, poetc: Run) -> None:
+    model = _small(tmp_path / "model.onnx", norm=False)
+    for parts in (1, 2):
+        nearly_frozen = {"optimizer": "sgd", "lr": 1e-30, "lr_for": None, "schedule": "constant", "ema": None}
+        same = {"batch": 4, "validation": f"{DATA}:train_x,train_y", "epochs": 1, "micro_batches": parts}
+        options = [*_options(**nearly_frozen, **same), "-o", tmp_path / f"{parts}.onnx", "--json"]
+        ended = poetc("train", model, *options)
+        assert ended.code == 0, ended.err
+        assert 0 < ended.json["before"]["accuracy"] == pytest.approx(ended.json["epochs"][0]["accuracy"], abs=1e-12)
 
 
 def test_what_is_there_is_not_replaced_unasked(small: Path, trained: tuple[Path, Any, str], poetc: Run) -> None:
@@ -369,6 +380,7 @@ def test_a_terminal_shows_a_bar_and_a_row_an_epoch(small: Path, tmp_path: Path) 
     for epoch in (1, 2, 3):
         assert re.search(rf"{epoch}/3 +\d\.\d+ +\d\.\d+ +\d+\.\d+%", text), text
     assert re.search(r"\d/34", text), text
+    assert re.search(r"loss \d\.\d{4}  acc\. \d+\.\d%", text), text
     assert "Traceback" not in text
 
 

@@ -39,6 +39,9 @@ class Linear:
         w -= rate * v
         return float(np.square(error).mean())
 
+    def hits(self) -> tuple[int, int]:
+        return 0, 0
+
     def evaluate(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         return {"y": batch["x"] @ self.w["w"]}
 
@@ -63,7 +66,7 @@ class Quiet:
 
     def on_start(self, epochs: int, batches: int | None) -> None: ...
 
-    def on_step(self, epoch: int, batch: int, loss: float, mean: float) -> None:
+    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None) -> None:
         self.steps += 1
 
     def on_epoch(self, row: EpochRow, best: bool) -> None:

@@ -80,6 +80,25 @@ void poetc_trend_add(poetc_trend *trend, float loss);
 /* 1: of sixteen losses or more the last four are more than twice the first four. */
 int poetc_trend_rises(const poetc_trend *trend);
 
+/* A cross-entropy of a program: before step `step` its scores and labels are in the arena, `before` x `classes` x
+ * `after` floats and `before` x `after` classes. */
+typedef struct poetc_scores {
+    uint32_t step, scores, labels; /* the last two: offsets in the arena */
+    uint32_t before, classes, after;
+    int32_t ignored; /* the label that does not count */
+} poetc_scores;
+
+/* Counts the samples that count, and those whose class has the highest score. Start with zeros. */
+typedef struct poetc_hits {
+    const poetc_program *program; /* other ones are not looked at */
+    const poetc_scores *scores;
+    uint32_t score_count;
+    uint32_t hits, samples;
+} poetc_hits;
+
+/* The observer (poetc_config) that does so; `context` is a poetc_hits. It changes no bit of the run. */
+int poetc_count_hits(void *context, const poetc_runtime *runtime, uint32_t index);
+
 /* One sentence on a code of `enum poetc_error`, without a full stop. Never NULL. */
 const char *poetc_error_text(int code);
 

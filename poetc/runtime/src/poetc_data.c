@@ -48,6 +48,41 @@ int poetc_check_inputs(const poetc_binding *inputs, const poetc_limit *limits, u
     return POETC_OK;
 }
 
+static float float_at(const uint8_t *from, uint32_t index)
+{
+    float value;
+
+    memcpy(&value, from + (size_t)index * 4u, sizeof value);
+    return value;
+}
+
+int poetc_count_hits(void *context, const poetc_runtime *runtime, uint32_t index)
+{
+    poetc_hits *hits = context;
+    const uint8_t *arena = runtime->config->arena;
+    uint32_t n, i, c;
+
+    for (n = 0; runtime->program == hits->program && n < hits->score_count; n++) {
+        const poetc_scores *at = &hits->scores[n];
+        const uint32_t after = at->after;
+
+        for (i = 0; at->step == index && i < at->before * after; i++) {
+            const int32_t label = (int32_t)bits_at(arena + at->labels, i);
+            const uint32_t row = i / after * at->classes * after + i % after;
+            uint32_t best = 0;
+
+            if (label == at->ignored)
+                continue;
+            for (c = 1; c < at->classes; c++)
+                if (float_at(arena + at->scores, row + c * after) > float_at(arena + at->scores, row + best * after))
+                    best = c;
+            hits->hits += best == (uint32_t)label;
+            hits->samples++;
+        }
+    }
+    return 0;
+}
+
 poetc_span poetc_span_of(const void *floats, uint32_t count)
 {
     poetc_span span = {0.0f, 0.0f, 1};
