@@ -52,7 +52,7 @@ def load_problem(path: str | Path) -> ProblemFile:
 
 
 def open_solution(directory: str | Path) -> Solution:
-    """What `poetc solve`, or `Solution.save`, wrote."""
+    """A directory that `poetc solve`, or `Solution.save`, wrote."""
     return Solution(artifact.read(Path(directory)))
 
 
@@ -85,11 +85,13 @@ def train(
     note: Progress = silent,
     on_epoch: Callable[[EpochRow], None] = lambda row: None,
 ) -> Mapping[str, Any]:
-    """Train on data as `poetc train` does, and write the best weights to the ONNX file `out`; what `--json` prints.
+    """Train on data as `poetc train` does, and write the best weights to the ONNX file `out`.
+
+    Returns the answer of `--json`.
 
     `model`: an ONNX file with all shapes fixed, a solved directory, or a `Model` with its batch and training options.
     `data` and `validation` name sources as on the command line: "d.npz:x_train,y_train", a folder of images, ...
-    `resume` goes on after an interruption, with the same options. `note` gets what is remarkable about the data.
+    `resume` goes on after an interruption, with the same options. `note` gets remarkable facts about the data.
     """
     given = model if isinstance(model, Model) else None
     path = given.path if given else Path(str(model))
@@ -187,13 +189,15 @@ class _Solvable:
         infer_batch: int | None = None,
         progress: Progress = silent,
     ) -> Solution:
-        """The schedule of least energy (or time) in `budget`: bytes, "256kB", "60%" (of the keep-all peak) or "least"
-        (what is found to work, within `deadline`); by default the device's RAM. `max_written`: the most that a step may
-        write to the store. `state`: where weights and optimizer state live between steps. `objective` is by default a
-        problem file's own, and energy for a model. The search ends when it is proven that at most a fraction `gap`
-        could be saved; 0 proves to the end. `fixed_order` keeps the model's order of operators. `infer_batch`: rows of
-        a prediction and of an evaluation, by default those of a training batch. Raises
-        InfeasibleError, which says the smallest budget that works, and LimitError.
+        """The schedule of least energy (or time) in `budget`.
+
+        The budget is bytes, "256kB", "60%" (of the keep-all peak) or "least" (the smallest that is found, within
+        `deadline`). By default it is the device's RAM. `max_written`: the most that a step may write to the store.
+        `state`: where weights and optimizer state live between steps. `objective` is by default a problem file's own,
+        and energy for a model. The search ends when it is proven that at most a fraction `gap` could be saved; 0 proves
+        to the end. `fixed_order` keeps the model's order of operators. `infer_batch`: rows of a prediction and of an
+        evaluation, by default those of a training batch. Raises InfeasibleError, which says the smallest budget that
+        works, and LimitError.
         """
         request = SolveRequest(
             model=replace(self._model(device), infer_batch=infer_batch),
@@ -234,7 +238,7 @@ class Model(_Solvable):
         return ModelRequest(source=self.path, batch=self.batch, device=str(device), training=self.training)
 
     def analyze(self, device: str | Path = "host") -> Mapping[str, Any]:
-        """What training takes: operators, parameters, saved bytes, keep-all peak, smallest budget, ..."""
+        """The needs of training: operators, parameters, saved bytes, keep-all peak, smallest budget, ..."""
         return analyze(self._model(device))
 
     @property
@@ -281,12 +285,12 @@ class Solution:
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """What `poetc solve --json` prints."""
+        """The answer of `poetc solve --json`."""
         return self.artifact.summary
 
     @property
     def status(self) -> str:
-        """optimal | feasible | limit: see `schedule.proof` for what was proven of which class."""
+        """optimal | feasible | limit: see `schedule.proof` for the bound and its class."""
         return self.schedule.proof.status.value
 
     @property
@@ -313,8 +317,9 @@ class Solution:
         return reporting.reports(self.artifact)["report.txt"]
 
     def save(self, directory: str | Path, *, force: bool = False) -> Path:
-        """Write the directory that `poetc solve` writes, the HTML report in it. Raises UsageError where a file there is
-        in the way and not as poetc wrote it; `force` keeps a copy, NAME.orig.
+        """Write the directory that `poetc solve` writes, the HTML report in it.
+
+        Raises UsageError where a file there is in the way and not as poetc wrote it; `force` keeps a copy, NAME.orig.
         """
         out = Path(directory)
         artifact.write(self.artifact, out, reporting.reports(self.artifact), force=force)
@@ -329,8 +334,10 @@ class Solution:
         package: bool = False,
         force: bool = False,
     ) -> Mapping[str, Any]:
-        """Write C to the directory `out`; what it needs, in bytes. `package`: a Python package that needs numpy alone,
-        for host and cortex-a. Files that you changed are kept as `save` does.
+        """Write C to the directory `out`; returns its needs in bytes.
+
+        `package`: a Python package that needs numpy alone, for host and cortex-a. Files that you changed are kept as
+        `save` does.
         """
         with self._directory() as directory:
             return emit.emit(directory, target, Path(out), board=board, package=package, force=force)
@@ -338,7 +345,7 @@ class Solution:
     def trainer(self, *, store: str | Path | None = None, undo: bool = False, threads: int = 0) -> Session:
         """Compile for this machine, and start training from the initial weights, step by step on numpy arrays.
 
-        `store`: the file for what lives on the store, by default a temporary one. `undo`: a step that fails leaves the
+        `store`: the file for tensors on the store, by default a temporary one. `undo`: a step that fails leaves the
         state before it, for a copy of the state a step. `threads`: the most that kernels run in, 0: one. Raises
         UsageError where this machine has no compiler.
         """
@@ -378,8 +385,10 @@ class Solution:
         )
 
     def with_state(self, state: Mapping[str, Any] | str | Path) -> Solution:
-        """The same solution, started from other weights: arrays by name, an ONNX file of the same graph, a trained.bin,
-        .npz or .safetensors file. Raises UsageError, which names what does not fit.
+        """The same solution, started from other weights.
+
+        They are arrays by name, an ONNX file of the same graph, a trained.bin, .npz or .safetensors file. Raises
+        UsageError, which names tensors that do not fit.
         """
         if isinstance(state, Mapping):
             return Solution(with_values(self.artifact, self._state(state), "arrays"))
@@ -393,7 +402,7 @@ class Solution:
         return read_weights(self.artifact, Path(state))
 
     def diff(self, after: Solution) -> Difference:
-        """What changed from this schedule to `after`, in words."""
+        """The differences between this schedule and `after`, in words."""
         return diff_artifacts(self.artifact, after.artifact)
 
     @contextmanager

@@ -11,8 +11,8 @@
     device.yaml    the device profile, as it was
     report.html    the report, and report.txt
 
-It is replaced as `poetc.output_directory` says: files of the user stay. What is read is compared with its checksum; the
-reports are for people, who may change them.
+It is replaced as `poetc.output_directory` says: files of the user stay. A file that is read is compared with its
+checksum; the reports are for people, who may change them.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ from poetc.scheduling.schedule import MemoryPlan, Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """A solved problem. `graph` and `inference` are None when it was solved from a Problem alone; `inference_problem`,
-    `inference_schedule` and `inference_plan`, see `poetc.planning.inference`, where keep-all is the model's.
+    """A solved problem.
+
+    `graph` and `inference` are None when it was solved from a Problem alone; `inference_problem`, `inference_schedule`
+    and `inference_plan`, see `poetc.planning.inference`, where keep-all is the model's.
     """
 
     summary: Mapping[str, Any]
@@ -62,7 +64,7 @@ class Artifact:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the importer and the training stage decided and the user should know."""
+        """Decisions of the importer and the training stage that the user should know."""
         return self.graph.notes if self.graph is not None else ()
 
 
@@ -80,8 +82,10 @@ def check_out(out: Path, *, force: bool = False) -> None:
 
 
 def write(artifact: Artifact, out: Path, reports: Mapping[str, str], *, force: bool = False) -> list[str]:
-    """Write `artifact` and the `reports` (file name → text) to the directory `out`. The names of the copies that
-    `force` made of files that the user had changed; without it such a file is a UsageError.
+    """Write `artifact` and the `reports` (file name → text) to the directory `out`.
+
+    The names of the copies that `force` made of files that the user had changed; without it such a file is a
+    UsageError.
     """
     with replacing(out, KIND, force=force) as staged:
         staging, staged.document = staged.directory, artifact.summary

@@ -31,10 +31,10 @@ def read_batches(
 ) -> list[dict[str, Array]]:
     """One batch a step: of the data, round and round, or random.
 
-    A data file is an `.npz` with an array for each input of the model, by name, and `target`; its first axis runs over
-    samples, or over whole batches. Raises UsageError for anything else, for values that no kernel can use, and, unless
-    `any_range`, for inputs that look as if nobody had scaled them. `note` gets the range of each input, and how many
-    samples are left out.
+    A data file is an `.npz` with an array for each input of the model, by name, and `target`. The first axis runs over
+    samples, or over whole batches. Raises UsageError for anything else, and for values that no kernel can use. Unless
+    `any_range`, it refuses inputs that look as if nobody had scaled them. `note` gets the range of each input, and how
+    many samples are left out.
     """
     if data is None:
         return [dict(codegen.sample_inputs(program, step)) for step in range(steps or DEFAULT_STEPS)]

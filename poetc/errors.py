@@ -12,7 +12,7 @@ class PoetcError(Exception):
 
     def __init__(self, message: str, *, details: Mapping[str, object] | None = None) -> None:
         super().__init__(message)
-        self.details = dict(details or {})  # what `--json` prints besides the message
+        self.details = dict(details or {})  # Fields that `--json` prints besides the message.
 
 
 class CheckFailed(PoetcError):

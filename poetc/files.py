@@ -23,8 +23,10 @@ LARGEST_TEXT_BYTES = 1 << 26  # of a problem, a schedule, a lock file: a hundred
 
 
 def open_file(path: Path) -> BufferedReader:
-    """A regular file, or a link to one, for reading. Raises UsageError at once for a device, a pipe and a name that no
-    file can have; OSErrors as `open` does, IsADirectoryError among them.
+    """A regular file, or a link to one, for reading.
+
+    Raises UsageError at once for a device, a pipe and a name that no file can have; OSErrors as `open` does,
+    IsADirectoryError among them.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe without a writer is not waited for
@@ -40,7 +42,7 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def read_file(path: Path, limit_bytes: int = LARGEST_TEXT_BYTES) -> bytes:
-    """All of a file. Raises what `open_file` does, and UsageError for a file above `limit_bytes`."""
+    """All of a file. Raises the errors of `open_file`, and UsageError for a file above `limit_bytes`."""
     with open_file(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
         data = b"" if size_bytes > limit_bytes else file.read(limit_bytes + 1)
@@ -50,8 +52,10 @@ def read_file(path: Path, limit_bytes: int = LARGEST_TEXT_BYTES) -> bytes:
 
 
 def read_arrays(path: Path, hint: str = "") -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays of an .npz file, by name. Raises what `open_file` does, and UsageError, which ends with `hint`, for
-    anything else, a damaged archive included.
+    """The arrays of an .npz file, by name.
+
+    Raises the errors of `open_file`, and UsageError, which ends with `hint`, for anything else, a damaged archive
+    included.
     """
     with open_file(path) as file:
         try:
@@ -63,8 +67,9 @@ def read_arrays(path: Path, hint: str = "") -> dict[str, np.ndarray[Any, Any]]:
 
 @contextmanager
 def scratch_directory(prefix: str) -> Iterator[Path]:
-    """A directory among the machine's temporary files, gone after the block. Raises UsageError where they lack room;
-    errors name no file in it.
+    """A directory among the machine's temporary files, gone after the block.
+
+    Raises UsageError where they lack room; errors name no file in it.
     """
     try:
         place = Path(tempfile.mkdtemp(prefix=prefix))
@@ -79,7 +84,7 @@ def scratch_directory(prefix: str) -> Iterator[Path]:
             raise _no_room(place.parent) from None
         blame(error, place, place.parent)
         raise
-    except PoetcError as error:  # what a compiler says, which does not look for another directory as Python does
+    except PoetcError as error:  # The message of a compiler, which does not look for another directory as Python does.
         theirs = Path(os.environ.get("TMPDIR") or place.parent)
         if os.strerror(errno.ENOSPC) in str(error) and _is_full(theirs):
             raise _no_room(theirs) from None
@@ -96,14 +101,14 @@ def _is_in(name: object, place: Path) -> bool:
 
 
 def blame(error: OSError, temporary: Path, shown: Path) -> None:
-    """Blame `shown`, which the user knows, instead of what lies in `temporary`."""
+    """Blame `shown`, which the user knows, instead of the files in `temporary`."""
     names = (error.filename, error.filename2)
     if any(isinstance(n, str | os.PathLike) and Path(os.fspath(n)).is_relative_to(temporary) for n in names):
         error.filename, error.filename2 = str(shown), None
 
 
 def _is_full(place: Path) -> bool:
-    """So is what is not there."""
+    """So is a missing file."""
     try:
         return shutil.disk_usage(place).free < FULL_BYTES
     except OSError:
@@ -182,7 +187,7 @@ def umask() -> int:
 
 
 def finite(value: Any) -> Any:
-    """`value` with what JSON has no word for (infinities, not-a-number) as null."""
+    """`value` with null for numbers that JSON has no word for (infinities, not-a-number)."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):

@@ -5,7 +5,7 @@ still has this checksum may be replaced or removed; any other belongs to the use
 way of a new one, the command refuses and names it, or with `force` renames it first.
 
 New files are staged on the same file system and moved into place one by one. Until the last one is there, the manifest
-holds the old checksums under "replacing", so that after an interruption the next run knows every file as its own.
+holds the old checksums under "replacing". So after an interruption the next run knows every file as its own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ LEFTOVER_AGE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A sort of directory. `content` names what is in it and `option` chooses another directory, in messages.
+    """A sort of directory.
+
+    `content` names the things in it, and `option` the way to choose another directory, in messages.
 
     `products` are files and folders that a build makes and `make clean` removes: they are replaced in any state.
     """
@@ -67,7 +69,7 @@ class Staging:
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """What a manifest says: the checksums that each file of ours may have. `whole`: it is as it was written."""
+    """The content of a manifest: the checksums that each file of ours may have. `whole`: it is as it was written."""
 
     files: Mapping[str, frozenset[str]] = field(default_factory=dict)
     whole: bool = False
@@ -77,7 +79,7 @@ class _Recorded:
 def check_replaceable(out: Path, kind: Kind, *, force: bool = False, names: Iterable[str] | None = None) -> None:
     """Raises UsageError, which names the option, for a place that cannot be written or holds something else.
 
-    A long command gives the `names` of the files that it will write: the user's files among them, and changed files of
+    A long command gives the `names` of the files that it will write. The user's files among them, and changed files of
     ours, are refused here, before the work is done. With `force` both are accepted.
     """
     other = f"choose another directory with {kind.option}"
@@ -105,8 +107,8 @@ def check_replaceable(out: Path, kind: Kind, *, force: bool = False, names: Iter
 def replacing(out: Path, kind: Kind, *, force: bool = False) -> Iterator[Staging]:
     """A directory to write to, whose files go to `out` when the block ends well; otherwise nothing is changed.
 
-    Files of an earlier run that are no longer written are removed, unless the user changed them. Raises what
-    `check_replaceable` does, and UsageError where a file of the user stands in the way.
+    Files of an earlier run that are no longer written are removed, unless the user changed them. Raises the errors of
+    `check_replaceable`, and UsageError where a file of the user stands in the way.
     """
     check_replaceable(out, kind, force=force)
     target = out.resolve()  # also where that is the working directory, or a link
@@ -133,8 +135,9 @@ def replacing(out: Path, kind: Kind, *, force: bool = False) -> Iterator[Staging
 
 
 def replace_file(out: Path, kind: Kind, name: str, text: str) -> None:
-    """Write the one file `name` of a directory of `kind`, and record its checksum. Raises UsageError where the user
-    changed the file or the manifest.
+    """Write the one file `name` of a directory of `kind`, and record its checksum.
+
+    Raises UsageError where the user changed the file or the manifest.
     """
     with _locked(out.resolve()):
         changed = _obstacles(out, kind, _read(out, kind), (kind.manifest, name))
@@ -219,7 +222,10 @@ def _remove_empty(target: Path, folders: Iterable[PurePosixPath]) -> None:
 
 
 def _uninterrupted(work: Callable[[], None]) -> None:
-    """In a thread of its own, which neither Ctrl-C nor SIGTERM reaches; what came meanwhile is raised afterwards."""
+    """In a thread of its own, which neither Ctrl-C nor SIGTERM reaches.
+
+    A signal that came meanwhile is raised afterwards.
+    """
     pool = ThreadPoolExecutor(1)
     future, interruption = pool.submit(work), None
     pool.shutdown(wait=False)
@@ -258,7 +264,7 @@ def _remove_leftovers(place: Path) -> None:
 
 
 def _sync(directory: Path) -> None:
-    """What takes the place of an older file is whole after a loss of power."""
+    """A file that replaces an older one is whole after a loss of power."""
     for path in directory.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
@@ -269,7 +275,7 @@ def _sync(directory: Path) -> None:
 
 
 def _obstacle(target: Path, kind: Kind, recorded: _Recorded, name: str) -> str | None:
-    """What of the user's stands where `name` goes: the file, or what takes the place of a folder on its way."""
+    """The user's file where `name` goes, or the file in place of a folder on its way."""
     for folder in reversed(PurePosixPath(name).parents):
         if folder.name:
             mode = _mode(target / folder)
@@ -312,7 +318,7 @@ def _require_ours(
 
 
 def _set_aside(target: Path, kind: Kind, recorded: _Recorded, names: Iterable[str]) -> list[str]:
-    """Rename what stands in the way; the new names."""
+    """Rename the files in the way; returns the new names."""
     copies = []
     for name in _obstacles(target, kind, recorded, names):
         number, copy = 1, f"{name}{COPY_SUFFIX}"
@@ -343,7 +349,7 @@ def _mode(path: Path) -> int | None:
 
 
 def _read(target: Path, kind: Kind) -> _Recorded:
-    """What the manifest records: nothing where it is missing, damaged, or names files outside of the directory."""
+    """The content of the manifest: nothing where it is missing, damaged, or names files outside of the directory."""
     path = target / kind.manifest
     mode = _mode(path)
     if mode is None or not stat.S_ISREG(mode):

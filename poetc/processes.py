@@ -25,8 +25,9 @@ class KilledError(PoetcError):
 def in_processes(
     function: Callable[[Task], Answer], tasks: Sequence[Task], jobs: int
 ) -> Iterator[tuple[int, Answer | KilledError]]:
-    """`function` of each task, with its index, as they end; at most `jobs` at once. Function, tasks and answers are
-    pickled. An exception of `function` is raised again, as a RuntimeError.
+    """`function` of each task, with its index, as they end; at most `jobs` at once.
+
+    Function, tasks and answers are pickled. An exception of `function` is raised again, as a RuntimeError.
     """
     context = multiprocessing.get_context("spawn")  # solvers have threads, which do not survive a fork
     waiting, running = list(enumerate(tasks)), dict[Any, tuple[Any, int]]()
@@ -62,7 +63,8 @@ def _work(function: Callable[[Any], Any], task: Any, answer: Any) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         answer.send(function(task))
-    except Exception as error:  # not the user's to mend: raised again by the parent, as what pickle surely takes
+    except Exception as error:  # Not the user's to mend: raised again by the parent, in a form that pickle surely
+        # takes.
         again = RuntimeError(f"{type(error).__name__}: {error}")
         again.add_note(traceback.format_exc())
         answer.send(again)

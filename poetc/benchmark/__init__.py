@@ -1,4 +1,4 @@
-"""Measures the kernels, and fits a device profile to what was measured."""
+"""Measures the kernels, and fits a device profile to the measurements."""
 
 from poetc.benchmark._firmware import emit_bench
 from poetc.benchmark._fit import ClassFit, Fit, cross_validate, fit, fit_document, fit_text, least, nnls, write_profile

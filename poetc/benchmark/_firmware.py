@@ -18,9 +18,11 @@ SPARE_BYTES = 8 << 10  # of RAM, for the times and the port's variables
 
 
 def emit_bench(device: str, out: Path, *, board: str | None = None, force: bool = False) -> tuple[list[str], int]:
-    """Write firmware for `device` to `out`; the copies that `force` made there (see `codegen.emit`), and how many steps
-    it measures. `board` is one of codegen.BOARDS whose start-up and memory map are taken, by default the one that
-    stands for the device. Raises UsageError.
+    """Write firmware for `device` to `out`.
+
+    Returns the copies that `force` made there (see `codegen.emit`), and how many steps it measures. `board` is one of
+    codegen.BOARDS whose start-up and memory map are taken, by default the one that stands for the device. Raises
+    UsageError.
     """
     profile = load_profile(device)
     like = codegen.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
@@ -69,7 +71,7 @@ def _lowered(graph: Graph, profile: DeviceProfile) -> tuple[TrainingGraph, Progr
 
 
 def _header(rows: list[Measurement], program: Program, step: TrainingGraph, clock_hz: int) -> str:
-    """What bench.c includes: the columns, each line up to its time, and which inputs are floats."""
+    """The tables for bench.c: the columns, each line up to its time, and which inputs are floats."""
     names = [f.name for f in fields(Measurement)]
     assert names[-1] == "time_ns"
     lines = ["/* The rows of the log. Made by poetc. */", "#include <stdint.h>", ""]

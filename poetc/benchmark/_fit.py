@@ -1,4 +1,4 @@
-"""Measurements → a device profile: what a pass of each loop takes, by non-negative least squares."""
+"""Measurements → a device profile: the time of a pass of each loop, by non-negative least squares."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from poetc.graph import Array
 FOLDS = 5
 NOTHING_BYTES_PER_S = 1e12
 MOST_OF_WIDE = 2.0  # passes of a loop's vectors that an element alone takes, at most: elementary functions are near it
-SHORTEST_NS = 200  # what the clock resolves: shorter times weigh as much as this one
+SHORTEST_NS = 200  # the resolution of the clock: shorter times weigh as much as this one
 
 
 def nnls(a: Array, b: Array) -> Array:
@@ -69,7 +69,7 @@ class ClassFit:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """`loop_ns` maps "group.loop" to what one pass of it takes; loops that cost nothing are there with 0."""
+    """`loop_ns` maps "group.loop" to the time of one pass; loops that cost nothing are there with 0."""
 
     loop_ns: Mapping[str, float]
     classes: Mapping[str, ClassFit]
@@ -79,8 +79,9 @@ class Fit:
 
 
 def fit(rows: Sequence[Measurement]) -> Fit:
-    """What a pass of every loop takes, by relative error. Groups that share no kernel are fitted apart. Deterministic.
-    Raises UsageError if the rows are of different vectors.
+    """The time of a pass of every loop, by relative error.
+
+    Groups that share no kernel are fitted apart. Deterministic. Raises UsageError if the rows are of different vectors.
     """
     kinds = sorted({(row.simd, row.first_cache_bytes, row.cache_bytes) for row in rows})
     if len(kinds) > 1:
@@ -100,7 +101,7 @@ def fit(rows: Sequence[Measurement]) -> Fit:
 
 
 def least(runs: Iterable[Sequence[Measurement]]) -> list[Measurement]:
-    """Of what was measured in several runs the least times: what other work on the machine added is left out."""
+    """The least times of several runs: the time that other work on the machine added is left out."""
     found: dict[tuple[Any, ...], Measurement] = {}
     for rows in runs:
         times: dict[tuple[Any, ...], int] = defaultdict(int)
@@ -145,9 +146,9 @@ def _solve(rows: Sequence[Measurement]) -> dict[str, float]:
     for i, row in enumerate(rows):
         for name, n in row.loops.items():
             a[i, index[name]] = n * weights[i]
-    # Few elements are single, about as many in every row, so that they stood for whatever has no loop of its own. Of
-    # what a pass of the vectors takes, a part is what the single one does, and the rest is not negative. Not where a
-    # library computes with floats: passes take what their operands are.
+    # Few elements are single, about as many in every row, so that they stood for whatever has no loop of its own. A
+    # part of the time of a pass of the vectors is that of the single one, and the rest is not negative. Not where a
+    # library computes with floats: times of passes depend on the operands there.
     tails = [(i, index[other]) for i, name in enumerate(names) if (other := _vectors_of(name)) in index]
     if rows[0].simd == "none":
         tails = []
@@ -177,8 +178,9 @@ def _class_fit(name: str, seen: Sequence[tuple[float, float]], held_out: Sequenc
 
 
 def cross_validate(rows: Sequence[Measurement]) -> list[float]:
-    """Each row's time, predicted from networks other than its own; folds are of whole networks, those of the same
-    shapes together.
+    """Each row's time, predicted from networks other than its own.
+
+    Folds are of whole networks, those of the same shapes together.
     """
     parts = [r.network.rpartition("/")[2] for r in rows]
     names = sorted(set(parts))
@@ -195,15 +197,16 @@ def cross_validate(rows: Sequence[Measurement]) -> list[float]:
 
 
 def _median_error(pairs: Iterable[tuple[float, float]]) -> float:
-    """Of |predicted - measured| relative to the measurement, or to what the clock resolves."""
+    """Errors of |predicted - measured| relative to the measurement, or to the resolution of the clock."""
     return float(np.median([abs(p - m) / max(m, SHORTEST_NS) for p, m in pairs]))
 
 
 def write_profile(
     fitted: Fit, base: DeviceProfile | str, path: Path, *, title: str, source: str, store_only: bool = False
 ) -> DeviceProfile:
-    """A profile that inherits `base` and has the measured loops and store, or with `store_only` just the store. Raises
-    UsageError, also where the measurements are of another kind of processor than `base`.
+    """A profile that inherits `base` and has the measured loops and store, or with `store_only` just the store.
+
+    Raises UsageError, also where the measurements are of another kind of processor than `base`.
     """
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path}: a profile's file ends in .yaml")
@@ -273,7 +276,7 @@ def _reference(base: DeviceProfile | str, path: Path) -> str:
 
 
 def fit_document(fitted: Fit) -> dict[str, Any]:
-    """What `poetc profile fit --json` prints besides the file."""
+    """The part of the answer of `poetc profile fit --json` besides the file."""
     return {"classes": [asdict(f) for f in fitted.classes.values()]}
 
 

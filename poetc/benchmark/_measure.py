@@ -49,9 +49,10 @@ def _silent(message: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One execution of one operator (or of one page transfer, whose class is PageIn or PageOut). `network` groups what
-    was measured together, for cross-validation; `simd` is what the kernels were compiled for, the caches are the
-    processor's (0: none); `loops` maps "group.loop" to how often it ran.
+    """One execution of one operator (or of one page transfer, whose class is PageIn or PageOut).
+
+    `network` groups rows that were measured together, for cross-validation. `simd` names the vectors that the kernels
+    were compiled for, the caches are the processor's (0: none). `loops` maps "group.loop" to how often it ran.
     """
 
     network: str
@@ -151,8 +152,9 @@ def host_profile(cflags: str) -> DeviceProfile:
 def measure(
     graphs: Iterable[Graph], *, repeats: int = 9, cflags: str = BENCH_CFLAGS, progress: Progress = _silent
 ) -> list[Measurement]:
-    """Train each of `graphs` on this machine and time its operators. The optimizers take turns; some are run without
-    fused operators, some with paging.
+    """Train each of `graphs` on this machine and time its operators.
+
+    The optimizers take turns; some are run without fused operators, some with paging.
     """
     profile = host_profile(cflags)
     result: list[Measurement] = []
@@ -173,8 +175,10 @@ def step_of(graph: Graph, optimizer: str, *, fusion: bool = True) -> TrainingGra
 def _measure_on_board(
     graph: Graph, board: str, profile: DeviceProfile, progress: Progress, *, paging: bool, fusion: bool
 ) -> list[Measurement]:
-    """One step under emulation, its instructions counted; nothing if it does not fit the board. An instruction costs
-    the same wherever its operands lie: bytes moved are left out."""
+    """One step under emulation, its instructions counted; nothing if it does not fit the board.
+
+    An instruction costs the same wherever its operands lie: bytes moved are left out.
+    """
     step = step_of(graph, "sgd", fusion=fusion)
     program = paging_program(step, profile) if paging else keep_all_program(step, profile)
     image_bytes = program.state_bytes + program.flash_bytes + CODE_BYTES
@@ -249,8 +253,10 @@ def write_csv(rows: Sequence[Measurement], path: Path) -> None:
 
 
 def read_csv(path: Path) -> list[Measurement]:
-    """What `write_csv` wrote, or the log of a benchmark firmware, from its line of column names on; lines that begin
-    with # are passed over. Raises UsageError naming file and line.
+    """The rows of a file of `write_csv`, or of the log of a benchmark firmware.
+
+    They follow the line of column names; lines that begin with # are passed over. Raises UsageError naming file and
+    line.
     """
     try:
         log = path.read_text(encoding="utf-8").splitlines()

@@ -1,8 +1,8 @@
 """Small networks whose training steps run every common kernel over a sweep of shapes.
 
-A kernel is measured where it is used, in a training step: its operands hold what they hold there (a ReLU is faster on
-data of one sign), and are where the step before left them in the caches. Parts of many shapes share a step, because
-most of the time goes into compiling; `Operator.source` tells them apart.
+A kernel is measured where it is used, in a training step. So its operands hold typical values: a ReLU is faster on data
+of one sign. They are where the step before left them in the caches. Parts of many shapes share a step, because most of
+the time goes into compiling; `Operator.source` tells them apart.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ IMAGES = (
 )
 CLASSES = 10
 ACTIVATIONS = ("Relu", "Clip", "HardSwish")
-# Of these, what an emulator runs in a moment.
+# The part of these that an emulator runs in a moment.
 BOARD_IMAGES = ((3, 8, 8), (8, 16, 16), (4, 32, 32), (32, 8, 8), (16, 25, 5), (24, 14, 14), (9, 1, 128), (32, 1, 64))
 BOARD_ROWS = ((1, 64), (8, 32), (8, 256), (16, 128), (32, 64), (64, 48))
-# (batch, channels, outputs, height, width, (kernel_h, kernel_w), stride, group, padded, bias): what the networks above
-# do not vary. Outputs 0: depthwise.
+# (batch, channels, outputs, height, width, (kernel_h, kernel_w), stride, group, padded, bias): numbers that the
+# networks above do not vary. Outputs 0: depthwise.
 CONVOLUTIONS = (
     *((1, 3, 16, 32, 32, (3, 3), 2, 1, True, False), (1, 3, 20, 28, 28, (5, 5), 1, 1, False, True)),
     *((2, 16, 33, 7, 7, (1, 1), 1, 1, False, False), (1, 6, 16, 14, 14, (5, 5), 1, 1, False, True)),
@@ -80,7 +80,7 @@ LAYERS = (
 SHAPES = ((1, 6, 5, 7), (2, 16, 1, 1), (1, 4, 9, 16), (3, 10, 2, 3), (1, 1, 12, 40), (1, 24, 1, 33), (2, 8, 8, 8))
 # (batch, units) of recurrent layers.
 CELLS = ((1, 8), (2, 33), (8, 32), (4, 100), (16, 20))
-# (rows, width) of what a dense network or a transformer layer starts from.
+# (rows, width) of the input of a dense network or a transformer layer.
 ROWS = ((1, 64), (8, 32), (8, 256), (16, 128), (32, 64), (64, 256), (128, 128), (64, 512))
 
 
@@ -373,12 +373,12 @@ def unrolled(shape: tuple[str, int, int, int, int], n: _Network) -> str:
 
 
 def logits(shape: tuple[int, ...], n: _Network) -> str:
-    """What a loss over many classes or pixels is computed from."""
+    """The input of a loss over many classes or pixels."""
     channels = shape[1]
     return n.b.emit1("Add", [n.input(*shape), n.weight(channels, *(1,) * (len(shape) - 2))])
 
 
-# What boards have no room or no use for.
+# Shapes that boards have no room or no use for.
 HOST_SWEEPS: tuple[tuple[str, Sequence[Any], Callable[[Any, _Network], str]], ...] = (
     (
         "elements.large",
@@ -450,8 +450,9 @@ def board_networks(most_bytes: int) -> Iterator[Graph]:
 
 
 def board_network(most_bytes: int) -> tuple[Graph, int]:
-    """The smallest parts in one graph: as many as have tensors of `most_bytes` together, at least one; and how
-    many bytes that is.
+    """The smallest parts in one graph, and how many bytes their tensors have.
+
+    As many as have tensors of `most_bytes` together, at least one.
     """
     sized = _board_parts()
     chosen, total = [sized[0][1]], sized[0][0]

@@ -38,7 +38,7 @@ class OperatorTime:
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Of one training step on this machine: processor time, the median of `repeats`. Slowest classes first. `device`:
-    what times were predicted for, if that is not the computer that runs poetc.
+    the device that times were predicted for, if that is not the computer that runs poetc.
     """
 
     device: str | None
@@ -66,8 +66,9 @@ def compare_times(
     repeats: int = 9,
     cflags: str = BENCH_CFLAGS,
 ) -> Timing:
-    """Run `program`, the lowered schedule of `problem`, and set its times against the problem's costs. `device`: as in
-    `Timing`.
+    """Run `program`, the lowered schedule of `problem`, and set its times against the problem's costs.
+
+    `device`: as in `Timing`.
     """
     times = time_program(program, step.values, repeats=repeats, cflags=cflags)
     costs = {op.name: op.time_ns for op in problem.operators}

@@ -1,4 +1,4 @@
-"""Data to train on: sources (one file a format), their checks, their order, and what is done to a batch."""
+"""Data to train on: sources (one file a format), their checks, their order, and the changes to a batch."""
 
 from poetc.datasets._augmenting import Augmentation
 from poetc.datasets._batching import Batches, Evaluation

@@ -16,8 +16,10 @@ Random = np.random.Generator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augmentation:
-    """`flip`: left and right are exchanged in half of the images. `crop_pixels`: a window of the image's own size is
-    moved by up to so many pixels each way; beyond the border are zeros. Both happen before inputs are scaled.
+    """`flip`: left and right are exchanged in half of the images.
+
+    `crop_pixels`: a window of the image's own size is moved by up to so many pixels each way; beyond the border are
+    zeros. Both happen before inputs are scaled.
     `noise`: the standard deviation of normal noise that is added after it.
     """
 

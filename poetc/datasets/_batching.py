@@ -1,4 +1,4 @@
-"""Batches of an epoch: their order, their last one, and what is done to them. All of it follows from seed and epoch."""
+"""Batches of an epoch: their order, their last one, and the changes to them. All of it follows from seed and epoch."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ _ORDER, _AUGMENTATION = 1, 2  # streams of the seed's random numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """What training takes. Batch `k` of an epoch depends on seed, epoch and k alone, so a training that was stopped
-    goes on with the same batches.
+    """The batches of training.
 
-    Where the samples do not fill the last batch, samples from the epoch's beginning fill it: each sample is seen in
+    Batch `k` of an epoch depends on seed, epoch and k alone, so a training that was stopped goes on with the same
+    batches.
+
+    Where the samples do not fill the last batch, samples from the epoch's beginning fill it. Each sample is seen in
     each epoch, and those few twice.
     """
 
@@ -87,8 +89,9 @@ class Batches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What validation takes: every sample once, in the order of the source. A last batch that is not full repeats its
-    last sample, and the repeats count for nothing.
+    """The batches of validation: every sample once, in the order of the source.
+
+    A last batch that is not full repeats its last sample, and the repeats count for nothing.
     """
 
     source: Samples | BatchFunction

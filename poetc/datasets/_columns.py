@@ -31,7 +31,7 @@ class Column(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """What a source holds for the slots of a step.
+    """The arrays that a source holds for the slots of a step.
 
     `columns` are by slot, each [samples, *sample_shape]; `called` names the arrays as the source does. `rows` are the
     samples that belong to this part of the source; None: all. `classes` names the target's classes, if they have names.
@@ -68,7 +68,7 @@ class Samples:
 
 
 def chunks(column: Column) -> Sequence[tuple[int, Array]] | Any:
-    """Parts of a column with the index of their first sample: what is mapped from a file need not fit in memory."""
+    """Parts of a column with the index of their first sample: a mapped file need not fit in memory."""
     sample_bytes = max(1, int(np.prod(column.shape[1:], dtype=np.int64)) * column.dtype.itemsize)
     count = max(1, CHUNK_BYTES // sample_bytes)
     for first in range(0, len(column), count):

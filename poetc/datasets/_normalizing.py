@@ -1,4 +1,4 @@
-"""Inputs scaled to what the model was made for: by numbers, or by the training data."""
+"""Inputs scaled to the range that the model was made for: by numbers, or by the training data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Scale:
     scale: Array
 
     def apply(self, array: Array) -> Array:
-        with np.errstate(all="ignore"):  # the session names what has become infinite
+        with np.errstate(all="ignore"):  # The session names a value that has become infinite.
             return np.asarray((array.astype(np.float32) - self.shift) / self.scale)
 
     def to_json(self) -> dict[str, Any]:
@@ -49,8 +49,11 @@ class Normalization:
 
     @staticmethod
     def parse(text: str, slots: Sequence[Slot], training: Samples | None) -> Normalization:
-        """`auto` (mean and standard deviation of the training data by channel), `MEAN,STD` (each one number, or one a
-        channel with `/` between), `LOW..HIGH` (becomes 0..1) or `LOW..HIGH->A..B`. Raises UsageError.
+        """The scaling that `text` names.
+
+        It is `auto`, `MEAN,STD`, `LOW..HIGH` (becomes 0..1) or `LOW..HIGH->A..B`. MEAN and STD are each one number, or
+        one a channel with `/` between. `auto` takes mean and standard deviation of the training data by channel. Raises
+        UsageError.
         """
         floats = [s for s in slots if s.dtype is DType.F32 and not s.is_target]
         if not floats:

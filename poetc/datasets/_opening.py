@@ -1,4 +1,4 @@
-"""From what `--data` says to samples."""
+"""From the value of `--data` to samples."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ KINDS = (
 def open_source(
     text: str, slots: Sequence[Slot], note: Note, *, option: str = "--data", classes: tuple[str, ...] = ()
 ) -> Samples | BatchFunction:
-    """What `text` names: a file or a folder, `:` and arrays of it, or a function. `classes`: of the training data, for
-    a source whose classes have names. Raises UsageError, which names `option` where there is no such source.
+    """The parts of `text`: a file or a folder, `:` and arrays of it, or a function.
+
+    `classes`: of the training data, for a source whose classes have names. Raises UsageError, which names `option`
+    where there is no such source.
     """
     whole = Path(text)
     if text and not _exists(whole) and function.PATTERN.fullmatch(text):

@@ -16,8 +16,8 @@ from poetc.ops import Use
 class Slot:
     """An input of the step, or its target. `shape` is that of a batch, `sample_shape` the part of one sample.
 
-    A model whose arrays have first axes of different lengths (a batch of texts and the row of all their words) gives
-    each sample several rows of the longer ones.
+    In some models the arrays have first axes of different lengths, such as a batch of texts and the row of all their
+    words. Each sample then has several rows of the longer ones.
     """
 
     name: str
@@ -50,8 +50,9 @@ def batch_size(shapes: Sequence[tuple[int, ...]]) -> int:
 
 
 def slots_of(graph: TrainingGraph, targets: Sequence[str] = ()) -> tuple[Slot, ...]:
-    """Inputs, then the target, of a training step. `targets`: inputs that are the targets of further losses. A target
-    without axes is of the model's own loss: no slot.
+    """Inputs, then the target, of a training step.
+
+    `targets`: inputs that are the targets of further losses. A target without axes is of the model's own loss: no slot.
     """
     names = [n for n in (*graph.inputs, graph.target) if graph.tensors[n].shape]
     batch = batch_size([graph.tensors[n].shape for n in names])

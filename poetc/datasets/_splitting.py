@@ -15,8 +15,10 @@ _STREAM = 3  # of the seed's random numbers: order is 1, augmentation 2
 
 
 def split(samples: Samples, slots: Sequence[Slot], share: float, seed: int) -> tuple[Samples, Samples]:
-    """Training and validation. Where the target is one class, each class gives its share, rounded; both parts keep the
-    order of the source. Raises UsageError where a part would be empty.
+    """Training and validation.
+
+    Where the target is one class, each class gives its share, rounded; both parts keep the order of the source. Raises
+    UsageError where a part would be empty.
     """
     count = len(samples)
     random = np.random.default_rng([seed, _STREAM])

@@ -25,8 +25,10 @@ def from_table(
     *,
     first_row: int,
 ) -> Samples:
-    """Samples of a table. `classes`: names of the target's classes as an earlier source had them, so that validation
-    counts as training does. `first_row` is the number of the first sample's row in messages.
+    """Samples of a table.
+
+    `classes`: names of the target's classes as an earlier source had them, so that validation counts as training does.
+    `first_row` is the number of the first sample's row in messages.
     """
     inputs = [s for s in slots if not s.is_target]
     if all(slot.name in table for slot in slots):

@@ -24,8 +24,10 @@ PATTERN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True)
 class BatchFunction:
-    """A source that makes its own batches. It is called anew for each epoch and yields (inputs..., target) or a
-    dictionary by name; a batch may hold fewer samples than a step takes. Nothing in it is shuffled.
+    """A source that makes its own batches.
+
+    It is called anew for each epoch and yields (inputs..., target) or a dictionary by name. A batch may hold fewer
+    samples than a step takes. Nothing in it is shuffled.
     """
 
     name: str

@@ -100,7 +100,7 @@ def read_images(path: Path, slots: Sequence[Slot], classes: tuple[str, ...], not
         with Image.open(images.paths[0]) as first:
             width, height = first.size
     except OSError:
-        width = height = 0  # reading it says what is wrong
+        width = height = 0  # Reading it names the fault.
     wanted = inputs[0].sample_shape[:2] if channels_last else inputs[0].sample_shape[-2:]
     if width and (height, width) != tuple(wanted):
         note(f"{path}: images are resized to {wanted[1]} x {wanted[0]}, the first from {width} x {height}")

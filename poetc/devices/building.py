@@ -33,12 +33,12 @@ def build_problem(
 ) -> Problem:
     """The scheduling problem of `graph` on the device.
 
-    Operators are the graph's without its views, in its order and by its names; tensors are the storages (`view_roots`)
+    Operators are the graph's without its views, in its order and by its names. Tensors are the storages (`view_roots`)
     that operators touch, except constants that the device reads in place from flash. `paging` defaults to synchronous
     transfers if the profile has a store; `store` chooses one by name. State begins and ends a step in RAM
-    (`scheduling.on_store` moves it); a tensor in `stored` is given on the store and read there, such as weights for
-    inference that training keeps there; one in `in_ram`, in RAM and not in flash. Raises UsageError where profile
-    and options do not fit.
+    (`scheduling.on_store` moves it). A tensor in `stored` is given on the store and read there, such as weights for
+    inference that training keeps there. One in `in_ram` is in RAM and not in flash. Raises UsageError where profile and
+    options do not fit.
     """
     chosen = _choose_store(profile, store)
     if paging is None:

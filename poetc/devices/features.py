@@ -17,8 +17,10 @@ DEPTHWISE = "/depthwise"
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Of one execution. `cost_class` is the key of a profile's `efficiency`; `loops` maps "group.loop" to how
-    often it runs; a kernel whose loops are not counted has its work instead, in a group that is called as the class.
+    """Of one execution.
+
+    `cost_class` is the key of a profile's `efficiency`; `loops` maps "group.loop" to how often it runs. A kernel whose
+    loops are not counted has its work instead, in a group that is called as the class.
     """
 
     cost_class: str
@@ -44,8 +46,10 @@ def features_of(
     zeros: float = 0.0,
     kernel: Kernel | None = None,
 ) -> Features:
-    """`tensors` maps names to Tensor; `fetched`: the part of the operands that is not in the first level of cache
-    (poetc.devices.reuse); `zeros` is the share of products and sums in which a zero saves time (poetc.devices.zeros);
+    """The features of one execution of an operator.
+
+    `tensors` maps names to Tensor. `fetched`: the part of the operands that is not in the first level of cache
+    (poetc.devices.reuse). `zeros` is the share of products and sums in which a zero saves time (poetc.devices.zeros).
     `kernel`: the one that runs, by default the fastest.
     """
     bound = bind(op, tensors)

@@ -1,6 +1,6 @@
 """Finds, reads, checks and merges device profiles. Every complaint names file, line and key.
 
-A file may leave out numbers that it `inherits:`; each file is checked and its sources are resolved on their own, so
+A file may leave out numbers that it `inherits:`. Each file is checked and its sources are resolved on their own, so
 that a number keeps the source of the file that states it.
 """
 

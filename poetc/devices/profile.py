@@ -62,8 +62,9 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Compute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A roofline: overhead + max(macs/contraction + flops/elementwise, bytes/memory) / efficiency of the kind. Where a
-    kernel's loops were measured: the sum over them of how often they run (poetc.devices.loops) times `loop_ns`.
+    """A roofline: overhead + max(macs/contraction + flops/elementwise, bytes/memory) / efficiency of the kind.
+
+    Where a kernel's loops were measured: the sum over them of how often they run (poetc.devices.loops) times `loop_ns`.
     """
 
     contraction_mac_per_s: Quantity  # dense convolution and matmul
@@ -85,8 +86,10 @@ class Power(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Secondary storage. A transfer takes latency + bytes / bandwidth, in whole blocks, and draws the store's power
-    and the processor's."""
+    """Secondary storage.
+
+    A transfer takes latency + bytes / bandwidth, in whole blocks, and draws the store's power and the processor's.
+    """
 
     kind: Literal["sd", "emmc", "nor-flash", "nand-flash", "psram", "ssd", "file"]
     mode: Literal["sync", "dma"]  # dma: the hardware can transfer while the processor computes

@@ -41,11 +41,12 @@ class _Recency:
 
 
 def distances(graph: Graph) -> dict[str, list[tuple[int, int, bool]]]:
-    """By operator, of each operand: its bytes, how many bytes a cache that replaces the least recently used bytes
-    must hold for them to be there when it runs (they, and whatever the step touched since it touched them last), and
-    whether the operator only writes it.
+    """By operator, the reuse of each operand: its bytes, the cache that holds them, and whether it is only written.
 
-    Step after step in the graph's order with every tensor kept until its last use; a new tensor takes the memory that
+    The second number is the size of a cache that still has the operand when the operator runs. Such a cache replaces
+    the least recently used bytes. It must hold the operand, and whatever the step touched since it touched it last.
+
+    Step after step in the graph's order with every tensor kept until its last use. A new tensor takes the memory that
     was let go of last.
     """
     operators = [op for op in graph.operators if not spec(op.kind).is_view]

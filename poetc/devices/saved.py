@@ -36,7 +36,7 @@ def saved_near_free(problem: Problem, graph: Graph, share: float = NEAR_FREE) ->
     """The fewest bytes that must be saved if operators without multiply-accumulates may run again.
 
     Normalisations, activations, sums and copies may be redone, convolutions and matrix products never. A saved tensor
-    is dropped if such operators make it from tensors still kept, from state and inputs; each has a chain of its own,
+    is dropped if such operators make it from tensors still kept, from state and inputs. Each has a chain of its own,
     and all chains together take at most `share` of the energy of a step. Greedy, most bytes per energy first, so a
     solver can only do better. `problem` was built from `graph`.
     """

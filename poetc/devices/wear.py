@@ -13,8 +13,8 @@ def life_steps(store: Store, written: Iterable[tuple[int, int]]) -> int | None:
     """Training steps until the store's endurance is used up; None if nothing wears out or the profile does not say.
 
     `written`: of each tensor that a step writes, the bytes that it takes on the store and how often it is written.
-    Where a controller levels the wear, all bytes count against capacity x cycles (a best case: nothing is said
-    about how much more the controller writes by itself); on raw flash it is the page that is written most often.
+    Where a controller levels the wear, all bytes count against capacity x cycles. That is a best case: it omits the
+    bytes that the controller writes by itself. On raw flash it is the page that is written most often.
     """
     pages = [(size_bytes, times) for size_bytes, times in written if times]
     if store.endurance_cycles is None or not pages:

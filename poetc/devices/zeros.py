@@ -1,8 +1,8 @@
 """How many zeros there are among the elements of a tensor.
 
-A library that multiplies and adds floats for a processor without an FPU is done soon where a number is zero. How many
-are depends on weights and data (a ReLU's outputs, dead units, batch norms of one sample, whose gradients vanish), so
-the step is computed once in numpy: with the weights that the model has, on inputs that are made up.
+A library that multiplies and adds floats for a processor without an FPU is done soon where a number is zero. The number
+of zeros depends on weights and data: a ReLU's outputs, dead units, batch norms of one sample, whose gradients vanish.
+So the step is computed once in numpy: with the weights that the model has, on inputs that are made up.
 """
 
 from __future__ import annotations

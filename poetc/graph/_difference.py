@@ -1,5 +1,6 @@
-"""Whether two graphs compute the same: operators in the same order on tensors with the same numbers, whatever their
-names."""
+"""Whether two graphs compute the same, whatever their names.
+
+They do if they have the same operators in the same order on tensors with the same numbers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The intermediate representation: tensors and operators in SSA form, static shapes, one order.
 
-This page is the whole of it. A `Graph` is what the importer makes; a `TrainingGraph` is the same with loss, backward
-and update operators. State (parameters, optimizer state, running statistics) is in SSA form too: an update reads `w`
-and writes `w@1`, with the obligation (`OpSpec.must_alias`) that both occupy the same bytes. After it, `w` no longer
-exists, so a schedule that recomputes a reader of `w` too late is refused without any further rule.
+This page is the whole of it. The importer makes a `Graph`; a `TrainingGraph` is the same with loss, backward and update
+operators. State (parameters, optimizer state, running statistics) is in SSA form too. An update reads `w` and writes
+`w@1`, with the obligation (`OpSpec.must_alias`) that both occupy the same bytes. After it, `w` no longer exists, so a
+schedule that recomputes a reader of `w` too late is refused without any further rule.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Phase(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Shape and element type, without identity: what shape inference works on."""
+    """Shape and element type, without identity: the values of shape inference."""
 
     shape: tuple[int, ...]
     dtype: DType = DType.F32
@@ -130,8 +130,8 @@ Value = Array | Fill
 class Origin:
     """Where the numbers of a weight stand in the model file, so that trained ones can be put back there.
 
-    `holder`: "initializer", or the operator of the node whose output `tensor` is (Constant, ConstantOfShape,
-    DequantizeLinear: `tensor` is what it reads). `dtype` is numpy's name of the element type in the file.
+    `holder`: "initializer", or the operator of the node whose output `tensor` is. For Constant, ConstantOfShape and
+    DequantizeLinear, `tensor` is their input. `dtype` is numpy's name of the element type in the file.
     """
 
     tensor: str
@@ -153,7 +153,7 @@ class Graph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     values: Mapping[str, Value]
-    notes: tuple[str, ...] = ()  # what the importer decided and the user should know (one line each)
+    notes: tuple[str, ...] = ()  # Decisions of the importer that the user should know (one line each).
     origins: Mapping[str, Origin] = field(default_factory=dict)  # of weights, as far as the model file holds them
 
 
@@ -161,10 +161,10 @@ class Graph:
 class TrainingGraph(Graph):
     """A Graph with the whole training step in `operators`.
 
-    `gradients` maps a trained parameter to the tensor that holds its whole gradient, where there is one (fusion leaves
-    out those that only the update would read); `zero_gradients` names parameters
-    whose gradient is zero whatever the data, so that they are not updated; `updates` maps a state tensor to its next
-    version; `options` records how it was made (loss, optimizer, learning rate, batch-norm mode, ...).
+    `gradients` maps a trained parameter to the tensor that holds its whole gradient, where there is one. Fusion leaves
+    out those that only the update would read. `zero_gradients` names parameters whose gradient is zero whatever the
+    data, so that they are not updated. `updates` maps a state tensor to its next version. `options` records how it was
+    made (loss, optimizer, learning rate, batch-norm mode, ...).
     """
 
     loss: str = ""
@@ -176,7 +176,7 @@ class TrainingGraph(Graph):
 
 
 def materialize(value: Value, type: TensorType) -> Array:
-    """The array of a value: itself, or what a Fill stands for, as `type` says. Deterministic."""
+    """The array of a value, as `type` says: itself, or the array that a Fill stands for. Deterministic."""
     if not isinstance(value, Fill):
         return value
     dtype = type.dtype.numpy

@@ -7,7 +7,7 @@
     32 bytes  SHA-256 of everything before
 
 Two files are written in turn, each under another name first and then renamed. Whatever happens while one is written,
-the other is whole; and since a training is determined by its seed, going on from either ends with the same bits.
+the other is whole. Since a training is determined by its seed, going on from either ends with the same bits.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ class CheckpointStore:
             raise UsageError(f"{self.directory}: {(error.strerror or str(error)).lower()}{kept}") from error
 
     def load(self) -> Checkpoint | None:
-        """The newer of those that are whole; None where there is none at all. Raises UsageError where all are
-        damaged.
+        """The newer of those that are whole; None where there is none at all.
+
+        Raises UsageError where all are damaged.
         """
         there = sorted(
             (n for n in NAMES if (self.directory / n).exists()), key=lambda n: -_number_of(self.directory / n)
@@ -92,7 +93,7 @@ class CheckpointStore:
         return any((self.directory / name).exists() for name in NAMES)
 
     def clean(self) -> None:
-        """Remove what a process that was killed left half-written."""
+        """Remove the half-written files of a process that was killed."""
         for path in self.directory.glob(f"{_PREFIX}*"):
             with contextlib.suppress(OSError):
                 path.unlink()

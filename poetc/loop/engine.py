@@ -35,7 +35,7 @@ class Engine(Protocol):
         ...
 
     def state_names(self) -> list[str]:
-        """All of the state: what a step changes, and what it starts from."""
+        """All of the state: the tensors that a step changes, and those that it starts from."""
         ...
 
     def write(self, state: Mapping[str, Array]) -> None:

@@ -23,8 +23,10 @@ SAVE_EVERY_S = 60.0  # within an epoch; at its end there is a checkpoint anyway
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
-    """`patience`: epochs without a better one after which training ends; None: it never ends early. `ema`: the share
-    of the average that each step keeps; None: no average. `save_every`: steps between checkpoints; None: by the clock.
+    """`patience`: epochs without a better one after which training ends; None: it never ends early.
+
+    `ema`: the share of the average that each step keeps; None: no average. `save_every`: steps between checkpoints;
+    None: by the clock.
     """
 
     epochs: int
@@ -38,7 +40,7 @@ class LoopOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRow:
-    """One epoch: means over its steps, and what was measured after it. `rate` is that of its last step.
+    """One epoch: means over its steps, and the measurements after it. `rate` is that of its last step.
 
     `accuracy` is that of its training steps, each before its update; None without classes.
     """
@@ -59,8 +61,10 @@ class EpochRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`state`: what is to be exported, of `best_epoch`. `before`: loss and metrics of the validation samples before the
-    first step. `stopped_early`: patience ended the training.
+    """`state`: the tensors to be exported, of `best_epoch`.
+
+    `before`: loss and metrics of the validation samples before the first step. `stopped_early`: patience ended the
+    training.
     """
 
     state: Mapping[str, Array]
@@ -111,7 +115,7 @@ class _Progress:
     number: int = 0  # of the checkpoint
     peak_bytes: int = 0  # of the engine; 0: not known
     plateau: dict[str, Any] = field(default_factory=dict)
-    before: dict[str, Any] = field(default_factory=dict)  # what an evaluation measured before the first step
+    before: dict[str, Any] = field(default_factory=dict)  # The measurements of an evaluation before the first step.
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -151,8 +155,10 @@ def outcome_of(checkpoint: Checkpoint, options: LoopOptions) -> Outcome | None:
 
 
 class Loop:
-    """Trains an engine. `stopping` is asked between steps; where it says so, a checkpoint is written and `run` returns
-    None. `kept`: the names of the state tensors that are exported.
+    """Trains an engine.
+
+    `stopping` is asked between steps; where it says so, a checkpoint is written and `run` returns None. `kept`: the
+    names of the state tensors that are exported.
     """
 
     def __init__(

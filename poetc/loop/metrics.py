@@ -24,8 +24,8 @@ NAMES = "accuracy, topK (as top5), confusion, mse, mae, perplexity"
 class Loss:
     """A loss of the evaluation graph, and how an output of the model becomes its first input.
 
-    `output` is the model's; `last` the kind of the operator that made it, where the loss is taken from that operator's
-    input (Softmax, Sigmoid); "" where it is taken from the output itself. `times` is its weight in the sum of losses.
+    `output` is the model's. `last` is the kind of the operator that made it, where the loss reads that operator's input
+    (Softmax, Sigmoid). It is "" where the loss reads the output itself. `times` is its weight in the sum of losses.
     """
 
     kind: str
@@ -38,8 +38,9 @@ class Loss:
 
     @staticmethod
     def of(step: TrainingGraph, model: Graph) -> tuple[Loss, ...]:
-        """The losses that add up to that of `step`, in the order of the sum. Raises UsageError where no output of the
-        model leads to what a loss reads.
+        """The losses that add up to that of `step`, in the order of the sum.
+
+        Raises UsageError where no output of the model leads to the input of a loss.
         """
         graph = evaluation(model, step)
         weights = {o.inputs[0]: o.attributes["alpha"] for o in graph.operators if o.kind == "Affine"}
@@ -56,7 +57,7 @@ class Loss:
         return tuple(found)
 
     def scores(self, output: Array) -> Array:
-        """What the loss reads, for a whole batch."""
+        """The input of the loss, for a whole batch."""
         with np.errstate(divide="ignore"):
             if self.last == "Softmax":
                 output = np.log(output)
@@ -87,7 +88,7 @@ class Loss:
         return float(value)
 
     def weight(self, target: Array) -> float:
-        """What the mean over these samples is divided by: their number, or the sum of their classes' weights."""
+        """The divisor of the mean over these samples: their number, or the sum of their classes' weights."""
         if self.kind != "CrossEntropy":
             return float(target.size)
         kept = target[target != self.attributes.get("ignore_index", -(2**31))]
@@ -96,7 +97,7 @@ class Loss:
 
 
 def _origin(graph: Graph, source: str) -> tuple[str, str]:
-    """The output that tells what the loss reads, and the operator between the two, if there is one."""
+    """The output that tells the input of the loss, and the operator between the two, if there is one."""
     if source in graph.outputs:
         return source, ""
     for output in graph.outputs:

@@ -1,4 +1,4 @@
-"""Operator kinds, one file a family. `_registry.py` says what a kind must provide."""
+"""Operator kinds, one file a family. `_registry.py` lists the parts that a kind must provide."""
 
 import importlib
 import pkgutil

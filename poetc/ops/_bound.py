@@ -11,7 +11,7 @@ from poetc.graph import Attribute, Operator, TensorType
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An operator seen with the types of what it reads and writes: all that shapes, cost and kernel binding need."""
+    """An operator seen with the types of its operands: all that shapes, cost and kernel binding need."""
 
     attributes: Mapping[str, Attribute]
     inputs: tuple[TensorType, ...]

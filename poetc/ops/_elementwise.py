@@ -1,7 +1,7 @@
 """Base of element-wise functions of one tensor, each with its gradient kind `<Kind>Grad(saved, gy)`.
 
-`saved` is the output wherever the derivative can be written in it, so that the input need not be kept: y' = y (1 - y)
-for Sigmoid, y' = [y > 0] for Relu, and so on. Where it cannot (Gelu, Silu, ...) it is the input.
+`saved` is the output wherever the derivative can be written in it, so that the input need not be kept. Such are y' = y
+(1 - y) for Sigmoid, and y' = [y > 0] for Relu. Where it cannot (Gelu, Silu, ...) it is the input.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def snake(kind: str) -> str:
 
 
 class Elementwise(OpSpec):
-    """Inputs and output of one shape, f32; `parameters` are float attributes with their defaults, passed on to the
-    kernel.
+    """Inputs and output of one shape, f32.
+
+    `parameters` are float attributes with their defaults, passed on to the kernel.
     """
 
     parameters: ClassVar[tuple[tuple[str, float], ...]] = ()

@@ -1,8 +1,8 @@
 """Integers with one exponent a tensor: the arithmetic of NITI, in numpy.
 
 A tensor of real numbers is q · 2^e: q is a tensor of i8 from -127 to 127, and e one integer. The exponent travels in a
-tensor of its own, the *scale*, an i32[4]. Its numbers are the exponent, the values that were clipped to ±127, the bits
-of the 32-bit sums, and the shift that took the sums to 8 bits.
+tensor of its own, the *scale*, an i32[4]. Its numbers are the exponent, the count of values clipped to ±127, the bits
+of the 32-bit sums, and their shift to 8 bits.
 
 Source: Wang, Rasoulinezhad, Leong and So, "NITI: Training Integer Neural Networks Using Integer-only Arithmetic",
 IEEE TPDS 2022. Divisions truncate towards zero there, so magnitudes are shifted here, and signs put back.

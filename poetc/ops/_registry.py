@@ -1,4 +1,4 @@
-"""What poetc knows of an operator kind, in one place: shapes, gradient, cost, reference numerics, kernel binding.
+"""All facts on an operator kind in one place: shapes, gradient, cost, reference numerics, kernel binding.
 
 A family file (`poetc/ops/<family>.py`) defines one `OpSpec` subclass a kind and registers it with `@register`. Nothing
 else in the project lists kinds: importer, autodiff, cost model, interpreter and emitter all ask the registry.
@@ -18,9 +18,11 @@ from poetc.ops.kernels import Kernel, low_workspace_kernels
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an execution does, for the cost model. A multiply-accumulate is counted in `macs`, any other arithmetic in
-    `flops` (an exponential or the like counts 10); bytes moved are derived from the operand sizes unless `bytes_moved`
-    says otherwise."""
+    """The work of an execution, for the cost model.
+
+    A multiply-accumulate is counted in `macs`, any other arithmetic in `flops` (an exponential or the like counts 10).
+    Bytes moved are derived from the operand sizes unless `bytes_moved` says otherwise.
+    """
 
     macs: int = 0
     flops: int = 0
@@ -38,7 +40,7 @@ class OpSpec:
     must_alias: ClassVar[tuple[tuple[int, int], ...]] = ()  # (input, output) that share bytes: state updated in place
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
-        """Output types. Raises ValueError with what is wrong when the inputs do not fit."""
+        """Output types. Raises ValueError with the reason when the inputs do not fit."""
         raise NotImplementedError
 
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
@@ -56,8 +58,9 @@ class OpSpec:
         return [None] * len(op.inputs)
 
     def apart(self, b: Builder, op: Operator) -> bool:
-        """Emit the operators that this one is made of, with its outputs, for a step without fusion (what only its own
-        gradient reads may be left out). False: it is made of none.
+        """Emit the operators that this one is made of, with its outputs, for a step without fusion.
+
+        Operators that only its own gradient reads may be left out. False: it is made of none.
         """
         return False
 

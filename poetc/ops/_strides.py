@@ -1,8 +1,8 @@
 """Strided walks: how kernels see broadcasting, transposing, slicing and reducing.
 
 A walk is a list of sizes and, for each operand, as many strides in elements (0 where it is broadcast). Adjacent
-dimensions that every operand crosses evenly are merged, so that a kernel needs one code path and its inner loop is as
-long as can be.
+dimensions that every operand crosses evenly are merged. So a kernel needs one code path, and its inner loop is as long
+as can be.
 """
 
 from __future__ import annotations

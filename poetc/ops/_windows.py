@@ -1,4 +1,4 @@
-"""Sliding windows over the last two axes: what convolution and pooling share."""
+"""Sliding windows over the last two axes, for convolution and pooling."""
 
 from __future__ import annotations
 
@@ -53,8 +53,11 @@ class Windows:
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))  # type: ignore[return-value]
 
     def output_size(self, size: tuple[int, ...]) -> tuple[int, int]:
-        """Number of window positions over an image of `size`. With ceil_mode a last partial window counts, unless it
-        would start beyond the image and its leading pad (the rule of ONNX and PyTorch)."""
+        """Number of window positions over an image of `size`.
+
+        With ceil_mode a last partial window counts, unless it would start beyond the image and its leading pad (the
+        rule of ONNX and PyTorch).
+        """
         result = []
         for axis in (0, 1):
             before, after = self.pads[axis], self.pads[axis + 2]

@@ -1,7 +1,8 @@
 """Batch normalisation of [N, C, ...] in three parts: statistics, application, running statistics; and its gradients.
 
-With `training` the mean and variance are functions of x, and the gradient of BatchNormApply in x is that of the whole:
-gx = scale · rstd · (gy - mean(gy) - x̂ · mean(gy · x̂)), means over N and the pixels (Ioffe and Szegedy 2015, section 3).
+With `training` the mean and variance are functions of x, and the gradient of BatchNormApply in x is that of the whole.
+It is gx = scale · rstd · (gy - mean(gy) - x̂ · mean(gy · x̂)), means over N and the pixels (Ioffe and Szegedy 2015,
+section 3).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Batch normalisation with what follows element by element, in one kernel: y = f(batch norm of x [+ other]).
+"""Batch normalisation with the element-wise operators behind it, in one kernel: y = f(batch norm of x [+ other]).
 
-The fusion pass makes these; no importer does, and they are never differentiated. The gradient computes again what f was
-given, from x, which the batch norm's gradient reads anyway: neither it nor y need be kept for it. Every element is
-computed by the operations of the separate kinds in their order.
+The fusion pass makes these; no importer does, and they are never differentiated. The gradient computes the input of f
+again, from x, which the batch norm's gradient reads anyway. So neither that input nor y need be kept for it. Every
+element is computed by the operations of the separate kinds in their order.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class _Fused(OpSpec):
         return found
 
     def apply(self, op: Bound, inputs: Sequence[Any]) -> Any:
-        """What the batch norm makes."""
+        """The output of the batch norm."""
         return spec("BatchNormApply").evaluate(_only(op, range(5)), inputs[:5])[0]
 
     def slopes(self, op: Bound, inputs: Sequence[Any], gz: Any) -> Any:
-        """The gradient of what the batch norm makes."""
+        """The gradient of the batch norm's output."""
         activation = self.activation(op)
         assert activation is not None
         # Of a rectifier's input and output the sign is the same, and so is on which side of a limit they are.

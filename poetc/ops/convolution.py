@@ -169,8 +169,10 @@ NORM_ACTIVATIONS = ("", "Relu", "LeakyRelu", "Clip", "HardSwish")  # by their nu
 
 @register
 class ConvGradWeight(OpSpec):
-    """With a batch norm's tensors and attributes, x is what it reads: the convolution's input, f(batch norm of x), is
-    made again while pixels are read, and need not be kept. The fusion pass makes such.
+    """With a batch norm's tensors and attributes, x is the input of that batch norm.
+
+    The convolution's input, f(batch norm of x), is made again while pixels are read, and need not be kept. The fusion
+    pass makes such.
     """
 
     kind = "ConvGradWeight"
@@ -180,11 +182,11 @@ class ConvGradWeight(OpSpec):
     )
 
     def _pixels(self, op: Bound) -> Bound:
-        """The operator without what is done to x first."""
+        """The operator without the operators on x before it."""
         return replace(op, inputs=op.inputs[:2])
 
     def _norm(self, op: Bound) -> Bound | None:
-        """What is done to x first: a BatchNormActivate."""
+        """The operators on x before it: a BatchNormActivate."""
         if len(op.inputs) == 2:
             return None
         return Bound(op.attributes, (op.inputs[0], *op.inputs[2:]), (op.inputs[0],))
@@ -289,8 +291,8 @@ class ConvTranspose(OpSpec):
     def _reached(self, b: Builder, op: Operator, gy: str) -> tuple[str, dict[str, Attribute]]:
         """gy and the convolution's attributes for which it has as many positions as x.
 
-        That is gy itself, unless output_padding holds whole strides: what lies behind the last tap's reach goes, first
-        the trailing pad, then the end of gy (nothing but the bias went there).
+        That is gy itself, unless output_padding holds whole strides. Then the part behind the last tap's reach goes:
+        first the trailing pad, then the end of gy, which holds nothing but the bias.
         """
         geometry = _geometry(op)
         x, w, y = (b.type(t).shape for t in (*op.inputs[:2], op.outputs[0]))

@@ -1,7 +1,7 @@
 """Connectionist temporal classification (Graves et al. 2006), in log space.
 
-The loss of a sample is -log of the probability of all paths that give its labels, divided by their number (at least 1);
-a batch has the mean, as in PyTorch. Every sample has all time steps. The labels of a sample end at the first blank or
+The loss of a sample is -log of the probability of all paths that give its labels, divided by their number (at least 1).
+A batch has the mean, as in PyTorch. Every sample has all time steps. The labels of a sample end at the first blank or
 -1. Labels that do not fit into the time steps give loss 0 and gradient 0 (PyTorch's `zero_infinity`).
 """
 

@@ -56,7 +56,7 @@ class _Dropped(Elements):
 def quantized(x: Any) -> tuple[Any, Any]:
     """Floats as i8 and their scale: b = ceil(log2 max|x|), q = round(x · 2^(7-b)) from -128 to 127, e = b - 7.
 
-    Halves go to the even number. Raises ValueError for what is not finite.
+    Halves go to the even number. Raises ValueError for numbers that are not finite.
     """
     largest = np.abs(x).max(initial=0)
     if not np.isfinite(largest):
@@ -122,7 +122,7 @@ def _limit(op: Bound) -> tuple[int, int]:
 
 
 def _largest_value(op: Bound, scale: Any) -> int:
-    """What ReLU cuts off at, in units of the tensor."""
+    """The limit of ReLU, in units of the tensor."""
     mantissa, power = _limit(op)
     if not mantissa:
         return LARGEST

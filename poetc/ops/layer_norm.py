@@ -1,7 +1,7 @@
 """Normalisations within a sample: layer norm and RMS norm over the last axes, group norm over channel groups.
 
-All three see x as rows that are normalised on their own. With x̂ the normalised row and ĝ = gy · scale,
-gx = rstd · (ĝ - mean(ĝ) - x̂ · mean(ĝ · x̂)); RMS norm has no mean and lacks the middle term.
+All three see x as rows that are normalised on their own. With x̂ the normalised row and ĝ = gy · scale, gx = rstd · (ĝ
+- mean(ĝ) - x̂ · mean(ĝ · x̂)). RMS norm has no mean and lacks the middle term.
 """
 
 from __future__ import annotations

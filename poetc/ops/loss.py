@@ -1,6 +1,6 @@
-"""Losses, all averaged to a scalar of shape (). Their gradients recompute what they need from the prediction.
+"""Losses, all averaged to a scalar of shape (). Their gradients recompute intermediate values from the prediction.
 
-A gradient kind reads (prediction, target) and, as an optional third input, the gradient of the loss itself: a loss that
+A gradient kind reads (prediction, target) and, as an optional third input, the gradient of the loss itself. A loss that
 is the root of the training graph has gradient 1 and needs none.
 """
 
@@ -103,8 +103,9 @@ def _hits(op: Bound, target: Any) -> Any:
 
 
 def _focused(op: Bound, log_p: Any, hit: Any) -> tuple[Any, Any]:
-    """Focal loss (Lin et al. 2017): the factor (1 - p)^gamma of each sample, and the slope of its loss in log p[target]
-    without the weight; p is the probability of the target.
+    """Focal loss: the factor (1 - p)^gamma of each sample, and the slope of its loss in log p[target].
+
+    The slope is without the weight; p is the probability of the target. See Lin et al. 2017.
     """
     gamma, dtype = op.get_float("gamma"), log_p.dtype
     rest = (np.exp(log_p) * ~hit).sum(axis=1, keepdims=True)

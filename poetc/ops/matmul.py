@@ -122,7 +122,7 @@ class MatMul(OpSpec):
 
 @register
 class MatMulOfViews(OpSpec):
-    """What the movement pass makes of a product whose operands, or result, would be moved by operators of their own."""
+    """The movement pass's form of a product whose operands, or result, would be moved by operators of their own."""
 
     kind = "MatMulOfViews"
     summary = (
@@ -182,7 +182,7 @@ class MatMulOfViews(OpSpec):
 
 
 def fits_views(a: Sequence[int], b: Sequence[int], y: Sequence[int]) -> bool:
-    """Whether the kernel takes such views (attributes of MatMulOfViews): what lanes lie along lies together."""
+    """Whether the kernel takes such views (attributes of MatMulOfViews): elements of one vector lie together."""
     return (a[-1] == 1 or a[-2] == 1) and (b[-1] == 1 or b[-2] == 1) and y[-1] == 1
 
 

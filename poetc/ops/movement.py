@@ -1,5 +1,6 @@
-"""Moving elements: transposing, slicing, joining, repeating. Most are one strided copy, for elements of 1 or of 4
-bytes.
+"""Moving elements: transposing, slicing, joining, repeating.
+
+Most are one strided copy, for elements of 1 or of 4 bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Optimizer updates. State goes in and out in place and an update runs exactly once in a step.
 
-`lr` is an f32 tensor of one element; `step` is an i32 tensor of one element with the number of the current step, 1
-in the first. Conventions are PyTorch's: weight decay is added to the gradient, or, if `decoupled` (AdamW, Loshchilov
-and Hutter 2019), takes lr · weight_decay of the weight. Lion's weight decay is always decoupled.
+`lr` is an f32 tensor of one element. `step` is an i32 tensor of one element with the number of the current step, 1 in
+the first. Conventions are PyTorch's: weight decay is added to the gradient. If `decoupled` (AdamW, Loshchilov and
+Hutter 2019), it takes lr · weight_decay of the weight. Lion's weight decay is always decoupled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Padding: by a constant, or by what the tensor itself holds near (or across) its border."""
+"""Padding: by a constant, or by the tensor's own elements near (or across) its border."""
 
 from __future__ import annotations
 
@@ -53,8 +53,9 @@ def sources(op: Bound, shape: Ints) -> tuple[Array, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Padding(Parameters):
-    """x's sizes, what is put before, and y's sizes, of which C reads the rank first; dimensions without padding are
-    merged.
+    """x's sizes, the elements put before, and y's sizes; dimensions without padding are merged.
+
+    C reads the rank from the first of them.
     """
 
     mode: int

@@ -1,5 +1,7 @@
-"""Dropout with counter-based random numbers: the mask is a function of (seed, step, element), so that a recomputation,
-the gradient and the C kernel draw the same one, and nothing need be saved."""
+"""Dropout with counter-based random numbers: the mask is a function of (seed, step, element).
+
+So a recomputation, the gradient and the C kernel draw the same mask, and nothing need be saved.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A row of a sample holds its gates one after another in ONNX's order. A cell keeps them activated for its gradient, which
 computes the rest again. Every element is made by the operations of the separate kinds in their order (`apart` emits
-those), so that results have the bits that separate kernels give them.
+those). So results have the bits that separate kernels give them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Recurrent(OpSpec):
 
 
 class _Gradient(_Recurrent):
-    """Beside what was kept: `gradients` of the hidden state that arrive apart (their sum is meant)."""
+    """Beside the saved tensors: `gradients` of the hidden state that arrive apart (their sum is meant)."""
 
     def arriving(self, op: Bound, first: int) -> range:
         count = op.get_int("gradients", 1)

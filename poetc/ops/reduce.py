@@ -1,5 +1,6 @@
-"""Reductions over axes. Sums are compensated in the kernels and made in float64 in numpy, so that both are good to
-1e-6.
+"""Reductions over axes.
+
+Sums are compensated in the kernels and made in float64 in numpy, so that both are good to 1e-6.
 """
 
 from __future__ import annotations

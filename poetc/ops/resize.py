@@ -1,5 +1,8 @@
-"""Resizing images (N, C, H, W), nearest and linear. Where each output pixel reads is worked out here, once, as tables
-of rows and columns; the kernels know nothing of coordinate conventions."""
+"""Resizing images (N, C, H, W), nearest and linear.
+
+Where each output pixel reads is worked out here, once, as tables of rows and columns; the kernels know nothing of
+coordinate conventions.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,8 @@ def coordinates(convention: str, size: int, length: int, scale: float, region: t
     """[size] places in x, where an axis of `length` becomes one of `size`: ONNX's `coordinate_transformation_mode`.
 
     In single precision, as onnxruntime: half an ulp decides which pixel is nearest. The output's length is the whole
-    one (the standard's words; its reference implementation takes length · scale). `region`: what tf_crop_and_resize
-    cuts out, as shares of the length less one.
+    one (the standard's words; its reference implementation takes length · scale). `region`: the part that
+    tf_crop_and_resize cuts out, as shares of the length less one.
     """
     one, half = np.float32(1), np.float32(0.5)
     i, by = np.arange(size, dtype=np.float32), np.float32(scale)

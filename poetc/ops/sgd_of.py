@@ -1,8 +1,9 @@
-"""Plain gradient descent on a gradient that is made for it alone: w -= lr · g, g never stored whole. At a rate of -1
-the same kernels add up gradients: of a weight that several operators read, of micro-batches.
+"""Plain gradient descent on a gradient that is made for it alone: w -= lr · g, g never stored whole.
 
-The fusion pass makes these. Every element of g is computed by the operations of the gradient's own kind in their order,
-so that the weights have the bits that separate kernels give them.
+At a rate of -1 the same kernels add up gradients: of a weight that several operators read, of micro-batches.
+
+The fusion pass makes these. Every element of g is computed by the operations of the gradient's own kind in their order.
+So the weights have the bits that separate kernels give them.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class SgdOf(OpSpec):
         return operand_bytes + workspace_bytes > max(apart_bytes, gradient_bytes)
 
     def fewer_columns(self, op: Bound, columns: int, floats: Callable[[int], int]) -> int:
-        """At most so many columns at once: fewer where that is what it takes to need no more; `floats` of workspace."""
+        """At most so many columns at once: fewer where that keeps the need from growing; `floats` of workspace."""
         fewer = range(columns, 0, -COLUMNS)
         return next((n for n in fewer if not self.needs_more(op, 4 * floats(n))), columns)
 
@@ -62,7 +63,7 @@ class SgdOf(OpSpec):
         return op.inputs[:1]
 
     def gradient_of(self, op: Bound, inputs: Sequence[Any]) -> Any:
-        """What is not stored, in the shape of the weights."""
+        """The gradient that is not stored, in the shape of the weights."""
         (gradient,) = spec(self.cost_like).evaluate(self.part(op), inputs[1:-1])
         return gradient.reshape(inputs[0].shape)
 
@@ -80,7 +81,7 @@ S = TypeVar("S", bound=type[SgdOf])
 
 
 def register_with_sum(cls: S) -> S:
-    """Register the kind, and what adds the same gradient to others."""
+    """Register the kind, and the operator that adds the same gradient to others."""
     register(cls)
     made = cls.cost_like
     attributes = {

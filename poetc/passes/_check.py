@@ -12,8 +12,11 @@ class GraphError(PoetcError):
 
 
 def check_graph(graph: Graph) -> None:
-    """SSA, topological order, known kinds, types as the registry infers them, values for all that needs one, and state
-    that is not read after its update. Raises GraphError naming the operator or tensor."""
+    """Checks of a graph: SSA, topological order, known kinds and types, values, and reads of updated state.
+
+    Types are those that the registry infers. All tensors that need a value have one, and no state is read after its
+    update. Raises GraphError naming the operator or tensor.
+    """
     kinds = registry()
     defined: set[str] = set()
     for name, tensor in graph.tensors.items():

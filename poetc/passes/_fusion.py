@@ -1,9 +1,9 @@
 """Operators that work element by element join the one before them, where the result between the two has no other use.
 
-- Batch norm [+ sum] [+ activation]: one operator. Where the gradient of the activation needs its input, the
-  gradients of the batch norm compute that again and take the activation's in, so that it is not kept for them.
-- Batch norm [+ activation] before convolutions: the gradients of their weights compute it again while they read, and
-  those of the batch norm take the activation's in, so that the convolutions' input is not kept for them.
+- Batch norm [+ sum] [+ activation]: one operator. Where the gradient of the activation needs its input, the gradients
+of the batch norm compute that again and take the activation's in. So it is not kept for them.
+- Batch norm [+ activation] before convolutions: the gradients of their weights compute it again while they read. The
+gradients of the batch norm take the activation's in, so that the convolutions' input is not kept for them.
 - Plain gradient descent and the product that makes a gradient for it alone: the gradient is never stored. On an
   embedding only the rows that were read move.
 - A sum of gradients and the product that makes the last of them, in the same way.
@@ -140,8 +140,9 @@ class _Fusion(Indexed):
             self._make_again(norm, chain[-1].outputs[0], attributes)
 
     def _make_again(self, norm: Operator, y: str, attributes: Mapping[str, Attribute]) -> None:
-        """Let the gradients of weights make `y` again, from the inputs of the batch norm's gradients, if nothing else
-        keeps it.
+        """Let the gradients of weights make `y` again if nothing else keeps it.
+
+        They make it from the inputs of the batch norm's gradients.
         """
         backward = [op for op in self.readers[y] if op.phase is not Phase.FORWARD]
         slopes = [op for op in backward if op.kind == f"{attributes['activation']}Grad" and op.inputs[0] == y]

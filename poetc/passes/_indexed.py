@@ -7,9 +7,9 @@ from poetc.ops import spec, view_roots
 
 
 class Indexed:
-    """`graph` with who makes and who reads each tensor, the place of each operator, the root of each view, and the
-    place of the operator that updates a storage: one at most, since a second would read the replaced version
-    (`check_graph`).
+    """`graph` with tables: makers and readers of each tensor, places of operators, roots of views, and updates.
+
+    A storage has at most one operator that updates it, since a second would read the replaced version (`check_graph`).
     """
 
     def __init__(self, graph: TrainingGraph) -> None:

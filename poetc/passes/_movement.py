@@ -1,13 +1,13 @@
 """Products read and write in place tensors that would be transposed or sliced first.
 
 Attention turns queries, keys and values round before its products and their results after them, and the backward pass
-does the same with the gradients. A product that takes steps for rows and columns (MatMulOfViews) needs none of that: a
+does the same with the gradients. A product that takes steps for rows and columns (MatMulOfViews) needs none of that. A
 Transpose, Slice or Split whose result only such products read goes, and so does a Transpose that alone reads the result
 of a product. Sums are of the same terms in the same order: results keep their bits.
 
-Memory: the tensor that is read instead has the size of the one that goes (a Transpose), is kept by somebody else as
-long, or is read by as many bytes of slices as it has; and no product may need more than the operator that needs the
-most.
+Memory: the tensor that is read instead must cost none. It has the size of the one that goes (a Transpose), or is kept
+by somebody else as long. Or it is read by as many bytes of slices as it has. No product may need more than the operator
+that needs the most.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ def read_in_place(graph: TrainingGraph) -> TrainingGraph:
 
 
 def view_steps(shape: Ints, steps: Ints, new_shape: Ints) -> Ints | None:
-    """Steps with which the elements that `shape` and `steps` reach, in their order, are reached by `new_shape`; None if
-    there are none.
-    """
+    """Steps by which `new_shape` reaches the elements of `shape` and `steps` in their order; None if there are none."""
     runs: list[tuple[int, int]] = []  # (elements, step) that follow each other evenly, first to last
     for n, step in zip(shape, steps, strict=True):
         if n == 1:

@@ -1,7 +1,7 @@
 """Order of the backward operators: independent neighbours are swapped where that lowers the memory in use.
 
-Typical: a weight gradient before the input gradient of the same layer, so that the saved input can go; an update as
-soon as its gradient is whole.
+Typical: a weight gradient runs before the input gradient of the same layer, so that the saved input can go. An update
+runs as soon as its gradient is whole.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from poetc.scheduling import Problem
 
 
 def reductions(state: str = "auto", micro_batches: Mapping[int, Problem] | None = None) -> tuple[Reduction[Any], ...]:
-    """Outermost first. `state`: as `--state` takes it. `micro_batches`: the problems by number of parts, if that is
-    open.
+    """Outermost first.
+
+    `state`: as `--state` takes it. `micro_batches`: the problems by number of parts, if that is open.
     """
     parts = () if micro_batches is None else (MicroBatches(micro_batches),)
     return (*parts, Kernels(), StatePlacement(state))

@@ -57,8 +57,9 @@ class Row:
 class Comparison:
     """By budget in bytes: `bounds`, ours on the objective, and their `scopes`.
 
-    `placements`: by budget, how many tensors of state live on the store and in RAM, for every solver alike; none where
-    a problem has no state to place. `placement_is_open`: `solve` would choose for each tensor, and may find less.
+    `placements`: by budget, how many tensors of state live on the store and in RAM, for every solver alike. There are
+    none where a problem has no state to place. `placement_is_open`: `solve` would choose for each tensor, and may find
+    less.
     """
 
     problem: str

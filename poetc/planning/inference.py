@@ -35,8 +35,10 @@ ATTEMPTS = 6  # to pack, each for a schedule that needs less
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferencePlan:
-    """How the model itself is run. `problem` names the kernels; it, `schedule` and `plan` are None where keep-all fits
-    the budget, or nothing does. They are those of evaluation where `problem` has a loss in it.
+    """How the model itself is run.
+
+    `problem` names the kernels; it, `schedule` and `plan` are None where keep-all fits the budget, or nothing does.
+    They are those of evaluation where `problem` has a loss in it.
     """
 
     problem: Problem | None = None
@@ -61,8 +63,9 @@ def programs(
     training: Program,
     found: InferencePlan,
 ) -> tuple[Program, Program]:
-    """The model's, and the same with the loss of `step` (evaluation): on the state and the constants of `training`,
-    which `problem` was solved for.
+    """The model's, and the same with the loss of `step` (evaluation).
+
+    They are on the state and the constants of `training`, which `problem` was solved for.
     """
     evaluation = evaluation_of(inference, step)
     if found.schedule is None or found.plan is None:
@@ -132,7 +135,7 @@ def within_budget(
     limit_s: float,
     progress: Progress,
 ) -> InferencePlan:
-    """For the arena of the training step that was solved, where what it pages leaves room for predictions too.
+    """For the arena of the training step that was solved, if its pages leave room for predictions too.
 
     One schedule serves evaluation and prediction, which is the same without the loss. Where evaluation has none, or its
     outputs are others than the model's, the model itself is scheduled. Each search may take `limit_s`.

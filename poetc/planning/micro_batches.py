@@ -68,8 +68,8 @@ class MicroBatches(Reduction[int]):
         """The cheapest verified schedule of all numbers, within one time limit.
 
         Each number that could be cheapest gets an equal share of half of the time, and the best one the rest. One that
-        costs more than the best schedule even when nothing is recomputed is not solved at all. Raises what the most
-        frugal of them raised if none has a schedule.
+        costs more than the best schedule even when nothing is recomputed is not solved at all. Raises the error of the
+        most frugal of them if none has a schedule.
         """
         return _Split(self, problem, planner).solve()
 
@@ -119,7 +119,10 @@ class _Split:
         return replace(best, tried=tuple(self.tried[count] for count in sorted(self.tried)))
 
     def _hopeless(self) -> set[int]:
-        """Numbers of parts for which nothing fits; not the most frugal, which shall say what would work."""
+        """Numbers of parts for which nothing fits.
+
+        The most frugal is not among them, since its error names a budget that works.
+        """
         problems, lower = self.reduction.problems, self.inner.lower_bound_bytes
         hopeless = {count for count, p in problems.items() if lower(p) > p.budget_bytes}
         if len(hopeless) == len(problems):

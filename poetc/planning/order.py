@@ -1,6 +1,6 @@
 """The order of first executions, as a choice: another order is another problem.
 
-Solvers search for an order by themselves unless `fixed_order` keeps theirs; other reductions fix one beforehand, so
+Solvers search for an order by themselves unless `fixed_order` keeps theirs. Other reductions fix one beforehand, so
 that several solves, and the bounds between them, are about the same order.
 """
 

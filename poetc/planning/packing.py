@@ -17,8 +17,9 @@ def ram_bytes(problem: Problem, plan: MemoryPlan) -> int:
 
 
 def packed(problem: Problem, schedule: Schedule, stop_at: float, moves_until: float) -> tuple[Schedule, MemoryPlan]:
-    """The schedule, with moves where it does not fit the budget without, or with less issued ahead; and a plan, which
-    need not fit."""
+    """The schedule, changed where it does not fit the budget, and a plan, which need not fit.
+
+    It gets moves, or less is issued ahead."""
     plan = _placed(problem, schedule, stop_at)
     if ram_bytes(problem, plan) <= problem.budget_bytes:
         return schedule, plan

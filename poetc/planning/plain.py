@@ -59,9 +59,9 @@ def solve(problem: Problem, planner: Means) -> tuple[Schedule, MemoryPlan]:
     """The cheapest schedule found whose packed arena fits the budget, within the time of `planner`.
 
     Where no offsets within the budget are found, tensors are moved while the step runs, which costs little. Where that
-    does not help either, the problem is solved again for a budget smaller by the excess; the bound proven for the whole
+    does not help either, the problem is solved again for a budget smaller by the excess. The bound proven for the whole
     budget still holds for the result. Raises InfeasibleError where it is proven that nothing fits, LimitError where
-    nothing was found. Both name the smallest RAM that is known to work; its search comes on top of the time limit, and
+    nothing was found. Both name the smallest RAM that is known to work. Its search comes on top of the time limit, and
     is left out where there is a cost to beat (`WarmStart.to_beat`).
     """
     return _PlainSolve(problem, planner).run()

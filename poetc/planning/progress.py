@@ -13,8 +13,8 @@ from poetc.scheduling.problem import Problem
 ORDER, BETTER, TIGHTER = "ordering operators", "improving the schedule", "tightening the bound"
 PLACING = "choosing where state lives"
 
-# An event comes at the end of a stage of the engine. Its words name what is done next, which the user waits for. Stages
-# of other solvers keep their names.
+# An event comes at the end of a stage of the engine. Its words name the next work, which the user waits for. Stages of
+# other solvers keep their names.
 STAGES = {
     "at once": ORDER,
     "first schedules": TIGHTER,

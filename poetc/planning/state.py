@@ -1,6 +1,6 @@
 """Where each tensor of state lives between steps: in RAM, or on the store.
 
-State that lives on the store costs a transfer in, and a transfer out if it is trained; state in RAM costs its bytes
+State that lives on the store costs a transfer in, and a transfer out if it is trained. State in RAM costs its bytes
 throughout the step. `auto` leaves all of it in RAM where keep-all fits. Elsewhere `solvers.PlacementSearch` chooses,
 and proves a bound that no choice can beat.
 """
@@ -163,8 +163,9 @@ def placement_of(problem: Problem, placed: Problem) -> Placement:
 
 
 def _roomier(problem: Problem) -> Problem:
-    """With all state in RAM, or all of it on the store: where less RAM may do, if there is the time, the room on the
-    store and the leave to write to it.
+    """With all state in RAM, or all of it on the store.
+
+    Where less RAM may do, if there is the time, the room on the store and the leave to write to it.
     """
     stored = everything_on_store(problem)
     less = solvers.lower_bound_bytes(stored) < solvers.lower_bound_bytes(problem)
@@ -375,8 +376,9 @@ class _OpenPlacement:
     def _nothing_found(
         self, search: solvers.PlacementSearch, errors: list[InfeasibleError | LimitError]
     ) -> InfeasibleError | LimitError:
-        """All on the store leaves the most RAM: where that is proven impossible everything is, unless time, writing or
-        room on the store is short.
+        """All on the store leaves the most RAM: where that is proven impossible, every placement is.
+
+        That does not hold if time, writing or room on the store is short.
         """
         problem = self.problem
         limited = problem.deadline_ns is not None or problem.write_limit_bytes is not None

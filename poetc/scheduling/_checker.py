@@ -1,8 +1,8 @@
 """The checker: replays a schedule step by step and refuses it at the first step that breaks a rule.
 
-It shares no code with any solver nor with `complete`. "State has versions" needs no rule here: a parameter and its
-updated version are two tensors, the update consumes the first (a required in-place pair), so a reader that comes too
-late finds it gone.
+It shares no code with any solver nor with `complete`. "State has versions" needs no rule here. A parameter and its
+updated version are two tensors, and the update consumes the first (a required in-place pair). So a reader that comes
+too late finds it gone.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""From computations and transfers, in order, to a whole schedule: frees as early as possible, in-place wherever it
-helps.
+"""From computations and transfers, in order, to a whole schedule: early frees, and in-place wherever it helps.
 
-A residency of a tensor begins where an operator makes it or a page-in brings it (or with the step, if it starts in
-RAM) and ends right after its last use before the next beginning; reading, being paged out and having to be in RAM at
-the end are uses. Both follow from one backward sweep over the actions, so a recomputed multi-output operator needs no
-rule of its own: an output that nobody reads any more is freed at once, and an older copy was freed after its own last
-use.
+A residency of a tensor begins where an operator makes it or a page-in brings it, or with the step, if it starts in RAM.
+It ends right after its last use before the next beginning. Uses are reading, being paged out and having to be in RAM at
+the end. Both follow from one backward sweep over the actions, so a recomputed multi-output operator needs no rule of
+its own. An output that nobody reads any more is freed at once, and an older copy was freed after its own last use.
 """
 
 from __future__ import annotations
@@ -31,8 +29,9 @@ class Completion:
 
 
 def complete(problem: Problem, actions: Sequence[Action]) -> tuple[Step, ...]:
-    """The steps of the schedule that executes `actions` in this order (their `in_place` is chosen here) with the
-    lowest RAM at every step.
+    """The steps of the schedule that executes `actions` in this order with the lowest RAM at every step.
+
+    Their `in_place` is chosen here.
 
     An allowed in-place pair is used where the input's residency ends with the operator and both have the same size; a
     required one always. Where transfers overlap compute, page-ins are issued ahead and frees put off within the budget,
@@ -42,9 +41,7 @@ def complete(problem: Problem, actions: Sequence[Action]) -> tuple[Step, ...]:
 
 
 class Completer:
-    """`complete` for many action sequences of one problem: everything that depends on the problem alone is prepared
-    once.
-    """
+    """`complete` for many action sequences of one problem: parts of the problem alone are prepared once."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -159,8 +156,9 @@ class Completer:
 def choose_pairs(
     required: tuple[tuple[int, int], ...], allowed: Iterable[tuple[int, int]], sizes: Sequence[int]
 ) -> tuple[tuple[int, int], ...]:
-    """`required` and, of the `allowed` pairs, a matching (each input and output at most once) that overlaps the most
-    bytes.
+    """`required` and, of the `allowed` pairs, a matching that overlaps the most bytes.
+
+    Each input and output is in one pair at most.
 
     The weight of a pair is the size of its output, so adding outputs by decreasing size along augmenting paths is
     exact.

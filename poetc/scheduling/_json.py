@@ -234,8 +234,9 @@ def _broken(error: Exception) -> str:
 
 
 def _refuse_unknown(value: Any, kind: Any, path: str) -> None:
-    """A misspelt optional field would otherwise be ignored in silence. (Structs see to it themselves, dataclasses do
-    not.)
+    """A misspelt optional field would otherwise be ignored in silence.
+
+    (Structs see to it themselves, dataclasses do not.)
     """
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
         for alternative in typing.get_args(kind):

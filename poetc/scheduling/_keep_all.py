@@ -1,5 +1,6 @@
-"""Keep-all: compute everything once, in the problem's order, every tensor in RAM until its last use. The reference for
-budgets.
+"""Keep-all: compute everything once, in the problem's order, every tensor in RAM until its last use.
+
+The reference for budgets.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def keep_all(problem: Problem) -> Schedule:
     """The keep-all schedule, whatever the budget and the deadline.
 
     Every schedule computes each operator, reads each tensor that starts on the store and writes each that must end
-    there at least once, so where keep-all fits nothing costs less.
+    there, at least once. So where keep-all fits nothing costs less.
     """
     completion = Completer(problem).run(keep_all_actions(problem))
     cost = completion.energy_pj if problem.objective == "energy" else completion.time_ns

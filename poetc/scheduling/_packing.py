@@ -1,9 +1,9 @@
 """From a schedule to a MemoryPlan: the tenants of the arena, when each lives there, and its offset.
 
-From the bottom: state that never leaves RAM; then everything else where `place` puts it, state that is paged out for a
-while as low as it can be; at the top the page buffer, if the schedule pages (nothing
-that is there all the time lies better elsewhere). State begins and ends a step in its fixed place, a version made in
-place at its predecessor's; in between it may come back anywhere.
+At the bottom lies state that never leaves RAM. Then `place` puts everything else, with state that is paged out for a
+while as low as it can be. The page buffer is at the top, if the schedule pages: nothing that is there all the time lies
+better elsewhere. State begins and ends a step in its fixed place, a version made in place at its predecessor's. In
+between it may come back anywhere.
 """
 
 from __future__ import annotations
@@ -78,8 +78,10 @@ def pack_around(
     enough_bytes: int = 0,
     stop_at: float = math.inf,
 ) -> MemoryPlan:
-    """`pack` for an arena that another program lays out: `state` says at which offset each state is when a run begins
-    and ends, by its first version; `taken` lists (offset, size) of all else that is there all the time.
+    """`pack` for an arena that another program lays out.
+
+    `state` says at which offset each state is when a run begins and ends, by its first version. `taken` lists (offset,
+    size) of all else that is there all the time.
     """
     step_count, unit = len(schedule.steps), problem.alignment_bytes
     lifetimes = lifetimes_of(problem, schedule)
@@ -140,9 +142,11 @@ def _top(lifetimes: list[Lifetime]) -> int:
 def _place(
     problem: Problem, lifetimes: list[Lifetime], places: list[FixedPlace], step_count: int, enough: int, stop_at: float
 ) -> None:
-    """Set all offsets. Homes of state that is away for a while, which come back to the same place, lie where they make
-    the arena lowest: with room between them that belongs to the state as seen from outside, but not while a step runs.
-    As little of it as is found: none, or as much as a bisection ends with.
+    """Set all offsets.
+
+    State that is away for a while comes back to the same place. Such places lie where they make the arena lowest. The
+    room between them belongs to the state as seen from outside, but not while a step runs. As little of it as is found:
+    none, or as much as a bisection ends with.
     """
     unit = problem.alignment_bytes  # in units of which every offset is a whole number
     absent = [place for place in places if place[0] is not place[1]]

@@ -1,7 +1,6 @@
-"""Dynamic storage allocation: rectangles of given size and lifetime get offsets so that the highest end is as low as
-possible.
+"""Dynamic storage allocation: rectangles of given size and lifetime get offsets with the lowest highest end.
 
-First fit along an order; first fit along the order of offsets reproduces any placement with nothing floating, so the
+First fit goes along an order. Along the order of offsets it reproduces any placement with nothing floating, so the
 optimum is within reach of a search over orders. Greedy orders come first (by size, area, lifetime, start). Then
 "squeaky wheel" optimisation against a capacity: the first rectangle that does not fit moves to an earlier place in the
 order. The capacity is the lower bound (the most that is alive at once) first, then bisected between it and the best.
@@ -107,8 +106,10 @@ def fit(
 def hints_within(
     starts: Ints, ends: Ints, sizes: Ints, order: Sequence[int], pairs: Sequence[tuple[int, int]], low: int, limit: int
 ) -> Ints:
-    """First fit along `order` between `low` and `limit`; -1 for those that do not fit. Of `pairs`, the second has the
-    offset of the first, which stands for it in `order`."""
+    """First fit along `order` between `low` and `limit`; -1 for those that do not fit.
+
+    Of `pairs`, the second has the offset of the first, which stands for it in `order`.
+    """
     again = np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
     for first, second in pairs:
         again[0][first], again[1][first] = starts[second], ends[second]
@@ -207,9 +208,13 @@ class _Placer:
     def first_fit(
         self, order: Sequence[int], limit: int, kept: int = 0, left_out: list[int] | None = None
     ) -> int | None:
-        """Place along `order`. None if every rectangle ends at or below `limit`, else the position of the first that
-        does not, where it stops, unless there is a list of those that are left out. The first `kept` of the order stay
-        where the last call has them."""
+        """Place along `order`.
+
+        None if every rectangle ends at or below `limit`, else the position of the first that does not.
+
+        It stops there, unless there is a list of those that are left out. The first `kept` of the order stay where the
+        last call has them.
+        """
         offsets, columns = self.offsets, self._columns
         head = np.asarray(order[:kept], np.int64)
         present = np.concatenate((self._fixed, head))

@@ -1,5 +1,6 @@
-"""The checker of memory plans: knows nothing of how a plan was made, replays the schedule on its own, and names every
-failure.
+"""The checker of memory plans: it replays the schedule on its own, and names every failure.
+
+It knows nothing of how a plan was made.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ class PlanError(CheckFailed):
 
 
 def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
-    """PlanError unless everything in RAM has its place at every step, apart from everything else. `schedule` must be
-    one that `verify` accepts.
+    """PlanError unless everything in RAM has its place at every step, apart from everything else.
+
+    `schedule` must be one that `verify` accepts.
     """
     failures: list[str] = []
     steps, sizes = schedule.steps, [t.size_bytes for t in problem.tensors]

@@ -1,11 +1,12 @@
 """Packing with moves: where no offsets for whole lifetimes fit, tensors are moved aside while a step runs.
 
-Live bytes that fit can always be packed this way, except for workspace and for state that has not left its fixed place
+Live bytes that fit can always be packed this way. Exceptions are workspace, and state that has not left its fixed place
 since the step began: these may not move. State that was away may come back anywhere, and moves to its place at the end.
-A placement of as much as fits within the capacity says where tensors should go (`hints`). Then time runs: what begins
-goes to its hint, or to a hole that as few later hints as possible want; where there is no hole, the cheapest moves make
-one: what lies in a window moves to other holes, or what lies between some holes slides together. What had to be moved
-for is placed earlier the next time; the cheapest of several rounds is taken. Work is counted in placed rectangles.
+A placement of as much as fits within the capacity says where tensors should go (`hints`). Then time runs: a tensor that
+begins goes to its hint, or to a hole that as few later hints as possible want. Where there is no hole, the cheapest
+moves make one. The tensors in a window move to other holes, or those between some holes slide together. A tensor that
+needed moves is placed earlier the next time; the cheapest of several rounds is taken. Work is counted in placed
+rectangles.
 """
 
 from __future__ import annotations
@@ -216,8 +217,8 @@ class _Packing:
         tight = self.tight()  # where RAM is full hints are worth the most
         for key in ((-lifetimes, -tight), (-self.sizes, -lifetimes, -tight * self.sizes)):
             orders.insert(0, [int(i) for i in free[np.lexsort([k[free] for k in key])]])
-        # Fixed places lie at the bottom: what leaves last the lowest, so that what is left there leaves the rest in one
-        # piece, or what is away for the shortest time.
+        # Fixed places lie at the bottom. The tensor that leaves last lies lowest, so that the others leave the rest in
+        # one piece. In a second order it is the one that is away for the shortest time.
         leaving = sorted((a for a, _ in self.pairs), key=lambda a: (-int(self.ends[a]), a))
         below = [{a: at for at, a in enumerate(order)} for order in (leaving, [a for a, _ in self.pairs])]
         if below[0] == below[1]:

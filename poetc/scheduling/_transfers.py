@@ -1,10 +1,10 @@
 """Transfers that overlap compute (Paging.DMA): how long a schedule takes, and schedules that make use of it.
 
 A transfer is issued where its step stands and runs by itself, one after another on the bus (or one a direction). The
-processor waits only where it has to: an operator for the page-ins that it reads, and for the page-out of any tensor
-that it changes in place; a Free for the page-out of its tensor; a Move for both. So RAM counts as it stands in the list
-of steps, as for synchronous transfers: a buffer from the step that issues its page-in, a copy until its page-out is
-through.
+processor waits only where it has to. An operator waits for the page-ins that it reads, and for the page-out of any
+tensor that it changes in place. A Free waits for the page-out of its tensor, and a Move for both. So RAM counts as it
+stands in the list of steps, as for synchronous transfers. A buffer counts from the step that issues its page-in, a copy
+until its page-out is through.
 """
 
 from __future__ import annotations

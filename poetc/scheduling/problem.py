@@ -1,5 +1,6 @@
-"""The scheduling problem, free of any solver and of ONNX: operators with costs, tensors with sizes, a budget, a
-deadline.
+"""The scheduling problem: operators with costs, tensors with sizes, a budget, a deadline.
+
+It is free of any solver and of ONNX.
 
 `operators` stand in the order in which keep-all executes them; a solver of the class "fixed order" keeps the first
 executions in that order. Tensors are storages: views share one entry. Operators and tensors are named by their index.
@@ -95,12 +96,12 @@ class OperatorSpec:
 class Problem:
     """Minimise energy (or time) subject to RAM at every step and the deadline.
 
-    RAM in use at a step = base_bytes + resident tensors (inputs and outputs of the running operator included) +
-    its workspace + page_buffer_bytes if the schedule pages at all. Store in use = footprints of all that is or ever was
-    there in the step. Written = the footprint of every page-out, a second one of the same tensor too. Energy of a
-    schedule = sum of operator, page and move energies. Time likewise (Paging.SYNC), or with transfers overlapping
-    compute (Paging.DMA). Every operator is executed at least once;
-    every tensor with `final` is there at the end.
+    RAM in use at a step = base_bytes + resident tensors + the operator's workspace + page_buffer_bytes if the schedule
+    pages at all. Resident tensors include inputs and outputs of the running operator. Store in use = footprints of all
+    that is or ever was there in the step. Written = the footprint of every page-out, a second one of the same tensor
+    too. Energy of a schedule = sum of operator, page and move energies. Time likewise (Paging.SYNC), or with transfers
+    overlapping compute (Paging.DMA). Every operator is executed at least once; every tensor with `final` is there at
+    the end.
     """
 
     name: str

@@ -13,8 +13,9 @@ from poetc.scheduling.scope import Scope
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Execute operator `operator`. `in_place` lists (input, output) tensor pairs where the output takes over the
-    input's bytes.
+    """Execute operator `operator`.
+
+    `in_place` lists (input, output) tensor pairs where the output takes over the input's bytes.
     """
 
     operator: int
@@ -128,7 +129,7 @@ class SolveOptions:
 class Allocation:
     """One storage in the arena over a half-open interval of schedule steps [start, end).
 
-    A tensor has one allocation for each time it comes to RAM, and another from each step that moves it; an in-place
+    A tensor has one allocation for each time it comes to RAM, and another from each step that moves it. An in-place
     output continues its input's allocation, so `tensors` names every (tensor, first step) that lives in it, in order.
     Workspace has `tensors == ()` and `operator` set.
     """
@@ -143,8 +144,9 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Offsets for everything that lives in the arena. State comes first, at offset 0, where it stays from step to
-    step.
+    """Offsets for everything that lives in the arena.
+
+    State comes first, at offset 0, where it stays from step to step.
     """
 
     allocations: tuple[Allocation, ...]

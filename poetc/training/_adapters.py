@@ -22,7 +22,7 @@ SITE = "adapter"  # attribute of a DropoutSite: dropout there needs no --dropout
 
 
 def with_adapters(graph: Graph, updates: Updates) -> Graph:
-    """The model with the adapters of `updates`; itself where there are none. It computes what it did before."""
+    """The model with the adapters of `updates`; itself where there are none. Its function is unchanged."""
     return _Attaching(graph, updates).run() if updates.adapters else graph
 
 
@@ -115,8 +115,8 @@ def _uniform(shape: tuple[int, ...], bound: float, key: str) -> Array:
 def merged(graph: Graph, updates: Updates, values: Mapping[str, Array]) -> Graph:
     """The model `graph`, without adapters, in which each weight W is W + scale · B · A.
 
-    `values` holds the numbers of its tensors, and of the factors, by name; what it lacks keeps the graph's. The sum is
-    made in float64 and rounded once.
+    `values` holds the numbers of its tensors, and of the factors, by name; the graph's stand for missing ones. The sum
+    is made in float64 and rounded once.
     """
     layers, names = layers_of(graph), adapter_names(graph, updates.adapters)
     result = {n: values.get(n, v) for n, v in graph.values.items()}

@@ -27,13 +27,14 @@ def differentiate(
     first: int = 0,
     weight: str | None = None,
 ) -> None:
-    """Emit the backward operators of everything in `b` from operator `first` on up to `loss`, which counts for `weight`
-    (a scalar; None: 1).
+    """Emit the backward operators of everything in `b` from operator `first` on up to `loss`.
 
-    The gradient of each tensor in `wanted` is handed to `on_complete(tensor, gradient)` as soon as nothing can add to
-    it and no operator yet to come reads the tensor, so that an update can follow its gradient at once. Contributions
-    at a fan-out are added in the order of the reversed operator list, one at a time: it never depends on the schedule.
-    Those of slices that together are a whole tensor are joined, not added.
+    The loss counts for `weight` (a scalar; None: 1).
+
+    `on_complete(tensor, gradient)` gets the gradient of each tensor in `wanted`, as soon as nothing can add to it and
+    no later operator reads the tensor. So an update can follow its gradient at once. Contributions at a fan-out are
+    added in the order of the reversed operator list, one at a time: it never depends on the schedule. Those of slices
+    that together are a whole tensor are joined, not added.
     """
     forward = b.operators[first:]
     active = depends_on(forward, wanted)
@@ -92,8 +93,9 @@ def _leads_to(operators: list[Operator], goal: str) -> set[str]:
 def _whole_slices(
     b: Builder, operators: Sequence[Operator], wanted: set[str]
 ) -> dict[str, tuple[int, list[Operator], bool]]:
-    """By operator: along which axis it and others slice a tensor of `wanted` into pieces that together are all of it,
-    these in the order of their pieces, and whether it comes first among `operators`.
+    """By slice: the axis, all slices of the same tensor, and whether this one comes first among `operators`.
+
+    Only slices count that together are the whole of a tensor of `wanted`; they are in the order of their pieces.
     """
     found: dict[tuple[str, int], list[tuple[int, int, Operator]]] = {}
     for op in operators:

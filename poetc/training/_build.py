@@ -25,8 +25,8 @@ from poetc.training._state import emit_update
 def build(graph: Graph, options: TrainingOptions, part: Graph | None = None) -> TrainingGraph:
     """The whole training step of `graph`. Raises UsageError where the options do not fit the model.
 
-    With `options.micro_batches` above 1, `part` is the model at that part of the batch: its forward and backward pass
-    follow one another for each part of the inputs, gradients are added up in that order, and the last one updates.
+    With `options.micro_batches` above 1, `part` is the model at that part of the batch. Its forward and backward pass
+    follow one another for each part of the inputs. Gradients are added up in that order, and the last part updates.
     """
     count = options.micro_batches
     if count == "auto":
@@ -40,7 +40,7 @@ def build(graph: Graph, options: TrainingOptions, part: Graph | None = None) -> 
 
 
 class _Step:
-    """`whole` says what the caller gives and what is trained; `part` is what runs `count` times."""
+    """`whole` has the caller's inputs and the trained parameters; `part` runs `count` times."""
 
     def __init__(self, whole: Graph, part: Graph, options: TrainingOptions, count: int) -> None:
         self.whole, self.part, self.options, self.count = whole, part, options, count
@@ -164,7 +164,7 @@ class _Step:
         return renamed(self.part, names), [names.get(source, source) for source in sources]
 
     def _whole_of(self, parts: list[str], plan: LossPlan) -> list[str]:
-        """What the loss reads, of all micro-batches as one tensor under the name that the model gives it."""
+        """The input of the loss, of all micro-batches as one tensor under the name that the model gives it."""
         if len(parts) == 1:
             return parts
         b, name = self.b, plan.source
@@ -195,7 +195,7 @@ def _of_part(name: str, index: int) -> str:
 
 
 def takes_batch_statistics(graph: Graph, options: TrainingOptions) -> bool:
-    """Whether what a sample counts for depends on the other samples of its batch (batch-norm, losses of pairs)."""
+    """Whether the weight of a sample depends on the other samples of its batch (batch-norm, losses of pairs)."""
     if any(term.kind in METRIC for term in options.losses()):
         return True
     trained = select_parameters(graph, options.train, options.lora)
@@ -203,9 +203,12 @@ def takes_batch_statistics(graph: Graph, options: TrainingOptions) -> bool:
 
 
 def _cancelled_shifts(graph: Graph, trained: frozenset[str], options: TrainingOptions) -> frozenset[str]:
-    """Biases of convolutions whose output only an instance norm reads, or a batch-norm in training mode: subtracting
-    the mean takes any shift away again, so the gradient is zero, and computing it would give nothing but rounding
-    errors."""
+    """Biases of convolutions whose output only an instance norm reads, or a batch-norm in training mode.
+
+    Sub tracting the mean takes any shift away again.
+
+    So the gradient is zero, and computing it would give nothing but rounding errors.
+    """
     readers: dict[str, list[Operator]] = {}
     for op in graph.operators:
         for tensor in op.inputs:
@@ -234,8 +237,9 @@ def _cancelled_shifts(graph: Graph, trained: frozenset[str], options: TrainingOp
 
 
 def _uses_batch_statistics(op: Operator, trained: frozenset[str], options: TrainingOptions) -> bool:
-    """A batch-norm whose scale or shift is trained takes its statistics from the batch; a frozen one keeps the running
-    statistics, as fine-tuning of the last layers wants it."""
+    """A batch-norm whose scale or shift is trained takes its statistics from the batch.
+
+    A frozen one keeps the running statistics, as fine-tuning of the last layers wants it."""
     return op.kind == "BatchNormApply" and options.batch_norm == "train" and not trained.isdisjoint(op.inputs[3:5])
 
 
@@ -262,10 +266,10 @@ def _forward(
     updates: dict[str, str],
     step: str,
 ) -> list[tuple[Operator, str, str]]:
-    """Copy what the loss needs of its `sources`, batch-norms and dropout in the mode that they are trained in.
+    """Copy the part of `sources` that the loss needs, batch-norms and dropout in the mode that they are trained in.
 
-    Returns the batch-norms (with the batch's mean and variance) whose running statistics something else reads too:
-    those are to be moved when the step is over.
+    Returns the batch-norms (with the batch's mean and variance) whose running statistics another operator reads too.
+    Those are to be moved when the step is over.
     """
     readers = Counter(t for op in graph.operators for t in op.inputs)
     late: list[tuple[Operator, str, str]] = []
@@ -345,7 +349,7 @@ def _finish(
     options: TrainingOptions,
     notes: list[str],
 ) -> TrainingGraph:
-    """Drop what nothing needs and freeze. The first of `outputs` is the loss."""
+    """Drop unneeded operators and freeze. The first of `outputs` is the loss."""
     needed = {*outputs, *updates.values()}
     operators: list[Operator] = []
     for op in reversed(b.operators):

@@ -104,7 +104,7 @@ def _norms(graph: Graph) -> dict[str, Operator]:
 
 
 def _fold(graph: Graph, op: Operator, norm: Operator | None) -> tuple[Any, Any]:
-    """What the weight of each output is multiplied by, and what is added to the shift of the norm, in doubles."""
+    """The factors on the weight of each output, and the summands on the shift of the norm, in doubles."""
 
     def value(name: str) -> Any:
         return materialize(graph.values[name], graph.tensors[name].type).astype(np.float64)

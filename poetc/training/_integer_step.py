@@ -73,7 +73,7 @@ class _Step:
         return _finish(b, graph, inputs, tuple(outputs), target, self.gradients, none, self.updates, options, notes)
 
     def _forward(self, source: str, step: str) -> None:
-        """Copy what the loss needs, with dropout where it is asked for."""
+        """Copy the operators that the loss needs, with dropout where it is asked for."""
         b = self.b
         b.phase, b.role = Phase.FORWARD, Role.ACTIVATION
         needed = {source}

@@ -21,7 +21,7 @@ class LossPlan:
     note: str
     labels: str = ""  # the input of the model that the target takes the place of
     output: str = ""  # of the model; "" where there is one loss
-    weight: float = 1.0  # what it counts for in the sum
+    weight: float = 1.0  # Its weight in the sum.
 
 
 _ELEMENTWISE = {"mse": "MeanSquaredError", "l1": "MeanAbsoluteError", "huber": "Huber", "bce": "BceWithLogits"}
@@ -114,7 +114,7 @@ def _axis(op: Operator) -> int:
 
 
 def _class_attributes(options: TrainingOptions, classes: int, loss: str) -> dict[str, Attribute]:
-    """What the options say of a loss over `classes`."""
+    """The loss over `classes`, as the options set it."""
     if loss != "soft-cross-entropy" and options.class_weights and len(options.class_weights) != classes:
         raise UsageError(f"--class-weights: {len(options.class_weights)} weights are given for {classes} classes")
     attributes: dict[str, Attribute] = {}

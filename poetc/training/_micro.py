@@ -73,8 +73,9 @@ def check_state(whole: Graph, part: Graph, count: int) -> None:
 
 
 def at_batch(whole: Graph, other: Graph) -> Graph:
-    """`other`, which is `whole` at another batch, with constants apart from those of `whole`. UsageError where a
-    program of `other` cannot run on the weights of `whole`.
+    """`other`, which is `whole` at another batch, with constants apart from those of `whole`.
+
+    UsageError where a program of `other` cannot run on the weights of `whole`.
     """
     if batch_of(whole) is None:
         raise UsageError(f"{whole.name} has no input with a batch axis")
@@ -92,8 +93,9 @@ def at_batch(whole: Graph, other: Graph) -> Graph:
 
 
 def apart_from(whole: Graph, part: Graph, label: str = "part") -> Graph:
-    """`part` with another name for every constant that differs from the one of that name in `whole`: the program may
-    hold both, one for training and one for inference."""
+    """`part` with another name for every constant that differs from the one of that name in `whole`.
+
+    The program may hold both, one for training and one for inference."""
     names = {
         name: f"{name}~{label}"
         for name, tensor in part.tensors.items()
@@ -132,10 +134,10 @@ def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
 
 
 class Weights:
-    """What the loss of each micro-batch counts for in the mean over the whole batch: scalars, made or constant.
+    """The weight of each micro-batch's loss in the mean over the whole batch: scalars, made or constant.
 
-    All parts have the same size, so it is 1 / count, unless targets are ignored or classes are weighted: then the
-    part's share of what the targets of the whole batch count for (a mean of means would weigh them differently).
+    All parts have the same size, so it is 1 / count, unless targets are ignored or classes are weighted. Then it is the
+    part's share of the weights of the whole batch's targets: a mean of means would weigh them differently.
     """
 
     def __init__(self, b: Builder, count: int, target: str, attributes: Mapping[str, Attribute]) -> None:
@@ -165,7 +167,7 @@ class Weights:
         return b.add_tensor(b.fresh(hint), TensorType(()), Role.CONSTANT, array)
 
     def _counted(self, target: str, hint: str) -> str:
-        """How many targets are not ignored, or what these weigh."""
+        """How many targets are not ignored, or the sum of their weights."""
         b, shape = self._b, self._b.type(target).shape
         if self._table:
             is_ignored = b.emit1("Equal", [target, self._index])

@@ -58,7 +58,7 @@ class Optimizer:
         self._b.phase = phase
 
     def finish(self) -> None:
-        """Emit what has waited for the last gradient."""
+        """Emit the updates that have waited for the last gradient."""
         phase, self._b.phase = self._b.phase, Phase.UPDATE
         for parameter, clipped in self._clipper.finish():
             self._update(parameter, clipped)

@@ -69,7 +69,8 @@ def _terms(loss: str) -> tuple[Term, ...]:
 class TrainingOptions:
     """Hyperparameters as PyTorch defines them: momentum v = momentum·v + g, w -= lr·v; Adam with bias correction.
 
-    `momentum`, the betas and `epsilon` default to what the optimizer's authors, or PyTorch, take: None stands for that.
+    `momentum`, the betas and `epsilon` default to the values of the optimizer's authors, or of PyTorch: None stands for
+    that.
     """
 
     loss: str = "auto"  # or of several outputs: "OUTPUT=KIND*WEIGHT,..."
@@ -99,7 +100,7 @@ class TrainingOptions:
     label_smoothing: float = 0.0  # of both cross-entropies
     ignore_index: int | None = None  # cross-entropy: targets with this index count for nothing
     class_weights: tuple[float, ...] = ()  # cross-entropy, focal: one a class
-    focal_gamma: float | None = None  # focal: (1 - p)^gamma is what a sample counts for; None: 2
+    focal_gamma: float | None = None  # focal: (1 - p)^gamma is the weight of a sample; None: 2
     ctc_labels: int | None = None  # ctc: labels of a sample at most; None: half of the time steps
     ctc_blank: int | None = None  # ctc: the class of no label; None: 0
     margin: float | None = None  # triplet, contrastive: distance that is to be between two classes; None: 1
@@ -110,7 +111,7 @@ class TrainingOptions:
     new_head: str = ""  # "N" or "N:OUTPUT": the last layer before that output gets N outputs
     head_seed: int = 0  # of its weights
     random_weights: int | None = None  # seed of the numbers that stand for weights whose external file is absent
-    output_logits: bool = False  # the step also outputs what its loss reads
+    output_logits: bool = False  # the step also outputs the input of its loss
     micro_batches: int | Literal["auto"] = 1  # parts of the batch whose gradients are added up before the update
 
     accumulate: int | None = None  # steps whose gradients are averaged before an update; None: each step updates
@@ -229,5 +230,5 @@ class TrainingOptions:
         return found
 
     def losses(self) -> tuple[Term, ...]:
-        """What `loss` says; the first has no output if there is one loss alone."""
+        """The parts of `loss`; the first has no output if there is one loss alone."""
         return _terms(self.loss)

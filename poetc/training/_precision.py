@@ -10,7 +10,7 @@ from poetc.training._options import TrainingOptions
 def build(graph: Graph, options: TrainingOptions, part: Graph | None = None) -> TrainingGraph:
     """The whole training step of `graph`. Raises UsageError where the options do not fit the model.
 
-    In integers `graph` is what `integer_model` makes. With `options.micro_batches` above 1, `part` is the model at
+    In integers `graph` is the result of `integer_model`. With `options.micro_batches` above 1, `part` is the model at
     that part of the batch.
     """
     if options.precision == "niti":

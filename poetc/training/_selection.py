@@ -1,4 +1,4 @@
-"""Which parameters are trained (`--train`, `--lora`), and what holds for some of them only (`--lr-for`, ...)."""
+"""Which parameters are trained (`--train`, `--lora`), and the settings of some of them only (`--lr-for`, ...)."""
 
 from __future__ import annotations
 
@@ -62,11 +62,13 @@ class Lora:
 
 
 def select_updates(graph: Graph, train: str, lora: Sequence[str] = ()) -> Updates:
-    """What `--train` and `--lora` mean for the model, with its adapters or without. The last entry that names a
-    parameter counts.
+    """The meaning of `--train` and `--lora` for the model, with its adapters or without.
 
-    With `--lora`, `train` says what is trained besides adapters: `all` stands for nothing else. A weight that it names
-    gets no adapter. Raises UsageError for a pattern that matches nothing, and for what a layer cannot have.
+    The last entry that names a parameter counts.
+
+    With `--lora`, `train` names the trained parameters besides adapters: `all` stands for nothing else. A weight that
+    it names gets no adapter. Raises UsageError for a pattern that matches nothing, and for an adapter that a layer
+    cannot have.
     """
     found: dict[str, Update] = {}
     terms = [] if lora and train == "all" else [t.strip() for t in train.split(",")]

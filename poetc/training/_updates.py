@@ -42,7 +42,7 @@ Update = Whole | Channels | Adapter
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """A candidate set of updates: what is trained of each parameter. A parameter that has no entry is frozen.
+    """A candidate set of updates: the trained part of each parameter. A parameter that has no entry is frozen.
 
     `seed`: of the numbers that adapters start from.
     """

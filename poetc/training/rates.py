@@ -15,9 +15,9 @@ A warm-up comes before any kind; t then counts from its end, as with SequentialL
 cosine schedule, its warm-up included; the rate is `final` afterwards. Without `steps` the schedule lasts as long as the
 training run (`over`).
 
-Everything is computed in double precision from + - * / alone, in the same order in C, so that no library's cosine or
-power can differ, and rounded to float32 once. In C a product that something is added to goes through memory first, so
-that no compiler fuses the two.
+Everything is computed in double precision from + - * / alone, in the same order in C, and rounded to float32 once. So
+no library's cosine or power can differ. In C a product that something is added to goes through memory first, so that no
+compiler fuses the two.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _RANGES = {"factor": (0.0, 1.0), "final": (0.0, math.inf), "threshold": (0.0, 1.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plateau:
-    """What a schedule of kind plateau remembers of the validation losses so far."""
+    """The memory that a schedule of kind plateau has of the validation losses so far."""
 
     best: float = math.inf
     worse: int = 0  # losses in a row that were no better than the best

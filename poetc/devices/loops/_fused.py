@@ -68,9 +68,10 @@ def batch_norm_activation_params(kernel: Kernel, m: Machine) -> Loops:
 
 
 def batch_norm_choice(kernel: Kernel, m: Machine) -> Loops:
-    """By the loops of the batch norm's gradient and the activation's. Most of the latter's time goes to loads and
-    stores, of which there are none here: with vectors a fifth is left, and nothing where two passes over the planes
-    become one (counted on Cortex-A72).
+    """By the loops of the batch norm's gradient and the activation's.
+
+    Most of the latter's time goes to loads and stores, of which there are none here. With vectors a fifth is left, and
+    nothing where two passes over the planes become one (counted on Cortex-A72).
     """
     p, name = kernel.parameters_as(Planes), kernel.symbol.removeprefix("poetc_op_batch_norm_")
     elements = p.batch * p.channels * p.pixels

@@ -33,8 +33,10 @@ def row_blocks(m: Machine, rows: int, packed: bool) -> tuple[tuple[int, int], ..
 def _columns(
     m: Machine, column: int, columns: int, segment: int, has_singles: bool
 ) -> tuple[int, int, int, int, int, int, int]:
-    """Of one block of rows: calls, whole panels, narrow panels, calls with a tile, floats and pieces of tiles, panels
-    of one column where there are loops for them.
+    """Loops of one block of rows.
+
+    They are calls, whole panels, narrow panels, calls with a tile, and floats and pieces of tiles. There are panels of
+    one column where they have loops.
     """
     calls = panels = narrow = tiles = floats = pieces = singles = 0
     at = 0

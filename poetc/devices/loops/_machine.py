@@ -14,8 +14,9 @@ _LANES = {"sse": 4, "avx2": 8, "avx512": 16}
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`lanes` floats a vector (1: scalars, by calls of a library if `is_soft`), `rows` x `vectors` vectors a register
-    block (kernels/gemm/poetc_gemm_pack.h).
+    """`lanes` floats a vector, `rows` x `vectors` vectors a register block (kernels/gemm/poetc_gemm_pack.h).
+
+    One lane: scalars, by calls of a library if `is_soft`.
     """
 
     lanes: int

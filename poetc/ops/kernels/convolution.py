@@ -193,7 +193,7 @@ def window_strip(c: Convolution, terms: int) -> int:
     slots = min((c.taps + 2) // c.taps + 1, c.channels // c.group)
     height = (rows - 1) * c.stride_h + (c.kernel_h - 1) * c.dilation_h + 1
     floats = slots * height * ((c.output_width - 1) * c.stride_w + (c.kernel_w - 1) * c.dilation_w + 1)
-    return -(-floats // 4) * 4 + 4  # whole vectors: what comes after it holds pointers
+    return -(-floats // 4) * 4 + 4  # Whole vectors: pointers come behind it.
 
 
 def _winograd(symbol: str, plan: winograd.WinogradConvolution) -> Kernel:

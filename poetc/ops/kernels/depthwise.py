@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from poetc.ops.kernels.convolution_shape import Convolution, ConvolutionParameters
 from poetc.ops.kernels.kernel import Kernel
 
-STRIP_FLOATS = 2048  # about what the strip takes of the workspace
+STRIP_FLOATS = 2048  # About the part of the workspace that the strip takes.
 
 
 @dataclass(frozen=True, slots=True)

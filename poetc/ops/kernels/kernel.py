@@ -14,7 +14,7 @@ class Parameters:
     """The integers that a kernel gets, by name.
 
     A subclass is a frozen dataclass. C finds its fields in their order in `call->ints`. A field is an integer, a truth
-    value, a tuple of integers, or another record; the last two lie in place, one number after the other.
+    value, a tuple of integers, or another record. The last two lie in place, one number after the other.
     """
 
     def ints(self) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """What a Problem calls it among the kernels of its operator: `conv_packed`, then `conv_packed#1` and so on."""
+        """Its name in a Problem among the kernels of its operator: `conv_packed`, then `conv_packed#1` and so on."""
         name = self.symbol.removeprefix("poetc_op_")
         return f"{name}#{self.alternative}" if self.alternative else name
 

@@ -141,7 +141,7 @@ _RULES: dict[type[Parameters], Callable[[Kernel], Iterator[Sized]]] = {
 
 
 def _direct(kernel: Kernel) -> tuple[int, ...]:
-    """Return what the room in the workspace decides about a convolution on Helium.
+    """The choices for a convolution on Helium that follow from the room in the workspace.
 
     That is whether direct_* of convolution_packed*.c makes it, and how many rows the gradient of the weights takes at
     a time.
@@ -154,7 +154,7 @@ def _direct(kernel: Kernel) -> tuple[int, ...]:
     inputs = c.channels // c.group
     floats = c.batch * c.channels * c.height * c.width + c.batch * c.outputs * c.pixels + c.outputs * inputs * c.taps
     if 4 * floats >= DEEP_BYTES:
-        return ()  # no Helium: no microcontroller trains what is larger
+        return ()  # No Helium: no microcontroller trains larger operands.
     reach_h = (c.output_height - 1) * c.stride_h + (c.kernel_h - 1) * c.dilation_h
     reach_w = (c.output_width - 1) * c.stride_w + (c.kernel_w - 1) * c.dilation_w
     padded = c.pad_top > 0 or c.pad_left > 0 or reach_h >= c.height or reach_w >= c.width

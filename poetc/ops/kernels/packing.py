@@ -15,7 +15,7 @@ ROWS, COLUMNS = 12, 32  # of a register block
 SHAPES = ((4, 64), (2, 64), (1, 64), (1, 32), (1, 16))
 
 # A packing kernel is bound if its workspace is at most this part of its operands. The peak of a training step is a
-# multiple of what any operator reads and writes, so it hardly moves; tiny operators keep their kernels without one.
+# multiple of the operands of any operator, so it hardly moves. Tiny operators keep their kernels without one.
 SHARE = 2
 
 
@@ -23,17 +23,18 @@ SHARE = 2
 # often. Only where that is next to nothing beside the operands: no microcontroller holds tensors of that size.
 WIDE_PANELS = (32, 16, 8)
 WIDE_SHARE = 8
-THREAD_FLOATS = 131072  # of workspace, at most half of what each of several threads has (POETC_THREADS_FLOATS)
+THREAD_FLOATS = 131072  # of workspace, at most half of the share that each of several threads has
+# (POETC_THREADS_FLOATS)
 WINDOW_STRIP = 2048  # floats: rows of an image with zeros around them
 WIDE_DEPTH = 256  # terms, of poetc_gemm.c
 DEEP_PANELS = 2  # of the same: with so few columns
-DEEP = 2304  # terms at once, about, where operands are beyond what a microcontroller holds
+DEEP = 2304  # terms at once, about, where operands are too large for a microcontroller
 DEEP_BYTES = 512 << 10
 # Panels of a gradient of weights with a single block of terms: rows of weights are moved in pieces as long.
 LONG_PANELS = (48, 32, 16)
 LONG_STRIP = 64  # columns of the strip of results in which targets without wide vectors make it
-# Products of matrices with operands of so many bytes: sums are of blocks of up to WIDE_DEPTH terms, so that results are
-# read and written less often, whatever the workspace. Where rows are packed too, only if it makes sums whole.
+# Products of matrices with operands of so many bytes have sums of blocks of up to WIDE_DEPTH terms. So results are read
+# and written less often, whatever the workspace. Where rows are packed too, only if it makes sums whole.
 PRODUCT_BYTES, PRODUCT_TERMS = 1 << 20, 128
 WHOLE_BYTES = 1 << 19  # where that makes sums whole
 PRODUCT_PANELS = (8, 4)

@@ -14,7 +14,7 @@ from poetc.ops.kernels.convolution_shape import Convolution, ConvolutionParamete
 # As in the kernel: keep them in step.
 TERMS, CHANNELS, OUTPUTS, SLACK = 64, 32, 12, 1100
 
-LEAST_BYTES = 512 << 10  # of the operands: no microcontroller trains what is larger
+LEAST_BYTES = 512 << 10  # of the operands: no microcontroller trains larger ones
 SHARE = 8  # the workspace is at most this part of them
 
 

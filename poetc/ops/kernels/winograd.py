@@ -21,11 +21,11 @@ MOST_SUMS = 256  # tiles whose products are added at once
 FIXED = SCRATCH_FLOATS + 3 * 16 * GAP + 16
 OUTPUTS = 32  # at a time: a register block's columns
 
-LEAST_BYTES = 512 << 10  # of the operands: no microcontroller trains what is larger
+LEAST_BYTES = 512 << 10  # of the operands: no microcontroller trains larger ones
 SHARE = 1  # of the operands' bytes, at most, is workspace
 
-# What transforms take, in the time of a multiply-add (AVX-512): of a tile's channel, in or out; of a weight, from
-# memory or once more; of its gradient; and a multiply-add of the direct kernels.
+# Costs of transforms in the time of a multiply-add (AVX-512). They are those of a tile's channel, in or out; of a
+# weight, from memory or once more; and of its gradient. The last is that of a multiply-add of the direct kernels.
 TILE, WEIGHT, AGAIN, SUM, DIRECT = 215, 400, 100, 280, 1.15
 
 
