@@ -10,7 +10,7 @@ DEFAULT_BLOCK_BYTES = 512
 
 
 def page_bytes(size_bytes: int, block_bytes: int) -> int:
-    """What a page with `size_bytes` of data occupies on the store: with its trailer, in whole blocks."""
+    """The bytes of a page with `size_bytes` of data on the store: with its trailer, in whole blocks."""
     return align(size_bytes + TRAILER_BYTES, block_bytes)
 
 

@@ -21,7 +21,7 @@ EIO, EINVAL, ENUMBER, ERANGE, ECORRUPT, ENOENT = -5, -22, -33, -34, -84, -2
 
 
 class SessionError(RuntimeError):
-    """A function of the runtime failed; `code` is what it returned, 0 where it was not called."""
+    """A function of the runtime failed; `code` is its result, 0 where it was not called."""
 
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)
@@ -117,7 +117,10 @@ SOURCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes
 
 
 class Library:
-    """A libmodel.so, and what every model's library has. SessionError if it cannot be loaded on this machine."""
+    """A libmodel.so, and the parts that every model's library has.
+
+    SessionError if it cannot be loaded on this machine.
+    """
 
     def __init__(self, path: PathLike) -> None:
         self.path = Path(path).absolute()
@@ -154,8 +157,9 @@ class Library:
 
 
 def aligned(size_bytes: int, guard_bytes: int = 0) -> tuple[Array, int]:
-    """Memory that nobody has touched, and where in it `size_bytes` begin that are aligned to `ALIGNMENT_BYTES`, with at
-    least `guard_bytes` on either side.
+    """Memory that nobody has touched, and the place in it where `size_bytes` begin.
+
+    They are aligned to `ALIGNMENT_BYTES`, with at least `guard_bytes` on either side.
     """
     memory = np.empty(size_bytes + 2 * guard_bytes + ALIGNMENT_BYTES, np.uint8)
     return memory, guard_bytes + (-(memory.ctypes.data + guard_bytes)) % ALIGNMENT_BYTES

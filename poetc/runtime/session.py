@@ -152,7 +152,7 @@ def read_manifest(path: PathLike) -> dict[str, Any]:
 class Session:
     """An emitted model that is trained step by step, from its initial state.
 
-    `library`: libmodel.so; `manifest`: poetc-emit.json of the same emission, or what `read_manifest` returned.
+    `library`: libmodel.so; `manifest`: poetc-emit.json of the same emission, or the result of `read_manifest`.
     `store`: the file for pages and for state that lives on the store; it is made anew. By default a temporary file.
     `undo`: a step that fails leaves the state before it, for a copy of the state a step.
 
@@ -217,7 +217,7 @@ class Session:
             self._make_store(folder, Path(store))
             code = self._library.open_store(config.store, store, self._description["block_bytes"])
             self._check(code, f"{store}")
-            self._raw.config.store = config.store  # what `close` closes, should the next call fail
+            self._raw.config.store = config.store  # closed by `close`, should the next call fail
         model = ctypes.c_void_p(self._library.address(self._description["symbol"]))
         code = dll.poetc_session_init(self._pointer, model, ctypes.byref(config))
         self._require_same(self._raw.checkpoint.identity == self.manifest["state"]["identity"])
@@ -342,7 +342,7 @@ class Session:
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """What can be called: of "train", "infer" and "evaluate"."""
+        """The programs that can be called: of "train", "infer" and "evaluate"."""
         return tuple(self._entries)
 
     def inputs(self, program: str = "train") -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -350,8 +350,9 @@ class Session:
         return {t.name: (t.shape, t.dtype) for t in self._entry(program).inputs}
 
     def measure_peak(self, *inputs: Any) -> int:
-        """Bytes of the arena that a training step on `inputs` needs: the end of the highest that it touches. Takes two
-        steps and leaves state and step count as they were.
+        """Bytes of the arena that a training step on `inputs` needs: the end of the highest that it touches.
+
+        Takes two steps and leaves state and step count as they were.
         """
         with self._lock:
             return self._measure_peak(inputs)
@@ -389,8 +390,9 @@ class Session:
         return {row["name"]: _tensor_in(data, row).copy() for row in rows}
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Take over arrays by name. `strict`: all of them must be there. ValueError names what is wrong; then nothing
-        changes.
+        """Take over arrays by name.
+
+        `strict`: all of them must be there. ValueError names the fault; then nothing changes.
         """
         rows = self._rows(state)
         missing = sorted(set(self.state_names()) - set(state))
@@ -424,7 +426,7 @@ class Session:
         return tensor
 
     def _recover(self) -> None:
-        """Bring back what a step that failed left on the store alone."""
+        """Bring back the tensors that a failed step left on the store alone."""
         if self._alive() and self._raw.is_lost:
             self._check(self._library.dll.poetc_recover(ctypes.byref(self._raw.runtime)), "the state cannot be read")
             self._raw.is_lost = 0
@@ -437,8 +439,9 @@ class Session:
         self._check(code, f"{path}", ctypes.get_errno())
 
     def load(self, path: PathLike) -> None:
-        """Go on from a trained.bin of the same emission: state and step count. SessionError, and nothing changes, for
-        one of another model or a damaged one.
+        """Go on from a trained.bin of the same emission: state and step count.
+
+        SessionError, and nothing changes, for one of another model or a damaged one.
         """
         ctypes.set_errno(0)
         with self._lock:

@@ -80,8 +80,8 @@ void poetc_trend_add(poetc_trend *trend, float loss);
 /* 1: of sixteen losses or more the last four are more than twice the first four. */
 int poetc_trend_rises(const poetc_trend *trend);
 
-/* A cross-entropy of a program: before step `step` its scores and labels are in the arena, `before` x `classes` x
- * `after` floats and `before` x `after` classes. */
+/* The scores of a cross-entropy of a program. Before step `step` its scores and labels are in the arena: `before` x
+ * `classes` x `after` floats and `before` x `after` classes. */
 typedef struct poetc_scores {
     uint32_t step, scores, labels; /* the last two: offsets in the arena */
     uint32_t before, classes, after;
