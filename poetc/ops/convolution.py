@@ -1,9 +1,11 @@
 """Convolution in two dimensions (a 1-D one has H = 1), its gradients and the transposed convolution.
 
-Conv             y[n,o,·]  = b[o] + Σ_{c,i,j} w[o,c,i,j] · x[n, c, ·]
-ConvGradInput    gx        = the adjoint of Conv in x, applied to gy
-ConvGradWeight   gw        = the adjoint of Conv in w, applied to gy
-ConvTranspose    y         = ConvGradInput(x, w) + b
+The kinds are:
+
+    Conv             y[n,o,·]  = b[o] + Σ_{c,i,j} w[o,c,i,j] · x[n, c, ·]
+    ConvGradInput    gx        = the adjoint of Conv in x, applied to gy
+    ConvGradWeight   gw        = the adjoint of Conv in w, applied to gy
+    ConvTranspose    y         = ConvGradInput(x, w) + b
 """
 
 from __future__ import annotations
