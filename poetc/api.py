@@ -177,7 +177,7 @@ class _Solvable:
         budget: Size | None = None,
         deadline: str | None = None,
         max_written: Size | None = None,
-        objective: Literal["energy", "time"] | None = None,
+        objective: str | None = None,
         paging: bool = True,
         dma: bool = False,
         state: Literal["auto", "ram", "store"] = "auto",

@@ -64,15 +64,10 @@ class Model:
         self.overlaps = problem.paging is Paging.DMA
         self.in_ns = [0] * len(tensors) if self.overlaps else self.bus_in_ns
         self.out_ns = [0] * len(tensors) if self.overlaps else self.bus_out_ns
-        self.op_cost: list[float]
-        self.in_cost: list[float]
-        self.out_cost: list[float]
-        if problem.objective == "energy":
-            self.op_cost = [o.energy_pj for o in ops]
-            self.in_cost = [t.page_in_pj for t in tensors]
-            self.out_cost = [t.page_out_pj for t in tensors]
-        else:
-            self.op_cost, self.in_cost, self.out_cost = list(self.op_ns), list(self.in_ns), list(self.out_ns)
+        cost = problem.objective.cost
+        self.op_cost: list[float] = [cost(o.energy_pj, ns) for o, ns in zip(ops, self.op_ns, strict=True)]
+        self.in_cost: list[float] = [cost(t.page_in_pj, ns) for t, ns in zip(tensors, self.in_ns, strict=True)]
+        self.out_cost: list[float] = [cost(t.page_out_pj, ns) for t, ns in zip(tensors, self.out_ns, strict=True)]
         if time_weight:
             self.op_cost = [c + time_weight * s for c, s in zip(self.op_cost, self.op_ns, strict=True)]
             self.in_cost = [c + time_weight * s for c, s in zip(self.in_cost, self.bus_in_ns, strict=True)]

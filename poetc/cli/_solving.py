@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from poetc.cli import _options
-from poetc.scheduling import DEFAULT_GAP
+from poetc.scheduling import DEFAULT_GAP, Objective
 
 if TYPE_CHECKING:
     from poetc.commands.requests import SolveRequest
@@ -21,7 +21,7 @@ problem_options = _options.stacked(
     ),
     click.option(
         "--objective",
-        type=click.Choice(["energy", "time"]),
+        type=click.Choice([objective.value for objective in Objective]),
         help="The quantity to minimise. Default: energy, or the objective of a problem.json.",
     ),
     click.option(

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from poetc.cli import _options
 from poetc.cli._console import Console
-from poetc.scheduling import DEFAULT_GAP
+from poetc.scheduling import DEFAULT_GAP, Objective
 
 if TYPE_CHECKING:
     from poetc.planning.comparison import Comparison, OnCell
@@ -57,7 +57,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
 )
 @click.option(
     "--objective",
-    type=click.Choice(["energy", "time"]),
+    type=click.Choice([objective.value for objective in Objective]),
     help="The quantity to minimise. Default: energy, or the objective of a problem.json.",
 )
 @click.option(
@@ -105,7 +105,7 @@ def compare(
     budgets: tuple[str, ...],
     names: tuple[str, ...],
     deadline: str | None,
-    objective: Literal["energy", "time"] | None,
+    objective: str | None,
     paging: bool,
     state: str,
     batch: int | None,

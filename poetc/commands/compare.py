@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from poetc.commands.requests import ModelRequest, training_graph
 from poetc.devices import build_problem, load_profile, parse_duration, parse_size
@@ -14,7 +13,7 @@ from poetc.files import read_file
 from poetc.output_directory import Kind, check_replaceable, replacing
 from poetc.planning.comparison import Comparison, OnCell, compare
 from poetc.reporting.comparison import document, markdown, plot, table_csv
-from poetc.scheduling import Paging, Problem, SolveOptions, keep_all_peak_bytes, problem_from_json
+from poetc.scheduling import Objective, Paging, Problem, SolveOptions, keep_all_peak_bytes, problem_from_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +24,7 @@ class CompareRequest:
     budgets: tuple[str, ...]
     names: tuple[str, ...] = ()
     deadline: str | None = None
-    objective: Literal["energy", "time"] | None = None  # None: the problem's own, energy for a model
+    objective: str | None = None  # the name of an `Objective`; None: the problem's own, energy for a model
     paging: bool = True
     state: str = "auto"  # where state lives: the same for all solvers; see `StatePlacement.alike`
     options: SolveOptions = dataclasses.field(default_factory=lambda: SolveOptions(time_limit_s=20.0))
@@ -39,7 +38,7 @@ def run(request: CompareRequest, on_cell: OnCell | None = None) -> Comparison:
     deadline = problem.deadline_ns
     if request.deadline is not None:
         deadline = parse_duration(request.deadline, of=problem.compute_once_ns, option="--deadline")
-    problem = replace(problem, deadline_ns=deadline, objective=request.objective or problem.objective)
+    problem = replace(problem, deadline_ns=deadline, objective=Objective(request.objective or problem.objective))
     peak = keep_all_peak_bytes(problem)
     if not request.budgets:
         raise UsageError("--budgets is empty: give at least one, such as 60%")

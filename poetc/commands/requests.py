@@ -23,7 +23,7 @@ from poetc.files import read_file
 from poetc.graph import Graph, Role, TrainingGraph
 from poetc.planning import Planner, RamSearch, reductions
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S
-from poetc.scheduling import keep_all_peak_bytes, problem_from_json, validate_problem
+from poetc.scheduling import Objective, keep_all_peak_bytes, problem_from_json, validate_problem
 from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
@@ -49,7 +49,7 @@ class SolveRequest:
 
     The budget LEAST is the least RAM that is found to work, within the deadline if there is one.
 
-    `objective`: "energy" or "time"; None: a Problem's own, and energy for a model.
+    `objective`: the name of an `Objective`; None: a Problem's own, and energy for a model.
     """
 
     model: ModelRequest
@@ -68,8 +68,8 @@ class SolveRequest:
     def __post_init__(self) -> None:
         if self.options.time_limit_s <= 0:
             raise UsageError(f"--time-limit {self.options.time_limit_s:g}: must be a number of seconds above 0")
-        if self.objective not in (None, "energy", "time"):
-            raise UsageError(f"--objective {self.objective!r}: there are energy and time")
+        if self.objective not in (None, *Objective):
+            raise UsageError(f"--objective {self.objective!r}: there are {' and '.join(Objective)}")
 
     @property
     def is_problem(self) -> bool:
@@ -175,8 +175,8 @@ def paging_of(request: SolveRequest, profile: DeviceProfile) -> Paging | None:
     """None: as the device's store does it, each transfer for itself."""
     if request.dma and not request.paging:
         raise UsageError("--dma and --no-paging exclude each other")
-    if request.dma and request.objective == "time":
-        raise UsageError("--objective time and --dma exclude each other; set a --deadline")
+    if request.dma and request.objective is not None and not Objective(request.objective).adds_up_in_overlap:
+        raise UsageError(f"--objective {request.objective} and --dma exclude each other; set a --deadline")
     if not request.dma:
         return None
     store = profile.stores[profile.default_store] if profile.default_store else None
@@ -209,7 +209,7 @@ def limited(request: SolveRequest, problem: Problem) -> tuple[Problem, RamSearch
     if request.max_written is not None:
         changes["write_limit_bytes"] = parse_size(request.max_written, option="--max-written")
     if request.objective is not None:
-        changes["objective"] = request.objective
+        changes["objective"] = Objective(request.objective)
     if not request.paging:
         changes["paging"] = type(problem.paging).NONE
     search = None

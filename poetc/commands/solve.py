@@ -33,7 +33,8 @@ from poetc.planning import ENGINE, RamSearch, Solution, inference, ram_bytes
 from poetc.planning import solve_curve as solve_points
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
-from poetc.scheduling import keep_all_peak_bytes, stored_state, verify
+from poetc.planning.solution import cost_of_computing_once
+from poetc.scheduling import Objective, keep_all_peak_bytes, stored_state, verify
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import PageOut, Schedule
 
@@ -221,14 +222,12 @@ def _summary(
     return {
         "status": proof.status.value,
         "energy_pj": trace.energy_pj,
-        "energy_bound_pj": proof.bound if problem.objective == "energy" else problem.compute_once_pj,
+        "energy_bound_pj": proof.bound if problem.objective is Objective.ENERGY else problem.compute_once_pj,
         "compute_once_pj": problem.compute_once_pj,
         "objective": problem.objective,
         "gap": proof.gap(),
         "asked_gap": request.options.gap,
-        "overhead_gap": proof.overhead_gap(
-            problem.compute_once_pj if problem.objective == "energy" else problem.compute_once_ns
-        ),
+        "overhead_gap": proof.overhead_gap(cost_of_computing_once(problem)),
         "schedule_class": reporting.scope_sentence(proof.scope),
         "scope": proof.scope.kinds(),
         "time_ns": trace.time_ns,

@@ -6,7 +6,15 @@ from poetc.devices.creating import NewProfile, create_profile
 from poetc.devices.fitting import fit_notes, flash_needed_bytes
 from poetc.devices.loading import list_profiles, load_profile, profile_to_dict, profile_to_yaml
 from poetc.devices.profile import DeviceProfile, Quantity, Source, Store
-from poetc.devices.units import format_bytes, format_ns, format_pj, format_share, parse_duration, parse_size
+from poetc.devices.units import (
+    format_bytes,
+    format_cost,
+    format_ns,
+    format_pj,
+    format_share,
+    parse_duration,
+    parse_size,
+)
 from poetc.devices.wear import life_steps
 
 __all__ = [
@@ -21,6 +29,7 @@ __all__ = [
     "fit_notes",
     "flash_needed_bytes",
     "format_bytes",
+    "format_cost",
     "format_ns",
     "format_pj",
     "format_share",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from poetc.devices.cost import Cost, CostModel
 from poetc.devices.features import features_of
@@ -16,6 +15,7 @@ from poetc.errors import UnsupportedModelError, UsageError
 from poetc.graph import Graph, Operator, Role, Tensor, TrainingGraph
 from poetc.ops import Bound, Kernel, bind, registry, spec, view_roots
 from poetc.runtime.layout import ALIGNMENT_BYTES, align, page_bytes
+from poetc.scheduling.objective import Objective
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, TensorSpec, Variant
 
 
@@ -25,7 +25,7 @@ def build_problem(
     *,
     budget_bytes: int,
     deadline_ns: int | None = None,
-    objective: Literal["energy", "time"] = "energy",
+    objective: Objective = Objective.ENERGY,
     paging: Paging | None = None,
     store: str | None = None,
     stored: Collection[str] = (),

@@ -6,6 +6,7 @@ import re
 from fractions import Fraction
 
 from poetc.errors import UsageError
+from poetc.scheduling.objective import Objective
 
 LONGEST = 40  # characters of a number
 LARGEST = 2**63 - 1  # bytes, or nanoseconds
@@ -110,6 +111,11 @@ def format_pj(energy_pj: int) -> str:
         if abs(energy_pj) >= factor:
             return f"{_three(energy_pj / factor)} {unit}"
     return f"{energy_pj} pJ"
+
+
+def format_cost(objective: Objective, cost: int) -> str:
+    """A cost in the unit of `objective`."""
+    return {Objective.ENERGY: format_pj, Objective.TIME: format_ns}[objective](cost)
 
 
 def format_share(fraction: float) -> str:

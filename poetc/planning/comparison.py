@@ -13,6 +13,7 @@ from poetc.errors import InfeasibleError, LimitError, PoetcError, UnsupportedPro
 from poetc.planning.chain import reductions
 from poetc.planning.plain import ENGINE
 from poetc.scheduling import (
+    Objective,
     Problem,
     ScheduleError,
     Scope,
@@ -64,7 +65,7 @@ class Comparison:
 
     problem: str
     device: str
-    objective: str
+    objective: Objective
     operators: int
     keep_all_peak_bytes: int
     compute_once_pj: int

@@ -307,11 +307,11 @@ def _with_faster_kernels(problem: Problem, solution: Solution, stop_at: float) -
 
 def _recosted(before: Problem, after: Problem, schedule: Schedule) -> Schedule:
     """`schedule`, solved for `before`, with its cost with the operators of `after`."""
-    energy, more = after.objective == "energy", 0
+    cost, more = after.objective.cost, 0
     for step in schedule.steps:
         if isinstance(step, Compute):
             old, new = before.operators[step.operator], after.operators[step.operator]
-            more += new.energy_pj - old.energy_pj if energy else new.time_ns - old.time_ns
+            more += cost(new.energy_pj - old.energy_pj, new.time_ns - old.time_ns)
     proof = schedule.proof
     objective = proof.objective + more
     return replace(schedule, proof=replace(proof, objective=objective, bound=min(proof.bound, objective)))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from dataclasses import dataclass, field, replace
 
 from poetc import solvers
-from poetc.devices import format_ns, format_pj, format_share
+from poetc.devices import format_cost, format_share
 from poetc.scheduling.problem import Problem
 
 ORDER, BETTER, TIGHTER = "ordering operators", "improving the schedule", "tightening the bound"
@@ -45,7 +46,7 @@ def progress_line(problem: Problem, event: solvers.Event) -> str:
     A bound above the best schedule is about a part of the choices. None of them is better, and there is no gap to
     state.
     """
-    show = format_pj if problem.objective == "energy" else format_ns
+    show = functools.partial(format_cost, problem.objective)
     stage = stage_words(event.stage)
     if event.objective is None:
         return f"no schedule yet, bound {show(event.bound)} ({stage})"

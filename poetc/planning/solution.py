@@ -53,7 +53,7 @@ class Solution:
 
     @property
     def cost(self) -> int:
-        """Energy in pJ, or time in ns if that is the objective."""
+        """Of the schedule, in the unit of the objective."""
         return self.schedule.proof.objective
 
     @property
@@ -78,5 +78,5 @@ def bound_holds(proven: Solution, solution: Solution) -> bool:
 
 
 def cost_of_computing_once(problem: Problem) -> int:
-    """Every operator once, in the unit of the objective: pJ or ns. No schedule costs less."""
-    return problem.compute_once_pj if problem.objective == "energy" else problem.compute_once_ns
+    """Every operator once, in the unit of the objective. No schedule costs less."""
+    return problem.objective.cost(problem.compute_once_pj, problem.compute_once_ns)

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from poetc.devices.units import format_bytes, format_ns, format_pj
+from poetc.devices.units import format_bytes, format_cost, format_ns, format_pj
 from poetc.errors import printable
+from poetc.planning.solution import cost_of_computing_once
 from poetc.reporting._solved import Solved
 from poetc.reporting.choices import ALL_SCHEDULES, scope_sentence
 from poetc.scheduling.schedule import DEFAULT_GAP, Status
@@ -80,13 +81,12 @@ def recomputed_of(again: int, times: int, operators: int) -> str:
 
 
 def cost(solved: Solved, value: int) -> str:
-    """A value of the objective: energy, or time."""
-    return format_pj(value) if solved.problem.objective == "energy" else format_ns(value)
+    """A value of the objective."""
+    return format_cost(solved.problem.objective, value)
 
 
 def compute_once(solved: Solved) -> int:
-    problem = solved.problem
-    return problem.compute_once_pj if problem.objective == "energy" else problem.compute_once_ns
+    return cost_of_computing_once(solved.problem)
 
 
 def overhead(solved: Solved) -> str:

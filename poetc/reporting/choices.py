@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
-from poetc.devices.units import format_bytes, format_ns, format_pj
+from poetc.devices.units import format_bytes, format_cost
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.solution import Solution, Tried
 from poetc.scheduling import Problem, stored_state
@@ -84,6 +85,6 @@ def _tried(tried: tuple[Tried, ...], problem: Problem) -> str:
         return (
             "micro-batches: the batch is not split (batch-norm needs it whole, it fits as it is, or it has no divisor)"
         )
-    show = format_pj if problem.objective == "energy" else format_ns
+    show = functools.partial(format_cost, problem.objective)
     parts = (f"{t.count}: {t.outcome}" if t.cost is None else f"{t.count}: {show(t.cost)} ({t.outcome})" for t in tried)
     return f"micro-batches tried: {'; '.join(parts)}"

@@ -68,12 +68,11 @@ def _cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
 
 def markdown(comparison: Comparison) -> str:
     """A line a solver, a column a budget: the step's cost above compute once, or the reason for none."""
-    energy = comparison.objective == "energy"
-    once = max(1, comparison.compute_once_pj if energy else comparison.compute_once_ns)
+    once = _once(comparison)
     budgets = sorted({row.budget_bytes for row in comparison.rows}, reverse=True)
     cells: dict[str, dict[int, str]] = {}
     for row in comparison.rows:
-        cost = row.energy_pj if energy else row.time_ns
+        cost = _cost(comparison, row)
         text = _WORDS.get(row.status, row.status) if cost is None else f"+{cost / once - 1:.2%}{_mark(row)}"
         cells.setdefault(row.solver, {})[row.budget_bytes] = text
     if comparison.bounds:
@@ -88,6 +87,18 @@ def markdown(comparison: Comparison) -> str:
     if words := marks(comparison):
         lines += ["", words]
     return "\n".join(lines) + "\n"
+
+
+def _once(comparison: Comparison) -> int:
+    """Every operator once, in the unit of the objective, and at least 1."""
+    return max(1, comparison.objective.cost(comparison.compute_once_pj, comparison.compute_once_ns))
+
+
+def _cost(comparison: Comparison, row: Row) -> int | None:
+    """None where the solver has no schedule."""
+    if row.energy_pj is None or row.time_ns is None:
+        return None
+    return comparison.objective.cost(row.energy_pj, row.time_ns)
 
 
 def placements(comparison: Comparison) -> str:
@@ -156,11 +167,10 @@ def plot(comparison: Comparison, *, has_legend: bool = True) -> str:
 
     Without a legend the picture ends with the plot.
     """
-    energy = comparison.objective == "energy"
-    once = max(1, comparison.compute_once_pj if energy else comparison.compute_once_ns)
+    once = _once(comparison)
     lines: dict[str, list[tuple[float, float]]] = {}
     for row in comparison.rows:
-        cost = row.energy_pj if energy else row.time_ns
+        cost = _cost(comparison, row)
         points = lines.setdefault(row.solver, [])
         if cost is not None:
             points.append((row.budget_bytes / comparison.keep_all_peak_bytes, cost / once))
@@ -179,8 +189,7 @@ def plot(comparison: Comparison, *, has_legend: bool = True) -> str:
         return round(across, 1), round(up, 1)
 
     width = _WIDTH if has_legend else _WIDTH - _RIGHT + 24
-    what = "energy" if energy else "time"
-    title = f"{comparison.problem}: {what} of a training step over the RAM budget"
+    title = f"{comparison.problem}: {comparison.objective} of a training step over the RAM budget"
     # By itself it keeps its size: on a phone it scrolls and stays legible. In a page the style sheet gives the width.
     natural = f' width="{width}" height="{height}"' if has_legend else ""
     parts = [
@@ -202,7 +211,7 @@ def plot(comparison: Comparison, *, has_legend: bool = True) -> str:
     parts.append(f'<text x="{(_LEFT + right) / 2}" y="{height - 12}" text-anchor="middle">budget, of keep-all</text>')
     parts.append(
         f'<text transform="translate(16 {(_TOP + bottom) / 2}) rotate(-90)" text-anchor="middle">'
-        f"{what}, of computing once</text>"
+        f"{comparison.objective}, of computing once</text>"
     )
     legend = _TOP
     if bounds:

@@ -9,6 +9,7 @@ from typing import Any
 from poetc.devices.units import format_bytes, format_pj
 from poetc.planning.comparison import Comparison, Row
 from poetc.reporting.comparison import plot
+from poetc.scheduling import Objective
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -59,7 +60,7 @@ def _as_comparison(model: str, device: str, solved: Sequence[Mapping[str, Any]])
     return Comparison(
         problem=f"{model} on {device}",
         device=device,
-        objective="energy",
+        objective=Objective.ENERGY,
         operators=first["operators"],
         keep_all_peak_bytes=first["keep_all_peak_bytes"],
         compute_once_pj=first["compute_once_pj"],

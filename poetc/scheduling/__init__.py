@@ -21,6 +21,7 @@ from poetc.scheduling._relocation import pack_with_moves, with_steps, without_mo
 from poetc.scheduling._state import all_in_ram, movable_state, on_store, state_chains, stored_state
 from poetc.scheduling._transfers import settled
 from poetc.scheduling._validation import validate_problem
+from poetc.scheduling.objective import Objective
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, Semantics, TensorSpec, Variant
 from poetc.scheduling.schedule import (
     DEFAULT_GAP,
@@ -53,6 +54,7 @@ __all__ = [
     "InPlace",
     "MemoryPlan",
     "Move",
+    "Objective",
     "OperatorSpec",
     "PageIn",
     "PageOut",

@@ -59,7 +59,7 @@ def verify(problem: Problem, schedule: Schedule) -> Trace:
         replay.execute(step)
     replay.finish()
     trace = replay.trace()
-    cost, unit = (trace.energy_pj, "pJ") if problem.objective == "energy" else (trace.time_ns, "ns")
+    cost, unit = problem.objective.cost(trace.energy_pj, trace.time_ns), problem.objective.unit
     if schedule.proof.objective != cost:
         raise ScheduleError(
             None, f"the proof claims an objective of {schedule.proof.objective} {unit}, the steps cost {cost}"

@@ -40,7 +40,7 @@ def keep_all(problem: Problem) -> Schedule:
     there, at least once. So where keep-all fits nothing costs less.
     """
     completion = Completer(problem).run(keep_all_actions(problem))
-    cost = completion.energy_pj if problem.objective == "energy" else completion.time_ns
+    cost = problem.objective.cost(completion.energy_pj, completion.time_ns)
     proof = Proof(
         status=Status.OPTIMAL,
         objective=cost,

@@ -90,7 +90,7 @@ def without_moves(problem: Problem, schedule: Schedule) -> Schedule:
 def _move_cost(problem: Problem, steps: Iterable[Step]) -> int:
     tensors = problem.tensors
     costs = (
-        tensors[s.tensor].move_pj if problem.objective == "energy" else tensors[s.tensor].move_ns or 0
+        problem.objective.cost(tensors[s.tensor].move_pj, tensors[s.tensor].move_ns or 0)
         for s in steps
         if isinstance(s, Move)
     )
@@ -328,7 +328,7 @@ class _Packing:
         tensor = self.problem.tensors[self.tensor(i)]
         if tensor.move_ns is None:
             return math.inf
-        cost = 1 + (tensor.move_pj if self.problem.objective == "energy" else tensor.move_ns)
+        cost = 1 + self.problem.objective.cost(tensor.move_pj, tensor.move_ns)
         # State in its fixed place has to come back again.
         return 2 * cost if i in self.returns and self.at[i] == self.hints[i] else cost
 

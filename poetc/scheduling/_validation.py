@@ -37,8 +37,9 @@ def _check_numbers(problem: Problem) -> None:
         _check_integers(part, path)
     if problem.alignment_bytes < 1:
         raise _WrongError("$.alignment_bytes", "must be at least 1")
-    if problem.paging is Paging.DMA and problem.objective == "time":
-        raise _WrongError("$.objective", "'time' is not minimised where transfers overlap compute; set a deadline")
+    if problem.paging is Paging.DMA and not problem.objective.adds_up_in_overlap:
+        name = str(problem.objective)
+        raise _WrongError("$.objective", f"{name!r} is not minimised where transfers overlap compute; set a deadline")
     if not problem.operators:
         raise _WrongError("$.operators", "there must be at least one operator")
 

@@ -13,6 +13,8 @@ import enum
 from dataclasses import dataclass
 from typing import Literal
 
+from poetc.scheduling.objective import Objective
+
 Place = Literal["", "ram", "store"]
 
 
@@ -94,7 +96,7 @@ class OperatorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Minimise energy (or time) subject to RAM at every step and the deadline.
+    """Minimise the objective subject to RAM at every step and the deadline.
 
     RAM in use at a step = base_bytes + resident tensors + the operator's workspace + page_buffer_bytes if the schedule
     pages at all. Resident tensors include inputs and outputs of the running operator. Store in use = footprints of all
@@ -109,7 +111,7 @@ class Problem:
     tensors: tuple[TensorSpec, ...]
     budget_bytes: int
     deadline_ns: int | None = None
-    objective: Literal["energy", "time"] = "energy"
+    objective: Objective = Objective.ENERGY
     paging: Paging = Paging.NONE
     base_bytes: int = 0  # RAM outside the tensors: runtime state, stack
     page_buffer_bytes: int = 0

@@ -72,7 +72,7 @@ class Baseline:
             taken_ms, allowed_ms = completion.time_ns / 1e6, problem.deadline_ns / 1e6
             self.refusal = f"its schedule takes {taken_ms:.6g} ms, the deadline is {allowed_ms:.6g}"
             return False
-        cost = completion.energy_pj if problem.objective == "energy" else completion.time_ns
+        cost = problem.objective.cost(completion.energy_pj, completion.time_ns)
         if self.best is not None and cost >= self.best_cost:
             return True
         try:

@@ -271,7 +271,7 @@ def _schedule(
     model = formulation.model
     codes = formulation.codes()
     completion = Completer(problem).run(model.actions(codes))
-    cost = completion.energy_pj if problem.objective == "energy" else completion.time_ns
+    cost = problem.objective.cost(completion.energy_pj, completion.time_ns)
     unit = max(1.0, float(model.base_cost)) / COST_SCALE
     bound = math.ceil((info.mip_dual_bound - TOLERANCE) * unit) if math.isfinite(info.mip_dual_bound) else 0
     bound = max(0, min(bound, cost))

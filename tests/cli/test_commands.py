@@ -20,7 +20,7 @@ from poetc.commands import requests
 from poetc.commands.solve import solve
 from poetc.errors import LimitError
 from poetc.planning import SmallestRam, plain, smallest_ram
-from poetc.scheduling import DEFAULT_GAP, Problem, Schedule, SolveOptions, problem_to_json
+from poetc.scheduling import DEFAULT_GAP, Objective, Problem, Schedule, SolveOptions, problem_to_json
 from tests.cli.conftest import Ended
 from tests.support.problems import training_problem
 
@@ -195,7 +195,7 @@ def test_the_written_problem_can_be_solved_again(poetc: Run, solved: Solved, tmp
 
 def test_a_problem_brings_its_own_objective(poetc: Run, tmp_path: Path) -> None:
     problem = tmp_path / "quick.json"
-    problem.write_bytes(problem_to_json(replace(training_problem(Random(1), 2), objective="time")))
+    problem.write_bytes(problem_to_json(replace(training_problem(Random(1), 2), objective=Objective.TIME)))
     own = poetc("solve", problem, "-o", tmp_path / "own", "--json")
     assert (own.code, own.json["objective"]) == (0, "time")
     other = poetc("solve", problem, "--objective", "energy", "-o", tmp_path / "other", "--json")

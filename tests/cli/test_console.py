@@ -25,7 +25,7 @@ from click.testing import CliRunner
 from poetc.cli import _console, _text, cli
 from poetc.cli._console import Console, finite
 from poetc.planning.progress import progress_line
-from poetc.scheduling import problem_to_json
+from poetc.scheduling import Objective, problem_to_json
 from poetc.solvers import Event
 from tests.cli.conftest import MODEL, Ended
 from tests.support.problems import training_problem
@@ -107,7 +107,7 @@ def test_how_far_a_search_is_reads_in_units() -> None:
     problem = training_problem(Random(1), 4)
     event = Event(stage="race", objective=172_404_907_720, bound=171_898_424_660)
     assert progress_line(problem, event) == "best 172.4 mJ, bound 171.9 mJ, gap 0.29 % (improving the schedule)"
-    timed = replace(problem, objective="time")
+    timed = replace(problem, objective=Objective.TIME)
     assert progress_line(timed, event) == "best 172.4 s, bound 171.9 s, gap 0.29 % (improving the schedule)"
     nothing = replace(event, objective=None)
     assert progress_line(problem, nothing) == "no schedule yet, bound 171.9 mJ (improving the schedule)"

@@ -20,6 +20,7 @@ from poetc.scheduling import (
     DEFAULT_GAP,
     Compute,
     MemoryPlan,
+    Objective,
     OperatorSpec,
     PageIn,
     PageOut,
@@ -159,7 +160,9 @@ def test_the_memory_chart_counts_as_the_checker_does(seed: int) -> None:
     for problem in (random_dag(random, 12, paging=True), training_problem(random, 6, paging=True)):
         problem = replace(problem, budget_bytes=10**12)
         steps = complete(problem, random_actions(random, problem, 8))
-        free = replace(problem, objective="time", operators=tuple(replace(o, time_ns=0) for o in problem.operators))
+        free = replace(
+            problem, objective=Objective.TIME, operators=tuple(replace(o, time_ns=0) for o in problem.operators)
+        )
         free = replace(free, tensors=tuple(replace(t, page_in_ns=0, page_out_ns=0) for t in free.tensors))
         proof = Proof(status=Status.FEASIBLE, objective=0, bound=0, scope=Scope())
         schedule = Schedule(solver="random", steps=steps, proof=proof)

@@ -16,6 +16,7 @@ from poetc.scheduling import (
     Free,
     InPlace,
     Move,
+    Objective,
     OperatorSpec,
     PageIn,
     PageOut,
@@ -383,8 +384,8 @@ def test_claims() -> None:
     with pytest.raises(ScheduleError, match="claims an objective of 249 pJ, the steps cost 250"):
         verify(example(), schedule(PLAIN, 249))
     with pytest.raises(ScheduleError, match="claims an objective of 250 ns, the steps cost 23"):
-        verify(example(objective="time"), schedule(PLAIN, 250))
-    assert verify(example(objective="time"), schedule(PLAIN, 23)).time_ns == 23
+        verify(example(objective=Objective.TIME), schedule(PLAIN, 250))
+    assert verify(example(objective=Objective.TIME), schedule(PLAIN, 23)).time_ns == 23
     with pytest.raises(ScheduleError, match="claims a bound of 251 pJ, but the steps cost only 250"):
         verify(example(), schedule(PLAIN, 250, bound=251))
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from poetc.scheduling import (
     Completer,
+    Objective,
     OperatorSpec,
     Paging,
     Problem,
@@ -89,7 +90,7 @@ def test_deadline_trades_energy_for_time() -> None:
     hurried = optimum(replace(problem, deadline_ns=problem.compute_once_ns))
     assert hurried is not None and hurried.cost == 80 + 24
     assert optimum(replace(problem, deadline_ns=problem.compute_once_ns - 1)) is None
-    quickest = optimum(replace(problem, objective="time"))
+    quickest = optimum(replace(problem, objective=Objective.TIME))
     assert quickest is not None and quickest.cost == problem.compute_once_ns
 
 

@@ -16,6 +16,7 @@ from poetc.scheduling import (
     Free,
     MemoryPlan,
     Move,
+    Objective,
     OperatorSpec,
     PageIn,
     PageOut,
@@ -89,7 +90,7 @@ def test_the_claim_has_the_moves_in_it() -> None:
     assert (before.status, proof.status) == (Status.OPTIMAL, Status.FEASIBLE)
     assert proof.bound == before.bound
     assert without_moves(problem, found[0]).proof.objective == before.objective
-    timed = replace(problem, objective="time")
+    timed = replace(problem, objective=Objective.TIME)
     spent = replace(schedule, proof=replace(before, objective=verify(problem, schedule).time_ns, bound=0))
     found = pack_with_moves(timed, spent, 8 * 16)
     assert found is not None

@@ -9,6 +9,7 @@ from random import Random
 
 from poetc.scheduling import (
     InPlace,
+    Objective,
     PageOut,
     Paging,
     Problem,
@@ -38,7 +39,7 @@ def case(seed: int) -> tuple[Problem, Optimum | None]:
         limit = int(problem.compute_once_ns * random.uniform(1.05, 1.6))
         problem = dataclasses.replace(problem, deadline_ns=limit)
     if random.random() < 0.2:
-        problem = dataclasses.replace(problem, objective="time")
+        problem = dataclasses.replace(problem, objective=Objective.TIME)
     return problem, optimum(problem)
 
 

@@ -13,6 +13,7 @@ import pytest
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import (
     Completer,
+    Objective,
     PageIn,
     Proof,
     Repetition,
@@ -200,7 +201,9 @@ def test_deadline_is_met_and_costs_energy() -> None:
     problem = with_budget(training_problem(random, 4, paging=True, scale=4), 0.4)
     free = solve(problem, options=SolveOptions(time_limit_s=60, gap=0.05))
     time_ns = verify(problem, free).time_ns
-    least = solve(dataclasses.replace(problem, objective="time"), options=SolveOptions(time_limit_s=60, gap=0.05))
+    least = solve(
+        dataclasses.replace(problem, objective=Objective.TIME), options=SolveOptions(time_limit_s=60, gap=0.05)
+    )
     fastest_ns = least.proof.objective
     assert fastest_ns <= time_ns
     tight = dataclasses.replace(problem, deadline_ns=(fastest_ns + time_ns) // 2 if fastest_ns < time_ns else time_ns)

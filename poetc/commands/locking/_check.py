@@ -11,6 +11,7 @@ Where nothing changed since it was locked, not even poetc's code, a result that 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +19,11 @@ from typing import Any, Literal
 
 from poetc.commands.locking._file import Entry, Result, is_hash_of, line_of, read
 from poetc.commands.locking._lock import is_unchanged, solve_entry
-from poetc.devices import format_bytes, format_ns, format_pj
+from poetc.devices import format_bytes, format_cost
 from poetc.errors import CheckFailed, InfeasibleError, LimitError, UnsupportedModelError, UsageError
 from poetc.files import read_file
 from poetc.processes import KilledError, in_processes
+from poetc.scheduling import Objective
 
 TOLERANCE = 0.001  # of the objective, and of the gap
 PATIENCE = 4.0  # times an entry's time limit, before it fails
@@ -204,7 +206,7 @@ def _again(
 def compare(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tuple[Finding, ...]:
     """The verdict on an entry. Costs are compared, schedules are not: ties cannot fail."""
     before, after = locked.result, now.result
-    show = format_pj if locked.options.objective == "energy" else format_ns
+    show = functools.partial(format_cost, Objective(locked.options.objective or Objective.ENERGY))
     findings: list[Finding] = []
     if after.ram_bytes > after.budget_bytes:
         findings.append(

@@ -13,6 +13,7 @@ import msgspec
 
 from poetc.errors import UsageError, printable, shortened
 from poetc.files import read_file, write_text
+from poetc.scheduling.objective import Objective
 from poetc.scheduling.schedule import LARGEST_SEED
 
 VERSION = 1
@@ -187,8 +188,8 @@ def _wrong(options: Options) -> str:
         return f"gap is {options.gap:g}; it must be between 0 and 1"
     if not 0 <= options.seed <= LARGEST_SEED:
         return f"seed is {shortened(options.seed)}; it must be between 0 and {LARGEST_SEED}"
-    if options.objective not in (None, "energy", "time"):
-        return f"objective is {shortened(options.objective)!r}; it must be energy or time"
+    if options.objective not in (None, *Objective):
+        return f"objective is {shortened(options.objective)!r}; it must be {' or '.join(Objective)}"
     if options.batch is not None and not 1 <= options.batch <= LARGEST_SEED:
         return f"batch is {shortened(options.batch)}; it must be between 1 and {LARGEST_SEED}"
     return ""

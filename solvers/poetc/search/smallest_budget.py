@@ -78,7 +78,7 @@ def _completed(problem: Problem, model: Model, codes: list[int], budget_bytes: i
 
 
 def _answer(problem: Problem, completion: Completion, low: int) -> MinimumBudget:
-    cost = completion.energy_pj if problem.objective == "energy" else completion.time_ns
+    cost = problem.objective.cost(completion.energy_pj, completion.time_ns)
     proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, scope=Scope(), method="smallest budget")
     schedule = Schedule(solver=ENGINE_NAME, steps=completion.steps, proof=proof)
     trace = verify(dataclasses.replace(problem, budget_bytes=completion.peak_bytes), schedule)
