@@ -19,7 +19,7 @@
  * length. */
 #define POETC_SUM_BLOCK 64
 
-/* The FPU of Cortex-M, which GCC's C reaches only in part. `vmla` is sum += a * b with two roundings, as everywhere: a
+/* The FPU of Cortex-M, which GCC's C reaches only in part. `vmla` is sum += a * b with two roundings, as everywhere. A
  * sum of products costs as little as with fused multiply-adds and has the bits of every other target. `vldm` and `vstm`
  * move four floats in one instruction; they want registers that follow each other, hence the names. Without
  * optimisation (-O0) GCC runs out of registers for assembly: then all is C. */
@@ -51,7 +51,7 @@
 #endif
 
 /* x[0] + x[stride] + ... + x[(count - 1) * stride] in the reference order: blocks in sequence, and their sums carried
- * with compensation (Kahan), which bounds the error independently of the number of blocks. */
+ * with compensation (Kahan). It bounds the error independently of the number of blocks. */
 static inline float poetc_sum(const float *x, int32_t count, int32_t stride)
 {
     float total = 0.0f, lost = 0.0f;

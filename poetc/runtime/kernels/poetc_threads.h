@@ -12,7 +12,7 @@
 
 #ifdef POETC_THREADS
 
-/* Up to this many multiply-adds (or what takes as long) threads cost more than they give. */
+/* Up to this many multiply-adds (or work as long) threads cost more than they give. */
 #ifndef POETC_THREADS_WORK
 #define POETC_THREADS_WORK 200000
 #endif
@@ -63,7 +63,8 @@ static inline int32_t poetc_share_end(poetc_share share, int32_t count, int32_t 
     }
 
 /* Products: batches of them, or columns in whole register blocks, or rows. Every thread reads all of the other side,
- * and packs it if it is the columns': rows only if there are far more of them, or columns make uneven shares. */
+ * and packs it if it is the columns'. So rows are shared only if there are far more of them, or columns make uneven
+ * shares. */
 typedef struct {
     poetc_share batches, rows, columns;
 } poetc_split;
@@ -88,9 +89,9 @@ static inline poetc_split poetc_split_product(poetc_share share, int32_t batches
 /* Declares `name`. Rows 0: they must not be split. */
 #define POETC_SPLIT(name, share, batches, rows, columns)                                                               \
     const poetc_split name = poetc_split_product(share, batches, rows, columns, POETC_GEMM_COLUMNS);
-/* The same for the gradient of weights, a sum of `terms`. Where what every thread packs, all columns, is little beside
- * its rows, rows: they lie together, and a processor that fetches ahead does not take what the other thread is about to
- * write. */
+/* The same for the gradient of weights, a sum of `terms`. Rows are shared where all columns, which every thread packs,
+ * are little beside them. They lie together, and a processor that fetches ahead does not take the rows that the other
+ * thread is about to write. */
 #define POETC_SPLIT_WEIGHTS(name, share, terms, rows, columns)                                                         \
     POETC_SPLIT(name, share, 1, (int64_t)(terms) * (share).parts <= (rows) ? INT32_MAX : (rows), columns)
 #define POETC_SPLIT_ROWS(g, split) ((g).share = (split).rows)

@@ -78,8 +78,9 @@ static uint32_t crc_of_bytes(uint32_t crc, const uint8_t *bytes, size_t size_byt
 }
 
 #if defined(__PCLMUL__) && defined(__x86_64__)
-/* 128 bits of the message, a polynomial over GF(2): what is left of the CRC if it is multiplied by x^n and added to
- * what comes n bits later. Factors are x^(n + 32) and x^(n - 32) modulo the CRC's polynomial, bits reflected. */
+/* 128 bits of the message, a polynomial over GF(2). The CRC stays the same if they are multiplied by x^n and added to
+ * the bits that come n bits later. Factors are x^(n + 32) and x^(n - 32) modulo the CRC's polynomial, bits reflected.
+ */
 typedef long long polynomial __attribute__((vector_size(16)));
 
 static inline polynomial load(const uint8_t *bytes)
@@ -242,7 +243,7 @@ static int read_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot
 }
 
 /* Hand the page's data to the sink, block after block, with the page buffer alone; without a sink, find out whether
- * read_page would succeed. What the checksum says comes after the last block. */
+ * read_page would succeed. The verdict of the checksum comes after the last block. */
 static int walk_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot, uint32_t stamp, poetc_sink sink,
                      void *context)
 {
@@ -272,8 +273,8 @@ static int walk_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot
     return memcmp(trailer, buffer + block - POETC_TRAILER, POETC_TRAILER) == 0 ? POETC_OK : POETC_ECORRUPT;
 }
 
-/* State on the store is stamped with its version, and version v lives in slot v mod 2; anything else with the run that
- * wrote it. */
+/* State on the store is stamped with its version, and version v lives in slot v mod 2. Any other page is stamped with
+ * the run that wrote it. */
 static int page_out(poetc_runtime *runtime, const poetc_step *step)
 {
     const uint32_t page = (uint32_t)step->ints[0], version = runtime->run_count + 1u;

@@ -1,10 +1,10 @@
 /* Checkpoints of the training state. See poetc_checkpoint.h.
  *
- * A slot is the data (the regions of the state, one behind the other, and the caller's words), zeros, and a trailer at
- * the end of its last block: version (complete runs), sequence, records and their checksum, size, CRC-32 over a tag,
- * the model's identity, these five, the data. Version v goes to slot v mod slots; the trailer is in the block that is
- * written last. Nothing says which slot is the newest: the versions do, so that there is no third place that could be
- * torn.
+ * A slot is the data, zeros, and a trailer at the end of its last block. The data are the regions of the state, one
+ * behind the other, and the caller's words. The trailer has version (complete runs), sequence, records and their
+ * checksum, size, and a CRC-32 over a tag, the model's identity, these five, the data. Version v goes to slot v mod
+ * slots; the trailer is in the block that is written last. Nothing says which slot is the newest: the versions do, so
+ * that there is no third place that could be torn.
  */
 #include "poetc_checkpoint.h"
 
@@ -157,7 +157,7 @@ static int save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint
     err = barrier(store); /* the trailer vouches for pages of this run, too, which have no other */
     if (!err)
         err = driver_code(store->page_out(store->context, first + count - 1u, 1, buffer));
-    return err ? err : barrier(store); /* what comes next overwrites the version before */
+    return err ? err : barrier(store); /* the next bytes overwrite the version before */
 }
 
 int poetc_checkpoint_save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint)

@@ -1,7 +1,7 @@
 /* Elementary functions in single precision and integers only; see poetc_math.h for why.
  *
- * Each reduces its argument exactly (or with the rounding error carried along), evaluates a short polynomial on the
- * reduced range and puts the result back together, the large exact term last. The polynomials are weighted minimax fits
+ * Each reduces its argument exactly (or with the rounding error carried along), and evaluates a short polynomial on the
+ * reduced range. It puts the result back together, the large exact term last. The polynomials are weighted minimax fits
  * made for this file. The stated errors are the largest seen over a dense sample of all arguments, in units in the last
  * place (ulp).
  */
@@ -173,7 +173,7 @@ float poetc_log1pf(float x)
     float u = 1.0f + x;
     if (!(u > 0.0f) || u == POETC_INFINITY)
         return poetc_logf(u);
-    /* what rounding took from u, to first order; u - 1 is exact where it matters */
+    /* the part that rounding took from u, to first order; u - 1 is exact where it matters */
     return u == 1.0f ? x : poetc_logf(u) + (u < 0x1p24f ? (x - (u - 1.0f)) / u : 0.0f);
 }
 
@@ -233,7 +233,7 @@ float poetc_erff(float x)
 }
 
 /* x = quadrant * pi / 2 + r, |r| <= pi / 4, by fixed-point multiplication with the bits of 2 / pi that matter for x
- * (Payne and Hanek 1983); returns r. */
+ * (Payne and Hanek 1983). Returns r. */
 static float trig_reduce(float x, uint32_t *quadrant)
 {
     static const uint32_t two_over_pi[8] = {0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,

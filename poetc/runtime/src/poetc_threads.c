@@ -19,11 +19,11 @@
 #define WORKERS (POETC_THREADS > 1 ? POETC_THREADS - 1 : 1)
 
 static pthread_mutex_t pool = PTHREAD_MUTEX_INITIALIZER;   /* who has it runs a kernel */
-static pthread_mutex_t sleep_ = PTHREAD_MUTEX_INITIALIZER; /* of what follows, while workers sleep */
+static pthread_mutex_t sleep_ = PTHREAD_MUTEX_INITIALIZER; /* of the fields that follow, while workers sleep */
 static pthread_cond_t awake = PTHREAD_COND_INITIALIZER;
 static int sleeping, stopping;
 
-/* What workers wait for, and what they read then, lies together; what the caller waits for lies apart. */
+/* The fields that workers wait for and then read lie together; those that the caller waits for lie apart. */
 static struct {
     unsigned generation; /* a change starts the workers */
     poetc_kernel kernel;

@@ -236,7 +236,7 @@ static tap_progression taps_at(int32_t at, int32_t kernel, int32_t dilation, int
 }
 
 /* gy[N,O,OH,OW], w[O,C/group,kh,kw], b[C]? -> gx[N,C,H,W]. With the bias it is the transposed convolution. Pixels of a
- * row that lie a stride apart see the same taps and consecutive outputs: each such class is a row task of its own. */
+ * row that lie a stride apart see the same taps and consecutive outputs. Each such class is a row task of its own. */
 int poetc_op_conv_grad_input(const poetc_call *call)
 {
     const convolution c = describe(call);

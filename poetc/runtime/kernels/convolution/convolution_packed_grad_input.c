@@ -25,8 +25,8 @@ static void fill(float *to, int32_t count, float value)
 typedef int32_t direct_mask __attribute__((vector_size(4 * POETC_LANES)));
 
 /* ConvGradInput with strides of 1: every pixel's products of one tap are a sum over the outputs, which is added to the
- * pixel, rows of the output in ascending order, taps in ascending order. Adding -0 where a tap has no output changes
- * nothing. */
+ * pixel. Rows of the output come in ascending order, and taps in ascending order. Adding -0 where a tap has no output
+ * changes nothing. */
 POETC_APART int direct_grad_input(const convolution *c, const float *gy, const float *w, const float *bias, float *gx,
                                   float *workspace, int32_t size, int32_t depth)
 {
@@ -135,7 +135,7 @@ static void pack_turned(float *to, const float *from, ptrdiff_t step, int32_t ro
 }
 
 /* ConvGradInput with strides of one: a convolution of gy, zeros around it, by the turned filters of some outputs at a
- * time; lines of them that meet nothing but zeros are left out. Whether it was done: there must be loops for it, and
+ * time. Lines of them that meet nothing but zeros are left out. Whether it was done: there must be loops for it, and
  * room for filters and a strip. */
 POETC_APART int direct_grad_input(const convolution *c, const float *gy, const float *w, const float *bias, float *gx,
                                   float *workspace, int32_t size, int32_t depth)
@@ -211,8 +211,8 @@ POETC_APART int direct_grad_input(const convolution *c, const float *gy, const f
 #define STREAM_ROWS (POETC_LANES == 16 ? 8 : 4)
 
 /* Some terms of products of pixels' gradients, `a_k` floats from term to term, with rows of weights where they are.
- * `sums` of a block of terms begin with 0 or what is there; with the last terms of a block they go to `total`, else
- * NULL. */
+ * `sums` of a block of terms begin with 0 or the sums that are there. With the last terms of a block they go to
+ * `total`, else NULL. */
 typedef struct {
     const float *a, *b;
     float *sums, *total;
@@ -254,9 +254,9 @@ POETC_APART void stream(const stream_task *t)
     }
 }
 
-/* ConvGradInput for few pixels, where weights are what there is to read: once, where they are. Lanes lie along the
- * channels' taps, pixels are rows of the register block; sums have the same terms in the same order. Whether it was
- * done. */
+/* ConvGradInput for few pixels, where the weights are most of the data: they are read once, where they are. Lanes lie
+ * along the channels' taps, pixels are rows of the register block; sums have the same terms in the same order. Whether
+ * it was done. */
 POETC_APART int stream_weights(const convolution *c, const float *gy, const float *w, const float *bias, float *gx,
                                float *workspace, int32_t size, int32_t terms)
 {
@@ -317,8 +317,9 @@ POETC_APART int stream_weights(const convolution *c, const float *gy, const floa
 #endif
 
 /* As poetc_op_conv_grad_input. Products w' gy of some channels' taps and some rows of the output are made in the
- * workspace and added to the pixels they belong to. The last ints: as above, the part of the workspace that holds
- * products (floats; 0 for a pointwise convolution, which needs none), and its rows of the output and channels. */
+ * workspace. From there they are added to the pixels they belong to. The last ints: as above, the part of the workspace
+ * that holds products, and its rows of the output and channels. The part is in floats; it is 0 for a pointwise
+ * convolution, which needs none. */
 int poetc_op_conv_grad_input_packed(const poetc_call *call)
 {
     const convolution c = describe(call);
@@ -359,7 +360,7 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
             const int32_t rows = poetc_min(block_rows, all_rows - row);
             const int32_t start = row * c.output_width, end = start + rows * c.output_width;
             const int32_t panels = (end - start + COLUMNS - 1) / COLUMNS * COLUMNS;
-            /* What is packed serves all channels: each block of terms stays where it is. */
+            /* Packed columns serve all channels: each block of terms stays where it is. */
             const int once = (int64_t)((outputs + terms - 1) / terms) * panels <= space.columns;
             for (channel = POETC_BEGIN(c.share, channels, 1); channel < POETC_END(c.share, channels, 1);
                  channel += block) {

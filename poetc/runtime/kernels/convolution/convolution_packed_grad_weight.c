@@ -164,7 +164,7 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
 
 /* Four taps of a window, anywhere, for some outputs. */
 typedef struct {
-    uint32x4_t x;               /* addresses of what the first pixel's window holds of them */
+    uint32x4_t x;               /* addresses of their values in the first pixel's window */
     const float *gy;            /* pixel by pixel, the outputs side by side */
     int32_t lines, width, skip; /* rows of pixels; floats from the end of one to the next in x */
     float *to;
@@ -221,9 +221,9 @@ DEFINE_TAPS(2)
 DEFINE_TAPS(1)
 #undef DEFINE_TAPS
 
-/* ConvGradWeight with a stride of one along rows: windows are gathered, four taps a vector, where they are or from a
- * strip, instead of being packed. Returns whether it was done: there must be room for the strip of at least one row of
- * gy. */
+/* ConvGradWeight with a stride of one along rows: windows are gathered, four taps a vector. They are read where they
+ * are or from a strip, instead of being packed. Returns whether it was done: there must be room for the strip of at
+ * least one row of gy. */
 POETC_APART int direct_grad_weight(const convolution *c, const float *x, const float *gy, float *gw, const float *lr,
                                    float *workspace, int32_t size, int32_t depth)
 {
@@ -290,8 +290,8 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
 #define direct_grad_weight(c, x, gy, gw, lr, workspace, size, depth) 0
 #endif
 
-/* What the weight's gradient multiplies gy by: columns from number `column` on, pixels from number `first` of image n
- * on; or whole small images. */
+/* The other operand of the weight's gradient, beside gy. It has columns from number `column` on and pixels from number
+ * `first` of image n on, or whole small images. */
 POETC_APART void pack_taps(const poetc_gemm_space *space, const convolution *c, const float *image, int32_t n,
                            int32_t first, const poetc_gemm *g, int32_t column, float *strip, int32_t held,
                            const prologue *p)
@@ -349,7 +349,7 @@ static void normalize_panels(const prologue *n, int32_t channel, const poetc_gem
     }
 }
 
-/* copy_padded, then once more what lies on the image. */
+/* copy_padded, then once more the part that lies on the image. */
 static void normalize_strip(const prologue *n, int32_t channel, float *to, const float *plane, const convolution *c,
                             int32_t first, int32_t count, int32_t columns)
 {
@@ -363,7 +363,7 @@ static void normalize_strip(const prologue *n, int32_t channel, float *to, const
 }
 
 #define PROLOGUE_FLOATS 16
-/* What norm_table_floats in poetc/ops/convolution.py counts is enough; C99 has no _Static_assert. */
+/* The bytes that norm_table_floats in poetc/ops/convolution.py counts are enough; C99 has no _Static_assert. */
 typedef char prologue_fits[sizeof(prologue) <= PROLOGUE_FLOATS * sizeof(float) ? 1 : -1];
 
 /* Floats of a third of the table, with as many as a panel may hold beyond the last channel. */
@@ -390,9 +390,9 @@ POETC_APART prologue *prepare(const poetc_call *call, int32_t first, float *work
     return n;
 }
 
-/* The gradient of the weights; or, if there is a learning rate, the weights in `to` moved by it: then a strip of
- * results of all outputs, in the workspace, is all that is held of it. Sums go over the pixels of all images, block
- * after block; a block never crosses from one image to the next. */
+/* The gradient of the weights. If there is a learning rate, it moves the weights in `to` instead: then the workspace
+ * holds only a strip of results of all outputs. Sums go over the pixels of all images, block after block; a block never
+ * crosses from one image to the next. */
 static void grad_weight(const poetc_call *call, const float *x, const float *gy, float *to, float *workspace,
                         const float *lr, prologue *norm)
 {
@@ -447,7 +447,8 @@ static void grad_weight(const poetc_call *call, const float *x, const float *gy,
                     pack_taps(&space, &c, image, n, first, &g, column, workspace + size, held, norm);
                     g.a = gy + ((ptrdiff_t)n * c.outputs + (ptrdiff_t)group * outputs) * pixels + first;
                     g.accumulate = n > 0 || first > 0;
-                    if (strip_at && n + here == c.batch && first + space.depth >= pixels) /* what descends next */
+                    if (strip_at && n + here == c.batch &&
+                        first + space.depth >= pixels) /* the rows that descend next */
                         POETC_SET_AHEAD(g, part + column, width, outputs, g.columns);
                     poetc_gemm_run(&g, &space);
                 }

@@ -16,7 +16,7 @@
 #define TERMS 64    /* of a block */
 #define CHANNELS 32 /* at a time: a multiple of every target's columns */
 #define OUTPUTS 12  /* at a time: a multiple of every target's rows */
-#define SLACK 1100  /* floats: to align with, zeros, and what is read and stored too much */
+#define SLACK 1100  /* floats: to align with, zeros, and those that are read and stored too much */
 
 /* Sums of one tap for some outputs and COLUMNS channels, over all pixels of some images. */
 typedef struct {
@@ -155,7 +155,7 @@ POETC_APART void turn_back(const float *total, int32_t taps, int32_t outputs, fl
     int32_t o, lane, tap;
     for (o = 0; o < outputs; o++, total += taps * COLUMNS, to += taps * COLUMNS) {
 #ifdef POETC_AHEAD
-        if (taps <= LANES) { /* what is stored too much is stored over */
+        if (taps <= LANES) { /* later stores overwrite those that are too much */
             poetc_transpose_lanes(to, taps, total, COLUMNS, COLUMNS / LANES);
             continue;
         }

@@ -44,9 +44,9 @@ static float *aligned(float *workspace)
     return workspace + (ptrdiff_t)((64u - ((uintptr_t)workspace & 63u)) & 63u) / 4;
 }
 
-/* What a thread makes: some tiles or channels, and some outputs, from their transforms on, so that threads wait for
- * each other at the end only, and next to nothing goes from one to the other. What two of them transform alike costs
- * less than that would. */
+/* A thread makes some tiles or channels, and some outputs, from their transforms on. So threads wait for each other at
+ * the end only, and next to nothing goes from one to the other. Transforms that two of them repeat cost less than that
+ * would. */
 #ifdef POETC_THREADS
 #define OWN_FLOATS(call, size) ((call)->workspace ? POETC_THREADS_FLOATS : (size))
 
@@ -78,14 +78,14 @@ static void split_both(poetc_share share, int32_t firsts, int32_t first_unit, in
 #define SPLIT_BOTH(of_first, of_second, share, firsts, first_unit, seconds, second_unit, both, first, second)
 #endif
 
-/* What transforms take, in the time of a multiply-add: of a tile's channel, of a weight, of its gradient
+/* Costs of transforms, in the time of a multiply-add: of a tile's channel, of a weight, of its gradient
  * (poetc/ops/kernels/winograd.py). */
 #define TILE_TIME 215
 #define WEIGHT_TIME 400
 #define SUM_TIME 280
 
-/* A convolution at work: tiles [begin, end) for outputs [first, last); now `count` tiles from number `at` on, `here`
- * outputs from number `out` on, `terms` channels from number `piece` on. */
+/* A convolution at work: tiles [begin, end) for outputs [first, last). Now it has `count` tiles from number `at` on,
+ * `here` outputs from number `out` on, `terms` channels from number `piece` on. */
 typedef struct {
     convolved c;
     int32_t begin, end, first, last;
@@ -147,7 +147,7 @@ POETC_APART void make_output(const products *j)
 }
 
 /* ints: those of all convolutions, the floats of the workspace, the outputs at a time.
- * Of the forward pass or, turned, of the gradient of the input. Apart, so that what is read once leaves the stack. */
+ * Of the forward pass or, turned, of the gradient of the input. Apart, so that variables of one use leave the stack. */
 POETC_APART plan prepare(const poetc_call *call, int turned, products *j)
 {
     const convolution d = describe(call);
@@ -244,8 +244,8 @@ static int32_t plan_tiles(int32_t size, int32_t tiles, int32_t columns, int32_t 
     return poetc_min(fit, MOST_SUMS) / TERMS * TERMS;
 }
 
-/* The gradient at work, channels [begin, end) of outputs [first, last): `count` tiles from number `at` on, `here`
- * outputs from number `out` on, `terms` channels from number `piece` on. */
+/* The gradient at work, channels [begin, end) of outputs [first, last). It has `count` tiles from number `at` on,
+ * `here` outputs from number `out` on, `terms` channels from number `piece` on. */
 typedef struct {
     tiled image, gy;
     int32_t begin, end, first, last;
@@ -254,7 +254,7 @@ typedef struct {
     float *scratch, *v, *y, *z;
 } sums;
 
-/* Gradients of outputs and, where they are others, pixels; `norm`: of what is done to these first, the first operand,
+/* Gradients of outputs and, where they are others, pixels. `norm`: the first operand of the operators on these before,
  * or 0. */
 POETC_APART void transform_both(const sums *j, int pixels, const poetc_call *call, int32_t norm)
 {
@@ -291,7 +291,7 @@ POETC_APART void multiply_and_add(const sums *j)
     }
 }
 
-/* Tiles at a time, 0 where the workspace is too small; apart, so that what is read once leaves the stack. */
+/* Tiles at a time, 0 where the workspace is too small; apart, so that variables of one use leave the stack. */
 POETC_APART int32_t prepare_sums(const poetc_call *call, const float *x, const float *gy, float *workspace,
                                  int descends, sums *j)
 {

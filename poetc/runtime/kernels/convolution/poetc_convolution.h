@@ -13,8 +13,8 @@ typedef struct {
     int32_t outputs, output_height, output_width;   /* output */
     int32_t kernel_h, kernel_w, stride_h, stride_w; /* window */
     int32_t pad_top, pad_left, dilation_h, dilation_w;
-    int32_t group, has_bias; /* of the gradient of a weight, in place of the latter: what is done to x first
-                                (poetc_norm.h), or 0 */
+    int32_t group, has_bias; /* of the gradient of a weight, in place of the latter: the operators on x before it
+                              * (poetc_norm.h), or 0 */
 #ifdef POETC_THREADS
     poetc_share share;
 #endif

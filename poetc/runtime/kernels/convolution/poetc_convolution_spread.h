@@ -104,7 +104,7 @@ POETC_APART void spread_apart(const convolution *c, const float *products, int32
                 output_range(across, step, c->width, c->output_width, &left, &right);
                 for (; rest > 0;
                      begin = 0,
-                     to += c->channels * plane) { /* an image after the other: what was stored last is not read next */
+                     to += c->channels * plane) { /* an image after the other: the last stored one is not read next */
                     const int32_t here = poetc_min(rest, c->output_height - begin),
                                   high = poetc_min(bottom, begin + here);
                     for (oh = top > begin ? top : begin; oh < high; oh++) {
@@ -130,11 +130,11 @@ typedef struct {
     __mmask16 mask;
 } tap_lanes;
 
-/* Where every second column of a row of gx belongs to the same taps: even and odd pixels are summed up apart, sixteen
+/* Every second column of a row of gx belongs to the same taps. So even and odd pixels are summed up apart, sixteen
  * each, then laid side by side. Where rows are short, several of them. */
 typedef struct {
     int32_t rows, columns; /* at once, of the pixels of one parity */
-    int whole;             /* images: sums begin with the bias, else with what is there */
+    int whole;             /* images: sums begin with the bias, else with the values there */
 } halves;
 
 static halves halves_of(const convolution *c, int32_t row, int32_t rows)
@@ -348,9 +348,9 @@ POETC_APART void spread_rows(const convolution *c, const float *products, int32_
 }
 #endif
 
-/* Add rows (c, kh, kw) of products, columns (n, oh, ow), to the pixels that they belong to: rows of the output in
- * ascending order, taps in ascending order, so that the order of a pixel's sum does not depend on the size of the
- * block. */
+/* Add rows (c, kh, kw) of products, columns (n, oh, ow), to the pixels that they belong to. Rows of the output come in
+ * ascending order, and taps in ascending order. So the order of a pixel's sum does not depend on the size of the block.
+ */
 POETC_APART void spread(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows,
                         float *gx)
 {
@@ -385,7 +385,7 @@ POETC_APART void spread(const convolution *c, const float *products, int32_t cha
     }
 }
 
-/* Whether what is spread of blocks of so many rows is the whole of gx: it need not be filled before. */
+/* Whether blocks of so many rows spread to the whole of gx: it need not be filled before. */
 static inline int spread_is_all(const convolution *c, int32_t block_rows)
 {
     return spreads_every_second(c) || (spreads_halves(c) && block_rows % c->output_height == 0);

@@ -20,8 +20,8 @@
 #if defined(POETC_DIRECT) || defined(POETC_STRIPS)
 #define DIRECT_LANES POETC_LANES
 
-/* Rows [first, first + rows) of `channels` planes (those outside are zeros), from column `left` on, `columns` of them
- * (those outside are zeros), side by side; then zeros for a vector that reads on. */
+/* Rows [first, first + rows) of `channels` planes, and `columns` of them from column `left` on, side by side. Those
+ * outside are zeros. Behind them are zeros for a vector that reads on. */
 POETC_APART void copy_strip(float *to, const float *from, int32_t channels, int32_t height, int32_t width,
                             int32_t first, int32_t rows, int32_t left, int32_t columns)
 {

@@ -13,7 +13,7 @@ typedef struct {
     float *y;
     int32_t blocks; /* of four results, side by side; at least one */
     ptrdiff_t y_row,
-        plane; /* floats from row to row of the result, from channel to channel of b, less what its lines take */
+        plane; /* floats from row to row of the result, from channel to channel of b, less the length of its lines */
     int32_t channels;
     int32_t lines, skip; /* of taps; floats of a from the end of a channel's lines to the next one's: read as a pair */
     int32_t next;        /* bytes from the end of a line to the next one */

@@ -1,6 +1,6 @@
 /* Packing for the forward convolution: the pixels under the taps of each window, gathered into panels of poetc_gemm.h.
  *
- * Layout: a row of a panel is a channel and a tap, a column is a pixel of the output; taps beside the image are zeros.
+ * Layout: a row of a panel is a channel and a tap, a column is a pixel of the output. Taps beside the image are zeros.
  * Order of sums: nothing is added here. */
 #ifndef POETC_PIXELS_H
 #define POETC_PIXELS_H
@@ -101,7 +101,7 @@ POETC_APART void pack_halves(const poetc_gemm_space *space, const convolution *c
     pack_sixteen(space, c, x, first, depth, column, columns, EVERY_SECOND);
 }
 
-/* Share what is packed with masks: that costs less than unaligned loads. */
+/* Share the columns that are packed with masks: that costs less than unaligned loads. */
 #define MANY_OUTPUTS(k) ((k) <= 64 ? 32 : 64)
 
 /* No sixteen pixels of a block are of two images. */
@@ -254,7 +254,7 @@ POETC_APART void pack_clipped(const four_pixels *f, tap_run t, float *to)
                 *to++ = 0.0f;
         }
 #if defined(POETC_HELIUM)
-        if (count > 0) { /* what lies beside the image is not read and becomes zero */
+        if (count > 0) { /* pixels beside the image are not read and become zero */
             uint32x4_t columns = vaddq_n_u32(vidupq_n_u32(0, 1), (uint32_t)position);
             from += position;
             /* clang-format off */
@@ -327,7 +327,7 @@ POETC_APART void pack_scattered(const four_pixels *f, tap_run t, float *to)
             /* clang-format on */
             continue;
         }
-        /* What lies beside the image is not read and becomes zero: rows beside it have no columns on it. */
+        /* Pixels beside the image are not read and become zero: rows beside it have no columns on it. */
         columns = vpselq_u32(columns, vdupq_n_u32(1u << 30), vcmphiq_u32(heights, rows));
         /* clang-format off */
         __asm__ volatile("dls lr, %[n]\n"
@@ -407,7 +407,7 @@ POETC_APART void pack_pixels(const poetc_gemm_space *space, const convolution *c
 
 #else
 
-/* What holds for all channels is found out once: tap by tap, output row by output row. */
+/* Facts that hold for all channels are found out once: tap by tap, output row by output row. */
 POETC_APART void pack_pixels(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
                              int32_t depth, int32_t column, int32_t columns)
 {

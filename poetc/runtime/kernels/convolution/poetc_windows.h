@@ -10,7 +10,7 @@
 #include "convolution/poetc_convolution_packed.h"
 #include "operators/poetc_norm.h"
 
-/* What is done to pixels on their way in: the batch norm of each channel, the activation. By functions, so that only
+/* The operators on pixels on their way in: the batch norm of each channel, the activation. By functions, so that only
  * kernels that do so bring their code along. */
 typedef struct prologue {
     /* Of channels, from the group's first on: centres; factors and shifts `third` and twice that beyond. */
@@ -54,8 +54,8 @@ static void copy_padded(float *to, const float *plane, const convolution *c, int
 #include "convolution/poetc_windows_four.h"
 #else
 
-/* Windows of `count` rows of pixels of one channel, from a strip without edges. `to` is the first row's panel row, the
- * first of the pixels that are wanted is column `ow` of the first row, and there are `pixels` of them. */
+/* Windows of `count` rows of pixels of one channel, from a strip without edges. `to` is the first row's panel row. The
+ * first of the wanted pixels is column `ow` of the first row, and there are `pixels` of them. */
 typedef struct {
     const float *strip;
     int32_t width; /* of the strip */
@@ -172,8 +172,8 @@ POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c
 }
 
 #if defined(POETC_MASKED)
-/* Whether windows are single pixels, every second one of a row, and sixteen of them are half a row of the image, a row
- * or two or four. */
+/* Whether windows are single pixels, every second one of a row. Sixteen of them must be half a row of the image, or
+ * one, two or four rows. */
 static inline int packs_every_second(const convolution *c, int32_t first, int32_t depth, int32_t columns)
 {
     const int32_t wide = c->output_width;

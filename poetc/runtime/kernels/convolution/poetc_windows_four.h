@@ -8,7 +8,7 @@
 #ifndef POETC_WINDOWS_FOUR_H
 #define POETC_WINDOWS_FOUR_H
 
-/* Four taps: what they read of a row of the output. */
+/* Four taps: their part of a row of the output. */
 typedef struct {
     int32_t offset[4];         /* floats, from where the window would begin without padding */
     int32_t down[4];           /* rows, likewise */
@@ -124,8 +124,8 @@ POETC_APART void pack_windows(const poetc_gemm_space *space, const convolution *
     }
 }
 
-/* Windows are packed from rows with zeros around them: those of the image itself where nothing is padded or done to
- * them, else a strip to which they are copied. It has as many slots as four taps reach over channels. */
+/* Windows are packed from rows with zeros around them. These are rows of the image itself where nothing is padded or
+ * changed, else a strip to which they are copied. It has as many slots as four taps reach over channels. */
 static int is_padded(const convolution *c)
 {
     return c->has_bias || c->pad_top > 0 || c->pad_left > 0 ||
@@ -150,8 +150,8 @@ static int32_t slot_floats(const convolution *c, int32_t rows)
     return ((rows - 1) * c->stride_h + (c->kernel_h - 1) * c->dilation_h + 1) * strip_width(c);
 }
 
-/* Floats of a strip for blocks of `terms` pixels, of a workspace of `size`; 0: there is no need or no room for one,
-   which is so for a single pixel (there a panel of Helium, with its rows, leaves less than half). */
+/* Floats of a strip for blocks of `terms` pixels, of a workspace of `size`; 0: there is no need or no room for one.
+ * That is so for a single pixel: there a panel of Helium, with its rows, leaves less than half. */
 static int32_t strip_floats(const convolution *c, int32_t terms, int32_t size)
 {
     const int32_t rows = poetc_min((terms - 2) / c->output_width + 2, c->output_height);
@@ -172,7 +172,7 @@ static int32_t strip_rows(const convolution *c, int32_t size)
 /* Windows of four taps of `pixels` pixels, of which the first is column `ow` of its row. */
 typedef struct {
     const float *from; /* the first row's first window */
-    const float *end;  /* of what may be read */
+    const float *end;  /* of the readable rest */
     ptrdiff_t offset[4];
     int32_t width, ow, pixels; /* width: of a row */
 } four_windows;
@@ -199,10 +199,10 @@ POETC_APART void put_windows(const convolution *c, const four_windows *s, float 
     const uint32x4_t offsets = vshlq_n_u32(vld1q_u32((const uint32_t *)s->offset), 2);
 #elif POETC_FPU_M
     /* Taps side by side, in one or two groups: seven floats hold those of four pixels. A group that is stored as a
-     * whole spills over lanes that the next one fills, the second one over the next pixel, which is filled next, or put
-     * back if it was before. Behind the last panel of a workspace are four floats at least for that (poetc_gemm_carve:
-     * operands begin at multiples of 16 bytes, so that at most 12 of the 16 floats that it sets aside come before the
-     * panels). */
+     * whole spills over lanes that the next one fills. The second group spills over the next pixel, which is filled
+     * next, or put back if it was before. Behind the last panel of a workspace are four floats at least for that. See
+     * poetc_gemm_carve: operands begin at multiples of 16 bytes. So at most 12 of the 16 floats that it sets aside come
+     * before the panels. */
     int32_t split = 1;
     while (split < 4 && s->offset[split] == s->offset[0] + split)
         split++;

@@ -64,7 +64,7 @@ typedef int32_t lane_numbers __attribute__((vector_size(4 * LANES)));
 #define QUARTERS_EVEN (lane_numbers){0, 1, 2, 3, 8, 9, 10, 11}
 #define QUARTERS_ODD (lane_numbers){4, 5, 6, 7, 12, 13, 14, 15}
 #endif
-/* v[i] and v[j] become what the two patterns take of them. */
+/* v[i] and v[j] become the combinations that the two patterns take of them. */
 #define EXCHANGE(i, j, first, second)                                                                                  \
     do {                                                                                                               \
         const poetc_vector a = v[i], b = v[j];                                                                         \
@@ -129,7 +129,7 @@ typedef struct {
     float *centre, *factor, *shift;
 } normal;
 
-/* Those of channels from number `first` on, up to whole vectors: what is made beyond the last is not read. */
+/* Those of channels from number `first` on, up to whole vectors: lanes beyond the last are made but not read. */
 POETC_APART void prepare_normal(const normal *n, int32_t first, int32_t count)
 {
     int32_t i;
@@ -190,7 +190,7 @@ static float normalize_one(const normal *n, int32_t at, float x)
 }
 
 /* `count` floats of each of `valid` channels, `step` floats apart, into lanes; rows of `width` pixels lie `gap` floats
- * apart. `n`: what is done to them, of which they are the channels from number `channel` on; or NULL. */
+ * apart. `n`: the operators on them, of which they are the channels from number `channel` on; or NULL. */
 static void turn_in(const float *from, ptrdiff_t step, int32_t valid, int32_t count, float *to, int32_t width,
                     int32_t gap, const normal *n, int32_t channel)
 {
@@ -258,7 +258,7 @@ static void turn_out(const float *from, int32_t count, float *to, ptrdiff_t step
 }
 
 /* Channels from number `channel` on of the tiles, which need `reach` pixels each way, into the strip. With the `first`
- * ones what lies beside the image becomes zero (and stays, for further channels). */
+ * ones, pixels beside the image become zero (and stay, for further channels). */
 static void read_strip(const tiled *t, const normal *n, const rectangle *r, const int32_t reach, int32_t channel,
                        int32_t first, float *strip)
 {
@@ -337,8 +337,8 @@ static void transform_gradient(const float *strip, int32_t pitch, int32_t tiles,
 }
 
 /* Tiles [begin, end) of channels [first, last), transformed. A tile is `step` floats from the next, a plane of 16
- * `plane`. `panel`: so many channels have their tiles together, `panel_step` floats from the next so many. `n`: what is
- * done to pixels on their way in, or NULL. */
+ * `plane`. `panel`: so many channels have their tiles together, `panel_step` floats from the next so many. `n`: the
+ * operators on pixels on their way in, or NULL. */
 POETC_APART void transform_tiles(const tiled *t, const normal *n, int gradient, int32_t begin, int32_t end,
                                  int32_t first, int32_t last, float *strip, float *to, ptrdiff_t step, ptrdiff_t plane,
                                  int32_t panel, ptrdiff_t panel_step)
@@ -396,7 +396,7 @@ static void transform_products(const float *from, ptrdiff_t step, ptrdiff_t plan
     }
 }
 
-/* What is computed: a convolution of an image, or (with turned weights) of gy. */
+/* The computation: a convolution of an image, or (with turned weights) of gy. */
 typedef struct {
     tiled image;
     int32_t outputs, height, width; /* of the output */
@@ -432,12 +432,12 @@ POETC_INLINE void turn_taps(const float *from, ptrdiff_t step, poetc_vector *tap
 #endif
 }
 
-/* G g G' of the weights of `terms` channels from number `piece` on and `count` outputs from number `first` on, into
- * panels, 16 planes of them. */
+/* G g G' of some weights into panels, 16 planes of them. They are of `terms` channels from number `piece` on and
+ * `count` outputs from number `first` on. */
 POETC_APART void transform_weights(const convolved *c, int32_t piece, int32_t terms, int32_t first, int32_t count,
                                    float *to, ptrdiff_t plane)
 {
-    const int32_t stop = round_up(count, UNIT); /* what fills the last register block */
+    const int32_t stop = round_up(count, UNIT); /* the outputs that fill the last register block */
     int32_t channel, out, i;
     for (out = 0; out < stop; out += LANES) {
         const int32_t valid = most(0, poetc_min(LANES, count - out));
@@ -515,7 +515,7 @@ POETC_APART void transform_sums(const float *z, ptrdiff_t plane, int32_t inputs,
                 transpose(v[part]);
             }
             POETC_UNROLL
-            for (i = 0; i < LANES; i++) { /* what is stored too much is stored over */
+            for (i = 0; i < LANES; i++) { /* later stores overwrite those that are too much */
                 POETC_UNROLL
                 for (part = 0; part < parts; part++)
                     poetc_vector_store(at + i * 9 + part * LANES, v[part][i]);

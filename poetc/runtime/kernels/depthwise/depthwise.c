@@ -1,11 +1,11 @@
 /* Depthwise convolution (one filter a channel) and its gradients.
  *
  * Layout: a strip of an image is copied into the workspace with its padding, so that no border is left. Rows follow
- * each other with one gap of zeros between them, so a strip is one long row; or columns a stride apart lie side by
+ * each other with one gap of zeros between them, so a strip is one long row. Or columns a stride apart lie side by
  * side. Under strides, pixels of the gradient of the input that lie a stride apart see the same taps. Each such phase
- * is a convolution of gy of its own, under the filter of these taps.
- * Order of sums: a pixel begins with the bias and adds its taps in sequence. A weight adds four lanes, strip by strip:
- * along the whole strip under strides of one, else along each row.
+ * is a convolution of gy of its own, under the filter of these taps. Order of sums: a pixel begins with the bias and
+ * adds its taps in sequence. A weight adds four lanes, strip by strip: along the whole strip under strides of one, else
+ * along each row.
  *
  * Usual filters have tiles of their own: poetc_depthwise_fpu.h and poetc_depthwise_taps.h for scalars in an FPU, and
  * poetc_depthwise_planes.h for the smallest planes on Cortex-M. Helium has poetc_depthwise_helium.h and, for small
@@ -25,8 +25,8 @@
 #include "depthwise/poetc_depthwise_any.h"
 
 #if POETC_LANES > 1
-/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of `lines` taps, from the
- * row of gy on that the first of them reads. */
+/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of `lines` taps. They begin
+ * with the row of gy that the first of them reads. */
 POETC_APART void gather_rows(const filter *f, const float *g, int32_t lines, int32_t tap, int more_first, float *y,
                              int32_t rows)
 {
@@ -59,8 +59,8 @@ static void correlate_strip(const filter *of, float *from, int32_t rows, int32_t
         correlate_any(of, from, rows, stride_h);
 }
 
-/* ints: those of convolution.c, then phases, floats of a phase, floats of a row, rows of the result in a strip, and
- * floats of a strip. */
+/* The ints are those of convolution.c, then phases, floats of a phase and of a row, rows of the result in a strip, its
+ * floats. */
 static strip describe_strip(const poetc_call *call, float *workspace)
 {
     strip s;
@@ -82,7 +82,7 @@ static strip describe_strip(const poetc_call *call, float *workspace)
 }
 
 #if defined(PLANS)
-/* What is made of planes that are one strip, when the zeros around them are there: their rows, from row `above` of the
+/* The results of planes that are one strip, when the zeros around them are there: their rows, from row `above` of the
  * strip on. */
 typedef struct {
     column_plan plans[2];
@@ -172,8 +172,8 @@ int poetc_op_depthwise(const poetc_call *call)
     return POETC_OK;
 }
 
-/* The taps of an axis through which padded position `at` of the image was read, last tap first: the output that the
- * first of them belongs to, and how far the next one's lies. */
+/* The taps of an axis through which padded position `at` of the image was read, last tap first. They are the output of
+ * the first tap, and the distance to that of the next one. */
 typedef struct {
     int32_t tap, step, count, output, down;
 } tap_sequence;
@@ -358,8 +358,8 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
 }
 
 #if defined(MOST_TAPS) && EXACT_ROWS
-/* add_taps_of_row for each line of the filter, from the first row of gy on that meets a row of the image to the last:
- * four of whole rows, so that lanes stay what they are. */
+/* add_taps_of_row for each line of the filter, from the first row of gy on that meets a row of the image to the last.
+ * It takes four of whole rows, so that lanes stay as they are. */
 static void add_lines_on_image(const convolution *c, const float *line, ptrdiff_t down, const float *gy, int32_t step,
                                float *gw)
 {

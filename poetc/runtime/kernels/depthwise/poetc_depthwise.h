@@ -23,7 +23,8 @@ typedef struct {
 } strip;
 
 #if POETC_FPU_M
-#define EXACT_ROWS 1 /* copied rows leave what is between them alone, so that its zeros are needed once for all planes */
+#define EXACT_ROWS 1 /* copied rows leave the gaps between them alone, so that their zeros are needed once for all
+                      * planes */
 #else
 #define EXACT_ROWS 0
 #endif
@@ -107,7 +108,7 @@ static void clear_gaps(float *to, int32_t step, int32_t rows, int32_t gap)
     }
 }
 
-/* What is done to pixels on their way into a strip: a batch norm, an activation. By a function, so that only kernels
+/* The operators on pixels on their way into a strip: a batch norm, an activation. By a function, so that only kernels
  * that do so bring its code along. */
 typedef struct {
     poetc_norm norm;
@@ -115,7 +116,7 @@ typedef struct {
     poetc_row_function rows;
 } prologue;
 
-/* copy_rows, with what is done to them, if `n` is not NULL. */
+/* copy_rows, with the operators `n` on them, if it is not NULL. */
 static void copy_pixels(const prologue *n, float *to, int32_t to_step, const float *from, int32_t from_step,
                         int32_t rows, int32_t width)
 {
@@ -240,7 +241,7 @@ static inline void put_pixels(const float *pixels, float *y, int32_t step, int32
         *y = *pixels++;
 }
 
-/* A block of LANES pixels: their sums, what a tap adds to them, and where they go. */
+/* A block of LANES pixels: their sums, the products that a tap adds to them, and their address. */
 #if POETC_LANES == 1
 #define SUMS(s, value) float s##0 = (value), s##1 = s##0, s##2 = s##0, s##3 = s##0
 #define TAP(v, x)                                                                                                      \

@@ -8,7 +8,7 @@
 
 #include "depthwise/poetc_depthwise.h"
 
-/* Pixels of a result: above, lanes along rows take as few instructions, and load what is contiguous. */
+/* Pixels of a result: above that, lanes along rows take as few instructions, and load contiguous floats. */
 #define SMALL_PLANE 200
 #define SMALL_STRIDED_PLANE 1024
 
@@ -16,7 +16,7 @@
 typedef struct {
     int32_t height, width, rows, columns, stride;
     int32_t above, left;  /* rows and columns of zeros before the plane: none or one */
-    int32_t below, right; /* or behind it, or -1: what no window sees */
+    int32_t below, right; /* or behind it, or -1: a pixel that no window sees */
 } window;
 
 /* Whether there are loops for it and, unless it is for the gradient of the weights, the planes are small. */
@@ -65,8 +65,8 @@ static inline void gather_filters(float *to, const float *weight, int turned)
 #undef TAP_OF
 }
 
-/* All planes of an image, three columns of the result at a time (the last time what there is of them), from the top
- * down. What the sums begin with comes before the weights. */
+/* All planes of an image, three columns of the result at a time (the last time the rest of them), from the top down.
+ * The start values of the sums come before the weights. */
 POETC_APART void correlate_channels(const window *p, const float *x, const float *weight, const float *bias,
                                     int32_t channels, float *y, int turned)
 {
@@ -171,8 +171,8 @@ POETC_APART void correlate_channels(const window *p, const float *x, const float
     }
 }
 
-/* What `rows` rows of gy bring to every other row of the gradient of the input under strides of two, from one line of
- * the filter; or more for these rows. Addresses are those of the pixels before the first ones. */
+/* The products of `rows` rows of gy for every other row of the gradient of the input under strides of two. They are of
+ * one line of the filter; or more for these rows. Addresses are those of the pixels before the first ones. */
 POETC_APART void spread_rows(const window *p, uint32x4_t gy, const float *weights, uint32x4_t gx, int more,
                              int32_t rows)
 {
@@ -222,8 +222,8 @@ POETC_APART void spread_rows(const window *p, uint32x4_t gy, const float *weight
 #undef G
 }
 
-/* The gradient of all planes under strides of two, a line of the filters after the other: the middle one, which alone
- * makes its rows, the first, and the last, which adds to the rows of the first but for one behind them. */
+/* The gradient of all planes under strides of two, a line of the filters after the other. First comes the middle one,
+ * which alone makes its rows, then the first. The last adds to the rows of the first but for one behind them. */
 POETC_APART void spread_channels(const window *p, const float *gy, const float *weight, int32_t channels, float *gx)
 {
     const int32_t plane = p->height * p->width, result = p->rows * p->columns;

@@ -17,7 +17,7 @@
 
 /* A column of blocks, from the top down; distances in bytes. */
 typedef struct {
-    const float *x, *w, *start; /* window, weights, and what the sums begin with */
+    const float *x, *w, *start; /* window, weights, and the start values of the sums */
     float *y;
     int32_t rows, lines;                 /* of the result, of the filter */
     ptrdiff_t down, next, y_row, w_next; /* from line to line of the window; after the last one, to the next row's
@@ -292,7 +292,7 @@ DEFINE_BLOCKS(gather_five_second, gather_pairs)
 #endif
 
 /* A result, or every other row of it, in blocks of about the same width, from left to right. The last one overlaps the
- * one before, with the same values. What it is made of lies where it did for all planes of a size. */
+ * one before, with the same values. Its operands lie in the same places for all planes of a size. */
 typedef struct {
     column c;
     void (*run)(const column *c, int32_t pixels);
@@ -386,8 +386,8 @@ static int correlate_fast(const filter *f, const float *from, int32_t rows, int3
 }
 
 /* The gradient of the input under strides of two and a filter with an odd number of rows and three, five or seven
- * columns: every other row of gx, of `lines` taps, the first of them on row `tap` of the filter, from the row of gy on
- * that it reads. `y`: floats before the first of the rows. */
+ * columns. It is every other row of gx, of `lines` taps, the first of them on row `tap` of the filter. They begin with
+ * the row of gy that the first of them reads. `y`: floats before the first of the rows. */
 static void plan_gather(column_plan *p, const filter *f, const float *g, int32_t lines, int32_t tap, int more_first,
                         int32_t y, int32_t rows)
 {

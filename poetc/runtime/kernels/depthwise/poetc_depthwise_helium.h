@@ -12,7 +12,8 @@
 #define HAS_LOOPS(taps) ((taps) == 3 || (taps) == 5)
 #define GATHERS(kernel_h, kernel_w) (((kernel_h) == 3 && (kernel_w) == 3) || ((kernel_h) == 5 && (kernel_w) == 5))
 
-/* What the loops below load into core registers at once: r0 to r12; r7, which GCC may need for its frame, is put aside.
+/* The loops below load these into core registers at once: r0 to r12; r7, which GCC may need for its frame, is put
+ * aside.
  */
 typedef struct {
     float w[9];
@@ -352,9 +353,9 @@ static int correlate_fast(const filter *f, const float *from, int32_t rows, int3
     return 1;
 }
 
-/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of one tap or two, from the
- * row of gy on that the first of them reads. Columns take one tap and two in turn, the first of them two if `twice`.
- * Eight columns at a time. */
+/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of one tap or two. They
+ * begin with the row of gy that the first of them reads. Columns take one tap and two in turn, the first of them two if
+ * `twice`. Eight columns at a time. */
 POETC_INLINE void gather_lines(const filter *f, const float *g, const int taps, const int twice, float *y, int32_t rows)
 {
     const float32x4_t start = vdupq_n_f32(f->bias);
@@ -414,8 +415,8 @@ POETC_INLINE void gather_lines(const filter *f, const float *g, const int taps, 
     }
 }
 
-/* Sixteen columns of every other row of gx from twice four of gy, under a 5 x 5 filter: the second `next` pixels of gy
- * behind the first. */
+/* Sixteen columns of every other row of gx from twice four of gy, under a 5 x 5 filter. The second `next` pixels of gy
+ * are behind the first. */
 typedef struct {
     const float *w; /* of the last line that a row sees */
     int32_t lines;  /* of a row: two or three, two apart */
@@ -459,7 +460,8 @@ POETC_INLINE void spread_fives(const five_pairs *f, const float *from, const flo
 #undef LOADS
 }
 
-/* The same under a 5 x 5 filter: every other row of gx, of `lines` taps, the first of them on row `tap` of the filter.
+/* The same under a 5 x 5 filter: every other row of gx, of `lines` taps. The first of them is on row `tap` of the
+ * filter.
  */
 POETC_APART void gather_fives(const filter *f, const float *g, int32_t lines, int32_t tap, int more_first, float *y,
                               int32_t rows)
@@ -514,8 +516,8 @@ POETC_APART void gather_fives(const filter *f, const float *g, int32_t lines, in
     }
 }
 
-/* Sums of `taps` (three or five) taps side by side over a strip that is one long row, added to gw; of `lines` rows of
- * the filter, `down` floats apart in x. */
+/* Sums of `taps` (three or five) taps side by side over a strip that is one long row, added to gw. They are of `lines`
+ * rows of the filter, `down` floats apart in x. */
 POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t lines, const float *gradient, int32_t count,
                                  float *gw, int taps)
 {

@@ -11,8 +11,8 @@
 #if POETC_FPU_M
 #define SMALL_PLANES 1
 
-/* Results of one to four rows and columns, of planes of that size with one zero around, or of twice the size under
- * strides of two, with zeros before or after them. With a bias of -0 a zero's product would change a sum. */
+/* Results of one to four rows and columns, of planes of that size with one zero around. Or the planes are twice the
+ * size under strides of two, with zeros before or after them. With a bias of -0 a zero's product would change a sum. */
 static int is_small_plane(const convolution *c)
 {
     const int32_t side = c->output_width, size = c->stride_w * side;
@@ -121,8 +121,8 @@ POETC_APART void slide_planes(int32_t side, const float *x, const float *w, floa
 #define MUL(product, x, w) "vmul.f32 s" #product ", s" #x ", s" #w "\n\t"
 #define SUM(sum, a, b) "vadd.f32 s" #sum ", s" #a ", s" #b "\n\t"
 
-/* Three taps of a row of gy and one of x: s18 and s19, s20 to s22, s23 and s24, lanes as in a strip whose rows are four
- * long. */
+/* Three taps of a row of gy and one of x: s18 and s19, s20 to s22, s23 and s24. Lanes are as in a strip whose rows are
+ * four long. */
 #define TAPS_3(OP, g0, g1, g2, x0, x1, x2)                                                                             \
     OP(18, g1, x0) OP(19, g2, x1) OP(20, g0, x0) OP(21, g1, x1) OP(22, g2, x2) OP(23, g0, x1) OP(24, g1, x2)
 #define END_TAPS_3                                                                                                     \
@@ -229,8 +229,8 @@ POETC_APART void slide_planes_apart(int32_t side, const float *x, const float *w
 #undef PLANES
 }
 
-/* What a row of gy adds to a row of gx and a column before or after it, s19 to s27, under one line of the filter: its
- * last tap first. */
+/* The products of a row of gy for a row of gx and a column before or after it, s19 to s27. They are of one line of the
+ * filter: its last tap first. */
 #define SPREAD_3(u, v, w)                                                                                              \
     MLA(21, 0, w) MLA(23, 1, w) MLA(25, 2, w) MLA(20, 0, v) MLA(22, 1, v) MLA(24, 2, v) MLA(19, 0, u) MLA(21, 1, u) MLA(23, 2, u)
 #define SPREAD_4(u, v, w)                                                                                              \
@@ -250,7 +250,7 @@ POETC_APART void slide_planes_apart(int32_t side, const float *x, const float *w
     MLA(23, 3, 4)
 
 /* The gradient of the input. Rows of gx that take two lines of the filter begin with the last of them, under the row of
- * gy before; what would be the first, where zeros are before the plane, is overwritten by the second. */
+ * gy before. Where zeros are before the plane, the second row overwrites the first. */
 POETC_APART void spread_planes(int32_t side, const float *gy, const float *w, float *gx, int32_t planes, int32_t left)
 {
     int32_t rows, step;
@@ -288,15 +288,15 @@ POETC_APART void spread_planes(int32_t side, const float *gy, const float *w, fl
 #undef PLANES
 }
 
-/* The taps of a line from one row of gy: in s9 to s12, or nine of gy in s9 to s17 and x in s0 to s8; lanes are the
- * columns. */
+/* The taps of a line from one row of gy. They are in s9 to s12, or nine of gy in s9 to s17 and x in s0 to s8. Lanes are
+ * the columns. */
 #define APART_TAPS_3(a, b, c)                                                                                          \
     MLA(18, a, 0) MLA(19, b, 2) MLA(20, c, 4) MLA(21, a, 1) MLA(22, b, 3) MLA(23, c, 5) MLA(24, a, 2) MLA(25, b, 4) MLA(26, c, 6)
 #define APART_TAPS_4                                                                                                   \
     MLA(13, 9, 0) MLA(14, 10, 2) MLA(15, 11, 4) MLA(16, 12, 6) MLA(17, 9, 1) MLA(18, 10, 3) MLA(19, 11, 5) MLA(20, 12, 7) \
         MLA(21, 9, 2) MLA(22, 10, 4) MLA(23, 11, 6) MLA(24, 12, 8)
-/* Planes of four columns in s0 to s15, gy in s16 to s19: a tap of all pixels, of those of one column, of those of one
- * row. */
+/* Planes of four columns in s0 to s15, gy in s16 to s19. It takes a tap of all pixels, of those of one column, of those
+ * of one row. */
 #define TAP_OF_FOUR(to, a, b, c, d) MUL(to, 16, a) MLA(to, 18, c) MUL(31, 17, b) MLA(31, 19, d) SUM(to, to, 31)
 #define TAP_OF_COLUMN(to, g, a, h, b) MUL(to, g, a) MLA(to, h, b)
 #define TAP_OF_ROW(to, g, a, h, b) MUL(to, g, a) MUL(31, h, b) SUM(to, to, 31)

@@ -7,12 +7,12 @@
 
 #include "depthwise/poetc_depthwise_fpu.h"
 
-/* Sums of `taps` (three, five or seven) taps side by side over a strip that is one long row, added to gw; of `lines`
- * rows of the filter, `down` floats apart in x. Four lanes. */
+/* Sums of `taps` (three, five or seven) taps side by side over a strip that is one long row, added to gw. They are of
+ * `lines` rows of the filter, `down` floats apart in x. Four lanes. */
 #if POETC_FPU_M
 static const float no_sums[20];
 
-/* Sums in s0, s4, ... to s0, s1, ...; what they are added to is brought to s24 and following. */
+/* Sums in s0, s4, ... to s0, s1, ...; their old values are brought to s24 and following. */
 #define LANES_OF(a, b, c, d, to) "vadd.f32 s" #a ", s" #b "\n\tvadd.f32 s" #c ", s" #d "\n\tvadd.f32 s" #to ", s" #a ", s" #c "\n\t"
 #define END_THREE                                                                                                      \
     LANES_OF(0, 1, 2, 3, 0) LANES_OF(4, 5, 6, 7, 1) LANES_OF(8, 9, 10, 11, 2)                                          \
@@ -101,8 +101,8 @@ POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t line
     }
 }
 
-/* Three taps of planes of five, six or seven rows and columns, whose gy is read where it is: rows of the strip are a
- * zero longer, so that lanes move on from row to row. x in s12 to s20, gy in s21 to s27. */
+/* Three taps of planes of five, six or seven rows and columns, whose gy is read where it is. Rows of the strip are a
+ * zero longer, so that lanes move on from row to row. Registers: x in s12 to s20, gy in s21 to s27. */
 #define IS_SQUARE(side) ((side) >= 5 && (side) <= 7)
 #define ROW_OF_5(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
     "vldmia %[x], {s12-s18}\n\tvldmia %[gy]!, {s21-s25}\n\tadd %[x], #24\n\t"                                            \
@@ -171,8 +171,8 @@ POETC_APART void add_taps_of_square(const float *line, ptrdiff_t down, int32_t l
                   PRODUCTS(8, 9, 10, 11, 26, 28, 30, 16, 20, 21, 22, 23)                                               \
                   PRODUCTS(12, 13, 14, 15, 27, 29, 31, 17, 20, 21, 22, 23),                                            \
                   END_FOUR)
-/* The same of seven taps under a stride of two: `rows` rows of `width` floats of gy, a multiple of four, and of x,
- * `step` floats apart. */
+/* The same of seven taps under a stride of two. It has `rows` rows of `width` floats of gy, a multiple of four, and of
+ * x, `step` floats apart. */
 POETC_APART void add_seven_apart(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step,
                                  const float *gradient, int32_t rows, int32_t width, float *gw)
 {
@@ -186,8 +186,8 @@ POETC_APART void add_seven_apart(const float *line, ptrdiff_t down, int32_t line
     }
 }
 
-/* The same under a stride of two: `rows` rows of `width` floats of gy, a multiple of four, five or six, and of x,
- * `step` floats apart. */
+/* The same under a stride of two. It has `rows` rows of `width` floats of gy, a multiple of four, five or six, and of
+ * x, `step` floats apart. */
 POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient,
                                 int32_t rows, int32_t width, float *gw, int taps)
 {

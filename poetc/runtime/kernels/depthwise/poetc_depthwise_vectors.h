@@ -10,7 +10,7 @@
 #define GATHERS(kernel_h, kernel_w) ((kernel_h) == 3 && (kernel_w) == 3)
 
 /* One or two (a constant) rows of the result under a 3 x 3 filter. Two rows, whose windows lie one row apart, share
- * what they load. The last block of a row may overlap the one before, with the same values. */
+ * their loads. The last block of a row may overlap the one before, with the same values. */
 POETC_INLINE void correlate_3x3(const filter *f, const float *from, const int rows)
 {
     const ptrdiff_t row = (ptrdiff_t)f->down * f->s->row;
@@ -44,7 +44,7 @@ POETC_INLINE void correlate_3x3(const filter *f, const float *from, const int ro
     }
 }
 /* `rows` rows under a 3 x 3 filter without strides and dilation: the strip is one long row of which the results take
- * the place; then their rows are copied, without the gaps. For rows that do not fill vectors. */
+ * the place. Then their rows are copied, without the gaps. For rows that do not fill vectors. */
 static void correlate_tiles(const filter *f, float *from, int32_t rows)
 {
     const ptrdiff_t row = f->s->row;
@@ -89,9 +89,9 @@ static int correlate_fast(const filter *f, float *from, int32_t rows, int32_t st
     return 1;
 }
 
-/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of one tap or two, from the
- * row of gy on that the first of them reads. Columns take one tap and two in turn, the first of them two if `twice`.
- * Eight columns at a time. */
+/* The gradient of the input under a 3 x 3 filter and strides of two: every other row of gx, of one tap or two. They
+ * begin with the row of gy that the first of them reads. Columns take one tap and two in turn, the first of them two if
+ * `twice`. Eight columns at a time. */
 POETC_INLINE void gather_lines(const filter *f, const float *g, const int taps, const int twice, float *y, int32_t rows)
 {
     const poetc_f4 start = poetc_f4_set(f->bias, f->bias, f->bias, f->bias);

@@ -140,8 +140,8 @@ static void outer_single(const product *t, int32_t row, int32_t column)
     put(t, row, column, y);
 }
 
-/* Columns from `column` on in blocks of `block`, the last of which may overlap the one before (it writes the same
- * values again); returns the first column that is left. */
+/* Columns from `column` on in blocks of `block`; returns the first column that is left. The last block may overlap the
+ * one before (it writes the same values again). */
 #define OUTER_COLUMNS(block, rows)                                                                                     \
     if (t->columns - column >= (block)) {                                                                              \
         for (; column + (block) <= t->columns; column += (block))                                                      \
@@ -549,8 +549,8 @@ static void inner(const product *t)
 #endif
 }
 
-/* a[..., M, K] or its transpose, b[..., K, N] or its transpose, bias[N]? -> y[..., M, N].
- * ints: M, N, K, trans_a, trans_b, has_bias, batch axes, then for each of them extent, step in a, step in b (floats).
+/* a[..., M, K] or its transpose, b[..., K, N] or its transpose, bias[N]? -> y[..., M, N]. The ints are M, N, K,
+ * trans_a, trans_b, has_bias, batch axes, then for each of them extent, step in a, step in b (floats).
  */
 int poetc_op_matmul(const poetc_call *call)
 {

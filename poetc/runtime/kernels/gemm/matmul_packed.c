@@ -1,8 +1,8 @@
 /* y = alpha * op(a) op(b) + bias on packed operands: the product of matmul.c, faster, with workspace.
  *
  * Layout: each operand has its own steps along rows, terms and columns, so transposed and sliced tensors are read where
- * they lie. b is packed into panels (poetc_gemm.h).
- * Order of sums: that of poetc_gemm.h; alpha and the column's bias are applied to the finished sum. */
+ * they lie. `b` is packed into panels (poetc_gemm.h). Order of sums: that of poetc_gemm.h; alpha and the column's bias
+ * are applied to the finished sum. */
 #include "gemm/poetc_gemm.h"
 
 /* y = alpha * y + bias[column] */
@@ -39,9 +39,10 @@ static void set_ahead(poetc_gemm *g, const poetc_gemm_space *space, const float 
 #endif
 
 /* a, b, bias[N]? -> y, where a[row * a_row + term * a_k], b[term * b_k + column * b_column] and y[row * y_row + column]
- * of each of a batch begin at a start and so many steps of each batch axis. b_k or b_column is 1. ints: M, N, K,
- * has_bias, a_row, a_k, b_k, b_column, y_row, start of a, start of b, batch axes, then for each of them extent, step in
- * a, step in b, step in y (floats), then the size of the workspace (floats) and the terms of a block. */
+ * are elements. Those of each of a batch begin at a start and so many steps of each batch axis. Either b_k or b_column
+ * is 1. The ints are M, N, K, has_bias, a_row, a_k, b_k, b_column, y_row, start of a, start of b, batch axes. Then for
+ * each of these come extent, step in a, step in b, step in y (floats). The last are the size of the workspace (floats)
+ * and the terms of a block. */
 int poetc_op_matmul_packed(const poetc_call *call)
 {
     const int32_t *ints = call->ints, m = ints[0], n = ints[1], k = ints[2], has_bias = ints[3], axes = ints[11];

@@ -10,7 +10,7 @@
 #define RATES 128 /* rows whose -lr a is made before their weights move */
 
 /* `rows` rows of w, `step` bytes apart, of some columns of b in registers: a load, a multiply-add and a store for four
- * weights. Four rows at a time. In `last`, what there is of the last four columns. */
+ * weights. Four rows at a time. `last` holds the rest of the last four columns. */
 static void descend_columns(float *w, int32_t step, const float *rates, const float *b, int32_t rows, int32_t vectors,
                             int32_t last)
 {
@@ -72,7 +72,7 @@ POETC_APART void poetc_descend_by_one(float *w, const float *a, const float *b, 
 
 /* How blocks of rows move by sums of a few terms. */
 typedef struct {
-    int32_t a_step, b_step; /* bytes from term to term, less what is read of a */
+    int32_t a_step, b_step; /* bytes from term to term, less those that are read of a */
     const float *a;         /* of the first term */
     int32_t next_b, next_w; /* bytes from the end of a block to the next one's beginning */
     int32_t row;            /* bytes from row to row of w */
@@ -139,7 +139,7 @@ POETC_INLINE void descend_blocks(const few_terms *t, const int rows, const float
 #undef ZERO
 }
 
-/* Sums of a few terms, by each of which its weight moves at once. What is left of a row is the end of its last four
+/* Sums of a few terms, by each of which its weight moves at once. The rest of a row is the end of its last four
  * columns, or a row of fewer, one at a time. */
 POETC_APART void poetc_descend_by_few(float *w, const float *a, const float *b, int32_t m, int32_t n, int32_t depth,
                                       float lr)

@@ -7,7 +7,8 @@
 #include "gemm/poetc_gemm_panels.h"
 
 #define MOST_DEPTH 256 /* rows of a block of a, so long, lie in the innermost cache */
-#define DEEP_PANELS 2  /* what so few share of a is read once or twice: in long pieces, which the processor sees coming */
+#define DEEP_PANELS 2  /* rows of a that so few columns share are read once or twice: in long pieces, which the
+                        * processor sees coming */
 #define SHORT_ROW 1024 /* floats: such rows are fetched ahead by hand */
 
 /* Copy `width` columns of y from number `column` on into the tile, or back. */
@@ -35,7 +36,7 @@ POETC_INLINE void pack_contiguous(float *to, const float *from, ptrdiff_t step, 
     int32_t k;
     int i;
     for (k = 0; k < depth; k++, from += step, to += rows) {
-        PREFETCH(from + rows + 16); /* for the next block: steps of many lines are beyond what caches foresee */
+        PREFETCH(from + rows + 16); /* for the next block: caches do not foresee steps of many lines */
 #if LANES == 16
         if (rows == 12) {
             const __mmask16 twelve = 0xfff;
@@ -105,8 +106,8 @@ static lines_ahead look_ahead(const poetc_ahead *ahead, int32_t parts)
     return l;
 }
 
-/* What the block of rows from number `row` on will read: its weights that descend, or its rows of a if they are short
- * (pieces of long ones cost more than they give). */
+/* The data that the block of rows from number `row` on will read. It is weights that descend, or rows of a if they are
+ * short. Pieces of long ones cost more than they give. */
 static lines_ahead look_ahead_of_rows(const poetc_gemm *g, int32_t row, int32_t parts)
 {
     const int32_t rows = poetc_min(POETC_GEMM_ROWS, g->rows - row);

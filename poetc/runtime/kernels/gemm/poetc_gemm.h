@@ -13,14 +13,14 @@
 
 #define POETC_GEMM_PART (POETC_GEMM_ROWS % 4 ? POETC_GEMM_ROWS : 4) /* a thread's rows are whole ones of these: smaller blocks at the end */
 
-/* `size` floats of workspace for blocks of at most `terms` terms, `blocks` of them a sum, of `columns` columns;
+/* `size` floats of workspace for blocks of at most `terms` terms, `blocks` of them a sum, of `columns` columns.
  * `pack_rows`: a is not contiguous along the depth. Where there are caches, room beyond some panels of one block is
  * given to more blocks: results are then read and written less often. */
 poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t terms, int32_t blocks, int32_t columns,
                                   int pack_rows);
 
-/* What is read after a product: rows of `floats`, `step` apart. It is brought to the outer cache meanwhile, where
- * vectors are so fast that waiting for it would count. */
+/* The data that are read after a product: rows of `floats`, `step` apart. It is brought to the outer cache meanwhile,
+ * where vectors are so fast that waiting for it would count. */
 #if POETC_LANES >= 8
 #define POETC_AHEAD 1
 typedef struct {
@@ -48,8 +48,8 @@ typedef struct {
 #endif
 
 /* Blocks of terms, where there are caches, else one (depth <= terms). A sum begins with its bias, if there is one and
- * nothing is accumulated: added last it would meet a sum that has lost the bits which decide on which side of zero it
- * is. Columns of y come in segments (the pixels of an image) of `segment` columns, `segment_step` floats apart;
+ * nothing is accumulated. Added last it would meet a sum that has lost the bits which decide on which side of zero it
+ * is. Columns of y come in segments (the pixels of an image) of `segment` columns, `segment_step` floats apart.
  * `column` is the first one's number, y the address of row 0 in column 0. */
 typedef struct {
     int32_t rows, depth, columns;

@@ -62,7 +62,7 @@
 #ifdef POETC_AHEAD
 #define LINE 16 /* floats */
 
-/* What is still to be brought, a few lines before each panel. */
+/* The lines that are still to be brought, a few before each panel. */
 typedef struct {
     const float *at;
     ptrdiff_t jump;            /* from the end of a row to the next one */
@@ -119,7 +119,7 @@ typedef struct {
     const float *row_bias, *column_bias;
 } block_task;
 
-/* What the sums of a row begin with. */
+/* The start values of the sums of a row. */
 POETC_INLINE void start(poetc_vector *sum, const int vectors, const float *row_bias, const float *column_bias)
 {
     int j;
@@ -411,7 +411,7 @@ static int32_t block_rows(int32_t left, int packed)
 {
     (void)packed;
 #if POETC_GEMM_ROWS >= 12
-    if (LANES == 16 && left == 16) /* two of eight: four rows wait for what they load */
+    if (LANES == 16 && left == 16) /* two of eight: four rows wait for their loads */
         return 8;
     return left >= 12 ? 12 : left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 #elif POETC_GEMM_ROWS >= 6

@@ -5,7 +5,7 @@
 #ifndef POETC_GEMM_FPU_H
 #define POETC_GEMM_FPU_H
 
-/* What four rows in assembly begin and end with; distances in bytes. Offsets of the members stand in the assembly. */
+/* The begin and end of four rows in assembly; distances in bytes. Offsets of the members stand in the assembly. */
 typedef struct {
     const float *start; /* 16 floats */
     int32_t pairs, odd; /* terms */

@@ -69,7 +69,7 @@ static void outer_row(const product *t, int32_t row)
     }
 }
 
-/* A row: lanes in all sixteen of s0 to s15, whose sum joins the total in memory; then what is left of the terms, in
+/* A row: lanes in all sixteen of s0 to s15, whose sum joins the total in memory; then the rest of the terms, in
  * sequence. */
 POETC_APART void inner_row(const product *t, int32_t row)
 {

@@ -1,8 +1,8 @@
 /* Convolution in 8 bits, its gradients, and the gradient of a bias (poetc/ops/integer_convolution.py).
  *
  * Layout: images are [N, C, H, W], weights [O, C / group, kh, kw]. Rows and columns of a product are packed in 16 bits,
- * each behind the other, their terms filled up with zeros to a multiple of 16.
- * Order of sums: sums of 32 bits are exact, so that their order changes nothing. */
+ * each behind the other. Their terms are filled up with zeros to a multiple of 16. Order of sums: sums of 32 bits are
+ * exact, so that their order changes nothing. */
 #include "int8/poetc_int8.h"
 
 #if defined(__SSE2__)
@@ -21,7 +21,7 @@ typedef struct {
 
 #define UNIT 16 /* terms */
 
-/* The operands of a call, and what is made of its sums. */
+/* The operands of a call, and the use of its sums. */
 typedef struct task {
     product p;
     const int8_t *x, *y, *weight; /* the image, its outputs or their error, the weights */
@@ -165,8 +165,8 @@ static void sums_of_block(const int16_t *a, const int16_t *b, int32_t depth, int
 #define BLOCK_ROWS 2
 #define COLUMNS_AT_ONCE 4 /* packed columns are a multiple of it on every target: all have one workspace */
 
-/* Adds the products of packed rows and columns to sums[row * step + column]. What lies beyond the last row or column
- * in its block is left out. */
+/* Adds the products of packed rows and columns to sums[row * step + column]. Rows and columns beyond the last one in
+ * its block are left out. */
 static void add_products(const int16_t *a, int32_t rows, const int16_t *b, int32_t columns, int32_t depth,
                          int32_t *sums, int32_t step)
 {
@@ -450,7 +450,7 @@ static void errors_of_outputs(const task *t, int32_t group, int32_t row, int32_t
     }
 }
 
-/* Columns are what a tap of a channel reads, a term a pixel of the output. */
+/* Columns are the pixels that a tap of a channel reads, a term a pixel of the output. */
 static void pixels_of_taps(const task *t, int32_t group, int32_t column, int32_t count, int32_t term, int32_t terms,
                            int16_t *to)
 {

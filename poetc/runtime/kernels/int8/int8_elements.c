@@ -5,7 +5,7 @@
 #include "int8/poetc_int8.h"
 #include "operators/poetc_philox.h"
 
-/* ints of all kernels: elements, and what their own comments say. */
+/* ints of all kernels: elements, and those that their own comments name. */
 
 #define MOST_APART 22
 #define LEAST_BITS (-60)

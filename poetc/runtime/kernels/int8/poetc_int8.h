@@ -1,8 +1,8 @@
 /* Integers with one exponent a tensor (poetc/ops/_integers.py): sums of 32 bits become values of 8 bits.
  *
- * Layout: a tensor of int8_t, and beside it a scale of four int32_t: the exponent, how many values were clipped, the
- * bits of the sums, and the shift.
- * Order of sums: sums of 32 bits are exact, so that their order changes nothing. */
+ * Layout: a tensor of int8_t, and beside it a scale of four int32_t. They are the exponent, how many values were
+ * clipped, the bits of the sums, and the shift. Order of sums: sums of 32 bits are exact, so that their order changes
+ * nothing. */
 #ifndef POETC_INT8_H
 #define POETC_INT8_H
 

@@ -67,16 +67,16 @@ POETC_UNARY_GRAD(mish, mish_slope(s) * g)
 #define CUBIC 0.044715f
 
 /* erfcx(a / sqrt 2) / 2, of floats or vectors: the share of the normal distribution beyond a is this times exp(-a * a /
- * 2). Degree 11 by weighted least squares (Lawson) for the least error of the product, 1.7e-8; beyond 5 exp makes what
- * is wrong small. */
+ * 2). Degree 11 by weighted least squares (Lawson) for the least error of the product, 1.7e-8. Beyond 5, exp makes the
+ * error small. */
 #define MILLS(a)                                                                                                       \
     (((((((((((-0x1.591aa8p-22f * (a) + 0x1.063dd2p-17f) * (a) - 0x1.6700e8p-14f) * (a) + 0x1.295bb6p-11f) * (a) -     \
            0x1.54af98p-9f) * (a) + 0x1.278732p-7f) * (a) - 0x1.a1951cp-6f) * (a) + 0x1.fb5c2ep-5f) * (a) -             \
        0x1.0ffe4cp-3f) * (a) + 0x1.fff1f2p-3f) * (a) - 0x1.9883e6p-2f) * (a) + 0.5f)
 #define LARGEST 13.27f /* where the power below is 0 */
 
-/* exp(-a * a / 2) of 0 <= a <= LARGEST, as poetc_expf without its cases: 1 + r + r * r * EXP_TAIL(r) times a power of
- * two, or 0 instead of 2^-127. */
+/* exp(-a * a / 2) of 0 <= a <= LARGEST, as poetc_expf without its cases. It is 1 + r + r * r * EXP_TAIL(r) times a
+ * power of two, or 0 instead of 2^-127. */
 #define SHIFTED(z) ((z) * 0x1.715476p+0f + 12582912.0f) /* its last bits are the exponent */
 #define EXP_REST(z, whole) (((z) - (whole) * 0x1.62e4p-1f) - (whole) * 0x1.7f7d1cp-20f)
 #define EXP_TAIL(r)                                                                                                    \
@@ -88,8 +88,8 @@ POETC_INLINE float bell_of(float a)
     return (1.0f + (r + r * r * EXP_TAIL(r))) * poetc_from_bits((poetc_bits(shifted) << 23) + 0x3f800000u);
 }
 
-/* The normal distribution up to x, of 1e-7 absolute, and *bell = exp(-x * x / 2). What is multiplied by x needs no case
- * for NaN. */
+/* The normal distribution up to x, of 1e-7 absolute, and *bell = exp(-x * x / 2). A factor of x needs no case for NaN.
+ */
 POETC_INLINE float normal(float x, float *bell)
 {
     const float size = poetc_fabsf(x), a = size < LARGEST ? size : LARGEST;

@@ -133,7 +133,7 @@ int poetc_op_batch_norm_apply(const poetc_call *call)
                     POETC_STORE_QUAD(to, v);
                 }
             }
-#elif POETC_LANES == 4 /* wider ones the compiler makes, and of what is left too */
+#elif POETC_LANES == 4 /* the compiler makes wider ones, and of the rest too */
             for (; i + POETC_LANES <= pixels; i += POETC_LANES)
                 poetc_vector_store(y + i, (poetc_vector_load(x + i) - centre) * factor + shift);
 #endif
@@ -208,7 +208,7 @@ int poetc_op_batch_norm_grad_input(const poetc_call *call)
                     POETC_STORE_QUAD(to, g);
                 }
             }
-#elif POETC_LANES == 4 /* wider ones the compiler makes, and of what is left too */
+#elif POETC_LANES == 4 /* the compiler makes wider ones, and of the rest too */
             for (; i + POETC_LANES <= pixels; i += POETC_LANES) {
                 const poetc_vector from_mean = poetc_vector_load(x + i) - centre;
                 poetc_vector_store(gx + i, factor * ((poetc_vector_load(gy + i) - shift) - from_mean * slope));

@@ -25,8 +25,8 @@ static poetc_channel channel_of(const poetc_call *call, int32_t c)
     return poetc_channel_of(&n, c);
 }
 
-/* x, mean, var, scale, bias, [other] -> f(batch norm of x [+ other]). ints of all kernels here: N, C, pixels, and
- * whether there is another tensor; floats: epsilon, those of the activation. */
+/* x, mean, var, scale, bias, [other] -> f(batch norm of x [+ other]). All kernels here have the ints N, C, pixels, and
+ * whether there is another tensor. The floats are epsilon, and those of the activation. */
 #define FORWARD(name, F)                                                                                               \
     int poetc_op_batch_norm_##name(const poetc_call *call);                                                            \
     int poetc_op_batch_norm_##name(const poetc_call *call)                                                             \
@@ -89,7 +89,7 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
     }
 }
 
-/* What is left of four planes after whole fours. */
+/* The rest of four planes after whole fours. */
 #define WIDE_TAIL(G)                                                                                                   \
     for (k = 0; k < 4; k++) {                                                                                          \
         for (i = whole; i < count; i++) {                                                                              \

@@ -9,8 +9,9 @@
  */
 #include "operators/poetc_loss.h"
 
-/* logits[before,classes,after], target i32[before,after] -> loss. ints: before, classes, after, ignored index;
- * floats: weight of the target class beyond that of any class; weight of any class (label smoothing). */
+/* logits[before,classes,after], target i32[before,after] -> loss. The ints are before, classes, after, ignored index.
+ * The floats are the weight of the target class beyond that of any class, and the weight of any class (label
+ * smoothing). */
 int poetc_op_cross_entropy(const poetc_call *call)
 {
     const int32_t before = call->ints[0], classes = call->ints[1], after = call->ints[2], ignore = call->ints[3];

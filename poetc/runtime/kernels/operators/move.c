@@ -5,7 +5,7 @@
  * Order of sums: nothing is added here. */
 #include "poetc_kernel.h"
 
-/* What is moved at once, as wide as the processor has it, whatever type the tensor is of. */
+/* The unit of a move, as wide as the processor has it, whatever type the tensor is of. */
 typedef struct
 #ifdef __GNUC__
     __attribute__((may_alias))

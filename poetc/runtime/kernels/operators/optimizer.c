@@ -154,8 +154,8 @@ static float nadam_momentum(float beta1, float exponent, float n)
     return beta1 * (1.0f - 0.5f * poetc_expf(n * exponent));
 }
 
-/* w, m, v, g, lr, step, product -> w, m, v. ints: elements; floats: beta1, 1 - beta1, beta2, 1 - beta2, epsilon, weight
- * decay, exponent a step of the momentum's schedule. */
+/* w, m, v, g, lr, step, product -> w, m, v. The int is elements. The floats are beta1, 1 - beta1, beta2, 1 - beta2,
+ * epsilon, weight decay, and the exponent a step of the momentum's schedule. */
 int poetc_op_nadam(const poetc_call *call)
 {
     const float *w = poetc_in(call, 0), *m = poetc_in(call, 1), *v = poetc_in(call, 2), *g = poetc_in(call, 3);

@@ -23,8 +23,7 @@ POETC_INLINE poetc_vector poetc_clampv(poetc_vector x, float low, float high)
 }
 #endif
 
-/* The floats of activation F, copied from p: those in memory might be what a kernel stores to, for all that a compiler
- * knows. */
+/* The floats of activation F, copied from p: as far as a compiler knows, a kernel might store to those in memory. */
 #define POETC_FLOATS(F, p) {F##_FLOATS > 0 ? (p)[0] : 0.0f, F##_FLOATS > 1 ? (p)[1] : 0.0f}
 #define POETC_SAME_FLOATS 0
 #define POETC_RELU_FLOATS 0
@@ -71,8 +70,8 @@ POETC_INLINE poetc_vector poetc_silu_slopev(poetc_vector x)
 #define POETC_SILU_GRAD(s, g, p) (poetc_silu_slope(s) * (g))
 
 #if defined(POETC_HELIUM)
-/* A vector's functions: lanes are chosen by predicates; what needs a division or an exponential goes lane by lane. Of a
- * NaN "less" and "less or equal" are true here, unlike "greater". */
+/* A vector's functions: lanes are chosen by predicates; a division or an exponential goes lane by lane. Of a NaN "less"
+ * and "less or equal" are true here, unlike "greater". */
 #define POETC_RELU_V(x, p) vpselq_f32(vdupq_n_f32(0.0f), x, vcmpgeq_f32(vdupq_n_f32(0.0f), x))
 #define POETC_RELU_GRAD_V(s, g, p) vpselq_f32(g, vdupq_n_f32(0.0f), vcmpgtq_n_f32(s, 0.0f))
 #define POETC_LEAKY_RELU_V(x, p) vpselq_f32(x, vmulq_n_f32(x, (p)[0]), vcmpgtq_n_f32(x, 0.0f))

@@ -9,8 +9,8 @@
 #include "simd/poetc_vector.h"
 #include "simd/poetc_vector_math.h"
 
-/* `...` computes `result` from the element `at`, for all of them. Results are stored chunk by chunk: the output may be
- * the input, and a compiler that knows that a chunk is read before it is written can use vectors. */
+/* `...` computes `result` from the element `at`, for all of them. Results are stored chunk by chunk, since the output
+ * may be the input. A compiler that knows that a chunk is read before it is written can use vectors. */
 #if POETC_LANES > 1
 #define POETC_CHUNKS(...)                                                                                              \
     for (; i + 16 <= count; i += 16) {                                                                                 \
@@ -71,7 +71,7 @@
         return POETC_OK;                                                                                               \
     }
 
-/* Of scalars in Cortex-M's FPU, which loads and stores four at once: what is only chosen takes little more than that.
+/* Of scalars in Cortex-M's FPU, which loads and stores four at once: a mere choice takes little more than that.
  */
 #if POETC_FPU_M
 #define POETC_FOURS(...)                                                                                               \
@@ -88,9 +88,9 @@
 #define POETC_FOURS_FOR_POETC_WIDE(...)
 #define POETC_FOURS_FOR_POETC_CONSTANTS(...) POETC_FOURS(__VA_ARGS__)
 
-/* The same with whole vectors: `wide` is the expression in vectors, `vectors` where there are any: POETC_WIDE for
- * elementary functions, POETC_CONSTANTS for those in line, whose constants four scalars share, POETC_CHOICE where a
- * lane is only chosen, which Helium can too. */
+/* The same with whole vectors: `wide` is the expression in vectors, `vectors` where there are any. That is POETC_WIDE
+ * for elementary functions, and POETC_CONSTANTS for those in line, whose constants four scalars share. It is
+ * POETC_CHOICE where a lane is only chosen, which Helium can too. */
 #if POETC_LANES > 1
 #define POETC_CHOICE(...)                                                                                              \
     for (; i + POETC_LANES <= count; i += POETC_LANES) {                                                               \

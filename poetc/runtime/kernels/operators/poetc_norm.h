@@ -20,7 +20,7 @@ typedef struct {
     int32_t activation;  /* 1 + its number among NORM_ACTIVATIONS */
 } poetc_norm;
 
-/* What a channel's elements have in common: y = (x - centre) * factor + shift. */
+/* The numbers that a channel's elements have in common: y = (x - centre) * factor + shift. */
 typedef struct {
     float centre, factor, shift, rstd;
 } poetc_channel;
@@ -44,8 +44,8 @@ static inline poetc_channel poetc_channel_of(const poetc_norm *n, int32_t c)
     return t;
 }
 
-/* A plane, element by element, in vectors and the rest in floats: what to do with `normal`, the element i of the batch
- * norm. */
+/* A plane, element by element, in vectors and the rest in floats: `normal` is the element i of the batch norm, to be
+ * used. */
 #define POETC_ROW(result_of_vector, result_of_float)                                                                   \
     do {                                                                                                               \
         int32_t four = 0, i;                                                                                           \

@@ -50,7 +50,7 @@ static inline int poetc_next_row(poetc_walk *walk, int32_t *offsets, int32_t ope
 }
 
 /* A walk in several threads: its rows are shared, or a single row is. POETC_WALK_SHARE moves the operands' offsets, and
- * `y` in rows, to where the share begins; POETC_ROW_SHARE tells what is shared of a row (from POETC_ROW_BEGIN on,
+ * `y` in rows, to where the share begins. POETC_ROW_SHARE gives the shared part of a row (from POETC_ROW_BEGIN on,
  * POETC_ROW_COUNT), and POETC_NEXT_ROW ends with the share. */
 #ifdef POETC_THREADS
 static inline int32_t poetc_walk_rows(const poetc_walk *walk)

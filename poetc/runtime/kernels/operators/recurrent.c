@@ -66,7 +66,7 @@ int poetc_op_lstm_cell(const poetc_call *call)
 }
 
 /* gates, cell, [the cell before], gradients of h, [gradient of the cell] -> gradient of the row, [of the cell before].
- * ints[2]: whether there is a step before, [3]: how many gradients of h, [4]: of the cell. */
+ * The ints: [2] is whether there is a step before, [3] the number of gradients of h, [4] that of the cell. */
 int poetc_op_lstm_cell_grad(const poetc_call *call);
 int poetc_op_lstm_cell_grad(const poetc_call *call)
 {

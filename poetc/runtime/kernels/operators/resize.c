@@ -1,8 +1,8 @@
 /* Resizing images, nearest or linear, by tables of rows and columns (poetc/ops/resize.py).
  *
- * Layout: planes of [images, h, w]. ints: images, h, w, rows of y, columns of y, low row of each, low column of each;
- * then for linear the high ones.
- * Order of sums: gradients that meet in a pixel are added in the memory order of y. */
+ * Layout: planes of [images, h, w]. The ints are images, h, w, rows of y, columns of y, low row of each and low column
+ * of each. For linear the high ones follow. Order of sums: gradients that meet in a pixel are added in the memory order
+ * of y. */
 #include "poetc_kernel.h"
 
 typedef struct {

@@ -2,7 +2,7 @@
  *
  * Layout: w is [M, N], with g = a' b from a[K, M] and b[K, N]; or w is a table of slices that indices name. A strip or
  * a slice of g is in the workspace at a time, or nothing.
- * Order of sums: an element of g is made by the operations of the gradient's own kernel in their order, and the step is
+ * Order of sums: an element of g is made by the operations of the gradient's own kernel in their order. The step is
  * that of optimizer.c. */
 #include "gemm/poetc_gemm.h"
 #include "operators/poetc_descend.h"

@@ -46,7 +46,7 @@ static float exp_row(float *y, const float *x, float shift, int32_t count)
 #endif
 }
 
-/* Which zero, or whether a NaN is seen, makes no difference to what becomes of it. */
+/* Which zero, or whether a NaN is seen, makes no difference to the result. */
 static float largest_of_row(const float *x, int32_t count)
 {
     float best = x[0];

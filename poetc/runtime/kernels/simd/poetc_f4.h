@@ -157,8 +157,8 @@ static inline void poetc_compensated_add(poetc_compensated *sum, float x)
 }
 
 /* result = the sum over `at` = 0 .. count - 1 of `term` (in scalars; `wide` is the same in vectors), in the reference
- * order: 16 lanes, whose sum is that of their halves, halves again and so on; after each 64 terms a lane it joins the
- * total, with compensation. */
+ * order. There are 16 lanes, whose sum is that of their halves, halves again and so on. After each 64 terms a lane
+ * joins the total, with compensation. */
 #define POETC_SUM_LANES 16
 #define POETC_LANE_SUM(result, count, term, wide)                                                                      \
     do {                                                                                                               \

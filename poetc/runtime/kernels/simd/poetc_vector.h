@@ -84,7 +84,7 @@ typedef float poetc_vector_unaligned __attribute__((vector_size(4 * POETC_LANES)
 #define POETC_UNROLL_9
 #endif
 
-/* Keeps the variables of what is called in turn from adding up on the stack. */
+/* Keeps the variables of functions that are called in turn from adding up on the stack. */
 #if defined(__GNUC__)
 #define POETC_APART static __attribute__((noinline))
 #else

@@ -1,4 +1,4 @@
-/* What an exception ends in. */
+/* The end of an exception. */
 #include "poetc_port.h"
 
 void poetc_trap(uint64_t syndrome, uint64_t address);

@@ -57,9 +57,9 @@ static void allow(uint32_t region, uintptr_t base, uint32_t size_log2, uint32_t 
     MPU_RASR = flags | (0xffu & ~eighths) << 8 | (size_log2 - 1u) << 1 | 1u;
 }
 
-/* The eighths that fit come first; what is left is less than one of them and goes to the next region, an eighth as
- * large. So six regions end exactly at any budget up to 8 MiB that is a multiple of 32. (256 bytes is the smallest
- * region that has eighths.) */
+/* The eighths that fit come first. The rest is less than one of them and goes to the next region, an eighth as large.
+ * So six regions end exactly at any budget up to 8 MiB that is a multiple of 32. (256 bytes is the smallest region that
+ * has eighths.) */
 static void protect(void)
 {
     uintptr_t base = (uintptr_t)poetc_ram;
@@ -121,7 +121,7 @@ static void log_hex(const char *label, uint32_t value)
     poetc_port_log(text);
 }
 
-/* On a fresh stack: the old one may be what overflowed. */
+/* On a fresh stack: the old one may have overflowed. */
 __attribute__((used)) static void report_fault(void)
 {
 #if defined(__ARM_ARCH_6M__)

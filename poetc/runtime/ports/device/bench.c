@@ -1,8 +1,8 @@
 /* Times every step of a program on a real board: in place of train.c, for `poetc profile bench --emit`.
  *
- * The log is what `poetc profile fit` reads: a line of column names, then one for each step, the least time of REPEATS
- * runs; other lines begin with '#'. A pin is high during every other step, low while nothing is measured
- * (poetc_bench_power_mark), so that the trace of a power meter can be laid beside the times.
+ * The log is the input of `poetc profile fit`: a line of column names, then one for each step, the least time of
+ * REPEATS runs. Other lines begin with '#'. A pin is high during every other step, low while nothing is measured
+ * (poetc_bench_power_mark). So the trace of a power meter can be laid beside the times.
  */
 #include "bench_rows.h"
 #include "model.h"

@@ -10,7 +10,7 @@
  *     done steps 20 page_ins 0 page_outs 0 sequence 20 clock 123
  *     stopped step 3 code -5: a file or the store cannot be read or written
  *
- * POETC_CHECKPOINT_STEPS: after how many steps the state is saved to two slots of the store, in turn; training goes on
+ * POETC_CHECKPOINT_STEPS: after how many steps the state is saved to two slots of the store, in turn. Training goes on
  * from there when the board starts again. 0: never. Records that have been used are passed over if the data still begin
  * with them; other data are used from their first record. POETC_LOG_GRADIENTS: a checksum of all gradients of the step
  * is logged with its loss. POETC_ANY_RANGE: on Linux, inputs are trained on that look as if nobody had scaled them.
@@ -106,7 +106,7 @@ static void log_hex(const char *label, uint32_t value)
     poetc_port_log(text);
 }
 
-/* Six decimals of what is less than 4000. */
+/* Six decimals of a number below 4000. */
 static void log_decimals(const char *label, float value)
 {
     char text[8];

@@ -1,7 +1,7 @@
-/* The memory management unit as the guard of the budget, on AArch64 without an operating system: code, the budget and
+/* The memory management unit as the guard of the budget, on AArch64 without an operating system. Code, the budget and
  * peripherals can be accessed, nothing else. The budget ends at the end of a page, so that the guard is exact to the
- * byte there. The tables lie behind it, a page further, where the program cannot reach them: 4 KiB for 1 GiB, and 4 KiB
- * for each 2 MiB that are allowed in part, at most four.
+ * byte there. The tables lie behind it, a page further, where the program cannot reach them. They take 4 KiB for 1 GiB,
+ * and 4 KiB for each 2 MiB that are allowed in part, at most four.
  *
  * Addresses are as they were, and memory is not cached: that is for the board's own start-up. */
 #include <stddef.h>

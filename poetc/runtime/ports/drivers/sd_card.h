@@ -11,7 +11,7 @@
 enum { CARD_BLOCK_BYTES = 512, FIRST_BLOCK = 0 /* of the card that the store begins at */ };
 
 static struct {
-    uint16_t scale;     /* bytes (9) or blocks (0) are what the card addresses, as a shift */
+    uint16_t scale;     /* the card addresses bytes (9) or blocks (0), as a shift */
     uint16_t per_block; /* blocks of the card in one of the store */
     uint32_t blocks;    /* of the store */
 } card;

@@ -2,19 +2,20 @@
  *
  *     train [-c] [-r] [-e EPOCHS] [-v VALIDATION] [-o STATE_OUT] DATA [STEPS [STATE_OUT]]
  *
- * DATA: records, one a step, each the bytes of the inputs and of the target in the order of the header. -e: how many
- * times all of it is used, by default once. STEPS instead: so many steps, round and round. STATE_OUT: where to write
- * the state afterwards. -v: records of the program `evaluate`; after each epoch its loss and accuracy are printed, and
- * STATE_OUT gets the state with the least loss. The learning rate follows the emitted schedule, if there is one.
+ * DATA: records, one a step, each the bytes of the inputs and of the target in the order of the header. Option -e: how
+ * many times all of it is used, by default once. STEPS instead: so many steps, round and round. STATE_OUT: the file to
+ * write the state to afterwards. Option -v: records of the program `evaluate`. After each epoch its loss and accuracy
+ * are printed, and STATE_OUT gets the state with the least loss. The learning rate follows the emitted schedule, if
+ * there is one.
  *
  * Pages go to store.bin in the current directory, which starts as a copy of store.img if the model keeps weights there.
- * -c: after every step a checkpoint goes to store.bin, too, and training goes on from the newest one, if the file has
- * one; STEPS and EPOCHS count those before. Records that were used before it are passed over if DATA still begins with
- * them; other data are new, are used from their first record, and have EPOCHS of their own. -r: inputs of any range are
- * trained on, also those that look as if nobody had scaled them.
+ * Option -c: after every step a checkpoint goes to store.bin, too. Training goes on from the newest one, if the file
+ * has one; STEPS and EPOCHS count those before. Records that were used before it are passed over if DATA still begins
+ * with them. Other data are new, are used from their first record, and have EPOCHS of their own. Option -r: inputs of
+ * any range are trained on, also those that look as if nobody had scaled them.
  *
- * Exit code 1, and a line on stderr that names file and record, where the data hold no whole records, a NaN, or a class
- * that the model has not, where the first record looks unscaled, and where the loss is no number; 2 for a wrong call.
+ * Exit code 1, and a line on stderr that names file and record, where data have no whole records, a NaN, or an unknown
+ * class. It is 1 as well where the first record looks unscaled, and where the loss is no number; 2 for a wrong call.
  * The range of each input in the first record goes to stderr, too.
  */
 #include "model.h"
@@ -149,7 +150,7 @@ static int pass_over(const reader *data, poetc_checkpoint *checkpoint)
     return 0;
 }
 
-/* What is wrong with a record. */
+/* The faults of a record. */
 static int fail_at(const reader *data, uint32_t record, const poetc_flaw *flaw, int code)
 {
     const poetc_limit *limit = &data->entry->limits[flaw->input];
@@ -188,7 +189,7 @@ static int check_ranges(const reader *data, int any_range)
     return 0;
 }
 
-/* What a checkpoint holds besides the state: its words. */
+/* The words that a checkpoint holds besides the state. */
 typedef struct progress {
     uint32_t has_begun;
     uint32_t epochs; /* complete */

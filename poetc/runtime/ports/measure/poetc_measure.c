@@ -4,8 +4,8 @@
 
 #include <time.h>
 
-/* In nanoseconds, by the clock that is soon read: the one of processor time needs the kernel, and what comes after it
- * is slower. */
+/* In nanoseconds, by the clock that is soon read. The one of processor time needs the kernel, and the steps after it
+ * are slower. */
 typedef struct {
     int64_t start;
     int64_t *step_ns; /* one for each step of the program, given by the caller */
@@ -30,7 +30,7 @@ int poetc_measure(void *context, poetc_runtime *runtime, uint32_t step)
     return 0;
 }
 
-/* What timing itself adds to a step: the least of `count` empty measurements. */
+/* The time that timing itself adds to a step: the least of `count` empty measurements. */
 int64_t poetc_measure_overhead(uint32_t count)
 {
     int64_t least = INT64_MAX;

@@ -18,7 +18,8 @@ typedef struct poetc_file_store {
  * on the medium when this returns. Returns 0 or POETC_EIO. */
 int poetc_file_store_open(poetc_file_store *files, poetc_store *store, const char *path, uint32_t block_bytes);
 
-/* Close the file. What is to survive a loss of power needs a call of the store's sync before. Returns 0 or POETC_EIO.
+/* Close the file. Pages that are to survive a loss of power need a call of the store's sync before. Returns 0 or
+ * POETC_EIO.
  */
 int poetc_file_store_close(poetc_file_store *files);
 
@@ -31,7 +32,7 @@ typedef struct poetc_new_file {
 } poetc_new_file;
 
 /* Each returns 0 or POETC_EIO, which is also for a path that is a device or a directory. After an error, and after
- * poetc_file_abandon, what had the name before is as it was. */
+ * poetc_file_abandon, the older file of that name is as it was. */
 int poetc_file_begin(poetc_new_file *file, const char *path);
 int poetc_file_write(poetc_new_file *file, const void *data, size_t size_bytes);
 int poetc_file_finish(poetc_new_file *file);

@@ -2,10 +2,10 @@
  *
  *     -plugin counter.so,mark=ADDRESS,arena=LOW-HIGH,stack=LOW-HIGH,out=FILE[,cut=N]        (hexadecimal, half open)
  *
- * out: "instructions N", "arena N" (end of the highest byte of it that was read or written, from LOW), "stack N" (from
- * HIGH down to the lowest byte of it that was), and one line "mark N" with the instructions so far each time the
- * instruction at `mark` is reached. cut: the power fails after N instructions (at the next access to memory): the
- * emulator ends there and then, with status 86.
+ * The file of `out` gets "instructions N", "arena N" and "stack N". The arena's number is the end of its highest byte
+ * that was read or written, from LOW. The stack's goes from HIGH down to its lowest such byte. There is one line "mark
+ * N" with the instructions so far each time the instruction at `mark` is reached. With `cut`, the power fails after N
+ * instructions (at the next access to memory). The emulator ends there and then, with status 86.
  *
  * The interface is declared here, so that no header of QEMU's is needed.
  */
