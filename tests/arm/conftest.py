@@ -20,6 +20,7 @@ from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve as solve_request
 from poetc.graph import Array
 from poetc.scheduling.schedule import SolveOptions
+from poetc.training import TrainingOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -133,11 +134,12 @@ def solve(tmp_path_factory: pytest.TempPathFactory) -> Solve:
     networks.NETWORKS["deep"] = lambda: deep(networks)
     networks.NETWORKS["layers"] = lambda: layers(networks)
 
-    def make(network: str, batch: int, device: str, budget: str, state: str = "ram") -> Solved:
-        key = (network, batch, device, budget, state)
+    def make(network: str, batch: int, device: str, budget: str, state: str = "ram", precision: str = "f32") -> Solved:
+        key = (network, batch, device, budget, state, precision)
         if key not in done:
             source = networks.write(network, directory / f"{network}.onnx")
-            model = ModelRequest(source=source, batch=batch, device=device)
+            training = TrainingOptions(precision=precision)
+            model = ModelRequest(source=source, batch=batch, device=device, training=training)
             options = SolveOptions(time_limit_s=3)
             artifact = solve_request(SolveRequest(model=model, budget=budget, state=state, options=options))
             done[key] = Solved(artifact, programs.training_program(artifact))

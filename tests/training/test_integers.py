@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
+import poetc
 from poetc.errors import PoetcError, UnsupportedModelError, UsageError
 from poetc.graph import Array, Graph, Role, TensorType
 from poetc.ops import Builder
@@ -171,3 +174,45 @@ def test_roundings_are_read() -> None:
         TrainingOptions(precision="niti", rounding="act=up")
     with pytest.raises(UsageError, match="--rounding does nothing for --precision f32"):
         TrainingOptions(rounding="act=nearest")
+
+
+def _write(path: Path) -> Path:
+    """`plain_cnn` as an ONNX file."""
+    graph = plain_cnn()
+    weights = []
+    for name in WEIGHTS:
+        array = graph.values[name]
+        assert isinstance(array, np.ndarray)
+        weights.append(onnx.numpy_helper.from_array(array, name))
+    node = onnx.helper.make_node
+    nodes = [
+        node("Conv", ["x", "first"], ["a"], kernel_shape=[3, 3], pads=[1] * 4),
+        node("Relu", ["a"], ["b"]),
+        node("MaxPool", ["b"], ["c"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", ["c", "second"], ["d"], kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2]),
+        node("Relu", ["d"], ["e"]),
+        node("Flatten", ["e"], ["f"]),
+        node("MatMul", ["f", "last"], ["logits"]),
+    ]
+    value = onnx.helper.make_tensor_value_info
+    ends = [value("x", 1, [8, 2, 8, 8])], [value("logits", 1, [8, 5])]
+    model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "plain", *ends, weights), ir_version=8)
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.long
+def test_c_equals_the_published_formulas_after_a_thousand_steps(tmp_path: Path) -> None:
+    options = TrainingOptions(precision="niti", niti_weights="xavier", learning_rate=0.25)
+    solution = poetc.load(_write(tmp_path / "plain.onnx"), training=options).solve(budget="60%", time_limit_s=3)
+    layers = published(integer_model(plain_cnn(), options))
+    with solution.trainer() as trainer:
+        for index, (x, target) in enumerate(batches(1000)):
+            if index in (400, 700):  # NITI goes from 5 bits to 4 and 3
+                trainer.learning_rate /= 2
+            trainer.step(x, target)
+            niti.step(layers, x.transpose(0, 2, 3, 1), target, 5 - (index >= 400) - (index >= 700))
+        state = trainer.state_dict()
+    require_same(layers, [state[name] for name in WEIGHTS])
+    exported = solution.export(state, tmp_path / "trained.onnx")
+    assert exported["changed"] == 3

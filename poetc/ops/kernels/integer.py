@@ -35,10 +35,8 @@ class IntegerProduct(Parameters):
 
     @property
     def workspace_bytes(self) -> int:
-        """Packed rows and columns of 16 bits, and sums of 32 bits."""
-        sums = self.rows_at_once * self.columns_at_once
-        if self.holds_sums:
-            sums = self.groups * self.rows * self.columns
+        """Sums of 32 bits, of all columns or of those at once; packed rows and columns of 16 bits."""
+        sums = self.groups * self.rows * self.columns if self.holds_sums else self.rows * self.columns_at_once
         return 4 * sums + 2 * self.terms_at_once * (self.rows_at_once + self.columns_at_once)
 
     @property
@@ -73,10 +71,12 @@ def product_kernels(symbol: str, product: IntegerProduct) -> tuple[Kernel, ...]:
 
 
 def _candidates(p: IntegerProduct) -> Iterator[IntegerProduct]:
+    narrow = replace(p, columns_at_once=COLUMNS)
     yield p
-    yield (p := replace(p, columns_at_once=min(p.columns_at_once, COLUMNS)))
-    yield (p := replace(p, rows_at_once=min(p.rows_at_once, ROWS)))
+    yield narrow
     yield replace(p, holds_sums=False)
+    yield replace(narrow, holds_sums=False)
+    yield replace(narrow, rows_at_once=ROWS, holds_sums=False)
 
 
 def _worth(kernels: Iterator[Kernel]) -> Iterator[Kernel]:

@@ -203,14 +203,13 @@ static void fill_up(int16_t *packed_rows, int32_t count, int32_t unit, int32_t d
     __builtin_memset(packed_rows + (size_t)count * (size_t)depth, 0, (size_t)missing * (size_t)depth * 2u);
 }
 
-static void bias_of_block(const task *t, int32_t group, int32_t row, int32_t rows, int32_t columns, int32_t *sums,
-                          int32_t step)
+static void start_sums(const task *t, int32_t group, int32_t columns, int32_t *sums, int32_t step)
 {
     int32_t i, j;
-    for (i = 0; i < rows; i++) {
+    for (i = 0; i < t->p.rows; i++) {
         int32_t start = 0;
         if (t->bias) {
-            const int32_t b = t->bias[group * t->p.rows + row + i], shift = t->bias_shift;
+            const int32_t b = t->bias[group * t->p.rows + i], shift = t->bias_shift;
             uint32_t m = poetc_magnitude(b);
             if (shift >= 0)
                 m <<= at_most(shift, 22);
@@ -219,21 +218,22 @@ static void bias_of_block(const task *t, int32_t group, int32_t row, int32_t row
             start = b < 0 ? -(int32_t)m : (int32_t)m;
         }
         for (j = 0; j < columns; j++)
-            sums[(size_t)i * (size_t)step + j] = start;
+            sums[(size_t)i * (size_t)step + (size_t)j] = start;
     }
 }
 
-/* Values of a block of sums to their places in the result. */
-static void store(const task *t, int32_t group, int32_t row, int32_t rows, int32_t column, int32_t columns,
-                  const int32_t *sums, int32_t step, poetc_rounding *rounding)
+/* Values of some columns of sums to their places in the result. */
+static void store(const task *t, int32_t group, int32_t column, int32_t columns, const int32_t *sums, int32_t step,
+                  poetc_rounding *rounding)
 {
+    const int32_t rows = t->p.rows;
     int32_t i, j;
     for (i = 0; i < rows; i++) {
-        const int32_t place = group * t->p.rows + row + i;
         int32_t image = column / t->plane, pixel = column % t->plane;
-        int8_t *to = t->result + ((size_t)image * (size_t)t->planes + (size_t)place) * (size_t)t->plane;
+        const size_t place = (size_t)image * (size_t)t->planes + (size_t)(group * rows + i);
+        int8_t *to = t->result + place * (size_t)t->plane;
         for (j = 0; j < columns; j++) {
-            to[pixel] = poetc_rounded(sums[(size_t)i * (size_t)step + j], rounding);
+            to[pixel] = poetc_rounded(sums[(size_t)i * (size_t)step + (size_t)j], rounding);
             if (++pixel == t->plane) {
                 pixel = 0;
                 to += (size_t)t->planes * (size_t)t->plane;
@@ -242,48 +242,49 @@ static void store(const task *t, int32_t group, int32_t row, int32_t rows, int32
     }
 }
 
-/* All sums, block by block. With `largest` their largest magnitude is looked for; with `rounding` the values are
- * stored. Held sums stay in the workspace. */
+/* All sums, some columns at a time. With `largest` their largest magnitude is looked for; with `rounding` the values
+ * are stored. Held sums stay in the workspace. */
 static void make_sums(const task *t, void *workspace, uint32_t *largest, poetc_rounding *rounding)
 {
     const product *p = &t->p;
-    const int32_t depth = p->terms_at_once, is_long = p->terms > depth;
+    const int32_t depth = p->terms_at_once, is_packed = p->terms <= depth && p->rows <= p->rows_at_once;
     const size_t held = (size_t)p->groups * (size_t)p->rows * (size_t)p->columns;
-    const size_t block = (size_t)p->rows_at_once * (size_t)p->columns_at_once;
-    int32_t *sums = workspace, group, row, column, term;
-    int16_t *a = (int16_t *)(void *)(sums + (p->holds_sums ? held : block));
+    const size_t some = (size_t)p->rows * (size_t)p->columns_at_once;
+    int32_t *sums = workspace, group, row, column, term, i;
+    int16_t *a = (int16_t *)(void *)(sums + (p->holds_sums ? held : some));
     int16_t *b = a + (size_t)p->rows_at_once * (size_t)depth;
 
-    for (group = 0; group < p->groups; group++)
-        for (row = 0; row < p->rows; row += p->rows_at_once) {
-            const int32_t rows = at_most(p->rows - row, p->rows_at_once);
-            if (!is_long) {
-                t->pack_rows(t, group, row, rows, 0, p->terms, a);
-                fill_up(a, rows, BLOCK_ROWS, depth);
-            }
-            for (column = 0; column < p->columns; column += p->columns_at_once) {
-                const int32_t columns = at_most(p->columns - column, p->columns_at_once);
-                const int32_t step = p->holds_sums ? p->columns : p->columns_at_once;
-                int32_t *part = sums, i;
-                if (p->holds_sums)
-                    part += ((size_t)group * (size_t)p->rows + (size_t)row) * (size_t)p->columns + (size_t)column;
-                bias_of_block(t, group, row, rows, columns, part, step);
-                for (term = 0; term < p->terms; term += depth) {
-                    const int32_t terms = at_most(p->terms - term, depth);
-                    if (is_long) {
+    for (group = 0; group < p->groups; group++) {
+        if (is_packed) {
+            t->pack_rows(t, group, 0, p->rows, 0, p->terms, a);
+            fill_up(a, p->rows, BLOCK_ROWS, depth);
+        }
+        for (column = 0; column < p->columns; column += p->columns_at_once) {
+            const int32_t columns = at_most(p->columns - column, p->columns_at_once);
+            const int32_t step = p->holds_sums ? p->columns : p->columns_at_once;
+            int32_t *part = sums;
+            if (p->holds_sums)
+                part += (size_t)group * (size_t)p->rows * (size_t)p->columns + (size_t)column;
+            start_sums(t, group, columns, part, step);
+            for (term = 0; term < p->terms; term += depth) {
+                const int32_t terms = at_most(p->terms - term, depth);
+                t->pack_columns(t, group, column, columns, term, terms, b);
+                fill_up(b, columns, COLUMNS_AT_ONCE, depth);
+                for (row = 0; row < p->rows; row += p->rows_at_once) {
+                    const int32_t rows = at_most(p->rows - row, p->rows_at_once);
+                    if (!is_packed) {
                         t->pack_rows(t, group, row, rows, term, terms, a);
                         fill_up(a, rows, BLOCK_ROWS, depth);
                     }
-                    t->pack_columns(t, group, column, columns, term, terms, b);
-                    fill_up(b, columns, COLUMNS_AT_ONCE, depth);
-                    add_products(a, rows, b, columns, depth, part, step);
+                    add_products(a, rows, b, columns, depth, part + (size_t)row * (size_t)step, step);
                 }
-                for (i = 0; largest && i < rows; i++)
-                    *largest = poetc_largest(part + (size_t)i * (size_t)step, columns, *largest);
-                if (rounding)
-                    store(t, group, row, rows, column, columns, part, step, rounding);
             }
+            for (i = 0; largest && i < p->rows; i++)
+                *largest = poetc_largest(part + (size_t)i * (size_t)step, columns, *largest);
+            if (rounding)
+                store(t, group, column, columns, part, step, rounding);
         }
+    }
 }
 
 /* The bits of all sums. */
@@ -305,7 +306,7 @@ static void finish(const task *t, void *workspace, poetc_rounding *rounding)
         return;
     }
     for (group = 0; group < p->groups; group++) {
-        store(t, group, 0, p->rows, 0, p->columns, sums, p->columns, rounding);
+        store(t, group, 0, p->columns, sums, p->columns, rounding);
         sums += (size_t)p->rows * (size_t)p->columns;
     }
 }
@@ -325,32 +326,51 @@ static void widen(const int8_t *from, int32_t count, int16_t *to)
         to[i] = from[i];
 }
 
-/* Rows are the weights of an output. */
+/* `count` bytes that lie `step` apart. */
+static void gather(const int8_t *from, size_t step, int32_t count, int16_t *to)
+{
+    for (; count >= 4; count -= 4, from += 4 * step, to += 4) {
+        const int16_t v0 = from[0], v1 = from[step], v2 = from[2 * step], v3 = from[3 * step];
+        to[0] = v0, to[1] = v1, to[2] = v2, to[3] = v3;
+    }
+    for (; count > 0; count--, from += step)
+        *to++ = *from;
+}
+
+static void zeros(int16_t *to, int32_t count)
+{
+    __builtin_memset(to, 0, (size_t)count * sizeof *to);
+}
+
+/* Rows are the weights of an output; its terms are taps, and channels within a tap. */
 static void weights_of_outputs(const task *t, int32_t group, int32_t row, int32_t count, int32_t term, int32_t terms,
                                int16_t *to)
 {
-    const int32_t depth = t->p.terms_at_once;
-    int32_t i;
+    const product *p = &t->p;
+    const int32_t depth = p->terms_at_once, taps = p->kernel_h * p->kernel_w, inputs = p->channels / p->group;
+    int32_t i, tap;
+    (void)term;
     for (i = 0; i < count; i++, to += depth) {
-        const size_t place = (size_t)(group * t->p.rows + row + i) * (size_t)t->p.terms + (size_t)term;
-        widen(t->weight + place, terms, to);
+        const int8_t *w = t->weight + (size_t)(group * p->rows + row + i) * (size_t)terms;
+        for (tap = 0; tap < taps; tap++)
+            gather(w + tap, (size_t)taps, inputs, to + tap * inputs);
         clear_rest(to, terms, depth);
     }
 }
 
-/* Rows are the weights of a channel of the image, for all outputs of its group and all taps. */
+/* Rows are the weights of a channel of the image; its terms are taps, and outputs of its group within a tap. */
 static void weights_of_channels(const task *t, int32_t group, int32_t row, int32_t count, int32_t term, int32_t terms,
                                 int16_t *to)
 {
     const product *p = &t->p;
     const int32_t depth = p->terms_at_once, taps = p->kernel_h * p->kernel_w, inputs = p->channels / p->group;
     const int32_t outputs = p->outputs / p->group;
-    int32_t i, o;
+    int32_t i, tap;
     (void)term;
     for (i = 0; i < count; i++, to += depth) {
-        for (o = 0; o < outputs; o++)
-            widen(t->weight + ((size_t)(group * outputs + o) * (size_t)inputs + (size_t)(row + i)) * (size_t)taps, taps,
-                  to + o * taps);
+        const size_t place = (size_t)(group * outputs) * (size_t)inputs + (size_t)(row + i);
+        for (tap = 0; tap < taps; tap++)
+            gather(t->weight + place * (size_t)taps + tap, (size_t)(inputs * taps), outputs, to + tap * outputs);
         clear_rest(to, terms, depth);
     }
 }
@@ -363,24 +383,29 @@ static void windows_of_pixels(const task *t, int32_t group, int32_t column, int3
     const int32_t pixels = p->output_height * p->output_width, inputs = p->channels / p->group;
     const int32_t depth = p->terms_at_once;
     const size_t plane = (size_t)p->height * (size_t)p->width;
-    int32_t i, c, tap_h, tap_w;
+    int32_t n = column / pixels, oh = column % pixels / p->output_width, ow = column % p->output_width;
+    int32_t i, tap_h, tap_w;
     (void)term;
     for (i = 0; i < count; i++, to += depth) {
-        const int32_t n = (column + i) / pixels, pixel = (column + i) % pixels;
-        const int32_t top = pixel / p->output_width * p->stride_h - p->pad_top;
-        const int32_t left = pixel % p->output_width * p->stride_w - p->pad_left;
+        const int32_t top = oh * p->stride_h - p->pad_top, left = ow * p->stride_w - p->pad_left;
         const int8_t *x = t->x + ((size_t)n * (size_t)p->channels + (size_t)(group * inputs)) * plane;
         int16_t *next = to;
-        for (c = 0; c < inputs; c++, x += plane)
-            for (tap_h = 0; tap_h < p->kernel_h; tap_h++) {
-                const int32_t h = top + tap_h * p->dilation_h;
-                for (tap_w = 0; tap_w < p->kernel_w; tap_w++) {
-                    const int32_t w = left + tap_w * p->dilation_w;
-                    const int is_inside = h >= 0 && h < p->height && w >= 0 && w < p->width;
-                    *next++ = is_inside ? x[h * p->width + w] : 0;
-                }
+        for (tap_h = 0; tap_h < p->kernel_h; tap_h++) {
+            const int32_t h = top + tap_h * p->dilation_h;
+            for (tap_w = 0; tap_w < p->kernel_w; tap_w++, next += inputs) {
+                const int32_t w = left + tap_w * p->dilation_w;
+                if (h >= 0 && h < p->height && w >= 0 && w < p->width)
+                    gather(x + h * p->width + w, plane, inputs, next);
+                else
+                    zeros(next, inputs);
             }
+        }
         clear_rest(to, terms, depth);
+        if (++ow == p->output_width) {
+            ow = 0;
+            if (++oh == p->output_height)
+                oh = 0, n++;
+        }
     }
 }
 
@@ -404,26 +429,21 @@ static void errors_of_pixels(const task *t, int32_t group, int32_t column, int32
     const product *p = &t->p;
     const int32_t pixels = p->height * p->width, outputs = p->outputs / p->group, depth = p->terms_at_once;
     const size_t plane = (size_t)p->output_height * (size_t)p->output_width;
-    int32_t i, o, tap_h, tap_w;
+    int32_t i, tap_h, tap_w;
     (void)term;
     for (i = 0; i < count; i++, to += depth) {
         const int32_t n = (column + i) / pixels, pixel = (column + i) % pixels;
         const int32_t h = pixel / p->width + p->pad_top, w = pixel % p->width + p->pad_left;
-        const int32_t taps = p->kernel_h * p->kernel_w;
         const int8_t *y = t->y + ((size_t)n * (size_t)p->outputs + (size_t)(group * outputs)) * plane;
         int16_t *next = to;
         for (tap_h = 0; tap_h < p->kernel_h; tap_h++) {
             const int32_t oh = output_at(h - tap_h * p->dilation_h, p->stride_h, p->output_height);
-            for (tap_w = 0; tap_w < p->kernel_w; tap_w++, next++) {
+            for (tap_w = 0; tap_w < p->kernel_w; tap_w++, next += outputs) {
                 const int32_t ow = output_at(w - tap_w * p->dilation_w, p->stride_w, p->output_width);
-                if (oh < 0 || ow < 0) {
-                    for (o = 0; o < outputs; o++)
-                        next[o * taps] = 0;
-                } else {
-                    const int8_t *error = y + oh * p->output_width + ow;
-                    for (o = 0; o < outputs; o++, error += plane)
-                        next[o * taps] = *error;
-                }
+                if (oh < 0 || ow < 0)
+                    zeros(next, outputs);
+                else
+                    gather(y + oh * p->output_width + ow, plane, outputs, next);
             }
         }
         clear_rest(to, terms, depth);
@@ -467,10 +487,15 @@ static void pixels_of_taps(const task *t, int32_t group, int32_t column, int32_t
         while (done < terms) { /* a row of the output */
             const int32_t part = at_most(terms - done, p->output_width - ow), h = oh * p->stride_h + down;
             const int8_t *x = t->x + ((size_t)n * (size_t)p->channels + (size_t)(group * inputs + c)) * plane;
-            int32_t k, w = ow * p->stride_w + right;
-            x += h * p->width;
-            for (k = 0; k < part; k++, w += p->stride_w)
-                to[done + k] = h >= 0 && h < p->height && w >= 0 && w < p->width ? x[w] : 0;
+            const int32_t w = ow * p->stride_w + right, stride = p->stride_w;
+            int32_t first = w < 0 ? (stride - 1 - w) / stride : 0;
+            int32_t last = p->width > w ? (p->width - w + stride - 1) / stride : 0;
+            last = at_most(last, part), first = at_most(first, last);
+            if (h < 0 || h >= p->height)
+                first = last = 0;
+            zeros(to + done, first);
+            gather(x + h * p->width + w + first * stride, (size_t)stride, last - first, to + done + first);
+            zeros(to + done + last, part - last);
             done += part, ow = 0;
             if (++oh == p->output_height)
                 oh = 0, n++;
