@@ -12,9 +12,7 @@
 #define HAS_LOOPS(taps) ((taps) == 3 || (taps) == 5)
 #define GATHERS(kernel_h, kernel_w) (((kernel_h) == 3 && (kernel_w) == 3) || ((kernel_h) == 5 && (kernel_w) == 5))
 
-/* The loops below load these into core registers at once: r0 to r12; r7, which GCC may need for its frame, is put
- * aside.
- */
+/* The loops below load these into core registers at once, r0 to r12; r7 is put aside: it may be GCC's frame. */
 typedef struct {
     float w[9];
     const float *x;
@@ -460,9 +458,7 @@ POETC_INLINE void spread_fives(const five_pairs *f, const float *from, const flo
 #undef LOADS
 }
 
-/* The same under a 5 x 5 filter: every other row of gx, of `lines` taps. The first of them is on row `tap` of the
- * filter.
- */
+/* The same under a 5 x 5 filter: every other row of gx, of `lines` taps from row `tap` of the filter on. */
 POETC_APART void gather_fives(const filter *f, const float *g, int32_t lines, int32_t tap, int more_first, float *y,
                               int32_t rows)
 {
