@@ -298,7 +298,7 @@ training_options = stacked(
         show_default=True,
         metavar="all|last:N|norm|bias|adapter|PATTERNS",
         help="Parameters that are trained: all, the last N layers, norms, biases, adapters, or those that match"
-        " (fc*,conv1.weight). Commas join sets, & takes the part that two sets share.",
+        " (fc*,conv1.weight). Commas join sets, & takes the part that two sets share; fc*@1/4 is a share of channels.",
     ),
     click.option(
         "--lora",

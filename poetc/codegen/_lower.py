@@ -352,7 +352,9 @@ class _Lowering:
         for parameter, gradient in self.graph.gradients.items():
             if self.roots[gradient] in readers:
                 index, operand = readers[self.roots[gradient]]
-                probes[parameter] = index, replace(operand, type=self.graph.tensors[parameter].type)
+                whole, made = self.graph.tensors[parameter].type, self.graph.tensors[gradient].type
+                type = whole if whole.elements == made.elements else made  # of a weight that is trained in part
+                probes[parameter] = index, replace(operand, type=type)
         return probes
 
     def _absences(self, instructions: tuple[Instruction, ...], state: tuple[Binding, ...]) -> Iterator[Absence]:

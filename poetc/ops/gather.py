@@ -16,7 +16,7 @@ import numpy as np
 from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops._strides import contiguous_strides, normalize_axes, walk
 from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.kernels.rows import Ints, Slices, Walk
@@ -117,6 +117,37 @@ class GatherGrad(_GatherGrad):
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_gather_grad", gather_layout(op, op.outputs[0], op.inputs[0]))
+
+
+@register
+class PutSlices(OpSpec):
+    kind = "PutSlices"
+    summary = "(x, indices, slices): x in place, its slices along `axis` that the indices name replaced"
+    recomputable = False
+    must_alias = ((0, 0),)
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        if len(op.inputs) != 3 or len(op.inputs[1].shape) != 1:
+            raise ValueError(f"{self.kind} takes a tensor, a row of indices and slices, not {op.inputs}")
+        x, indices, slices = op.inputs
+        if spec("Gather").infer(Bound(op.attributes, (x, indices))) != (slices,):
+            raise ValueError(f"{self.kind}: {slices} are not {indices.elements} slices of {x}")
+        return (x,)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        x, indices, slices = inputs
+        (axis,) = normalize_axes(self.kind, [op.get_int("axis")], x.ndim)
+        result = x.copy()
+        result[(slice(None),) * axis + (wrapped(indices, x.shape[axis]),)] = slices
+        return (result,)
+
+    def work(self, op: Bound) -> Work:
+        return Work(bytes_moved=2 * op.inputs[2].size_bytes + op.inputs[1].size_bytes)
+
+    def kernel(self, op: Bound) -> Kernel:
+        x = op.inputs[0]
+        slices = gather_layout(op, x, op.inputs[1])
+        return Kernel("poetc_op_put_slices", replace(slices, size=slices.size * x.dtype.size_bytes))
 
 
 # --- GatherElements: one element at a time along one axis

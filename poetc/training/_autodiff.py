@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from poetc.graph import DType, Operator, Role
 from poetc.ops import Builder, bind, spec
@@ -26,6 +27,7 @@ def differentiate(
     *,
     first: int = 0,
     weight: str | None = None,
+    saved: Mapping[str, tuple[str, str]] | None = None,
 ) -> None:
     """Emit the backward operators of everything in `b` from operator `first` on up to `loss`.
 
@@ -35,6 +37,9 @@ def differentiate(
     no later operator reads the tensor. So an update can follow its gradient at once. Contributions at a fan-out are
     added in the order of the reversed operator list, one at a time: it never depends on the schedule. Those of slices
     that together are a whole tensor are joined, not added.
+
+    `saved` is by the output of a product whose weight is trained in part. It holds the saved channels of the product's
+    input, and a tensor of the part's type. The weight's gradient is that of the part.
     """
     forward = b.operators[first:]
     active = depends_on(forward, wanted)
@@ -57,6 +62,13 @@ def differentiate(
         needed = [t in active and t in useful and b.type(t).dtype is DType.F32 for t in op.inputs]
         if any(needed):
             grads = [gradients.get(t) for t in op.outputs]
+            if needed[1:2] == [True] and saved and op.outputs[0] in saved:
+                part = replace(op, inputs=(*saved[op.outputs[0]], *op.inputs[2:]))
+                only = [k == 1 for k in range(len(op.inputs))]
+                gradient = spec(op.kind).gradient(b, part, grads, only)[1]
+                assert gradient is not None
+                add(op.inputs[1], gradient)
+                needed[1] = False
             found = spec(op.kind).gradient(b, op, grads, needed)
             for tensor, gradient, want in zip(op.inputs, found, needed, strict=True):
                 if gradient is not None and want:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from poetc.graph import Attribute, DType, Fill, Graph, Operator, Phase, Role, Te
 from poetc.ops import Builder, spec
 from poetc.training._adapters import SITE
 from poetc.training._autodiff import depends_on, differentiate
+from poetc.training._channels import Part, declare_parts, part_of
 from poetc.training._loss import METRIC, LossPlan, emit_sum, plan_losses
 from poetc.training._micro import Weights, apart_from, check_state, cut_of, renamed
 from poetc.training._optimizer import STEP_COUNTING, Optimizer
@@ -45,8 +46,6 @@ class _Step:
     def __init__(self, whole: Graph, part: Graph, options: TrainingOptions, count: int) -> None:
         self.whole, self.part, self.options, self.count = whole, part, options, count
         self.wanted = select_updates(whole, options.train, options.lora)
-        if name := next(iter(self.wanted.channels), None):
-            raise UsageError(f"--train {name}@...: a share of a weight's channels cannot be trained yet")
         self.trained = trained_parameters(whole, self.wanted)
         self.rates = values_by_pattern(whole, "--lr-for", options.lr_for, self.trained, 1.0)
         self.decays = values_by_pattern(
@@ -67,7 +66,8 @@ class _Step:
         _declare(b, replace(self.part, tensors=given), self.trained, options)
         notes = [*whole.notes, *(plan.note for plan in plans)]
         step = _step_counter(b, whole, options, self.updates, notes)
-        optimizer = Optimizer(b, options, self.rates, self.decays, self.updates, step)
+        parts = declare_parts(b, whole, self.wanted)
+        optimizer = Optimizer(b, options, self.rates, self.decays, self.updates, step, parts)
         if self.count > 1 and (kind := next((plan.kind for plan in plans if plan.kind in METRIC.values()), "")):
             raise UsageError(f"--micro-batches {self.count}: --loss {kind.lower()} compares all rows of a batch")
         targets = _targets(b, plans)
@@ -93,7 +93,8 @@ class _Step:
             first = len(b.operators)
             b.phase, b.role, b.source = Phase.FORWARD, Role.ACTIVATION, ""
             graph, sources = self._part(index, [plan.source for plan in plans_of_part])
-            late += _forward(b, graph, sources, self.trained, options, self.updates, step)
+            saved: dict[str, tuple[str, str]] = {}
+            late += _forward(b, graph, sources, self.trained, options, self.updates, step, parts, saved)
             used = (t for op in b.operators for t in (*op.inputs, *op.outputs))
             if empty := next((t for t in used if b.type(t).elements == 0), None):
                 raise UsageError(f"{whole.name}: tensor {empty!r} has no elements; there is nothing to train on")
@@ -131,7 +132,7 @@ class _Step:
                 if last:
                     optimizer.update(parameter, gradient)
 
-            differentiate(b, loss, self.trained, complete, first=first, weight=weight)
+            differentiate(b, loss, self.trained, complete, first=first, weight=weight, saved=saved)
         optimizer.finish()
         if options.accumulate:
             notes.append(f"gradients are averaged over {options.accumulate} steps, and the last of them updates")
@@ -265,11 +266,15 @@ def _forward(
     options: TrainingOptions,
     updates: dict[str, str],
     step: str,
+    parts: Mapping[str, Part],
+    saved: dict[str, tuple[str, str]],
 ) -> list[tuple[Operator, str, str]]:
     """Copy the part of `sources` that the loss needs, batch-norms and dropout in the mode that they are trained in.
 
     Returns the batch-norms (with the batch's mean and variance) whose running statistics another operator reads too.
     Those are to be moved when the step is over.
+
+    `saved` gets the channels of the inputs of weights in `parts`, as `differentiate` wants them.
     """
     readers = Counter(t for op in graph.operators for t in op.inputs)
     late: list[tuple[Operator, str, str]] = []
@@ -281,6 +286,9 @@ def _forward(
         if needed.isdisjoint(op.outputs):
             continue
         b.source = op.source
+        part = part_of(parts, op)
+        if part is not None:
+            saved[op.outputs[0]] = part.of_input(b, op, b.fresh(f"{op.inputs[0]}.saved")), part.like
         if _uses_batch_statistics(op, trained, options):
             statistics = _batch_norm(b, op)
             if any(readers[t] > 1 for t in op.inputs[1:3]):

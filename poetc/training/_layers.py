@@ -109,6 +109,8 @@ def _layer(
         if group != 1:
             why = why or f"belongs to a convolution of {group} groups"
         share = why
+    if op.inputs[1] != weight:
+        share = share or "is read in another shape than it has"
     if len(operators) > 1 or readers[weight] > 1:
         share = share or "is read by several operators"
     return Layer(weight, tuple(operators), inputs, outputs, terms, axis, why, share)

@@ -9,6 +9,7 @@ import numpy as np
 from poetc.graph import Attribute, DType, Fill, Phase, Role, TensorType
 from poetc.ops import Builder
 from poetc.ops.accumulation import GATED
+from poetc.training._channels import Part
 from poetc.training._clipping import Clipper
 from poetc.training._options import TrainingOptions
 from poetc.training._state import emit_update
@@ -22,7 +23,8 @@ class Optimizer:
     """Declares the optimizer's state as it goes and emits one update operator a parameter.
 
     `rates` and `decays` hold the factor of the learning rate, and the weight decay, of each parameter. `updates` gets
-    the last version of each state tensor by its name.
+    the last version of each state tensor by its name. Weights in `parts` are moved in part: their gradient and state
+    have the part's type.
     """
 
     def __init__(
@@ -33,9 +35,10 @@ class Optimizer:
         decays: Mapping[str, float],
         updates: dict[str, str],
         step: str,
+        parts: Mapping[str, Part],
     ) -> None:
         self._b, self._options, self._updates, self._step = b, options, updates, step
-        self._factors, self._decays = rates, decays
+        self._factors, self._decays, self._parts = rates, decays, parts
         self._rates: dict[float, str] = {}  # factor of the learning rate -> the rate
         rate = np.array([options.learning_rate], np.float32)
         self.learning_rate = b.add_tensor(b.fresh("learning_rate"), _SCALAR, Role.OPTIMIZER_STATE, rate)
@@ -66,14 +69,24 @@ class Optimizer:
 
     def _update(self, parameter: str, gradient: str) -> None:
         kind, suffixes, attributes = self._rule()
-        state = [parameter, *(self._state(parameter, suffix) for suffix in suffixes)]
+        states = [self._state(parameter, suffix) for suffix in suffixes]
         scalars = [self._rate(self._factors[parameter])]
         if self._options.optimizer in STEP_COUNTING:
             scalars.append(self._step)
         if self._product:
             scalars.append(self._product)
         attributes = {"weight_decay": self._decays[parameter], **attributes}
-        self._moved(kind, [*state, gradient, *scalars], attributes, len(state))
+        part = self._parts.get(parameter)
+        if part is None:
+            self._moved(kind, [parameter, *states, gradient, *scalars], attributes, 1 + len(states))
+        elif kind == "Sgd" and not self._left:  # no copy of the part is needed
+            inputs = [parameter, part.indices, gradient, *scalars]
+            self._moved("SgdSlices", inputs, {"axis": part.layer.axis, **attributes})
+        else:
+            copy = part.of_weight(self._b)
+            moved = self._moved(kind, [copy, *states, gradient, *scalars], attributes, 1 + len(states))
+            del self._updates[copy]
+            self._updates[parameter] = part.put_back(self._b, moved[0])
 
     def _moved(
         self, kind: str, inputs: Sequence[str], attributes: Mapping[str, Attribute], count: int = 1
@@ -122,8 +135,9 @@ class Optimizer:
                 return "Adam", ("m", "v"), {**betas, "epsilon": o.epsilon, "decoupled": o.optimizer == "adamw"}
 
     def _state(self, parameter: str, suffix: str) -> str:
-        b = self._b
-        return b.add_tensor(b.fresh(f"{parameter}:{suffix}"), b.type(parameter), Role.OPTIMIZER_STATE, Fill("zeros"))
+        b, part = self._b, self._parts.get(parameter)
+        type = b.type(parameter) if part is None else part.type
+        return b.add_tensor(b.fresh(f"{parameter}:{suffix}"), type, Role.OPTIMIZER_STATE, Fill("zeros"))
 
     def _momentum_decay(self) -> dict[str, Attribute]:
         decay = self._options.momentum_decay

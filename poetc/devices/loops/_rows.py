@@ -57,6 +57,15 @@ def sgd(kernel: Kernel, m: Machine) -> Loops:
     return {"sgd.call": 1, "sgd.wide": count // lanes, "sgd.single": count % lanes}
 
 
+@counts("sgd_slices")
+def sgd_slices(kernel: Kernel, m: Machine) -> Loops:
+    p = kernel.parameters_as(Slices)
+    rows, lanes = p.outer * p.count, max(4, m.lanes)
+    if kernel.floats[0] != 0.0:
+        return {"sgd.call": rows, "sgd.decayed": rows * p.size}
+    return {"sgd.call": rows, "sgd.wide": rows * (p.size // lanes), "sgd.single": rows * (p.size % lanes)}
+
+
 @counts("batch_norm_apply", "batch_norm_grad_input", "batch_norm_grad_input_frozen")
 def planes(kernel: Kernel, m: Machine) -> Loops:
     name, p = _name(kernel), kernel.parameters_as(Planes)
@@ -301,11 +310,11 @@ def scatter(kernel: Kernel, m: Machine) -> Loops:
     return loops | {"scatter.element": rows * p.walk.inner}
 
 
-@counts("gather", "gather_grad")
+@counts("gather", "gather_grad", "put_slices")
 def gather(kernel: Kernel, m: Machine) -> Loops:
     p = kernel.parameters_as(Slices)
     size, rows = p.size, p.outer * p.count
-    if kernel.symbol == "poetc_op_gather":
+    if kernel.symbol != "poetc_op_gather_grad":
         return {
             "gather.call": 1,
             "gather.row": rows,

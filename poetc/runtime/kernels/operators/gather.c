@@ -44,6 +44,28 @@ int poetc_op_gather(const poetc_call *call)
     return POETC_OK;
 }
 
+/* ints: outer, length, bytes of a slice, number of indices; the output is input 0 in place */
+int poetc_op_put_slices(const poetc_call *call);
+int poetc_op_put_slices(const poetc_call *call)
+{
+    const int32_t *indices = poetc_in(call, 1);
+    const uint8_t *slices = poetc_in(call, 2);
+    uint8_t *x = poetc_out(call, 3);
+    int32_t length = call->ints[1], count = call->ints[3], o, k;
+    size_t bytes = (size_t)call->ints[2];
+    for (o = 0; o < call->ints[0]; o++) {
+        for (k = 0; k < count; k++) {
+            int32_t at = wrap(indices[k], length);
+            if (at < 0)
+                return POETC_ERANGE;
+            memcpy(x + (size_t)at * bytes, slices, bytes);
+            slices += bytes;
+        }
+        x += (size_t)length * bytes;
+    }
+    return POETC_OK;
+}
+
 /* ints: outer, length, elements of a slice, number of indices */
 int poetc_op_gather_grad(const poetc_call *call);
 int poetc_op_gather_grad(const poetc_call *call)

@@ -24,6 +24,32 @@ int poetc_op_sgd(const poetc_call *call)
     return POETC_OK;
 }
 
+/* w, indices, g, lr -> w. ints: outer, length, elements of a slice, number of indices; floats: weight decay.
+ * The output is input 0 in place. */
+int poetc_op_sgd_slices(const poetc_call *call)
+{
+    const int32_t *indices = poetc_in(call, 1);
+    const float *g = poetc_in(call, 2);
+    const float lr = *(const float *)poetc_in(call, 3), decay = call->floats[0];
+    float *w = poetc_out(call, 4);
+    const int32_t length = call->ints[1], size = call->ints[2], count = call->ints[3];
+    int32_t o, k, i;
+    for (o = 0; o < call->ints[0]; o++, w += (size_t)length * size) {
+        for (k = 0; k < count; k++, g += size) {
+            float *slice = w + (size_t)indices[k] * size;
+            if (indices[k] < 0 || indices[k] >= length)
+                return POETC_ERANGE;
+            if (decay == 0.0f) {
+                poetc_descend(slice, g, lr, size);
+                continue;
+            }
+            for (i = 0; i < size; i++)
+                slice[i] = slice[i] - lr * (g[i] + decay * slice[i]);
+        }
+    }
+    return POETC_OK;
+}
+
 /* w, v, g, lr -> w, v. ints: elements, nesterov; floats: momentum, weight decay. */
 int poetc_op_momentum(const poetc_call *call)
 {
