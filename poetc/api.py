@@ -39,9 +39,22 @@ from poetc.training import TrainingOptions
 Size = int | str  # bytes, or as on the command line: "256kB", "60%"
 
 
-def load(path: str | Path, *, batch: int | None = None, training: TrainingOptions | None = None) -> Model:
-    """An ONNX model, and how it is to be trained. Raises UnsupportedModelError, UsageError."""
+def load(
+    path: str | Path,
+    *,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    training: TrainingOptions | None = None,
+) -> Model:
+    """An ONNX model, and how it is to be trained. Raises UnsupportedModelError, UsageError.
+
+    `dims` gives lengths to symbolic dimensions of the inputs by their names, `shapes` whole shapes to inputs.
+    """
     source, options = Path(path), training or TrainingOptions()
+    given = tuple(f"{name}={length}" for name, length in (dims or {}).items())
+    whole = tuple(f"{name}={','.join(map(str, shape))}" for name, shape in (shapes or {}).items())
+    options = replace(options, dim=(*options.dim, *given), shape=(*options.shape, *whole))
     graph = load_model(ModelRequest(source=source, batch=batch, training=options))
     return Model(source, batch, options, graph)
 

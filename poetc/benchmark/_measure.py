@@ -103,14 +103,22 @@ def bench(
     models: Sequence[Path] = (),
     *,
     batch: int | None = None,
+    dim: Sequence[str] = (),
+    shape: Sequence[str] = (),
     repeats: int = 9,
     cflags: str = BENCH_CFLAGS,
     progress: Progress = _silent,
 ) -> list[Measurement]:
-    """Measure `target`: "host", or an emulated board, where a nanosecond is an instruction. Raises UsageError."""
+    """Measure `target`: "host", or an emulated board, where a nanosecond is an instruction. Raises UsageError.
+
+    `batch`, `dim` and `shape` give lengths to dimensions of `models`, as on the command line.
+    """
     if target != "host" and target not in codegen.BOARDS:
         raise UsageError(f"--target {target}: choose from host, {', '.join(codegen.BOARDS)}")
-    own = [frontend.load(path, batch=batch, random_weights=0) for path in models]  # only times matter
+    sizes = frontend.Sizes.parse(batch, dim, shape)
+    own = [  # only times matter
+        frontend.load(path, batch=batch, dims=sizes.dims, shapes=sizes.shapes, random_weights=0) for path in models
+    ]
     if target == "host":
         return measure([*networks(), *own], repeats=repeats, cflags=cflags, progress=progress)
     profile = load_profile(f"qemu-{target}")

@@ -119,6 +119,21 @@ batch_option = click.option(
     help="Rows of a training batch; needed where the model leaves its shapes open.",
 )
 
+dim_options = stacked(
+    click.option(
+        "--dim",
+        multiple=True,
+        metavar="NAME=N",
+        help="Length of a symbolic dimension of the inputs, by its name in the file. May be repeated.",
+    ),
+    click.option(
+        "--shape",
+        multiple=True,
+        metavar="INPUT=N,N,...",
+        help="Whole shape of an input: the lengths of its symbolic dimensions. May be repeated.",
+    ),
+)
+
 infer_batch_option = click.option(
     "--infer-batch",
     type=Whole(1),
@@ -387,6 +402,7 @@ training_options = stacked(
         show_default=True,
         help="Seed of the weights that --new-head draws.",
     ),
+    dim_options,
     click.option(
         "--random-weights",
         type=Whole(0, LARGEST_SEED),

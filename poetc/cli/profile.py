@@ -169,6 +169,7 @@ def _complete_target(context: click.Context, parameter: click.Parameter, incompl
 )
 @click.option("--model", "models", multiple=True, type=_options.FILE, metavar="MODEL", help="Measure this model too.")
 @_options.batch_option
+@_options.dim_options
 @click.option("--repeats", type=_options.Whole(1), default=9, show_default=True, help="Training steps of each network.")
 @click.option(
     "--cflags", default="-O3 -march=native", show_default=True, help="Flags for the C compiler of this machine."
@@ -193,6 +194,8 @@ def bench(
     target: str,
     models: tuple[Path, ...],
     batch: int | None,
+    dim: tuple[str, ...],
+    shape: tuple[str, ...],
     repeats: int,
     cflags: str,
     out: Path | None,
@@ -225,7 +228,9 @@ def bench(
     if out is None or device is not None or board is not None:
         raise click.UsageError("-o FILE.csv is needed" if out is None else "--device and --board go with --emit")
     with console.progress(f"measuring on {target}") as progress:
-        rows = benchmark.bench(target, models, batch=batch, repeats=repeats, cflags=cflags, progress=progress)
+        rows = benchmark.bench(
+            target, models, batch=batch, dim=dim, shape=shape, repeats=repeats, cflags=cflags, progress=progress
+        )
     benchmark.write_csv(rows, out)
     classes = sorted({row.cost_class for row in rows})
     document = {"out": str(out), "target": target, "measurements": len(rows), "classes": classes}

@@ -177,7 +177,7 @@ def export_onnx(
             new_head=given["new_head"],
         )
         rounded = {n: written.values[m] for n, m in names.items() if m in written.values}
-        _require_same(replace(wanted, values={**wanted.values, **rounded}), staged, source, given["batch"])
+        _require_same(replace(wanted, values={**wanted.values, **rounded}), staged, source, given)
         has_data = staged.with_name(data.name).exists()
     return {
         "out": str(out),
@@ -229,10 +229,12 @@ def imported_with(solved: Artifact) -> dict[str, Any]:
     recorded = solved.summary.get("source") or {}
     if recorded:
         head = new_head(recorded.get("new_head", ""), recorded.get("output", ""), recorded.get("head_seed", 0))
-        return {**{k: recorded.get(k) for k in ("batch", "random_weights")}, "new_head": head}
+        sizes = frontend.Sizes.parse(None, recorded.get("dim", ()), recorded.get("shape", ()))
+        read = {"rows": recorded.get("batch"), "dims": sizes.dims, "shapes": sizes.shapes}
+        return {**read, "random_weights": recorded.get("random_weights"), "new_head": head}
     graph = model_of(solved)
     shapes = [graph.tensors[i].shape for i in graph.inputs]
-    return {"batch": shapes[0][0] if shapes and shapes[0] else None, "random_weights": None, "new_head": None}
+    return {"rows": shapes[0][0] if shapes and shapes[0] else None, "random_weights": None, "new_head": None}
 
 
 def find_model(solved: Artifact, given: Path | None, directory: Path | None = None) -> Path:
@@ -270,9 +272,9 @@ def require_free(outputs: Sequence[Path], source: Path | None, force: bool) -> N
 # --- the written file is read again -----------------------------------------------------------------------------------
 
 
-def _require_same(wanted: Graph, staged: Path, source: Path, batch: int | None) -> None:
+def _require_same(wanted: Graph, staged: Path, source: Path, given: Mapping[str, Any]) -> None:
     """UnsupportedModelError where the new file, imported again, is not the model that was trained."""
-    found = frontend.load(staged, batch=batch)
+    found = frontend.load(staged, **{k: given[k] for k in ("rows", "dims", "shapes") if k in given})
     others = differing(wanted, found)
     if others is None and not _computes_alike(wanted, found):
         raise UnsupportedModelError(

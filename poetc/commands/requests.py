@@ -38,6 +38,7 @@ class ModelRequest:
 
     source: Path
     batch: int | None = None
+    rows: int | None = None  # in place of the batch, whichever option fixed it
     infer_batch: int | None = None  # of predictions and evaluations; None: the batch of training
     device: str = "host"
     training: TrainingOptions = field(default_factory=TrainingOptions)
@@ -97,7 +98,16 @@ def load_model(request: ModelRequest) -> Graph:
     """The forward pass, as the file has it: with the adapters that are trained, or in integers."""
     options = request.training
     head = new_head(options.new_head, options.output, options.head_seed)
-    graph = frontend.load(request.source, batch=request.batch, random_weights=options.random_weights, new_head=head)
+    sizes = frontend.Sizes.parse(request.batch, options.dim, options.shape, request.rows)
+    graph = frontend.load(
+        request.source,
+        batch=sizes.batch,
+        dims=sizes.dims,
+        shapes=sizes.shapes,
+        rows=sizes.rows,
+        random_weights=options.random_weights,
+        new_head=head,
+    )
     graph = adapted(graph, options.train, options.lora)
     return graph if options.precision == "f32" else training.integer_model(graph, options)
 
@@ -121,7 +131,7 @@ def inference_model(request: ModelRequest, whole: Graph) -> Graph:
     if batch is None or batch == training.batch_of(whole):
         return whole
     try:
-        return training.at_batch(whole, load_model(replace(request, batch=batch)))
+        return training.at_batch(whole, load_model(replace(request, rows=batch)))
     except UsageError as error:
         raise UsageError(f"--infer-batch {batch}: {error}") from error
 
@@ -139,7 +149,7 @@ def training_graph(request: ModelRequest) -> tuple[Graph, TrainingGraph]:
     if count != "auto" and count > 1:
         rows = training.micro_batch_of(graph, count)
         try:
-            part = load_model(replace(request, batch=rows))
+            part = load_model(replace(request, rows=rows))
         except (UnsupportedModelError, UsageError) as error:  # it was read at the whole batch
             raise UsageError(
                 f"--micro-batches {count}: {request.source} cannot be read at a part of its batch, {rows} samples; use"

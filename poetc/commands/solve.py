@@ -281,6 +281,8 @@ def _source(request: SolveRequest) -> dict[str, Any] | None:
         "path": str(model.source.absolute()),
         "sha256": digest(model.source),
         "batch": model.infer_batch or model.batch,
+        "dim": model.training.dim,
+        "shape": model.training.shape,
         "random_weights": model.training.random_weights,
         "new_head": model.training.new_head,
         "output": model.training.output,

@@ -1,5 +1,6 @@
 """ONNX → Graph: loading, constant folding, translation of operators, pattern recognition, roles of tensors."""
 
+from poetc.frontend._input_shapes import Sizes
 from poetc.frontend._load import load
 from poetc.frontend._new_head import NewHead
 from poetc.frontend._reading import external_files
@@ -10,6 +11,7 @@ __all__ = [
     "DATA_SUFFIX",
     "NewHead",
     "ParameterDecision",
+    "Sizes",
     "Written",
     "external_files",
     "load",

@@ -14,7 +14,6 @@ from poetc.errors import PoetcError, UnsupportedModelError, UsageError
 
 # The translations register themselves.
 from poetc.frontend import (  # noqa: F401
-    _batching,
     _folding,
     onnx_attention,
     onnx_einsum,
@@ -31,6 +30,7 @@ from poetc.frontend import (  # noqa: F401
 from poetc.frontend._constants import fold_constants
 from poetc.frontend._exported import is_module_name, names_notes, restore
 from poetc.frontend._importer import Importer, Rebatch, Value, our_dtype
+from poetc.frontend._input_shapes import Sizes, resolve
 from poetc.frontend._new_head import NewHead, replace_head
 from poetc.frontend._node import Malformed, Node, Unsupported
 from poetc.frontend._opset import effective_opset
@@ -59,23 +59,29 @@ def load(
     path: str | Path,
     *,
     batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    rows: int | None = None,
     random_weights: int | None = None,
     new_head: NewHead | None = None,
 ) -> Graph:
     """The graph of an ONNX model, with `batch` in place of the leading dimension of its inputs, and with `new_head`.
 
+    `dims` gives lengths to symbolic dimensions by name, `shapes` whole shapes to inputs. `rows` takes the place of the
+    batch, whichever of the others fixed it.
     `random_weights` is the seed of the numbers that stand for weights whose external file is absent. UsageError: such
-    weights without a seed; the file cannot be read, breaks the ONNX rules, or needs --batch. UnsupportedModelError:
-    lists every node that cannot be trained.
+    weights without a seed; the file cannot be read, breaks the ONNX rules, or leaves a length open.
+    UnsupportedModelError: lists every node that cannot be trained.
     """
     path = Path(path)
+    sizes = Sizes(batch, dims or {}, shapes or {}, rows)
     model = read_model(path)
     try:
         if new_head is not None:
             note = replace_head(model, new_head)
-            graph = _import(model, path, batch, random_weights)
+            graph = _import(model, path, sizes, random_weights)
             return replace(graph, notes=(note, *graph.notes))
-        return _import(model, path, batch, random_weights)
+        return _import(model, path, sizes, random_weights)
     except PoetcError as error:
         raise type(error)(f"{path}: {_printable(str(error))}") from None
     except RecursionError:
@@ -87,14 +93,14 @@ def _printable(text: str) -> str:
     return "".join(x if x.isprintable() or x == "\n" else repr(x)[1:-1] for x in text)
 
 
-def _import(model: onnx.ModelProto, path: Path, batch: int | None, random_weights: int | None) -> Graph:
+def _import(model: onnx.ModelProto, path: Path, sizes: Sizes, random_weights: int | None) -> Graph:
     source = _Source(model, path, random_weights)
-    shapes = _batching.resolve(source.inputs, batch)
-    if shapes.old_batch is None or batch is None:
+    shapes = resolve(source.inputs, sizes)
+    if shapes.old_batch is None or shapes.new_batch is None:
         return source.build(shapes.shapes, None)[0]
     _, file_shapes = source.build(shapes.file_shapes, None)
-    graph, _ = source.build(shapes.shapes, Rebatch(shapes.old_batch, batch, file_shapes))
-    note = f"the file fixes batch {shapes.old_batch}; imported at {batch}"
+    graph, _ = source.build(shapes.shapes, Rebatch(shapes.old_batch, shapes.new_batch, file_shapes))
+    note = f"the file fixes batch {shapes.old_batch}; imported at {shapes.new_batch}"
     return replace(graph, notes=(*graph.notes, note))
 
 

@@ -110,6 +110,8 @@ class TrainingOptions:
     fusion: bool = True  # operators that can be one are one: same results, less memory and time (passes/_fusion.py)
     new_head: str = ""  # "N" or "N:OUTPUT": the last layer before that output gets N outputs
     head_seed: int = 0  # of its weights
+    dim: tuple[str, ...] = ()  # "NAME=N": the length of a symbolic dimension of the inputs
+    shape: tuple[str, ...] = ()  # "INPUT=N,N,...": the whole shape of an input
     random_weights: int | None = None  # seed of the numbers that stand for weights whose external file is absent
     output_logits: bool = False  # the step also outputs the input of its loss
     micro_batches: int | Literal["auto"] = 1  # parts of the batch whose gradients are added up before the update
