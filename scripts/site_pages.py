@@ -57,7 +57,7 @@ def commands() -> str:
         for name, command in named.items()
     )
     parts: list[str] = [
-        "\n".join(["| command | job |", "|---|---|", *rows]),
+        "\n".join(["## Commands\n\n| command | job |", "|---|---|", *rows]),
         "## Options of most commands",
         _table(o for o in solve if _key(o) in common),
     ]
