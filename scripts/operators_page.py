@@ -37,7 +37,7 @@ REFUSED = """
 In one message that names every node, with exit code 3:
 
 - control flow: `If`, `Loop`, `Scan`, `SequenceMap`;
-- operators of other domains, such as `ai.onnx.ml` and `ai.onnx.preview.training`;
+- operators of other domains, such as `ai.onnx.preview.training`;
 - blocked channels (`com.microsoft.nchwc`), which onnxruntime's `ORT_ENABLE_ALL` writes for one processor;
 - operators that are not in the table above, unless their inputs are constants;
 - three or more spatial axes of a convolution, four or more of a pooling;

@@ -16,6 +16,7 @@ from poetc.errors import PoetcError, UnsupportedModelError, UsageError
 from poetc.frontend import (  # noqa: F401
     _folding,
     onnx_attention,
+    onnx_classical,
     onnx_einsum,
     onnx_loss,
     onnx_math,
@@ -117,7 +118,8 @@ class _Source:
         _refuse_duplicates([t.name for t in graph.initializer], "initializer")
         self.exported = restore(graph)
         self.notes += self.exported.notes
-        self.outputs = [o.name for o in graph.output]
+        self.outputs = [o.name for o in graph.output if o.type.tensor_type.elem_type != onnx.TensorProto.STRING]
+        self.notes += [f"output {o.name!r} is text: dropped" for o in graph.output if o.name not in self.outputs]
         self.nodes = _live_in_order(graph, self.outputs)
         self.opset = effective_opset(model, self.nodes, self.notes)
         read = {i for n in self.nodes for i in n.inputs if i} | set(self.outputs)

@@ -13,6 +13,7 @@ from onnx import numpy_helper
 
 from poetc.errors import UnsupportedModelError, UsageError
 from poetc.files import read_file
+from poetc.frontend._classical import with_layers
 from poetc.graph import Array
 
 # No tensor of a board's model comes near this; a file that claims more is broken or hostile.
@@ -34,7 +35,7 @@ def read_model(path: Path) -> onnx.ModelProto:
 
 
 def parse_model(path: Path) -> onnx.ModelProto:
-    """The model as the file has it. UsageError as `read_model`."""
+    """The model as the file has it, but for linear models of ai.onnx.ml. UsageError as `read_model`."""
     try:
         data = read_file(path, LARGEST_MODEL_BYTES)
     except OSError as error:
@@ -48,6 +49,7 @@ def parse_model(path: Path) -> onnx.ModelProto:
     if not model.HasField("graph") or not model.graph.output:
         raise UsageError(f"{path}: not an ONNX model: it holds no graph with outputs")
     _refuse_undecodable_text(model, path)
+    with_layers(model)
     return model
 
 

@@ -15,7 +15,7 @@ T = TypeVar("T", bound=Translation)
 # By operator; one of another domain than the default has the domain before its name: com.microsoft.Gelu.
 TRANSLATIONS: dict[str, Translation] = {}
 MICROSOFT = "com.microsoft"
-DOMAINS = ("", "ai.onnx", MICROSOFT)
+DOMAINS = ("", "ai.onnx", "ai.onnx.ml", MICROSOFT)
 
 
 def onnx_operator(*names: str, domain: str = "") -> Callable[[T], T]:

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import Builder
-from poetc.training._loss import emit_sum, plan_losses
+from poetc.training._loss import emit_sum, pick_output, plan_losses
 from poetc.training._options import TrainingOptions
 
 
@@ -21,7 +21,7 @@ def evaluation(graph: Graph, step: TrainingGraph) -> Graph:
     outputs, labels = graph.outputs, {plan.labels for plan in plans}
     for plan in plans:
         if plan.labels:
-            name = str(plan.output or step.options.get("output") or graph.outputs[0])
+            name = pick_output(graph, str(plan.output or step.options.get("output") or ""))
             outputs = (plan.source, *(o for o in outputs if o not in (name, plan.source)))
     b = Builder()
     for op in graph.operators:

@@ -58,13 +58,13 @@ def emit_sum(b: Builder, plans: Sequence[LossPlan], losses: Sequence[str]) -> st
 
 
 def plan_loss(graph: Graph, options: TrainingOptions, loss: str, output: str) -> LossPlan:
-    """Decide the loss operator for an output of `graph`; "" is the first output.
+    """Decide the loss operator for an output of `graph`; "" is the first float output.
 
     A final Softmax, LogSoftmax (cross-entropy) or Sigmoid (bce) is skipped: the loss is taken from its input, which is
     the same function computed stably. Class axis: the softmax's, else 1 for images [N,C,H,W], else the last.
     """
     asked = loss
-    name = _pick_output(graph, output)
+    name = pick_output(graph, output)
     made_by = {t: op for op in graph.operators for t in op.outputs}
     last = _through_views(made_by, name)
     shape = graph.tensors[name].shape
@@ -129,10 +129,11 @@ def _class_attributes(options: TrainingOptions, classes: int, loss: str) -> dict
     return attributes
 
 
-def _pick_output(graph: Graph, output: str) -> str:
+def pick_output(graph: Graph, output: str) -> str:
     if output and output not in graph.outputs:
         raise UsageError(f"--model-output {output!r}: the model's outputs are {', '.join(graph.outputs)}")
-    name = output or graph.outputs[0]
+    floats = (o for o in graph.outputs if graph.tensors[o].dtype is DType.F32)
+    name = output or next(floats, graph.outputs[0])
     if graph.tensors[name].dtype is not DType.F32:
         raise UsageError(
             f"output {name!r} is not a float tensor and cannot be trained; choose another with --model-output"
