@@ -2,8 +2,8 @@
 
     python scripts/code_sizes.py [OUT]        default: poetc/runtime/code_sizes.tsv; needs the cross compilers
 
-Compiles all sources and ports with the flags of the emitted Makefile, and writes each function's and variable's
-section, its size on every target, and what it refers to. Library functions (libgcc, newlib) are read from the
+Compiles all sources and ports with the flags of the emitted Makefile. Writes each function's and variable's section,
+its size on every target, and the symbols that it refers to. Library functions (libgcc, newlib) are read from the
 compiler's archives. Needed after a change that moves a prediction by more than a test allows.
 """
 
@@ -20,7 +20,7 @@ from poetc.codegen._code_size import CHECKPOINTS, DATA_FILE, TRAIN, Section, col
 from poetc.codegen._emit import WARNINGS
 from poetc.runtime import runtime_directory
 
-# What train.c needs to compile: the size of its code hardly depends on the numbers.
+# The headers that train.c needs to compile: the size of its code hardly depends on the numbers.
 MODEL_H = """
 #include "poetc.h"
 #include "poetc_data.h"

@@ -1,4 +1,4 @@
-"""Write the pages of commands and of the C interface from the code.   scripts/site_pages.py
+"""Write the pages of commands and of the C interface from the code: scripts/site_pages.py.
 
 In `docs/reference/cli.md` and `docs/reference/c-api.md` it replaces all that is behind a mark. It is a hook of mkdocs
 as well, for the search.

@@ -94,7 +94,7 @@ class Mip:
 
         `gap`: relative, on the total with the offset. `max_nodes`: nodes of the tree. `cutoff`: dearer solutions are of
         no use. `start`: values of integer columns to begin with. `max_rounds`: how often HiGHS may look at its limits
-        before it has finished the root node; like `max_nodes` it counts work and not time, so that the answer is the
+        before it has finished the root node. Like `max_nodes` it counts work and not time, so that the answer is the
         same every time. `plain`: without two heuristics of HiGHS that take longer than all the rest of a small MIP.
         `stop`: ends a MIP when another thread sets it.
         """

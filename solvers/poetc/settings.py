@@ -1,6 +1,6 @@
 """The settings of poetc's own solver: one frozen record a stage.
 
-Each field says its unit and its reason. Work is counted in seconds of a usual machine (see `work`); shares of work are
+Each field says its unit and its reason. Work is counted in seconds of a usual machine (see `work`). Shares of work are
 of `work_limit_s`, so that the work does not depend on the clock.
 """
 
@@ -22,8 +22,8 @@ class WorkSettings:
 class BesideSettings:
     """Threads beside the caller's (`beside`)."""
 
-    # Python's switch interval meanwhile, s. HiGHS's callbacks wait for Python's lock thousands of times: with Python's
-    # own 5 ms a relaxation takes more than twice as long beside a busy caller as alone, with this it takes as long.
+    # Python's switch interval meanwhile, s. HiGHS's callbacks wait for Python's lock thousands of times. With Python's
+    # own 5 ms a relaxation takes more than twice as long beside a busy caller as alone. With this it takes as long.
     switch_s: float = 1e-4
 
 
@@ -114,8 +114,8 @@ class LadderSettings:
 class CutSettings:
     """A relaxation with cuts (`bounds.cuts`)."""
 
-    # Ties: where many operators are alike (cells of recurrent layers), HiGHS chooses between them for long, and what it
-    # chooses is scattered. So the first ones are made a little cheaper to execute again.
+    # Ties: where many operators are alike (cells of recurrent layers), HiGHS chooses between them for long, and its
+    # choice is scattered. So the first ones are made a little cheaper to execute again.
     alike: int = 32  # operators that are alike, from which on ties are broken
     alike_share: float = 0.3  # of the forward pass's operators: likewise
     tie: float = 1e-3  # fraction of an operator's cost; as much of the overhead is lost for the bound

@@ -1,7 +1,7 @@
 """A training step seen as a chain of blocks, with a single tensor between one block and the next.
 
-Block k (0 ... L-1) is a run of forward operators that ends where exactly one tensor leads on, its boundary, and the run
-of backward operators that undoes it. The dynamic programs over chains (revolve, rotor, POFO, GPipe) work on the blocks'
+Block k (0 ... L-1) is two runs. A run of forward operators ends where exactly one tensor leads on, its boundary. A run
+of backward operators undoes it. The dynamic programs over chains (revolve, rotor, POFO, GPipe) work on the blocks'
 totals. Their decisions are then written out operator by operator and replayed exactly.
 """
 
@@ -105,8 +105,8 @@ def _backward_runs(
     """The backward operators of each block: runs in reverse order of the blocks.
 
     An operator belongs to the latest block of which it reads tensors inside or parameters. One that reads a boundary
-    and nothing later belongs to the block behind it, which is undone while its input is there: whether it undoes the
-    maker (and reads its output) or the reader. No operator belongs to an earlier block than any operator after it.
+    and nothing later belongs to the block behind it, which is undone while its input is there. It may undo the maker
+    (and read its output) or the reader. No operator belongs to an earlier block than any operator after it.
     """
     count = len(ends)
     boundary_of = {t: k for k, (_, boundary) in enumerate(ends) for t in boundary}

@@ -2,8 +2,8 @@
 
 Nodes carry runtime (s), energy (J), output bytes, and page costs (J, s); every node makes one tensor. The Problem that
 comes out has `Semantics.POET`: only outputs occupy RAM and paging takes no time. Every solution of POET's MILP becomes
-a schedule of this Problem with the same energy and no more RAM: its page-in, usable from stage t + 1, happens at the
-end of stage t, when only tensors of stage t + 1 are resident, and its page-out happens at the start of its stage. The
+a schedule of this Problem with the same energy and no more RAM. Its page-in, usable from stage t + 1, happens at the
+end of stage t, when only tensors of stage t + 1 are resident. Its page-out happens at the start of its stage. The
 converse does not hold: a page-in here may wait until right before its reader. So the optimum here is at most POET's,
 and a lower bound here is one for POET's too.
 """

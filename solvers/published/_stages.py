@@ -6,10 +6,10 @@ Binaries R[t,k] (operator k is executed in stage t) and S[t,i] (tensor i is in R
     R[t,t] = 1;  R[t,k] <= R[t,producer of i] + S[t,i] for each i that k reads;
     S[t+1,i] <= S[t,i] + R[t,producer of i].
 
-A Problem needs more than the papers have: several outputs an operator, inputs of the network, tensors wanted at the
-end, operators that must not be repeated. State that an update overwrites in place is always in RAM, so its versions
-have no variables. No operator that reads a version is executed in a stage after the update. In-place that is optional
-is not decided here.
+A Problem needs more than the papers have. It has several outputs an operator, inputs of the network, tensors wanted at
+the end, and operators that must not be repeated. State that an update overwrites in place is always in RAM, so its
+versions have no variables. No operator that reads a version is executed in a stage after the update. In-place that is
+optional is not decided here.
 """
 
 from __future__ import annotations

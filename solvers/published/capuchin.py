@@ -1,16 +1,17 @@
-"""Capuchin: swap or recompute by measured accesses (Peng, Shi, Dai, Jin, Ma, Xiong, Yang, Qian, ASPLOS 2020, section
-4).
+"""Capuchin: swap or recompute by measured accesses.
+
+Source: Peng, Shi, Dai, Jin, Ma, Xiong, Yang, Qian, ASPLOS 2020, section 4.
 
 One iteration with everything in RAM gives the time of each access. A candidate is a tensor with its longest pause
 between two accesses, forward and backward. Its
 
     free time = (back access - swap-in time) - (evicted access + swap-out time)                         (section 4.3)
 
-tells how well a transfer would hide behind compute. Candidates alive at the peak are swapped in the order of free
-time while it is not negative and the device has a store; then the rest is recomputed by bytes / recomputation time
-(MSPS), where choosing a tensor makes those that are recomputed from it dearer (lineages are updated). Choosing stops
-when the step fits. The paper reads a page 5 % before its use so that it hides; here transfers are synchronous and
-nothing hides: Capuchin's ranking stays as it is, and its transfers have their full cost.
+tells how well a transfer would hide behind compute. Candidates alive at the peak are swapped in the order of free time
+while it is not negative and the device has a store. Then the rest is recomputed by bytes / recomputation time (MSPS).
+Choosing a tensor makes those that are recomputed from it dearer (lineages are updated). Choosing stops when the step
+fits. The paper reads a page 5 % before its use so that it hides. Here transfers are synchronous and nothing hides:
+Capuchin's ranking stays as it is, and its transfers have their full cost.
 """
 
 from __future__ import annotations

@@ -1,12 +1,16 @@
-"""Checkmate: optimal rematerialization by a MILP (Jain, Jain, Nrusimha, Gholami, Abbeel, Gonzalez, Keutzer, Stoica,
-MLSys 2020, section 4).
+"""Checkmate: optimal rematerialization by a MILP.
+
+Source: Jain, Jain, Nrusimha, Gholami, Abbeel, Gonzalez, Keutzer, Stoica, MLSys 2020, section 4.
 
 To the stages of `_stages` it adds FREE[t,i,k], "i is freed right after k in stage t", with the number of hazards
 
     h = (1 - R[t,k]) + S[t+1,i] + sum of R[t,j] over the readers j > k of i,    h <= (largest h) (1 - FREE[t,i,k]),
 
-and the memory U[t,k] while k runs: U[t,0] = held at the start + made by 0, U[t,k+1] = U[t,k] + made by k+1 - freed
-after k, all at most the budget (equations 2 to 9). The lower side, 1 - FREE <= h, only forbids freeing less, and is
+The memory while k runs is U[t,k], all at most the budget (equations 2 to 9):
+
+    U[t,0] = held at the start + made by 0,    U[t,k+1] = U[t,k] + made by k+1 - freed after k.
+
+ The lower side, 1 - FREE <= h, only forbids freeing less, and is
 left out.
 """
 

@@ -1,8 +1,8 @@
 """Checkmate's approximation: the LP relaxation with two-phase rounding (Jain et al., MLSys 2020, section 5).
 
-The LP is solved for 90 % of the budget and S is rounded at 1/2. R is then the least that S asks for: the operators of
-tensors that have to be in RAM at the next stage and are not now, and of the operands that these miss. If the result
-does not fit, the LP is solved for less.
+The LP is solved for 90 % of the budget and S is rounded at 1/2. R is then the least that S asks for. It has the
+operators of tensors that have to be in RAM at the next stage and are not now. The operands that these miss come with
+them. If the result does not fit, the LP is solved for less.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Training deep nets with sublinear memory cost: the square-root rule (Chen, Xu, Zhang, Guestrin, arXiv 1604.06174,
-2016, section 4).
+"""Training deep nets with sublinear memory cost: the square-root rule.
 
-Candidates for checkpoints are the articulation points of the undirected forward graph, or all its operators
-("linearized", as Checkmate's authors call it, Jain et al. 2020, section 6.2). Of n candidates every floor(sqrt n)-th is
-kept; a segment in between is recomputed once, when the backward pass first needs it, and held until used. The
-stride does not look at the budget; of the two kinds of candidates the cheaper schedule that fits is taken.
+Source: Chen, Xu, Zhang, Guestrin, arXiv 1604.06174, 2016, section 4.
+
+Candidates for checkpoints are the articulation points of the undirected forward graph, or all its operators. The latter
+are "linearized", as Checkmate's authors call it (Jain et al. 2020, section 6.2). Of n candidates every floor(sqrt n)-th
+is kept. A segment in between is recomputed once, when the backward pass first needs it, and held until used. The stride
+does not look at the budget; of the two kinds of candidates the cheaper schedule that fits is taken.
 """
 
 from __future__ import annotations

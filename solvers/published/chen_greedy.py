@@ -1,8 +1,10 @@
-"""Training deep nets with sublinear memory cost: the greedy rule (Chen, Xu, Zhang, Guestrin, arXiv 1604.06174, 2016,
-algorithm 3).
+"""Training deep nets with sublinear memory cost: the greedy rule.
+
+Source: Chen, Xu, Zhang, Guestrin, arXiv 1604.06174, 2016, algorithm 3.
 
 Walking over the forward pass, a checkpoint is set at the next candidate once the bytes made since the last one exceed
-b; b is swept over 50 values up to the sum, and the cheapest schedule that fits is taken. Candidates as in `chen`.
+b. The limit b is swept over 50 values up to the sum, and the cheapest schedule that fits is taken. Candidates as in
+`chen`.
 """
 
 from __future__ import annotations

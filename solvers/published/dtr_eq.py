@@ -1,8 +1,9 @@
-"""DTR with h_DTR^eq: the evicted neighbourhood approximated by union-find classes (Kirisame et al., ICLR 2021, section
-4.1 and appendix C.2). See `dtr`.
+"""DTR with h_DTR^eq: the evicted neighbourhood approximated by union-find classes.
 
-Evicted tensors that are connected are one class with a running cost; evicting merges, and rematerializing a tensor only
-subtracts its own cost from its class, without splitting it.
+Source: Kirisame et al., ICLR 2021, section 4.1 and appendix C.2. See `dtr`.
+
+Evicted tensors that are connected are one class with a running cost. Evicting merges classes. Rematerializing a tensor
+only subtracts its own cost from its class, without splitting it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""DTR with h_local(t) = c(t) / (m(t) * staleness(t)): no neighbourhood (Kirisame et al., ICLR 2021, section 4.1). See
-`dtr`.
+"""DTR with h_local(t) = c(t) / (m(t) * staleness(t)): no neighbourhood (Kirisame et al., ICLR 2021, section 4.1).
+
+See `dtr`.
 """
 
 from __future__ import annotations

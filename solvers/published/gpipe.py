@@ -4,8 +4,8 @@ Each partition is recomputed as a whole in the backward pass (Huang et al., Neur
 
 The partitions are runs of blocks between single separating tensors, with equal estimated cost as in the paper; every K
 is tried. This is GPipe with one micro-batch. Splitting the batch makes other operators, on tensors of other sizes, with
-accumulation buffers, and changes batch-norm's statistics: that is another training step, hence another Problem, and no
-schedule of this one; it has to be done to the graph before the Problem is made. The pipeline itself needs several
+accumulation buffers, and changes batch-norm's statistics. That is another training step, hence another Problem, and no
+schedule of this one. It has to be done to the graph before the Problem is made. The pipeline itself needs several
 devices.
 """
 

@@ -1,11 +1,13 @@
-"""Kusumoto, Inoue, Watanabe, Akiba, Koyama, "A graph theoretic framework of recomputation algorithms for
-memory-efficient backpropagation", NeurIPS 2019: the exact dynamic program over all lower sets (section 4.2).
+"""The exact dynamic program over all lower sets of the forward graph.
+
+Source: Kusumoto, Inoue, Watanabe, Akiba, Koyama, "A graph theoretic framework of recomputation algorithms for
+memory-efficient backpropagation", NeurIPS 2019, section 4.2.
 
 A chain of lower sets {} = L_0 < L_1 < ... < L_k = V cuts the forward graph into segments V_i. The border of L_i, the
 part of V_i that feeds later segments, is cached. The rest is recomputed when V_i is undone. Beside the cache this takes
 2 m(V_i) + m(d+(L_i) - L_i) + m(d-(d+(L_i)) - L_i) bytes. State: (L, recomputation so far) -> the least cache. The
-paper's unit costs are the problem's own here, rounded to 1/400 of the forward pass; the last segment is held, as it
-is undone at once. The decisions are replayed exactly.
+paper's unit costs are the problem's own here, rounded to 1/400 of the forward pass. The last segment is held, as it is
+undone at once. The decisions are replayed exactly.
 """
 
 from __future__ import annotations

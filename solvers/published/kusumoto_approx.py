@@ -1,5 +1,7 @@
-"""Kusumoto et al., NeurIPS 2019: the approximate dynamic program (section 4.3), over the lower sets that single
-operators and all that they depend on make. See `kusumoto`."""
+"""The approximate dynamic program over lower sets: those of single operators and all that they depend on.
+
+Source: Kusumoto et al., NeurIPS 2019, section 4.3. See `kusumoto`.
+"""
 
 from __future__ import annotations
 

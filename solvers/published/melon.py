@@ -1,5 +1,6 @@
-"""Melon: recomputation by tensor saving per second, calibrated against a lifetime-aware pool (Wang et al., MobiSys
-2022, sections 3.2 and 3.3).
+"""Melon: recomputation by tensor saving per second, calibrated against a lifetime-aware pool.
+
+Source: Wang et al., MobiSys 2022, sections 3.2 and 3.3.
 
 When the next operator does not fit, the tensor of the largest
 

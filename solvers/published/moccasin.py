@@ -1,14 +1,14 @@
 """Moccasin: few retention intervals for each tensor (Bartan, Li, Teague, Lott, Dilkina, ICML 2023, section 2).
 
 Each operator is executed at most C = 2 times, so that each tensor has at most two intervals in which it is retained.
-The paper gives the intervals' ends to a constraint solver (CP-SAT). Here the same schedules are a MILP for HiGHS: an
-interval is the tensor's execution in some stage, S[t,i] for the stages that it crosses and, within stage t, q[t,i,j]
-in [0, 1], "retained until the stage's j-th reader of i has run":
+The paper gives the intervals' ends to a constraint solver (CP-SAT). Here the same schedules are a MILP for HiGHS. An
+interval is the tensor's execution in some stage, and S[t,i] for the stages that it crosses. Within stage t it is
+q[t,i,j] in [0, 1], "retained until the stage's j-th reader of i has run":
 
     q[t,i,j] >= q[t,i,j+1],  q[t,i,j] >= R[t, j-th reader],
     q[t,i,last + 1] = S[t+1,i],  q[t,i,1] <= S[t,i] + R[t,producer of i].
 
-The memory while k runs is the sum of the tensors held before it, of those that it makes, and of its workspace: no
+The memory while k runs is the sum of the tensors held before it, of those that it makes, and of its workspace. No
 products and no big constants are needed. An operator is executed again at most C - 1 times: sum over t of R[t,k].
 """
 

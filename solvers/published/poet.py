@@ -1,31 +1,35 @@
 """POET's own MILP (Patil et al., ICML 2022), written in PuLP so that it reads like the paper.
 
 It solves small problems, and is the reference for others. There are T stages, one an operator in the fixed order; stage
-t executes operator t for the first time. The binaries of stage t are
-  R[t,k]     operator k is executed;
-  SRam[t,i]  tensor i is in RAM when stage t begins, SSd[t,i] on the store;
-  MIn[t,i]   i is paged in (to be used from stage t + 1), MOut[t,i] paged out (it must be in RAM when t begins);
-  FreeE[t,e] edge e = (tensor i, reader k): i is freed right after k;
-and continuous U[t,k], the RAM while operator k runs in stage t. Minimise sum R e + MIn e_in + MOut e_out subject to
-  (correctness)  R[t,k] <= R[t,producer of i] + SRam[t,i] for each i that k reads;
-                 SRam[t+1,i] <= SRam[t,i] + R[t,producer of i] + MIn[t,i];  SSd[t+1,i] <= SSd[t,i] + MOut[t,i];
-                 MIn[t,i] <= SSd[t,i];  MOut[t,i] <= SRam[t,i];  R[t,t] = 1, nothing above the diagonal;
-  (memory)       U[t,0] = sum of SRam[t,i] size_i + R[t,0] size of what 0 makes;
-                 U[t,k+1] = U[t,k] + R[t,k+1] size of what k+1 makes - sum over edges e = (i,k) of FreeE[t,e] size_i;  U
-                 <= budget;
-  (freeing)      1 - FreeE[t,e] <= hazards <= (largest number of hazards) (1 - FreeE[t,e]), where
-                 hazards = (1 - R[t,k]) + SRam[t+1,i] + sum of R[t,j] over readers j > k of i;
-  (deadline)     sum R time <= deadline.
+t executes operator t for the first time. The binaries of stage t are:
+
+    R[t,k]     operator k is executed;
+    SRam[t,i]  tensor i is in RAM when stage t begins, SSd[t,i] on the store;
+    MIn[t,i]   i is paged in (to be used from stage t + 1), MOut[t,i] paged out (it must be in RAM when t begins);
+    FreeE[t,e] edge e = (tensor i, reader k): i is freed right after k;
+
+The continuous U[t,k] are the RAM while operator k runs in stage t. Minimise sum R e + MIn e_in + MOut e_out subject to:
+
+    (correctness)  R[t,k] <= R[t,producer of i] + SRam[t,i] for each i that k reads;
+                   SRam[t+1,i] <= SRam[t,i] + R[t,producer of i] + MIn[t,i];  SSd[t+1,i] <= SSd[t,i] + MOut[t,i];
+                   MIn[t,i] <= SSd[t,i];  MOut[t,i] <= SRam[t,i];  R[t,t] = 1, nothing above the diagonal;
+    (memory)       U[t,0] = sum of SRam[t,i] size_i + R[t,0] size of the outputs of 0;
+                   U[t,k+1] = U[t,k] + R[t,k+1] size of the outputs of k+1 - sum over edges e = (i,k) of
+                   FreeE[t,e] size_i;  U <= budget;
+    (freeing)      1 - FreeE[t,e] <= hazards <= (largest number of hazards) (1 - FreeE[t,e]), where
+                   hazards = (1 - R[t,k]) + SRam[t+1,i] + sum of R[t,j] over readers j > k of i;
+    (deadline)     sum R time <= deadline.
+
 The formulation follows sections 4.1-4.3 of the paper and the released code (commit 6e63098), which differ in nothing
 that matters here.
 
-The formulation decides less than a Problem allows. Under `Semantics.POET` it stands as it is: a page-in is usable one
-stage late, in-place and the order of recomputation are not decided, an unread output stays until its stage ends, and
-paging takes no time. Under `Semantics.EXACT` the time of paging counts for the deadline too.
+The formulation decides less than a Problem allows. Under `Semantics.POET` it stands as it is. A page-in is usable one
+stage late, and paging takes no time. In-place and the order of recomputation are not decided. An unread output stays
+until its stage ends. Under `Semantics.EXACT` the time of paging counts for the deadline too.
 
-A Problem needs more than the paper has: tensors that are there at the start or wanted at the end, several outputs an
-operator, workspace (added to U while its operator runs), operators that must not be repeated, and tensors that an
-update consumes (they are gone in later stages).
+A Problem needs more than the paper has. It has tensors that are there at the start or wanted at the end, and several
+outputs an operator. Workspace is added to U while its operator runs. Some operators must not be repeated, and tensors
+that an update consumes are gone in later stages.
 
 The solution becomes steps: page-outs at the start of a stage, page-ins at its end. The checker replays them as it
 replays any schedule. A solution that it refuses is reported as infeasible for this formulation. The bound holds for the

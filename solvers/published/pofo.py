@@ -1,5 +1,7 @@
-"""POFO: rematerialization and offloading of activations combined by a dynamic program over a chain (Beaumont,
-Eyraud-Dubois, Shilova, "Efficient combination of rematerialization and offloading for training DNNs", NeurIPS 2021).
+"""POFO: rematerialization and offloading of activations combined by a dynamic program over a chain.
+
+Source: Beaumont, Eyraud-Dubois, Shilova, "Efficient combination of rematerialization and offloading for training DNNs",
+NeurIPS 2021.
 
 From the front, the chain is cut into segments: a single block whose saved tensors are kept, or a run of blocks. Of a
 run only the entering tensor is kept; it is recomputed once, as a whole, when the backward pass gets there. Either

@@ -2,11 +2,10 @@
 
 The source is Griewank, Walther, ACM TOMS 26(1), 2000, algorithm 799.
 
-t(l, s), the forward steps that reverse l steps with s checkpoints (the start included), is min over j of
-j + t(l - j, s - 1) + t(j, s), t(1, s) = 0, t(l, 1) = l (l - 1) / 2; in closed form, with r the least for which
-C(s + r, s) >= l, it is r l - C(s + r, s + 1). On a real network the steps are the blocks between
-single separating tensors, taken for equal although they are not; every s is tried and the cheapest schedule that fits
-is kept.
+The forward steps that reverse l steps with s checkpoints (the start included) are t(l, s). It is min over j of j + t(l
+- j, s - 1) + t(j, s), with t(1, s) = 0 and t(l, 1) = l (l - 1) / 2. In closed form it is r l - C(s + r, s + 1), with r
+the least for which C(s + r, s) >= l. On a real network the steps are the blocks between single separating tensors,
+taken for equal although they are not. Every s is tried, and the cheapest schedule that fits is kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""rotor: the optimal persistent schedule of a heterogeneous chain (Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova,
-"Optimal checkpointing for heterogeneous chains", ACM TOMS 50(2), 2024; arXiv 1911.13214, theorem 1).
+"""rotor: the optimal persistent schedule of a heterogeneous chain.
 
-With a_k the bytes that enter block k and A_k those that it saves for its own backward pass, the least cost of the
+Source: Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains", ACM TOMS
+50(2), 2024; arXiv 1911.13214, theorem 1.
+
+Let a_k be the bytes that enter block k and A_k those that it saves for its own backward pass. The least cost of the
 recomputation that undoes blocks a ... b with m bytes is
 
     Opt(m, a, b) = min( Opt(m - A_a, a + 1, b) if m >= bytes to undo a,                     record block a

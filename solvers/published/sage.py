@@ -1,11 +1,11 @@
 """Sage: inline cheap tensors, then evict at run time (Gim, Ko, MobiSys 2022, sections 4 and 5).
 
-State selection: a tensor of the forward pass that the backward pass reads is stored if the cone of
-operators that makes it from stored tensors holds a contraction or a reduction, or if its operators times its inputs
-exceed 5; else it is inlined, which here means recomputed for each of its backward readers. On out-of-memory the
-unlocked recomputable tensor of the least (t + 1) / (size + 1) is evicted, t its operator's time in microseconds, and
-the step goes on. The cones are searched on the Problem's operators, after the graph's own fusion; Sage's gradient
-accumulation changes the graph (see `gpipe`).
+State selection decides on each tensor of the forward pass that the backward pass reads. Such a tensor has a cone of
+operators that makes it from stored tensors. It is stored if the cone holds a contraction or a reduction, or if its
+operators times its inputs exceed 5. Else it is inlined, which here means recomputed for each of its backward readers.
+On out-of-memory the unlocked recomputable tensor of the least (t + 1) / (size + 1) is evicted, and the step goes on.
+There t is its operator's time in microseconds. The cones are searched on the Problem's operators, after the graph's own
+fusion; Sage's gradient accumulation changes the graph (see `gpipe`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""SuperNeurons: liveness, a tensor cache for convolutions, recomputation of cheap layers (Wang, Ye, Zhao, Wu, Li,
-Song, Xu, Kraska, PPoPP 2018, section 3).
+"""SuperNeurons: liveness, a tensor cache for convolutions, recomputation of cheap layers.
+
+Source: Wang, Ye, Zhao, Wu, Li, Song, Xu, Kraska, PPoPP 2018, section 3.
 
 Checkpoints are the outputs of convolutions (of all contractions, where there are none). Tensors between two of them
-are cheap and dropped after the forward pass. In the backward pass a segment is speed-centric (recomputed once and
-held) if its memory is at most l_peak, the most that one layer needs, else memory-centric (recomputed anew for each
+are cheap and dropped after the forward pass. In the backward pass a segment is speed-centric (recomputed once and held)
+if its memory is at most l_peak, the most that one layer needs. Else it is memory-centric (recomputed anew for each
 reader). Checkpoints are offloaded only when RAM is short, the least recently used first, and stay on the store until
 the backward pass reads them. If all tensors fit without recomputation, nothing is done.
 """

@@ -1,12 +1,13 @@
-"""SwapAdvisor: a genetic search over operator orders, with swapping alone (Huang, Jin, Li, ASPLOS 2020, sections 4
-and 5).
+"""SwapAdvisor: a genetic search over operator orders, with swapping alone.
 
-An individual is a topological order of the step. Its swaps follow: when RAM is short the tensor whose next use is
-furthest goes to the store, weights too, and comes back for its reader. Fitness is the objective of the simulated
-step. Crossover takes a prefix of one parent and the rest in the other's order; mutation moves an operator within what
-its dependences allow. The paper's second gene, the assignment of tensors to pools of fixed size classes, decides
-nothing where RAM is counted in bytes. With synchronous transfers prefetching earlier than the use cannot hide
-anything, so pages are read right before it.
+Source: Huang, Jin, Li, ASPLOS 2020, sections 4 and 5.
+
+An individual is a topological order of the step. Its swaps follow. When RAM is short the tensor whose next use is
+furthest goes to the store, weights too, and comes back for its reader. Fitness is the objective of the simulated step.
+Crossover takes a prefix of one parent and the rest in the other's order. Mutation moves an operator within its
+dependences. The paper's second gene, the assignment of tensors to pools of fixed size classes, decides nothing where
+RAM is counted in bytes. With synchronous transfers prefetching earlier than the use cannot hide anything, so pages are
+read right before it.
 """
 
 from __future__ import annotations

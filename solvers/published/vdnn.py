@@ -1,8 +1,9 @@
-"""vDNN, policy "conv": the inputs of convolutions live on the store between forward and backward pass (Rhu,
-Gimelshein, Clemons, Zulfiqar, Keckler, MICRO 2016, section 3).
+"""vDNN, policy "conv": the inputs of convolutions live on the store between forward and backward pass.
 
-An offloaded tensor is written after its last forward reader and read back when the backward pass needs it: with
-synchronous transfers prefetching it during an earlier layer only takes room, so it is read right before its use. The
+Source: Rhu, Gimelshein, Clemons, Zulfiqar, Keckler, MICRO 2016, section 3.
+
+An offloaded tensor is written after its last forward reader and read back when the backward pass needs it. With
+synchronous transfers, prefetching it during an earlier layer only takes room. So it is read right before its use. The
 paper's dynamic policy is applied on top of either static one: offload nothing if everything fits, else everything the
 policy names. Then tensors that need not be offloaded are taken back, the largest first. Policy "all" is the solver
 vdnn_all.

@@ -1,5 +1,7 @@
-"""vDNN, policy "all": the inputs of every layer live on the store between forward and backward pass (Rhu et al.,
-MICRO 2016, section 3). See `vdnn`."""
+"""vDNN, policy "all": the inputs of every layer live on the store between forward and backward pass.
+
+Source: Rhu et al., MICRO 2016, section 3. See `vdnn`.
+"""
 
 from __future__ import annotations
 

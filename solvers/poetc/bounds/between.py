@@ -24,8 +24,8 @@ class Between:
     def rows(self) -> None:
         """Add the rows for the operators that are executed inside the stage.
 
-        Beside an operator's operands, RAM holds each tensor that the stage or the next cut still needs, unless the
-        tensor is made again or paged in during the stage.
+        Beside an operator's operands, RAM holds each tensor that the stage or the next cut still needs. Those that are
+        made again or paged in during the stage do not count.
         """
         model, cut, end = self.model, self.cut, self.end
         following = self._following()
@@ -141,8 +141,8 @@ class Between:
     def _in_midst(self, v: int) -> None:
         """Add the row for the RAM when `v` is executed again.
 
-        A tensor that is in RAM at the next cut is there already (P), or is made or paged in later from the tensors
-        that are there (D): D <= P + I + R, and D <= P + I + D of each operand. Only large tensors count.
+        A tensor that is in RAM at the next cut is there already (P), or is made or paged in later from those there (D).
+        So D <= P + I + R, and D <= P + I + D of each operand. Only large tensors count.
         """
         model, mip, cut, end = self.model, self.mip, self.cut, self.end
         following = self.relaxed.hold[self.g + 1]

@@ -1,20 +1,24 @@
 """Lower bounds from a relaxed MIP that enforces RAM only at the first executions of a few operators, the cuts.
 
 Let a_1 < ... < a_G be cuts and stage g run from the first execution of a_g to that of a_{g+1} (stage 0 before a_1). For
-every schedule that executes the operators for the first time in the problem's order, set
-  S[g,t] = 1 if tensor t is in RAM when a_g is first executed,
-  R[g,v] = 1 if operator v is executed in stage g,
-  I[g,t] = 1 if t is paged in there,
-  O[t]   = 1 if t is paged out at all.
-The rows are
-  S[g+1,t] <= S[g,t] + R[g,producer] + I[g,t];
-  R[g,v] <= S[g,u] + R[g,producer of u] + I[g,u] for each u that v reads;
-  I[g,t] <= O[t];   R[g,v] = 1 where v is first executed in stage g;
-  RAM at a_g: the sum of size S, plus its outputs (less those that may be in place), plus its workspace.
-The cost counts each execution and page-in once a stage, so the optimum is a lower bound. Nothing is assumed about the
-order of recomputation. `between` adds rows for an operator w that is executed between two cuts, for the first time or
-again. A tensor in RAM at a_{g+1} that was neither made nor paged in since a_g stayed all the time, beside the operands
-of w: z[g,t] >= S[g+1,t] - R - I. Where w is executed again, its operands count R[g,w] times.
+every schedule that executes the operators for the first time in the problem's order, set:
+
+    S[g,t] = 1 if tensor t is in RAM when a_g is first executed,
+    R[g,v] = 1 if operator v is executed in stage g,
+    I[g,t] = 1 if t is paged in there,
+    O[t]   = 1 if t is paged out at all.
+
+The rows are:
+
+    S[g+1,t] <= S[g,t] + R[g,producer] + I[g,t];
+    R[g,v] <= S[g,u] + R[g,producer of u] + I[g,u] for each u that v reads;
+    I[g,t] <= O[t];   R[g,v] = 1 where v is first executed in stage g;
+
+RAM at a_g is the sum of size S, plus its outputs (less those that may be in place), plus its workspace. The cost counts
+each execution and page-in once a stage, so the optimum is a lower bound. Nothing is assumed about the order of
+recomputation. `between` adds rows for an operator w that is executed between two cuts, for the first time or again. A
+tensor in RAM at a_{g+1} that was neither made nor paged in since a_g stayed all the time, beside the operands of w. So
+z[g,t] >= S[g+1,t] - R - I. Where w is executed again, its operands count R[g,w] times.
 """
 
 from __future__ import annotations

@@ -52,9 +52,9 @@ def pinned_interval(model: Model, t: int) -> tuple[int, int] | None:
 def lower_bound_bytes(problem: Problem) -> int:
     """The RAM that every schedule needs, in whatever order.
 
-    It is the most of: the tensors there at the start; those there at the end; for each operator, its operands and
-    workspace beside the tensors that always stay, which can neither be made again nor paged; and the RAM one step
-    before it, when the last of its inputs arrives and the others are there already.
+    It is the most of four sums: the tensors there at the start; those there at the end; and two for each operator. One
+    is its operands and workspace beside the tensors that always stay, which can neither be made again nor paged. The
+    other is the RAM one step before it, when the last of its inputs arrives and the others are there already.
     """
     model = Model(problem)
     pinned = [pinned_interval(model, t) for t in range(model.n_tensors)]

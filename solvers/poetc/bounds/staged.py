@@ -2,12 +2,14 @@
 
 Stage g executes operator a_g = first + g, then recomputes by ascending operator, each at most once. Before `first`
 nothing is recomputed ("stage 0 is the forward pass"). `CutModel` has the first variables and rows. For each tensor that
-may be in RAM in a stage there are also
-  q[t,j]  tensor t is still needed at the j-th operator of the stage that can read it: q_j >= q_{j+1}, q_j >= R[k_j],
-          and after the last one S[g+1,t];
-  p[t]    t is there from the start of the stage: p >= q_1 - R[producer] - I;
-  y[t]    t occupies RAM while its producer runs: y >= q_1, y >= R[producer];
-  c       an in-place pair is used: c <= R[v], c <= 1 - (input needed later); credited with the output's size.
+may be in RAM in a stage there are also:
+
+    q[t,j]  tensor t is still needed at the j-th operator of the stage that can read it: q_j >= q_{j+1}, q_j >= R[k_j],
+            and after the last one S[g+1,t];
+    p[t]    t is there from the start of the stage: p >= q_1 - R[producer] - I;
+    y[t]    t occupies RAM while its producer runs: y >= q_1, y >= R[producer];
+    c       an in-place pair is used: c <= R[v], c <= 1 - (input needed later); credited with the output's size.
+
 No big-M: RAM at each step is a sum of these columns. A page-in comes right before the first operator of the stage that
 can read the tensor, or at the end of the stage.
 """

@@ -6,8 +6,8 @@ two stacked recurrent layers can go step by step together, with the states of on
 after layer, with a whole sequence between them.
 
 An operator is executed when another needs it, depth first from the last results, the longest path first. Operators that
-are possible already are executed as soon as that leaves no more bytes between operators, together with up to a few that
-they need, such as the parts of a weight's gradient.
+are possible already are executed as soon as that leaves no more bytes between operators. A few that they need come
+along, such as the parts of a weight's gradient.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Relaxations that leave open which state lives on the store.
 
 State that lives on the store is read once in a step at least, and written once if the step updates it. State that lives
-in RAM costs nothing as long as it stays there, and occupies RAM from the end of one step to the beginning of the next.
+in RAM costs nothing as long as it stays there. It occupies RAM from the end of one step to the beginning of the next.
 """
 
 from __future__ import annotations
@@ -34,11 +34,9 @@ class OpenPlacement(CutModel):
     """`CutModel` with the placement of state as a further decision; in the model, all movable state is on the store.
 
     For each chain of versions w .. w', h = 1 (`in_ram`) if it lives in RAM. That saves the read of w and the write of
-    w', which the offset counts. The rows say:
-      all state that lives in RAM fits there between two steps;
-      w is read from the store only after it was written there (e = 1, `evicted`, at its cost);
-      after the last use, w' is in RAM, or it is written and read back (l = 1, `late`).
-    The rows of `CutModel` hold for w before its last use.
+    w', which the offset counts. There are three rows. All state that lives in RAM fits there between two steps. Version
+    w is read from the store only after it was written there (e = 1, `evicted`, at its cost). After the last use, w' is
+    in RAM, or it is written and read back (l = 1, `late`). The rows of `CutModel` hold for w before its last use.
     """
 
     def __init__(

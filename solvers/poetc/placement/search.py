@@ -1,7 +1,7 @@
 """The search for a state placement, among those that a relaxation with open placement suggests.
 
 State that lives on the store is read once in a step at least, and written once if the step updates it. State that lives
-in RAM costs nothing as long as it stays there, and occupies RAM from the end of one step to the beginning of the next.
+in RAM costs nothing as long as it stays there. It occupies RAM from the end of one step to the beginning of the next.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Clairvoyant eviction: it executes the operators in their order and, when RAM is short, gives tensors up.
 
-Tensors that are cheap to bring back, large, and needed late are dropped or paged out first: those of the least score
+Tensors that are cheap to bring back, large, and needed late are dropped or paged out first. Such have the least score
 log cost^gamma / (size^alpha * distance^beta). The cost is the cheaper of recomputing and paging. Recomputing takes the
 operator and the closure of absent tensors that it needs; paging takes the write, if it is still unpaid, and the read.
-The distance is counted in operators until the next read, or until the next need of an absent tensor that has to be
-recomputed from it.
+The distance is counted in operators until the next read. The next need of an absent tensor that has to be recomputed
+from it counts as one.
 """
 
 from __future__ import annotations

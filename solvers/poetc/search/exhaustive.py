@@ -1,7 +1,7 @@
 """The optimum of a tiny problem by best-first search over states: operators done, tensors in RAM, tensors on the store.
 
 The search covers all schedules whose first executions are in the problem's order. Costs that nothing avoids are not
-counted, so the remaining first executions are free and the queue's least cost is a lower bound at any moment. To let a
+counted. So the remaining first executions are free, and the queue's least cost is a lower bound at any moment. To let a
 tensor go costs nothing, and to hold it never hurts. So tensors leave RAM only when an action needs the room, in
 inclusion-minimal sets; tensors that are of no use any more leave at once.
 """

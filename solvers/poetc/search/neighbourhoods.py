@@ -3,14 +3,16 @@
 The part is a window, a stretch of the sequence, or all decisions about which an LP over the whole sequence disagrees
 with the schedule. The MIP decides which tensors are kept, paged and made again.
 
-Candidates are added to the executions of the sequence: before each reader of a tensor in the window, the operator that
-makes it again, and those that make operands which are not there. A tensor's touches are the executions that read or
-make it. Between two touches, K = 1 if it stays in RAM. X = 1 for an execution that happens (first ones do), I = 1 for a
-page-in right before a reader, O = 1 for a page-out right behind the birth:
-  X[reader] <= K[before] + I <= 1,  I <= X,  I <= O;
-  K[behind] <= K[before] + X[maker] or I,  K = 0 once the tensor is overwritten;
-  RAM at every execution: tensors that stay, operands and workspace, less c for each output in place,
-  c <= X,  c <= 1 - K[behind].
+Candidates are added to the executions of the sequence. Before each reader of a tensor in the window, they are the
+operator that makes it again, and the makers of absent operands. A tensor's touches are the executions that read or make
+it. Between two touches, K = 1 if it stays in RAM. X = 1 for an execution that happens (first ones do). I = 1 for a
+page-in right before a reader, and O = 1 for a page-out right behind the birth.
+
+    X[reader] <= K[before] + I <= 1,  I <= X,  I <= O;
+    K[behind] <= K[before] + X[maker] or I,  K = 0 once the tensor is overwritten;
+    RAM at every execution: tensors that stay, operands and workspace, less c for each output in place,
+    c <= X,  c <= 1 - K[behind].
+
 The checker counts the same, so every solution is a schedule at its exact cost, but for the time of transfers that
 overlap compute. Page-outs behind the birth and page-ins right before the reader need no RAM that the execution there
 does not need anyway.

@@ -2,9 +2,9 @@
 
 It decides which segments to record for the backward pass, which to run again and from where, on as many levels as pay.
 Segments begin where little is handed on. H(a) are the tensors that are made before segment a and read by forward
-operators in or behind it; saved(a) are those that the backward operators of segment a read. T(m, a, b) is the least
-cost of all runs of segments a ... b, given H(a), until their backward operators have been executed, in m bytes beside
-H(a):
+operators in or behind it. The set saved(a) has those that the backward operators of segment a read. T(m, a, b) is the
+least cost of all runs of segments a ... b until their backward operators have been executed. Given is H(a), and m bytes
+beside it:
 
     T(m, a, a) = the cost of making saved(a)                                            if m >= undo_bytes(a)
     T(m, a, b) = min( record(a) + T(m - saved(a) and H(a + 1), a + 1, b)                if m >= undo_bytes(a),
@@ -12,8 +12,8 @@ H(a):
                                if m >= the bytes to run a ... j - 1 beside the gradients that are there then )
 
 This is rotor's program (see `published.rotor`) with sets of tensors in place of single ones that separate a chain. So
-single steps of stacked recurrent layers are segments. Tensors that are cheap to make from others that stay in RAM
-anyway, such as weights in another layout, are not handed on; they count as operands only.
+single steps of stacked recurrent layers are segments. Some tensors are cheap to make from others that stay in RAM
+anyway, such as weights in another layout. They are not handed on, and count as operands only.
 
 The sequence of a plan makes operators again as their results are wanted, and may need too much RAM here and there. So
 programs for more memory than there is are tried as well. Evictions from the sequence (`Unrolled`) or `flatten` then

@@ -1,7 +1,7 @@
 """A sequence as a problem of its own: every execution and page-in is an operator that makes new versions of tensors.
 
 The eviction heuristic follows a list of operators. With a plan as this list it can repair the plan where it needs too
-much RAM: it lets go of versions and makes them again, and leaves the rest of the plan as it is.
+much RAM. It lets go of versions and makes them again, and leaves the rest of the plan as it is.
 """
 
 from __future__ import annotations
