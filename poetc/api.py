@@ -460,7 +460,7 @@ def _memory_bar(solution: Solution) -> str:
     """Peak and budget against keep-all, as one bar."""
     whole = max(int(solution.summary["keep_all_peak_bytes"]), solution.problem.budget_bytes, 1)
     peak, budget = (round(400 * n / whole, 1) for n in (solution.peak_bytes, solution.problem.budget_bytes))
-    legend = "blue: peak; red: budget; grey: up to what keeping everything takes"
+    legend = "blue: peak; red: budget; grey: up to the keep-all peak"
     return (
         f'<svg width="400" height="14" role="img" aria-label="{legend}"><title>{legend}</title>'
         '<rect width="400" height="14" fill="#ddd"/>'

@@ -68,7 +68,7 @@ class Artifact:
         return self.graph.notes if self.graph is not None else ()
 
 
-KIND = Kind("summary.json", "what poetc solve wrote")
+KIND = Kind("summary.json", "files of poetc solve")
 REPORTS = ("report.html", "report.txt")
 NAMES = (
     *("problem.json", "schedule.json", "plan.json", "graph.json", "inference.json"),

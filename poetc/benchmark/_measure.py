@@ -151,7 +151,7 @@ def host_profile(cflags: str) -> DeviceProfile:
     """The profile `host`, with the vectors that `cflags` compile for here and this machine's caches."""
     profile = load_profile("host")
     cpu = msgspec.structs.replace(profile.cpu, simd=codegen.host_simd(cflags))
-    source = Source(kind="measured", text="what the operating system says of this machine")
+    source = Source(kind="measured", text="the operating system's facts on this machine")
     first, second = (Quantity(value=size, source=source) for size in host_cache_bytes())
     memory = msgspec.structs.replace(profile.memory, first_cache_bytes=first, cache_bytes=second)
     return msgspec.structs.replace(profile, cpu=cpu, memory=memory)

@@ -217,7 +217,7 @@ def bench(
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     if emit is not None:
         if device is None or out is not None:
-            raise click.UsageError("--emit needs --device, and the CSV file is what its firmware logs: no -o")
+            raise click.UsageError("--emit needs --device and takes no -o: the CSV file is the log of its firmware")
         copies, steps = benchmark.emit_bench(device, emit, board=board, force=force)
         console.copies(copies, emit)
         document = {"out": str(emit), "device": device, "steps": steps, "copies": copies}

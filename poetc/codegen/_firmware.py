@@ -65,7 +65,7 @@ def checkpoint_steps(program: Program, target: Target, board: Board | None, aske
     if asked is None:
         return int(board is not None and board.own_store and has_program and room)
     if asked > 0 and not has_program:
-        raise UsageError(f"--checkpoint {asked}: what is made for {target.name} has no training loop of a board in it")
+        raise UsageError(f"--checkpoint {asked}: the code for {target.name} has no training loop of a board in it")
     if asked > 0 and not room:
         raise UsageError(f"--checkpoint {asked}: the arena has no room for a block of the store besides the state")
     if asked > 1 and any(page.slots > 1 for page in program.pages):

@@ -33,14 +33,14 @@ def _build(target: Target, numerics: str, one_line: str) -> Iterator[str]:
     if target.build == "library":
         yield "`make` builds `libmodel.a`, for firmware that has a start-up and, if the program pages, a driver;"
     elif target.build == "firmware":
-        yield "`make` builds `firmware.elf`; `port/` is what to change for other hardware. The files compile with"
+        yield "`make` builds `firmware.elf`; change `port/` for other hardware. The files compile with"
     else:
         yield "`make` builds `train`; so does"
     if target.build == "library":
         yield "the files compile with"
     yield from ("", f"    {one_line}", "")
-    yield "`poetc emit` into this directory again replaces only files that are as it wrote them. What you add stays;"
-    yield "what you changed is refused by name, or with `--force` kept as `NAME.orig`."
+    yield "`poetc emit` into this directory again replaces only files that are as it wrote them. Files that you add"
+    yield "stay. A file that you changed is refused by name, or with `--force` kept as `NAME.orig`."
     yield ""
 
 
@@ -113,7 +113,7 @@ def _threads(target: Target) -> Iterator[str]:
     yield "`make THREADS=N` builds for at most N threads (1 to 64; after a change `make clean`). The environment's"
     yield "`POETC_THREADS` asks for fewer when the program starts. Losses and weights have the same bits whatever the"
     yield "number. Besides the arena each thread but the first takes a stack of 256 KiB and a buffer of 1 MiB, of"
-    yield "which only what is used becomes resident. Without `THREADS` there is none of this in the program."
+    yield "which only the used part becomes resident. Without `THREADS` there is none of this in the program."
     yield ""
 
 
@@ -136,7 +136,7 @@ def _store(module: Module, target: Target, board: Board | None, checkpoint: int)
         else "`store.bin`"
     )
     if target.build == "library":
-        where = "what `config.store` drives"
+        where = "the store that `config.store` drives"
     yield f"{used} bytes of {where}, in blocks of {main.block_bytes}."
     if blocks:
         yield f"Pages take the first {blocks}: each has a checksum and a stamp, and one that is not as it was written"

@@ -457,7 +457,7 @@ def check_pages(firmware: Firmware, steps: int, sequence: int | None = None) -> 
         data, whole = _slot(store, page, stamp % page.slots, program.block_bytes)
         if whole != page_blocks(index, stamp, data, program.block_bytes):
             raise CheckFailed(
-                f"{firmware.board.name}: page {index} ({page.tensor}) on the store is not what was written"
+                f"{firmware.board.name}: page {index} ({page.tensor}) on the store is not the one that was written"
             )
         pages[index] = data
     return pages

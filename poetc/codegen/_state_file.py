@@ -150,7 +150,7 @@ def read_listed_state(data: bytes, listed: Mapping[str, Any], where: str) -> dic
             found[str(t["name"])] = flat.reshape(t["shape"])
         return found
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{where}: the manifest beside it does not say what is in it ({error!r})") from None
+        raise UsageError(f"{where}: the manifest beside it does not describe it ({error!r})") from None
 
 
 def _check(data: bytes, size_bytes: int, where: str) -> None:

@@ -57,7 +57,7 @@ def _problem(request: ModelRequest) -> Problem:
         raise UsageError(f"{source}: {error.strerror}") from error
 
 
-KIND = Kind("comparison.json", "what poetc compare wrote")
+KIND = Kind("comparison.json", "files of poetc compare")
 NAMES = ("comparison.csv", "comparison.md", "comparison.svg")
 
 

@@ -286,7 +286,7 @@ def _require_same(wanted: Graph, staged: Path, source: Path, given: Mapping[str,
         more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
         raise UnsupportedModelError(
             f"{source}: {shown}{more}: computed at import from weights that were trained since, or not stored apart"
-            " from them: the file cannot hold what was trained"
+            " from them: the file cannot hold the trained numbers"
         )
 
 

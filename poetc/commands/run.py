@@ -25,7 +25,7 @@ Progress = Callable[[str], None]
 OnStep = Callable[[int, float], None]
 ABSURD = 3  # times the loss of guessing, for a first loss
 PRODUCTS = ("counter.so", *(f"src/{name}" for name in codegen.PRODUCTS))
-KEPT = Kind("poetc-run.json", "what poetc run kept", "--keep", PRODUCTS)
+KEPT = Kind("poetc-run.json", "files of poetc run", "--keep", PRODUCTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ def _odd_losses(losses: Sequence[float], chance: float | None) -> Iterator[str]:
             " as the model was trained?"
         )
     if len(losses) >= 16 and 0 < 2 * sum(losses[:4]) < sum(losses[-4:]):
-        yield "the loss rose to more than twice what it was: lower the learning rate, or scale the inputs"
+        yield "the loss rose to more than twice its first value: lower the learning rate, or scale the inputs"
 
 
 def _on_board(

@@ -52,4 +52,4 @@ def validate(directory: Path, reference: Path | None = None, progress: Progress 
 
 
 def _read_reference(path: Path) -> dict[str, Array]:
-    return read_arrays(path, "; docs/reference/formats.md says what a reference holds")
+    return read_arrays(path, "; docs/reference/formats.md lists the arrays of a reference")

@@ -104,7 +104,7 @@ def _origin(graph: Graph, source: str) -> tuple[str, str]:
         last = _through_views(graph, output)
         if last is not None and source in last.inputs and last.kind in ("Softmax", "LogSoftmax", "Sigmoid"):
             return output, last.kind
-    raise UsageError(f"{graph.name}: none of its outputs is what the loss reads ({source}), so it cannot be evaluated")
+    raise UsageError(f"{graph.name}: no output of it is the input of the loss ({source}), so it cannot be evaluated")
 
 
 def _dtype(array: Array) -> DType:

@@ -51,7 +51,7 @@ def progress_line(problem: Problem, event: solvers.Event) -> str:
     if event.objective is None:
         return f"no schedule yet, bound {show(event.bound)} ({stage})"
     if event.bound > event.objective:
-        return f"best {show(event.objective)}, what is tried costs at least {show(event.bound)} ({stage})"
+        return f"best {show(event.objective)}, every schedule tried next costs at least {show(event.bound)} ({stage})"
     gap = 1 - event.bound / event.objective if event.objective else 0.0
     return f"best {show(event.objective)}, bound {show(event.bound)}, gap {format_share(gap)} ({stage})"
 

@@ -158,7 +158,7 @@ def proof(solved: Solved) -> str:
             result = f"{stopped}{least}; this one needs {cost(solved, p.objective)}, {saving}."
             if p.objective > compute_once(solved):
                 extra = percent(p.overhead_gap(compute_once(solved)))
-                result += f" Of what it needs beyond computing once, at most {extra} could be saved."
+                result += f" Of the part above computing once, at most {extra} could be saved."
     if not everything:
         result += " A schedule outside this class is not excluded from needing less."
     return result

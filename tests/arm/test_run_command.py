@@ -201,7 +201,7 @@ def test_losses_that_start_absurd_or_rise_are_noted(directory: Path, tmp_path: P
     ]
     assert len(absurd) == (document["losses"][0] > 3 * np.log(10)) == 1
     assert [*running._odd_losses([1.0] * 8 + [3.0] * 8, None)] == [
-        "the loss rose to more than twice what it was: lower the learning rate, or scale the inputs"
+        "the loss rose to more than twice its first value: lower the learning rate, or scale the inputs"
     ]
     assert [*running._odd_losses([6.8] + [1.0] * 15, np.log(10))] == []
 

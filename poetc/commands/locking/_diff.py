@@ -67,7 +67,7 @@ def _problem_changes(a: Problem, b: Problem) -> Iterator[str]:
         yield f"The deadline changed from {shown[0]} to {shown[1]}."
     if a.write_limit_bytes != b.write_limit_bytes:
         shown = ["none" if p.write_limit_bytes is None else format_bytes(p.write_limit_bytes) for p in (a, b)]
-        yield f"The limit on what is written to the store changed from {shown[0]} to {shown[1]}."
+        yield f"The limit on bytes written to the store changed from {shown[0]} to {shown[1]}."
     if a.objective != b.objective:
         yield f"The objective changed from {a.objective} to {b.objective}."
     if a.paging != b.paging:

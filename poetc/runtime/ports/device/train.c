@@ -293,7 +293,7 @@ static int train(poetc_checkpoint *checkpoint, uint32_t *step)
 #if defined(__linux__) && __STDC_HOSTED__
         if (err == 0 && poetc_trend_rises(&trend))
             poetc_port_log(
-                "the loss rose to more than twice what it was: lower the learning rate, or scale the inputs\n");
+                "the loss rose to more than twice its first value: lower the learning rate, or scale the inputs\n");
 #endif
         if (err <= 0)
             return err;

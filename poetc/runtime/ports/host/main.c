@@ -416,7 +416,7 @@ static int train(run *r)
     if (poetc_trend_rises(&trend))
         fprintf(
             stderr,
-            "warning: the loss rose to more than twice what it was: lower the learning rate, or scale the inputs\n");
+            "warning: the loss rose to more than twice its first value: lower the learning rate, or scale the inputs\n");
     return 0;
 }
 
