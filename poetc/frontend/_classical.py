@@ -31,7 +31,7 @@ def with_layers(model: onnx.ModelProto) -> None:
 
 
 def _layer(node: onnx.NodeProto, graph: onnx.GraphProto) -> list[onnx.NodeProto] | None:
-    """A Gemm, what follows it, and the best class; None for a node of another kind, or a malformed one."""
+    """A Gemm, the operators behind it, and the best class; None for a node of another kind, or a malformed one."""
     is_classifier = node.op_type == "LinearClassifier"
     if not (is_classifier or node.op_type == "LinearRegressor") or not node.output or not node.input:
         return None
