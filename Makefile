@@ -99,6 +99,11 @@ bench-training: setup ## losses of 200 steps beside PyTorch's on the same batche
 	bench/setup_peers
 	$(BIN)/python -m bench.training --torch build/peers/torch/bin/python $(BENCH_ARGS)
 
+.PHONY: bench-memory
+bench-memory: setup ## peak memory of whole processes that train, beside PyTorch and onnxruntime-training
+	bench/setup_peers
+	$(BIN)/python bench/memory.py --torch build/peers/torch/bin/python --ort build/peers/ort/bin/python $(BENCH_ARGS)
+
 .PHONY: bench-shapes
 bench-shapes: setup ## every convolution and product of ResNet-18 and BERT alone, in per cent of the core's peak
 	bench/setup_peers

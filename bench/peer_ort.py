@@ -9,12 +9,14 @@ import time
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime
-from onnxruntime.training import api, artifacts
+from memory import peak_bytes
 
 
 def prepare(source: str, folder: str) -> None:
+    import onnx
+    from onnxruntime.training import artifacts
+
     model = onnx.load(source)
     weights = [w.name for w in model.graph.initializer]
     trained = [w for w in weights if w.endswith((".weight", ".bias")) or w.startswith("onnx::MatMul")]
@@ -29,6 +31,9 @@ def prepare(source: str, folder: str) -> None:
 
 
 def run(source: str, folder: Path, batch: int, classes: int) -> None:
+    import onnx
+    from onnxruntime.training import api
+
     model = onnx.load(source, load_external_data=False)
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     del model
@@ -55,8 +60,31 @@ def run(source: str, folder: Path, batch: int, classes: int) -> None:
         print(elapsed, used << 10, flush=True)
 
 
+def memory(folder: Path, data: str, rows: int) -> None:
+    """Train with SGD on all of the data; print the peaks of resident memory at the end and after imports, in bytes."""
+    from onnxruntime.training import api  # which imports PyTorch
+
+    before = peak_bytes()
+    arrays = np.load(data)
+    x, target = arrays["x"], arrays["target"].astype(np.int64)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    state = api.CheckpointState.load_checkpoint(str(folder / "checkpoint"))
+    module = api.Module(str(folder / "training_model.onnx"), state, None, "cpu", options)
+    optimizer = api.Optimizer(str(folder / "optimizer_model.onnx"), module)
+    optimizer.set_learning_rate(0.01)
+    module.train()
+    for first in range(0, len(x), rows):
+        module(x[first : first + rows], target[first : first + rows])
+        optimizer.step()
+        module.lazy_reset_grad()
+    print(peak_bytes(), before)
+
+
 def main() -> None:
-    if sys.argv[1] == "prepare":
+    if sys.argv[1] == "memory":
+        memory(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    elif sys.argv[1] == "prepare":
         prepare(sys.argv[2], sys.argv[3])
     else:
         run(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))

@@ -219,8 +219,10 @@ def train(
     progress("reading the data")
     asked, asked_step = _graph_to_train(request)
     losses = Loss.of(asked_step, asked)
+    slots = slots_of(asked_step, [loss.target for loss in losses])
+    del asked, asked_step  # which hold the weights
     metrics = default_metrics(losses[0]) if request.metrics is None else parse_metrics(request.metrics, losses[0])
-    data = _read_data(request, slots_of(asked_step, [loss.target for loss in losses]), note)
+    data = _read_data(request, slots, note)
     batches = data.batches(request)
     if batches.remark():
         note(f"{batches.source.where}: {batches.remark()}")
@@ -266,6 +268,7 @@ def train(
                 loop.restore(checkpoint)
             progress("training")
             outcome = loop.run()
+        del session, engine, loop  # and with them the arena, before the model is read and written
     if outcome is None:
         return None
     progress("writing the model")

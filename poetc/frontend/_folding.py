@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
-from onnx.reference import ReferenceEvaluator
 
 from poetc.errors import UnsupportedModelError
 from poetc.frontend._reading import LARGEST_FOLDED_BYTES, one_line
@@ -69,6 +68,8 @@ def fold(
         [onnx.ValueInfoProto(name=name) for name in feeds],
         [onnx.ValueInfoProto(name=name) for name in names],
     )
+    from onnx.reference import ReferenceEvaluator  # 12 MB, and most models fold nothing that needs it
+
     reason = ""
     for version in _versions(opset):
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)])

@@ -16,6 +16,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 PathLike = Union[str, "os.PathLike[str]"]
 
 ALIGNMENT_BYTES = 64  # of the arena: a cache line; POETC_ALIGN divides it
+PART_BYTES = 1 << 16  # of memory that is compared at once
 NONE = 0xFFFFFFFF  # POETC_NONE
 EIO, EINVAL, ENUMBER, ERANGE, ECORRUPT, ENOENT = -5, -22, -33, -34, -84, -2
 
@@ -166,7 +167,10 @@ def aligned(size_bytes: int, guard_bytes: int = 0) -> tuple[Array, int]:
 
 
 def touched_bytes(memory: Array, pattern: int) -> int:
-    """End of the last byte that is not `pattern`, 0 if all are."""
-    changed = memory[::-1] != pattern
-    first = int(changed.argmax()) if changed.size else 0
-    return memory.size - first if changed.size and changed[first] else 0
+    """End of the last byte that is not `pattern`, 0 if all are. Compares a part at a time: arenas are large."""
+    for end in range(memory.size, 0, -PART_BYTES):
+        part = memory[max(0, end - PART_BYTES) : end][::-1] != pattern
+        first = int(part.argmax())
+        if part[first]:
+            return end - first
+    return 0

@@ -21,7 +21,7 @@ from poetc.codegen._state_file import read_state
 from poetc.codegen.program import Program
 from poetc.graph import Array, Value
 from poetc.runtime import runtime_directory
-from poetc.runtime.library import touched_bytes
+from poetc.runtime.library import PART_BYTES, touched_bytes
 from poetc.runtime.session import Session, SessionError
 from poetc.scheduling import keep_all, pack
 from tests.codegen.models import absent_state_actions, make_problem, mlp, state_paged_actions, training_case
@@ -371,3 +371,7 @@ def test_where_touched_bytes_end() -> None:
     memory[4] = 1
     assert touched_bytes(memory, 7) == 5
     assert touched_bytes(memory[:0], 7) == 0
+    large = np.full(3 * PART_BYTES + 5, 7, np.uint8)
+    for index in (0, 4, PART_BYTES + 4, PART_BYTES + 5, large.size - 1):
+        large[index] = 1
+        assert touched_bytes(large, 7) == index + 1
