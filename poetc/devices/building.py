@@ -220,9 +220,9 @@ def _variant(kernel: Kernel, cost: Cost) -> Variant:
 
 
 def _tensor(name: str, storages: _Storages, costs: CostModel, store: Store | None) -> TensorSpec:
-    home: Place = "store" if name in storages.stored else "ram"
-    initial: Place = "" if name in storages.made else home
-    final: Place = home if name in storages.final else ""
+    place: Place = "store" if name in storages.stored else "ram"
+    initial: Place = "" if name in storages.made else place
+    final: Place = place if name in storages.final else ""
     size_bytes = storages.size_bytes(name)
     moved = costs.move(size_bytes)
     if store is None:

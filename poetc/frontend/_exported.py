@@ -214,13 +214,13 @@ class _Restoring:
             groups.setdefault(owner, []).append(reader)
         if len(groups) < 2:
             return
-        home = _mangled(name)
-        if home not in groups:  # those of which nothing is known stay, else the first
-            groups[home] = groups.pop("" if "" in groups else next(iter(groups)))
+        owned = _mangled(name)
+        if owned not in groups:  # those of which nothing is known stay, else the first
+            groups[owned] = groups.pop("" if "" in groups else next(iter(groups)))
         else:
-            groups[home] += groups.pop("", [])
+            groups[owned] += groups.pop("", [])
         for owner, members in groups.items():
-            if owner == home:
+            if owner == owned:
                 self.readers[name] = members
                 continue
             aliases = [node for node, _ in members if node.op_type == "Identity"]

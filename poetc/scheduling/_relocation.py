@@ -274,7 +274,7 @@ class _Packing:
                     tensor = a.tensors[0][0] if a.tensors else -1
                     self.places[tensor, -1 if a.operator is None else a.operator, len(self.done)] = self.at[i]
             self.done.append(step)
-        if not self.go_home() or self.cost >= most:
+        if not self.return_state() or self.cost >= most:
             return None
         return _Round(order, self.done, self.places, self.cost, self.blamed)
 
@@ -440,7 +440,7 @@ class _Packing:
             leaving.remove(ready[0])
         return moves
 
-    def go_home(self) -> bool:
+    def return_state(self) -> bool:
         """Move state that came back elsewhere to its place, at the end. False where something stays in its way."""
         self.now, self.new = len(self.steps), set()
         last = self.steps[-1] if self.steps else None
