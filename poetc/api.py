@@ -346,14 +346,15 @@ class Solution:
         board: str | None = None,
         package: bool = False,
         force: bool = False,
+        layout: str = "makefile",
     ) -> Mapping[str, Any]:
         """Write C to the directory `out`; returns its needs in bytes.
 
-        `package`: a Python package that needs numpy alone, for host and cortex-a. Files that you changed are kept as
-        `save` does.
+        `package`: a Python package that needs numpy alone, for host and cortex-a. `layout`: cmake, zephyr, arduino or
+        cmsis-pack, for a firmware project. Files that you changed are kept as `save` does.
         """
         with self._directory() as directory:
-            return emit.emit(directory, target, Path(out), board=board, package=package, force=force)
+            return emit.emit(directory, target, Path(out), board=board, package=package, force=force, layout=layout)
 
     def trainer(self, *, store: str | Path | None = None, undo: bool = False, threads: int = 0) -> Session:
         """Compile for this machine, and start training from the initial weights, step by step on numpy arrays.

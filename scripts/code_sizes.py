@@ -17,7 +17,7 @@ from pathlib import Path
 from poetc.codegen import TARGETS
 from poetc.codegen._boards import BOARDS, resolve
 from poetc.codegen._code_size import CHECKPOINTS, DATA_FILE, TRAIN, Section, columns, read_object, write_table
-from poetc.codegen._emit import WARNINGS
+from poetc.codegen.layouts.contents import WARNINGS
 from poetc.runtime import runtime_directory
 
 # The headers that train.c needs to compile: the size of its code hardly depends on the numbers.

@@ -362,14 +362,27 @@ def _built_for(document: Mapping[str, Any]) -> str:
     return f"{document['target']}{on} with {document['flags']}  ({solved})"
 
 
+def _next_step(document: Mapping[str, Any]) -> str:
+    if document["layout"] == "makefile":
+        return f"make -C {document['out']} builds {document['makes']}"
+    return NEXT_STEPS[document["layout"]]
+
+
+NEXT_STEPS = {
+    "cmake": "add_subdirectory, then link poetc::model",
+    "zephyr": "add it to ZEPHYR_EXTRA_MODULES, and CONFIG_POETC=y to prj.conf",
+    "arduino": "copy it to the folder of Arduino's libraries",
+    "cmsis-pack": "add its .pdsc as a local pack",
+}
+
+
 def emit_text(document: Mapping[str, Any]) -> str:
     """The emitted directory, and the memory that its program needs."""
-    goal = document["makes"]
     trained = document["train_arena_bytes"]
     alone = f"; {trained:,} B for training alone" if trained < document["arena_bytes"] else ""
     return fields(
         (
-            ("written to", f"{document['out']}  (make -C {document['out']} builds {goal}; README.md there says more)"),
+            ("written to", f"{document['out']}  ({_next_step(document)}; README.md there says more)"),
             ("built for", _built_for(document)),
             ("programs", ", ".join(document["programs"])),
             (

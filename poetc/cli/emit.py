@@ -23,24 +23,33 @@ TARGETS = (
     "cortex-m55",
 )  # spelled out so that --help does not load the compiler; a test compares them
 
+LAYOUTS = ("makefile", "cmake", "zephyr", "arduino", "cmsis-pack")  # likewise
+OPT_LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
+
 EPILOG = """\b
 Example:
   poetc emit model.poetc --target host -o src
   make -C src
   poetc emit model.poetc --target cortex-m3 --board lm3s6965evb -o firmware
   poetc emit model.poetc --target cortex-a --package -o digits
+  poetc emit digits.poetc words.poetc --layout arduino -o poetc_models
 """
 
 
+class _OptLevel(click.Choice[str]):
+    """-O2, O2 and 2 are the same level."""
+
+    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        return super().convert(f"-O{value.removeprefix('-').removeprefix('O')}", parameter, context)
+
+
 @click.command(short_help="Write the C that trains.", epilog=EPILOG)
-@click.argument("directory", metavar="DIR", type=_options.DIRECTORY)
+@click.argument("directories", metavar="DIR...", type=_options.DIRECTORY, nargs=-1, required=True)
 @click.option(
     "-t",
     "--target",
     type=click.Choice(TARGETS),
-    default="host",
-    show_default=True,
-    help="Machine that the C is built for.",
+    help="Machine that the C is built for. Default: host; c99 for several models and for zephyr, arduino, cmsis-pack.",
 )
 @click.option(
     "-o", "--output-dir", "out", type=_options.DIRECTORY, required=True, metavar="SRC", help="Directory of the C."
@@ -50,6 +59,39 @@ Example:
     metavar="NAME",
     help="Board whose memory map firmware is linked for (`poetc run --help` lists them). Default: the target's "
     "usual board.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(LAYOUTS),
+    default="makefile",
+    show_default=True,
+    help="Build system of SRC: a Makefile, a CMake package, a Zephyr module, an Arduino library or a CMSIS-Pack.",
+)
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Name that the symbols of a model begin with. Repeat it for each DIR, in order. Default: the model's name.",
+)
+@click.option(
+    "--share-arena",
+    is_flag=True,
+    help="One arena for all models, as large as the largest. One model trains at a time; save its state before another"
+    " begins.",
+)
+@click.option(
+    "--opt-level",
+    type=_OptLevel(OPT_LEVELS),
+    metavar="LEVEL",
+    help="Optimisation of the compiler: -O0, -O1, -O2, -O3 or -Os. Default: the target's, or the project's.",
+)
+@click.option(
+    "--section",
+    "sections",
+    multiple=True,
+    metavar="PART=SECTION",
+    help="Linker section of the arena, the constants or the store's first pages, as arena=.axi_sram. May be repeated.",
 )
 @click.option(
     "--package",
@@ -67,10 +109,15 @@ Example:
 )
 @_options.output_options
 def emit(
-    directory: Path,
-    target: str,
+    directories: tuple[Path, ...],
+    target: str | None,
     out: Path,
     board: str | None,
+    layout: str,
+    names: tuple[str, ...],
+    share_arena: bool,
+    opt_level: str | None,
+    sections: tuple[str, ...],
     numerics: Literal["portable", "fast"],
     checkpoint: int | None,
     package: bool,
@@ -81,6 +128,8 @@ def emit(
     verbose: bool,
 ) -> None:
     """Write the C that trains the solved directory DIR to SRC.
+
+    Several DIR make one library, which has the runtime and each kernel once. --layout fits it into a firmware project.
 
     For cortex-m0 to cortex-m55 and cortex-a-bare that is a firmware project, linked for the budget; for cortex-m and
     c99 (any core: make CC=... AR=... CFLAGS=...) a library; for host and cortex-a (Linux) a program. SRC holds the
@@ -100,7 +149,7 @@ def emit(
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("emitting C") as progress:
         document = command.emit(
-            directory,
+            directories,
             target,
             out,
             progress,
@@ -110,6 +159,11 @@ def emit(
             package=package,
             schedule=schedule,
             force=force,
+            layout=layout,
+            names=names,
+            share_arena=share_arena,
+            opt_level=opt_level or "",
+            sections=sections,
         )
     for note in document["notes"]:
         console.note(note)

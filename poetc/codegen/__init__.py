@@ -4,9 +4,9 @@ from poetc.codegen._boards import BOARDS, TARGETS, Board, Target, board_like, ch
 from poetc.codegen._check import OFFSET_LIMIT, ProgramError, check_program
 from poetc.codegen._code_size import FirmwareSize, firmware_size
 from poetc.codegen._cores import Core
-from poetc.codegen._emit import GOALS, PRODUCTS, Numerics, emit, identity_of, initial_state
 from poetc.codegen._emit import KIND as _EMITTED
-from poetc.codegen._firmware import Memory
+from poetc.codegen._emit import Form, Part, emit, emit_models, identity_of, initial_state, shaped
+from poetc.codegen._firmware import Memory, Sections
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library, make_library
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
 from poetc.codegen._limits import (
@@ -41,14 +41,18 @@ from poetc.codegen._timing import StepTimes, host_simd, time_program
 from poetc.codegen._toolchain import Elf
 from poetc.codegen._toolchain import require as require_toolchain
 from poetc.codegen._validate import TensorError, Validation, validate
+from poetc.codegen.layouts import LAYOUTS, OPT_LEVELS, Layout, Numerics
+from poetc.codegen.layouts.makefile import GOALS, PRODUCTS
 
 MANIFEST = _EMITTED.manifest
 
 __all__ = [
     "BOARDS",
     "GOALS",
+    "LAYOUTS",
     "MANIFEST",
     "OFFSET_LIMIT",
+    "OPT_LEVELS",
     "PRODUCTS",
     "TARGETS",
     "Board",
@@ -58,15 +62,19 @@ __all__ = [
     "Elf",
     "Firmware",
     "FirmwareSize",
+    "Form",
     "HostModel",
     "Interpreter",
+    "Layout",
     "Limit",
     "Memory",
     "Numerics",
+    "Part",
     "PowerCut",
     "ProgramError",
     "Run",
     "Scores",
+    "Sections",
     "StepError",
     "StepTimes",
     "Target",
@@ -83,6 +91,7 @@ __all__ = [
     "class_scores",
     "compile_library",
     "emit",
+    "emit_models",
     "emulator_command",
     "execute",
     "firmware_size",
@@ -106,6 +115,7 @@ __all__ = [
     "resolve",
     "sample_inputs",
     "scales_itself",
+    "shaped",
     "slot_blocks",
     "state_digest",
     "state_identity",

@@ -301,11 +301,11 @@ def built_for(target: Target, asked: str | None, device: Core | None) -> Core | 
     return device if suits else core
 
 
-def check_device(target: str, asked: str | None, core: Core, device: str) -> list[str]:
+def check_device(target: str, asked: str | None, core: Core, device: str, build: str | None = None) -> list[str]:
     """The note for a user whose code for `target` runs elsewhere than on `device`, which has `core`.
 
-    The schedule is for `device`; `asked` is the board that the user asked for. Raises UsageError for code that does not
-    run there, unless the board was asked for.
+    The schedule is for `device`; `asked` is the board that the user asked for. `build` is the kind of result, by
+    default the target's usual one. Raises UsageError for code that does not run there, unless the board was asked for.
     """
     chosen = TARGETS[target]
     built = built_for(chosen, asked, core)
@@ -320,7 +320,7 @@ def check_device(target: str, asked: str | None, core: Core, device: str) -> lis
         raise UsageError(
             f"{target}: code for a {built} does not run on {device} ({core}), which this was solved for; {ways}"
         )
-    if asked or chosen.build != "firmware":
+    if asked or (build or chosen.build) != "firmware":
         return []
     notes = []
     board = BOARDS[chosen.board]

@@ -15,16 +15,16 @@ LINE_WIDTH = 110
 IDENTIFIER_LENGTH = 48
 
 
-def identifier(name: str) -> str:
-    """A C identifier for any name.
+def identifier(name: str, length: int = IDENTIFIER_LENGTH) -> str:
+    """A C identifier of at most `length` characters for any name.
 
     Other characters become `_`; a name that is too long is cut, and a hash tells it apart.
     """
     text = re.sub(r"[^A-Za-z0-9_]", "_", name).strip("_") or "x"
     if text[0].isdigit():
         text = f"m_{text}"
-    if len(text) > IDENTIFIER_LENGTH:
-        text = f"{text[: IDENTIFIER_LENGTH - 9]}_{_hash(name)}"
+    if len(text) > length:
+        text = f"{text[: length - 9]}_{_hash(name)}"
     return text
 
 

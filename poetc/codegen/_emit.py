@@ -1,34 +1,28 @@
-"""Writes a directory of C that builds with one `make`, or with one line of a compiler."""
+"""Writes a directory of C that builds with one `make`, or as a part of a firmware project."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
-from poetc.codegen._boards import Board, Target, resolve
+from poetc.codegen._boards import Target, resolve
 from poetc.codegen._check import ProgramError, check_program
 from poetc.codegen._cores import Core
-from poetc.codegen._firmware import (
-    Memory,
-    call_graph_flags,
-    checkpoint_steps,
-    layout,
-    linker_script,
-    makefile_lines,
-    port_sources,
-)
+from poetc.codegen._firmware import NO_SECTIONS, Memory, Sections, checkpoint_steps, layout, linker_script, port_sources
 from poetc.codegen._image import constants_image, initial_pages, packed_state, state_image, store_image
 from poetc.codegen._manifest import describe
-from poetc.codegen._module import Module, header, source
-from poetc.codegen._package import MODULES, as_package, init_source, package_readme
-from poetc.codegen._readme import readme
+from poetc.codegen._module import Module, generic_header, header, source
+from poetc.codegen._package import as_package
 from poetc.codegen._sources import runtime_sources
 from poetc.codegen._state_file import model_identity, pack_state
+from poetc.codegen.layouts import LAYOUTS, OPT_LEVELS, Contents, Emitted, Files, Numerics, check_names
+from poetc.codegen.layouts.contents import arena_section
 from poetc.codegen.program import Program
 from poetc.errors import UsageError
 from poetc.graph import Value
@@ -37,20 +31,35 @@ from poetc.runtime import runtime_directory
 from poetc.training.rates import Schedule
 
 KIND = Kind("poetc-emit.json", "emitted C")
-Numerics = Literal["portable", "fast"]
 
 
-WARNINGS = "-Wall -Wextra -pedantic"
-PRODUCTS = (
-    "build",
-    "__pycache__",
-    "train",
-    "libmodel.a",
-    "libmodel.so",
-    "firmware.elf",
-    "firmware.map",
-)  # of a Makefile
-GOALS = {"program": "train", "library": "libmodel.a", "firmware": "firmware.elf", "package": "libmodel.so"}
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One model of an emission: its programs (the main one first; they share state and constants) and weights."""
+
+    programs: Sequence[Program]
+    values: Mapping[str, Value]
+    model: str
+    name: str = ""  # what its symbols begin with; "": the model's name
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The shape of what is emitted: `layout` is one of LAYOUTS, `opt_level` one of OPT_LEVELS or "" for the target's.
+
+    `shared_arena`: one arena for all models, of which one trains at a time.
+    """
+
+    layout: str = "makefile"
+    opt_level: str = ""
+    sections: Sections = NO_SECTIONS
+    shared_arena: bool = False
+
+    def __post_init__(self) -> None:
+        if self.layout not in LAYOUTS:
+            raise UsageError(f"unknown layout {self.layout!r}: choose from {', '.join(LAYOUTS)}")
+        if self.opt_level and self.opt_level not in OPT_LEVELS:
+            raise UsageError(f"unknown level {self.opt_level!r}: choose from {', '.join(OPT_LEVELS)}")
 
 
 def emit(
@@ -85,26 +94,94 @@ def emit(
     Raises UsageError for an unknown target too. The bytes written depend on nothing else than the arguments and this
     version of poetc.
     """
+    return emit_models(
+        [Part(programs, values, model)],
+        Form(),
+        target=target,
+        out_dir=out_dir,
+        numerics=numerics,
+        board=board,
+        memory=memory,
+        device=device,
+        checkpoint=checkpoint,
+        schedule=schedule,
+        bench=bench,
+        package=package,
+        force=force,
+        copies=copies,
+    )
+
+
+def emit_models(
+    parts: Sequence[Part],
+    form: Form,
+    *,
+    target: str,
+    out_dir: Path | str,
+    numerics: Numerics = "portable",
+    board: str | None = None,
+    memory: Memory | None = None,
+    device: Core | None = None,
+    checkpoint: int | None = None,
+    schedule: Schedule | None = None,
+    bench: Mapping[str, str] | None = None,
+    package: bool = False,
+    force: bool = False,
+    copies: list[str] | None = None,
+) -> Path:
+    """As `emit`, of one model or several in a `form`. UsageError too where two models have a name in common.
+
+    Several models are a library that has the runtime and each kernel once.
+    """
     chosen, its_board = resolve(target, board, numerics == "portable", device)
-    if package:
-        chosen = as_package(chosen)
-    module = Module(model, tuple(programs), schedule)
-    _check_shared(module)
-    _check_schedule(module, chosen)
-    out = Path(out_dir)
+    chosen = shaped(chosen, form, len(parts), package)
+    if chosen.build != "firmware" and checkpoint is None:
+        checkpoint = 0 if chosen.build == "library" else None
+    named = LAYOUTS[form.layout].named or len(parts) > 1
+    modules = [Module(p.model, tuple(p.programs), schedule, p.name, named) for p in parts]
+    for module in modules:
+        _check_shared(module)
+        _check_schedule(module, chosen)
+    _check_form(modules, form, chosen)
     kind = KIND if bench is None else replace(KIND, option="--emit")
+    steps = checkpoint_steps(modules[0].programs[0], chosen, its_board, checkpoint)
+    models = [_emitted(m, p.values, form, chosen) for m, p in zip(modules, parts, strict=True)]
+    check_names(models)
+    contents = Contents(
+        models=tuple(models),
+        runtime=_runtime(modules),
+        target=chosen,
+        board=its_board,
+        numerics=numerics,
+        sections=form.sections,
+        arenas=named or (chosen.build == "library" and bool(form.sections.arena)),
+        shared_arena=form.shared_arena,
+        checkpoint=steps,
+        opt_level=form.opt_level,
+        port=port_sources(chosen, its_board, "train.c" if bench is None else "bench.c"),
+        files={name: text.encode() for name, text in (bench or {}).items()},
+    )
+    contents = replace(contents, files={**contents.files, **_beside(contents, memory)})
+    out = Path(out_dir)
     with replacing(out, kind, force=force) as staging:
-        steps = checkpoint_steps(module.programs[0], chosen, its_board, checkpoint)
-        identity = _write(staging.directory, module, values, chosen, its_board, memory, numerics, steps, bench)
-        staging.document = {
-            "model": model,
-            "target": target,
-            "programs": [p.name for p in programs],
-            **describe(module, identity),
-        }
+        _write(staging.directory, LAYOUTS[form.layout].place(contents))
+        staging.document = _document(contents, target, form)
     if copies is not None:
         copies += staging.copies
     return out
+
+
+def shaped(target: Target, form: Form, models: int, package: bool) -> Target:
+    """The target that is built in this form: with other flags, and a library where no program is possible."""
+    if package:
+        if form != Form() or models > 1:
+            raise UsageError("--package: a Python package holds one model, in a layout of its own")
+        return as_package(target)
+    if form.opt_level:
+        target = replace(target, flags=re.sub(r"-O\w+", form.opt_level, target.flags))
+    if models > 1 or not LAYOUTS[form.layout].programs:
+        return replace(target, build="library", ports=())
+    return target
 
 
 def share_layout(a: Program, b: Program) -> bool:
@@ -134,6 +211,17 @@ def _check_schedule(module: Module, target: Target) -> None:
         raise UsageError(f"--schedule {schedule}: the program of {target.name} has no validation losses")
 
 
+def _check_form(modules: Sequence[Module], form: Form, target: Target) -> None:
+    if form.shared_arena and len(modules) == 1:
+        raise UsageError("--share-arena: one model has no other to share its arena with")
+    if form.sections and target.hosted:
+        raise UsageError(f"--section: the operating system of {target.name} gives a program its memory")
+    if form.sections.store and not any(p.image for m in modules for p in m.programs[0].pages):
+        raise UsageError(
+            f"--section store={form.sections.store}: no weights live on the store; solve with --state store"
+        )
+
+
 def images(module: Module, values: Mapping[str, Value]) -> Iterator[tuple[str, bytes]]:
     """Name and bytes of each image that the programs of a model need."""
     main = module.programs[0]
@@ -158,175 +246,66 @@ def initial_state(program: Program, values: Mapping[str, Value], identity: int) 
     return pack_state(program, identity, 0, arena, lambda page: pages[page])
 
 
-def _write(
-    directory: Path,
-    module: Module,
-    values: Mapping[str, Value],
-    target: Target,
-    board: Board | None,
-    memory: Memory | None,
-    numerics: Numerics,
-    checkpoint: int,
-    bench: Mapping[str, str] | None,
-) -> int:
-    """Write everything but the manifest; returns the identity of the model."""
-    files: dict[str, bytes] = {"model.c": source(module).encode()}
-    files |= images(module, values)
-    # A schedule of the learning rate does not make another model.
-    identity = identity_of(module.model, module.programs, values) if module.schedule else model_identity(files.values())
-    files["model.h"] = header(module, identity).encode()
-    files["model_data.S"] = _data(module, files).encode()
-    copies = {f"runtime/{name}": runtime_directory() / name for name in runtime_sources(module.symbols)}
-    copies |= port_sources(target, board, "train.c" if bench is None else "bench.c")
-    files |= {name: text.encode() for name, text in (bench or {}).items()}
+def _emitted(module: Module, values: Mapping[str, Value], form: Form, target: Target) -> Emitted:
+    found, text = dict(images(module, values)), source(module).encode()
+    usual = Module(module.model, module.programs)
+    # Neither a schedule of the learning rate nor other names make another model.
+    identity = model_identity([text if module == usual else source(usual).encode(), *found.values()])
+    has_arena = module.named or (target.build == "library" and bool(form.sections.arena))
+    store = form.sections.store if any(p.image for p in module.programs[0].pages) else ""
+    declared = header(
+        module,
+        identity,
+        arena_section=arena_section(form.sections) if has_arena else "",
+        program_section=form.sections.arena,
+        store_section=store,
+    )
+    files = {f"{module.stem}.c": text, f"{module.stem}.h": declared.encode()}
+    return Emitted(module, identity, files, {module.image(name): data for name, data in found.items()})
+
+
+def _runtime(modules: Sequence[Module]) -> dict[str, Path]:
+    symbols = {symbol for module in modules for symbol in module.symbols}
+    return {f"runtime/{name}": runtime_directory() / name for name in runtime_sources(symbols)}
+
+
+def _beside(contents: Contents, memory: Memory | None) -> dict[str, bytes]:
+    """What a program needs besides the model and its port."""
+    files: dict[str, bytes] = {}
+    target, board = contents.target, contents.board
+    if not contents.port:
+        return files
+    (model,) = contents.models
+    if model.module.named:
+        files["model.h"] = generic_header(model.module, model.identity, contents.sections.arena).encode()
     if target.build == "firmware" and board is not None:
-        image_bytes = sum(len(data) for name, data in files.items() if name.endswith(".bin"))
-        files["link.ld"] = linker_script(layout(board, memory, module.arena_bytes, image_bytes)).encode()
-    sources = sorted(n for n in (*files, *copies) if n.endswith((".c", ".S")))
-    files["Makefile"] = _makefile(target, sources, numerics, checkpoint).encode()
-    if target.build == "package":
-        files |= {"__init__.py": init_source(module).encode(), "README.md": package_readme(module, target).encode()}
-        copies |= {name: runtime_directory() / name for name in MODULES}
-    else:
-        one_line = _one_line(target, sources, numerics, checkpoint)
-        files["README.md"] = readme(module, target, board, numerics, checkpoint, one_line).encode()
-    for name, data in files.items():
-        (directory / name).write_bytes(data)
-    for name, path in copies.items():
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, directory / name)
-    return identity
+        image_bytes = sum(len(data) for name, data in contents.images.items() if name.endswith(".bin"))
+        plan = layout(board, memory, model.module.arena_bytes, image_bytes)
+        files["link.ld"] = linker_script(plan, contents.sections).encode()
+    return files
 
 
-def _data(module: Module, files: Mapping[str, bytes]) -> str:
-    """The images as assembly: `.incbin` is fast to compile for any size, and %progbits suits every ELF."""
-    lines = ["/* The initial state and the constants, read-only. */"]
-    lines.append('    .section .rodata.poetc, "a", %progbits')
-    for name in ("state", "constants"):
-        if f"{name}.bin" in files:
-            symbol = f"{module.prefix}_{name}"
-            lines += ["    .balign 16", f"    .global {symbol}", f"    .type {symbol}, %object", f"{symbol}:"]
-            lines += [f'    .incbin "{name}.bin"', f"    .size {symbol}, . - {symbol}"]
-    return "\n".join([*lines, '    .section .note.GNU-stack, "", %progbits', ""])
+def _write(directory: Path, files: Files) -> None:
+    for name, content in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, Path):
+            shutil.copyfile(content, path)
+        else:
+            path.write_bytes(content)
 
 
-def _compiler_flags(numerics: Numerics) -> str:
-    return f"-std=c99 {WARNINGS} -ffp-contract={'off' if numerics == 'portable' else 'fast'}"
-
-
-def _include_flags(sources: Sequence[str]) -> str:
-    """Folders of the runtime are its rooms; a deeper file is named by its way from there."""
-    rooms = {"/".join(s.split("/")[: 2 if s.startswith("runtime/") else 1]) for s in sources if "/" in s}
-    return " ".join(["-I.", "-Iruntime/include", *(f"-I{room}" for room in sorted(rooms))])
-
-
-def _makefile(target: Target, sources: Sequence[str], numerics: Numerics, checkpoint: int) -> str:
-    objects = [f"build/{Path(s).with_suffix('.o').as_posix()}" for s in sources]
-    library = [o for o in objects if o != "build/main.o"]
-    goal = GOALS[target.build]
-    lines = [
-        f"# `make` builds {goal}. CC, CROSS_COMPILE, CFLAGS (optimisation and processor) and LDFLAGS may be given.",
-        f"CROSS_COMPILE ?= {target.cross_compile}".rstrip(),
-        "ifeq ($(origin CC),default)",
-        "CC = $(CROSS_COMPILE)gcc",
-        "endif",
-        "ifeq ($(origin AR),default)",
-        "AR = $(CROSS_COMPILE)ar",
-        "endif",
-        f"CFLAGS ?= {target.flags}",
-        f"POETC_CFLAGS = {_compiler_flags(numerics)} -ffunction-sections -fdata-sections{call_graph_flags(target)}"
-        + " -fPIC" * (target.build == "package"),
-        f"CPPFLAGS += {_include_flags(sources)}",
-        *_thread_options(target),
-        *_program_options(target, checkpoint),
-        "",
-        *_make_list("LIBRARY", library),
-        "",
-        f"all: {goal}",
-        "",
+def _document(contents: Contents, target: str, form: Form) -> dict[str, Any]:
+    """The manifest: of one model as it is, of several in a list."""
+    described = [
+        {
+            "model": model.module.model,
+            **({"name": model.module.prefix} if model.module.named else {}),
+            "target": target,
+            "programs": [p.name for p in model.module.programs],
+            **describe(model.module, model.identity),
+        }
+        for model in contents.models
     ]
-    if target.build == "program":
-        lines += [
-            f"train: {'build/main.o ' if 'main.c' in sources else ''}$(LIBRARY)",
-            "\t$(CC) $(CFLAGS) -Wl,--gc-sections -o $@ $^ $(LDFLAGS) $(if $(THREADS),-pthread)",
-            "",
-            "# The same code as a shared library: build it with CFLAGS='-O2 -fPIC'.",
-        ]
-    if target.hosted:
-        lines += [
-            "libmodel.so: $(LIBRARY)",
-            "\t$(CC) $(CFLAGS) -shared -o $@ $^ $(LDFLAGS) $(if $(THREADS),-pthread)",
-            "",
-        ]
-    if target.build == "firmware":
-        lines += makefile_lines(target)
-    lines += [
-        "libmodel.a: $(LIBRARY)",
-        "\trm -f $@",
-        "\t$(AR) rcs $@ $^",
-        "",
-        "build/%.o: %.c",
-        "\t@mkdir -p $(dir $@)",
-        "\t$(CC) $(POETC_CFLAGS) $(CFLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<",
-        "",
-        "build/%.o: %.S",
-        "\t@mkdir -p $(dir $@)",
-        "\t$(CC) $(CFLAGS) $(CPPFLAGS) -c -o $@ $<",
-        "",
-        "build/model_data.o: $(wildcard *.bin)",
-        "",
-        "clean:",
-        f"\trm -rf {' '.join(PRODUCTS)}",
-        "",
-        ".PHONY: all clean",
-        "-include $(LIBRARY:.o=.d)",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _thread_options(target: Target) -> list[str]:
-    if not target.hosted:
-        return []
-    return [
-        "# THREADS=N: large kernels run in N threads, or fewer if the environment's POETC_THREADS says so: same bits.",
-        "# After a change: make clean.",
-        "THREADS =",
-        "POETC_CFLAGS += $(if $(THREADS),-DPOETC_THREADS=$(THREADS) -pthread)",
-    ]
-
-
-def _program_options(target: Target, checkpoint: int) -> list[str]:
-    if "device" not in target.ports:
-        return []
-    return [
-        "# State is saved to the store after so many steps (0: never); GRADIENTS=1 logs a checksum of them. After a",
-        "# change: make clean.",
-        f"CHECKPOINT_STEPS ?= {checkpoint}",
-        "GRADIENTS ?=",
-        "CPPFLAGS += -DPOETC_CHECKPOINT_STEPS=$(CHECKPOINT_STEPS) $(if $(GRADIENTS),-DPOETC_LOG_GRADIENTS)",
-        *_range_option(target),
-    ]
-
-
-def _range_option(target: Target) -> list[str]:
-    """Firmware has no room for a look at ranges."""
-    if not target.hosted:
-        return []
-    return [
-        "# ANY_RANGE=1: inputs are trained on that look as if nobody had scaled them. After a change: make clean.",
-        "ANY_RANGE ?=",
-        "CPPFLAGS += $(if $(ANY_RANGE),-DPOETC_ANY_RANGE)",
-    ]
-
-
-def _make_list(name: str, items: Sequence[str]) -> list[str]:
-    return [f"{name} = \\", *(f"  {item} \\" for item in items[:-1]), f"  {items[-1]}"]
-
-
-def _one_line(target: Target, sources: Sequence[str], numerics: Numerics, checkpoint: int) -> str:
-    """The compiler's command that does without make."""
-    flags = f"{_compiler_flags(numerics)} {target.flags} {_include_flags(sources)}"
-    if checkpoint:
-        flags += f" -DPOETC_CHECKPOINT_STEPS={checkpoint}"
-    return f"{target.cross_compile}gcc {flags} {' '.join(sources)} " + ("-o train" if target.hosted else "-c")
+    shape = {"layout": form.layout} if form.layout != "makefile" else {}
+    return {**described[0], **shape} if len(described) == 1 else {"models": described, **shape}

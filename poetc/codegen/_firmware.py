@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from poetc.codegen._boards import KIB, Board, Region, Target
@@ -18,6 +18,45 @@ from poetc.runtime.layout import ALIGNMENT_BYTES, align
 PROTECTION_BYTES = 32  # granularity of a memory protection unit
 MMU_PAGE_BYTES = 4 * KIB
 PAGE_BYTES = 64 * KIB  # of code and RAM where both are in one memory
+
+
+_RESERVED = (".text", ".data", ".bss", ".stack", ".vectors", ".ARM.exidx", ".note.GNU-stack")
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """Linker sections by what is in them; "": the usual one.
+
+    `constants` holds the initial state, too. `store`: the first pages of the store become part of the program.
+    """
+
+    arena: str = ""
+    constants: str = ""
+    store: str = ""
+
+    @classmethod
+    def parse(cls, words: Iterable[str]) -> Sections:
+        """Of `arena=.axi_sram` and the like. UsageError for another key, a name that no linker takes, a second one."""
+        known = [f.name for f in fields(cls)]
+        found: dict[str, str] = {}
+        for word in words:
+            key, _, name = word.partition("=")
+            if key not in known:
+                raise UsageError(f"--section {word}: write {', '.join(known[:-1])} or {known[-1]}, =, and a section")
+            if not re.fullmatch(r"[._A-Za-z][\w.$]*", name) or name in _RESERVED:
+                raise UsageError(f"--section {word}: {name or 'nothing'} is not a section of your own, as .axi_sram is")
+            if key in found:
+                raise UsageError(f"--section {word}: {key} has a section already")
+            found[key] = name
+        if len(set(found.values())) < len(found) and "arena" in found:
+            raise UsageError("--section: the arena is in RAM, and needs a section that nothing else has")
+        return cls(**found)
+
+    def __bool__(self) -> bool:
+        return bool(self.arena or self.constants or self.store)
+
+
+NO_SECTIONS = Sections()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +172,16 @@ def layout(board: Board, memory: Memory | None, arena_bytes: int, image_bytes: i
     return Layout(board, code, ram, stack, arena)
 
 
-def linker_script(plan: Layout) -> str:
+def linker_script(plan: Layout, sections: Sections) -> str:
     """For GNU ld. An arena that does not fit fails here, with the number of bytes that are missing."""
-    return "\n".join(_script(plan))
+    return "\n".join(_script(plan, sections))
 
 
-def _script(plan: Layout) -> Iterator[str]:
+def _script(plan: Layout, sections: Sections) -> Iterator[str]:
     code, ram = plan.code, plan.ram
+    own = [name for name in (sections.constants, sections.store) if name and not name.startswith((".text", ".rodata"))]
+    in_code = "".join(f"\n    {name} : {{ *({name}) }} > code" for name in dict.fromkeys(own))
+    arena = sections.arena or ".bss.poetc_arena"
     message = (
         f"the arena of {plan.arena_bytes} bytes does not fit: with the stack of {plan.stack_bytes} and variables it"
         f" needs more than the {ram.size_bytes} bytes of RAM"
@@ -164,7 +206,7 @@ SECTIONS
         *(.rodata*)
         *(.data.rel.ro*)
         . = ALIGN(16);
-    }} > code
+    }} > code{in_code}
     .ARM.exidx : {{ *(.ARM.exidx*) }} > code
 
     poetc_ram = ORIGIN(ram);
@@ -178,7 +220,7 @@ SECTIONS
     .data : {{ poetc_data = .; *(.data*) *(.got*) . = ALIGN(8); poetc_data_end = .; }} > ram AT > code
     poetc_data_load = LOADADDR(.data);
     poetc_code_used = LOADADDR(.data) + SIZEOF(.data);
-    .arena {plan.arena_origin:#010x} (NOLOAD) : {{ *(.bss.poetc_arena) }} > ram
+    {".arena" if not sections.arena else arena} {plan.arena_origin:#010x} (NOLOAD) : {{ *({arena}) }} > ram
     .bss poetc_data_end (NOLOAD) : {{ poetc_bss = .; *(.bss*) *(COMMON) . = ALIGN(8); poetc_bss_end = .; }} > ram
     /DISCARD/ : {{ *(.eh_frame*) *(.note*) }}
 }}
@@ -192,13 +234,19 @@ def call_graph_flags(target: Target) -> str:
     return " -fcallgraph-info=su" if target.build == "firmware" else ""
 
 
+def link_flags(target: Target) -> list[str]:
+    """Of the linker, for firmware; the script comes on top."""
+    newlib = ["--specs=nano.specs"] if target.cross_compile == "arm-none-eabi-" else ["-nostdlib", "-static"]
+    build_id = "-Wl,--build-id=none,-z,noexecstack,-z,max-page-size=4096,--no-warn-rwx-segments"
+    return ["-nostartfiles", *newlib, build_id]
+
+
 def makefile_lines(target: Target) -> list[str]:
     """The rule that links `firmware.elf`; LIBRARY are all objects."""
-    newlib = " --specs=nano.specs" if target.cross_compile == "arm-none-eabi-" else " -nostdlib -static"
-    build_id = " -Wl,--build-id=none,-z,noexecstack,-z,max-page-size=4096,--no-warn-rwx-segments"
+    *first, build_id = link_flags(target)
     return [
         "firmware.elf: $(LIBRARY) link.ld",
-        f"\t$(CC) $(CFLAGS) -nostartfiles{newlib} -T link.ld -Wl,--gc-sections,-Map=firmware.map{build_id} -o $@"
+        f"\t$(CC) $(CFLAGS) {' '.join(first)} -T link.ld -Wl,--gc-sections,-Map=firmware.map {build_id} -o $@"
         " $(LIBRARY) -lgcc $(LDFLAGS)",
         "",
     ]

@@ -29,7 +29,7 @@ def describe(module: Module, identity: int) -> dict[str, Any]:
             "tensors": [{**_tensor(t, main), "identifier": names.get(t.name)} for t in tensors(main)],
         },
         "constants": {
-            "file": "constants.bin",
+            "file": module.image("constants.bin"),
             "tensors": [_placed(b) for b in module.constants_program().constants],
         },
         "session": _session(module),
@@ -47,7 +47,7 @@ def _session(module: Module) -> dict[str, Any]:
         "state_bytes": main.state_bytes,
         "block_bytes": main.block_bytes,
         "store_blocks": module.store_blocks,
-        "store_image": "store.img" if any(p.image for p in main.pages) else None,
+        "store_image": module.image("store.img") if any(p.image for p in main.pages) else None,
         "learning_rate": None if rate is None else rate.name,
         "programs": {
             entry: {"name": p.name, "arena_bytes": p.arena_bytes, "high_water_bytes": p.high_water_bytes}

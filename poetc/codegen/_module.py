@@ -1,4 +1,4 @@
-"""model.h and model.c of one or more programs of a model."""
+"""Header and source of one or more programs of a model."""
 
 from __future__ import annotations
 
@@ -22,15 +22,44 @@ _C_TYPES = {DType.F32: "float", DType.I32: "int32_t", DType.U8: "uint8_t", DType
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """The programs of one model, which share state, constants and store. The first is the main one."""
+    """The programs of one model, which share state, constants and store. The first is the main one.
+
+    `name`: what its symbols begin with, by default the model's own name. `named`: its files begin with it too, instead
+    of model.h and model.c; then the macros POETC_MODEL_* are in a header of their own.
+    """
 
     model: str
     programs: tuple[Program, ...]
     schedule: Schedule | None = None  # of the learning rate
+    name: str = ""
+    named: bool = False
 
     @property
     def prefix(self) -> str:
-        return identifier(self.model)
+        text = identifier(self.name or self.model)
+        return f"m_{text}" if re.match(r"poetc(_|$)", text, re.IGNORECASE) else text  # the runtime's own names
+
+    @property
+    def stem(self) -> str:
+        """Name of its header and its source."""
+        return self.description if self.named else "model"
+
+    @property
+    def data_source(self) -> str:
+        return f"{self.stem}_data.S"
+
+    @property
+    def arena(self) -> str:
+        """The symbol of its arena, where its data source defines one."""
+        return f"{self.prefix}_arena"
+
+    @property
+    def identity_macro(self) -> str:
+        return f"{self.prefix.upper()}_IDENTITY" if self.named else "POETC_MODEL_IDENTITY"
+
+    def image(self, name: str) -> str:
+        """File of one of its images."""
+        return f"{self.prefix}_{name}" if self.named else name
 
     @property
     def description(self) -> str:
@@ -68,8 +97,12 @@ class Module:
 # --- model.h ----------------------------------------------------------------------------------------------------------
 
 
-def header(module: Module, identity: int) -> str:
-    """`identity` tells checkpoints of this model from those of others."""
+def header(
+    module: Module, identity: int, *, arena_section: str = "", store_section: str = "", program_section: str = ""
+) -> str:
+    """`identity` tells checkpoints of this model from those of others. With a section, the arena or the image of the
+    store is in the library; `program_section`: of the arena that a port's program has, "" for the usual one.
+    """
     prefix, upper = module.prefix, module.prefix.upper()
     main = module.programs[0]
     lines = [
@@ -96,6 +129,12 @@ def header(module: Module, identity: int) -> str:
     lines.append(f"extern const poetc_model {module.description}; {comment('all of it, for poetc_session_init')}")
     if module.schedule is not None:
         lines.append(f"extern const poetc_schedule {prefix}_schedule; {comment(str(module.schedule))}")
+    if arena_section:
+        said = comment(f"{upper}_ARENA_BYTES of RAM, in the section {arena_section}")
+        lines.append(f"extern uint8_t {module.arena}[]; {said}")
+    if store_section:
+        lines.append(f"extern const uint8_t {prefix}_store_image[]; {comment(f'store.img, in {store_section}')}")
+        lines.append(f"extern const uint8_t {prefix}_store_image_end[];")
     lines += [
         "",
         _define(f"{upper}_ARENA_BYTES", module.arena_bytes, "RAM for poetc_config.arena, enough for every program"),
@@ -107,9 +146,24 @@ def header(module: Module, identity: int) -> str:
     for program in module.programs:
         lines += _program_header(module, program)
     lines += _state_header(module)
-    lines += _generic_names(module, identity)
+    if module.named:
+        lines += ["", f"#define {module.identity_macro} {identity:#010x}u"]
+    else:
+        lines += _generic_names(module, identity, program_section)
     lines += ["", *_C_LINKAGE_END, "#endif", ""]
     return "\n".join(lines)
+
+
+def generic_header(module: Module, identity: int, program_section: str = "") -> str:
+    """model.h of a model whose own header has its name: what ports are written against."""
+    lines = [comment("The names that ports are written against. Made by poetc."), "#ifndef POETC_MODEL_H"]
+    lines += [
+        "#define POETC_MODEL_H",
+        "",
+        f'#include "{module.stem}.h"',
+        *_generic_names(module, identity, program_section),
+    ]
+    return "\n".join([*lines, "", "#endif", ""])
 
 
 _C_LINKAGE_BEGIN = ("#ifdef __cplusplus", 'extern "C" {', "#endif", "")
@@ -193,7 +247,7 @@ def _state_header(module: Module) -> list[str]:
     return lines
 
 
-def _generic_names(module: Module, identity: int) -> list[str]:
+def _generic_names(module: Module, identity: int, program_section: str) -> list[str]:
     """Names that are the same for every model: ports are written against them."""
     prefix, main = module.prefix, module.programs[0]
     name, parts = f"{prefix}_{main.name}", regions(main)
@@ -221,6 +275,8 @@ def _generic_names(module: Module, identity: int) -> list[str]:
     if module.schedule is not None and rate is not None:
         pairs.append(("SCHEDULE", f"(&{prefix}_schedule)"))
         pairs.append(("LEARNING_RATE_OFFSET", f"{rate.operand.offset_bytes}u"))
+    if program_section:
+        pairs.append(("ARENA_SECTION", string(program_section)))
     scores = _scores(module)
     pairs += [(f"SCORES_{key}", value) for key, value in scores.items()]
     lines = ["", "/* The main program under names that do not depend on the model. */"]
@@ -270,7 +326,7 @@ def spare_block(program: Program) -> int | None:
 def source(module: Module) -> str:
     lines = [
         comment(f"{module.model}: programs as tables. Made by poetc."),
-        '#include "model.h"',
+        f'#include "{module.stem}.h"',
         "",
         "#include <math.h>",
         "",
@@ -443,7 +499,7 @@ def _description(module: Module) -> list[str]:
     fields = {
         "state_image": f"{prefix}_state" if main.state_bytes else "NULL",
         "constants": f"{prefix}_constants" if module.flash_bytes else "NULL",
-        "state": f"{{{f'{prefix}_regions' if parts else 'NULL'}, {len(parts)}u, POETC_MODEL_IDENTITY}}",
+        "state": f"{{{f'{prefix}_regions' if parts else 'NULL'}, {len(parts)}u, {module.identity_macro}}}",
         "store_blocks": f"{module.store_blocks}u",
         "buffer_offset": "POETC_NONE" if buffer is None else f"{buffer}u",
         "learning_rate_offset": "POETC_NONE" if rate is None else f"{rate.operand.offset_bytes}u",

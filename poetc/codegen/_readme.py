@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from poetc.codegen._boards import Board, Target
 from poetc.codegen._firmware import checkpoint_blocks
@@ -12,33 +13,32 @@ from poetc.codegen._state_file import TRAILER_BYTES, regions, state_in_ram_bytes
 from poetc.codegen.program import Binding
 from poetc.runtime import runtime_state_bytes
 
-
-def readme(module: Module, target: Target, board: Board | None, numerics: str, checkpoint: int, one_line: str) -> str:
-    """The text: the directory's use, how it is built, its data, its store and its programs."""
-    parts = [
-        [f"# {module.model}", ""],
-        _build(target, numerics, one_line),
-        _data(module, target),
-        _result(module, target),
-        _threads(target),
-        _store(module, target, board, checkpoint),
-        _programs(module),
-        _sizes(module),
-    ]
-    return "\n".join(line for part in parts for line in part)
+if TYPE_CHECKING:
+    from poetc.codegen.layouts.contents import Contents
 
 
-def _build(target: Target, numerics: str, one_line: str) -> Iterator[str]:
-    yield f"C99 without heap or mutable globals; made by poetc for {target.name}, {numerics} numerics."
-    if target.build == "library":
-        yield "`make` builds `libmodel.a`, for firmware that has a start-up and, if the program pages, a driver;"
-    elif target.build == "firmware":
-        yield "`make` builds `firmware.elf`; change `port/` for other hardware. The files compile with"
-    else:
-        yield "`make` builds `train`; so does"
-    if target.build == "library":
-        yield "the files compile with"
-    yield from ("", f"    {one_line}", "")
+def readme(contents: Contents, how: Sequence[str]) -> str:
+    """How the directory is built or added to a project; then data, store and programs of each model."""
+    target, board, checkpoint = contents.target, contents.board, contents.checkpoint
+    lines = [f"# {' and '.join(m.name or m.model for m in contents.modules)}", "", *how, *_replacing()]
+    for model in contents.models:
+        module = model.module
+        parts = [
+            _data(module, target),
+            _result(module, target),
+            _threads(target),
+            _store(module, target, board, checkpoint),
+            _programs(module, contents.arenas),
+            _sizes(module),
+        ]
+        text = [line for part in parts for line in part]
+        if len(contents.models) > 1:  # a chapter of its own
+            text = [f"## {module.name or module.model}", "", *(f"#{s}" if s.startswith("## ") else s for s in text)]
+        lines += text
+    return "\n".join(lines)
+
+
+def _replacing() -> Iterator[str]:
     yield "`poetc emit` into this directory again replaces only files that are as it wrote them. Files that you add"
     yield "stay. A file that you changed is refused by name, or with `--force` kept as `NAME.orig`."
     yield ""
@@ -54,7 +54,7 @@ def _data(module: Module, target: Target) -> Iterator[str]:
     if target.build == "library":
         yield from (
             "",
-            "which your program writes to the arena before each `poetc_run` (accessors are in `model.h`).",
+            f"which your program writes to the arena before each `poetc_run` (accessors are in `{module.stem}.h`).",
             "",
         )
     elif "host" in target.ports:
@@ -144,8 +144,9 @@ def _store(module: Module, target: Target, board: Board | None, checkpoint: int)
         yield "`poetc_error_text` (`runtime/include/poetc_data.h`) has a sentence on each code."
     if any(page.image for page in main.pages):
         yield ""
-        yield "`store.img` holds the weights that live there: copy it to the start of the store before the first step,"
-        yield "for example `dd if=store.img of=CARD conv=notrunc`."
+        image = module.image("store.img")
+        yield f"`{image}` holds the weights that live there: copy it to the start of the store before the first step,"
+        yield f"for example `dd if={image} of=CARD conv=notrunc`."
     if checkpoint:
         every = "every step" if checkpoint == 1 else f"every {checkpoint} steps"
         yield ""
@@ -161,7 +162,7 @@ def _store(module: Module, target: Target, board: Board | None, checkpoint: int)
     yield ""
 
 
-def _programs(module: Module) -> Iterator[str]:
+def _programs(module: Module, arena: bool) -> Iterator[str]:
     prefix, main = module.prefix, module.programs[0]
     state = f"{prefix}_state" if main.state_bytes else "NULL"
     constants = f"{prefix}_constants" if module.flash_bytes else "NULL"
@@ -174,16 +175,17 @@ def _programs(module: Module) -> Iterator[str]:
         yield f"`{prefix}_{program.name}` is the model itself, on the same weights, {purpose}: {outputs}."
     yield ""
     yield "```c"
-    yield "static uint8_t arena[" + f"{prefix.upper()}_ARENA_BYTES] __attribute__((aligned(16)));"
+    if not arena:
+        yield f"static uint8_t arena[{prefix.upper()}_ARENA_BYTES] __attribute__((aligned(16)));"
     yield "poetc_config config = {0};"
     yield "poetc_runtime runtime;"
-    yield "config.arena = arena;"
-    yield "config.arena_bytes = sizeof arena;"
+    yield f"config.arena = {module.arena if arena else 'arena'};"
+    yield f"config.arena_bytes = {f'{prefix.upper()}_ARENA_BYTES' if arena else 'sizeof arena'};"
     yield f"config.flash = {constants};"
     if module.store_blocks:
         yield "config.store = ...; /* two functions that move whole blocks: runtime/include/poetc.h */"
     yield f"err = poetc_init(&runtime, &{prefix}_{main.name}, &config, {state});"
-    yield "/* each step: write the inputs (accessors in model.h), then */"
+    yield f"/* each step: write the inputs (accessors in {module.stem}.h), then */"
     yield "err = poetc_run(&runtime);"
     for program in others:
         purpose = "predict" if program.target is None else "evaluate"

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from poetc.codegen._boards import BOARDS, TARGETS, Board
-from poetc.codegen._emit import Numerics, emit
+from poetc.codegen._emit import emit
 from poetc.codegen._firmware import Memory, checkpoint_blocks, checkpoint_steps
 from poetc.codegen._image import page_blocks, store_image
 from poetc.codegen._interpret import all_inputs, fit_input
@@ -32,6 +32,7 @@ from poetc.codegen._toolchain import (
     require,
     tool_environment,
 )
+from poetc.codegen.layouts import Numerics
 from poetc.codegen.program import Call, Move, Page, PageIn, PageOut, PageSource, Program
 from poetc.errors import CheckFailed
 from poetc.graph import Array, Value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ from poetc import artifact, codegen
 from poetc.artifact import Artifact
 from poetc.codegen.program import Program
 from poetc.commands.programs import all_programs, graph_of, memory_of, require_room, values_of
+from poetc.errors import UsageError
 from poetc.events import Progress, silent
 from poetc.training.rates import parse as rates_of
 
 
 def emit(
-    directory: Path,
-    target: str,
+    directories: Path | Sequence[Path],
+    target: str | None,
     out: Path,
     progress: Progress = silent,
     *,
@@ -26,37 +28,51 @@ def emit(
     package: bool = False,
     schedule: str | None = None,
     force: bool = False,
+    layout: str = "makefile",
+    names: Sequence[str] = (),
+    opt_level: str = "",
+    sections: Sequence[str] = (),
+    share_arena: bool = False,
 ) -> dict[str, Any]:
     """Write C for `target` (and `board`, for firmware) to `out`; returns its needs in bytes.
 
     `package`: as a Python package, its library built where the compiler is installed. `force`: files there that the
-    user changed are replaced, and copies kept.
+    user changed are replaced, and copies kept. Of several directories one library is made; the symbols of each begin
+    with one of `names`. `layout`, `opt_level`, `sections` (as `arena=.axi_sram`) and `share_arena`: as `codegen.Form`
+    says. `target` None: this machine, or any core where only a library can be made.
     """
+    paths = [directories] if isinstance(directories, Path) else list(directories)
+    if len(names) > len(paths):
+        raise UsageError(f"--name {names[len(paths)]}: there are {len(paths)} directories, and a name for each already")
+    form = codegen.Form(layout, opt_level, codegen.Sections.parse(sections), share_arena)
+    if target is None:
+        target = "host" if len(paths) == 1 and codegen.LAYOUTS[layout].programs else "c99"
     rates = None if schedule is None else rates_of(schedule)
-    solved = artifact.read(directory)
-    device = _core(solved)
+    solved = [artifact.read(path) for path in paths]
+    notes = [note for one in solved for note in one.notes]  # as absent weights: what is emitted has other numbers
+    device = _core(solved[0])
     chosen, its_board = codegen.resolve(target, board, numerics == "portable", device)
-    notes = list(solved.notes)  # Such as weights that were absent: the emitted program starts from other numbers.
-    if device is not None:
-        notes += codegen.check_device(target, board, device, solved.problem.device)
+    chosen = codegen.shaped(chosen, form, len(paths), package)
+    for one in solved:
+        core = _core(one)
+        if core is not None:
+            notes += codegen.check_device(target, board, core, one.problem.device, chosen.build)
     progress("lowering")
-    programs = all_programs(solved)
-    training = programs[0]
-    if chosen.build == "firmware":
-        # Firmware has RAM for the training step; inference and evaluation come along where they need no more.
-        programs = [p for p in programs if p.arena_bytes <= training.arena_bytes]
-    size = _firmware_size(training, its_board, numerics, memory_of(solved), checkpoint)
+    all_names = [*names, *[""] * (len(solved) - len(names))]
+    parts = [_part(one, name, chosen) for one, name in zip(solved, all_names, strict=True)]
+    size = None
+    if chosen.build == "firmware" and not opt_level:
+        size = _firmware_size(parts[0].programs[0], its_board, numerics, memory_of(solved[0]), checkpoint)
     progress("writing C")
     copies: list[str] = []
-    codegen.emit(
-        programs,
-        values_of(solved),
-        model=graph_of(solved).name.removesuffix(".onnx"),
+    codegen.emit_models(
+        parts,
+        form,
         target=target,
         out_dir=out,
         numerics=numerics,
         board=board,
-        memory=memory_of(solved),
+        memory=memory_of(solved[0]),
         device=device,
         checkpoint=checkpoint,
         package=package,
@@ -67,34 +83,58 @@ def emit(
     if package:
         progress("compiling")
         notes += _build_package(out, f"{chosen.cross_compile}gcc")
-    arena_bytes, budget_bytes = max(program.arena_bytes for program in programs), solved.problem.budget_bytes
-    larger = [p for p in programs if p.arena_bytes > training.arena_bytes]
-    if larger and solved.problem.base_bytes + arena_bytes > budget_bytes:
-        notes.append(
-            f"training fits the budget of {budget_bytes:,} bytes with an arena of {training.arena_bytes:,};"
-            f" {' and '.join(f'the program {p.name} takes one of {p.arena_bytes:,}' for p in larger)}"
-        )
+    for one, part in zip(solved, parts, strict=True):
+        notes += _larger(one, part)
+    programs = [program for part in parts for program in part.programs]
+    trained = [part.programs[0] for part in parts]
+    arenas = [max(program.arena_bytes for program in part.programs) for part in parts]
     return {
         "out": str(out),
         "target": target,
-        "board": its_board.name if its_board is not None else None,
-        "device": solved.problem.device,
+        "layout": layout,
+        "board": its_board.name if its_board is not None and chosen.build != "library" else None,
+        "device": solved[0].problem.device,
         "core": device.name if device is not None else None,
         "flags": chosen.flags,
         "makes": codegen.GOALS["package" if package else chosen.build],
         "library": str(out / "libmodel.so") if package and (out / "libmodel.so").exists() else None,
-        "programs": [program.name for program in programs],
-        "arena_bytes": arena_bytes,
-        "train_arena_bytes": training.arena_bytes,
-        "state_bytes": training.state_bytes,
-        "flash_bytes": max(program.flash_bytes for program in programs),
-        "store_bytes": max(codegen.store_blocks(p) for p in programs) * training.block_bytes,
-        "steps": len(training.instructions),
+        "models": [part.name or part.model for part in parts],
+        "programs": list(dict.fromkeys(program.name for program in programs)),
+        "arena_bytes": max(arenas) if share_arena else sum(arenas),
+        "train_arena_bytes": (max if share_arena else sum)(p.arena_bytes for p in trained),
+        "state_bytes": sum(p.state_bytes for p in trained),
+        "flash_bytes": sum(max(program.flash_bytes for program in part.programs) for part in parts),
+        "store_bytes": sum(
+            max(codegen.store_blocks(p) for p in part.programs) * p.block_bytes
+            for part, p in zip(parts, trained, strict=True)
+        ),
+        "steps": sum(len(p.instructions) for p in trained),
         "firmware_flash_bytes": size.flash_bytes if size else None,
         "firmware_ram_bytes": size.ram_bytes if size else None,
         "copies": copies,
         "notes": notes,
     }
+
+
+def _part(solved: Artifact, name: str, target: codegen.Target) -> codegen.Part:
+    programs = all_programs(solved)
+    if target.build == "firmware":
+        # Firmware has RAM for the training step; inference and evaluation come along where they need no more.
+        programs = [p for p in programs if p.arena_bytes <= programs[0].arena_bytes]
+    model = graph_of(solved).name.removesuffix(".onnx")
+    return codegen.Part(programs, values_of(solved), model, name)
+
+
+def _larger(solved: Artifact, part: codegen.Part) -> list[str]:
+    """A note where another program than training takes more than the budget."""
+    training, budget_bytes = part.programs[0], solved.problem.budget_bytes
+    larger = [p for p in part.programs if p.arena_bytes > training.arena_bytes]
+    if not larger or solved.problem.base_bytes + max(p.arena_bytes for p in larger) <= budget_bytes:
+        return []
+    return [
+        f"training fits the budget of {budget_bytes:,} bytes with an arena of {training.arena_bytes:,};"
+        f" {' and '.join(f'the program {p.name} takes one of {p.arena_bytes:,}' for p in larger)}"
+    ]
 
 
 def _build_package(out: Path, compiler: str) -> list[str]:

@@ -105,6 +105,7 @@ MADE = {  # the last thing that each makes
     "tutorials/raspberry-pi": "mine.onnx",
     "tutorials/microcontroller": "firmware/firmware.elf",
     "how-to/train-in-c": "trained.bin",
+    "how-to/firmware-projects": "digits-build/firmware.elf",
 }
 
 

@@ -46,7 +46,10 @@ struct {
 } poetc_guarded __attribute__((aligned(POETC_PORT_GUARD_BYTES)));
 #define poetc_arena poetc_guarded.arena
 #else
-uint8_t poetc_arena[POETC_MODEL_ARENA_BYTES] __attribute__((aligned(16), section(".bss.poetc_arena")));
+#ifndef POETC_MODEL_ARENA_SECTION
+#define POETC_MODEL_ARENA_SECTION ".bss.poetc_arena"
+#endif
+uint8_t poetc_arena[POETC_MODEL_ARENA_BYTES] __attribute__((aligned(16), section(POETC_MODEL_ARENA_SECTION)));
 #endif
 static poetc_runtime runtime;
 

@@ -1,0 +1,176 @@
+"""A Makefile: `make` builds a program, firmware or a library. The layout of a directory that stands alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from poetc.codegen._boards import Target
+from poetc.codegen._firmware import call_graph_flags, makefile_lines
+from poetc.codegen._package import MODULES, init_source, package_readme
+from poetc.codegen._readme import readme
+from poetc.codegen.layouts.contents import Contents, include_folders
+from poetc.runtime import runtime_directory
+
+PRODUCTS = (
+    "build",
+    "__pycache__",
+    "train",
+    "libmodel.a",
+    "libmodel.so",
+    "firmware.elf",
+    "firmware.map",
+)  # of a Makefile
+GOALS = {"program": "train", "library": "libmodel.a", "firmware": "firmware.elf", "package": "libmodel.so"}
+
+
+def place(contents: Contents) -> dict[str, bytes | Path]:
+    """Files as they are, and a Makefile; for a package, its Python files."""
+    target = contents.target
+    files: dict[str, bytes | Path] = {
+        **contents.written,
+        **contents.data_sources(),
+        **contents.runtime,
+        **contents.port,
+    }
+    sources = sorted(name for name in files if name.endswith((".c", ".S")))
+    files["Makefile"] = _makefile(contents, sources).encode()
+    if target.build == "package":
+        (module,) = contents.modules
+        files |= {"__init__.py": init_source(module).encode(), "README.md": package_readme(module, target).encode()}
+        files |= {name: runtime_directory() / name for name in MODULES}
+    else:
+        files["README.md"] = readme(contents, _how(contents, sources)).encode()
+    return files
+
+
+def _how(contents: Contents, sources: Sequence[str]) -> list[str]:
+    """What the README says of building."""
+    target = contents.target
+    lines = [f"C99 without heap or mutable globals; made by poetc for {target.name}, {contents.numerics} numerics."]
+    if target.build == "library":
+        lines += ["`make` builds `libmodel.a`, for firmware that has a start-up and, if the program pages, a driver;"]
+        lines += ["the files compile with"]
+    elif target.build == "firmware":
+        lines += ["`make` builds `firmware.elf`; change `port/` for other hardware. The files compile with"]
+    else:
+        lines += ["`make` builds `train`; so does"]
+    return [*lines, "", f"    {_one_line(contents, sources)}", ""]
+
+
+def _makefile(contents: Contents, sources: Sequence[str]) -> str:
+    target, checkpoint = contents.target, contents.checkpoint
+    objects = [f"build/{Path(s).with_suffix('.o').as_posix()}" for s in sources]
+    library = [o for o in objects if o != "build/main.o"]
+    goal = GOALS[target.build]
+    lines = [
+        f"# `make` builds {goal}. CC, CROSS_COMPILE, CFLAGS (optimisation and processor) and LDFLAGS may be given.",
+        f"CROSS_COMPILE ?= {target.cross_compile}".rstrip(),
+        "ifeq ($(origin CC),default)",
+        "CC = $(CROSS_COMPILE)gcc",
+        "endif",
+        "ifeq ($(origin AR),default)",
+        "AR = $(CROSS_COMPILE)ar",
+        "endif",
+        f"CFLAGS ?= {target.flags}",
+        f"POETC_CFLAGS = {contents.compiler_flags()} -ffunction-sections -fdata-sections{call_graph_flags(target)}"
+        + " -fPIC" * (target.build == "package"),
+        f"CPPFLAGS += {_include_flags(sources)}",
+        *_thread_options(target),
+        *_program_options(target, checkpoint),
+        "",
+        *_make_list("LIBRARY", library),
+        "",
+        f"all: {goal}",
+        "",
+    ]
+    if target.build == "program":
+        lines += [
+            f"train: {'build/main.o ' if 'main.c' in sources else ''}$(LIBRARY)",
+            "\t$(CC) $(CFLAGS) -Wl,--gc-sections -o $@ $^ $(LDFLAGS) $(if $(THREADS),-pthread)",
+            "",
+            "# The same code as a shared library: build it with CFLAGS='-O2 -fPIC'.",
+        ]
+    if target.hosted:
+        lines += [
+            "libmodel.so: $(LIBRARY)",
+            "\t$(CC) $(CFLAGS) -shared -o $@ $^ $(LDFLAGS) $(if $(THREADS),-pthread)",
+            "",
+        ]
+    if target.build == "firmware":
+        lines += makefile_lines(target)
+    lines += [
+        "libmodel.a: $(LIBRARY)",
+        "\trm -f $@",
+        "\t$(AR) rcs $@ $^",
+        "",
+        "build/%.o: %.c",
+        "\t@mkdir -p $(dir $@)",
+        "\t$(CC) $(POETC_CFLAGS) $(CFLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<",
+        "",
+        "build/%.o: %.S",
+        "\t@mkdir -p $(dir $@)",
+        "\t$(CC) $(CFLAGS) $(CPPFLAGS) -c -o $@ $<",
+        "",
+        *(f"build/{Path(name).with_suffix('.o')}: $(wildcard *.bin)" for name in contents.data_sources()),
+        "",
+        "clean:",
+        f"\trm -rf {' '.join(PRODUCTS)}",
+        "",
+        ".PHONY: all clean",
+        "-include $(LIBRARY:.o=.d)",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _thread_options(target: Target) -> list[str]:
+    if not target.hosted:
+        return []
+    return [
+        "# THREADS=N: large kernels run in N threads, or fewer if the environment's POETC_THREADS says so: same bits.",
+        "# After a change: make clean.",
+        "THREADS =",
+        "POETC_CFLAGS += $(if $(THREADS),-DPOETC_THREADS=$(THREADS) -pthread)",
+    ]
+
+
+def _program_options(target: Target, checkpoint: int) -> list[str]:
+    if "device" not in target.ports:
+        return []
+    return [
+        "# State is saved to the store after so many steps (0: never); GRADIENTS=1 logs a checksum of them. After a",
+        "# change: make clean.",
+        f"CHECKPOINT_STEPS ?= {checkpoint}",
+        "GRADIENTS ?=",
+        "CPPFLAGS += -DPOETC_CHECKPOINT_STEPS=$(CHECKPOINT_STEPS) $(if $(GRADIENTS),-DPOETC_LOG_GRADIENTS)",
+        *_range_option(target),
+    ]
+
+
+def _range_option(target: Target) -> list[str]:
+    """Firmware has no room for a look at ranges."""
+    if not target.hosted:
+        return []
+    return [
+        "# ANY_RANGE=1: inputs are trained on that look as if nobody had scaled them. After a change: make clean.",
+        "ANY_RANGE ?=",
+        "CPPFLAGS += $(if $(ANY_RANGE),-DPOETC_ANY_RANGE)",
+    ]
+
+
+def _make_list(name: str, items: Sequence[str]) -> list[str]:
+    return [f"{name} = \\", *(f"  {item} \\" for item in items[:-1]), f"  {items[-1]}"]
+
+
+def _one_line(contents: Contents, sources: Sequence[str]) -> str:
+    """The compiler's command that does without make."""
+    target, checkpoint = contents.target, contents.checkpoint
+    flags = f"{contents.compiler_flags()} {target.flags} {_include_flags(sources)}"
+    if checkpoint:
+        flags += f" -DPOETC_CHECKPOINT_STEPS={checkpoint}"
+    return f"{target.cross_compile}gcc {flags} {' '.join(sources)} " + ("-o train" if target.hosted else "-c")
+
+
+def _include_flags(sources: Sequence[str]) -> str:
+    return " ".join(f"-I{folder}" for folder in include_folders(sources))

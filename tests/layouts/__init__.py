@@ -1,0 +1,1 @@
+"""Emitted code in the build systems of firmware projects."""

@@ -1,0 +1,83 @@
+"""One small model, emitted in a layout, built with the same start-up as the Makefile's firmware, and run in QEMU."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from poetc.codegen import BOARDS, TARGETS, Form, Interpreter, Part, all_inputs, emit, emit_models
+from poetc.codegen.program import Program
+from tests.codegen.models import Case, mlp, training_case
+
+BOARD = BOARDS["mps2-an386"]
+TARGET = TARGETS[BOARD.target]
+CORE = TARGET.flags.split()
+LINK = [
+    "-nostartfiles",
+    "--specs=nano.specs",
+    "-Tlink.ld",
+    "-Wl,--gc-sections,--no-warn-rwx-segments,-Map=firmware.map",
+    "-lgcc",
+]
+
+
+def run(words: Sequence[object], directory: Path) -> str:
+    """Standard output; the test fails with all of it where the command does."""
+    done = subprocess.run([str(w) for w in words], cwd=directory, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def qemu(elf: Path) -> str:
+    """What firmware writes to its log."""
+    words = [*BOARD.qemu, "-semihosting-config", "enable=on,target=native", "-kernel", elf]
+    done = subprocess.run(
+        words, cwd=elf.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True
+    )
+    return done.stdout
+
+
+def bits(log: str) -> list[int]:
+    """The losses in a log, as their bits."""
+    return [int(word, 16) for word in re.findall(r"bits ([0-9a-f]{8})", log)]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network with all state in RAM, and its losses on zeros."""
+
+    case: Case
+    program: Program
+
+    def part(self, name: str = "") -> Part:
+        return Part([self.program], self.case.graph.values, "mlp", name)
+
+    def losses(self, steps: int) -> list[int]:
+        interpreter = Interpreter(self.program, self.case.graph.values)
+        zeros = {b.name: np.zeros(b.operand.type.shape, b.operand.type.dtype.numpy) for b in all_inputs(self.program)}
+        return [int(np.float32(interpreter.run(zeros)).view(np.uint32)) for _ in range(steps)]
+
+
+def make_model(hidden: int) -> Model:
+    case = training_case(mlp(hidden=hidden))
+    return Model(case, case.program())
+
+
+def write(parts: Sequence[Part], form: Form, out: Path, target: str = "cortex-m4f") -> Path:
+    return emit_models(parts, form, target=target, out_dir=out)
+
+
+def start_up(model: Model, directory: Path) -> list[str]:
+    """Start-up, log and linker script of the board, as the Makefile's firmware has them; the sources among them."""
+    makefile = emit(
+        [model.program], model.case.graph.values, model="mlp", target="cortex-m4f", out_dir=directory / "mk"
+    )
+    for path in [*(makefile / "port").iterdir(), makefile / "link.ld"]:
+        if path.name != "train.c":
+            (directory / path.name).write_text(path.read_text())
+    return ["startup.c", "semihosting.c", "semihosting_store.c"]
