@@ -40,12 +40,14 @@ class Part:
     programs: Sequence[Program]
     values: Mapping[str, Value]
     model: str
-    name: str = ""  # what its symbols begin with; "": the model's name
+    name: str = ""  # the beginning of its symbols; "": the model's name
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The shape of what is emitted: `layout` is one of LAYOUTS, `opt_level` one of OPT_LEVELS or "" for the target's.
+    """The shape of an emission.
+
+    `layout` is one of LAYOUTS, `opt_level` one of OPT_LEVELS or "" for the target's.
 
     `shared_arena`: one arena for all models, of which one trains at a time.
     """
@@ -270,7 +272,7 @@ def _runtime(modules: Sequence[Module]) -> dict[str, Path]:
 
 
 def _beside(contents: Contents, memory: Memory | None) -> dict[str, bytes]:
-    """What a program needs besides the model and its port."""
+    """Further files of a program, besides the model and its port."""
     files: dict[str, bytes] = {}
     target, board = contents.target, contents.board
     if not contents.port:

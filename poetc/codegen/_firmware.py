@@ -25,7 +25,7 @@ _RESERVED = (".text", ".data", ".bss", ".stack", ".vectors", ".ARM.exidx", ".not
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """Linker sections by what is in them; "": the usual one.
+    """The linker sections of the parts of a model; "": the usual one.
 
     `constants` holds the initial state, too. `store`: the first pages of the store become part of the program.
     """

@@ -24,8 +24,8 @@ _C_TYPES = {DType.F32: "float", DType.I32: "int32_t", DType.U8: "uint8_t", DType
 class Module:
     """The programs of one model, which share state, constants and store. The first is the main one.
 
-    `name`: what its symbols begin with, by default the model's own name. `named`: its files begin with it too, instead
-    of model.h and model.c; then the macros POETC_MODEL_* are in a header of their own.
+    `name`: the beginning of its symbols, by default the model's own name. `named`: its files begin with it too, instead
+    of model.h and model.c. The macros POETC_MODEL_* are then in a header of their own.
     """
 
     model: str
@@ -100,8 +100,10 @@ class Module:
 def header(
     module: Module, identity: int, *, arena_section: str = "", store_section: str = "", program_section: str = ""
 ) -> str:
-    """`identity` tells checkpoints of this model from those of others. With a section, the arena or the image of the
-    store is in the library; `program_section`: of the arena that a port's program has, "" for the usual one.
+    """The text of the model's header.
+
+    `identity` tells checkpoints of this model from those of others. With `arena_section` or `store_section` the library
+    has an arena, or the image of the store. `program_section`: of the arena in a port's program, "" for the usual one.
     """
     prefix, upper = module.prefix, module.prefix.upper()
     main = module.programs[0]
@@ -155,7 +157,7 @@ def header(
 
 
 def generic_header(module: Module, identity: int, program_section: str = "") -> str:
-    """model.h of a model whose own header has its name: what ports are written against."""
+    """The text of model.h, which ports include, for a model whose own header has its name."""
     lines = [comment("The names that ports are written against. Made by poetc."), "#ifndef POETC_MODEL_H"]
     lines += [
         "#define POETC_MODEL_H",

@@ -49,7 +49,7 @@ def emit(
         target = "host" if len(paths) == 1 and codegen.LAYOUTS[layout].programs else "c99"
     rates = None if schedule is None else rates_of(schedule)
     solved = [artifact.read(path) for path in paths]
-    notes = [note for one in solved for note in one.notes]  # as absent weights: what is emitted has other numbers
+    notes = [note for one in solved for note in one.notes]  # such as absent weights
     device = _core(solved[0])
     chosen, its_board = codegen.resolve(target, board, numerics == "portable", device)
     chosen = codegen.shaped(chosen, form, len(paths), package)

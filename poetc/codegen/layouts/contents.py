@@ -1,4 +1,4 @@
-"""What an emission consists of, before a layout gives each file its place."""
+"""The contents of an emission, before a layout gives each file its place."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _plain(text: str) -> str:
 
 
 def include_folders(sources: Iterable[str]) -> list[str]:
-    """Folders of the runtime are its rooms; what is deeper is named by its way from there."""
+    """Folders of the runtime are its rooms; a deeper file is named by its way from there."""
     rooms = {"/".join(s.split("/")[: 2 if s.startswith("runtime/") else 1]) for s in sources if "/" in s}
     return [".", "runtime/include", *sorted(rooms - {"runtime/include"})]
 

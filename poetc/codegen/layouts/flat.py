@@ -1,4 +1,4 @@
-"""What the layouts share whose compiler gets no flags of ours: numerics in a header, data in the sources."""
+"""Common to layouts whose compiler gets no flags of ours: numerics in a header, data in the sources."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def library(contents: Contents) -> Iterator[tuple[str, bytes | Path]]:
 
 
 def store_images(contents: Contents) -> dict[str, bytes]:
-    """What is copied to a store, and not compiled."""
+    """Images that are copied to a store, and not compiled."""
     return {name: data for name, data in contents.images.items() if name.endswith(".img")}

@@ -45,7 +45,7 @@ def place(contents: Contents) -> dict[str, bytes | Path]:
 
 
 def _how(contents: Contents, sources: Sequence[str]) -> list[str]:
-    """What the README says of building."""
+    """The README's lines about building."""
     target = contents.target
     lines = [f"C99 without heap or mutable globals; made by poetc for {target.name}, {contents.numerics} numerics."]
     if target.build == "library":

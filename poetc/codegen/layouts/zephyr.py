@@ -16,7 +16,7 @@ build:
 
 
 def place(contents: Contents) -> dict[str, bytes | Path]:
-    """Files as they are, with what Zephyr's build reads."""
+    """Files as they are, with those that Zephyr's build reads."""
     files: dict[str, bytes | Path] = {**contents.written, **contents.data_sources(), **contents.runtime}
     files["CMakeLists.txt"] = "\n".join(_lists(contents)).encode()
     files["zephyr/module.yml"] = MODULE.encode()
