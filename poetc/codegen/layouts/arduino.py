@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 
 from poetc.codegen._interpret import all_inputs
 from poetc.codegen._module import Module
-from poetc.codegen._readme import readme
 from poetc.codegen.layouts import flat
 from poetc.codegen.layouts.contents import Contents
+from poetc.codegen.layouts.readme import readme
 from poetc.codegen.layouts.version import version
 
 _INCLUDE_OF_FOLDER = re.compile(rb'^(\s*#\s*include\s+")[^"\n]*/', re.MULTILINE)

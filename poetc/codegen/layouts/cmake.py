@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from poetc.codegen._firmware import link_flags
-from poetc.codegen._readme import readme
 from poetc.codegen.layouts.contents import WARNINGS, Contents, include_folders, library_sources
+from poetc.codegen.layouts.readme import readme
 
 STANDARD = "C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF"
 CONFIG = """# find_package(poetc CONFIG REQUIRED PATHS <this folder> NO_DEFAULT_PATH) makes the target poetc::model.

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from poetc.codegen._readme import readme
 from poetc.codegen.layouts import flat
 from poetc.codegen.layouts.contents import Contents, include_folders
+from poetc.codegen.layouts.readme import readme
 from poetc.codegen.layouts.version import version
 
 SCHEMA_VERSION = "1.7.36"

@@ -8,8 +8,8 @@ from pathlib import Path
 from poetc.codegen._boards import Target
 from poetc.codegen._firmware import call_graph_flags, makefile_lines
 from poetc.codegen._package import MODULES, init_source, package_readme
-from poetc.codegen._readme import readme
 from poetc.codegen.layouts.contents import Contents, include_folders
+from poetc.codegen.layouts.readme import readme
 from poetc.runtime import runtime_directory
 
 PRODUCTS = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from poetc.codegen._readme import readme
 from poetc.codegen.layouts.contents import Contents, include_folders, library_sources
+from poetc.codegen.layouts.readme import readme
 
 MODULE = """name: poetc
 build:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from poetc.codegen._boards import Board, Target
 from poetc.codegen._firmware import checkpoint_blocks
 from poetc.codegen._interpret import all_inputs
 from poetc.codegen._module import Module
 from poetc.codegen._state_file import TRAILER_BYTES, regions, state_in_ram_bytes, tensors
+from poetc.codegen.layouts.contents import Contents
 from poetc.codegen.program import Binding
 from poetc.runtime import runtime_state_bytes
-
-if TYPE_CHECKING:
-    from poetc.codegen.layouts.contents import Contents
 
 
 def readme(contents: Contents, how: Sequence[str]) -> str:
