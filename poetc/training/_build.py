@@ -179,7 +179,7 @@ class _Step:
         if any(_uses_batch_statistics(op, self.trained, self.options) for op in self.part.operators):
             notes.append(
                 f"batch-norm takes its statistics from each micro-batch of {rows}, as PyTorch does when it accumulates"
-                " gradients, and moves its running statistics once for each: results are not those of the whole batch"
+                " gradients; its running statistics move once for each, so results are not those of the whole batch"
             )
         return notes
 

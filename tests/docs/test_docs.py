@@ -169,6 +169,7 @@ def test_sentences_are_short(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         (".md", "A head\n\n- ", "\n\n| cell |\n\n```\n" + "code " * 30 + "\n```\n"),
         (".py", 'x = """\nIt says what it needs.\n"""\n# ', "\ny = 1  # another text\n"),
         (".py", 'def f():\n    """A line.\n\n    ', '\n    """\n'),
+        (".py", "def f(x):\n    raise UsageError(f'{x}: here; ", "; there')\n"),
         (".c", 'char *x = "/* It says what it needs. */";\n\n/* ', " */\nint y;\n"),
         (".h", "int x;\n\n// ", "\nint y;\n"),
     ],
