@@ -138,7 +138,7 @@ def export(name: str, path: str, batch: str = "") -> None:
         dynamic_axes=None if batch else {"x": {0: "n"}, "logits": {0: "n"}},
         training=torch.onnx.TrainingMode.TRAINING,
         do_constant_folding=False,
-        opset_version=17,
+        opset_version=16 if batch else 17,  # 16: onnxruntime-training has no gradient of LayerNormalization
         dynamo=False,
     )
 
