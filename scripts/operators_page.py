@@ -40,7 +40,7 @@ In one message that names every node, with exit code 3:
 - operators of other domains, such as `ai.onnx.preview.training`;
 - blocked channels (`com.microsoft.nchwc`), which onnxruntime's `ORT_ENABLE_ALL` writes for one processor;
 - operators that are not in the table above, unless their inputs are constants;
-- three or more spatial axes of a convolution, four or more of a pooling;
+- four or more spatial axes, and three of a transposed convolution;
 - sequences as inputs or outputs, sparse weights, strings and complex numbers;
 - arithmetic on integers that 32 bits would change: division, subtraction of unsigned ones, sums along an axis, padding;
 - inputs of 8 and 16 bits, casts to them, and casts to floats of less than 16 bits;

@@ -82,6 +82,8 @@ def _geometry(n: Node, size: Sequence[int], kernel: Pair, rank: int) -> dict[str
 @onnx_operator("Conv")
 def conv(c: Importer, n: Node) -> str:
     x, w, bias = c.input(n, 0), c.input(n, 1), c.optional(n, 2)
+    if len(x.shape) == 5:
+        return _conv_volume(c, n, x, w, bias)
     rank = _spatial_rank(x)
     image, shape = _image(c, x)
     weight = _filters(c, w, rank)
@@ -91,6 +93,55 @@ def conv(c: Importer, n: Node) -> str:
         raise Malformed(f"kernel_shape {list(stated)} is not that of the weight, {list(w.shape)}")
     attributes = {**_geometry(n, shape[2:], kernel, rank), "group": n.get_int("group", 1)}
     return _back(c, c.emit1("Conv", [image, weight, *([bias] if bias else [])], attributes), rank)
+
+
+def _conv_volume(c: Importer, n: Node, x: Value, w: Value, bias: Value | None) -> str:
+    """Over [N, C, D, H, W]: over planes whose channels are those of all the planes that one result reads."""
+    if len(w.shape) != 5 or tuple(n.get_ints("kernel_shape") or w.shape[2:]) != w.shape[2:]:
+        raise Malformed(f"the weight has shape {list(w.shape)}")
+    group, (batch, channels, depth, *plane) = n.get_int("group", 1), x.shape
+    outputs, inputs, taps, *kernel = w.shape
+    if group < 1 or channels != inputs * group:
+        raise Malformed(f"{group} groups of {inputs} channels do not fit shape {list(x.shape)}")
+    along: Any = _geometry(Node(_over_axes(n, (0,))), (1, depth), (1, taps), 1)
+    (_, stride), (_, dilation), pads = along["strides"], along["dilations"], along["pads"]
+    before, after = pads[1], pads[3]
+    length = (depth + before + after - (taps - 1) * dilation - 1) // stride + 1
+    if length < 1:
+        raise Malformed(f"{taps} taps do not fit a depth of {depth}")
+    planes = c.transpose(x, (0, 2, 1, 3, 4))
+    if before or after:
+        padding: dict[str, Attribute] = {
+            "pads": (0, before, 0, 0, 0, 0, after, 0, 0, 0),
+            "mode": "constant",
+            "value": 0.0,
+        }
+        planes = c.emit1("Pad", [planes], padding)
+    # A tap's channels lie behind those of the tap before, within each group.
+    read = [c.axis_slice(planes, 1, k * dilation, length, stride) for k in range(taps)]
+    flat = [c.reshape(r, (batch * length, group, 1, inputs * math.prod(plane))) for r in read]
+    joined = c.emit1("Concat", flat, {"axis": 2}) if taps > 1 else flat[0]
+    image = c.reshape(joined, (batch * length, channels * taps, *plane))
+    weight = c.reshape(c.transpose(w, (0, 2, 1, 3, 4)), (outputs, inputs * taps, *kernel))
+    geometry = _geometry(Node(_over_axes(n, (1, 2))), plane, (kernel[0], kernel[1]), 2)
+    y = c.emit1("Conv", [image, weight, *([bias] if bias else [])], {**geometry, "group": group})
+    y = c.reshape(y, (batch, length, *c.shape(y)[1:]))
+    return c.transpose(y, (0, 2, 1, 3, 4))
+
+
+def _over_axes(n: Node, axes: Sequence[int]) -> onnx.NodeProto:
+    """A node of three spatial axes as one of some of them."""
+    part = helper.make_node(n.op, list(n.inputs), ["y"])
+    for a in n.proto.attribute:
+        values = list(a.ints)
+        if a.name in ("kernel_shape", "strides", "dilations") and len(values) == 3:
+            values = [values[k] for k in axes]
+        elif a.name == "pads" and len(values) == 6:
+            values = [values[k + 3 * side] for side in (0, 1) for k in axes]
+        elif a.ints:
+            raise Malformed(f"{a.name} {values} do not fit 3 spatial axes")
+        part.attribute.append(helper.make_attribute(a.name, values) if a.ints else a)
+    return part
 
 
 @onnx_operator("ConvTranspose")
@@ -152,22 +203,12 @@ def _pool_volume(c: Importer, n: Node, x: Value) -> str:
     """
     if n.has_output(1):
         raise Unsupported("the places of maxima in three spatial axes")
-    names = ("kernel_shape", "strides", "dilations")
     if len(n.get_ints("kernel_shape") or ()) != 3:
         raise Malformed("kernel_shape does not fit 3 spatial axes")
     batch, channels, depth, height, width = x.shape
     y = c.reshape(x, (batch * channels, depth, height, width))
     for axes in ((1, 2), (0,)):
-        part = helper.make_node(n.op, list(n.inputs), ["y"])
-        for a in n.proto.attribute:
-            values = list(a.ints)
-            if a.name in names and len(values) == 3:
-                values = [values[k] for k in axes]
-            elif a.name == "pads" and len(values) == 6:
-                values = [values[k + 3 * side] for side in (0, 1) for k in axes]
-            elif a.ints:
-                raise Malformed(f"{a.name} {values} do not fit 3 spatial axes")
-            part.attribute.append(helper.make_attribute(a.name, values) if a.ints else a)
+        part = _over_axes(n, axes)
         if axes == (0,):
             y = c.reshape(y, (batch * channels, 1, depth, math.prod(c.shape(y)[2:])))
             part = _over_rows(part)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto
 from onnx.helper import make_node
@@ -89,6 +90,33 @@ def test_pooling_of_volumes(tmp_path: Path, op: str, attributes: dict[str, Any])
     model = make([make_node(op, ["x"], ["y"], **attributes)], {"x": x.shape}, ["y"], opset=19)
     graph = assert_agrees(model, {"x": x}, tmp_path)
     assert disagreements(graph, {"x": x}) == (1, [])
+
+
+CONVOLUTIONS: list[tuple[dict[str, Any], tuple[int, ...]]] = [
+    ({}, (3, 2, 2, 3, 2)),
+    ({"pads": [1, 0, 1, 2, 1, 0], "strides": [2, 1, 2]}, (3, 2, 3, 2, 2)),
+    ({"dilations": [2, 1, 2], "group": 2}, (4, 1, 2, 2, 2)),
+    ({"auto_pad": "SAME_UPPER", "strides": [2, 2, 2]}, (3, 2, 3, 3, 3)),
+    ({"kernel_shape": [1, 3, 3]}, (3, 2, 1, 3, 3)),
+]
+
+
+@pytest.mark.parametrize(("attributes", "filters"), CONVOLUTIONS)
+def test_convolution_of_volumes(tmp_path: Path, attributes: dict[str, Any], filters: tuple[int, ...]) -> None:
+    feeds = {"x": normal(2, 2, 4, 5, 4), "w": normal(*filters), "b": normal(filters[0])}
+    model = make([make_node("Conv", list(feeds), ["y"], **attributes)], {k: v.shape for k, v in feeds.items()}, ["y"])
+    model.ir_version = 10
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    graph = load(save(model, tmp_path))
+    np.testing.assert_allclose(evaluate(graph, feeds)["y"], session.run(None, feeds)[0], rtol=1e-4, atol=1e-5)
+    assert disagreements(graph, feeds) == (3, [])
+
+
+@pytest.mark.parametrize("filters", [(3, 2, 5, 1, 1), (3, 1, 2, 2, 2), (3, 2, 2, 2)])
+def test_a_convolution_that_does_not_fit_its_volume(tmp_path: Path, filters: tuple[int, ...]) -> None:
+    model = make([make_node("Conv", ["x", "w"], ["y"])], {"x": (1, 2, 4, 4, 4)}, ["y"], {"w": normal(*filters)})
+    with pytest.raises(UsageError, match=r"Conv 'y': .*(do not fit|the weight has shape)"):
+        load(save(model, tmp_path))
 
 
 def test_the_maximum_of_a_volume(tmp_path: Path) -> None:
