@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from poetc.errors import UsageError, shortened
-from poetc.training import BATCH_NORM_MODES, LOSSES, NITI_WEIGHTS, OPTIMIZERS, PRECISIONS, TrainingOptions
+from poetc.training import BATCH_NORM_MODES, LOSSES, NITI_WEIGHTS, OPTIMIZERS, PRECISIONS, RESCALES, TrainingOptions
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -244,6 +244,13 @@ training_options = stacked(
         metavar="act=HOW,err=HOW,update=HOW",
         help="For --precision niti: rounding of activations, errors and updates, each nearest or stochastic. Default: "
         "nearest for the first two, stochastic for updates.",
+    ),
+    click.option(
+        "--rescale",
+        type=click.Choice(RESCALES),
+        default=_DEFAULTS.rescale,
+        show_default=True,
+        help="For --precision niti: scan the sums of a product in every step, or once in an interval that adapts.",
     ),
     click.option(
         "--niti-weights",

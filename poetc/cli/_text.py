@@ -295,6 +295,7 @@ def train_text(document: Mapping[str, Any]) -> str:
             ("accuracy", change("accuracy", ".1%")),
             *((name, change(name, ".1%" if name.startswith("top") else ".4g")) for name in others),
             ("steps", f"{document['steps']:,}  ({document['step_ms']:.2f} ms each)"),
+            *((("clipped values", _clipped(document["clipped"])),) if document.get("clipped") else ()),
             ("peak, predicted", f"{predicted:,} B"),
             ("peak, measured", f"{measured:,} B{'' if measured == predicted else '  (NOT EQUAL)'}"),
             ("budget", f"{document['budget_bytes']:,} B"),
@@ -309,6 +310,13 @@ def train_text(document: Mapping[str, Any]) -> str:
     return (
         f"{lines}\n\n{table(header, [(name, *map(str, counts)) for name, counts in zip(names, matrix, strict=True)])}"
     )
+
+
+def _clipped(counts: Mapping[str, int]) -> str:
+    """Of integer training: values that ±127 cut off, in all steps."""
+    kinds = ("activations", "errors", "updates")
+    weights = sum(n for name, n in counts.items() if name not in kinds)
+    return ", ".join((*(f"{counts[kind]:,} {kind}" for kind in kinds if kind in counts), f"{weights:,} weights"))
 
 
 def _error(document: Mapping[str, Any]) -> str:

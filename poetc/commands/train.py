@@ -60,7 +60,7 @@ from poetc.loop import (
 from poetc.output_directory import digest
 from poetc.reporting import Solved
 from poetc.reporting.training import page
-from poetc.training import rates
+from poetc.training import CLIPPED, rates
 
 SUFFIX = ".train"
 RECORD, SOLVED, DOCUMENT = "run.json", "solved", "training.json"
@@ -244,6 +244,7 @@ def train(
         metrics=metrics,
     )
     outcome = None if checkpoint is None else outcome_of(checkpoint, options)
+    clipped: dict[str, int] = {}
     if outcome is None:
         progress("compiling for this machine")
         with trainer(solved) as session:
@@ -268,6 +269,8 @@ def train(
                 loop.restore(checkpoint)
             progress("training")
             outcome = loop.run()
+            counts = [n for n in step.updates if n.endswith(CLIPPED)]
+            clipped = {n.removesuffix(CLIPPED): int(a[0]) for n, a in session.state_dict(counts).items()}
         del session, engine, loop  # and with them the arena, before the model is read and written
     if outcome is None:
         return None
@@ -295,6 +298,7 @@ def train(
         "stopped_early": outcome.stopped_early,
         "steps": outcome.steps,
         "step_ms": outcome.step_ms,
+        "clipped": clipped or None,
         "peak_predicted_bytes": base_bytes + program.high_water_bytes,
         "peak_measured_bytes": base_bytes + outcome.peak_bytes,
         "budget_bytes": solved.problem.budget_bytes,

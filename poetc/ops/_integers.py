@@ -10,6 +10,7 @@ IEEE TPDS 2022. Divisions truncate towards zero there, so magnitudes are shifted
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,45 @@ MOST_PRODUCTS = (2**31 - 1) // (128 * 127)  # that a sum of 32 bits holds for ce
 LARGEST_EXPONENT = 100  # beyond it a float of 32 bits may not hold the value
 ROUNDINGS = ("nearest", "stochastic")
 SCALE = TensorType((4,), DType.I32)
+LONG_SCALE = TensorType((6,), DType.I32)  # whether the sums were scanned, and the bits of the values, besides
+HISTORY = TensorType((4,), DType.I32)  # the bits that are reused, for how many steps, the interval, and scans so far
+RESCALES = ("every", "interval")
 
 
 class Rescaling(OpSpec):
     """A kind that takes 32-bit sums to 8 bits; `rounding` says how. The last output is the scale.
 
-    `purpose` tells whose rounding it is: that of activations, of errors or of updates; "" leaves it to the phase.
+    `purpose` tells whose rounding it is: that of activations, of errors or of updates; "" leaves it to the phase. The
+    attribute `rescale` of a kind that `may_adapt` may be "interval". Then the last input is a history, which gives the
+    bits of the sums while it lasts, and the scale has six numbers.
     """
 
     purpose = ""
+    may_adapt = False
+
+    def own_inputs(self, op: Bound) -> tuple[TensorType, ...]:
+        """Without the history. Raises ValueError where it does not fit."""
+        if not adapts(op):
+            return op.inputs
+        if not self.may_adapt or not op.inputs or op.inputs[-1] != HISTORY:
+            raise ValueError("rescale interval: the last input is a history of four i32")
+        return op.inputs[:-1]
+
+    def scale_type(self, op: Bound) -> TensorType:
+        return LONG_SCALE if adapts(op) else SCALE
+
+
+def adapts(op: Bound) -> bool:
+    """Whether the bits of the sums are reused. Raises ValueError for an unknown `rescale`."""
+    rescale = op.get_str("rescale", "every")
+    if rescale not in RESCALES:
+        raise ValueError(f"rescale {rescale!r}: choose from {', '.join(RESCALES)}")
+    return rescale == "interval"
+
+
+def history_of(op: Bound, inputs: Sequence[Any]) -> Any | None:
+    """The history, where the operator has one."""
+    return inputs[-1] if adapts(op) else None
 
 
 def rounding_of(op: Bound) -> str:
@@ -80,12 +111,23 @@ def rounded(sums: Any, shift: int, rounding: str) -> tuple[Any, int]:
     return (np.minimum(magnitude, LARGEST) * np.sign(sums)).astype(np.int8), clipped
 
 
-def rescaled(sums: Any, sums_exponent: int, rounding: str) -> tuple[Any, Any]:
+def rescaled(sums: Any, sums_exponent: int, rounding: str, history: Any = None) -> tuple[Any, Any]:
     """Sums that count for 2^sums_exponent as i8, with their scale. Raises ValueError where the exponent overflows."""
-    bits = bits_of(sums)
+    bits, is_scanned = _bits_by(sums, history)
     shift = max(bits - VALUE_BITS, 0)
     q, clipped = rounded(sums, shift, rounding)
-    return q, scale_of(sums_exponent + shift, clipped, bits, shift)
+    scale = scale_of(sums_exponent + shift, clipped, bits, shift)
+    return q, scale if history is None else _longer(scale, is_scanned, q)
+
+
+def _bits_by(sums: Any, history: Any) -> tuple[int, bool]:
+    if history is not None and int(history[1]) > 0:
+        return int(history[0]), False
+    return bits_of(sums), True
+
+
+def _longer(scale: Any, is_scanned: bool, q: Any) -> Any:
+    return np.array([*scale, is_scanned, bits_of(q)], np.int32)
 
 
 def scale_of(value_exponent: int, clipped: int, bits: int, shift: int) -> Any:
@@ -101,12 +143,13 @@ def update_bits(rate: Any) -> int:
     return min(VALUE_BITS, VALUE_BITS + int(power) - 1) if rate.reshape(()) > 0 else -128
 
 
-def update_of(sums: Any, rate: Any, rounding: str) -> tuple[Any, Any]:
+def update_of(sums: Any, rate: Any, rounding: str, history: Any = None) -> tuple[Any, Any]:
     """The sums of a weight's gradient as an update of `update_bits` bits, and its scale, whose exponent is 0."""
-    bits = bits_of(sums)
+    bits, is_scanned = _bits_by(sums, history)
     shift = bits - update_bits(rate)
     q, clipped = rounded(sums, shift, rounding)
-    return q, scale_of(0, clipped, bits, shift)
+    scale = scale_of(0, clipped, bits, shift)
+    return q, scale if history is None else _longer(scale, is_scanned, q)
 
 
 def check_products(count: int, reason: str) -> None:

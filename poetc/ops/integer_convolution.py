@@ -16,9 +16,11 @@ from poetc.ops._builder import Builder
 from poetc.ops._integers import (
     SCALE,
     Rescaling,
+    adapts,
     check_pair,
     check_products,
     exponent,
+    history_of,
     rescaled,
     rounding_of,
     update_of,
@@ -47,6 +49,7 @@ class _Product(Rescaling):
     """Its kernels hold all sums, or make them twice."""
 
     symbol = ""
+    may_adapt = True
 
     def product(self, op: Bound) -> IntegerProduct:
         raise NotImplementedError
@@ -81,29 +84,30 @@ class IntegerConv(_Product):
     symbol = "poetc_op_int8_conv"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
-        if len(op.inputs) not in (4, 6):
-            raise ValueError(f"{self.kind} takes pairs of values and exponents, not {len(op.inputs)} tensors")
-        x, _, w = op.inputs[:3]
+        inputs = self.own_inputs(op)
+        if len(inputs) not in (4, 6):
+            raise ValueError(f"{self.kind} takes pairs of values and exponents, not {len(inputs)} tensors")
+        x, _, w = inputs[:3]
         for name, i in (("x", 0), ("w", 2), ("b", 4)):
-            if i < len(op.inputs):
-                check_pair(name, op.inputs[i], op.inputs[i + 1])
+            if i < len(inputs):
+                check_pair(name, inputs[i], inputs[i + 1])
         _check_rank(x)
         _check_weight(x.shape[1], w.shape[0], w, _group(op))
-        if len(op.inputs) > 4 and op.inputs[4].shape != w.shape[:1]:
-            raise ValueError(f"the bias has shape {op.inputs[4].shape}, not {w.shape[:1]}")
+        if len(inputs) > 4 and inputs[4].shape != w.shape[:1]:
+            raise ValueError(f"the bias has shape {inputs[4].shape}, not {w.shape[:1]}")
         if w.elements // w.shape[0] > MOST_BIASED_PRODUCTS:
             raise ValueError(f"a sum has {w.elements // w.shape[0]:,} products, more than {MOST_BIASED_PRODUCTS:,}")
         rounding_of(op)
         size = Windows.of(op, w.shape[2:]).output_size(x.shape[2:])
-        return TensorType((x.shape[0], w.shape[0], *size), DType.I8), SCALE
+        return TensorType((x.shape[0], w.shape[0], *size), DType.I8), self.scale_type(op)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         x, sx, w, sw = inputs[:4]
         windows, e = Windows.of(op, w.shape[2:]), exponent(sx) + exponent(sw)
         sums = _convolve(windows, x.astype(np.float64), w.astype(np.float64), _group(op)).astype(np.int64)
-        if len(inputs) > 4:
+        if len(inputs) > 5:
             sums += aligned_bias(inputs[4], exponent(inputs[5]) - e).reshape(1, -1, 1, 1)
-        return rescaled(sums, e, rounding_of(op))
+        return rescaled(sums, e, rounding_of(op), history_of(op, inputs))
 
     def gradient(
         self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
@@ -121,16 +125,16 @@ class IntegerConv(_Product):
         if needed[2]:
             attributes = {**geometry, "kernel": b.type(w).shape[2:]}
             result[2], result[3] = b.emit("IntegerConvGradWeight", [x, gy], attributes, hint=f"{w}.grad")
-        if len(op.inputs) > 4 and needed[4]:
+        if len(op.inputs) > 5 and needed[4]:
             result[4], result[5] = b.emit("IntegerBiasGrad", [gy], hint=f"{op.inputs[4]}.grad")
         return result
 
     def product(self, op: Bound) -> IntegerProduct:
         x, _, w = op.inputs[:3]
         windows = Windows.of(op, w.shape[2:])
-        shape = _shape(windows, _group(op), x, op.outputs[0], len(op.inputs) > 4)
+        shape = _shape(windows, _group(op), x, op.outputs[0], len(op.inputs) > 5)
         sizes = (shape.outputs // shape.group, shape.batch * shape.pixels, w.elements // w.shape[0])
-        return product_of(shape, sizes, is_long=False, is_stochastic=rounding_of(op) == "stochastic")
+        return product_of(shape, sizes, is_long=False, is_stochastic=rounding_of(op) == "stochastic", adapts=adapts(op))
 
 
 @register
@@ -141,7 +145,7 @@ class IntegerConvGradInput(_Product):
     symbol = "poetc_op_int8_conv_grad_input"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
-        gy, sy, w, sw = op.inputs
+        gy, sy, w, sw = self.own_inputs(op)
         check_pair("gy", gy, sy)
         check_pair("w", w, sw)
         _check_rank(gy)
@@ -152,20 +156,20 @@ class IntegerConvGradInput(_Product):
             raise ValueError(f"gy of shape {gy.shape} does not belong to an input of size {(h, width)}")
         check_products(_back_terms(w, _group(op)), "take a smaller layer")
         rounding_of(op)
-        return TensorType((gy.shape[0], channels, h, width), DType.I8), SCALE
+        return TensorType((gy.shape[0], channels, h, width), DType.I8), self.scale_type(op)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        gy, sy, w, sw = inputs
+        gy, sy, w, sw = inputs[:4]
         h, width = op.get_ints("input_size")
         windows = Windows.of(op, w.shape[2:])
         sums = _convolve_back(windows, gy.astype(np.float64), w.astype(np.float64), _group(op), (h, width))
-        return rescaled(sums.astype(np.int64), exponent(sy) + exponent(sw), rounding_of(op))
+        return rescaled(sums.astype(np.int64), exponent(sy) + exponent(sw), rounding_of(op), history_of(op, inputs))
 
     def product(self, op: Bound) -> IntegerProduct:
-        gy, _, w, _ = op.inputs
+        gy, _, w = op.inputs[:3]
         shape = _shape(Windows.of(op, w.shape[2:]), _group(op), op.outputs[0], gy, False)
         sizes = (w.shape[1], shape.batch * shape.height * shape.width, _back_terms(w, _group(op)))
-        return product_of(shape, sizes, is_long=False, is_stochastic=rounding_of(op) == "stochastic")
+        return product_of(shape, sizes, is_long=False, is_stochastic=rounding_of(op) == "stochastic", adapts=adapts(op))
 
 
 def _back_terms(w: TensorType, group: int) -> int:
@@ -180,7 +184,7 @@ class IntegerConvGradWeight(_Product):
     symbol = "poetc_op_int8_conv_grad_weight"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
-        x, gy, rate = op.inputs
+        x, gy, rate = self.own_inputs(op)
         _check_rank(x, gy)
         check_rate(rate)
         kernel, group = op.get_ints("kernel"), _group(op)
@@ -191,25 +195,25 @@ class IntegerConvGradWeight(_Product):
             raise ValueError(f"gy of shape {gy.shape} does not belong to an input of shape {x.shape}")
         check_products(gy.elements // gy.shape[1], "use a smaller --batch")
         rounding_of(op)
-        return weight, SCALE
+        return weight, self.scale_type(op)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        x, gy, rate = inputs
+        x, gy, rate = inputs[:3]
         group, kernel = _group(op), op.get_ints("kernel")
         n, outputs, oh, ow = gy.shape
         columns = _columns(Windows.of(op, kernel), x.astype(np.float64), (oh, ow), group)
         rows = gy.astype(np.float64).reshape(n, group, outputs // group, oh * ow)
         sums = np.matmul(rows, np.swapaxes(columns, 2, 3)).sum(axis=0)
         sums = sums.reshape(outputs, x.shape[1] // group, *kernel).astype(np.int64)
-        return update_of(sums, rate, rounding_of(op))
+        return update_of(sums, rate, rounding_of(op), history_of(op, inputs))
 
     def product(self, op: Bound) -> IntegerProduct:
-        x, gy, _ = op.inputs
+        x, gy = op.inputs[:2]
         windows = Windows.of(op, op.get_ints("kernel"))
         shape = _shape(windows, _group(op), x, gy, False)
         columns = shape.channels // shape.group * shape.taps
         sizes = (shape.outputs // shape.group, columns, shape.batch * shape.pixels)
-        return product_of(shape, sizes, is_long=True, is_stochastic=rounding_of(op) == "stochastic")
+        return product_of(shape, sizes, is_long=True, is_stochastic=rounding_of(op) == "stochastic", adapts=adapts(op))
 
 
 def check_rate(rate: TensorType) -> None:
@@ -241,5 +245,7 @@ class IntegerBiasGrad(Rescaling):
     def kernel(self, op: Bound) -> Kernel:
         n, channels, h, w = op.inputs[0].shape
         shape = Convolution(n, channels, h, w, channels, h, w, 1, 1, 1, 1, 0, 0, 1, 1, 1, 0)
-        parameters = IntegerProduct(shape, 1, channels, 1, n * h * w, 0, 0, 0, True, rounding_of(op) == "stochastic")
+        parameters = IntegerProduct(
+            shape, 1, channels, 1, n * h * w, 0, 0, 0, True, rounding_of(op) == "stochastic", False
+        )
         return Kernel("poetc_op_int8_bias_grad", parameters, (), 4 * channels)

@@ -16,7 +16,9 @@ from poetc.graph import DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._integers import (
+    HISTORY,
     LARGEST,
+    LONG_SCALE,
     SCALE,
     VALUE_BITS,
     Rescaling,
@@ -27,7 +29,7 @@ from poetc.ops._integers import (
     scale_of,
 )
 from poetc.ops._registry import OpSpec, Work, register
-from poetc.ops.kernels import Kernel
+from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.kernels.rows import Elements
 from poetc.ops.random import philox
 
@@ -302,3 +304,74 @@ class IntegerUpdate(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_int8_update", Elements(op.inputs[0].elements))
+
+
+LONGEST_INTERVAL = 64  # steps
+
+
+@dataclass(frozen=True, slots=True)
+class _Tolerated(Parameters):
+    tolerated: int
+
+
+@register
+class IntegerRescale(OpSpec):
+    """The rule is of this project; Mandheling publishes none (Xu et al., MobiCom 2022, self-adaptive rescaling).
+
+    Bits are reused for an interval, which then doubles, up to 64 steps. They are looked for anew, and the interval is
+    halved, where more than `tolerated` values were clipped, or where the values leave two bits unused.
+    """
+
+    kind = "IntegerRescale"
+    summary = "The history of a rescaling for the next step, in place from (history, scale); tolerated"
+    recomputable = False
+    must_alias = ((0, 0),)
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        if op.inputs != (HISTORY, LONG_SCALE):
+            raise ValueError(f"a history and a scale of six numbers are wanted, not {op.inputs}")
+        return op.inputs[:1]
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        bits, left, interval, scans = (int(n) for n in inputs[0])
+        _, clipped, used, shift, is_scanned, top = (int(n) for n in inputs[1])
+        if is_scanned:
+            bits, interval, scans = used, max(interval, 1), min(scans + 1, 2**31 - 1)
+            left = interval
+        elif clipped > op.get_int("tolerated") or top < used - shift - 1:
+            left, interval = 0, max(interval // 2, 1)
+        else:
+            left -= 1
+            interval = min(2 * interval, LONGEST_INTERVAL) if left == 0 else interval
+        return (np.array([bits, left, interval, scans], np.int32),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=8)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_int8_rescale", _Tolerated(op.get_int("tolerated")))
+
+
+@register
+class ClippedCount(OpSpec):
+    kind = "ClippedCount"
+    summary = "The count of clipped values, one i32, in place from (count, scales...): those of the scales are added"
+    recomputable = False
+    must_alias = ((0, 0),)
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        if op.inputs[0].dtype is not DType.I32 or op.inputs[0].elements != 1:
+            raise ValueError(f"the count is one i32, not {op.inputs[0]}")
+        if any(t not in (SCALE, LONG_SCALE) for t in op.inputs[1:]):
+            raise ValueError("scales have four or six i32")
+        return op.inputs[:1]
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        total = int(inputs[0].reshape(())) + sum(int(scale[1]) for scale in inputs[1:])
+        return (np.array([min(total, 2**31 - 1)], np.int32).reshape(inputs[0].shape),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=len(op.inputs))
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_int8_clipped_count", Elements(len(op.inputs) - 1))

@@ -1,9 +1,11 @@
 """Graph → TrainingGraph: loss, backward operators, optimizer updates."""
 
+from poetc.ops._integers import RESCALES
 from poetc.training._adapters import merged, with_adapters
 from poetc.training._build import takes_batch_statistics
 from poetc.training._evaluation import evaluation
 from poetc.training._integer_model import exponents_of, float_values, integer_model
+from poetc.training._integer_step import CLIPPED
 from poetc.training._layers import adapter_names, is_adapter, layers_of, module_of
 from poetc.training._micro import at_batch, batch_of, divisors, micro_batch_of
 from poetc.training._options import BATCH_NORM_MODES, LOSSES, NITI_WEIGHTS, OPTIMIZERS, PRECISIONS, TrainingOptions
@@ -13,10 +15,12 @@ from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
 
 __all__ = [
     "BATCH_NORM_MODES",
+    "CLIPPED",
     "LOSSES",
     "NITI_WEIGHTS",
     "OPTIMIZERS",
     "PRECISIONS",
+    "RESCALES",
     "Adapter",
     "Channels",
     "TrainingOptions",

@@ -15,7 +15,7 @@ import numpy as np
 from poetc.errors import UnsupportedModelError, UsageError
 from poetc.graph import Array, Attribute, DType, Fill, Graph, Operator, Phase, Role, TensorType, materialize
 from poetc.ops import Builder, spec
-from poetc.ops._integers import LARGEST, VALUE_BITS, Rescaling
+from poetc.ops._integers import HISTORY, LARGEST, VALUE_BITS, Rescaling
 from poetc.training._options import TrainingOptions
 
 EXPONENT, SCALE = ":exponent", ":scale"  # suffixes of names
@@ -30,6 +30,9 @@ class IntegerBuilder(Builder):
         super().__init__()
         self.roundings = options.roundings()
         self.learning_rate = ""
+        self.adapts = False  # whether products get a history
+        self.histories: list[tuple[str, str]] = []  # each with the scale that it learns from
+        self.scales: dict[str, list[str]] = {"activation": [], "error": [], "update": []}
 
     def emit(
         self,
@@ -41,12 +44,22 @@ class IntegerBuilder(Builder):
         outputs: Sequence[str] | None = None,
     ) -> tuple[str, ...]:
         found = spec(kind)
-        if isinstance(found, Rescaling):
-            purpose = found.purpose or ("error" if self.phase is Phase.BACKWARD else "activation")
-            attributes = {**(attributes or {}), "rounding": self.roundings[purpose]}
-            if purpose == "update":
-                inputs = [*inputs, self.learning_rate]
-        return super().emit(kind, inputs, attributes, hint=hint, outputs=outputs)
+        if not isinstance(found, Rescaling):
+            return super().emit(kind, inputs, attributes, hint=hint, outputs=outputs)
+        purpose = found.purpose or ("error" if self.phase is Phase.BACKWARD else "activation")
+        attributes = {**(attributes or {}), "rounding": self.roundings[purpose]}
+        if purpose == "update":
+            inputs = [*inputs, self.learning_rate]
+        adapts = self.adapts and found.may_adapt
+        if adapts:
+            name = self.fresh(f"{hint or (outputs[0] if outputs else kind)}:history")
+            inputs = [*inputs, self.add_tensor(name, HISTORY, Role.OPTIMIZER_STATE, Fill("zeros"))]
+            attributes["rescale"] = "interval"
+        made = super().emit(kind, inputs, attributes, hint=hint, outputs=outputs)
+        self.scales[purpose].append(made[-1])
+        if adapts:
+            self.histories.append((inputs[-1], made[-1]))
+        return made
 
 
 def integer_model(graph: Graph, options: TrainingOptions) -> Graph:

@@ -15,6 +15,8 @@ from poetc.training._options import TrainingOptions
 from poetc.training._selection import select_updates, trained_parameters
 from poetc.training._state import emit_update
 
+CLIPPED = ":clipped"  # suffix of the states that count clipped values
+TOLERATED = 1000  # one clipped value in so many makes no history look anew
 _COUNT = TensorType((1,), DType.I32)
 
 
@@ -52,6 +54,7 @@ class _Step:
         rate = np.array([options.learning_rate], np.float32)
         b.learning_rate = b.add_tensor(b.fresh("learning_rate"), TensorType((1,)), Role.OPTIMIZER_STATE, rate)
         target = b.add_tensor(b.fresh("target"), plan.target, Role.TARGET)
+        b.adapts = options.rescale == "interval"
         self._forward(plan.source, step)
         forward = list(b.operators)
         b.phase, b.source = Phase.LOSS, ""
@@ -67,6 +70,7 @@ class _Step:
         error, error_scale = b.emit("IntegerCrossEntropyError", [logits, scale, target], attributes, outputs=outputs)
         self.errors[logits] = error, error_scale
         self._backward(forward)
+        self._finish_scales()
         outputs = [loss, *([plan.source] if options.output_logits else [])]
         inputs = graph.inputs
         none: frozenset[str] = frozenset()
@@ -126,6 +130,19 @@ class _Step:
                 own = found[i + 1] if i + 1 < len(found) else None
                 self._add(tensor, gradient, own or scale)
 
+    def _finish_scales(self) -> None:
+        """Histories learn from the scales of the step, and clipped values are counted."""
+        b = self.b
+        b.phase, b.source = Phase.UPDATE, ""
+        values = {op.outputs[-1]: op.outputs[0] for op in b.operators}
+        for history, scale in b.histories:
+            tolerated = b.type(values[scale]).elements // TOLERATED
+            (self.updates[history],) = emit_update(b, "IntegerRescale", [history, scale], {"tolerated": tolerated})
+        for purpose, scales in b.scales.items():
+            if scales:
+                count = b.add_tensor(b.fresh(f"{purpose}s{CLIPPED}"), _COUNT, Role.OPTIMIZER_STATE, Fill("zeros"))
+                (self.updates[count],) = emit_update(b, "ClippedCount", [count, *scales], {})
+
     def _add(self, tensor: str, error: str, scale: str) -> None:
         """Errors that meet at a fan-out are added up in the order of the reversed operators."""
         if tensor in self.errors:
@@ -140,7 +157,7 @@ class _Step:
         b = self.b
         self.gradients[parameter] = gradient
         phase, b.phase = b.phase, Phase.UPDATE
-        count = b.add_tensor(b.fresh(f"{parameter}:clipped"), _COUNT, Role.OPTIMIZER_STATE, Fill("zeros"))
+        count = b.add_tensor(b.fresh(f"{parameter}{CLIPPED}"), _COUNT, Role.OPTIMIZER_STATE, Fill("zeros"))
         new = emit_update(b, "IntegerUpdate", [parameter, count, gradient], {})
         self.updates.update(zip((parameter, count), new, strict=True))
         b.phase = phase

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from poetc.errors import UsageError, shortened
-from poetc.ops._integers import ROUNDINGS
+from poetc.ops._integers import RESCALES, ROUNDINGS
 from poetc.training._selection import Lora, parse_entry
 
 LOSSES = (
@@ -78,6 +78,7 @@ class TrainingOptions:
     learning_rate: float = _OWN
     precision: str = "f32"  # or "niti": integers of 8 bits (`poetc.ops._integers`)
     rounding: str = ""  # niti: of activations, errors and updates, "act=nearest,err=nearest,update=stochastic"
+    rescale: str = "every"  # niti: sums are scanned in every step, or once in an "interval" that adapts
     niti_weights: str = "model"  # niti: of the float model, or "xavier": new ones as NITI draws them
     momentum: float = _OWN
     beta1: float = _OWN
@@ -140,6 +141,7 @@ class TrainingOptions:
             ("--batch-norm", self.batch_norm, BATCH_NORM_MODES),
             ("--precision", self.precision, PRECISIONS),
             ("--niti-weights", self.niti_weights, NITI_WEIGHTS),
+            ("--rescale", self.rescale, RESCALES),
         ):
             if value not in allowed:
                 raise UsageError(f"{option} {shortened(value)!r}: choose from {', '.join(allowed)}")
@@ -214,7 +216,11 @@ class TrainingOptions:
                 raise UsageError(f"{option} does nothing for --loss {self.loss}, only for {losses[0]}")
 
         self.roundings()
-        for option, is_given in (("--rounding", self.rounding), ("--niti-weights", self.niti_weights != "model")):
+        for option, is_given in (
+            ("--rounding", self.rounding),
+            ("--niti-weights", self.niti_weights != "model"),
+            ("--rescale", self.rescale != "every"),
+        ):
             if is_given and self.precision != "niti":
                 raise UsageError(f"{option} does nothing for --precision {self.precision}, only for niti")
 

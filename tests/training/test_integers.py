@@ -201,6 +201,24 @@ def _write(path: Path) -> Path:
     return path
 
 
+def test_scans_become_rare_and_clipped_values_are_counted() -> None:
+    options = TrainingOptions(precision="niti", rescale="interval", learning_rate=0.03125)
+    step = run_standard(build(integer_model(plain_cnn(), options), options))
+    check_graph(step)
+    state: dict[str, Array] = {}
+    clipped = 0
+    for x, target in batches(40):
+        values = evaluate(step, {"x": x, "target": target, **state}, np.float32)
+        state = {name: values[new] for name, new in step.updates.items()}
+        clipped += sum(int(values[t][1]) for t in values if t in step.tensors and t.endswith("grad:1"))
+    scans = [int(array[3]) for name, array in state.items() if name.endswith(":history")]
+    assert len(scans) == 8  # of three layers, without the error of the first layer's input
+    assert sum(scans) < 40 * 8 // 2
+    counts = {name: int(array[0]) for name, array in state.items() if name.endswith("s:clipped")}
+    assert set(counts) == {"activations:clipped", "errors:clipped", "updates:clipped"}
+    assert counts["errors:clipped"] + counts["updates:clipped"] == clipped > 0
+
+
 @pytest.mark.long
 def test_c_equals_the_published_formulas_after_a_thousand_steps(tmp_path: Path) -> None:
     options = TrainingOptions(precision="niti", niti_weights="xavier", learning_rate=0.25)

@@ -32,6 +32,7 @@ class IntegerProduct(Parameters):
     terms_at_once: int
     holds_sums: bool
     is_stochastic: bool
+    adapts: bool
 
     @property
     def workspace_bytes(self) -> int:
@@ -46,7 +47,7 @@ class IntegerProduct(Parameters):
 
 
 def product_of(
-    convolution: Convolution, sizes: tuple[int, int, int], *, is_long: bool, is_stochastic: bool
+    convolution: Convolution, sizes: tuple[int, int, int], *, is_long: bool, is_stochastic: bool, adapts: bool
 ) -> IntegerProduct:
     """The fastest kernel for (rows, columns, terms) of a group; `is_long`: a sum is made of parts of its terms."""
     rows, columns, terms = sizes
@@ -62,6 +63,7 @@ def product_of(
         terms_at_once=depth,
         holds_sums=True,
         is_stochastic=is_stochastic,
+        adapts=adapts,
     )
 
 

@@ -19,13 +19,14 @@ extern "C" {
 
 enum poetc_error {
     POETC_OK = 0,
-    POETC_ENOENT = -2,   /* no such file, no whole checkpoint on the store */
-    POETC_EIO = -5,      /* the store's driver reported an error and no code of its own */
-    POETC_EINVAL = -22,  /* a wrong argument: arena, constants or store missing, too small or not aligned */
-    POETC_ENUMBER = -33, /* a NaN or an infinity; the training programs stop with it, poetc_run does not look */
-    POETC_ERANGE = -34,  /* data out of range: a class index or a token outside the table */
-    POETC_ENODATA = -61, /* no whole record of data; of the training programs */
-    POETC_ECORRUPT = -84 /* a page is torn, fails its checksum, or is not the one that was written last */
+    POETC_ENOENT = -2,     /* no such file, no whole checkpoint on the store */
+    POETC_EIO = -5,        /* the store's driver reported an error and no code of its own */
+    POETC_EINVAL = -22,    /* a wrong argument: arena, constants or store missing, too small or not aligned */
+    POETC_ENUMBER = -33,   /* a NaN or an infinity; the training programs stop with it, poetc_run does not look */
+    POETC_ERANGE = -34,    /* data out of range: a class index or a token outside the table */
+    POETC_EEXPONENT = -75, /* the exponent of an integer tensor lies beyond ±100: the training diverged */
+    POETC_ENODATA = -61,   /* no whole record of data; of the training programs */
+    POETC_ECORRUPT = -84   /* a page is torn, fails its checksum, or is not the one that was written last */
 };
 
 /* A reference to an operand: bit 0 tells the space (0 arena, 1 constants), the rest is offset / POETC_ALIGN. */

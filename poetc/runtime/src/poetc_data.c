@@ -123,6 +123,7 @@ const char *poetc_error_text(int code)
                                 "\026an argument, the arena or the store is missing or too small\0"
                                 "\041a NaN or an infinity\0"
                                 "\042a class or an index out of range\0"
+                                "\113an exponent beyond 100: take a smaller learning rate, or scale the inputs\0"
                                 "\075no whole record of data\0"
                                 "\124a page of the store is damaged, or was never written\0";
     const char *text = texts;

@@ -45,6 +45,37 @@ def convolutions() -> list[Case]:
     return found
 
 
+def histories() -> list[Case]:
+    """Bits that are reused, too many or too few, and those that are looked for."""
+    found = []
+    x, w, y, attributes = CONVOLUTIONS[0]
+    more: dict[str, Attribute] = {**attributes, "rescale": "interval"}
+    image, error, weight = (values(*x), scale(-7)), (values(*y), scale(-9)), (values(*w), exponent(-8))
+    for bits, left in ((14, 3), (17, 1), (22, 64), (9, 0)):
+        history, note = np.array([bits, left, 8, 5], np.int32), f"{bits},{left}"
+        bias = (values(w[0]), exponent(-6))
+        found.append(Case("IntegerConv", (*image, *weight, *bias, history), more, note=note))
+        found.append(Case("IntegerConvGradInput", (*error, *weight, history), {**more, "input_size": x[2:]}, note=note))
+        found.append(
+            Case("IntegerConvGradWeight", (image[0], error[0], RATE, history), {**more, "kernel": w[2:]}, note=note)
+        )
+    for history, found_scale in (
+        ([0, 0, 0, 0], [3, 0, 17, 10, 1, 7]),
+        ([17, 0, 8, 5], [3, 9, 18, 11, 1, 7]),
+        ([17, 4, 8, 5], [3, 2, 17, 10, 0, 6]),
+        ([17, 1, 8, 5], [3, 2, 17, 10, 0, 7]),
+        ([17, 1, 64, 5], [3, 2, 17, 10, 0, 7]),
+        ([17, 4, 8, 5], [3, 9, 17, 10, 0, 7]),
+        ([17, 4, 1, 5], [3, 0, 17, 10, 0, 5]),
+    ):
+        arrays = np.array(history, np.int32), np.array(found_scale, np.int32)
+        found.append(Case("IntegerRescale", arrays, {"tolerated": 4}, note=str(history + found_scale)))
+    counted = (np.array([3], np.int32), np.array([1, 5, 9, 2], np.int32), np.array([1, 7, 9, 2, 0, 7], np.int32))
+    found.append(Case("ClippedCount", counted))
+    found.append(Case("ClippedCount", (np.array([2**31 - 3], np.int32), *counted[1:]), note="full"))
+    return found
+
+
 POOLS: list[dict[str, Attribute]] = [
     {"kernel": (2, 2), "strides": (2, 2)},
     {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)},
@@ -74,6 +105,7 @@ def pools() -> list[Case]:
 
 CASES = [
     *convolutions(),
+    *histories(),
     *pools(),
     *(
         Case("IntegerConv", (values(2, 3, 4, 5), scale(e), values(4, 3, 1, 1), exponent(-8), values(4), exponent(b)))

@@ -16,7 +16,8 @@ typedef struct {
     int32_t batch, channels, height, width, outputs, output_height, output_width;
     int32_t kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;
     int32_t group, has_bias;
-    int32_t groups, rows, columns, terms, rows_at_once, columns_at_once, terms_at_once, holds_sums, is_stochastic;
+    int32_t groups, rows, columns, terms, rows_at_once, columns_at_once, terms_at_once, holds_sums, is_stochastic,
+        adapts;
 } product;
 
 #define UNIT 16 /* terms */
@@ -32,6 +33,7 @@ typedef struct task {
     void (*pack_columns)(const struct task *, int32_t group, int32_t column, int32_t count, int32_t term, int32_t terms,
                          int16_t *to);
     int8_t *result;
+    int32_t is_update;
     int32_t plane, planes; /* of the result: its sums are at [column / plane][group and row][column % plane] */
 } task;
 
@@ -287,28 +289,42 @@ static void make_sums(const task *t, void *workspace, uint32_t *largest, poetc_r
     }
 }
 
-/* The bits of all sums. */
-static int32_t scan(const task *t, void *workspace)
-{
-    uint32_t largest = 0u;
-    make_sums(t, workspace, &largest, 0);
-    return poetc_bits(largest);
-}
-
-/* The values of all sums. */
-static void finish(const task *t, void *workspace, poetc_rounding *rounding)
+/* Values from all sums, whose bits the history knows, or which are scanned first; then the scale. `update_bits`: of the
+ * largest value of an update. */
+static int finish(const task *t, void *workspace, int32_t exponent, int32_t update_bits, const int32_t *history,
+                  int32_t *scale)
 {
     const product *p = &t->p;
     const int32_t *sums = workspace;
-    int32_t group;
-    if (!p->holds_sums) {
-        make_sums(t, workspace, 0, rounding);
-        return;
+    const int is_scanned = !p->adapts || history[1] <= 0;
+    poetc_rounding rounding = {0, p->is_stochastic, 0};
+    uint32_t largest = 0u;
+    int32_t group, bits;
+    int code;
+
+    if (is_scanned)
+        make_sums(t, workspace, &largest, 0);
+    bits = is_scanned ? poetc_bits(largest) : history[0];
+    rounding.shift = t->is_update ? bits - update_bits : poetc_shift(bits);
+    if (is_scanned && p->holds_sums)
+        for (group = 0; group < p->groups; group++) {
+            store(t, group, 0, p->columns, sums, p->columns, &rounding);
+            sums += (size_t)p->rows * (size_t)p->columns;
+        }
+    else
+        make_sums(t, workspace, 0, &rounding);
+    code = poetc_scale(scale, exponent + (t->is_update ? 0 : rounding.shift), rounding.clipped, bits, rounding.shift);
+    if (p->adapts) {
+        const int32_t count = p->groups * p->rows * p->columns;
+        int32_t i, most = 0;
+        for (i = 0; i < count; i++) {
+            const int32_t q = t->result[i];
+            most = q > most ? q : -q > most ? -q : most;
+        }
+        scale[4] = is_scanned;
+        scale[5] = poetc_bits((uint32_t)most);
     }
-    for (group = 0; group < p->groups; group++) {
-        store(t, group, 0, p->columns, sums, p->columns, rounding);
-        sums += (size_t)p->rows * (size_t)p->columns;
-    }
+    return code;
 }
 
 /* --- rows and columns ------------------------------------------------------------------------------------------- */
@@ -506,21 +522,12 @@ static void pixels_of_taps(const task *t, int32_t group, int32_t column, int32_t
 
 /* --- kernels ---------------------------------------------------------------------------------------------------- */
 
-/* Values and scale of activations or errors. */
-static int rescale(const task *t, void *workspace, int32_t exponent, int32_t *scale)
-{
-    const int32_t bits = scan(t, workspace), shift = poetc_shift(bits);
-    poetc_rounding rounding = {shift, t->p.is_stochastic, 0};
-    finish(t, workspace, &rounding);
-    return poetc_scale(scale, exponent + shift, rounding.clipped, bits, shift);
-}
-
-/* x, its scale, w, its exponent, (b, its exponent) -> y, its scale. */
+/* x, its scale, w, its exponent, (b, its exponent), (history) -> y, its scale. */
 int poetc_op_int8_conv(const poetc_call *call);
 int poetc_op_int8_conv(const poetc_call *call)
 {
     const product p = describe(call);
-    const unsigned y = p.has_bias ? 6 : 4;
+    const unsigned history = p.has_bias ? 6 : 4, y = history + (p.adapts != 0);
     const int32_t *scale = poetc_in(call, 1), *weight_scale = poetc_in(call, 3);
     const int32_t exponent = scale[0] + weight_scale[0];
     task t = {0};
@@ -537,48 +544,48 @@ int poetc_op_int8_conv(const poetc_call *call)
     t.result = poetc_out(call, y);
     t.plane = p.output_height * p.output_width;
     t.planes = p.outputs;
-    return rescale(&t, poetc_out(call, y + 2), exponent, poetc_out(call, y + 1));
+    return finish(&t, poetc_out(call, y + 2), exponent, POETC_INT8_BITS, poetc_in(call, history),
+                  poetc_out(call, y + 1));
 }
 
-/* gy, its scale, w, its exponent -> gx, its scale. */
+/* gy, its scale, w, its exponent, (history) -> gx, its scale. */
 int poetc_op_int8_conv_grad_input(const poetc_call *call);
 int poetc_op_int8_conv_grad_input(const poetc_call *call)
 {
     const int32_t *scale = poetc_in(call, 1), *weight_scale = poetc_in(call, 3);
+    unsigned y;
     task t = {0};
     t.p = describe(call);
+    y = 4 + (t.p.adapts != 0);
     t.y = poetc_in(call, 0);
     t.weight = poetc_in(call, 2);
     t.pack_rows = weights_of_channels;
     t.pack_columns = errors_of_pixels;
-    t.result = poetc_out(call, 4);
+    t.result = poetc_out(call, y);
     t.plane = t.p.height * t.p.width;
     t.planes = t.p.channels;
-    return rescale(&t, poetc_out(call, 6), scale[0] + weight_scale[0], poetc_out(call, 5));
+    return finish(&t, poetc_out(call, y + 2), scale[0] + weight_scale[0], POETC_INT8_BITS, poetc_in(call, 4),
+                  poetc_out(call, y + 1));
 }
 
-/* x, gy, learning rate -> g, its scale. */
+/* x, gy, learning rate, (history) -> g, its scale. */
 int poetc_op_int8_conv_grad_weight(const poetc_call *call);
 int poetc_op_int8_conv_grad_weight(const poetc_call *call)
 {
     const float *rate = poetc_in(call, 2);
-    void *workspace = poetc_out(call, 5);
-    poetc_rounding rounding = {0, 0, 0};
-    int32_t bits;
+    unsigned g;
     task t = {0};
     t.p = describe(call);
+    g = 3 + (t.p.adapts != 0);
     t.x = poetc_in(call, 0);
     t.y = poetc_in(call, 1);
     t.pack_rows = errors_of_outputs;
     t.pack_columns = pixels_of_taps;
-    t.result = poetc_out(call, 3);
+    t.is_update = 1;
+    t.result = poetc_out(call, g);
     t.plane = t.p.columns; /* one image */
     t.planes = t.p.groups * t.p.rows;
-    bits = scan(&t, workspace);
-    rounding.shift = bits - poetc_update_bits(*rate);
-    rounding.is_stochastic = t.p.is_stochastic;
-    finish(&t, workspace, &rounding);
-    return poetc_scale(poetc_out(call, 4), 0, rounding.clipped, bits, rounding.shift);
+    return finish(&t, poetc_out(call, g + 2), 0, poetc_update_bits(*rate), poetc_in(call, 3), poetc_out(call, g + 1));
 }
 
 /* gy, learning rate -> g, its scale. */

@@ -31,7 +31,7 @@ int poetc_op_int8_quantize(const poetc_call *call)
         bits = bits < LEAST_BITS ? LEAST_BITS : bits;
     }
     if (bits - POETC_INT8_BITS > POETC_INT8_EXPONENT)
-        return POETC_ERANGE;
+        return POETC_EEXPONENT;
     word = (uint32_t)(127 + POETC_INT8_BITS - bits) << 23;
     __builtin_memcpy(&factor, &word, sizeof factor);
     for (i = 0; i < count; i++) {
@@ -59,7 +59,7 @@ int poetc_op_int8_dequantize(const poetc_call *call)
     int32_t count = call->ints[0], i;
     uint32_t word;
     if (scale[0] < -POETC_INT8_EXPONENT || scale[0] > POETC_INT8_EXPONENT)
-        return POETC_ERANGE;
+        return POETC_EEXPONENT;
     word = (uint32_t)(127 + scale[0]) << 23;
     __builtin_memcpy(&factor, &word, sizeof factor);
     for (i = 0; i < count; i++)
@@ -175,5 +175,43 @@ int poetc_op_int8_update(const poetc_call *call)
         w[i] = (int8_t)moved;
     }
     *total = *total > INT32_MAX - clipped ? INT32_MAX : *total + clipped;
+    return POETC_OK;
+}
+
+#define LONGEST_INTERVAL 64
+
+/* history, scale -> history: bits, how many steps they are reused for, the interval, scans so far. ints: how many
+ * clipped values are tolerated. */
+int poetc_op_int8_rescale(const poetc_call *call);
+int poetc_op_int8_rescale(const poetc_call *call)
+{
+    const int32_t *scale = poetc_in(call, 1);
+    int32_t *history = poetc_out(call, 2);
+    if (scale[4]) {
+        history[0] = scale[2];
+        if (history[2] < 1)
+            history[2] = 1;
+        history[1] = history[2];
+        if (history[3] < INT32_MAX)
+            history[3]++;
+    } else if (scale[1] > call->ints[0] || scale[5] < scale[2] - scale[3] - 1) {
+        history[1] = 0;
+        history[2] = history[2] > 1 ? history[2] / 2 : 1;
+    } else if (--history[1] == 0) {
+        history[2] = 2 * history[2] > LONGEST_INTERVAL ? LONGEST_INTERVAL : 2 * history[2];
+    }
+    return POETC_OK;
+}
+
+/* count, scales... -> count. ints: the scales. */
+int poetc_op_int8_clipped_count(const poetc_call *call);
+int poetc_op_int8_clipped_count(const poetc_call *call)
+{
+    const int32_t scales = call->ints[0];
+    int32_t *count = poetc_out(call, (unsigned)scales + 1u), i;
+    for (i = 1; i <= scales; i++) {
+        const int32_t *scale = poetc_in(call, (unsigned)i);
+        *count = *count > INT32_MAX - scale[1] ? INT32_MAX : *count + scale[1];
+    }
     return POETC_OK;
 }

@@ -86,14 +86,14 @@ static inline int32_t poetc_update_bits(float rate)
     return bits > POETC_INT8_BITS ? POETC_INT8_BITS : bits;
 }
 
-/* POETC_ERANGE where the exponent overflows. */
+/* POETC_EEXPONENT where the exponent overflows. */
 static inline int poetc_scale(int32_t *scale, int32_t exponent, int32_t clipped, int32_t bits, int32_t shift)
 {
     scale[0] = exponent;
     scale[1] = clipped;
     scale[2] = bits;
     scale[3] = shift;
-    return exponent < -POETC_INT8_EXPONENT || exponent > POETC_INT8_EXPONENT ? POETC_ERANGE : POETC_OK;
+    return exponent < -POETC_INT8_EXPONENT || exponent > POETC_INT8_EXPONENT ? POETC_EEXPONENT : POETC_OK;
 }
 
 #endif

@@ -1,0 +1,99 @@
+"""Integer training beside float training: accuracy on digits, RAM, and instructions of a step.
+
+    python bench/integers.py accuracy NETWORK DATA.npz      arrays x [samples, h, w] of u8 and y; the last fifth tests
+    python bench/integers.py size NETWORK DEVICE [BATCH]    smallest RAM, and instructions of a step in QEMU
+
+NETWORK is one of demo/boards/networks.py. docs/results/integer.md has the tables.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import poetc
+from poetc.commands.run import RunRequest, run
+from poetc.training import TrainingOptions
+
+ROOT = Path(__file__).resolve().parents[1]
+BOARDS = ("mps2-an385-m0", "mps2-an385", "mps2-an386", "mps3-an547", "aarch64")
+SEEDS, EPOCHS, BATCH = (0, 1, 2), 15, 25
+RUNS: dict[str, tuple[TrainingOptions, str]] = {
+    "f32, momentum": (TrainingOptions(optimizer="momentum", learning_rate=0.02), "cosine"),
+    "niti": (
+        TrainingOptions(precision="niti", niti_weights="xavier", learning_rate=0.125),
+        "step:every={third},factor=0.5",
+    ),
+    "niti, nearest updates": (
+        TrainingOptions(precision="niti", niti_weights="xavier", learning_rate=0.125, rounding="update=nearest"),
+        "step:every={third},factor=0.5",
+    ),
+}
+
+
+def network(name: str, folder: Path) -> Path:
+    """The ONNX file of a network of demo/boards/networks.py."""
+    spec = importlib.util.spec_from_file_location("networks", ROOT / "demo" / "boards" / "networks.py")
+    assert spec is not None and spec.loader is not None
+    networks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(networks)
+    path: Path = networks.write(name, folder / f"{name}.onnx")
+    return path
+
+
+def accuracy(name: str, data: Path) -> None:
+    with np.load(data) as arrays, tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        x, y = arrays["x"][:, None].astype(np.float32) / arrays["x"].max(), arrays["y"].astype(np.int32)
+        order = np.random.default_rng(0).permutation(len(x))
+        cut = len(x) * 4 // 5 // BATCH * BATCH
+        for part, rows in (("train", order[:cut]), ("test", order[cut:])):
+            np.savez(folder / f"{part}.npz", x=x[rows], y=y[rows])
+        steps = cut // BATCH * EPOCHS
+        for label, (options, schedule) in RUNS.items():
+            found: list[float] = []
+            for seed in SEEDS:
+                model = poetc.load(network(name, folder), batch=BATCH, training=options)
+                result = poetc.train(
+                    model,
+                    data=f"{folder}/train.npz:x,y",
+                    validation=f"{folder}/test.npz:x,y",
+                    out=folder / "out.onnx",
+                    epochs=EPOCHS,
+                    schedule=schedule.format(third=steps // 3),
+                    seed=seed,
+                    force=True,
+                    time_limit_s=3,
+                )
+                found.append(100 * result["epochs"][-1]["validation_accuracy"])
+            print(f"{label:24} {np.mean(found):6.2f}  ({', '.join(f'{a:.2f}' for a in found)})", flush=True)
+
+
+def size(name: str, device: str, batch: int) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for precision in ("f32", "niti"):
+            options = TrainingOptions(precision=precision)
+            solution = poetc.load(network(name, folder), batch=batch, training=options).solve(
+                device=device, budget="100%", time_limit_s=10
+            )
+            summary: dict[str, Any] = dict(solution.summary)
+            counts = []
+            directory = solution.save(folder / precision)
+            for board in BOARDS:
+                outcome = run(RunRequest(directory=directory, on=f"qemu:{board}", steps=1))
+                counts.append(f"{board} {outcome['instructions'] / 1e6:.2f} M")
+            ram = f"keep-all {summary['keep_all_peak_bytes']:,}, smallest {summary['min_budget_bytes']:,}"
+            print(f"{precision:5} {ram}; {', '.join(counts)}", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "accuracy":
+        accuracy(sys.argv[2], Path(sys.argv[3]))
+    else:
+        size(sys.argv[2], sys.argv[3], int(sys.argv[4]) if len(sys.argv) > 4 else 8)
