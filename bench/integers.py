@@ -18,6 +18,7 @@ import numpy as np
 
 import poetc
 from poetc.commands.run import RunRequest, run
+from poetc.events import silent
 from poetc.training import TrainingOptions
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -86,7 +87,7 @@ def size(name: str, device: str, batch: int) -> None:
             counts = []
             directory = solution.save(folder / precision)
             for board in BOARDS:
-                outcome = run(RunRequest(directory=directory, on=f"qemu:{board}", steps=1))
+                outcome = run(RunRequest(directory=directory, on=f"qemu:{board}", steps=1), silent, lambda *_: None)
                 counts.append(f"{board} {outcome['instructions'] / 1e6:.2f} M")
             ram = f"keep-all {summary['keep_all_peak_bytes']:,}, smallest {summary['min_budget_bytes']:,}"
             print(f"{precision:5} {ram}; {', '.join(counts)}", flush=True)

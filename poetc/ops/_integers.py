@@ -92,8 +92,8 @@ def bits_of(sums: Any) -> int:
     return (largest - 1).bit_length() if largest > 1 else 0
 
 
-def rounded(sums: Any, shift: int, rounding: str) -> tuple[Any, int]:
-    """sums / 2^shift as i8, and how many values were clipped to ±127; a shift below 1 shifts nothing.
+def rounded(sums: Any, shift: int, rounding: str, most: int = LARGEST) -> tuple[Any, int]:
+    """sums / 2^shift as i8, and how many values were clipped to ±most; a shift below 1 shifts nothing.
 
     Nearest takes halves away from zero. Pseudo-stochastic compares the upper half of the bits that go with the lower
     half, which stands for a random number.
@@ -107,8 +107,8 @@ def rounded(sums: Any, shift: int, rounding: str) -> tuple[Any, int]:
         rest, half = magnitude & ((1 << shift) - 1), shift // 2
         low = (rest & ((1 << half) - 1)) << (shift & 1)
         magnitude = (magnitude >> shift) + ((rest >> half) > low)
-    clipped = int((magnitude > LARGEST).sum())
-    return (np.minimum(magnitude, LARGEST) * np.sign(sums)).astype(np.int8), clipped
+    clipped = int((magnitude > most).sum())
+    return (np.minimum(magnitude, most) * np.sign(sums)).astype(np.int8), clipped
 
 
 def rescaled(sums: Any, sums_exponent: int, rounding: str, history: Any = None) -> tuple[Any, Any]:
@@ -146,8 +146,9 @@ def update_bits(rate: Any) -> int:
 def update_of(sums: Any, rate: Any, rounding: str, history: Any = None) -> tuple[Any, Any]:
     """The sums of a weight's gradient as an update of `update_bits` bits, and its scale, whose exponent is 0."""
     bits, is_scanned = _bits_by(sums, history)
-    shift = bits - update_bits(rate)
-    q, clipped = rounded(sums, shift, rounding)
+    largest_bits = update_bits(rate)
+    shift = bits - largest_bits
+    q, clipped = rounded(sums, shift, rounding, min(LARGEST, 1 << max(largest_bits, 0)))
     scale = scale_of(0, clipped, bits, shift)
     return q, scale if history is None else _longer(scale, is_scanned, q)
 

@@ -297,7 +297,7 @@ static int finish(const task *t, void *workspace, int32_t exponent, int32_t upda
     const product *p = &t->p;
     const int32_t *sums = workspace;
     const int is_scanned = !p->adapts || history[1] <= 0;
-    poetc_rounding rounding = {0, p->is_stochastic, 0};
+    poetc_rounding rounding = {0, p->is_stochastic, POETC_INT8_MOST, 0};
     uint32_t largest = 0u;
     int32_t group, bits;
     int code;
@@ -306,6 +306,8 @@ static int finish(const task *t, void *workspace, int32_t exponent, int32_t upda
         make_sums(t, workspace, &largest, 0);
     bits = is_scanned ? poetc_bits(largest) : history[0];
     rounding.shift = t->is_update ? bits - update_bits : poetc_shift(bits);
+    if (t->is_update)
+        rounding.most = poetc_update_most(update_bits);
     if (is_scanned && p->holds_sums)
         for (group = 0; group < p->groups; group++) {
             store(t, group, 0, p->columns, sums, p->columns, &rounding);
@@ -598,7 +600,7 @@ int poetc_op_int8_bias_grad(const poetc_call *call)
     int8_t *g = poetc_out(call, 2);
     int32_t *sums = poetc_out(call, 4), n, c, i;
     const int32_t pixels = p.height * p.width;
-    poetc_rounding rounding = {0, p.is_stochastic, 0};
+    poetc_rounding rounding = {0, p.is_stochastic, POETC_INT8_MOST, 0};
     int32_t bits;
     for (c = 0; c < p.channels; c++) {
         int32_t sum = 0;
@@ -611,6 +613,7 @@ int poetc_op_int8_bias_grad(const poetc_call *call)
     }
     bits = poetc_bits(poetc_largest(sums, p.channels, 0u));
     rounding.shift = bits - poetc_update_bits(*rate);
+    rounding.most = poetc_update_most(poetc_update_bits(*rate));
     for (c = 0; c < p.channels; c++)
         g[c] = poetc_rounded(sums[c], &rounding);
     return poetc_scale(poetc_out(call, 3), 0, rounding.clipped, bits, rounding.shift);

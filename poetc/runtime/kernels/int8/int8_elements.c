@@ -123,7 +123,7 @@ int poetc_op_int8_add(const poetc_call *call)
     const int32_t high = scale_a[0] > scale_b[0] ? scale_a[0] : scale_b[0], count = call->ints[0];
     int32_t low = scale_a[0] < scale_b[0] ? scale_a[0] : scale_b[0], up_a, up_b, bits, i;
     uint32_t largest = 0u;
-    poetc_rounding rounding = {0, call->ints[1], 0};
+    poetc_rounding rounding = {0, call->ints[1], POETC_INT8_MOST, 0};
     low = low < high - MOST_APART ? high - MOST_APART : low;
     up_a = scale_a[0] - low;
     up_b = scale_b[0] - low;

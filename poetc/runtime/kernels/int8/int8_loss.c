@@ -42,7 +42,7 @@ int poetc_op_int8_cross_entropy_error(const poetc_call *call)
     const int32_t *scale = poetc_in(call, 1), *target = poetc_in(call, 2);
     int8_t *errors = poetc_out(call, 3);
     const int32_t before = call->ints[0], classes = call->ints[1], after = call->ints[2];
-    poetc_rounding rounding = {ERROR_SHIFT, 1, 0};
+    poetc_rounding rounding = {ERROR_SHIFT, 1, POETC_INT8_MOST, 0};
     int32_t i, j, k, exponent = scale[0], lost = 0;
     if (exponent > MOST_EXPONENT)
         exponent = MOST_EXPONENT;

@@ -86,7 +86,7 @@ int poetc_op_int8_max_pool_grad(const poetc_call *call)
     int8_t *gx = poetc_out(call, 3);
     int32_t *sums = poetc_out(call, 5), plane, bits, i;
     uint32_t largest = 0u;
-    poetc_rounding rounding = {0, call->ints[POOLING_INTS + 1], 0};
+    poetc_rounding rounding = {0, call->ints[POOLING_INTS + 1], POETC_INT8_MOST, 0};
     for (plane = 0; plane < p.planes; plane++) {
         spread_max(&p, gy, where, is_wide, plane * outputs, sums);
         largest = poetc_largest(sums, pixels, largest);
@@ -143,7 +143,7 @@ int poetc_op_int8_average_pool(const poetc_call *call)
     int8_t *y = poetc_out(call, 2);
     int32_t pass, plane, oh, ow, bits = 0;
     uint32_t largest = 0u;
-    poetc_rounding rounding = {0, counted[4], 0};
+    poetc_rounding rounding = {0, counted[4], POETC_INT8_MOST, 0};
     for (pass = 0; pass < 2; pass++) {
         const int8_t *x = poetc_in(call, 0);
         for (plane = 0; plane < p.planes; plane++, x += p.height * p.width)
@@ -193,7 +193,7 @@ int poetc_op_int8_average_pool_grad(const poetc_call *call)
     int8_t *gx = poetc_out(call, 2);
     int32_t *sums = poetc_out(call, 4), plane, bits, i;
     uint32_t largest = 0u;
-    poetc_rounding rounding = {0, counted[4], 0};
+    poetc_rounding rounding = {0, counted[4], POETC_INT8_MOST, 0};
     for (plane = 0; plane < p.planes; plane++) {
         spread_average(&p, counted, gy + (size_t)plane * (size_t)outputs, sums);
         largest = poetc_largest(sums, pixels, largest);

@@ -12,9 +12,11 @@
 #define POETC_INT8_BITS 7
 #define POETC_INT8_EXPONENT 100 /* beyond it a float may not hold a value */
 
-/* How sums become values: the shift, the way of rounding, and how many were clipped so far. */
+/* How sums become values: the shift, the way of rounding, the largest value, and how many were clipped so far. */
 typedef struct {
-    int32_t shift, is_stochastic, clipped;
+    int32_t shift, is_stochastic;
+    uint32_t most;
+    int32_t clipped;
 } poetc_rounding;
 
 static inline uint32_t poetc_magnitude(int32_t value)
@@ -61,8 +63,8 @@ static inline int8_t poetc_rounded(int32_t sum, poetc_rounding *r)
         const uint32_t low = (rest & (((uint32_t)1 << half) - 1u)) << (r->shift & 1);
         m = (m >> r->shift) + ((rest >> half) > low);
     }
-    if (m > POETC_INT8_MOST) {
-        m = POETC_INT8_MOST;
+    if (m > r->most) {
+        m = r->most;
         r->clipped++;
     }
     return (int8_t)(sum < 0 ? -(int32_t)m : (int32_t)m);
@@ -84,6 +86,12 @@ static inline int32_t poetc_update_bits(float rate)
     __builtin_memcpy(&word, &rate, sizeof word);
     bits = (int32_t)(word >> 23) - 127 + POETC_INT8_BITS;
     return bits > POETC_INT8_BITS ? POETC_INT8_BITS : bits;
+}
+
+/* The largest update of so many bits. */
+static inline uint32_t poetc_update_most(int32_t bits)
+{
+    return bits < 0 ? 1u : bits < POETC_INT8_BITS ? (uint32_t)1 << bits : POETC_INT8_MOST;
 }
 
 /* POETC_EEXPONENT where the exponent overflows. */
