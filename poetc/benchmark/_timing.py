@@ -37,8 +37,10 @@ class OperatorTime:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Of one training step on this machine: processor time, the median of `repeats`. Slowest classes first. `device`:
-    the device that times were predicted for, if that is not the computer that runs poetc.
+    """The measurement of one training step on this machine: processor time, the median of `repeats`.
+
+    Slowest classes first. `device`: the device that times were predicted for, if that is not the computer that runs
+    poetc.
     """
 
     device: str | None

@@ -46,7 +46,7 @@ def paragraph(text: str, indent: int = 0, first: int = 0) -> str:
 
 
 def terminal_columns() -> int | None:
-    """Of the terminal that answers go to; None where they go to a file or a program, which reads lines."""
+    """The width of the terminal that gets the answers; None where they go to a file or a program, which reads lines."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

@@ -36,7 +36,10 @@ class Sections:
 
     @classmethod
     def parse(cls, words: Iterable[str]) -> Sections:
-        """Of `arena=.axi_sram` and the like. UsageError for another key, a name that no linker takes, a second one."""
+        """The sections that `arena=.axi_sram` and the like name.
+
+        UsageError for another key, a name that no linker takes, a second one.
+        """
         known = [f.name for f in fields(cls)]
         found: dict[str, str] = {}
         for word in words:
@@ -235,7 +238,7 @@ def call_graph_flags(target: Target) -> str:
 
 
 def link_flags(target: Target) -> list[str]:
-    """Of the linker, for firmware; the script comes on top."""
+    """The flags of the linker, for firmware; the script comes on top."""
     newlib = ["--specs=nano.specs"] if target.cross_compile == "arm-none-eabi-" else ["-nostdlib", "-static"]
     build_id = "-Wl,--build-id=none,-z,noexecstack,-z,max-page-size=4096,--no-warn-rwx-segments"
     return ["-nostartfiles", *newlib, build_id]

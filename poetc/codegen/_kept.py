@@ -118,7 +118,7 @@ class _Build:
 
     @property
     def stems(self) -> list[str]:
-        """Of the sources in C, without their suffix."""
+        """The names of the sources in C, without their suffix."""
         return [path[:-2] for path in self.texts if path.endswith(".c")]
 
     def _entry(self, stem: str) -> Path:

@@ -49,7 +49,7 @@ def limits(program: Program) -> dict[str, Limit]:
 
 
 def limit_of(uses: Iterable[Use], names: set[str]) -> Limit | None:
-    """Of the integer tensor that is called `names`, where operators are used like this."""
+    """The limit of the integer tensor that is called `names`, where operators are used like this."""
     names, found = set(names), list[Limit]()
     for use in uses:
         if use.kind in ("Slice", "Reshape") and use.inputs[0] in names:

@@ -21,7 +21,7 @@ class Scores(NamedTuple):
 
 
 def class_scores(program: Program, target: str | None = None) -> tuple[Scores, ...]:
-    """Of every cross-entropy of `program`, or of those with the labels `target`."""
+    """The scores of every cross-entropy of `program`, or of those with the labels `target`."""
     found = []
     for step, call in enumerate(program.instructions):
         if not isinstance(call, Call) or call.kind != "CrossEntropy":

@@ -65,7 +65,7 @@ def regions(program: Program) -> tuple[Region, ...]:
 
 
 def state_in_ram_bytes(program: Program) -> int:
-    """Of the image and of a checkpoint: the regions of the arena."""
+    """The size of the state in the image and in a checkpoint: the regions of the arena."""
     return sum(region.size_bytes for region in regions(program) if region.page is None)
 
 

@@ -97,7 +97,7 @@ class Page:
 class Binding:
     """A tensor that the caller or the initial image reaches by name.
 
-    Of state, `final_tensor` is the version after a run.
+    For state, `final_tensor` is the version after a run.
     """
 
     name: str

@@ -90,7 +90,10 @@ def trained_bin(solved: Artifact, identity: int) -> bytes:
 
 
 def _identity(solved: Artifact, out: Path) -> int:
-    """Of the emission that `out` lies in, else of the one with all programs. UsageError where that is of another."""
+    """The identity of the emission that `out` lies in, else of the one with all programs.
+
+    UsageError where that is of another.
+    """
     known, beside = identities(solved), out.parent / codegen.MANIFEST
     if not beside.is_file():
         return known[0]

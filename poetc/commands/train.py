@@ -174,7 +174,7 @@ class _Data:
         return self.training.classes if isinstance(self.training, Samples) else ()
 
     def identity(self) -> dict[str, str]:
-        """Of samples by their content, of a function by its name."""
+        """The identity of samples by their content, and of a function by its name."""
         parts = {"--data": self.training, "--validation": self.validation}
         return {
             option: part.name if isinstance(part, BatchFunction) else "" if part is None else part.digest()

@@ -95,7 +95,10 @@ def _parse(text: str, slot: Slot) -> Scale:
 
 
 def _channel_shape(slot: Slot) -> tuple[int, ...]:
-    """Of numbers a channel, against one sample: the first axis of images and sequences, every feature of a table."""
+    """The shape of numbers a channel, against one sample.
+
+    A channel is on the first axis of images and sequences, and every feature of a table.
+    """
     shape = slot.sample_shape
     return (shape[0], *(1 for _ in shape[1:])) if shape else (1,)
 

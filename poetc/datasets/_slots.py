@@ -30,7 +30,7 @@ class Slot:
 
     @property
     def elements(self) -> int:
-        """Of one sample."""
+        """The number of elements of one sample."""
         return math.prod(self.sample_shape)
 
     @property

@@ -59,7 +59,7 @@ class _Images:
         return turned.reshape(self.sample_shape)
 
     def fingerprint(self) -> bytes:
-        """Of names and contents."""
+        """A checksum of names and contents."""
         total = hashlib.sha256()
         for path in self.paths:
             total.update(f"{path.parent.name}/{path.name}".encode())

@@ -69,13 +69,16 @@ class CostModel:
         return Cost(time_ns, round(time_ns * self._active_pj_per_ns + dynamic))
 
     def move(self, size_bytes: int) -> Cost:
-        """Of moving so many bytes within RAM: read once, written once."""
+        """The cost of moving so many bytes within RAM: read once, written once."""
         moved = 2 * size_bytes
         time_ns = round(self._overhead_ns + moved * self._ns_per_byte)
         return Cost(time_ns, round(time_ns * self._active_pj_per_ns + moved * self._pj_per_byte))
 
     def page(self, store: Store, size_bytes: int, *, write: bool) -> Cost:
-        """Of moving a tensor of `size_bytes` and its trailer, in whole blocks, while the processor waits for it."""
+        """The cost of moving a tensor of `size_bytes` and its trailer, in whole blocks.
+
+        The processor waits for it.
+        """
         moved = page_bytes(size_bytes, int(store.block_bytes.value))
         latency, rate, watts = (
             (store.write_latency_ns, store.write_bytes_per_s, store.write_w)

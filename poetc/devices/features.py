@@ -17,7 +17,7 @@ DEPTHWISE = "/depthwise"
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Of one execution.
+    """The features of one execution.
 
     `cost_class` is the key of a profile's `efficiency`; `loops` maps "group.loop" to how often it runs. A kernel whose
     loops are not counted has its work instead, in a group that is called as the class.

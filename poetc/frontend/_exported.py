@@ -270,7 +270,10 @@ class _Restoring:
         return ""
 
     def _module_path(self, node: str) -> str:
-        """Of a node that the older exporter named /body/body.0/norm/Mul: body.0.norm, without a repeated call's _1."""
+        """The module path in a node's name of the older exporter: body.0.norm of /body/body.0/norm/Mul.
+
+        A repeated call's _1 is left out.
+        """
         parts: list[str] = []
         before = ""
         for part in node.split("/")[1:-1]:

@@ -31,7 +31,7 @@ class Sizes:
     def parse(
         cls, batch: int | None, dims: Sequence[str] = (), shapes: Sequence[str] = (), rows: int | None = None
     ) -> Sizes:
-        """Of NAME=N for each dimension and NAME=N,N,... for each input. UsageError for anything else."""
+        """The shapes from NAME=N for each dimension and NAME=N,N,... for each input. UsageError for anything else."""
         lengths, whole = dict[str, int](), dict[str, tuple[int, ...]]()
         for text in dims:
             name, (length, *rest) = _parsed("--dim", text, "NAME=N")

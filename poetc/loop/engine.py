@@ -23,7 +23,10 @@ class Engine(Protocol):
         ...
 
     def hits(self) -> tuple[int, int]:
-        """Of the last step: samples whose class had the highest score, and samples that count; 0, 0 without classes."""
+        """Samples of the last step whose class had the highest score, and samples that count.
+
+        Both are 0 without classes.
+        """
         ...
 
     def evaluate(self, batch: Batch) -> Mapping[str, Array]:

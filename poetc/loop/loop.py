@@ -120,7 +120,7 @@ class _Progress:
 
     @property
     def accuracy(self) -> float | None:
-        """Of the epoch so far."""
+        """The accuracy of the epoch so far."""
         return self.hits / self.samples if self.samples else None
 
     @staticmethod

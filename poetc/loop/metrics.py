@@ -74,7 +74,7 @@ class Loss:
 
     @property
     def sample_axis(self) -> int:
-        """Of the scores."""
+        """The axis of samples in the scores."""
         return int(bool(self.attributes.get("time_first")))
 
     def evaluate(self, scores: Array, target: Array) -> float:

@@ -22,7 +22,10 @@ class Use:
 
 
 def sample(types: Mapping[str, TensorType], uses: Iterable[Use], seed: int) -> dict[str, Array]:
-    """Of each of `types`: normal floats; integers that are in range wherever one of `uses` takes them for an index."""
+    """A sample of each of `types`: normal floats, and integers.
+
+    Integers are in range wherever one of `uses` takes them for an index.
+    """
     random, uses = np.random.Generator(np.random.PCG64(seed)), list(uses)
     inputs: dict[str, Array] = {}
     for name, type in types.items():

@@ -93,7 +93,7 @@ class _Gated(OpSpec):
         return self.of.evaluate(self.inner(op), rest)
 
     def work(self, op: Bound) -> Work:
-        """Of the step that updates: a deadline has to hold in that one too."""
+        """The work of the step that updates: a deadline has to hold in that one too."""
         return self.of.work(self.inner(op))
 
     def kernel(self, op: Bound) -> Kernel:

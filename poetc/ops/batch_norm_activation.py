@@ -43,7 +43,7 @@ class _Fused(OpSpec):
         """The gradient of the batch norm's output."""
         activation = self.activation(op)
         assert activation is not None
-        # Of a rectifier's input and output the sign is the same, and so is on which side of a limit they are.
+        # A rectifier's input and output have the same sign, and lie on the same side of a limit.
         return activation.derivative(self.apply(op, inputs), *activation.values(op)) * gz
 
     def call(self, op: Bound, suffix: str, parameters: Planes) -> Kernel:

@@ -65,7 +65,7 @@ def wanted(grads: Sequence[str | None], needed: Sequence[bool]) -> str | None:
 
 
 class _Arithmetic(Broadcast):
-    """Of floats, or of 32-bit integers (which wrap around)."""
+    """Arithmetic of floats, or of 32-bit integers (which wrap around)."""
 
     reads: ClassVar[tuple[tuple[DType, ...], ...]] = ((F32, F32), (I32, I32))
 

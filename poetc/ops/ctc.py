@@ -63,7 +63,7 @@ def _shifted(row: Any, places: int) -> Any:
 
 
 def _labels(op: Bound, target: Any, classes: int) -> list[int]:
-    """Of one sample."""
+    """The labels of one sample."""
     blank, found = op.get_int("blank"), []
     for label in target.tolist():
         if label in (blank, -1):
@@ -75,7 +75,7 @@ def _labels(op: Bound, target: Any, classes: int) -> list[int]:
 
 
 def _losses(op: Bound, inputs: Sequence[Any]) -> tuple[Any, Any]:
-    """Of each sample the loss, divided by the labels, and its gradient in the logits [samples, steps, classes]."""
+    """For each sample the loss, divided by the labels, and its gradient in the logits [samples, steps, classes]."""
     batch, steps, classes, _ = _sizes(op)
     logits = inputs[0].swapaxes(0, 1) if op.get_int("time_first") else inputs[0]
     shifted = logits - logits.max(axis=2, keepdims=True)

@@ -287,7 +287,7 @@ class Lion(Update):
 
 
 def _momentum_exponent(op: Bound) -> float:
-    """Of e in the schedule of NAdam's momentum, a step: 0.96^(step · momentum_decay) as a power of e."""
+    """The exponent of e in the schedule of NAdam's momentum, a step: 0.96^(step · momentum_decay) as a power of e."""
     return op.get_float("momentum_decay", 4e-3) * math.log(0.96)
 
 

@@ -90,7 +90,7 @@ class Taps:
 
 
 def taps(op: Bound, axis: int, length: int) -> Taps:
-    """Of spatial axis 0 (H) or 1 (W), `length` long in x."""
+    """The taps of spatial axis 0 (H) or 1 (W), `length` long in x."""
     size = op.get_ints("sizes")[axis]
     scales = op.attributes.get("scales", (0.0, 0.0))
     assert isinstance(scales, tuple)

@@ -103,7 +103,7 @@ def _has_loss(problem: Problem) -> bool:
 
 
 def _own_bytes(alone: Problem) -> int:
-    """Of the state that the model reads in RAM."""
+    """The bytes of the state that the model reads in RAM."""
     return sum(alone.tensors[chain[0]].size_bytes for chain in state_chains(alone))
 
 

@@ -53,7 +53,7 @@ class Solution:
 
     @property
     def cost(self) -> int:
-        """Of the schedule, in the unit of the objective."""
+        """The cost of the schedule, in the unit of the objective."""
         return self.schedule.proof.objective
 
     @property

@@ -185,7 +185,7 @@ def _with(planner: Planner, problem: Problem, least_bytes: int | None = None) ->
 
 
 def _left_s(planner: Planner) -> float:
-    """Of the time limit, whose whole the work limit was, or a little more."""
+    """The rest of the time limit, whose whole the work limit was, or a little more."""
     return max(planner.left_s, min(FLOOR_S, FLOOR_SHARE * planner.options.work_limit_s))
 
 

@@ -13,7 +13,7 @@ from poetc.scheduling.schedule import Compute, Free, Move, PageIn, PageOut, Sche
 
 
 class Category(enum.StrEnum):
-    """Of a byte of RAM, in the order in which the memory chart stacks them, lowest first."""
+    """The category of a byte of RAM, in the order in which the memory chart stacks them, lowest first."""
 
     BASE = "runtime and stack"
     PAGE_BUFFER = "page buffer"

@@ -26,7 +26,7 @@ th,td{{padding:.2rem .8rem;text-align:left;border-bottom:1px solid #ddd;white-sp
 
 
 def html(results: Sequence[Mapping[str, Any]]) -> str:
-    """Of the results of `poetc.commands.sweep`; groups without any schedule are tables of reasons alone."""
+    """The page of the results of `poetc.commands.sweep`; groups without any schedule are tables of reasons alone."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for result in results:
         groups.setdefault((result["model"], result["device"]), []).append(result)

@@ -30,7 +30,10 @@ Span = tuple[int, tuple[int, ...]]  # nanoseconds and bytes by category
 
 
 def memory_timeline(solved: Solved) -> str:
-    """Of a solved problem. Both panels have one scale of time and one of bytes; the budget is a dashed line."""
+    """The memory timeline of a solved problem.
+
+    Both panels have one scale of time and one of bytes; the budget is a dashed line.
+    """
     problem = solved.problem
     plain = all_in_ram(problem)
     panels = [

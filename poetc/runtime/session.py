@@ -308,7 +308,10 @@ class Session:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step. ValueError for a model without one, or a rate that is negative or no number."""
+        """The learning rate of the next step.
+
+        ValueError for a model without one, or a rate that is negative or no number.
+        """
         self._require_rate()
         return float(self._library.dll.poetc_session_learning_rate(self._alive()))
 

@@ -108,7 +108,7 @@ def hints_within(
 ) -> Ints:
     """First fit along `order` between `low` and `limit`; -1 for those that do not fit.
 
-    Of `pairs`, the second has the offset of the first, which stands for it in `order`.
+    In `pairs`, the second has the offset of the first, which stands for it in `order`.
     """
     again = np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
     for first, second in pairs:

@@ -101,7 +101,7 @@ _Key = tuple[int, int, int]
 
 
 def _key(lifetime: Lifetime) -> _Key:
-    """Of one stay at one place: tensor or else operator, and the step in which it begins."""
+    """The key of one stay at one place: tensor or else operator, and the step in which it begins."""
     tensor = lifetime.tensors[0][0] if lifetime.tensors else -1
     return tensor, -1 if lifetime.operator is None else lifetime.operator, lifetime.start
 

@@ -1,6 +1,6 @@
 """Adapters beside frozen weights: y = x·W becomes x·W + scale · (dropout(x)·Aᵀ)·Bᵀ, as the package peft computes it.
 
-Of a k x k convolution to r channels, A is a k x k convolution and B a 1 x 1 one. A starts as `torch.nn.Linear` does
+In a k x k convolution to r channels, A is a k x k convolution and B a 1 x 1 one. A starts as `torch.nn.Linear` does
 (Kaiming uniform with a = √5, which is uniform in ± 1 / √fan_in), B at zero: the model begins as it was.
 """
 

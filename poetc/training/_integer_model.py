@@ -382,7 +382,7 @@ def _average_pool(m: _Model, op: Operator) -> bool:
 
 
 def _mean(m: _Model, op: Operator) -> bool:
-    """Of whole planes: a pool of one window."""
+    """The mean of whole planes: a pool of one window."""
     shape, axes = m.graph.tensors[op.inputs[0]].shape, op.attributes["axes"]
     assert isinstance(axes, tuple)
     if len(shape) != 4 or sorted(int(a) % 4 for a in axes) != [2, 3]:

@@ -96,7 +96,7 @@ class _Step:
                 b.emit(op.kind, op.inputs, op.attributes, outputs=op.outputs)
 
     def _dropout(self, op: Operator, step: str) -> None:
-        """Of a tensor and its scale, which the model passes on by a view."""
+        """Dropout of a tensor and its scale, which the model passes on by a view."""
         (x,), (y,) = op.inputs, op.outputs
         if op.attributes["ratio"] != 0.5:
             raise UsageError(

@@ -179,7 +179,7 @@ class Weights:
         return b.emit1("Affine", [total], {"alpha": -1.0, "beta": float(b.type(target).elements)}, hint=hint)
 
     def of(self, target: str) -> str:
-        """Of the micro-batch with this target."""
+        """The weight of the micro-batch with this target."""
         if self._constant:
             return self._constant
         kind = "DivOrZero" if self._table else "Div"

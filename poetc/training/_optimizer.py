@@ -144,7 +144,7 @@ class Optimizer:
         return {} if decay is None else {"momentum_decay": decay}
 
     def _momentum_product(self) -> str:
-        """Of the momentums of NAdam's steps up to the one that runs."""
+        """The product of the momentums of NAdam's steps up to the one that runs."""
         before = self._new_state("momentum_product", Fill("ones"), _SCALAR)
         attributes = {"beta1": self._options.beta1, **self._momentum_decay()}
         return self._moved("NadamSchedule", [before, self._step], attributes)[0]

@@ -46,7 +46,7 @@ class Term:
 
 
 def _terms(loss: str) -> tuple[Term, ...]:
-    """Of --loss: a kind, or OUTPUT=KIND*WEIGHT with commas between them."""
+    """The terms of --loss: a kind, or OUTPUT=KIND*WEIGHT with commas between them."""
     if "=" not in loss:
         return (Term(loss),)
     terms: list[Term] = []

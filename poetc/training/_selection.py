@@ -35,7 +35,7 @@ class Lora:
 
     @classmethod
     def parse(cls, text: str) -> Lora:
-        """Of RANK[:PATTERNS][:alpha=A][:dropout=P][:seed=S]. UsageError for anything else."""
+        """The adapters of RANK[:PATTERNS][:alpha=A][:dropout=P][:seed=S]. UsageError for anything else."""
         usage = f"--lora {shortened(text, 80)!r}: write RANK[:PATTERNS][:alpha=A][:dropout=P][:seed=S]"
         rank, _, rest = text.partition(":")
         parts, given = rest.split(":") if rest else [], {}

@@ -32,7 +32,10 @@ COUNTS = {
 
 
 def diff(before: Path, after: Path) -> Difference:
-    """Of two directories made by `poetc solve`, or of two lock files. Raises UsageError where one is neither."""
+    """The difference between two directories made by `poetc solve`, or two lock files.
+
+    Raises UsageError where one is neither.
+    """
     files = [path for path in (before, after) if path.is_file()]
     if len(files) == 2:
         return diff_locks(before, after)
@@ -42,7 +45,7 @@ def diff(before: Path, after: Path) -> Difference:
 
 
 def diff_locks(before: Path, after: Path) -> Difference:
-    """Of two lock files. Raises UsageError where one is not."""
+    """The difference between two lock files. Raises UsageError where one is not."""
     a, b = ({entry.name: entry for entry in read(path).entries} for path in (before, after))
     entries: dict[str, dict[str, Any]] = {}
     sentences: list[str] = []

@@ -210,7 +210,7 @@ def _profile_hash(request: SolveRequest) -> str:
 
 
 def _versions() -> dict[str, str]:
-    """Of all that the answer depends on beside the input."""
+    """The versions of all that the answer depends on beside the input."""
     return {
         "code": _code(),
         "machine": platform.machine(),

@@ -56,7 +56,7 @@ def _clear_gaps(rows: int, gap: int) -> Loops:
 
 
 def _planes(m: Machine, s: _Strip, planes: int, fresh: Loops, again: Loops, is_whole: bool) -> Loops:
-    """Of all planes: where one is one strip, those after the first find its zeros."""
+    """Loops of all planes: where one is one strip, those after the first find its zeros."""
     loops: Loops = {}
     later = planes - 1 if m.has_fours and s.phases == 1 and is_whole else 0
     add(loops, fresh, planes - later)

@@ -23,7 +23,7 @@ def output_range(offset: Any, stride: int, size: int, outputs: int) -> tuple[Any
 
 
 def share_inside(kernel: Kernel) -> float:
-    """Of the products of a convolution or its gradients: those whose tap lies on the image."""
+    """The share of the products of a convolution or its gradients whose tap lies on the image."""
     w, share = window(kernel), 1.0
     for taps, dilation, pad, stride, size, outputs in (
         (w.kernel_h, w.dilation_h, w.pad_top, w.stride_h, w.height, w.output_height),

@@ -60,7 +60,7 @@ def most_blocks(columns: int, blocks: int, terms: int, width: int = COLUMNS) -> 
 
 
 def _wide_floats(columns: int, blocks: int, terms: int, operand_bytes: int, deep: bool) -> int | None:
-    """Of a workspace for more than one block of terms, if there may be one."""
+    """The floats of a workspace for more than one block of terms, if there may be one."""
     needed = -(-columns // COLUMNS)
     if deep and needed <= DEEP_PANELS and operand_bytes >= DEEP_BYTES:
         for pieces in range(-(-blocks * terms // DEEP), -(-blocks * terms // WIDE_DEPTH)):
@@ -118,7 +118,7 @@ def choose(
         return Packing(floats, terms)
     terms = min(depth, SHAPES[0][1])
     blocks = sums if depth <= terms else -(-depth // terms)
-    # Of powers of two the line on which panels begin must not decide.
+    # For powers of two, the line on which panels begin must not decide.
     room_bytes = operand_bytes + (64 * WIDE_SHARE if product else 0)
     if not pack_rows and (wide := _wide_floats(columns, blocks, terms, room_bytes, not strip)):
         more = WINDOW_STRIP if strip else 0

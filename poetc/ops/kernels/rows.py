@@ -28,7 +28,7 @@ class Walk(Parameters):
 
     @property
     def inner_stride(self) -> int:
-        """Of the first operand, along the last dimension."""
+        """The stride of the first operand, along the last dimension."""
         return self.strides[0][-1]
 
     def ints(self) -> Ints:

@@ -46,7 +46,7 @@ def choose(c: Convolution, operand_bytes: int) -> TurnedGradWeight | None:
     channels, outputs = c.channels // c.group, c.outputs // c.group
     if c.stride_w < 2 or channels % CHANNELS or outputs < OUTPUTS or operand_bytes < LEAST_BYTES:
         return None
-    # Of single taps most pixels would be turned in vain.
+    # With single taps, most pixels would be turned in vain.
     if c.pixels < TERMS or c.batch * c.pixels == TERMS or c.taps == 1:
         return None
     each, least = floats_of(c)

@@ -85,7 +85,7 @@ def plan_sums(size: int, shape: Shape, block: int, most: int = MOST_SUMS) -> int
 
 
 def product_floats(shape: Shape, block: int, tiles: int) -> int:
-    """Of a workspace for so many tiles at a time, whose weights are transformed again for others."""
+    """The floats of a workspace for so many tiles at a time, whose weights are transformed again for others."""
     depth = round_up(shape.depth, WIDTH)
     return FIXED + 16 * (block * min(depth, PIECE) + GAP) + tiles * 16 * (depth + block)
 
