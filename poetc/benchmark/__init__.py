@@ -1,9 +1,19 @@
 """Measures the kernels, and fits a device profile to the measurements."""
 
 from poetc.benchmark._firmware import emit_bench
-from poetc.benchmark._fit import ClassFit, Fit, cross_validate, fit, fit_document, fit_text, least, nnls, write_profile
 from poetc.benchmark._measure import Measurement, bench, measure, read_csv, write_csv
 from poetc.benchmark._networks import networks
+from poetc.benchmark._profile_fit import (
+    ClassFit,
+    Fit,
+    cross_validate,
+    fit,
+    fit_document,
+    fit_text,
+    least,
+    nnls,
+    write_profile,
+)
 from poetc.benchmark._timing import Timing, compare_times, time_solved, timing_text
 
 __all__ = [

@@ -1,9 +1,9 @@
 """Devices: profiles with provenance, the cost model, and Graph → Problem. See docs/how-to/add-a-device.md."""
 
 from poetc.devices.building import build_problem, is_flash_resident, name_kernels
+from poetc.devices.capacity import fit_notes, flash_needed_bytes
 from poetc.devices.checking import check_profiles
 from poetc.devices.creating import NewProfile, create_profile
-from poetc.devices.fitting import fit_notes, flash_needed_bytes
 from poetc.devices.loading import list_profiles, load_profile, profile_to_dict, profile_to_yaml
 from poetc.devices.profile import DeviceProfile, Quantity, Source, Store
 from poetc.devices.units import (

@@ -20,7 +20,7 @@ from poetc.ops.gather import gather_layout
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.convolution import descending
 from poetc.ops.kernels.matmul import PackedProduct, sgd_kernel
-from poetc.ops.kernels.packing import COLUMNS
+from poetc.ops.kernels.packed_operands import COLUMNS
 from poetc.ops.kernels.rows import DescendingSlices
 
 TERMS = 64  # of one block of kernels/gemm/matmul.c

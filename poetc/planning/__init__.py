@@ -3,11 +3,11 @@
 `chain.py` is the chain; `Planner` holds the clock and the events. Each file with a `Reduction` is one kind of choice.
 """
 
+from poetc.planning.arena import ram_bytes
 from poetc.planning.chain import reductions
 from poetc.planning.curve import Point, solve_curve
 from poetc.planning.kernels import Kernels
 from poetc.planning.micro_batches import MicroBatches
-from poetc.planning.packing import ram_bytes
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.smallest_ram import RamSearch, SmallestRam

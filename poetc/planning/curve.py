@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from poetc.errors import InfeasibleError, LimitError, PoetcError
-from poetc.planning.packing import ram_bytes
+from poetc.planning.arena import ram_bytes
 from poetc.planning.planner import Planner
 from poetc.planning.solution import Solution, bound_holds, cost_of_computing_once
 from poetc.scheduling import Problem, ScheduleError, verify

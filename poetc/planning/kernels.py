@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from poetc import solvers
 from poetc.devices import format_ns
 from poetc.errors import InfeasibleError, LimitError
+from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.order import Order
-from poetc.planning.packing import packed, ram_bytes
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.smallest_ram import RamSearch, search_share_s

@@ -11,7 +11,7 @@ from poetc import solvers
 from poetc.devices import format_bytes
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress
-from poetc.planning.packing import packed, ram_bytes
+from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.progress import BestSoFar
 from poetc.planning.smallest_ram import PACK_SHARE as SMALLEST_PACK_SHARE
 from poetc.planning.smallest_ram import RamSearch, advice, details, next_step, search_share_s, within_limits

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from poetc import solvers
 from poetc.devices import format_ns
-from poetc.planning.packing import pack_with_moves_in_time, ram_bytes
+from poetc.planning.arena import pack_with_moves_in_time, ram_bytes
 from poetc.scheduling import Problem, pack
 from poetc.scheduling.schedule import MemoryPlan, Schedule
 

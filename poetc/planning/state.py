@@ -16,8 +16,8 @@ from typing import Literal, get_args
 from poetc import solvers
 from poetc.devices import format_bytes, format_ns
 from poetc.errors import InfeasibleError, LimitError, UsageError
+from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.order import Order, OrderOf
-from poetc.planning.packing import packed, ram_bytes
 from poetc.planning.plain import ENGINE, SOLVE_SHARE, TIGHT_SHARE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.smallest_ram import RamSearch, search_share_s

@@ -16,7 +16,7 @@ from poetc.devices import build_problem, load_profile
 from poetc.graph import Attribute, Graph, Role, TensorType, TrainingGraph
 from poetc.ops import Builder
 from poetc.ops.convolution import NORM_ACTIVATIONS
-from poetc.ops.kernels import packing, winograd
+from poetc.ops.kernels import packed_operands, winograd
 from poetc.passes import _fusion
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions
@@ -194,7 +194,7 @@ def test_odd_convolutions_are_those_of_numpy(
     board: str, numerics: codegen.Numerics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_run, "TIMEOUT_S", TIMEOUT_S)
-    monkeypatch.setattr(packing, "SHARE", 0.25)  # workspaces for small operands too
+    monkeypatch.setattr(packed_operands, "SHARE", 0.25)  # workspaces for small operands too
     shapes = [*KNOWN, *random_shapes(SHAPES)]
     symbols = check(shapes, board, numerics, tmp_path)
     assert sum(symbol.endswith("_packed") for symbol in symbols) >= len(shapes)
@@ -232,7 +232,7 @@ def test_what_is_made_again_is_what_was_not_kept(
 ) -> None:
     """Batch norm and activation, in gradients of weights: the bits of the host without fusion, or near them."""
     monkeypatch.setattr(_run, "TIMEOUT_S", TIMEOUT_S)
-    monkeypatch.setattr(packing, "SHARE", 0.25)
+    monkeypatch.setattr(packed_operands, "SHARE", 0.25)
     monkeypatch.setattr(_fusion, "LEAST_BYTES", 0)
     large = [shape for shape in [*KNOWN, *random_shapes(SHAPES)] if shape[0][2] * shape[0][3] >= _fusion.LEAST_PIXELS]
     graph = network(large, normalized=True)
@@ -256,7 +256,7 @@ def test_what_is_made_again_is_what_was_not_kept(
 def test_rounding_errors_do_not_grow_with_the_planes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of terms, all positive: one of several blocks, many small planes, rows longer than a block."""
     monkeypatch.setattr(_run, "TIMEOUT_S", TIMEOUT_S)
-    monkeypatch.setattr(packing, "SHARE", 0.25)
+    monkeypatch.setattr(packed_operands, "SHARE", 0.25)
     shapes: tuple[Shape, ...] = (
         ((1, 4, 96, 96), (4, 1, 3, 3), {"pads": (1, 1, 1, 1), "group": 4}),
         ((1, 5, 90, 71), (5, 1, 3, 3), {"strides": (2, 2), "pads": (0, 1, 1, 0), "group": 5}),
@@ -272,7 +272,7 @@ def test_what_is_compiled_for_a_debugger_computes_the_same(
 ) -> None:
     """Assembly asks for more registers than -O0 leaves."""
     monkeypatch.setattr(_run, "TIMEOUT_S", TIMEOUT_S)
-    monkeypatch.setattr(packing, "SHARE", 0.25)
+    monkeypatch.setattr(packed_operands, "SHARE", 0.25)
     target = codegen.TARGETS[codegen.BOARDS[board].target]
     flags = target.flags.replace("-O2", "-O0")
     assert flags != target.flags
@@ -297,7 +297,7 @@ def test_sums_of_zeros_have_one_sign(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Planes of nine pixels, the last of which has a loop of its own: a bias of -0, and products that are -0, are added
     to 0. What is observed of the sign is its reciprocal's.
     """
-    monkeypatch.setattr(packing, "SHARE", 0.25)  # a workspace for small operands too
+    monkeypatch.setattr(packed_operands, "SHARE", 0.25)  # a workspace for small operands too
     # 36 terms, one block: what a second block adds begins with +0 and hides the sign.
     b = Builder()
     x = b.add_tensor("x", TensorType((1, 4, 3, 3)), Role.INPUT)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from poetc.ops import Kernel, spec
-from poetc.ops.kernels import packing, turned, winograd
+from poetc.ops.kernels import packed_operands, turned, winograd
 from tests.host_c.test_threads import LARGE
-from tests.ops import test_packing, test_turned, test_winograd
+from tests.ops import test_packed_operands, test_turned, test_winograd
 from tests.ops.test_cases import KERNEL_CASES
 from tests.support.kernels import AnyArray, Case, Library, _Call, bind_kind, library, scalar_library, wide_library
 
@@ -84,8 +84,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Case, Kernel]]:
     """As bound by default, then as where operands are large."""
     for case in (*KERNEL_CASES, *LARGE):
         yield case, bound(case)
-    monkeypatch.setattr(packing, "SHARE", 0)
-    for case in (*test_packing.CASES, *test_packing.LARGE, *test_packing.LOW_WORKSPACE):
+    monkeypatch.setattr(packed_operands, "SHARE", 0)
+    for case in (*test_packed_operands.CASES, *test_packed_operands.LARGE, *test_packed_operands.LOW_WORKSPACE):
         yield case, bound(case)
     for name, value in (("LEAST_BYTES", 0), ("SHARE", 0)):
         monkeypatch.setattr(turned, name, value)

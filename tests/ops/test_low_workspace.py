@@ -9,9 +9,9 @@ import pytest
 
 from poetc.graph import Attribute
 from poetc.ops import Kernel, spec
-from poetc.ops.kernels import packing, turned, winograd
+from poetc.ops.kernels import packed_operands, turned, winograd
 from tests.ops.cases import convolution, matmul
-from tests.ops.test_packing import LONG
+from tests.ops.test_packed_operands import LONG
 from tests.ops.test_turned import CASES as TURNED
 from tests.ops.test_winograd import CASES as WINOGRAD
 from tests.support.kernels import (
@@ -70,7 +70,7 @@ PACKING = [*PRODUCTS, *CONVOLUTIONS, *LONG[1:], *norm_cases()]
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "SHARE", 0)
+    monkeypatch.setattr(packed_operands, "SHARE", 0)
 
 
 @functools.cache
@@ -105,8 +105,8 @@ def test_packing_kernels() -> None:
 
 def test_wide_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for operands beyond what a microcontroller holds, and products with sums of long blocks."""
-    monkeypatch.setattr(packing, "WIDE_SHARE", 0)
-    monkeypatch.setattr(packing, "PRODUCT_BYTES", 0)
+    monkeypatch.setattr(packed_operands, "WIDE_SHARE", 0)
+    monkeypatch.setattr(packed_operands, "PRODUCT_BYTES", 0)
     for case in (*PRODUCTS[:2], PRODUCTS[5], *CONVOLUTIONS[3:6], *norm_cases()):
         assert check_bits(case) or case.kind != "MatMulSgd"
 

@@ -15,7 +15,7 @@ from poetc.ops import spec
 from poetc.ops._elementwise import Differentiable
 from poetc.ops.batch_norm_activation import ACTIVATIONS
 from poetc.ops.convolution import NORM_ACTIVATIONS, ConvGradWeight
-from poetc.ops.kernels import packing
+from poetc.ops.kernels import packed_operands
 from tests.support.kernels import (
     AnyArray,
     Attributes,
@@ -158,7 +158,7 @@ def test_a_gradient_of_weights_makes_what_it_reads_again(
 
 def test_gradients_of_weights_of_odd_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows, strides, dilations and padding of any size; one group, some, one a channel; in three threads, too."""
-    monkeypatch.setattr(packing, "SHARE", 0)
+    monkeypatch.setattr(packed_operands, "SHARE", 0)
     libraries = [library(), wide_library(), scalar_library(), threaded_library(tmp_path, 3, monkeypatch)]
     random, done = np.random.default_rng(21), Counter[str]()
     while sum(done.values()) < 250:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from poetc.graph import Attribute, Graph, Role, TensorType
 from poetc.ops import Builder
 from poetc.ops._strides import contiguous_strides
-from poetc.ops.kernels import packing
+from poetc.ops.kernels import packed_operands
 from poetc.passes import _movement, check_graph, read_in_place, run_standard
 from poetc.passes._movement import view_steps
 from poetc.scheduling import keep_all_peak_bytes
@@ -170,7 +170,7 @@ def test_products_of_views_have_the_bits_of_products(
 ) -> None:
     assert callable(lib)
     (m, n, k), made, random = sizes, lib(), np.random.default_rng(seed)
-    share, packing.SHARE = packing.SHARE, 0
+    share, packed_operands.SHARE = packed_operands.SHARE, 0
     try:
         a, b = (random.normal(0, 1, (2, 3, *shape)).astype(np.float32) for shape in ((m, k), (k, n)))
         bias = [random.normal(0, 1, n).astype(np.float32)] if has_bias else []
@@ -183,4 +183,4 @@ def test_products_of_views_have_the_bits_of_products(
         (found,) = run_kernel("MatMulOfViews", attributes, [stored_a, stored_b, *bias], lib=made)
         assert found.tobytes() == stored_y.tobytes()
     finally:
-        packing.SHARE = share
+        packed_operands.SHARE = share

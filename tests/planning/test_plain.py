@@ -11,7 +11,7 @@ import pytest
 
 from poetc.devices import format_bytes
 from poetc.errors import LimitError
-from poetc.planning import RamSearch, SmallestRam, packing, plain, planner, ram_bytes, smallest_ram
+from poetc.planning import RamSearch, SmallestRam, arena, plain, planner, ram_bytes, smallest_ram
 from poetc.scheduling import (
     MemoryPlan,
     Problem,
@@ -43,9 +43,9 @@ def replace_packing(monkeypatch: pytest.MonkeyPatch, packed: Callable[..., Memor
     def no_moves(asked: Problem, schedule: Schedule, capacity_bytes: int, *, stop_at: float) -> None:
         return None
 
-    for module in (packing, smallest_ram):
+    for module in (arena, smallest_ram):
         monkeypatch.setattr(module, "pack", packed)
-    monkeypatch.setattr(packing, "pack_with_moves", no_moves)
+    monkeypatch.setattr(arena, "pack_with_moves", no_moves)
 
 
 def replace_clock(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:

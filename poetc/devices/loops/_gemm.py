@@ -7,7 +7,7 @@ from functools import lru_cache
 from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.ops import Kernel
 from poetc.ops.kernels.matmul import PackedProduct
-from poetc.ops.kernels.packing import most_blocks
+from poetc.ops.kernels.packed_operands import most_blocks
 
 _MOST_RUNS = 512  # more runs of one shape are taken from as many
 

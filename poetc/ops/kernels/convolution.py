@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from poetc.ops.kernels import depthwise, turned, winograd
 from poetc.ops.kernels.convolution_shape import Convolution, ConvolutionParameters
 from poetc.ops.kernels.kernel import Kernel
-from poetc.ops.kernels.packing import (
+from poetc.ops.kernels.packed_operands import (
     COLUMNS,
     LONG_STRIP,
     SHAPES,

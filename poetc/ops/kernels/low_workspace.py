@@ -24,7 +24,7 @@ from poetc.ops.kernels.convolution import (
 from poetc.ops.kernels.convolution_shape import Convolution
 from poetc.ops.kernels.kernel import Kernel, Parameters
 from poetc.ops.kernels.matmul import PackedProduct, PackedSgdProduct, sgd_block_floats
-from poetc.ops.kernels.packing import COLUMNS, DEEP_BYTES, panel_columns, workspace_floats
+from poetc.ops.kernels.packed_operands import COLUMNS, DEEP_BYTES, panel_columns, workspace_floats
 
 WORTH = 8  # each saves at least this part of the workspace of the one before
 PANELS = (4, 2, 1)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from poetc.ops.kernels.kernel import Kernel, Parameters
-from poetc.ops.kernels.packing import (
+from poetc.ops.kernels.packed_operands import (
     COLUMNS,
     PRODUCT_BYTES,
     PRODUCT_SHARE,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from poetc.solvers.highs import COST_SCALE, Mip
 from poetc.solvers.model import NEVER, Model
 from poetc.solvers.poetc.bounds.ram import pinned_interval
-from poetc.solvers.poetc.rules import Rules
+from poetc.solvers.poetc.pruning import Rules
 
 
 class Columns:

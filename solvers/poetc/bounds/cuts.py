@@ -38,7 +38,7 @@ from poetc.solvers.model import NEVER, Model
 from poetc.solvers.poetc.bounds.between import Between
 from poetc.solvers.poetc.bounds.columns import Columns
 from poetc.solvers.poetc.bounds.ram import operand_bytes
-from poetc.solvers.poetc.rules import ALL, Rules
+from poetc.solvers.poetc.pruning import ALL, Rules
 from poetc.solvers.poetc.settings import CUTS
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel
-from poetc.solvers.poetc.rules import ALL, Rules
+from poetc.solvers.poetc.pruning import ALL, Rules
 
 Terms = dict[int, float]
 

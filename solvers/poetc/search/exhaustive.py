@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from poetc.solvers.model import Model
-from poetc.solvers.poetc.rules import ALL, Rules
+from poetc.solvers.poetc.pruning import ALL, Rules
 from poetc.solvers.poetc.settings import EXHAUSTIVE
 
 _State = tuple[int, int, int]  # operators done, RAM and store as bit masks

@@ -25,8 +25,8 @@
 
 #define POETC_GEMM_COLUMNS (POETC_LANES * POETC_GEMM_VECTORS)
 
-/* Packed b and scratch, carved out of a kernel's workspace. poetc/ops/kernels/packing.py computes the sizes: keep them
- * in step. */
+/* Packed b and scratch, carved out of a kernel's workspace. poetc/ops/kernels/packed_operands.py computes the sizes:
+ * keep them in step. */
 typedef struct {
     float *rows;     /* POETC_GEMM_ROWS * depth: a block of a, if it is packed */
     float *panels;   /* columns / POETC_GEMM_COLUMNS panels of depth * POETC_GEMM_COLUMNS */

@@ -10,7 +10,7 @@ from poetc.scheduling import Completer
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel
 from poetc.solvers.poetc.bounds.staged import StagedModel
-from poetc.solvers.poetc.rules import ALL, Rules
+from poetc.solvers.poetc.pruning import ALL, Rules
 from poetc.solvers.poetc.search.exhaustive import search
 from poetc.solvers.poetc.search.plans import codes_of
 from tests.solvers.cases import case

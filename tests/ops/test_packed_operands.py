@@ -11,7 +11,7 @@ import pytest
 
 from poetc.graph import Attribute
 from poetc.ops import spec
-from poetc.ops.kernels import packing
+from poetc.ops.kernels import packed_operands
 from poetc.ops.kernels.matmul import PackedProduct, PackedSgdProduct
 from tests.ops.cases import convolution, matmul
 from tests.support.kernels import Case, bind_kind, check_kernel, evaluate, run_kernel, scalar_library, wide_library
@@ -119,7 +119,7 @@ LOW_WORKSPACE = [
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "SHARE", 0)
+    monkeypatch.setattr(packed_operands, "SHARE", 0)
 
 
 @pytest.mark.usefixtures("always")
@@ -137,11 +137,11 @@ def test_bits_do_not_depend_on_vectors_or_workspace(case: Case, monkeypatch: pyt
     for other in (wide_library(), scalar_library()):
         (same,) = run_kernel(case.kind, case.attributes, arrays, lib=other)
         assert same.tobytes() == first.tobytes()
-    monkeypatch.setattr(packing, "SHAPES", ((1, 64),))
-    monkeypatch.setattr(packing, "DEEP_BYTES", 1 << 40)
+    monkeypatch.setattr(packed_operands, "SHAPES", ((1, 64),))
+    monkeypatch.setattr(packed_operands, "DEEP_BYTES", 1 << 40)
     (small,) = run_kernel(case.kind, case.attributes, arrays)
     assert small.tobytes() == first.tobytes()
-    monkeypatch.setattr(packing, "WIDE_SHARE", 0)
+    monkeypatch.setattr(packed_operands, "WIDE_SHARE", 0)
     for library in (None, wide_library(), scalar_library()):
         (same,) = run_kernel(case.kind, case.attributes, arrays, lib=library)
         assert same.tobytes() == first.tobytes()
@@ -162,15 +162,15 @@ def test_bits_do_not_depend_on_vectors_or_workspace(case: Case, monkeypatch: pyt
 )
 def test_bits_of_large_products(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose sums are of longer blocks."""
-    monkeypatch.setattr(packing, "PRODUCT_BYTES", 0)
-    monkeypatch.setattr(packing, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(packed_operands, "PRODUCT_BYTES", 0)
+    monkeypatch.setattr(packed_operands, "WHOLE_BYTES", 0)
     arrays = case.arrays()
     check_kernel(case.kind, case.attributes, arrays, 2e-5, 2e-5)
     (first,) = run_kernel(case.kind, case.attributes, arrays)
     parameters = spec(case.kind).kernel(bind_kind(case.kind, case.attributes, arrays)).parameters
     assert isinstance(parameters, PackedProduct | PackedSgdProduct) and 64 < parameters.terms <= 256
     for panels in ((8,), (2,), (1,)):
-        monkeypatch.setattr(packing, "PRODUCT_PANELS", panels)
+        monkeypatch.setattr(packed_operands, "PRODUCT_PANELS", panels)
         for library in (None, wide_library(), scalar_library()):
             (same,) = run_kernel(case.kind, case.attributes, arrays, lib=library)
             assert same.tobytes() == first.tobytes()
@@ -200,7 +200,7 @@ def test_wide_workspaces_are_no_larger_than_what_a_thread_has() -> None:
     attributes: dict[str, Attribute] = {"pads": (1, 1, 1, 1), "strides": (2, 2), "input_size": (28, 28)}
     kernel = spec("ConvGradInput").kernel(bind_kind("ConvGradInput", attributes, [image, weight]))
     assert kernel.symbol.endswith("_packed")
-    assert 0 < kernel.workspace_bytes <= 4 * packing.THREAD_FLOATS
+    assert 0 < kernel.workspace_bytes <= 4 * packed_operands.THREAD_FLOATS
 
 
 @pytest.mark.usefixtures("always")
