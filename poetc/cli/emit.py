@@ -21,6 +21,12 @@ TARGETS = (
     "cortex-m4f",
     "cortex-m7",
     "cortex-m55",
+    "generic-m23",
+    "generic-m33",
+    "generic-m85",
+    "generic-a7",
+    "generic-a55",
+    "generic-a76",
 )  # spelled out so that --help does not load the compiler; a test compares them
 
 LAYOUTS = ("makefile", "cmake", "zephyr", "arduino", "cmsis-pack")  # likewise
@@ -131,9 +137,10 @@ def emit(
 
     Several DIR make one library, which has the runtime and each kernel once. --layout fits it into a firmware project.
 
-    For cortex-m0 to cortex-m55 and cortex-a-bare that is a firmware project, linked for the budget; for cortex-m and
-    c99 (any core: make CC=... AR=... CFLAGS=...) a library; for host and cortex-a (Linux) a program. SRC holds the
-    step table, the initial weights, the kernels that are used, the runtime and a Makefile.
+    For cortex-m0 to cortex-m55, generic-m* and cortex-a-bare that is a firmware project, linked for the budget. For
+    cortex-m and c99 (any core: make CC=... AR=... CFLAGS=...) it is a library; for host, cortex-a and generic-a*
+    (Linux) a program. SRC holds the step table, the initial weights, the kernels that are used, the runtime and a
+    Makefile.
 
     With --package, SRC is a Python package instead: libmodel.so (built if its compiler is here), and a session on numpy
     arrays. The session trains, evaluates, predicts, saves and loads. The machine that imports it needs no poetc.

@@ -2,7 +2,7 @@
 
 from poetc.codegen._boards import BOARDS, TARGETS, Board, Target, board_like, check_device, resolve
 from poetc.codegen._check import OFFSET_LIMIT, ProgramError, check_program
-from poetc.codegen._code_size import FirmwareSize, firmware_size
+from poetc.codegen._code_size import FirmwareSize, firmware_size, is_measured
 from poetc.codegen._cores import Core
 from poetc.codegen._emit import KIND as _EMITTED
 from poetc.codegen._emit import Form, Part, emit, emit_models, identity_of, initial_state, shaped
@@ -100,6 +100,7 @@ __all__ = [
     "host_simd",
     "identity_of",
     "initial_state",
+    "is_measured",
     "is_scaled",
     "limit_of",
     "looks_raw",

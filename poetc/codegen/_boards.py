@@ -68,6 +68,7 @@ class Board:
 
 
 _M4F = Core("cortex-m4", "single", "dsp")
+_M85 = Core("cortex-m85", "double", "helium")
 # GCC would make calls of memcpy and memset out of short loops, which newlib-nano runs byte by byte.
 _M = "-O2 -mthumb -fno-tree-loop-distribute-patterns"
 _SEMIHOSTING = ("device/semihosting.c", "device/semihosting_store.c")
@@ -86,6 +87,22 @@ TARGETS = {
             ports=("device", "linux", "posix"),
             board="aarch64",
             core=Core("cortex-a72", "double", "neon"),
+        ),
+        *(
+            Target(
+                name=f"generic-{core.removeprefix('cortex-')}",
+                cross_compile=compiler,
+                flags=f"-O2 -mcpu={core}{more}",
+                build="program",
+                ports=("device", "linux", "posix"),
+                board=f"linux-{core.removeprefix('cortex-')}",
+                core=Core(core) if core == "cortex-a7" else Core(core, "double", "neon"),
+            )
+            for core, compiler, more in (
+                ("cortex-a7", "arm-linux-gnueabihf-", " -mfpu=vfpv4-d16 -mfloat-abi=hard"),
+                ("cortex-a55", "aarch64-linux-gnu-", ""),
+                ("cortex-a76", "aarch64-linux-gnu-", ""),
+            )
         ),
         Target(
             name="cortex-a-bare",
@@ -119,6 +136,9 @@ TARGETS = {
                 ("cortex-m3", Core("cortex-m3"), "", "mps2-an385"),
                 ("cortex-m4f", _M4F, "", "mps2-an386"),
                 ("cortex-m7", Core("cortex-m7", "double", "dsp"), "", "mps2-an500"),
+                ("generic-m23", Core("cortex-m23"), "", "mps2-an505-m23"),
+                ("generic-m33", Core("cortex-m33", "single", "dsp"), "", "mps2-an505"),
+                ("generic-m85", _M85, _M85.flags(portable=True), "mps3-an547-m85"),
                 # Helium's float instructions flush subnormals: only the integer ones are portable.
                 ("cortex-m55", Core("cortex-m55", "double", "helium"), "-mcpu=cortex-m55+nomve.fp", "mps3-an547"),
             )
@@ -126,6 +146,21 @@ TARGETS = {
     )
 }
 
+# Secure code and RAM of the AN505.
+_AN505 = {
+    "qemu": (*_SYSTEM_ARM, "mps2-an505"),
+    "code": Region(0x10000000, 4 * MIB),
+    "ram": Region(0x38000000, 4 * MIB),
+    "sources": _SEMIHOSTING,
+    "trap": "mpu",
+}
+_AN547 = {
+    "qemu": (*_SYSTEM_ARM, "mps3-an547"),
+    "code": Region(0, 512 * KIB),
+    "ram": Region(0x21000000, 4 * MIB),
+    "sources": _SEMIHOSTING,
+    "trap": "mpu",
+}
 _MPS2 = {"code": Region(0, 4 * MIB), "ram": Region(0x20000000, 4 * MIB), "sources": _SEMIHOSTING, "trap": "mpu"}
 
 BOARDS = {
@@ -187,11 +222,25 @@ BOARDS = {
             name="mps3-an547",
             title="MPS3 Corstone-300 (Cortex-M55)",
             target="cortex-m55",
-            qemu=(*_SYSTEM_ARM, "mps3-an547"),
-            code=Region(0, 512 * KIB),
-            ram=Region(0x21000000, 4 * MIB),
-            sources=_SEMIHOSTING,
-            trap="mpu",
+            **_AN547,  # type: ignore[arg-type]
+        ),
+        Board(
+            name="mps3-an547-m85",
+            title="MPS3 Corstone-300 with a Cortex-M55 that runs the code of a Cortex-M85",
+            target="generic-m85",
+            **_AN547,  # type: ignore[arg-type]
+        ),
+        Board(
+            name="mps2-an505",
+            title="MPS2 with a Cortex-M33",
+            target="generic-m33",
+            **_AN505,  # type: ignore[arg-type]
+        ),
+        Board(
+            name="mps2-an505-m23",
+            title="MPS2 with a Cortex-M33 that runs the code of a Cortex-M23",
+            target="generic-m23",
+            **_AN505,  # type: ignore[arg-type]
         ),
         Board(
             name="virt-a72",
@@ -224,6 +273,33 @@ BOARDS = {
             qemu=("qemu-aarch64", "-cpu", "cortex-a72", "-L", "/usr/aarch64-linux-gnu"),
             own_store=True,
             trap="pages",
+        ),
+        *(
+            Board(
+                name=f"linux-{core}",
+                title=title,
+                target=f"generic-{core}",
+                qemu=qemu,
+                own_store=True,
+                trap="pages",
+            )
+            for core, title, qemu in (
+                (
+                    "a7",
+                    "Linux on a Cortex-A7, 32 bits",
+                    ("qemu-arm", "-cpu", "cortex-a7", "-L", "/usr/arm-linux-gnueabihf"),
+                ),
+                (
+                    "a55",
+                    "Linux on a Cortex-A76, the same architecture as a Cortex-A55's",
+                    ("qemu-aarch64", "-cpu", "cortex-a76", "-L", "/usr/aarch64-linux-gnu"),
+                ),
+                (
+                    "a76",
+                    "Linux on a Cortex-A76",
+                    ("qemu-aarch64", "-cpu", "cortex-a76", "-L", "/usr/aarch64-linux-gnu"),
+                ),
+            )
         ),
         Board(
             name="armhf",

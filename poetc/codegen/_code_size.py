@@ -154,6 +154,11 @@ def _table() -> tuple[dict[Key, int], tuple[tuple[Section, tuple[int, ...], dict
     return keys, tuple(rows)
 
 
+def is_measured(target: str) -> bool:
+    """Whether the table has the sizes of this target."""
+    return (target, "portable") in _table()[0]
+
+
 @functools.cache
 def _sections(key: Key) -> dict[str, Section]:
     """By name, those that `key` has."""

@@ -22,6 +22,8 @@ _MICROCONTROLLERS = {
     "cortex-m55": _V8M | {"dsp", "v8.1-m"},
     "cortex-m85": _V8M | {"dsp", "v8.1-m"},
 }
+_V8_0_A = (34, 35, 53, 57, 72, 73)  # the others have at least Armv8.2-A
+_BY_ARCHITECTURE = ("cortex-m52", "cortex-m85")  # GCC 12 does not know their names
 LAST_32_BIT_APPLICATION_CORE = 32  # Cortex-A32; from Cortex-A34 on all have 64 bits
 
 
@@ -46,7 +48,9 @@ class Core:
         """The instruction sets that it has. Empty for a core that is not known here."""
         application = re.match(r"cortex-a(\d+)", self.name)
         if application:
-            return frozenset({"a32" if int(application[1]) <= LAST_32_BIT_APPLICATION_CORE else "a64"})
+            if int(application[1]) <= LAST_32_BIT_APPLICATION_CORE:
+                return frozenset({"a32"})
+            return frozenset({"a64"} if int(application[1]) in _V8_0_A else {"a64", "v8.2-a"})
         found = _MICROCONTROLLERS.get(self.name, frozenset())
         if not found:
             return found
@@ -66,6 +70,11 @@ class Core:
         """GCC's. `portable`: without Helium's float instructions, which flush subnormal numbers."""
         if not self.is_microcontroller:
             return f"-mcpu={self.name}"
+        if self.name in _BY_ARCHITECTURE:
+            floats = "" if self.fpu == "none" else "+fp.dp" if self.fpu == "double" else "+fp"
+            vectors = "" if self.simd != "helium" or not floats else "+mve" if portable else "+mve.fp"
+            abi = "hard" if floats else "soft"
+            return f"-march=armv8.1-m.main+dsp{vectors}{floats} -mfloat-abi={abi}"
         if "v8.1-m" in self.features:
             vectors = "+nomve" if self.simd != "helium" else "+nomve.fp" if portable else ""
             name = f"{self.name}{vectors if self.fpu != 'none' else '+nofp'}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from poetc.codegen._boards import KIB, Board, Region, Target
+from poetc.codegen._boards import KIB, TARGETS, Board, Region, Target
 from poetc.codegen._module import spare_block
 from poetc.codegen._state_file import slot_blocks
 from poetc.codegen.program import Program
@@ -182,6 +182,8 @@ def linker_script(plan: Layout, sections: Sections) -> str:
 
 def _script(plan: Layout, sections: Sections) -> Iterator[str]:
     code, ram = plan.code, plan.ram
+    core = TARGETS[plan.board.target].core
+    is_microcontroller = core is not None and core.is_microcontroller
     own = [name for name in (sections.constants, sections.store) if name and not name.startswith((".text", ".rodata"))]
     in_code = "".join(f"\n    {name} : {{ *({name}) }} > code" for name in dict.fromkeys(own))
     arena = sections.arena or ".bss.poetc_arena"
@@ -190,7 +192,7 @@ def _script(plan: Layout, sections: Sections) -> Iterator[str]:
         f" needs more than the {ram.size_bytes} bytes of RAM"
     )
     yield f"/* {plan.board.title}: RAM {ram.size_bytes} bytes, arena {plan.arena_bytes}. Made by poetc. */"
-    yield f"ENTRY({'poetc_reset' if plan.board.target.startswith('cortex-m') else '_start'})"
+    yield f"ENTRY({'poetc_reset' if is_microcontroller else '_start'})"
     yield "MEMORY"
     yield "{"
     yield f"    code (rx)  : ORIGIN = {code.origin:#010x}, LENGTH = {code.size_bytes}"

@@ -87,7 +87,7 @@ class Firmware:
 
     @property
     def path(self) -> Path:
-        return self.directory / "src" / ("train" if self.board.target == "cortex-a" else "firmware.elf")
+        return self.directory / "src" / ("train" if TARGETS[self.board.target].hosted else "firmware.elf")
 
     @property
     def run_directory(self) -> Path:
@@ -195,7 +195,7 @@ def rebuild(
     `checkpoint`: after how many steps.
     """
     source = directory / "src"
-    hosted = board.target == "cortex-a"
+    hosted = TARGETS[board.target].hosted
     words = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(source)]
     words += [f"CHECKPOINT_STEPS={checkpoint}", f"GRADIENTS={'1' if gradients else ''}"]
     words.append("ANY_RANGE=1")  # whoever runs it here has looked at the data
@@ -298,7 +298,7 @@ def emulator_command(firmware: Firmware, counts: Path, cut_at: int | None = None
     if cut_at is not None:
         plugin.append(f"cut={cut_at:x}")
     words = [*board.qemu, "-plugin", ",".join(plugin)]
-    if board.target == "cortex-a":
+    if TARGETS[board.target].hosted:
         return [*words, str(firmware.path.resolve())]
     words += ["-semihosting-config", "enable=on,target=native"]
     if board.memory_option:

@@ -160,7 +160,7 @@ def _firmware_size(
     checkpoint: int | None,
 ) -> codegen.FirmwareSize | None:
     """Sizes of the emitted program, if it is firmware; UsageError where the board has no room for it."""
-    if board is None or board.code is None:
+    if board is None or board.code is None or not codegen.is_measured(board.target):
         return None
     size = codegen.firmware_size(program, board, numerics=numerics, memory=memory, checkpoint=checkpoint)
     require_room(program, board, size)

@@ -177,7 +177,7 @@ def _predicted_size(
     solved: Artifact, program: Program, request: RunRequest, board: codegen.Board
 ) -> codegen.FirmwareSize | None:
     """As it is known before anything is compiled, to stand beside that of the program. None: it is no firmware."""
-    if board.code is None:
+    if board.code is None or not codegen.is_measured(board.target):
         return None
     memory = programs.memory_of(solved)
     return codegen.firmware_size(

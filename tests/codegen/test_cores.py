@@ -18,6 +18,7 @@ M4 = Core("cortex-m4", "none", "dsp")
 M4F = Core("cortex-m4", "single", "dsp")
 M7 = Core("cortex-m7", "single", "dsp")
 M33 = Core("cortex-m33", "single", "dsp")
+M85 = (Core("cortex-m85", "double", "helium"), Core("cortex-m85", "single"), Core("cortex-m85"))
 M55 = Core("cortex-m55", "double", "helium")
 A53 = Core("cortex-a53", "double", "neon")
 XTENSA = Core("xtensa-lx7", "single")
@@ -56,7 +57,7 @@ def test_compilers_know_the_flags(tmp_path: Path, portable: bool) -> None:
     if shutil.which("arm-none-eabi-gcc") is None:
         pytest.skip("no arm-none-eabi-gcc: make setup-arm")
     (tmp_path / "a.c").write_text("float f(float a) { return 2 * a; }\n")
-    for core in (M0, M4, M4F, M7, M33, M55, Core("cortex-m23"), Core("cortex-m55", "single"), Core("cortex-m55")):
+    for core in (M0, M4, M4F, M7, M33, M55, Core("cortex-m23"), Core("cortex-m55", "single"), Core("cortex-m55"), *M85):
         words = ["arm-none-eabi-gcc", *flags("cortex-m", core, portable=portable).split(), "-Werror", "-c", "a.c"]
         subprocess.run(words, cwd=tmp_path, check=True)
 
@@ -71,7 +72,8 @@ def test_compilers_know_the_flags(tmp_path: Path, portable: bool) -> None:
         ("cortex-m", A53, "cortex-a, cortex-a-bare or c99$"),
         ("cortex-m", XTENSA, "host or c99$"),
         ("cortex-a", XTENSA, "host or c99, or"),
-        ("cortex-a", Core("cortex-a7", "double", "neon"), "host or c99, or name a --board"),
+        ("cortex-a", Core("cortex-a7", "double", "neon"), "generic-a7 or c99, or name a --board"),
+        ("generic-a76", A53, "cortex-a, cortex-a-bare or c99, or name a --board"),
         ("cortex-m4f", Core("native", "double"), "host or c99, or"),
     ],
 )
@@ -87,7 +89,8 @@ def test_code_that_runs_but_is_for_another_core_gets_a_note() -> None:
     assert linked.endswith("docs/how-to/port.md says how they become stm32f746's")
     assert lesser.endswith(" runs on stm32f746's cortex-m7 but does not use all of it: --target cortex-m7 does")
     assert len(check_device("cortex-m7", None, M7, "stm32f746")) == 1
-    assert len(check_device("cortex-m4f", None, M33, "rp2350")) == 1  # no target has more
+    assert check_device("cortex-m4f", None, M33, "rp2350")[1].endswith("--target generic-m33 does")
+    assert len(check_device("generic-m33", None, M33, "rp2350")) == 1
     asked = check_device("cortex-a", "armhf", M7, "stm32f746")
     assert asked == [
         "code for armhf (cortex-a7), as asked, does not run on stm32f746 (cortex-m7), which it was solved for"

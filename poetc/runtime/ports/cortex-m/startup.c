@@ -23,7 +23,7 @@ void poetc_fault(void);
 
 /* Nothing but code, the budget and peripherals can be accessed: no background region. (The private peripheral bus
  * always can.) */
-#if defined(__ARM_ARCH_8M_MAIN__) || defined(__ARM_ARCH_8_1M_MAIN__)
+#if defined(__ARM_ARCH_8M_BASE__) || defined(__ARM_ARCH_8M_MAIN__) || defined(__ARM_ARCH_8_1M_MAIN__)
 
 static void allow(uint32_t region, uintptr_t first, uintptr_t end, uint32_t base_flags, uint32_t attribute)
 {
@@ -36,6 +36,10 @@ static void protect(void)
 {
     enum { READ_WRITE = 1u << 1, READ_ONLY = 3u << 1, NEVER_EXECUTE = 1u };
 
+#if defined(__ARM_ARCH_8M_BASE__)
+    if ((MPU_TYPE & 0xff00u) == 0) /* it has no regions */
+        return;
+#endif
     MPU_MAIR0 = 0x0044u; /* attribute 0: normal memory, not cached; 1: device */
     allow(0, (uintptr_t)poetc_code, (uintptr_t)poetc_code_end, READ_ONLY, 0);
     allow(1, (uintptr_t)poetc_ram, (uintptr_t)poetc_ram_end, READ_WRITE | NEVER_EXECUTE, 0);
@@ -124,7 +128,7 @@ static void log_hex(const char *label, uint32_t value)
 /* On a fresh stack: the old one may have overflowed. */
 __attribute__((used)) static void report_fault(void)
 {
-#if defined(__ARM_ARCH_6M__)
+#if defined(__ARM_ARCH_6M__) || defined(__ARM_ARCH_8M_BASE__)
     log_hex("fault", 0);
 #else
     log_hex("fault cfsr ", REGISTER(0xe000ed28u));
