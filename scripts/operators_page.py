@@ -42,7 +42,7 @@ In one message that names every node, with exit code 3:
 - operators that are not in the table above, unless their inputs are constants;
 - four or more spatial axes, and three of a transposed convolution;
 - sequences as inputs or outputs, sparse weights, strings and complex numbers;
-- arithmetic on integers that 32 bits would change: division, subtraction of unsigned ones, sums along an axis, padding;
+- arithmetic on integers that 32 bits would change: division, subtraction of unsigned ones, reductions, padding;
 - inputs of 8 and 16 bits, casts to them, and casts to floats of less than 16 bits;
 - shapes, axes, pads, scales and bounds of `Clip` that are computed from the inputs: they must be constant;
 - recurrent layers with sequence lengths, `input_forget` or activations with parameters, or unrolled into more than

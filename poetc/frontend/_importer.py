@@ -12,7 +12,7 @@ import onnx
 from poetc.errors import UnsupportedModelError, UsageError
 from poetc.frontend import _folding
 from poetc.frontend._node import Malformed, Node, Unsupported, require_number
-from poetc.frontend._reading import LARGEST_FOLDED_BYTES, check_size, is_float
+from poetc.frontend._reading import LARGEST_FOLDED_BYTES, check_size, is_float, widened
 from poetc.graph import Array, Attribute, DType, Fill, Origin, Role, TensorType, materialize
 from poetc.graph import Value as TensorValue
 from poetc.ops import Builder, spec
@@ -174,6 +174,7 @@ class Importer:
             results = _folding.fold(n.proto, inputs, self.opset, self.room_bytes)
         except _folding.FoldingError as error:
             raise Malformed(f"cannot be evaluated: {error}") from None
+        results = [widened(r) for r in results]
         self.room_bytes -= sum(r.nbytes for r in results)
         for name, result in zip((o for o in n.outputs if o), results, strict=True):
             value = self.values.get(name)

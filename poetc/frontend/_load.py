@@ -46,6 +46,7 @@ from poetc.frontend._reading import (
     read_model,
     read_tensor,
     tensor_dtype,
+    widened,
 )
 from poetc.frontend._rewriter import Rewriter
 from poetc.frontend._translations import DOMAINS, TRANSLATIONS
@@ -146,6 +147,8 @@ class _Source:
             dtype = tensor_dtype(tensor)
             shape = tuple(int(d) for d in tensor.dims)
             array: Array | Fill | None = read_tensor(tensor, folder)
+            if isinstance(array, np.ndarray):
+                array = widened(array)
             if array is None:
                 absent.append(tensor.name)
                 array = fill_for(tensor.name, shape, dtype, roles.get(tensor.name, ""), self.seed)
@@ -155,7 +158,8 @@ class _Source:
             known = tensor.name in self.exported.parameters or is_module_name(tensor.name)
             weight = is_float(dtype) and (math.prod(shape) > 1 or known)
             origin = self.exported.origin(tensor.name, dtype.name)
-            result.append(Value(tensor.name, shape, dtype, array, weight=weight, given=True, origin=origin))
+            held = np.dtype(np.float32) if is_float(dtype) and dtype.itemsize == 2 else dtype
+            result.append(Value(tensor.name, shape, held, array, weight=weight, given=True, origin=origin))
         if absent:
             found = f"{len(absent)} weight{'s are' if len(absent) > 1 else ' is'} external data whose file is absent"
             if random_weights is None:
@@ -488,7 +492,7 @@ def _constant(n: Node) -> Value:
             raise Unsupported("a Constant with external data")
         read = read_tensor(tensor, Path())
         assert read is not None
-        array = read
+        array = widened(read)
     elif n.has("value_float"):
         array = np.array(n.get_float("value_float"), np.float32)
     elif n.has("value_int"):

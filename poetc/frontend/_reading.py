@@ -174,6 +174,11 @@ def is_float(dtype: np.dtype[np.generic]) -> bool:
     return dtype.kind == "f" or (dtype.kind == "V" and "float" in dtype.name) or dtype.name == "bfloat16"
 
 
+def widened(array: Array) -> Array:
+    """Floats of 16 bits as f32, in which all is computed; other arrays as they are."""
+    return array.astype(np.float32) if is_float(array.dtype) and array.dtype.itemsize == 2 else array
+
+
 def read_tensor(tensor: onnx.TensorProto, folder: Path) -> Array | None:
     """The values of a tensor; None where they are external data whose file does not exist."""
     dtype = tensor_dtype(tensor)

@@ -8,7 +8,7 @@ import numpy as np
 
 from poetc.frontend._importer import Importer, Value, our_dtype
 from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis
-from poetc.frontend._reading import element_dtype
+from poetc.frontend._reading import element_dtype, widened
 from poetc.frontend._translations import onnx_operator
 from poetc.graph import Attribute, DType
 
@@ -249,7 +249,7 @@ def cast(c: Importer, n: Node) -> str | Value:
     x = c.input(n, 0)
     to = c.input(n, 1).dtype if n.op == "CastLike" else element_dtype(n.get_int("to"), "the target of Cast")
     if x.known and not x.weight:
-        return c.constant(c.array(x).astype(to))
+        return c.constant(widened(c.array(x).astype(to)))
     have, wanted = our_dtype(x.dtype), our_dtype(to)
     if to != x.dtype and to.name not in _CAST_TO:
         raise Unsupported(f"a cast to {to.name}")  # where numbers are rounded, or wrap around
@@ -327,8 +327,24 @@ def softmax(c: Importer, n: Node) -> str:
 def cumulative_sum(c: Importer, n: Node) -> str:
     x = c.input(n, 0)
     (axis,) = c.ints(c.input(n, 1), "the axis")
+    if not x.is_float:
+        return _integer_sums(c, n, x, normalize_axis(axis, len(x.shape)))
     flags = {"exclusive": bool(n.get_int("exclusive", 0)), "reverse": bool(n.get_int("reverse", 0))}
     return c.emit1("CumSum", [x], {"axis": normalize_axis(axis, len(x.shape)), **flags})
+
+
+def _integer_sums(c: Importer, n: Node, x: Value, axis: int) -> str:
+    """Exact sums of integers: each pass adds the tensor moved along the axis twice as far as the pass before."""
+    if our_dtype(x.dtype) is not DType.I32 or n.get_int("exclusive", 0) or n.get_int("reverse", 0):
+        raise Unsupported("sums of integers that are exclusive, reverse or of 8 bits")
+    y, step, length = c.tensor(x), 1, x.shape[axis]
+    c.room(*x.shape)
+    while step < length:
+        zeros = np.zeros([step if k == axis else d for k, d in enumerate(x.shape)], np.int64)
+        moved = [c.tensor(c.constant(zeros)), c.axis_slice(y, axis, 0, length - step)]
+        y = c.emit1("Add", [y, c.emit1("Concat", moved, {"axis": axis})])
+        step *= 2
+    return y
 
 
 @onnx_operator("LpNormalization")

@@ -132,6 +132,44 @@ def test_places_of_maxima_in_volumes_are_refused(tmp_path: Path) -> None:
         load(save(model, tmp_path))
 
 
+# --- narrow floats and places of tokens ---
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_constants_of_narrow_floats_are_computed_with(tmp_path: Path, kind: int) -> None:
+    """A converter to float16 leaves such constants between ones that were f32 already."""
+    root = onnx.helper.make_tensor("root", kind, [1], [2.0])
+    nodes = [
+        make_node("Shape", ["x"], ["lengths"]),
+        make_node("Slice", ["lengths", "first", "second"], ["length"]),
+        make_node("Cast", ["length"], ["wide"], to=kind),
+        make_node("Div", ["wide", "root"], ["scale"]),
+        make_node("Cast", ["x"], ["narrow"], to=kind),
+        make_node("Mul", ["narrow", "scale"], ["z"]),
+        make_node("MatMul", ["z", "w"], ["y"]),
+    ]
+    weights = {"first": np.int64([0]), "second": np.int64([1])}
+    model = make(nodes, {"x": (3, 4)}, ["y"], weights)
+    model.graph.initializer.extend([root, onnx.helper.make_tensor("w", kind, [4, 2], [0.5] * 8)])
+    graph, x = load(save(model, tmp_path)), normal(3, 4)
+    np.testing.assert_allclose(evaluate(graph, {"x": x})["y"], x @ np.full((4, 2), 0.75), rtol=1e-5)
+    assert graph.origins["w"].dtype == onnx.helper.tensor_dtype_to_np_dtype(kind).name
+    assert any("of another float type than f32" in note for note in graph.notes)
+
+
+def test_sums_of_integers_along_an_axis_are_exact(tmp_path: Path) -> None:
+    """As RoBERTa counts its tokens; 2^24 is where sums of f32 stop to count."""
+    nodes = [
+        make_node("CumSum", ["x", "axis"], ["sums"]),
+        make_node("Sub", ["sums", "many"], ["few"]),
+        make_node("Cast", ["few"], ["y"], to=TensorProto.FLOAT),
+    ]
+    weights = {"axis": np.int64(1), "many": np.int64(2**24)}
+    model = make(nodes, {"x": (TensorProto.INT64, (2, 7))}, ["y"], weights)
+    x = np.array([[2**24, 1, 1, 1, 0, 5, 1], [2**24, -3, 1, 1, 7, 7, 7]])
+    np.testing.assert_array_equal(evaluate(load(save(model, tmp_path)), {"x": x})["y"], x.cumsum(1) - 2**24)
+
+
 # --- states of the batch in the file ---
 
 

@@ -97,7 +97,7 @@ def test_everything_unsupported_is_listed_at_once(tmp_path: Path) -> None:
     nodes = [
         make_node("NonMaxSuppression", ["x", "x"], ["a"], name="nms"),
         make_node("Relu", ["a"], ["b"], name="fine"),
-        make_node("Scaler", ["b"], ["c"], name="scale", domain="ai.onnx.ml"),
+        make_node("TreeEnsembleRegressor", ["b"], ["c"], name="scale", domain="ai.onnx.ml"),
         make_node("Loop", ["x"], ["d"], name="again"),
         make_node("Add", ["c", "d"], ["y"]),
     ]
