@@ -379,16 +379,18 @@ class Solution:
         *,
         model: str | Path | None = None,
         rounding: bool = False,
+        adapter: bool = False,
         force: bool = False,
     ) -> Mapping[str, Any]:
         """Write trained weights to `out`: the ONNX file that was solved with these weights, or an .npz or .safetensors.
 
         `state`: arrays by name, a trained.bin, .npz or .safetensors file, or None for the weights at the start. `model`
-        and `rounding` as `poetc export --model` and `--round`. Raises UnsupportedModelError for weights that the file
-        cannot hold, UsageError where `out` exists, unless `force`.
+        and `rounding` as `poetc export --model` and `--round`. `adapter`: `out` gets the adapters alone, as peft reads
+        them. Raises UnsupportedModelError for weights that the file cannot hold, UsageError where `out` exists, unless
+        `force`.
         """
         path = Path(out)
-        kind = {".npz": "npz", ".safetensors": "safetensors"}.get(path.suffix, "out")
+        kind = "adapter" if adapter else {".npz": "npz", ".safetensors": "safetensors"}.get(path.suffix, "out")
         return export_arrays(
             self.artifact,
             self._state(state),

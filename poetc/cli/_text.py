@@ -213,6 +213,7 @@ def analyze_text(analysis: Mapping[str, Any]) -> str:
                 ("  with near-free remade", size(analysis["saved_near_free_bytes"])),
                 ("keep-all peak", f"{size(keep_all)}  on {analysis['device']}"),
                 ("smallest budget found", share(analysis["min_budget_bytes"], keep_all)),
+                ("beside training all", _pruned(analysis["pruned"])),
             )
         )
     ]
@@ -229,6 +230,21 @@ def analyze_text(analysis: Mapping[str, Any]) -> str:
         ]
         parts.append(table(("tensor", "shape", "taken for", "trained", "because"), rows))
     return "\n\n".join(parts)
+
+
+def _pruned(less: Mapping[str, Any] | None) -> str:
+    """The parts of a whole training step that the chosen parameters do without; "" where all is trained."""
+    if less is None:
+        return ""
+
+    def signed(fewer: int) -> str:
+        return f"{'-' if fewer > 0 else '+'}{size(abs(fewer))}"
+
+    saved = (
+        f"{signed(less['keep_all_peak_bytes'])} at the keep-all peak, {signed(less['saved_bytes'])} saved for backward,"
+        f" {-less['macs']:+,} multiply-accumulates"
+    )
+    return f"{saved}, {len(less['kernels'])} kernels not needed"
 
 
 def run_text(document: Mapping[str, Any]) -> str:

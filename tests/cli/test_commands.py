@@ -54,6 +54,13 @@ def test_analyze(poetc: Run, model: Path) -> None:
     text = poetc("analyze", model, "--batch", "4", "--parameters").out
     assert "20,090" in text
     assert "0.weight" in text
+    assert answer["pruned"] is None and "beside training all" not in text
+    ended = poetc("analyze", model, "--batch", "4", "--train", "last:1", "--json").json
+    pruned = ended["pruned"]
+    assert pruned["macs"] == answer["step_macs"] - ended["step_macs"] > 4 * macs
+    assert pruned["saved_bytes"] == answer["saved_bytes"] - ended["saved_bytes"] > 0
+    assert any(symbol.startswith("poetc_op_conv_grad") for symbol in pruned["kernels"])
+    assert "beside training all" in poetc("analyze", model, "--batch", "4", "--train", "last:1").out
 
 
 def test_the_smallest_budget_is_what_was_found(poetc: Run, tmp_path: Path) -> None:
