@@ -1,0 +1,158 @@
+/* The register blocks of products of 8-bit integers, packed in 16 bits.
+ *
+ * Layout: rows and columns are packed each behind the other, `depth` numbers each. `depth` is a multiple of 16. Order
+ * of sums: sums of 32 bits are exact, so that their order changes nothing. */
+#ifndef POETC_INT8_SUMS_H
+#define POETC_INT8_SUMS_H
+
+#include "int8/poetc_int8.h"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#if defined(__AVX2__)
+typedef __m256i lanes;
+#define LANES 16
+#define ZERO _mm256_setzero_si256()
+#define MULTIPLY_ADD(sum, a, b) (sum) = _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))
+#define LOAD(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
+static inline int32_t total(__m256i v)
+{
+    const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+}
+#elif defined(__SSE2__)
+typedef __m128i lanes;
+#define LANES 8
+#define ZERO _mm_setzero_si128()
+#define MULTIPLY_ADD(sum, a, b) (sum) = _mm_add_epi32(sum, _mm_madd_epi16(a, b))
+#define LOAD(p) _mm_loadu_si128((const __m128i *)(const void *)(p))
+static inline int32_t total(__m128i v)
+{
+    const __m128i two = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+}
+#elif defined(__aarch64__)
+typedef int32x4_t lanes;
+#define LANES 8
+#define ZERO vdupq_n_s32(0)
+#define MULTIPLY_ADD(sum, a, b)                                                                                        \
+    (sum) = vmlal_high_s16(vmlal_s16(sum, vget_low_s16(a), vget_low_s16(b)), a, b)
+#define LOAD(p) vld1q_s16(p)
+static inline int32_t total(int32x4_t v)
+{
+    return vaddvq_s32(v);
+}
+#endif
+
+#if defined(LANES)
+#if defined(__aarch64__)
+typedef int16x8_t packed;
+#else
+typedef lanes packed;
+#endif
+
+/* Two rows and four columns: sums[row * step + column]. */
+static void sums_of_block(const int16_t *a, const int16_t *b, int32_t depth, int32_t *sums, int32_t step)
+{
+    lanes s00 = ZERO, s01 = ZERO, s02 = ZERO, s03 = ZERO, s10 = ZERO, s11 = ZERO, s12 = ZERO, s13 = ZERO;
+    const int16_t *b1 = b + depth, *b2 = b1 + depth, *b3 = b2 + depth, *a1 = a + depth;
+    int32_t k;
+    for (k = 0; k < depth; k += LANES) {
+        const packed x0 = LOAD(a + k), x1 = LOAD(a1 + k);
+        packed y = LOAD(b + k);
+        MULTIPLY_ADD(s00, x0, y);
+        MULTIPLY_ADD(s10, x1, y);
+        y = LOAD(b1 + k);
+        MULTIPLY_ADD(s01, x0, y);
+        MULTIPLY_ADD(s11, x1, y);
+        y = LOAD(b2 + k);
+        MULTIPLY_ADD(s02, x0, y);
+        MULTIPLY_ADD(s12, x1, y);
+        y = LOAD(b3 + k);
+        MULTIPLY_ADD(s03, x0, y);
+        MULTIPLY_ADD(s13, x1, y);
+    }
+    sums[0] += total(s00), sums[1] += total(s01), sums[2] += total(s02), sums[3] += total(s03);
+    sums += step;
+    sums[0] += total(s10), sums[1] += total(s11), sums[2] += total(s12), sums[3] += total(s13);
+}
+
+#define BLOCK_COLUMNS 4
+#elif defined(__ARM_FEATURE_DSP) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'
+#include <arm_acle.h>
+
+static inline int16x2_t two(const int16_t *p)
+{
+    int16x2_t pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return pair;
+}
+
+/* Two rows and two columns. */
+static void sums_of_block(const int16_t *a, const int16_t *b, int32_t depth, int32_t *sums, int32_t step)
+{
+    const int16_t *a1 = a + depth, *b1 = b + depth, *end = a1;
+    int32_t s00 = sums[0], s01 = sums[1], s10 = sums[step], s11 = sums[step + 1];
+    while (a != end) {
+        int i;
+        for (i = 0; i < 8; i += 2) {
+            const int16x2_t x0 = two(a + i), x1 = two(a1 + i), y0 = two(b + i), y1 = two(b1 + i);
+            s00 = __smlad(x0, y0, s00);
+            s01 = __smlad(x0, y1, s01);
+            s10 = __smlad(x1, y0, s10);
+            s11 = __smlad(x1, y1, s11);
+        }
+        a += 8, a1 += 8, b += 8, b1 += 8;
+    }
+    sums[0] = s00, sums[1] = s01, sums[step] = s10, sums[step + 1] = s11;
+}
+
+#define BLOCK_COLUMNS 2
+#else
+/* Two rows and two columns. */
+static void sums_of_block(const int16_t *a, const int16_t *b, int32_t depth, int32_t *sums, int32_t step)
+{
+    const int16_t *a1 = a + depth, *b1 = b + depth;
+    int32_t s00 = 0, s01 = 0, s10 = 0, s11 = 0, k;
+    for (k = 0; k < depth; k++) {
+        s00 += a[k] * b[k];
+        s01 += a[k] * b1[k];
+        s10 += a1[k] * b[k];
+        s11 += a1[k] * b1[k];
+    }
+    sums[0] += s00, sums[1] += s01, sums[step] += s10, sums[step + 1] += s11;
+}
+
+#define BLOCK_COLUMNS 2
+#endif
+
+#define BLOCK_ROWS 2
+#define COLUMNS_AT_ONCE 4 /* packed columns are a multiple of it on every target: all have one workspace */
+
+/* Adds the products of packed rows and columns to sums[row * step + column]. Rows and columns beyond the last one in
+ * its block are left out. */
+static void add_products(const int16_t *a, int32_t rows, const int16_t *b, int32_t columns, int32_t depth,
+                         int32_t *sums, int32_t step)
+{
+    int32_t i, j, k, l;
+    for (j = 0; j < columns; j += BLOCK_COLUMNS)
+        for (i = 0; i < rows; i += BLOCK_ROWS) {
+            const int16_t *x = a + (size_t)i * (size_t)depth, *y = b + (size_t)j * (size_t)depth;
+            if (i + BLOCK_ROWS <= rows && j + BLOCK_COLUMNS <= columns) {
+                sums_of_block(x, y, depth, sums + (size_t)i * (size_t)step + j, step);
+            } else {
+                int32_t part[BLOCK_ROWS * BLOCK_COLUMNS] = {0};
+                sums_of_block(x, y, depth, part, BLOCK_COLUMNS);
+                for (k = i; k < rows && k < i + BLOCK_ROWS; k++)
+                    for (l = j; l < columns && l < j + BLOCK_COLUMNS; l++)
+                        sums[(size_t)k * (size_t)step + l] += part[(k - i) * BLOCK_COLUMNS + l - j];
+            }
+        }
+}
+
+#endif
