@@ -26,6 +26,8 @@ CONVOLUTIONS: list[tuple[Shape, Shape, Shape, dict[str, Attribute]]] = [
     ((2, 4, 7, 8), (6, 2, 3, 2), (2, 6, 4, 3), {"strides": (2, 3), "pads": (1, 0, 2, 1), "group": 2}),
     ((2, 6, 9, 5), (6, 1, 3, 3), (2, 6, 5, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1), "group": 6}),
     ((1, 2, 11, 12), (3, 2, 3, 2), (1, 3, 9, 8), {"dilations": (2, 4), "pads": (1, 0, 1, 0)}),
+    ((2, 3, 7, 9), (3, 1, 3, 3), (2, 3, 7, 9), {"pads": (1, 1, 1, 1), "group": 3}),
+    ((2, 1, 9, 8), (4, 1, 5, 5), (2, 4, 8, 5), {"pads": (1, 0, 2, 1)}),
     ((5, 37, 1, 1), (11, 37, 1, 1), (5, 11, 1, 1), {}),
     ((3, 8, 13, 11), (9, 8, 1, 1), (3, 9, 7, 6), {"strides": (2, 2)}),
 ]
@@ -33,7 +35,7 @@ CONVOLUTIONS: list[tuple[Shape, Shape, Shape, dict[str, Attribute]]] = [
 
 def convolutions() -> list[Case]:
     found = []
-    for (x, w, y, attributes), rounding in zip(CONVOLUTIONS, 3 * ROUNDINGS, strict=True):
+    for (x, w, y, attributes), rounding in zip(CONVOLUTIONS, 4 * ROUNDINGS, strict=True):
         more: dict[str, Attribute] = {**attributes, "rounding": rounding}
         image, error = (values(*x), scale(-7)), (values(*y), scale(-9))
         weight, bias = (values(*w), exponent(-8)), (values(w[0]), exponent(-6))

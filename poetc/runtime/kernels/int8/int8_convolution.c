@@ -257,9 +257,15 @@ static void windows_of_pixels(const task *t, int32_t group, int32_t column, int3
     for (i = 0; i < count; i++, to += depth) {
         const int32_t top = oh * p->stride_h - p->pad_top, left = ow * p->stride_w - p->pad_left;
         const int8_t *x = t->x + ((size_t)n * (size_t)p->channels + (size_t)(group * inputs)) * plane;
+        const int is_one = inputs == 1 && p->dilation_w == 1 && left >= 0 && left + p->kernel_w <= p->width;
         int16_t *next = to;
         for (tap_h = 0; tap_h < p->kernel_h; tap_h++) {
             const int32_t h = top + tap_h * p->dilation_h;
+            if (is_one && h >= 0 && h < p->height) { /* taps of one channel lie side by side */
+                for (tap_w = 0; tap_w < p->kernel_w; tap_w++)
+                    *next++ = x[h * p->width + left + tap_w];
+                continue;
+            }
             for (tap_w = 0; tap_w < p->kernel_w; tap_w++, next += inputs) {
                 const int32_t w = left + tap_w * p->dilation_w;
                 if (h >= 0 && h < p->height && w >= 0 && w < p->width)
@@ -303,9 +309,16 @@ static void errors_of_pixels(const task *t, int32_t group, int32_t column, int32
         const int32_t n = (column + i) / pixels, pixel = (column + i) % pixels;
         const int32_t h = pixel / p->width + p->pad_top, w = pixel % p->width + p->pad_left;
         const int8_t *y = t->y + ((size_t)n * (size_t)p->outputs + (size_t)(group * outputs)) * plane;
+        const int is_one =
+            outputs == 1 && p->stride_w == 1 && p->dilation_w == 1 && w >= p->kernel_w - 1 && w < p->output_width;
         int16_t *next = to;
         for (tap_h = 0; tap_h < p->kernel_h; tap_h++) {
             const int32_t oh = output_at(h - tap_h * p->dilation_h, p->stride_h, p->output_height);
+            if (is_one && oh >= 0) { /* taps of one output lie side by side, the last one first */
+                for (tap_w = 0; tap_w < p->kernel_w; tap_w++)
+                    *next++ = y[oh * p->output_width + w - tap_w];
+                continue;
+            }
             for (tap_w = 0; tap_w < p->kernel_w; tap_w++, next += outputs) {
                 const int32_t ow = output_at(w - tap_w * p->dilation_w, p->stride_w, p->output_width);
                 if (oh < 0 || ow < 0)
