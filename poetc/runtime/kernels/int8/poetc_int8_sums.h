@@ -1,7 +1,7 @@
 /* The register blocks of products of 8-bit integers, packed in 16 bits.
  *
- * Layout: rows and columns are packed each behind the other, `depth` numbers each. `depth` is a multiple of 16. Order
- * of sums: sums of 32 bits are exact, so that their order changes nothing. */
+ * Layout: rows and columns are packed each behind the other, `depth` numbers each. `depth` is a multiple of 16.
+ * Order of sums: sums of 32 bits are exact, so that their order changes nothing. */
 #ifndef POETC_INT8_SUMS_H
 #define POETC_INT8_SUMS_H
 
