@@ -6,11 +6,15 @@ It raises the errors of `poetc.errors`, as the command line does: UnsupportedMod
 from __future__ import annotations
 
 import html
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import onnx
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped,unused-ignore]
 
 from poetc import artifact, reporting
 from poetc.artifact import Artifact
@@ -28,6 +32,7 @@ from poetc.commands.train import train as train_on_data
 from poetc.commands.trainer import trainer
 from poetc.commands.weights import by_graph_name
 from poetc.devices import DeviceProfile, format_bytes, format_ns, format_pj, list_profiles, load_profile
+from poetc.errors import UsageError
 from poetc.events import Progress, silent
 from poetc.files import scratch_directory
 from poetc.graph import Graph, Role
@@ -39,8 +44,27 @@ from poetc.training import TrainingOptions
 Size = int | str  # bytes, or as on the command line: "256kB", "60%"
 
 
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # of models that came without a file; gone when Python ends
+
+
+def _file_of(model: str | Path | onnx.ModelProto) -> Path:
+    """The path itself, or that of a new file with the model in it."""
+    if isinstance(model, str | Path):
+        return Path(model)
+    if not isinstance(model, onnx.ModelProto):
+        raise UsageError(f"a {type(model).__name__} is neither a path nor an onnx.ModelProto")
+    try:
+        data = model.SerializeToString(deterministic=True)
+    except (EncodeError, ValueError):
+        raise UsageError("the onnx.ModelProto has more than 2 GB; save it with external data, give the path") from None
+    _FOLDERS.append(tempfile.TemporaryDirectory(prefix="poetc-"))
+    path = Path(_FOLDERS[-1].name) / "model.onnx"
+    path.write_bytes(data)
+    return path
+
+
 def load(
-    path: str | Path,
+    path: str | Path | onnx.ModelProto,
     *,
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
@@ -49,9 +73,10 @@ def load(
 ) -> Model:
     """An ONNX model, and how it is to be trained. Raises UnsupportedModelError, UsageError.
 
-    `dims` gives lengths to symbolic dimensions of the inputs by their names, `shapes` whole shapes to inputs.
+    `path` may be an onnx.ModelProto, which is kept in a file until Python ends. `dims` gives lengths to symbolic
+    dimensions of the inputs by their names, `shapes` whole shapes to inputs.
     """
-    source, options = Path(path), training or TrainingOptions()
+    source, options = _file_of(path), training or TrainingOptions()
     given = tuple(f"{name}={length}" for name, length in (dims or {}).items())
     whole = tuple(f"{name}={','.join(map(str, shape))}" for name, shape in (shapes or {}).items())
     options = replace(options, dim=(*options.dim, *given), shape=(*options.shape, *whole))

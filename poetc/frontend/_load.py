@@ -122,6 +122,11 @@ class _Source:
         self.outputs = [o.name for o in graph.output if o.type.tensor_type.elem_type != onnx.TensorProto.STRING]
         self.notes += [f"output {o.name!r} is text: dropped" for o in graph.output if o.name not in self.outputs]
         self.nodes = _live_in_order(graph, self.outputs)
+        if blocked := sum(n.proto.domain == "com.microsoft.nchwc" for n in self.nodes):
+            raise UnsupportedModelError(
+                f"{blocked} nodes of com.microsoft.nchwc hold channels in blocks of one processor (ORT_ENABLE_ALL);"
+                " optimise the model with ORT_ENABLE_EXTENDED, which runs everywhere"
+            )
         self.opset = effective_opset(model, self.nodes, self.notes)
         read = {i for n in self.nodes for i in n.inputs if i} | set(self.outputs)
         initializer_names = [t.name for t in graph.initializer]
@@ -376,14 +381,14 @@ class _Translator:
     def _check_exists(self, n: Node) -> None:
         """Behind something unsupported only the operator itself can still be judged."""
         if n.proto.domain not in DOMAINS:
-            self.offending.append(f"{n.label}: {_foreign(n)}")
+            self.offending.append(f"{n.label}: operators of domain {n.proto.domain!r}")
         elif n.key not in TRANSLATIONS and n.key not in _ALWAYS_FOLDED and n.key not in ("Constant", "ConstantOfShape"):
             self.offending.append(f"{n.label}: this operator")
 
     def _one(self, n: Node) -> None:
         c = self.c
         if n.proto.domain not in DOMAINS:
-            raise Unsupported(_foreign(n))
+            raise Unsupported(f"operators of domain {n.proto.domain!r}")
         if not n.is_standard:
             if n.key not in TRANSLATIONS:
                 raise Unsupported("this operator")
@@ -468,13 +473,6 @@ class _Translator:
                     f"{n.label} holds the batch of the file ({rebatch.old}) in a constant: its output goes from "
                     f"{list(before)} to {list(now)}; use --batch {rebatch.old}, or export with a dynamic batch"
                 )
-
-
-def _foreign(n: Node) -> str:
-    """The refusal of an operator of a domain without translations."""
-    if n.proto.domain == "com.microsoft.nchwc":
-        return "blocked channels of one processor; optimise the model with ORT_ENABLE_EXTENDED, which runs everywhere"
-    return f"operators of domain {n.proto.domain!r}"
 
 
 _NUMPY: dict[DType, np.dtype[np.generic]] = {

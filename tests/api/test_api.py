@@ -32,6 +32,23 @@ def test_import_loads_nothing_else() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_model_without_a_file() -> None:
+    whole = poetc.load(onnx.load(MODEL), batch=4)
+    assert whole.parameters == poetc.load(MODEL, batch=4).parameters
+    assert whole.solve(budget="80%", gap=0.2, time_limit_s=2).summary["keep_all_peak_bytes"] > 0
+    with pytest.raises(UsageError, match="a bytes is neither a path"):
+        poetc.load(b"model")  # type: ignore[arg-type]
+
+
+def test_lengths_of_dimensions() -> None:
+    (name,) = poetc.load(MODEL, batch=1).graph.inputs
+    shape = poetc.load(MODEL, batch=1).graph.tensors[name].shape
+    found = poetc.load(MODEL, shapes={name: (3, *shape[1:])})
+    assert found.graph.tensors[name].shape == (3, *shape[1:])
+    with pytest.raises(UsageError, match="--dim length=4: no input has a symbolic dimension of that name"):
+        poetc.load(MODEL, batch=1, dims={"length": 4})
+
+
 def test_every_public_name_is_there() -> None:
     for name in poetc.__all__:
         assert getattr(poetc, name).__name__ == name
