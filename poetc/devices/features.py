@@ -28,6 +28,7 @@ class Features:
     flops: int
     bytes_moved: int
     loops: Mapping[str, int]
+    is_integer: bool = False  # values of 8 bits with sums of 32: no floats to emulate
 
 
 def cost_class(op: Operator, bound: Bound) -> str:
@@ -75,4 +76,5 @@ def features_of(
     if machine.is_soft:
         inside = share_inside(kernel) if work.macs and name.startswith("Conv") else 1.0
         loops[f"{group}.nonzero"] = round((work.macs or work.flops) * (1 - zeros) * inside)
-    return Features(name, work.macs, work.flops, moved, {key: n for key, n in loops.items() if n})
+    is_integer = kernel.symbol.startswith("poetc_op_int8_")
+    return Features(name, work.macs, work.flops, moved, {key: n for key, n in loops.items() if n}, is_integer)
