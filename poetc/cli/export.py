@@ -23,7 +23,8 @@ Examples:
     "--state",
     type=_options.FILE,
     metavar="FILE",
-    help="The trained weights: trained.bin, .npz or .safetensors. Default: those that training starts from.",
+    help="The trained weights: trained.bin, a checkpoint of poetc train, .npz or .safetensors. Default: those that"
+    " training starts from.",
 )
 @click.option(
     "-o",

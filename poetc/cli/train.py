@@ -69,7 +69,7 @@ loop_options = _options.stacked(
         default="constant",
         show_default=True,
         metavar="SCHEDULE",
-        help="Schedule of the learning rate, by steps: constant, step:every=N,factor=0.1, cosine:final=1e-5, "
+        help="Schedule of the learning rate, by updates: constant, step:every=N,factor=0.1, cosine:final=1e-5, "
         "plateau:patience=5. Each also takes warmup=N.",
     ),
     click.option(
@@ -82,7 +82,7 @@ loop_options = _options.stacked(
         "--ema",
         type=_options.Number(),
         metavar="DECAY",
-        help="Evaluate and write an average of the weights, of which each step keeps this share (0.999).",
+        help="Evaluate and write an average of the weights, of which each update keeps this share (0.999).",
     ),
     click.option(
         "--metrics",

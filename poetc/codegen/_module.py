@@ -276,6 +276,7 @@ def _generic_names(module: Module, identity: int, program_section: str) -> list[
         pairs.append(("BUFFER_OFFSET", f"{buffer}u"))
     if module.schedule is not None and rate is not None:
         pairs.append(("SCHEDULE", f"(&{prefix}_schedule)"))
+        pairs.append(("STEPS_AN_UPDATE", f"{_steps_an_update(main)}u"))
         pairs.append(("LEARNING_RATE_OFFSET", f"{rate.operand.offset_bytes}u"))
     if program_section:
         pairs.append(("ARENA_SECTION", string(program_section)))
@@ -288,6 +289,13 @@ def _generic_names(module: Module, identity: int, program_section: str) -> list[
         rows = [f"{{{i}u, {o.offset_bytes}u, {o.type.size_bytes}u}}" for _, (i, o) in sorted(main.probes.items())]
         lines += ["#define POETC_MODEL_GRADIENTS { \\", *(f"    {row}, \\" for row in rows), "}"]
     return lines
+
+
+def _steps_an_update(program: Program) -> int:
+    """Above 1 where gradients of several steps are averaged."""
+    every = (c.attributes["every"] for c in program.instructions if isinstance(c, Call) and c.kind == "StepsLeft")
+    found = next(every, 1)
+    return found if isinstance(found, int) else 1
 
 
 def _scores(module: Module) -> dict[str, str]:

@@ -58,7 +58,8 @@ def export(
     if out is not None:
         model = find_model(solved, model, directory)
     progress("reading the weights")
-    arrays = {} if state is None else read_weights(solved, state)
+    notes: list[str] = []
+    arrays = {} if state is None else read_weights(solved, state, notes.append)
     document = export_arrays(
         solved,
         arrays,
@@ -71,7 +72,7 @@ def export(
         force=force,
         progress=progress,
     )
-    return {**document, "state": None if state is None else str(state)}
+    return {**document, "notes": [*notes, *document["notes"]], "state": None if state is None else str(state)}
 
 
 def export_arrays(

@@ -13,19 +13,26 @@ from poetc.commands.adapter_files import read_adapter
 from poetc.commands.programs import graph_of, inference_programs, training_program
 from poetc.commands.weights import by_graph_name, model_of, read_safetensors
 from poetc.errors import UsageError
+from poetc.events import Progress, silent
 from poetc.files import read_arrays, read_file
 from poetc.graph import Array
+from poetc.loop import is_checkpoint, read_checkpoint
 
 LARGEST_STATE_BYTES = 1 << 32
 
 
-def read_weights(solved: Artifact, path: Path) -> dict[str, Array]:
-    """The arrays of a trained.bin, an .npz or a .safetensors file, checked, by the graph's names."""
+def read_weights(solved: Artifact, path: Path, note: Progress = silent) -> dict[str, Array]:
+    """The arrays of a trained.bin, a checkpoint, an .npz or a .safetensors file, checked, by the graph's names.
+
+    `note` is told which step a checkpoint holds.
+    """
     try:
         if path.suffix == ".npz":
             arrays: Mapping[str, Any] = read_arrays(path)
         elif path.suffix == ".safetensors":
             arrays = read_adapter(solved, path, read_safetensors(path))
+        elif is_checkpoint(path):
+            arrays = _read_checkpoint(path, note)
         else:
             arrays = read_trained(solved, path)
     except FileNotFoundError:
@@ -33,6 +40,16 @@ def read_weights(solved: Artifact, path: Path) -> dict[str, Array]:
     except IsADirectoryError:
         raise UsageError(f"{path}: is a directory, not a file of weights") from None
     return by_graph_name(solved, arrays, str(path))
+
+
+def _read_checkpoint(path: Path, note: Progress) -> Mapping[str, Array]:
+    """The state in a checkpoint of `poetc train`, with the average of the weights if there is one."""
+    checkpoint = read_checkpoint(path)
+    if checkpoint is None:
+        raise UsageError(f"{path}: a damaged checkpoint: its checksum does not hold; the one beside it may be whole")
+    step, average = checkpoint.progress["step"], checkpoint.arrays.get("average", {})
+    note(f"{path}: the checkpoint of step {step}" + (", with the average of the weights" if average else ""))
+    return {**checkpoint.arrays["state"], **average}
 
 
 def read_trained(solved: Artifact, path: Path) -> dict[str, Array]:

@@ -241,6 +241,7 @@ def train(
         patience=request.patience,
         ema=request.ema,
         save_every=request.save_every,
+        accumulate=int(step.options.get("accumulate") or 1),  # type: ignore[arg-type]
         metrics=metrics,
     )
     outcome = None if checkpoint is None else outcome_of(checkpoint, options)

@@ -1,6 +1,6 @@
 """The training loop: epochs of steps, evaluation, the best weights, checkpoints."""
 
-from poetc.loop.checkpoint import Checkpoint, CheckpointStore
+from poetc.loop.checkpoint import Checkpoint, CheckpointStore, is_checkpoint, read_checkpoint
 from poetc.loop.engine import Engine, SessionEngine
 from poetc.loop.loop import EpochRow, Loop, LoopOptions, Outcome, Watcher, outcome_of
 from poetc.loop.metrics import Loss, default_metrics, parse_metrics
@@ -17,6 +17,8 @@ __all__ = [
     "SessionEngine",
     "Watcher",
     "default_metrics",
+    "is_checkpoint",
     "outcome_of",
     "parse_metrics",
+    "read_checkpoint",
 ]

@@ -81,7 +81,7 @@ class CheckpointStore:
             (n for n in NAMES if (self.directory / n).exists()), key=lambda n: -_number_of(self.directory / n)
         )
         for name in there:
-            checkpoint = _read(self.directory / name)
+            checkpoint = read_checkpoint(self.directory / name)
             if checkpoint is not None:
                 return checkpoint
         if there:
@@ -112,7 +112,13 @@ def _pieces(checkpoint: Checkpoint) -> Any:
         yield np.ascontiguousarray(array).tobytes()
 
 
-def _read(path: Path) -> Checkpoint | None:
+def is_checkpoint(path: Path) -> bool:
+    """Whether the file begins as a checkpoint does. OSErrors as `open` gives them."""
+    with open_file(path) as file:
+        return file.read(len(TAG)) == TAG
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
     """None where the file is not as it was written."""
     with open_file(path) as file:
         data = file.read()

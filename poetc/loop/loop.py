@@ -25,8 +25,8 @@ SAVE_EVERY_S = 60.0  # within an epoch; at its end there is a checkpoint anyway
 class LoopOptions:
     """`patience`: epochs without a better one after which training ends; None: it never ends early.
 
-    `ema`: the share of the average that each step keeps; None: no average. `save_every`: steps between checkpoints;
-    None: by the clock.
+    `ema`: the share of the average that each update keeps; None: no average. `save_every`: steps between checkpoints;
+    None: by the clock. `accumulate`: steps an update; the schedule and the average count updates.
     """
 
     epochs: int
@@ -35,6 +35,7 @@ class LoopOptions:
     patience: int | None = None
     ema: float | None = None
     save_every: int | None = None
+    accumulate: int = 1
     metrics: Sequence[str] = ()
 
 
@@ -187,7 +188,7 @@ class Loop:
         self._best: dict[str, Array] = {}
         self._schedule = options.schedule
         if batches.count is not None:
-            self._schedule = self._schedule.over(options.epochs * batches.count)
+            self._schedule = self._schedule.over(max(1, options.epochs * batches.count // options.accumulate))
         elif self._schedule.needs_steps:
             raise UsageError(
                 f"--schedule {self._schedule}: a function does not say how many batches there are; add steps="
@@ -271,14 +272,14 @@ class Loop:
         return True
 
     def _rate(self, step: int) -> float:
-        return float(self._schedule.rate(self.options.learning_rate, step))
+        return float(self._schedule.rate(self.options.learning_rate, step // self.options.accumulate))
 
     def _is_due(self, saved: float) -> bool:
         every = self.options.save_every
         return self._progress.step % every == 0 if every else time.monotonic() - saved >= SAVE_EVERY_S
 
     def _add_to_average(self) -> None:
-        if self.options.ema is None:
+        if self.options.ema is None or self._progress.step % self.options.accumulate:
             return
         share = np.float32(1 - self.options.ema)
         for name, weights in self.engine.read(self._trained).items():

@@ -24,6 +24,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from poetc import TrainingOptions, load, train
+from poetc.loop import read_checkpoint
 from tests.cli.conftest import MODEL, Ended
 
 DATA = MODEL.parent / "digits_new_writer.npz"
@@ -211,6 +212,38 @@ def test_a_loss_of_labels_is_validated(tmp_path: Path, poetc: Run) -> None:
     assert np.isfinite(ended.json["epochs"][0]["validation_loss"])
 
 
+def test_several_targets_are_trained_and_validated(tmp_path: Path, poetc: Run) -> None:
+    """A class and a number from one layer: onnxruntime's outputs of the trained file give the losses that were said."""
+    random = np.random.default_rng(0)
+    shapes = {"w": (6, 8), "kind": (8, 3), "size": (8, 1)}
+    weights = [numpy_helper.from_array(random.standard_normal(s).astype(np.float32) / 3, n) for n, s in shapes.items()]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "kind"], ["y"]),
+        helper.make_node("MatMul", ["r", "size"], ["z"]),
+    ]
+    ends = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", size]) for n, size in (("x", 6), ("y", 3), ("z", 1))
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    file, data, out = tmp_path / "two.onnx", tmp_path / "d.npz", tmp_path / "out.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), file)
+    x = random.standard_normal((14, 6)).astype(np.float32)
+    kinds, sizes = x[:, :3].argmax(axis=1), x.sum(axis=1, keepdims=True)
+    np.savez(data, **{"x": x, "target": kinds, "target.z": sizes})
+    options = ("--batch", "4", "--data", data, "--validation", data, "--epochs", "8", "--lr", "0.05")
+    ended = poetc("train", file, *options, "--loss", "y=cross-entropy*0.75,z=mse*2", "-o", out, "--json")
+    assert ended.code == 0, ended.err
+    best = ended.json["epochs"][ended.json["best_epoch"] - 1]
+    y, z = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    entropy = (np.log(np.exp(y).sum(axis=1)) - y[np.arange(14), kinds]).mean()
+    assert best["validation_loss"] == pytest.approx(0.75 * entropy + 2 * np.square(z - sizes).mean(), rel=1e-5)
+    assert best["validation_accuracy"] == pytest.approx((y.argmax(axis=1) == kinds).mean())
+    assert best["validation_loss"] < 0.5 * ended.json["before"]["loss"]
+    assert best["accuracy"] * 16 in range(1, 17)  # of four batches of four
+
+
 def test_what_scaling_makes_infinite_is_one_line(small: Path, tmp_path: Path, poetc: Run) -> None:
     ended = poetc("train", small, *_options(normalize="0,1e-38"), "-o", tmp_path / "out.onnx", "--quiet")
     assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
@@ -256,12 +289,13 @@ def _killed(arguments: list[str], at_step: int, directory: Path) -> bool:
 
 def _newest(directory: Path) -> int:
     """The number of the newest checkpoint; -1 before there is one."""
-    found = [-1]
-    for path in directory.glob("checkpoint.?"):
-        data = path.read_bytes()
-        header = data[16 : 16 + int.from_bytes(data[8:16], "little")]
-        found.append(json.loads(header)["progress"]["number"])
-    return max(found)
+    return max([-1, *map(_number, directory.glob("checkpoint.?"))])
+
+
+def _number(path: Path) -> int:
+    data = path.read_bytes()
+    number = json.loads(data[16 : 16 + int.from_bytes(data[8:16], "little")])["progress"]["number"]
+    return int(number)
 
 
 def _resumed(small: Path, tmp_path: Path, trained: tuple[Path, Any, str], poetc: Run, moments: list[int]) -> None:
@@ -323,6 +357,24 @@ def test_data_that_has_changed_does_not_go_on(small: Path, tmp_path: Path, poetc
     ended = poetc("train", "--resume", "-o", out, "--epochs", "2", "--quiet")
     assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
     assert f"--data {data}: not the data that the training of" in ended.err
+
+
+def test_a_checkpoint_is_exported(trained: tuple[Path, dict[str, Any], str], tmp_path: Path, poetc: Run) -> None:
+    directory, out = trained[0].with_name("out.onnx.train"), tmp_path / "out.onnx"
+    newest = max(directory.glob("checkpoint.?"), key=_number)
+    ended = poetc("export", directory / "solved", "--state", newest, "-o", out)
+    assert ended.code == 0, ended.err
+    assert f"{newest}: the checkpoint of step 102, with the average of the weights" in ended.err
+    checkpoint = read_checkpoint(newest)
+    assert checkpoint is not None
+    weights = {i.name: numpy_helper.to_array(i) for i in onnx.load(out).graph.initializer}
+    assert np.array_equal(weights["w1"], checkpoint.arrays["average"]["w1"])
+    assert np.array_equal(weights["bn_m"], checkpoint.arrays["state"]["bn_m"])
+    damaged = tmp_path / "checkpoint.b"
+    damaged.write_bytes(newest.read_bytes()[:-1])
+    ended = poetc("export", directory / "solved", "--state", damaged, "-o", out, "--force", "--quiet")
+    assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
+    assert f"{damaged}: a damaged checkpoint" in ended.err
 
 
 def test_a_training_that_is_over_is_written_without_a_compiler(

@@ -57,6 +57,47 @@ static int same_state(void)
     return system("cmp -s a.bin b.bin") == 0;
 }
 
+static poetc_store working;
+static long calls_left; /* before the driver fails */
+
+static int failing_page_in(void *context, uint32_t first, uint32_t count, void *data)
+{
+    return calls_left-- > 0 ? working.page_in(context, first, count, data) : POETC_EIO;
+}
+
+/* A driver that fails in each of its calls: nothing goes on from a state that is half of a checkpoint. */
+static void resume_with_errors(const void *const *inputs)
+{
+    static uint8_t block[POETC_MODEL_BLOCK_BYTES];
+    uint32_t steps = a.runtime.run_count;
+    long calls;
+    float loss;
+    int err;
+
+    a.checkpoint.buffer = NULL;
+    require(poetc_session_resume(&a) == POETC_EINVAL && same_state(), "no buffer: the state as before");
+    a.checkpoint.buffer = block;
+    require(!poetc_session_checkpoint(&a) && !poetc_session_step(&a, inputs, &loss), "a checkpoint, and a step");
+    working = a.config.store;
+    a.config.store.page_in = failing_page_in;
+    for (calls = 0;; calls++) {
+        calls_left = calls;
+        err = poetc_session_resume(&a);
+        if (!err)
+            break;
+        calls_left = 1000000;
+        require(err == POETC_EIO && poetc_session_step(&a, inputs, &loss) == POETC_EIO, "a step reports it");
+        require(poetc_session_checkpoint(&a) == POETC_EIO && poetc_file_save(&a, "lost.bin") == POETC_EIO,
+                "so does save");
+        require(poetc_session_set_learning_rate(&a, 0.1f) == POETC_EIO, "so does the rate");
+        require(a.model->infer.program == NULL || poetc_session_predict(&a, inputs) == POETC_EIO, "so do predictions");
+        if (calls == 2)
+            require(!poetc_file_load(&a, "b.bin") && same_state(), "a file takes the place of what was lost");
+    }
+    require(calls > 3 && a.runtime.run_count == steps && same_state(), "the checkpoint, in the end");
+    a.config.store.page_in = working.page_in;
+}
+
 int main(void)
 {
     uint8_t record[RECORD_BYTES], broken[RECORD_BYTES];
@@ -95,6 +136,7 @@ int main(void)
             "a class out of range");
     require(same_state() && (int)a.runtime.run_count == steps, "refused data change nothing");
 
+    resume_with_errors(inputs);
     a.backup = backup; /* a loss that is no number, undone */
     memcpy(broken, record, sizeof record);
     other = 3e38f;

@@ -149,6 +149,32 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(tmp_path: Path, sch
         assert _timeless(outcome) == _timeless(whole)
 
 
+def test_schedule_and_average_count_updates() -> None:
+    options = replace(OPTIONS, epochs=2, accumulate=3, ema=0.5, schedule=rates.parse("step:every=1,factor=0.5"))
+    loop, engine, _ = _loop(None, options)
+    seen: list[np.float32] = []
+    step = engine.step
+
+    def recording(batch: Mapping[str, Array]) -> float:
+        loss = step(batch)
+        seen.append(engine.w["w"].copy())
+        return loss
+
+    engine.step = recording  # type: ignore[method-assign]
+    outcome = _run(loop)
+    steps = len(engine.rates)
+    assert engine.rates == [float(np.float32(0.05 * 0.5 ** (k // 3))) for k in range(steps)]
+    average = np.zeros((3, 1), np.float32)
+    for weights in seen[2::3]:
+        average += np.float32(0.5) * (weights - average)
+    assert outcome.best_epoch == 2
+    assert outcome.state["w"].tobytes() == average.tobytes()
+    cosine = _loop(None, replace(options, schedule=rates.parse("cosine")))
+    _run(cosine[0])
+    updates = [rates.parse(f"cosine:steps={steps // 3}").rate(0.05, k // 3) for k in range(steps)]
+    assert cosine[1].rates == [float(rate) for rate in updates]
+
+
 def test_the_best_epoch_is_kept_and_patience_ends_the_training() -> None:
     options = replace(OPTIONS, epochs=30, patience=2, schedule=rates.parse("constant"))
     loop, engine, watcher = _loop(None, options, noisy=True)

@@ -59,7 +59,7 @@ typedef struct poetc_session {
                                     and records_crc. */
     void *backup;    /* the caller's, NULL at first: train.program->state_bytes for a copy of the state. See step. */
     poetc_flaw flaw; /* the input value that the last call refused; flaw.input is POETC_NONE if it refused none */
-    uint8_t is_lost; /* 1: state is on the store alone, where a failed run left it */
+    uint8_t is_lost; /* 1: state is on the store alone, where a failed run left it; 2: a failed resume has lost it */
 } poetc_session;
 
 /* sizeof(poetc_session), for callers that cannot see the type. */
@@ -104,7 +104,10 @@ int poetc_session_save(poetc_session *session, poetc_sink sink, void *context);
 int poetc_session_load(poetc_session *session, uint32_t size_bytes, poetc_source source, void *context);
 
 /* Save a checkpoint to the store, with session->checkpoint.records and records_crc. The second function goes on from
- * the newest whole one, or from the initial state where there is none. See poetc_checkpoint.h. */
+ * the newest whole one, or from the initial state where there is none. See poetc_checkpoint.h.
+ *
+ * After POETC_EINVAL from resume (no store, no buffer) the state is as before. After another code, of the driver, the
+ * state is lost: every call that needs it returns POETC_EIO, until resume, load or init succeeds. */
 int poetc_session_checkpoint(poetc_session *session);
 int poetc_session_resume(poetc_session *session);
 

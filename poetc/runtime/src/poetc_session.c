@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+enum { ON_STORE = 1, LOST = 2 }; /* is_lost */
+
 const uint32_t poetc_session_bytes = sizeof(poetc_session);
 
 static void set_checkpoint(poetc_session *session)
@@ -40,7 +42,9 @@ int poetc_session_init(poetc_session *session, const poetc_model *model, const p
 /* Make `entry` the current program, with all state in its place. */
 static int use(poetc_session *session, const poetc_entry *entry)
 {
-    int err = session->is_lost ? poetc_recover(&session->runtime) : POETC_OK;
+    int err = session->is_lost == LOST       ? POETC_EIO
+              : session->is_lost == ON_STORE ? poetc_recover(&session->runtime)
+                                             : POETC_OK;
 
     session->flaw.input = POETC_NONE;
     if (err)
@@ -74,7 +78,7 @@ static int run(poetc_session *session, float *loss)
     int err = poetc_run(&session->runtime);
 
     if (err) {
-        session->is_lost = poetc_recover(&session->runtime) != POETC_OK;
+        session->is_lost = poetc_recover(&session->runtime) != POETC_OK ? ON_STORE : 0;
         return err;
     }
     if (loss != NULL)
@@ -151,6 +155,8 @@ int poetc_session_set_learning_rate(poetc_session *session, float rate)
 
     if (offset == POETC_NONE)
         return POETC_EINVAL;
+    if (session->is_lost == LOST)
+        return POETC_EIO;
     poetc_set_float(&session->runtime, offset, rate);
     return POETC_OK;
 }
@@ -185,12 +191,17 @@ int poetc_session_checkpoint(poetc_session *session)
 
 int poetc_session_resume(poetc_session *session)
 {
+    const poetc_program *before = session->runtime.program;
     int err = poetc_select(&session->runtime, session->model->train.program);
 
     if (!err)
         err = poetc_checkpoint_load(&session->runtime, &session->checkpoint);
     if (!err)
-        session->is_lost = 0;  /* all of it is replaced */
+        session->is_lost = 0; /* all of it is replaced */
+    else if (err == POETC_EINVAL)
+        session->runtime.program = before; /* nothing was read */
+    else
+        session->is_lost = LOST;
     if (err == POETC_ENOENT) { /* it may have read part of a damaged one */
         session->checkpoint.records = session->checkpoint.records_crc = 0;
         memset(session->checkpoint.words, 0, sizeof session->checkpoint.words);

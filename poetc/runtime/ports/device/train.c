@@ -272,7 +272,8 @@ static float base_rate; /* the optimizer's own */
 /* The rate of the step that is next. Without validation losses there is no plateau. */
 static void set_rate(void)
 {
-    const float rate = poetc_rate(POETC_MODEL_SCHEDULE, NULL, base_rate, runtime.run_count);
+    const uint32_t updates = runtime.run_count / POETC_MODEL_STEPS_AN_UPDATE; /* which a schedule counts */
+    const float rate = poetc_rate(POETC_MODEL_SCHEDULE, NULL, base_rate, updates);
 
     poetc_set_float(&runtime, POETC_MODEL_LEARNING_RATE_OFFSET, rate);
 }

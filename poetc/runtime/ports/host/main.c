@@ -334,6 +334,8 @@ static int set_rate(run *r)
         const unsigned long length =
             r->steps > 0 ? (unsigned long)r->steps : (unsigned long)r->epochs * r->data.records;
 
+        const unsigned long updates = length / POETC_MODEL_STEPS_AN_UPDATE;
+
         if (length == 0)
             return fail("the schedule needs the number of steps, which a pipe does not tell: give STEPS", r->data.path);
         if (r->steps == 0) { /* EPOCHS of these data: the steps on others before do not count */
@@ -341,8 +343,9 @@ static int set_rate(run *r)
 
             step = own < step ? own : step;
         }
-        schedule.steps = (uint32_t)(length > schedule.warmup ? length : schedule.warmup + 1u);
+        schedule.steps = (uint32_t)(updates > schedule.warmup ? updates : schedule.warmup + 1u);
     }
+    step /= POETC_MODEL_STEPS_AN_UPDATE; /* a schedule counts updates */
     return poetc_session_set_learning_rate(&r->session, poetc_rate(&schedule, &r->progress.plateau, r->rate, step));
 #else
     (void)r;
