@@ -175,6 +175,8 @@ class TrainingOptions:
                     raise UsageError(
                         f"{option} {shortened(entry, 80)!r}: at a rate of 0 nothing moves; leave it out of --train"
                     )
+        if isinstance(self.lora, str):  # one entry, from Python
+            object.__setattr__(self, "lora", (self.lora,))
         for text in self.lora:
             Lora.parse(text)
         if self.accumulate is not None:

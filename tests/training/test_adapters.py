@@ -146,6 +146,10 @@ def test_several_entries() -> None:
     }
 
 
+def test_one_entry_from_python_may_be_a_text() -> None:
+    assert TrainingOptions(lora="16:fc*").lora == ("16:fc*",)  # type: ignore[arg-type]
+
+
 def test_updates_are_a_value_that_options_can_say() -> None:
     graph = small_cnn()
     updates = Updates(
