@@ -16,8 +16,8 @@ from poetc.runtime.layout import page_bytes
 
 T = TypeVar("T")
 
-# Cycles of integer kernels on a core without an FPU: instructions that QEMU counted on a Cortex-M0 (docs/results/
-# integer.md), at 1.4 cycles each, which is an estimate.
+# Cycles of integer kernels on a core without an FPU: instructions that QEMU counted on a Cortex-M0, at 1.4 cycles each.
+# The 1.4 is an estimate (docs/results/integer.md).
 SOFT_MAC, SOFT_DEPTHWISE, SOFT_FLOP = 8.0, 80.0, 56.0
 
 
