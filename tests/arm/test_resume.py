@@ -52,6 +52,7 @@ def test_cut_anywhere_resumes_at_the_last_complete_step(board: str, solved: Solv
     assert {cut_and_resume(firmware, solved, cut, whole) for cut in moments(whole)} == set(range(STEPS + 1))
 
 
+@pytest.mark.long
 def test_cuts_within_a_checkpoint(solved: Solved, tmp_path: Path) -> None:
     """Along the instructions that save the first step: it counts as soon as the last block is whole, not before."""
     board = "lm3s6965evb"

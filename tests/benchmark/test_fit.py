@@ -217,6 +217,7 @@ def test_csv(tmp_path: Path) -> None:
         read_csv(path)
 
 
+@pytest.mark.long
 def test_the_networks_reach_the_common_kernels() -> None:
     kinds: set[str] = set()
     profile = load_profile("host")

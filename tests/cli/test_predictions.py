@@ -96,6 +96,7 @@ def test_a_search_that_the_time_limit_ended_says_so(tight: tuple[Path, Ended], m
     assert notes[0] == f"{notes[1]}; the time limit ended the search for one"
 
 
+@pytest.mark.long
 def test_what_does_not_fit_is_said_when_it_is_solved(model: Path, tmp_path: Path) -> None:
     """Training takes the batch in parts, predictions all of it."""
     out = tmp_path / "solved"

@@ -142,6 +142,7 @@ def test_diff_of_lock_files(locked: Path, tmp_path: Path) -> None:
     assert mixed.code == 2 and "two lock files" in mixed.err
 
 
+@pytest.mark.long
 def test_a_worse_schedule_fails(locked: Path, tmp_path: Path) -> None:
     def cheaper(entry: dict[str, Any]) -> None:
         entry["result"]["objective"] = int(entry["result"]["objective"] * 0.97)

@@ -196,6 +196,7 @@ def test_what_a_relaxation_proves_impossible_is() -> None:
     assert proven
 
 
+@pytest.mark.long
 def test_solved_with_any_placement() -> None:
     """Never dearer than with the placement that it was given, nor a bound above what others allow."""
     optimal = stored = unpacked = 0

@@ -45,6 +45,7 @@ def test_the_product_in_order_each_once() -> None:
         sweeping.make_points(TEMPLATE, [Path("none.onnx")], ["host"], [None])
 
 
+@pytest.mark.long
 def test_processes_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "sweep.jsonl"
     seen: list[str] = []
