@@ -16,8 +16,8 @@ from poetc.runtime.layout import page_bytes
 
 T = TypeVar("T")
 
-# Cycles of integer kernels on a core without an FPU: instructions that QEMU counted on a Cortex-M0, at 1.4 cycles each.
-# The 1.4 is an estimate (docs/results/integer.md).
+# Cycles of integer kernels on a core without an FPU: instructions that QEMU counted on a Cortex-M0, at an estimated 1.4
+# cycles each. docs/results/integer.md has the counts.
 SOFT_MAC, SOFT_DEPTHWISE, SOFT_FLOP = 8.0, 80.0, 56.0
 
 
