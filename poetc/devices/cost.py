@@ -16,8 +16,8 @@ from poetc.runtime.layout import page_bytes
 
 T = TypeVar("T")
 
-# Cycles of integer kernels on a core without an FPU: instructions that QEMU counted on a Cortex-M0, at an estimated 1.4
-# cycles each. docs/results/integer.md has the counts.
+# Cycles of integer kernels on a core without an FPU. QEMU counted the instructions on a Cortex-M0; 1.4 cycles for each
+# are an estimate. docs/results/integer.md has the counts.
 SOFT_MAC, SOFT_DEPTHWISE, SOFT_FLOP = 8.0, 80.0, 56.0
 
 

@@ -318,8 +318,8 @@ class _Tolerated(Parameters):
 class IntegerRescale(OpSpec):
     """The rule is of this project; Mandheling publishes none (Xu et al., MobiCom 2022, self-adaptive rescaling).
 
-    Bits are reused for an interval, which then doubles, up to 64 steps. They are looked for anew, and the interval is
-    halved, where more than `tolerated` values were clipped, or where the values leave two bits unused.
+    Bits are found by a scan, and reused for an interval, which then doubles, up to 64 steps. In between they grow by
+    one where more than `tolerated` values were clipped, and shrink by one where the values leave two bits unused.
     """
 
     kind = "IntegerRescale"
@@ -338,9 +338,8 @@ class IntegerRescale(OpSpec):
         if is_scanned:
             bits, interval, scans = used, max(interval, 1), min(scans + 1, 2**31 - 1)
             left = interval
-        elif clipped > op.get_int("tolerated") or top < used - shift - 1:
-            left, interval = 0, max(interval // 2, 1)
         else:
+            bits += 1 if clipped > op.get_int("tolerated") else -1 if top < used - shift - 1 else 0
             left -= 1
             interval = min(2 * interval, LONGEST_INTERVAL) if left == 0 else interval
         return (np.array([bits, left, interval, scans], np.int32),)

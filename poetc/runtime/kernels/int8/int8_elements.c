@@ -194,11 +194,13 @@ int poetc_op_int8_rescale(const poetc_call *call)
         history[1] = history[2];
         if (history[3] < INT32_MAX)
             history[3]++;
-    } else if (scale[1] > call->ints[0] || scale[5] < scale[2] - scale[3] - 1) {
-        history[1] = 0;
-        history[2] = history[2] > 1 ? history[2] / 2 : 1;
-    } else if (--history[1] == 0) {
-        history[2] = 2 * history[2] > LONGEST_INTERVAL ? LONGEST_INTERVAL : 2 * history[2];
+    } else {
+        if (scale[1] > call->ints[0])
+            history[0]++;
+        else if (scale[5] < scale[2] - scale[3] - 1)
+            history[0]--;
+        if (--history[1] == 0)
+            history[2] = 2 * history[2] > LONGEST_INTERVAL ? LONGEST_INTERVAL : 2 * history[2];
     }
     return POETC_OK;
 }
