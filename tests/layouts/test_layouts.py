@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from poetc.codegen import Form, emit
+from poetc.codegen import Form, emit, write_records
 from tests.layouts.support import CORE, LINK, Model, bits, make_model, qemu, run, start_up, write
 
 needs_arm = pytest.mark.skipif(shutil.which("arm-none-eabi-gcc") is None, reason="make setup-arm")
 needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="make setup-arm")
 
-# Logs the bits of two losses on inputs of zeros.
+# Logs the bits of two losses on the record of `Model`.
 MAIN = """
 #include "mlp_model.h"
 #include "poetc_port.h"
@@ -41,8 +41,10 @@ int main(void)
             uint32_t bits;
         } loss;
         char text[] = "bits 00000000\\n";
-        memset(poetc_session_input(&session, &mlp_model.train, 0), 0, mlp_train_inputs[0].size_bytes);
-        memset(poetc_session_input(&session, &mlp_model.train, 1), 0, mlp_train_inputs[1].size_bytes);
+        for (i = 0; i < mlp_train_inputs[0].size_bytes / 4; i++)
+            ((float *)poetc_session_input(&session, &mlp_model.train, 0))[i] = (float)(int32_t)(i % 5) - 2.0f;
+        for (i = 0; i < mlp_train_inputs[1].size_bytes / 4; i++)
+            ((int32_t *)poetc_session_input(&session, &mlp_model.train, 1))[i] = (int32_t)(i % 3);
         if (poetc_session_step(&session, NULL, &loss.value))
             return 2;
         for (i = 0; i < 8; i++)
@@ -77,8 +79,7 @@ def test_cmake_builds_the_firmware_of_the_makefile(model: Model, tmp_path: Path)
     usual = emit([model.program], model.case.graph.values, model="mlp", target="cortex-m4f", out_dir=tmp_path / "mk")
     run(["make", "-s"], usual)
     assert sizes(out / "build" / "firmware.elf") == sizes(usual / "firmware.elf")
-    record = sum(b.operand.type.size_bytes for b in (*model.program.inputs, model.program.target) if b)
-    (out / "build" / "data.bin").write_bytes(bytes(2 * record))
+    write_records(out / "build" / "data.bin", model.program, [model.record()] * 2)
     assert bits(qemu(out / "build" / "firmware.elf")) == model.losses(2)
 
 
@@ -222,6 +223,13 @@ def test_arduino_library(model: Model, losses: list[int], tmp_path: Path) -> Non
     (tmp_path / "Arduino.h").write_text(ARDUINO_H)
     (tmp_path / "core.cpp").write_text(ARDUINO_CPP)
     sketch = (out / "examples" / "Train" / "Train.ino").read_text()
+    # The example trains on zeros: here it gets data.
+    for i, fill in enumerate(("float", "int32_t")):
+        place = f"poetc_session_input(&mlp_session, &mlp_model.train, {i})"
+        value = "(float)(int)(k % 5) - 2.0f" if i == 0 else "(int32_t)(k % 3)"
+        loop = f"for (unsigned k = 0; k < mlp_train_inputs[{i}].size_bytes / 4; k++) (({fill} *){place})[k] = {value};"
+        sketch, count = re.subn(rf"memset\({re.escape(place)}, 0, \d+\);", loop, sketch)
+        assert count == 1
     (tmp_path / "sketch.cpp").write_text(f"#include <Arduino.h>\n{sketch}")
     core = [*CORE, "-Os", "-w", "-ffunction-sections", "-fdata-sections", f"-I{out / 'src'}", "-I."]
     include = [f"-I{out.parent / 'mk/runtime/include'}", f"-I{out.parent / 'mk/port'}"]

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from poetc.codegen import BOARDS, build_firmware, build_host, execute, sample_inputs, state_digest
+from poetc.codegen import BOARDS, Form, build_firmware, build_host, execute, sample_inputs, state_digest
 from poetc.codegen.program import Program
 from tests.codegen.models import Case
-from tests.layouts.support import make_model
+from tests.layouts.support import bits, make_model, run, write
+from tests.layouts.test_layouts import MAIN
 
 GENERIC = sorted(name for name, board in BOARDS.items() if board.target.startswith("generic-"))
 
@@ -33,5 +34,81 @@ def test_it_has_the_bits_of_the_host(name: str, tmp_path: Path) -> None:
         pytest.skip("make setup-arm")
     model = make_model(4)
     firmware = build_firmware(model.program, model.case.graph.values, name, tmp_path)
-    run = execute(firmware, [dict(sample_inputs(model.program, step)) for step in range(2)])
-    assert (list(run.losses), run.state_sha256) == on_host(model.case, model.program, 2)
+    done = execute(firmware, [dict(sample_inputs(model.program, step)) for step in range(2)])
+    assert (list(done.losses), done.state_sha256) == on_host(model.case, model.program, 2)
+
+
+# No operating system and no C library's start: the calls of Linux on RISC-V, which QEMU has for programs.
+LINUX = """
+#include <string.h>
+#include "poetc_port.h"
+int main(void);
+static long call(long number, long a, long b, long c)
+{
+    register long a0 __asm__("a0") = a, a1 __asm__("a1") = b, a2 __asm__("a2") = c, a7 __asm__("a7") = number;
+    __asm__ volatile("ecall" : "+r"(a0) : "r"(a1), "r"(a2), "r"(a7) : "memory");
+    return a0;
+}
+void poetc_port_log(const char *text) { call(64, 1, (long)text, (long)strlen(text)); }
+void _start(void) { call(93, main(), 0, 0); }
+void *memcpy(void *to, const void *from, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        ((volatile char *)to)[i] = ((const char *)from)[i];
+    return to;
+}
+void *memset(void *to, int value, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        ((volatile char *)to)[i] = (char)value;
+    return to;
+}
+int memcmp(const void *a, const void *b, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        if (((const volatile unsigned char *)a)[i] != ((const unsigned char *)b)[i])
+            return ((const unsigned char *)a)[i] - ((const unsigned char *)b)[i];
+    return 0;
+}
+size_t strlen(const char *text)
+{
+    const volatile char *end = text;
+    while (*end)
+        end++;
+    return (size_t)(end - text);
+}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("compiler", "flags", "emulator"),
+    [
+        ("riscv64-unknown-elf-gcc", "-march=rv32imac -mabi=ilp32", "qemu-riscv32"),
+        ("riscv64-unknown-elf-gcc", "-march=rv64gc -mabi=lp64d", "qemu-riscv64"),
+        ("xtensa-lx106-elf-gcc", "-mlongcalls", ""),
+    ],
+)
+def test_plain_c_on_other_cores(compiler: str, flags: str, emulator: str, tmp_path: Path) -> None:
+    """The library of target c99; Xtensa is compiled only."""
+    if shutil.which(compiler) is None:
+        pytest.skip("make setup-arm")
+    model = make_model(4)
+    out = write([model.part()], Form("cmsis-pack"), tmp_path / "o", "c99")
+    shutil.copy(write([model.part()], Form(), tmp_path / "mk") / "port" / "poetc_port.h", out)
+    (out / "main.c").write_text(MAIN)
+    (out / "linux.c").write_text(LINUX)
+    sources = sorted(str(p.relative_to(out)) for p in out.rglob("*") if p.suffix in (".c", ".S"))
+    if not emulator:
+        sources.remove("linux.c")
+    headers = Path("/usr/lib/picolibc") / compiler.removesuffix("-gcc") / "include"
+    words = [compiler, *flags.split(), "-std=gnu99", "-O2", "-Wall", "-Werror", "-isystem", headers]
+    words += ["-I.", "-Iruntime/include", "-Iruntime/kernels", "-c"]
+    run([*words, *sources], out)
+    if emulator:
+        objects = sorted(out.glob("*.o"))
+        run(
+            [compiler, *flags.split(), "-nostdlib", "-static", "-Wl,--no-relax", *objects, "-lgcc", "-o", "program"],
+            out,
+        )
+        assert bits(run([emulator, "program"], out)) == model.losses(2)
