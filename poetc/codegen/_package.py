@@ -18,7 +18,7 @@ MODULES = ("library.py", "session.py")  # of the runtime; copied as they are
 def as_package(target: Target) -> Target:
     """The same core and compiler, for a library instead of a program. UsageError where no Python runs."""
     if not target.hosted:
-        names = " or ".join(name for name, t in TARGETS.items() if t.hosted)
+        names = " or ".join(name for name, t in TARGETS.items() if t.hosted and not name.startswith("generic-"))
         raise UsageError(f"--package is for a target with Python, {names}, not {target.name}")
     return replace(target, build=BUILD, ports=("host", "posix"))
 
