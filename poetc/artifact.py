@@ -7,6 +7,7 @@
     graph.json     the training graph, and inference.json the model itself (absent when solved from a Problem)
     inference_problem.json, inference_schedule.json, inference_plan.json   the model's, where keeping all of it would
                    not fit the budget
+    bundle.json    the plans for smaller budgets, of a bundle
     values.npz     weights and other initial values
     device.yaml    the device profile, as it was
     report.html    the report, and report.txt
@@ -48,7 +49,8 @@ class Artifact:
     """A solved problem.
 
     `graph` and `inference` are None when it was solved from a Problem alone; `inference_problem`, `inference_schedule`
-    and `inference_plan`, see `poetc.planning.inference`, where keep-all is the model's.
+    and `inference_plan`, see `poetc.planning.inference`, where keep-all is the model's. `others` are the plans of a
+    bundle for smaller budgets, the largest first.
     """
 
     summary: Mapping[str, Any]
@@ -60,6 +62,7 @@ class Artifact:
     inference_problem: Problem | None = None
     inference_schedule: Schedule | None = None
     inference_plan: MemoryPlan | None = None
+    others: tuple[tuple[Problem, Schedule, MemoryPlan], ...] = ()
     profile: DeviceProfile | None = None
 
     @property
@@ -70,9 +73,10 @@ class Artifact:
 
 KIND = Kind("summary.json", "files of poetc solve")
 REPORTS = ("report.html", "report.txt")
+BUNDLE = "bundle.json"
 NAMES = (
     *("problem.json", "schedule.json", "plan.json", "graph.json", "inference.json"),
-    *("inference_schedule.json", "inference_plan.json", "values.npz", "device.yaml", *REPORTS),
+    *("inference_schedule.json", "inference_plan.json", BUNDLE, "values.npz", "device.yaml", *REPORTS),
 )
 
 
@@ -99,6 +103,8 @@ def write(artifact: Artifact, out: Path, reports: Mapping[str, str], *, force: b
         if artifact.inference_schedule is not None and artifact.inference_plan is not None:
             (staging / "inference_schedule.json").write_bytes(schedule_to_json(artifact.inference_schedule))
             (staging / "inference_plan.json").write_bytes(plan_to_json(artifact.inference_plan))
+        if artifact.others:
+            (staging / BUNDLE).write_text(_dump({"plans": [_plan_document(*plan) for plan in artifact.others]}))
         arrays: dict[str, Array] = {}
         for name, graph in (("graph.json", artifact.graph), ("inference.json", artifact.inference)):
             if graph is not None:
@@ -147,12 +153,29 @@ def read(directory: Path) -> Artifact:
             inference_problem=inference_problem,
             inference_schedule=inference_schedule,
             inference_plan=inference_plan,
+            others=_read_others(directory / BUNDLE, graph) if BUNDLE in summary.get("files", {}) else (),
             profile=load_profile(directory / "device.yaml") if (directory / "device.yaml").exists() else None,
         )
     except FileNotFoundError as error:
         raise UsageError(f"{error.filename}: missing; run poetc solve again") from error
     except (KeyError, ValueError, TypeError, zipfile.BadZipFile, json.JSONDecodeError) as error:
         raise UsageError(f"{directory}: damaged ({error}); run poetc solve again") from error
+
+
+def _plan_document(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> dict[str, Any]:
+    parts = {"problem": problem_to_json(problem), "schedule": schedule_to_json(schedule), "plan": plan_to_json(plan)}
+    return {name: json.loads(text) for name, text in parts.items()}
+
+
+def _read_others(path: Path, graph: TrainingGraph | None) -> tuple[tuple[Problem, Schedule, MemoryPlan], ...]:
+    found = []
+    for document in json.loads(read_file(path))["plans"]:
+        parts = {name: json.dumps(document[name]).encode() for name in ("problem", "schedule", "plan")}
+        problem = problem_from_json(parts["problem"], source=str(path))
+        schedule = schedule_from_json(parts["schedule"], source=str(path))
+        plan = plan_from_json(parts["plan"], source=str(path))
+        found.append((problem if graph is None else name_kernels(problem, graph), schedule, plan))
+    return tuple(found)
 
 
 def _read_summary(directory: Path) -> dict[str, Any]:

@@ -24,7 +24,15 @@ PORTS = INCLUDE.parent / "ports"
 HEADERS = (
     *(
         INCLUDE / f"{name}.h"
-        for name in ("poetc", "poetc_session", "poetc_checkpoint", "poetc_state", "poetc_data", "poetc_rate")
+        for name in (
+            "poetc",
+            "poetc_session",
+            "poetc_checkpoint",
+            "poetc_state",
+            "poetc_data",
+            "poetc_rate",
+            "poetc_bundle",
+        )
     ),
     PORTS / "device" / "poetc_port.h",
     PORTS / "device" / "poetc_board.h",

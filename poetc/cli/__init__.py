@@ -15,6 +15,7 @@ from click.shell_completion import shell_complete
 
 from poetc.cli._errors import exit_code_of
 from poetc.cli.analyze import analyze
+from poetc.cli.bundle import bundle
 from poetc.cli.check import check
 from poetc.cli.compare import compare
 from poetc.cli.completion import completion
@@ -75,6 +76,7 @@ def cli(context: click.Context) -> None:
 for command in (
     analyze,
     solve,
+    bundle,
     train,
     emit,
     run,

@@ -162,6 +162,51 @@ def validate_text(result: Mapping[str, Any]) -> str:
     )
 
 
+def switches_text(result: Mapping[str, Any]) -> str:
+    """The switches of a bundle that were taken."""
+    return fields(
+        (
+            ("switches", f"{result['switches']:,} between {result['plans']} plans"),
+            ("taken", f"{result['tried']:,}, and {result['requests']:,} random requests"),
+            ("same bits, peaks as predicted", "yes" if result["passed"] else "NO"),
+        )
+    )
+
+
+def bundle_text(summary: Mapping[str, Any]) -> str:
+    """The plans of a bundle, and the switches between them."""
+    from poetc.devices import format_ns
+
+    document = summary["bundle"]
+    unit = energy if summary["objective"] == "energy" else duration
+    plans = [
+        (str(k), size(p["budget_bytes"]), size(p["ram_bytes"]), unit(p["cost"]), percent(p["gap"]))
+        for k, p in enumerate(document["plans"])
+    ]
+    switches = [
+        (
+            f"{s['source']} to {s['target']}",
+            f"{s['switches']} of {s['points']}",
+            format_ns(s["longest_ns"]),
+            percent(s["mean_extra"]),
+            percent(s["most_extra"]),
+            percent(s["most_gap"]),
+        )
+        for s in document["switches"]
+    ]
+    header = ("switch", "safe points", "longest wait", "extra, mean", "most", "most to save")
+    lines = [
+        table(("plan", "budget", "RAM", summary["objective"], "gap"), plans),
+        "",
+        table(header, switches),
+        "",
+        f"flash of switches  {size(document['switch_bytes'])}",
+    ]
+    if summary.get("out"):
+        lines.append(f"written to         {summary['out']}")
+    return "\n".join(lines)
+
+
 _ABILITIES = {
     "general_graphs": "G handles any graph, not only chains",
     "paging": "P pages tensors",

@@ -13,6 +13,7 @@ EPILOG = """\b
 Example:
   poetc validate model.poetc --reference step.npz
   poetc validate model.poetc --timing
+  poetc validate model.bundle --switch all
 """
 
 
@@ -24,9 +25,23 @@ Example:
     metavar="REF.npz",
     help="File with loss, gradients and statistics of one training step, to compare with (docs/reference/formats.md).",
 )
+@click.option(
+    "--switch",
+    type=_options.Whole(1, word="all"),
+    metavar="all|N",
+    help="Of a bundle, also take all switches, or N of them drawn at random: bits and peaks are compared.",
+)
 @click.option("--timing", is_flag=True, help="Also time every operator here, beside the profile's prediction.")
 @_options.output_options
-def validate(directory: Path, reference: Path | None, timing: bool, as_json: bool, quiet: bool, verbose: bool) -> None:
+def validate(
+    directory: Path,
+    reference: Path | None,
+    switch: int | str | None,
+    timing: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
     """Compile the C of DIR for this machine, run three training steps, and compare.
 
     Results are compared with the numpy interpreter, with keep-all bit by bit, and with a reference if one is given. The
@@ -39,13 +54,23 @@ def validate(directory: Path, reference: Path | None, timing: bool, as_json: boo
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the schedule") as progress:
         result = command.validate(directory, reference, progress)
+        taken = None
+        if switch is not None:
+            taken = command.validate_switches(directory, None if switch == "all" else int(switch), progress)
         times = None
         if timing:
             progress("timing")
             times = benchmark.time_solved(artifact.read(directory))
     if not (as_json and result.problems):  # then the one object is the error's, which holds the document
         text = _text.validate_text(result.document)
+        if taken is not None:
+            text += f"\n\n{_text.switches_text(taken.document)}"
         if times is not None:
             text += f"\n\n{benchmark.timing_text(times)}"
-        console.answer({**result.document, **({"timing": times.to_json()} if times is not None else {})}, text)
+        switches = {} if taken is None else {"switches": taken.document}
+        console.answer(
+            {**result.document, **switches, **({"timing": times.to_json()} if times is not None else {})}, text
+        )
     result.require()
+    if taken is not None:
+        taken.require()

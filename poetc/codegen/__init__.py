@@ -1,6 +1,8 @@
 """Program, lowering, the host interpreter, the C printer, building on the host, and validation of the built code."""
 
 from poetc.codegen._boards import BOARDS, TARGETS, Board, Target, board_like, check_device, resolve
+from poetc.codegen._bundle import ProgramBundle, lower_bundle
+from poetc.codegen._bundle_host import BundleValidation, validate_bundle
 from poetc.codegen._check import OFFSET_LIMIT, ProgramError, check_program
 from poetc.codegen._code_size import FirmwareSize, firmware_size, is_measured
 from poetc.codegen._cores import Core
@@ -20,6 +22,7 @@ from poetc.codegen._limits import (
     scales_itself,
 )
 from poetc.codegen._lower import high_water, lower, lower_inference, store_blocks, without_loss
+from poetc.codegen._module import switch_bytes
 from poetc.codegen._run import (
     BoardFault,
     BoardStopped,
@@ -58,6 +61,7 @@ __all__ = [
     "Board",
     "BoardFault",
     "BoardStopped",
+    "BundleValidation",
     "Core",
     "Elf",
     "Firmware",
@@ -71,6 +75,7 @@ __all__ = [
     "Numerics",
     "Part",
     "PowerCut",
+    "ProgramBundle",
     "ProgramError",
     "Run",
     "Scores",
@@ -105,6 +110,7 @@ __all__ = [
     "limit_of",
     "looks_raw",
     "lower",
+    "lower_bundle",
     "lower_inference",
     "make_library",
     "read_listed_state",
@@ -121,8 +127,10 @@ __all__ = [
     "state_digest",
     "state_identity",
     "store_blocks",
+    "switch_bytes",
     "time_program",
     "validate",
+    "validate_bundle",
     "without_loss",
     "write_records",
 ]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from poetc.codegen._boards import Target, resolve
+from poetc.codegen._bundle import ProgramBundle
 from poetc.codegen._check import ProgramError, check_program
 from poetc.codegen._cores import Core
 from poetc.codegen._firmware import NO_SECTIONS, Memory, Sections, checkpoint_steps, layout, linker_script, port_sources
@@ -41,6 +42,7 @@ class Part:
     values: Mapping[str, Value]
     model: str
     name: str = ""  # the beginning of its symbols; "": the model's name
+    bundle: ProgramBundle | None = None  # the first programs are its plans
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ def emit(
     package: bool = False,
     force: bool = False,
     copies: list[str] | None = None,
+    bundle: ProgramBundle | None = None,
 ) -> Path:
     """Write the sources of `programs` (the main one first; they share state and constants) to `out_dir`; returns it.
 
@@ -97,7 +100,7 @@ def emit(
     version of poetc.
     """
     return emit_models(
-        [Part(programs, values, model)],
+        [Part(programs, values, model, bundle=bundle)],
         Form(),
         target=target,
         out_dir=out_dir,
@@ -140,7 +143,7 @@ def emit_models(
     if chosen.build != "firmware" and checkpoint is None:
         checkpoint = 0 if chosen.build == "library" else None
     named = LAYOUTS[form.layout].named or len(parts) > 1
-    modules = [Module(p.model, tuple(p.programs), schedule, p.name, named) for p in parts]
+    modules = [Module(p.model, tuple(p.programs), schedule, p.name, named, p.bundle) for p in parts]
     for module in modules:
         _check_shared(module)
         _check_schedule(module, chosen)
@@ -250,7 +253,7 @@ def initial_state(program: Program, values: Mapping[str, Value], identity: int) 
 
 def _emitted(module: Module, values: Mapping[str, Value], form: Form, target: Target) -> Emitted:
     found, text = dict(images(module, values)), source(module).encode()
-    usual = Module(module.model, module.programs)
+    usual = Module(module.model, module.programs, bundle=module.bundle)
     # Neither a schedule of the learning rate nor other names make another model.
     identity = model_identity([text if module == usual else source(usual).encode(), *found.values()])
     has_arena = module.named or (target.build == "library" and bool(form.sections.arena))
@@ -268,7 +271,8 @@ def _emitted(module: Module, values: Mapping[str, Value], form: Form, target: Ta
 
 def _runtime(modules: Sequence[Module]) -> dict[str, Path]:
     symbols = {symbol for module in modules for symbol in module.symbols}
-    return {f"runtime/{name}": runtime_directory() / name for name in runtime_sources(symbols)}
+    parts = {part for module in modules for part in module.parts}
+    return {f"runtime/{name}": runtime_directory() / name for name in runtime_sources(symbols, sorted(parts))}
 
 
 def _beside(contents: Contents, memory: Memory | None) -> dict[str, bytes]:

@@ -12,10 +12,11 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
+from poetc.codegen._bundle import ProgramBundle
 from poetc.codegen._emit import emit, images
 from poetc.codegen._image import initial_pages
 from poetc.codegen._interpret import all_inputs, find_binding, fit_input
@@ -78,6 +79,7 @@ def compile_library(
     cc: str | None = None,
     cflags: str = "-O2",
     threads: int = 0,
+    bundle: ProgramBundle | None = None,
 ) -> Path:
     """Emit for the host into `directory` / src and build; returns the shared library.
 
@@ -85,7 +87,7 @@ def compile_library(
     taken. UsageError if there is no compiler.
     """
     require_compiler(cc)
-    sources = emit(programs, values, model=model, target="host", out_dir=directory / "src")
+    sources = emit(programs, values, model=model, target="host", out_dir=directory / "src", bundle=bundle)
     variables = [f"CFLAGS={cflags} -fPIC -Werror"]
     if threads:
         variables.append(f"THREADS={threads}")
@@ -175,7 +177,7 @@ class HostModel:
         self._close_store()
         self._temporary.cleanup()
 
-    def __enter__(self) -> HostModel:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from poetc.codegen._check import ProgramError, check_program, operands, overlap
@@ -47,7 +47,7 @@ def lower(
     `around` it (`pack_around`). The name defaults to "train" for a TrainingGraph and "infer" for another. Raises
     ProgramError if they do not fit together.
     """
-    program = _Lowering(graph, problem, schedule, plan, layout, around).program(
+    program = Lowering(graph, problem, schedule, plan, layout, around).program(
         name or ("train" if isinstance(graph, TrainingGraph) else "infer")
     )
     check_program(program)
@@ -102,13 +102,15 @@ class _Stay:
 
 
 @dataclass(slots=True)
-class _Lowering:
+class Lowering:
     graph: Graph
     problem: Problem
     schedule: Schedule
     plan: MemoryPlan
     layout: Program | None
     around: bool  # the plan's offsets are those of `layout`
+    beside: Lowering | None = None  # another plan of the same step, lowered before: constants and pages are shared
+    starts: list[int] = field(default_factory=list)  # for each step of the schedule, the instructions before it
     stays: dict[str, list[_Stay]] = field(init=False)
     workspaces: dict[int, list[Allocation]] = field(init=False)
     roots: dict[str, str] = field(init=False)
@@ -129,6 +131,9 @@ class _Lowering:
         self.flash_bytes = layout.flash_bytes if layout else 0
         self.page_table = list(layout.pages) if layout else []
         self.pages = {p.tensor: i for i, p in enumerate(self.page_table) if p.image}
+        if self.beside is not None:
+            self.flash, self.flash_bytes = dict(self.beside.flash), self.beside.flash_bytes
+            self.page_table, self.pages = self.beside.page_table, self.beside.pages
         names = [t.name for t in self.problem.tensors]
         self.next_version = {
             names[pair.input]: names[pair.output]
@@ -203,19 +208,30 @@ class _Lowering:
 
     # --- instructions -------------------------------------------------------------------------------------------------
 
-    def _instructions(self) -> Iterator[Instruction]:
+    def instructions(self, written: Collection[int] = ()) -> tuple[Instruction, ...]:
+        """All of them; `written`: the pages that the run has written before."""
+        found: list[Instruction] = []
+        self.starts.clear()
+        for step, instruction in self._instructions(set(written)):
+            while len(self.starts) <= step:
+                self.starts.append(len(found))
+            found.append(instruction)
+        while len(self.starts) <= len(self.schedule.steps):
+            self.starts.append(len(found))
+        return tuple(found)
+
+    def _instructions(self, written: set[int]) -> Iterator[tuple[int, Instruction]]:
         operators = {op.name: op for op in self.graph.operators}
-        written: set[int] = set()
         for step, action in enumerate(self.schedule.steps):
             match action:
                 case Compute(operator=index):
-                    yield self._call(operators[self.problem.operators[index].name], index, step)
+                    yield step, self._call(operators[self.problem.operators[index].name], index, step)
                 case PageOutStep(tensor=index):
                     page = self._page(self.problem.tensors[index].name)
                     if self.page_table[page].image and self.page_table[page].slots == 1:
                         continue  # never updated: the store holds these very bytes
                     written.add(page)
-                    yield PageOut(self._operand(self.problem.tensors[index].name, step), page)
+                    yield step, PageOut(self._operand(self.problem.tensors[index].name, step), page)
                 case PageInStep(tensor=index):
                     page = self._page(self.problem.tensors[index].name)
                     tensor, region = self.problem.tensors[index].name, self.page_table[page]
@@ -223,12 +239,12 @@ class _Lowering:
                     if region.image and (page not in written or tensor == region.tensor):
                         # The last run's slot holds the first version even after the new one is written.
                         source = PageSource.LAST_RUN if region.slots == 2 else PageSource.IMAGE
-                    yield PageIn(self._operand(tensor, step, written=True), page, source)
+                    yield step, PageIn(self._operand(tensor, step, written=True), page, source)
                 case MoveStep(tensor=index):
                     tensor = self.problem.tensors[index].name
                     source_place, place = self._operand(tensor, step - 1), self._operand(tensor, step, written=True)
                     if source_place != place:  # else it is there already
-                        yield Move(place, source_place)
+                        yield step, Move(place, source_place)
                 case Free():
                     pass
 
@@ -366,7 +382,7 @@ class _Lowering:
 
     def program(self, name: str) -> Program:
         self._state_pages()
-        instructions = tuple(self._instructions())
+        instructions = self.instructions()
         state = tuple(sorted(self._state(), key=lambda b: b.operand.offset_bytes))
         training = isinstance(self.graph, TrainingGraph)
         target = self._target()
@@ -414,6 +430,23 @@ class _Lowering:
         needed = store_blocks(program) * program.block_bytes
         if capacity is not None and needed > capacity:
             raise ProgramError(f"the pages need {needed} bytes of the store, which has {capacity}")
+
+
+def absences_of(program: Program, instructions: tuple[Instruction, ...]) -> tuple[Absence, ...]:
+    """Of the state of `program`, where a run executes `instructions`. ProgramError where state would be lost."""
+    successor = {
+        c.inputs[i].tensor: c.outputs[j].tensor
+        for c in instructions
+        if isinstance(c, Call)
+        for i, j in spec(c.kind).must_alias
+    }
+    found: list[Absence] = []
+    for binding in program.state:
+        versions = [binding.name]
+        while versions[-1] in successor:
+            versions.append(successor[versions[-1]])
+        found += _absences(binding.operand, set(versions), instructions)
+    return tuple(found)
 
 
 def _absences(place: Operand, versions: set[str], instructions: tuple[Instruction, ...]) -> Iterator[Absence]:

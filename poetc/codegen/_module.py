@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from poetc.codegen._bundle import ProgramBundle
 from poetc.codegen._cprint import Pool, comment, floating, identifier, identifiers, integer, string, table
 from poetc.codegen._interpret import all_inputs
 from poetc.codegen._limits import Limit, limits, scales_itself
@@ -33,6 +34,7 @@ class Module:
     schedule: Schedule | None = None  # of the learning rate
     name: str = ""
     named: bool = False
+    bundle: ProgramBundle | None = None  # switches between the first of `programs`
 
     @property
     def prefix(self) -> str:
@@ -81,7 +83,14 @@ class Module:
     @property
     def symbols(self) -> list[str]:
         """The kernels that the programs call, sorted."""
-        return sorted({symbol for p in self.programs for symbol in p.kernels})
+        transitions = [s.instructions for s in self.bundle.switches] if self.bundle is not None else []
+        called = {i.symbol for steps in transitions for i in steps if isinstance(i, Call | Move)}
+        return sorted(called.union(*(p.kernels for p in self.programs)))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Files of the runtime's core that not every emission has."""
+        return () if self.bundle is None else ("poetc_bundle.c",)
 
     def constants_program(self) -> Program:
         """The one that has all the constants."""
@@ -113,6 +122,7 @@ def header(
         f"#define {upper}_MODEL_H",
         "",
         *(['#include "poetc_rate.h"'] if module.schedule is not None else []),
+        *(['#include "poetc_bundle.h"'] if module.bundle is not None else []),
         '#include "poetc_session.h"',
         "",
         *_C_LINKAGE_BEGIN,
@@ -129,6 +139,8 @@ def header(
         regions(main)
     )
     lines.append(f"extern const poetc_model {module.description}; {comment('all of it, for poetc_session_init')}")
+    if module.bundle is not None:
+        lines.append(f"extern const poetc_bundle {prefix}_bundle; {comment('the plans, for poetc_bundle_init')}")
     if module.schedule is not None:
         lines.append(f"extern const poetc_schedule {prefix}_schedule; {comment(str(module.schedule))}")
     if arena_section:
@@ -344,7 +356,7 @@ def source(module: Module) -> str:
     ]
     for program in module.programs:
         lines += _program_source(module.prefix, program)
-    lines += [*_limits(module), *_regions(module), *_description(module), *_schedule(module)]
+    lines += [*_limits(module), *_regions(module), *_description(module), *_schedule(module), *_bundle(module)]
     return "\n".join([*lines, ""])
 
 
@@ -522,6 +534,80 @@ def _schedule(module: Module) -> list[str]:
         return []
     values = ", ".join(f"{v}u" if isinstance(v, int) else v.hex() for v in c_fields(module.schedule))
     return ["", f"const poetc_schedule {module.prefix}_schedule = {{{values}}};"]
+
+
+def _bundle(module: Module) -> list[str]:
+    """The plans, and the switches between them; equal transitions are stored once."""
+    bundle, prefix = module.bundle, module.prefix
+    if bundle is None:
+        return []
+    pools, steps, absences = _Pools(), list[str](), list[str]()
+    placed: dict[tuple[str, ...], int] = {}
+    placed_absences: dict[tuple[str, ...], int] = {}
+    rows: list[str] = []
+    count = len(bundle.programs)
+    ranges = [0] * (count * count + 1)
+    for switch in bundle.switches:
+        own = tuple(_steps(replace(bundle.programs[0], name="bundle", instructions=switch.instructions), pools))
+        if own not in placed:
+            placed[own] = len(steps)
+            steps += own
+        away = tuple(f"    {{{a.begin}u, {a.end}u, {a.page}u, {a.operand.offset_bytes}u}}," for a in switch.absences)
+        if away not in placed_absences:
+            placed_absences[away] = len(absences)
+            absences += away
+        numbers = placed[own], len(own), switch.at, switch.join, placed_absences[away], len(away)
+        rows.append(f"{{{', '.join(f'{n}u' for n in numbers)}}}")
+        ranges[switch.source * count + switch.target + 1] += 1
+    for i in range(count * count):
+        ranges[i + 1] += ranges[i]
+    lines: list[str] = []
+    for kind, name, pool in (
+        ("poetc_ref", "refs", pools.refs),
+        ("int32_t", "ints", pools.ints),
+        ("float", "floats", pools.floats),
+    ):
+        if pool.items:
+            lines += ["", *table(f"static const {kind} bundle_{name}[]", pool.items)]
+    if steps:
+        lines += ["", "static const poetc_step bundle_steps[] = {", *steps, "};"]
+    if absences:
+        lines += ["", "static const poetc_absence bundle_absences[] = {", *absences, "};"]
+    if rows:
+        lines += ["", *table("static const poetc_switch bundle_switches[]", rows)]
+    plans = ", ".join(f"&{prefix}_{p.name}" for p in bundle.programs)
+    return [
+        *lines,
+        "",
+        *table("static const uint32_t bundle_ranges[]", [f"{n}u" for n in ranges]),
+        "",
+        f"static const poetc_program *const bundle_plans[] = {{{plans}}};",
+        "",
+        f"const poetc_bundle {prefix}_bundle = {{",
+        "    .plans = bundle_plans,",
+        f"    .plan_count = {count}u,",
+        f"    .switches = {'bundle_switches' if rows else 'NULL'},",
+        "    .ranges = bundle_ranges,",
+        f"    .steps = {'bundle_steps' if steps else 'NULL'},",
+        f"    .absences = {'bundle_absences' if absences else 'NULL'},",
+        "};",
+    ]
+
+
+def switch_bytes(bundle: ProgramBundle, pointer_bytes: int) -> int:
+    """The flash that the tables of switches take, but for the plans themselves."""
+    pools, steps, absences = _Pools(), set[tuple[str, ...]](), set[tuple[str, ...]]()
+    for switch in bundle.switches:
+        steps.add(tuple(_steps(replace(bundle.programs[0], name="bundle", instructions=switch.instructions), pools)))
+        absences.add(tuple(str((a.begin, a.end, a.page, a.operand.offset_bytes)) for a in switch.absences))
+    words = sum(len(pool.items) for pool in (pools.refs, pools.ints, pools.floats))
+    return (
+        16 * len(bundle.switches)
+        + 5 * pointer_bytes * sum(len(s) for s in steps)
+        + 16 * sum(len(a) for a in absences)
+        + 4 * (words + len(bundle.programs) ** 2 + 1)
+        + 7 * pointer_bytes
+    )
 
 
 def _regions(module: Module) -> list[str]:

@@ -45,17 +45,18 @@ def _paste(pasted: str, arguments: Mapping[str, str]) -> str:
     return "".join(arguments.get(part, part) for part in pasted.split("##"))
 
 
-def runtime_sources(symbols: Iterable[str]) -> list[str]:
+def runtime_sources(symbols: Iterable[str], parts: Iterable[str] = ()) -> list[str]:
     """Paths relative to the runtime's directory, sorted: the core, the files that define `symbols`, and their includes.
 
     An included `x.h` brings `x.c` along, wherever in the runtime it is. Raises ProgramError for a symbol that no file
-    has.
+    has. `parts`: more files of src/ than every emission has.
     """
     root, files = runtime_directory(), kernel_files()
     missing = sorted(set(symbols) - files.keys())
     if missing:
         raise ProgramError(f"the runtime has no kernel {', '.join(missing)}")
     waiting = [root / "src" / f"poetc{part}.c" for part in ("", "_checkpoint", "_data", "_rate", "_session", "_state")]
+    waiting += [root / "src" / part for part in parts]
     waiting += [files[s] for s in symbols]
     found: set[Path] = set()
     while waiting:

@@ -10,7 +10,7 @@ from typing import Any
 from poetc import artifact, codegen
 from poetc.artifact import Artifact
 from poetc.codegen.program import Program
-from poetc.commands.programs import all_programs, graph_of, memory_of, require_room, values_of
+from poetc.commands.programs import all_programs, graph_of, memory_of, require_room, switches_of, values_of
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
 from poetc.training.rates import parse as rates_of
@@ -117,12 +117,13 @@ def emit(
 
 
 def _part(solved: Artifact, name: str, target: codegen.Target) -> codegen.Part:
-    programs = all_programs(solved)
+    bundle = switches_of(solved)[0] if solved.others else None
+    programs = all_programs(solved, bundle)
     if target.build == "firmware":
         # Firmware has RAM for the training step; inference and evaluation come along where they need no more.
         programs = [p for p in programs if p.arena_bytes <= programs[0].arena_bytes]
     model = graph_of(solved).name.removesuffix(".onnx")
-    return codegen.Part(programs, values_of(solved), model, name)
+    return codegen.Part(programs, values_of(solved), model, name, bundle)
 
 
 def _larger(solved: Artifact, part: codegen.Part) -> list[str]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from poetc import codegen
 from poetc.artifact import Artifact
+from poetc.codegen import ProgramBundle
 from poetc.codegen.program import Program
 from poetc.errors import UsageError
 from poetc.graph import TrainingGraph, Value
-from poetc.planning import inference
-from poetc.scheduling import all_in_ram, keep_all, pack
+from poetc.planning import Bundle, Solution, Switching, inference
+from poetc.planning.safe_points import within_flash
+from poetc.scheduling import Switch, all_in_ram, keep_all, pack
 
 SIZE_KEYS = ("flash_bytes", "flash_code_bytes", "flash_tables_bytes", "flash_image_bytes", "firmware_ram_bytes")
 
@@ -45,10 +49,34 @@ def inference_program(solved: Artifact, training: Program) -> Program | None:
     return next(iter(inference_programs(solved, training)), None)
 
 
-def all_programs(solved: Artifact) -> list[Program]:
-    """The training step, then the programs that predict and evaluate."""
-    training = training_program(solved)
-    return [training, *inference_programs(solved, training)]
+def all_programs(solved: Artifact, bundle: ProgramBundle | None = None) -> list[Program]:
+    """The training step, or the plans of a bundle for it, then the programs that predict and evaluate."""
+    training = (training_program(solved),) if bundle is None else bundle.programs
+    return [*training, *inference_programs(solved, training[0])]
+
+
+POINTER_BYTES = 4  # of the boards that count flash
+
+
+def switches_of(solved: Artifact) -> tuple[ProgramBundle, list[Switch], Switching]:
+    """The programs and switches of a bundle, found again from its plans: the same every time."""
+    plans = [(solved.problem, solved.schedule, solved.plan), *solved.others]
+    found = Bundle(solutions=tuple(Solution(problem=p, schedule=s, plan=m) for p, s, m in plans))
+    switching = Switching(found)
+    count = len(plans)
+    switches = [s for i in range(count) for j in range(count) if i != j for s in switching.switches(i, j)]
+    lowered = codegen.lower_bundle(graph_of(solved), plans, switches)
+    switches = [switches[k] for k in lowered.kept]
+    limit_bytes = solved.summary["bundle"]["switch_flash_bytes"]
+    if limit_bytes is None:
+        return lowered, switches, switching
+    place = {id(s): k for k, s in enumerate(switches)}
+
+    def only(chosen: Sequence[Switch]) -> ProgramBundle:
+        return replace(lowered, switches=tuple(lowered.switches[place[id(s)]] for s in chosen))
+
+    chosen = within_flash(switching, switches, lambda own: codegen.switch_bytes(only(own), POINTER_BYTES), limit_bytes)
+    return only(chosen), chosen, switching
 
 
 def values_of(solved: Artifact) -> dict[str, Value]:

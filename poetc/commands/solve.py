@@ -73,7 +73,7 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
         notes += [predicted.note] if predicted.note else []
     progress("looking for the smallest budget")
     smallest = answer.smallest_ram.found.ram_bytes
-    summary = _summary(request, answer.asked, solution, step, profile, smallest, started, notes)
+    summary = summary_of(request, answer.asked, solution, step, profile, smallest, started, notes)
     artifact = Artifact(
         summary=summary,
         problem=solution.problem,
@@ -201,11 +201,11 @@ def solve_curve(
             continue
         started = time.perf_counter() - point.seconds
         notes = reporting.choice_notes(asked, point.solution)
-        answers.append(_summary(request, asked, point.solution, step, profile, smallest, started, notes))
+        answers.append(summary_of(request, asked, point.solution, step, profile, smallest, started, notes))
     return answers
 
 
-def _summary(
+def summary_of(
     request: SolveRequest,
     asked: Problem,
     solution: Solution,

@@ -9,11 +9,13 @@ from typing import Any
 
 from poetc import artifact, codegen
 from poetc.codegen import Validation
-from poetc.commands.programs import graph_of, keep_all_program, training_program
-from poetc.errors import CheckFailed
+from poetc.commands.programs import graph_of, keep_all_program, switches_of, training_program
+from poetc.errors import CheckFailed, UsageError
 from poetc.events import Progress, silent
 from poetc.files import read_arrays
 from poetc.graph import Array
+
+SHOWN = 4  # failures of switches in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,23 @@ def validate(directory: Path, reference: Path | None = None, progress: Progress 
         "peak_measured_bytes": base_bytes + result.peak_measured_bytes,
     }
     return Checked(document, problems)
+
+
+def validate_switches(directory: Path, most: int | None = None, progress: Progress = silent) -> Checked:
+    """Take every switch of a bundle on this machine, or `most` of them, and compare bits and peaks."""
+    solved = artifact.read(directory)
+    if not solved.others:
+        raise UsageError(f"{directory}: not a bundle, there are no switches in it; run poetc bundle")
+    progress("lowering")
+    bundle = switches_of(solved)[0]
+    progress("compiling and running")
+    result = codegen.validate_bundle(
+        bundle, graph_of(solved).values, most=len(bundle.switches) if most is None else most
+    )
+    problems = result.failures[:SHOWN]
+    if len(result.failures) > SHOWN:
+        problems += (f"and {len(result.failures) - SHOWN} more",)
+    return Checked({**result.to_json(), "passed": not result.failures}, problems)
 
 
 def _read_reference(path: Path) -> dict[str, Array]:

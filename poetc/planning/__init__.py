@@ -4,6 +4,7 @@
 """
 
 from poetc.planning.arena import ram_bytes
+from poetc.planning.bundle import Bundle, solve_bundle
 from poetc.planning.chain import reductions
 from poetc.planning.curve import Point, solve_curve
 from poetc.planning.kernels import Kernels
@@ -13,10 +14,12 @@ from poetc.planning.planner import Planner, Reduction
 from poetc.planning.smallest_ram import RamSearch, SmallestRam
 from poetc.planning.solution import Choices, Solution, Tried
 from poetc.planning.state import STATES, StatePlacement
+from poetc.planning.switching import Switching
 
 __all__ = [
     "ENGINE",
     "STATES",
+    "Bundle",
     "Choices",
     "Kernels",
     "MicroBatches",
@@ -27,8 +30,10 @@ __all__ = [
     "SmallestRam",
     "Solution",
     "StatePlacement",
+    "Switching",
     "Tried",
     "ram_bytes",
     "reductions",
+    "solve_bundle",
     "solve_curve",
 ]

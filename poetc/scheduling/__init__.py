@@ -3,7 +3,7 @@
 docs/reference/formats.md describes their files.
 """
 
-from poetc.scheduling._checker import ScheduleError, Trace, verify
+from poetc.scheduling._checker import ScheduleError, Trace, verify, verify_parts
 from poetc.scheduling._completion import Action, Completer, Completion, choose_pairs, complete
 from poetc.scheduling._json import (
     plan_from_json,
@@ -40,6 +40,7 @@ from poetc.scheduling.schedule import (
     first_executions,
 )
 from poetc.scheduling.scope import ANY, EVERYTHING, Repetition, Scope
+from poetc.scheduling.switch import Stay, Switch, Transition, buffer_offset
 
 __all__ = [
     "ANY",
@@ -70,11 +71,15 @@ __all__ = [
     "Semantics",
     "SolveOptions",
     "Status",
+    "Stay",
     "Step",
+    "Switch",
     "TensorSpec",
     "Trace",
+    "Transition",
     "Variant",
     "all_in_ram",
+    "buffer_offset",
     "choose_pairs",
     "complete",
     "first_executions",
@@ -98,6 +103,7 @@ __all__ = [
     "stored_state",
     "validate_problem",
     "verify",
+    "verify_parts",
     "verify_plan",
     "with_steps",
     "without_moves",

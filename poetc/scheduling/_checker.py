@@ -7,6 +7,7 @@ too late finds it gone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -71,6 +72,23 @@ def verify(problem: Problem, schedule: Schedule) -> Trace:
     if problem.deadline_ns is not None and trace.time_ns > problem.deadline_ns:
         raise ScheduleError(None, f"takes {trace.time_ns} ns, the deadline is {problem.deadline_ns}")
     return trace
+
+
+def verify_parts(parts: Sequence[tuple[Problem, Sequence[Step]]]) -> Trace:
+    """Replay the parts of a run one after the other, each under a problem of its own; ScheduleError as `verify` does.
+
+    The problems are one training step: they differ in budgets and in the kernels of operators. A run that goes over
+    from one plan to another in mid-step has such parts. Deadlines and claims of cost are not looked at.
+    """
+    problem = parts[0][0]
+    pages = any(isinstance(s, PageIn | PageOut) for _, steps in parts for s in steps)
+    replay = _Replay(problem, pages)
+    for of_part, steps in parts:
+        replay.problem = of_part
+        for step in steps:
+            replay.execute(step)
+    replay.finish()
+    return replay.trace()
 
 
 class _Replay:

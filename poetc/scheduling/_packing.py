@@ -75,13 +75,17 @@ def pack_around(
     state: Mapping[int, int],
     taken: Sequence[tuple[int, int]],
     *,
+    inputs: Mapping[int, int] | None = None,
+    buffer_offset: int | None = None,
     enough_bytes: int = 0,
     stop_at: float = math.inf,
 ) -> MemoryPlan:
     """`pack` for an arena that another program lays out.
 
-    `state` says at which offset each state is when a run begins and ends, by its first version. `taken` lists (offset,
-    size) of all else that is there all the time.
+    `state` says at which offset each state is when a run begins and ends, by its first version. `taken` lists
+    (offset, size) of all else that is there all the time. `inputs` says where other tensors are when a run begins,
+    `buffer_offset` where the page buffer is, which stays free if `schedule` does not page. Both lie where they pack
+    best unless they are given.
     """
     step_count, unit = len(schedule.steps), problem.alignment_bytes
     lifetimes = lifetimes_of(problem, schedule)
@@ -93,6 +97,19 @@ def pack_around(
         first.offset_bytes = last.offset_bytes = state[first.tensors[0][0]]
         items.append((first, None if first is last else last))
         in_fixed_places |= {id(first), id(last)}
+    persistent = len(items)
+    pages = any(isinstance(s, PageIn | PageOut) for s in schedule.steps)
+    buffer_bytes = problem.page_buffer_bytes if pages else 0
+    if buffer_offset is not None:
+        buffer = Lifetime(problem.page_buffer_bytes, 0, step_count, offset_bytes=buffer_offset)
+        items.append((buffer, None))
+        in_fixed_places.add(id(buffer))
+        if pages:
+            lifetimes.append(buffer)
+        buffer_bytes = 0
+    for a in lifetimes:
+        if inputs and id(a) not in in_fixed_places and a.start == 0 and a.tensors and a.tensors[0][0] in inputs:
+            a.offset_bytes = inputs[a.tensors[0][0]]
     items += [(a, None) for a in lifetimes if id(a) not in in_fixed_places]
     starts = np.array([a.start for a, _ in items], np.int64)
     ends = np.array([a.end for a, _ in items], np.int64)
@@ -102,14 +119,13 @@ def pack_around(
         np.array([0 if b is None else b.start for _, b in items], np.int64),
         np.array([0 if b is None else b.end for _, b in items], np.int64),
     )
-    buffer_bytes = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.steps) else 0
     enough = max(0, enough_bytes - buffer_bytes) // unit
     offsets = place(starts, ends, sizes, fixed, SEARCH_PLACEMENTS, enough=enough, again=again, stop_at=stop_at)
     for (first, _), offset in zip(items, offsets, strict=True):
         if first.offset_bytes is None:
             first.offset_bytes = int(offset) * unit
     state_bytes = max(
-        (_aligned(problem, (a.offset_bytes or 0) + a.size_bytes) for a, _ in items[: len(taken) + len(state)]),
+        (_aligned(problem, (a.offset_bytes or 0) + a.size_bytes) for a, _ in items[:persistent]),
         default=0,
     )
     if buffer_bytes:

@@ -1,5 +1,6 @@
 /* The runtime core: checks, the run loop, pages. See poetc.h. */
 #include "poetc.h"
+#include "poetc_steps.h"
 
 #include <string.h>
 
@@ -353,16 +354,15 @@ int poetc_write_state_page(poetc_runtime *runtime, uint32_t page, uint32_t versi
     return POETC_OK;
 }
 
-int poetc_recover(poetc_runtime *runtime)
+int poetc_bring_back(poetc_runtime *runtime, const poetc_absence *absences, uint32_t count, uint32_t step)
 {
-    const poetc_program *program = runtime->program;
     int result = POETC_OK;
     uint32_t i;
 
-    for (i = 0; i < program->absence_count; i++) {
-        const poetc_absence *absence = &program->absences[i];
+    for (i = 0; i < count; i++) {
+        const poetc_absence *absence = &absences[i];
 
-        if (absence->begin <= runtime->step && runtime->step < absence->end) {
+        if (absence->begin <= step && step < absence->end) {
             uint8_t *place = (uint8_t *)runtime->config->arena + absence->offset;
             int err = walk_page(runtime, absence->page, 0, runtime->sequence, NULL, NULL);
 
@@ -375,7 +375,14 @@ int poetc_recover(poetc_runtime *runtime)
     return result;
 }
 
-static int run_step(poetc_runtime *runtime, const poetc_step *step)
+int poetc_recover(poetc_runtime *runtime)
+{
+    const poetc_program *program = runtime->program;
+
+    return poetc_bring_back(runtime, program->absences, program->absence_count, runtime->step);
+}
+
+int poetc_execute(poetc_runtime *runtime, const poetc_step *step)
 {
     poetc_call call;
 
@@ -395,27 +402,38 @@ static int run_step(poetc_runtime *runtime, const poetc_step *step)
     return step->kernel(&call);
 }
 
-int poetc_run(poetc_runtime *runtime)
+int poetc_advance(poetc_runtime *runtime)
 {
     const poetc_program *program = runtime->program;
     const poetc_config *config = runtime->config;
     int err = POETC_OK;
 
-    runtime->sequence++;
-    for (runtime->step = 0;; runtime->step++) {
-        if (config->observer != NULL)
-            err = config->observer(config->observer_context, runtime, runtime->step);
-        if (err >= 0 && runtime->step < program->step_count)
-            err = run_step(runtime, &program->steps[runtime->step]);
-        else if (err >= 0)
-            break;
-        if (err < 0) {
-            (void)poetc_recover(runtime);
-            return err;
-        }
+    if (config->observer != NULL)
+        err = config->observer(config->observer_context, runtime, runtime->step);
+    if (err >= 0 && runtime->step < program->step_count)
+        err = poetc_execute(runtime, &program->steps[runtime->step]);
+    else if (err >= 0) {
+        runtime->run_count += program->updates_state;
+        return POETC_COMPLETE;
     }
-    runtime->run_count += program->updates_state;
+    if (err < 0) {
+        (void)poetc_recover(runtime);
+        return err;
+    }
+    runtime->step++;
     return POETC_OK;
+}
+
+int poetc_run(poetc_runtime *runtime)
+{
+    int err;
+
+    runtime->sequence++;
+    runtime->step = 0;
+    do
+        err = poetc_advance(runtime);
+    while (err == POETC_OK);
+    return err < 0 ? err : POETC_OK;
 }
 
 float poetc_loss(const poetc_runtime *runtime)

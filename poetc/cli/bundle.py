@@ -1,0 +1,85 @@
+"""`poetc bundle`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from poetc.cli import _options, _solving
+from poetc.cli._console import Console
+
+EPILOG = """\b
+Examples:
+  poetc bundle model.onnx --batch 16 -d stm32f746 --budgets 320kB,256kB,192kB
+  poetc bundle model.onnx -d rpi4 --budgets 100%,75%,50% -o model.bundle
+  poetc bundle model.onnx -d stm32h743 --points 6 --switch-flash 64kB
+  poetc validate model.bundle --switch all
+  poetc emit model.bundle --target host -o src
+"""
+
+
+@click.command(short_help="Solve for several budgets, with switches in mid-step.", epilog=EPILOG)
+@click.argument("model", metavar="MODEL", type=_options.FILE)
+@_options.device_option
+@click.option(
+    "-b",
+    "--budgets",
+    metavar="SIZE,SIZE,...",
+    help="RAM budgets of the plans: 512kB,384kB, or percentages of keep-all's peak.",
+)
+@click.option(
+    "--points",
+    type=_options.Whole(2, 16),
+    metavar="N",
+    help="Instead: N budgets at equal distances, from keep-all's peak down to the least RAM that is found.",
+)
+@click.option(
+    "--switch-flash",
+    metavar="SIZE",
+    help="The most flash that the tables of switches may take. Default: every safe point is kept.",
+)
+@_solving.problem_options
+@_options.infer_batch_option
+@click.option(
+    "-o",
+    "--output-dir",
+    "out",
+    type=_options.DIRECTORY,
+    metavar="DIR",
+    help="Directory of the answer. Default: MODEL.bundle/ in this directory.",
+)
+@_options.force_option
+@_options.output_options
+def bundle(
+    model: Path,
+    budgets: str | None,
+    points: int | None,
+    switch_flash: str | None,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+    **options: Any,
+) -> None:
+    """Solve MODEL for several RAM budgets, and for going over from one plan to another in mid-step.
+
+    All plans share one state. A training step gives the same bits, whichever plans it goes through. The C that `poetc
+    emit` writes changes plans when `poetc_request_budget` is called, at the next safe point.
+
+    `poetc validate DIR --switch all` takes every switch on this machine. The time limit is that of one plan.
+    """
+    from poetc.cli import _text
+    from poetc.commands import bundle as command
+    from poetc.commands import requests
+
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    options["out"] = options["out"] or requests.named_after(model, ".bundle")
+    request = _solving.solve_request(model, options)
+    sizes = [text.strip() for text in budgets.split(",") if text.strip()] if budgets is not None else []
+    with console.progress("reading the model") as progress:
+        result = command.bundle(request, sizes, points=points, switch_flash=switch_flash, progress=progress)
+    for note in result.summary["notes"]:
+        console.note(note)
+    console.copies(result.summary["copies"], options["out"])
+    console.answer(result.summary, _text.bundle_text(result.summary))

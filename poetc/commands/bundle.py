@@ -1,0 +1,128 @@
+"""`poetc bundle`: plans for several budgets over one state, and the switches between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from poetc import codegen, reporting
+from poetc.artifact import Artifact, check_out, write
+from poetc.commands.programs import POINTER_BYTES, switches_of
+from poetc.commands.requests import SolveRequest, inference_model, limits, read_problem, require_offsets, require_time
+from poetc.commands.solve import summary_of
+from poetc.devices import parse_size
+from poetc.errors import UsageError
+from poetc.events import Progress, silent
+from poetc.planning import Solution, inference, ram_bytes, solve_bundle
+from poetc.planning.safe_points import waits
+from poetc.planning.smallest_ram import search_share_s
+from poetc.scheduling import Problem, keep_all_peak_bytes
+
+MOST_PLANS = 16
+
+
+def bundle(
+    request: SolveRequest,
+    budgets: Sequence[str] = (),
+    *,
+    points: int | None = None,
+    switch_flash: str | None = None,
+    progress: Progress = silent,
+) -> Artifact:
+    """Solve for each of `budgets`, or for `points` budgets from keep-all down to the least; write `request.out`.
+
+    The artifact is that of the largest budget, with the other plans beside it. `switch_flash`: the most flash that the
+    tables of switches may take. Raises the errors of `poetc.errors`.
+    """
+    started = time.perf_counter()
+    if request.is_problem:
+        raise UsageError(f"{request.model.source}: a bundle needs a model, not a problem alone")
+    if request.model.training.micro_batches == "auto":
+        raise UsageError("--micro-batches auto: the plans of a bundle have one number; give it")
+    if request.out is not None:
+        check_out(request.out, force=request.force)
+    progress("reading the model")
+    whole, step, profile, problem = read_problem(request)
+    assert whole is not None and step is not None and profile is not None
+    graph = inference_model(request.model, whole)
+    problem = limits(replace(request, budget=f"{profile.ram_bytes}B"), problem)
+    require_time(request, problem)
+    require_offsets(request, problem, step)
+    flash_bytes = None if switch_flash is None else parse_size(switch_flash, option="--switch-flash")
+    planner = request.planner(request.options.time_limit_s, progress)
+    sizes = _budgets(request, problem, budgets, points)
+    found = solve_bundle(problem, sizes, planner)
+    plans = [(s.problem, s.schedule, s.plan) for s in found.solutions]
+    predicted = inference.within_budget(
+        step, graph, profile, *plans[-1], min(inference.LIMIT_S, request.options.time_limit_s), progress
+    )
+    largest = found.solutions[0]
+    first = replace(problem, budget_bytes=largest.problem.budget_bytes)
+    served = {s.problem.budget_bytes for s in found.solutions}
+    notes = [
+        f"the budget of {size:,} bytes has no plan of its own: nothing cheaper was found than for the next smaller one"
+        for size in sizes
+        if size not in served
+    ]
+    notes += [*reporting.choice_notes(first, largest), *([predicted.note] if predicted.note else [])]
+    summary = summary_of(request, first, largest, step, profile, ram_bytes(*plans[-1][::2]), started, notes)
+    artifact = Artifact(
+        summary=summary,
+        problem=largest.problem,
+        schedule=largest.schedule,
+        plan=largest.plan,
+        graph=step,
+        inference=graph,
+        inference_problem=predicted.problem,
+        inference_schedule=predicted.schedule,
+        inference_plan=predicted.plan,
+        others=tuple(plans[1:]),
+        profile=profile,
+    )
+    progress("looking for switches")
+    summary["bundle"] = {"switch_flash_bytes": flash_bytes}
+    lowered, switches, switching = switches_of(artifact)
+    summary["bundle"] |= {
+        "plans": [_plan(s) for s in found.solutions],
+        "switches": [asdict(w) for w in waits(switching, switches)],
+        "switch_bytes": codegen.switch_bytes(lowered, POINTER_BYTES),
+    }
+    if request.out is not None:
+        progress("writing the report")
+        summary["copies"] = write(artifact, request.out, reporting.reports(artifact), force=request.force)
+    return artifact
+
+
+def _budgets(request: SolveRequest, problem: Problem, budgets: Sequence[str], points: int | None) -> list[int]:
+    """In bytes, the largest first."""
+    if bool(budgets) == (points is not None):
+        raise UsageError("give --budgets or --points, one of the two")
+    keep_all_bytes = keep_all_peak_bytes(problem)
+    if points is not None:
+        search_s = search_share_s(request.options.time_limit_s)
+        least = request.planner(search_s).search_ram(problem, search_s).found.ram_bytes or keep_all_bytes
+        sizes = [keep_all_bytes - i * (keep_all_bytes - least) // (points - 1) for i in range(points)]
+    else:
+        sizes = [parse_size(text, of=keep_all_bytes, option="--budgets") for text in budgets]
+    distinct = sorted(set(sizes), reverse=True)
+    if len(distinct) < 2:
+        raise UsageError("--budgets: a bundle needs two budgets or more, as in 512kB,384kB")
+    if len(distinct) > MOST_PLANS:
+        raise UsageError(f"--budgets: {len(distinct)} plans, a bundle has {MOST_PLANS} at most")
+    return distinct
+
+
+def _plan(solution: Solution) -> dict[str, Any]:
+    proof = solution.proof
+    return {
+        "budget_bytes": solution.problem.budget_bytes,
+        "ram_bytes": ram_bytes(solution.problem, solution.plan),
+        "arena_bytes": solution.plan.arena_bytes,
+        "cost": proof.objective,
+        "bound": proof.bound,
+        "gap": proof.gap(),
+        "status": proof.status.value,
+        "scope": reporting.scope_sentence(proof.scope),
+    }

@@ -1,0 +1,125 @@
+"""Several plans of one training step that share its state, for a budget that changes while it trains.
+
+All plans execute the operators first in the same order, so that a run can go over from one plan to another in mid-step
+(`poetc.planning.switching`). The plan of the smallest budget is made first. It chooses the order, the place of state
+between steps, and the offsets of state, inputs and page buffer. The others follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from poetc.errors import InfeasibleError, LimitError
+from poetc.planning.kernels import Kernels
+from poetc.planning.order import Order
+from poetc.planning.arena import ram_bytes
+from poetc.planning.planner import Planner
+from poetc.planning.solution import Choices, Solution
+from poetc.scheduling import (
+    PageIn,
+    PageOut,
+    Problem,
+    buffer_offset,
+    on_store,
+    pack_around,
+    state_chains,
+    verify,
+    verify_plan,
+    without_moves,
+)
+from poetc.scheduling.problem import Paging
+from poetc.scheduling.schedule import MemoryPlan, Schedule, first_executions
+
+ATTEMPTS = 6  # to pack a plan around the layout of the smallest, each for a schedule that needs less
+ORDER = Order()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """Plans of one problem, the largest budget first. Their arenas do not grow from one to the next."""
+
+    solutions: tuple[Solution, ...]
+
+    @property
+    def smallest(self) -> Solution:
+        return self.solutions[-1]
+
+
+def solve_bundle(problem: Problem, budgets_bytes: Sequence[int], planner: Planner) -> Bundle:
+    """A plan for each budget, the time of `planner` for each of them.
+
+    A budget for which nothing cheaper is found than for the next smaller one has no plan of its own.
+
+    `problem` has its choices open. Raises the errors of `Planner.solve` for the smallest budget, whose plan the
+    others follow.
+    """
+    budgets = sorted(set(budgets_bytes), reverse=True)
+    limit_s = planner.options.time_limit_s
+    planner.progress(f"the plan for {budgets[-1]} bytes")
+    smallest = planner.part(limit_s).solve(replace(problem, budget_bytes=budgets[-1]))
+    found = [smallest]
+    for budget in reversed(budgets[:-1]):
+        planner.progress(f"the plan for {budget} bytes")
+        following = _following(problem, budget, smallest, found[-1], planner.part(limit_s))
+        if following is not None:
+            found.append(following)
+    return Bundle(solutions=tuple(reversed(found)))
+
+
+def _following(
+    problem: Problem, budget: int, smallest: Solution, previous: Solution, planner: Planner
+) -> Solution | None:
+    """The plan for a larger budget; None where none is found that is cheaper than the `previous`, smaller one."""
+    order = first_executions(smallest.schedule.steps)
+    placed = on_store(problem, smallest.choices.state or ())
+    # Without transfers in the smallest plan there is no page buffer in the layout that the plans share.
+    paging = placed.paging if _pages(smallest.schedule) else Paging.NONE
+    asked = ORDER.fix(replace(placed, budget_bytes=budget, paging=paging), order)
+    options = replace(planner.options, fixed_order=True)
+    inner = replace(planner, options=options, reductions=tuple(r for r in planner.reductions if isinstance(r, Kernels)))
+    target = budget
+    for attempt in range(ATTEMPTS):
+        try:
+            limit_s = planner.options.time_limit_s / (1 + attempt)
+            solved = inner.part(limit_s).solve(replace(asked, budget_bytes=target))
+        except (InfeasibleError, LimitError):
+            break
+        solution = ORDER.restore(placed, order, solved)
+        schedule = without_moves(solution.problem, solution.schedule)
+        own = replace(solution.problem, budget_bytes=budget)
+        plan = _packed_alike(own, schedule, smallest)
+        excess = ram_bytes(own, plan) - budget
+        if excess <= 0:
+            if schedule.proof.objective >= previous.cost or plan.arena_bytes <= previous.plan.arena_bytes:
+                break
+            verify(own, schedule)
+            verify_plan(own, schedule, plan)
+            choices = Choices(kernels=solution.choices.kernels, state=smallest.choices.state)
+            return replace(solution, problem=own, schedule=schedule, plan=plan, choices=choices)
+        target -= excess * (2 + attempt) // 2
+    return None
+
+
+def _packed_alike(problem: Problem, schedule: Schedule, smallest: Solution) -> MemoryPlan:
+    """A plan with state, inputs and page buffer where `smallest` has them."""
+    places = places_at_start(smallest)
+    state = {chain[0]: places[chain[0]] for chain in state_chains(smallest.problem)}
+    return pack_around(
+        problem,
+        schedule,
+        state,
+        [],
+        inputs={t: offset for t, offset in places.items() if t not in state},
+        buffer_offset=buffer_offset(smallest.plan),
+        enough_bytes=problem.budget_bytes - problem.base_bytes,
+    )
+
+
+def places_at_start(solution: Solution) -> dict[int, int]:
+    """The offset of each tensor that is in RAM when a step begins."""
+    return {t: a.offset_bytes for a in solution.plan.allocations for t, first in a.tensors if first == 0 == a.start}
+
+
+def _pages(schedule: Schedule) -> bool:
+    return any(isinstance(s, PageIn | PageOut) for s in schedule.steps)

@@ -1,0 +1,327 @@
+"""Switches in mid-step: a run leaves its plan A at a safe point, and goes on in plan B of the same bundle.
+
+A switch is a schedule: a prefix of A, a transition, a suffix of B. The transition drops, moves, pages and recomputes
+until RAM holds the tensors that B has there. B may be joined behind A, where its repeated operators cost less than the
+transition saves. An update never runs twice. Melon joins at the same operator (MobiSys 2022, `computeAdaptively`):
+that is one of the joins compared here. The independent checker replays each switch.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from poetc.planning.bundle import Bundle
+from poetc.planning.solution import Solution
+from poetc.planning.transition import BUFFER, NEVER, Relocation, actions_for
+from poetc.scheduling import (
+    Compute,
+    Free,
+    Move,
+    PageIn,
+    PageOut,
+    Paging,
+    Problem,
+    ScheduleError,
+    Step,
+    Switch,
+    Transition,
+    buffer_offset,
+    state_chains,
+    verify_parts,
+)
+from poetc.scheduling.schedule import first_executions
+
+BEHIND = 40  # joins behind the same operator that are looked at, at most
+TRIED = 3  # of them, the most promising, for which a transition is made
+ROUNDING = 1e-9  # of sums of fractions
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """A plan before one of its steps."""
+
+    step: int
+    resident: Mapping[int, tuple[int, int]]  # tensor -> offset, size of its place
+    stored: frozenset[int]
+    begun: int  # operators executed so far, each counted once: the first of the order that the plans share
+    updates: int  # executions of operators that run once only
+
+
+class _Line:
+    """A plan as the sequence of its points, and the cost of the steps after each."""
+
+    def __init__(self, solution: Solution) -> None:
+        self.solution, self.problem = solution, solution.problem
+        self.steps = solution.schedule.steps
+        self.points = tuple(self._points())
+        costs = [step_cost(self.problem, s) for s in self.steps]
+        self.rest = [0] * (len(costs) + 1)
+        for i in range(len(costs) - 1, -1, -1):
+            self.rest[i] = self.rest[i + 1] + costs[i]
+        self.needs_stored = self._needs_stored()
+        self.order = first_executions(self.steps)
+        self.producer = {t: k for k, op in enumerate(self.problem.operators) for t in op.outputs}
+        at_start = self.points[0].resident
+        self.homes = {t: at_start[chain[0]][0] for chain in state_chains(self.problem) for t in chain}
+        self.needed = self._needed()
+        self._returns: dict[frozenset[int], list[int]] = {}
+
+    def _points(self) -> Iterator[_Point]:
+        problem, places = self.problem, {e: a for a in self.solution.plan.allocations for e in a.tensors}
+        resident: dict[int, tuple[int, int]] = {}
+
+        def enter(t: int, step: int) -> None:
+            a = places[t, step]
+            resident[t] = a.offset_bytes, a.size_bytes
+
+        for t, tensor in enumerate(problem.tensors):
+            if tensor.initial == "ram":
+                enter(t, 0)
+        stored = {t for t, tensor in enumerate(problem.tensors) if tensor.initial == "store"}
+        done: set[int] = set()
+        updates = 0
+        for index in range(len(self.steps) + 1):
+            yield _Point(index, dict(resident), frozenset(stored), len(done), updates)
+            if index == len(self.steps):
+                break
+            match self.steps[index]:
+                case Free(t):
+                    resident.pop(t)
+                case PageOut(t):
+                    stored.add(t)
+                case PageIn(t):
+                    enter(t, index)
+                case Move(t):
+                    enter(t, index)
+                case Compute(k, in_place):
+                    op = problem.operators[k]
+                    updates += not op.recomputable
+                    done.add(k)
+                    for i, _ in in_place:
+                        resident.pop(i)
+                    for t in op.outputs:
+                        enter(t, index)
+
+    def _needs_stored(self) -> list[frozenset[int]]:
+        """At each point, the tensors that the store must hold for the rest of the plan."""
+        tensors = self.problem.tensors
+        needed = {t for t, tensor in enumerate(tensors) if tensor.final == "store"}
+        found = [frozenset(needed)]
+        for step in reversed(self.steps):
+            match step:
+                case PageOut(t):
+                    needed.discard(t)
+                case PageIn(t):
+                    needed.add(t)
+            found.append(frozenset(needed))
+        return found[::-1]
+
+    def returns(self, stored: frozenset[int]) -> list[int]:
+        """By position in the order: the least cost of bringing back tensors for which RAM has no room meanwhile.
+
+        `stored`: the tensors that need not be paged out any more. A relaxation: fractions of tensors leave.
+        """
+        if stored not in self._returns:
+            self._returns[stored] = self._least_returns(stored)
+        return self._returns[stored]
+
+    def _least_returns(self, stored: frozenset[int]) -> list[int]:
+        problem, order = self.problem, self.order
+        capacity = problem.budget_bytes - problem.base_bytes
+        density = {t: self._density(t, stored) for t in set().union(*self.needed)}
+        found: list[int] = []
+        for position, k in enumerate(order):
+            op = problem.operators[k]
+            used = {*op.inputs, *op.outputs}
+            replaced = {p.output for p in op.in_place}  # may take over the bytes of an input
+            own = sum(problem.tensors[t].size_bytes for t in used - replaced) + op.workspace_bytes
+            others = (self.needed[position] & self.needed[position + 1]) - used
+            excess = own + sum(problem.tensors[t].size_bytes for t in others) - capacity
+            cost = 0.0
+            for t in sorted(others, key=lambda t: density[t]):
+                if excess <= 0 or density[t] == NEVER:
+                    break
+                leaving = min(excess, problem.tensors[t].size_bytes)
+                cost += leaving * density[t]
+                excess -= leaving
+            found.append(_floor(cost))
+        return found
+
+    def _needed(self) -> list[frozenset[int]]:
+        """Before each position of the order: tensors that are made before it and needed from there on."""
+        problem, order = self.problem, self.order
+        needed = {t for t, tensor in enumerate(problem.tensors) if tensor.final == "ram"}
+        found = [frozenset(needed)]
+        for k in reversed(order):
+            op = problem.operators[k]
+            needed = (needed - set(op.outputs)) | set(op.inputs)
+            found.append(frozenset(needed))
+        return found[::-1]
+
+    def _density(self, t: int, stored: frozenset[int]) -> float:
+        """The least cost of a byte that leaves RAM and comes back."""
+        problem, tensor = self.problem, self.problem.tensors[t]
+        cost = self.return_cost(t, stored)
+        if problem.paging is not Paging.NONE and tensor.pageable and t not in stored:
+            cost = min(cost, step_cost(problem, PageOut(t)) + step_cost(problem, PageIn(t)))
+        return cost / max(1, tensor.size_bytes)
+
+    def return_cost(self, t: int, stored: frozenset[int]) -> float:
+        """The least cost of a tensor that is not in RAM; an operator with several outputs makes them all at once."""
+        problem = self.problem
+        ways = [float(step_cost(problem, PageIn(t)))] if t in stored else []
+        producer = self.producer.get(t)
+        if producer is not None and problem.operators[producer].recomputable:
+            together = sum(problem.tensors[o].size_bytes for o in problem.operators[producer].outputs)
+            share = problem.tensors[t].size_bytes / max(1, together)
+            ways.append(step_cost(problem, Compute(producer)) * share)
+        return min(ways, default=NEVER)
+
+
+def step_cost(problem: Problem, step: Step) -> int:
+    """In the unit of the objective: pJ, or ns."""
+    return problem.objective.cost(*_energy_and_time(problem, step))
+
+
+def step_time_ns(problem: Problem, step: Step) -> int:
+    """Without overlap of transfers and computation."""
+    return _energy_and_time(problem, step)[1]
+
+
+def _energy_and_time(problem: Problem, step: Step) -> tuple[int, int]:
+    match step:
+        case Compute(k, _):
+            op = problem.operators[k]
+            return op.energy_pj, op.time_ns
+        case PageIn(t):
+            return problem.tensors[t].page_in_pj, problem.tensors[t].page_in_ns
+        case PageOut(t):
+            return problem.tensors[t].page_out_pj, problem.tensors[t].page_out_ns
+        case Move(t):
+            return problem.tensors[t].move_pj, problem.tensors[t].move_ns or 0
+        case Free():
+            return 0, 0
+
+
+@dataclass(slots=True)
+class Switching:
+    """All switches of a bundle."""
+
+    bundle: Bundle
+    lines: list[_Line] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lines = [_Line(s) for s in self.bundle.solutions]
+
+    def points(self, source: int) -> list[int]:
+        """The steps before which a run of a plan may be stopped: after the frees that follow a step."""
+        steps = self.lines[source].steps
+        return [i for i in range(1, len(steps)) if not isinstance(steps[i], Free)]
+
+    def switches(self, source: int, target: int) -> Iterator[Switch]:
+        """Of every point of `source` that has one, in order."""
+        for at in self.points(source):
+            found = self.switch(source, target, at)
+            if found is not None:
+                yield found
+
+    def switch(self, source: int, target: int, at: int) -> Switch | None:
+        """The cheapest switch found; None where there is none."""
+        a, b = self.lines[source], self.lines[target]
+        here = a.points[at]
+        best: Switch | None = None
+        joins = sorted(self._joins(here, b), key=lambda join: (join[0], -join[1]))
+        for least, join in joins[:TRIED]:
+            if best is not None and least >= best.rest:
+                break
+            made = self._transition(a, b, here, b.points[join])
+            if made is None:
+                continue
+            steps = made.steps
+            rest = sum(step_cost(b.problem, s) for s in steps) + b.rest[join]
+            if best is not None and rest >= best.rest:
+                continue
+            try:
+                verify_parts(self._parts(a, b, at, steps, join))
+            except ScheduleError:
+                continue
+            best = Switch(
+                source=source,
+                target=target,
+                at=at,
+                join=join,
+                transition=made,
+                stored=here.stored,
+                rest=rest,
+                bound=min(rest, self.bound(source, target, at)),
+                time_ns=sum(step_time_ns(b.problem, s) for s in steps),
+            )
+        return best
+
+    def _parts(
+        self, a: _Line, b: _Line, at: int, steps: tuple[Step, ...], join: int
+    ) -> tuple[tuple[Problem, Sequence[Step]], ...]:
+        larger = max((a.problem, b.problem), key=lambda p: p.budget_bytes)
+        meanwhile = replace(larger, operators=b.problem.operators)
+        return (a.problem, a.steps[:at]), (meanwhile, steps), (b.problem, b.steps[join:])
+
+    def _joins(self, here: _Point, b: _Line) -> Iterator[tuple[float, int]]:
+        """Points of `b` at or behind the operators that `here` has executed: the least that going on there can cost."""
+        begun = [p.begun for p in b.points]
+        last = bisect.bisect_right(begun, here.begun) - 1
+        for join in range(last, max(-1, last - BEHIND), -1):
+            point = b.points[join]
+            if point.updates != here.updates or join == len(b.steps):
+                continue
+            if join and isinstance(b.steps[join], Free):
+                continue  # after the frees the same point asks for less
+            missing = [t for t in point.resident if t not in here.resident]
+            outs = sum(step_cost(b.problem, PageOut(t)) for t in _unstored(here, b, join))
+            least = b.rest[join] + outs + sum(b.return_cost(t, here.stored) for t in missing)
+            if least < NEVER:
+                yield least, join
+
+    def _transition(self, a: _Line, b: _Line, here: _Point, there: _Point) -> Transition | None:
+        actions = actions_for(
+            b.problem,
+            b.order[: here.begun],
+            here.resident.keys(),
+            here.stored,
+            there.resident.keys(),
+            _unstored(here, b, there.step),
+            lambda step: step_cost(b.problem, step),
+        )
+        if actions is None:
+            return None
+        memory = dict(here.resident)
+        buffer = buffer_offset(self.bundle.smallest.plan)
+        if buffer is not None:
+            memory[BUFFER] = buffer, b.problem.page_buffer_bytes
+        capacity = max(a.solution.plan.arena_bytes, b.solution.plan.arena_bytes)
+        in_place = {t for t, (offset, _) in here.resident.items() if a.homes.get(t) == offset}
+        return Relocation(b.problem, capacity, memory, there.resident, frozenset(in_place)).run(actions)
+
+    def bound(self, source: int, target: int, at: int) -> int:
+        """Nothing that goes on from a point of `source` within the budget of `target` costs less.
+
+        Every operator that has not run yet runs once more. At the first run of each of these, RAM holds
+        the tensors from before it that are needed after it, or they come back later. The bound takes the cheapest
+        set of tensors that leaves room for the operator.
+        """
+        here, b = self.lines[source].points[at], self.lines[target]
+        once = sum(step_cost(b.problem, Compute(k)) for k in b.order[here.begun :])
+        missing = (t for t in b.needed[here.begun] if t not in here.resident)
+        now = _floor(sum(b.return_cost(t, here.stored) for t in missing))
+        return once + max(now, *b.returns(here.stored)[here.begun :], 0)
+
+
+def _floor(cost: float) -> int:
+    """0 for an impossible return: it is left to the search to find that out."""
+    return 0 if cost == NEVER else math.floor(cost * (1 - ROUNDING))
+
+
+def _unstored(here: _Point, b: _Line, join: int) -> frozenset[int]:
+    return b.needs_stored[join] - here.stored

@@ -1,0 +1,19 @@
+/* The parts of a run, for the files of the runtime that do more than run one program from its first step to its last.
+ */
+#ifndef POETC_STEPS_H
+#define POETC_STEPS_H
+
+#include "poetc.h"
+
+#define POETC_COMPLETE 1 /* poetc_advance: the run is complete */
+
+/* Run one step, whether or not it is one of the present program. */
+int poetc_execute(poetc_runtime *runtime, const poetc_step *step);
+
+/* Run step runtime->step of the present program, and go on to the next. An error is that of poetc_run. */
+int poetc_advance(poetc_runtime *runtime);
+
+/* Bring back to RAM the state that is away at `step`, as poetc_recover does for the present program. */
+int poetc_bring_back(poetc_runtime *runtime, const poetc_absence *absences, uint32_t count, uint32_t step);
+
+#endif
