@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from poetc.codegen._bundle import ProgramBundle, ProgramSwitch
-from poetc.codegen._host import HostModel, compile_library
+from poetc.codegen._host import HostModel, StepError, compile_library
 from poetc.codegen._interpret import all_inputs, fit_input, sample_inputs
 from poetc.codegen.program import Call, Instruction, Move, Operand, PageOut, Program, Space
 from poetc.errors import CheckFailed
@@ -188,7 +188,11 @@ def _take(
             model.arena[floor:] = pattern
 
         model.on_step, model.on_switch = ask, switched
-        found = model.step(batch), model.bits()
+        try:
+            found = model.step(batch), model.bits()
+        except StepError as error:
+            failures.append(str(error))
+            break
         touched[1] = max(touched[1], floor + _end(model.arena[floor:], pattern))
         failures += _differences(expected, found)
         if model.switch_count != 1 or model.plan != switch.target:

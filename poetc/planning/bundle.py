@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from poetc.errors import InfeasibleError, LimitError
+from poetc.planning.arena import ram_bytes
 from poetc.planning.kernels import Kernels
 from poetc.planning.order import Order
-from poetc.planning.arena import ram_bytes
 from poetc.planning.planner import Planner
 from poetc.planning.solution import Choices, Solution
 from poetc.scheduling import (
