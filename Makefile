@@ -56,6 +56,7 @@ test: lint setup-arm setup-browser ## lint and all tests but the long ones: at m
 
 .PHONY: test-all
 test-all: test ## then the long tests too: whole networks counted, and every other class of boards
+	@scripts/setup-arm64-python --optional
 	$(BIN)/pytest -n $(JOBS) -m "long and not conformance" $(PYTEST_ARGS)
 
 .PHONY: test-times

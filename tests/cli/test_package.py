@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.conftest import Ended, run
 
+ARM64_PYTHON = Path(__file__).resolve().parents[2] / "build" / "arm64-python" / "python"
 STEPS = 4
 SCRIPT = """
 import sys
@@ -82,7 +83,7 @@ def test_a_package_needs_numpy_alone(
 def test_a_package_for_linux_on_arm(
     solved: tuple[Path, Ended], measured: tuple[list[float], Path], tmp_path: Path
 ) -> None:
-    """Its library is used from C: there is no Python for the emulator."""
+    """Its library is used from C, which needs no Python for the emulator."""
     package = tmp_path / "digits"
     words = ("emit", solved[0], "--target", "cortex-a", "--board", "aarch64", "--package", "-o", package, "--json")
     ended = run(*words)
@@ -103,6 +104,23 @@ def test_a_package_for_linux_on_arm(
     done = subprocess.run(emulator, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [f"{np.float32(loss).view(np.uint32):08x}" for loss in measured[0]]
+
+
+@pytest.mark.long  # Python starts slowly in the emulator
+def test_python_on_arm_trains_with_a_package(
+    solved: tuple[Path, Ended], measured: tuple[list[float], Path], tmp_path: Path
+) -> None:
+    if not ARM64_PYTHON.exists():
+        pytest.skip("no Python for aarch64: scripts/setup-arm64-python")
+    package = tmp_path / "digits"
+    words = ("emit", solved[0], "--target", "cortex-a", "--board", "aarch64", "--package", "-o", package, "--json")
+    ended = run(*words)
+    assert ended.code == 0, ended.err
+    packages = ARM64_PYTHON.parent / "root" / "usr" / "lib" / "python3" / "dist-packages"
+    python = [ARM64_PYTHON, "-I", "-S", "-c", SCRIPT, packages, tmp_path, package / "poetc-emit.json", measured[1]]
+    done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == measured[0]
 
 
 def test_without_a_compiler_the_folder_says_how_to_build(
