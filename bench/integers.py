@@ -1,15 +1,15 @@
 """Integer training beside float training: accuracy on digits, RAM, and instructions of a step.
 
-    python bench/integers.py accuracy NETWORK DATA.npz      arrays x [samples, h, w] of u8 and y; the last fifth tests
-    python bench/integers.py size NETWORK DEVICE [BATCH]    smallest RAM, and instructions of a step in QEMU
+    python -m bench.integers accuracy NETWORK DATA.npz      arrays x [samples, h, w] of u8 and y; the last fifth tests
+    python -m bench.integers size NETWORK DEVICE [BATCH]    smallest RAM, and instructions of a step in QEMU
 
 NETWORK is one of demo/boards/networks.py. docs/results/integer.md has the tables.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,17 @@ def size(name: str, device: str, batch: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "accuracy":
-        accuracy(sys.argv[2], Path(sys.argv[3]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = parser.add_subparsers(dest="part", required=True)
+    of_accuracy = parts.add_parser("accuracy")
+    of_accuracy.add_argument("network")
+    of_accuracy.add_argument("data", type=Path)
+    of_size = parts.add_parser("size")
+    of_size.add_argument("network")
+    of_size.add_argument("device")
+    of_size.add_argument("batch", type=int, nargs="?", default=8)
+    arguments = parser.parse_args()
+    if arguments.part == "accuracy":
+        accuracy(arguments.network, arguments.data)
     else:
-        size(sys.argv[2], sys.argv[3], int(sys.argv[4]) if len(sys.argv) > 4 else 8)
+        size(arguments.network, arguments.device, arguments.batch)

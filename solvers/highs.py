@@ -119,7 +119,7 @@ class Mip:
         if is_mip:
             kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
             lp.integrality_ = [kinds[i] for i in self.integer]
-        solver = _solver(time_limit_s, threads, seed)
+        solver = quiet_solver(time_limit_s, threads, seed)
         if is_mip:
             solver.setOptionValue("mip_rel_gap", gap)
             solver.setOptionValue("mip_abs_gap", 1e-9)
@@ -176,7 +176,7 @@ class Mip:
 
     def _root(self, time_limit_s: float, threads: int, seed: int) -> tuple[Answer, npt.NDArray[np.float64] | None]:
         """The answer of the LP, and the duals of its rows if it was solved to the end."""
-        solver = _solver(time_limit_s, threads, seed)
+        solver = quiet_solver(time_limit_s, threads, seed)
         solver.passModel(self._lp())
         solver.run()
         status, info = solver.getModelStatus(), solver.getInfo()
@@ -191,12 +191,20 @@ class Mip:
 _workers = threading.local()
 
 
-def _solver(time_limit_s: float, threads: int, seed: int) -> highspy.Highs:
+class _Quiet(highspy.Highs):  # type: ignore[misc]
+    """HiGHS without its banner: version 1.16 prints it when callbacks are enabled, which its constructor does."""
+
+    def enableCallbacks(self) -> None:  # noqa: N802 - HiGHS's name
+        self.setOptionValue("output_flag", False)
+        super().enableCallbacks()
+
+
+def quiet_solver(time_limit_s: float, threads: int, seed: int) -> highspy.Highs:
+    """An empty HiGHS that prints nothing, limited in seconds of wall time."""
     if getattr(_workers, "number", threads) != threads:
         highspy.Highs.resetGlobalScheduler(True)
     _workers.number = threads
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
+    solver = _Quiet()
     solver.setOptionValue("threads", threads)
     solver.setOptionValue("random_seed", seed)
     solver.setOptionValue("time_limit", max(0.01, time_limit_s))

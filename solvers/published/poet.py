@@ -59,7 +59,7 @@ from poetc.scheduling import (
     Status,
     verify,
 )
-from poetc.solvers.highs import COST_SCALE, TOLERANCE
+from poetc.solvers.highs import COST_SCALE, TOLERANCE, quiet_solver
 from poetc.solvers.interface import Event, Progress, SolverInfo
 from poetc.solvers.model import Model
 from poetc.solvers.published._settings import BINARY
@@ -234,6 +234,14 @@ def _one(variable: Any) -> bool:
     return (pulp.value(variable) or 0.0) > BINARY.integral
 
 
+class _Highs(pulp.HiGHS):  # type: ignore[misc]
+    """PuLP's HiGHS on a solver that prints nothing: PuLP's own switch comes after the banner of HiGHS 1.16."""
+
+    def createAndConfigureSolver(self, lp: Any) -> None:  # noqa: N802 - PuLP's name
+        lp.solverModel = quiet_solver(self.timeLimit, self.threads, self.optionsDict["random_seed"])
+        lp.solverModel.setOptionValue("mip_rel_gap", self.gapRel)
+
+
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """POET's optimum, if the time limit allows. Raises InfeasibleError, LimitError."""
     if len(problem.operators) > BINARY.poet_operators:
@@ -247,7 +255,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     if formulation.capacity <= 0:
         raise InfeasibleError(f"no RAM is left for tensors in {problem.budget_bytes} bytes; raise the budget")
     formulation.build()
-    solver = pulp.HiGHS(
+    solver = _Highs(
         msg=False,
         timeLimit=formulation.left_s(),
         threads=options.threads,

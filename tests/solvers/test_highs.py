@@ -41,7 +41,7 @@ def test_what_the_lp_proves_stays_proven(monkeypatch: pytest.MonkeyPatch) -> Non
     mip.implied.append(range(0))
     lp, best = (mip.solve(time_limit_s=20, relax=relax).objective for relax in (True, False))
     solved: list[bool] = []
-    run = highs._solver
+    run = highs.quiet_solver
 
     def stopped(time_limit_s: float, threads: int, seed: int) -> highspy.Highs:
         solver = run(time_limit_s, threads, seed)
@@ -50,7 +50,7 @@ def test_what_the_lp_proves_stays_proven(monkeypatch: pytest.MonkeyPatch) -> Non
         solved.append(True)
         return solver
 
-    monkeypatch.setattr(highs, "_solver", stopped)
+    monkeypatch.setattr(highs, "quiet_solver", stopped)
     answer = mip.solve(time_limit_s=20)
     assert len(solved) == 2 and not answer.optimal
     assert answer.bound == pytest.approx(lp, abs=1e-5) and answer.bound <= best
