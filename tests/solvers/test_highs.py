@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from random import Random
 
 import highspy
@@ -32,6 +33,13 @@ def test_the_number_of_threads_may_change() -> None:
 
     beside = Beside(lambda stop: optima((2, 1, 3))).start()
     assert {*optima((1, 2, 1, 3)), *beside.result()} == {knapsack().solve(time_limit_s=20).objective}
+
+
+def test_standard_output_is_left_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    """It belongs to the answer of `--json`. HiGHS 1.16 prints there when it is made, whatever its options say."""
+    knapsack().solve(time_limit_s=20)
+    ctypes.CDLL(None).fflush(None)
+    assert capfd.readouterr().out == ""
 
 
 def test_what_the_lp_proves_stays_proven(monkeypatch: pytest.MonkeyPatch) -> None:
