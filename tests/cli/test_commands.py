@@ -192,7 +192,8 @@ def test_the_written_problem_can_be_solved_again(poetc: Run, solved: Solved, tmp
     # From there without the order in which state was placed: not the same schedule, but as near the bound.
     assert again.json["gap"] <= 0.05
     for one, other in ((again, ended), (ended, again)):
-        assert one.json["energy_pj"] >= (1 - other.json["gap"]) * other.json["energy_pj"]
+        if other.json["scope"]["order"] != "own":  # a bound of one order says nothing of schedules in another
+            assert one.json["energy_pj"] >= (1 - other.json["gap"]) * other.json["energy_pj"]
     twice = poetc("solve", out / "problem.json", "--gap", "0.05", "-o", tmp_path / "twice", "--json")
     assert twice.json["energy_pj"] == again.json["energy_pj"]
     ended = poetc("emit", tmp_path / "again", "-o", tmp_path / "src")
