@@ -87,6 +87,7 @@ class TrainingDisplay:
             self._has_header = True
         if self._bar is not None:
             if self._task is not None:
+                self._bar.refresh()  # an epoch may be shorter than the time between two drawings
                 self._bar.remove_task(self._task)
                 self._task = None
             for line in lines:

@@ -93,7 +93,8 @@ def trained(small: Path, tmp_path_factory: pytest.TempPathFactory, poetc: Run) -
 
 def test_onnxruntime_finds_the_accuracy_that_was_printed(trained: tuple[Path, dict[str, Any], str]) -> None:
     out, document, _ = trained
-    data = np.load(DATA)
+    with np.load(DATA) as archive:
+        data = dict(archive)
     session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
     (logits,) = session.run(None, {"x": (data["test_x"].astype(np.float32) / 255)[:, None]})
     accuracy = float((np.asarray(logits).argmax(axis=1) == data["test_y"]).mean())

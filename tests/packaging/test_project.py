@@ -77,7 +77,8 @@ def test_every_file_of_the_demo_is_accounted_for() -> None:
 
 
 def test_demo_data_is_what_its_readme_says() -> None:
-    data = np.load(ROOT / "demo" / "digits_new_writer.npz", allow_pickle=False)
+    with np.load(ROOT / "demo" / "digits_new_writer.npz", allow_pickle=False) as archive:
+        data = dict(archive)
     assert data["train_x"].shape == (532, 8, 8)
     assert data["test_x"].shape == (265, 8, 8)
     assert data["train_x"].dtype == np.uint8
