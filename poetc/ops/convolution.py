@@ -19,70 +19,27 @@ import numpy as np
 from poetc.graph import Attribute, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._convolutions import (
+    check_rank,
+    check_weight,
+    columns_of,
+    convolve,
+    convolve_back,
+    geometry_of,
+    group_of,
+    image_shape,
+    output_shape,
+    shape_of,
+    weight_shape,
+)
 from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops._windows import Windows
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.convolution import conv_kernel, grad_input_kernel, grad_weight_kernel, makes_norm, with_norm
-from poetc.ops.kernels.convolution_shape import Convolution
-
-
-def _group(op: Bound) -> int:
-    return op.get_int("group", 1)
-
-
-def _geometry(op: Operator) -> dict[str, Attribute]:
-    return {name: op.attributes[name] for name in ("strides", "pads", "dilations", "group") if name in op.attributes}
-
-
-def _check_weight(channels: int, outputs: int, weight: TensorType, group: int) -> None:
-    """The weight [outputs, channels / group, kernel_h, kernel_w] fits."""
-    if len(weight.shape) != 4:
-        raise ValueError(f"the weight must have rank 4, not shape {weight.shape}")
-    if group < 1 or channels % group or outputs % group:
-        raise ValueError(f"{channels} input and {outputs} output channels do not divide into {group} groups")
-    if weight.shape[:2] != (outputs, channels // group):
-        expected = (outputs, channels // group)
-        raise ValueError(
-            f"the weight's shape {weight.shape} does not start with {expected}: {channels} channels, {group} groups"
-        )
-
-
-def _check_rank(*types: TensorType) -> None:
-    for t in types:
-        if len(t.shape) != 4:
-            raise ValueError(f"a convolution works on [N, C, H, W], not on shape {t.shape}")
-
-
-def _shape(windows: Windows, group: int, image: TensorType, output: TensorType, has_bias: bool) -> Convolution:
-    """As the kernels see it: a plain 1x1 convolution has an image of one long row."""
-    (n, c, h, w), (_, o, oh, ow) = image.shape, output.shape
-    if windows.kernel == (1, 1) and windows.strides == (1, 1) and not any(windows.pads):
-        h, w, oh, ow = 1, h * w, 1, oh * ow
-    (kh, kw), (sh, sw), (top, left, _, _), (dh, dw) = windows.kernel, windows.strides, windows.pads, windows.dilations
-    return Convolution(n, c, h, w, o, oh, ow, kh, kw, sh, sw, top, left, dh, dw, group, int(has_bias))
 
 
 def _operand_bytes(op: Bound) -> int:
     return sum(t.size_bytes for t in (*op.inputs, *op.outputs))
-
-
-def _columns(windows: Windows, x: Any, output: tuple[int, int], group: int) -> Any:
-    """x[N, C, H, W] → [N, group, C / group · taps, positions]."""
-    view = windows.view(x, output)
-    return view.reshape(x.shape[0], group, -1, output[0] * output[1])
-
-
-def _convolve(windows: Windows, x: Any, w: Any, group: int) -> Any:
-    output = windows.output_size(x.shape[2:])
-    y = np.matmul(w.reshape(group, w.shape[0] // group, -1), _columns(windows, x, output, group))
-    return y.reshape(x.shape[0], w.shape[0], *output)
-
-
-def _convolve_back(windows: Windows, gy: Any, w: Any, group: int, size: tuple[int, int]) -> Any:
-    n, outputs, oh, ow = gy.shape
-    taps = np.swapaxes(w.reshape(group, outputs // group, -1), 1, 2)
-    columns = np.matmul(taps, gy.reshape(n, group, outputs // group, oh * ow))
-    return windows.fold(columns.reshape(n, group * w.shape[1], *windows.kernel, oh, ow), size)
 
 
 def _bias_gradient(b: Builder, gy: str, bias: str) -> str:
@@ -96,16 +53,11 @@ class Conv(OpSpec):
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         x, w = op.inputs[:2]
-        _check_rank(x)
-        _check_weight(x.shape[1], w.shape[0], w, _group(op))
-        if len(op.inputs) > 2 and op.inputs[2].shape != w.shape[:1]:
-            raise ValueError(f"the bias has shape {op.inputs[2].shape}, not {w.shape[:1]}")
-        size = Windows.of(op, w.shape[2:]).output_size(x.shape[2:])
-        return (TensorType((x.shape[0], w.shape[0], *size), x.dtype),)
+        return (TensorType(output_shape(op, x, w, op.inputs[2] if len(op.inputs) > 2 else None), x.dtype),)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         x, w = inputs[:2]
-        y = _convolve(Windows.of(op, w.shape[2:]), x, w, _group(op))
+        y = convolve(Windows.of(op, w.shape[2:]), x, w, group_of(op))
         return (y + inputs[2].reshape(1, -1, 1, 1) if len(inputs) > 2 else y,)
 
     def gradient(
@@ -115,7 +67,7 @@ class Conv(OpSpec):
         result: list[str | None] = [None] * len(op.inputs)
         if gy is None:
             return result
-        geometry = _geometry(op)
+        geometry = geometry_of(op)
         if needed[0]:
             size = b.type(x).shape[2:]
             result[0] = b.emit1("ConvGradInput", [gy, w], {**geometry, "input_size": size}, hint=f"{x}.grad")
@@ -132,7 +84,7 @@ class Conv(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.inputs[1].shape[2:])
-        shape = _shape(windows, _group(op), op.inputs[0], op.outputs[0], len(op.inputs) > 2)
+        shape = shape_of(windows, group_of(op), op.inputs[0], op.outputs[0], len(op.inputs) > 2)
         return conv_kernel(shape, _operand_bytes(op))
 
 
@@ -143,18 +95,12 @@ class ConvGradInput(OpSpec):
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         gy, w = op.inputs
-        _check_rank(gy)
-        channels = w.shape[1] * _group(op)
-        _check_weight(channels, gy.shape[1], w, _group(op))
-        h, width = op.get_ints("input_size")
-        if Windows.of(op, w.shape[2:]).output_size((h, width)) != gy.shape[2:]:
-            raise ValueError(f"gy of shape {gy.shape} does not belong to an input of size {(h, width)}")
-        return (TensorType((gy.shape[0], channels, h, width), gy.dtype),)
+        return (TensorType(image_shape(op, gy, w), gy.dtype),)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         gy, w = inputs
         h, width = op.get_ints("input_size")
-        return (_convolve_back(Windows.of(op, w.shape[2:]), gy, w, _group(op), (h, width)),)
+        return (convolve_back(Windows.of(op, w.shape[2:]), gy, w, group_of(op), (h, width)),)
 
     def work(self, op: Bound) -> Work:
         gy, w = op.inputs
@@ -162,7 +108,7 @@ class ConvGradInput(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.inputs[1].shape[2:])
-        shape = _shape(windows, _group(op), op.outputs[0], op.inputs[0], False)
+        shape = shape_of(windows, group_of(op), op.outputs[0], op.inputs[0], False)
         return grad_input_kernel(shape, _operand_bytes(op))
 
 
@@ -195,13 +141,7 @@ class ConvGradWeight(OpSpec):
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         x, gy = op.inputs[:2]
-        _check_rank(x, gy)
-        kernel, group = op.get_ints("kernel"), _group(op)
-        weight = TensorType((gy.shape[1], x.shape[1] // group, *kernel), x.dtype)
-        _check_weight(x.shape[1], gy.shape[1], weight, group)
-        size = Windows.of(op, kernel).output_size(x.shape[2:])
-        if gy.shape[:1] + gy.shape[2:] != (x.shape[0], *size):
-            raise ValueError(f"gy of shape {gy.shape} does not belong to an input of shape {x.shape}")
+        weight = TensorType(weight_shape(op, x, gy), x.dtype)
         norm = self._norm(op)
         if norm is not None:
             if len(norm.inputs) != 5 or op.get_str("activation") not in NORM_ACTIVATIONS:
@@ -214,9 +154,9 @@ class ConvGradWeight(OpSpec):
         norm = self._norm(op)
         if norm is not None:
             (x,) = spec("BatchNormActivate").evaluate(norm, [x, *inputs[2:]])
-        group, kernel = _group(op), op.get_ints("kernel")
+        group, kernel = group_of(op), op.get_ints("kernel")
         n, outputs, oh, ow = gy.shape
-        columns = _columns(Windows.of(op, kernel), x, (oh, ow), group)
+        columns = columns_of(Windows.of(op, kernel), x, (oh, ow), group)
         rows = gy.reshape(n, group, outputs // group, oh * ow)
         gw = np.matmul(rows, np.swapaxes(columns, 2, 3)).sum(axis=0)
         return (gw.reshape(outputs, x.shape[1] // group, *kernel),)
@@ -239,7 +179,7 @@ class ConvGradWeight(OpSpec):
 
     def _kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.get_ints("kernel"))
-        shape = _shape(windows, _group(op), op.inputs[0], op.inputs[1], False)
+        shape = shape_of(windows, group_of(op), op.inputs[0], op.inputs[1], False)
         return grad_weight_kernel(shape, _operand_bytes(op))
 
 
@@ -250,9 +190,9 @@ class ConvTranspose(OpSpec):
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         x, w = op.inputs[:2]
-        _check_rank(x)
-        outputs = w.shape[1] * _group(op)
-        _check_weight(outputs, x.shape[1], w, _group(op))
+        check_rank(x)
+        outputs = w.shape[1] * group_of(op)
+        check_weight(outputs, x.shape[1], w, group_of(op))
         if len(op.inputs) > 2 and op.inputs[2].shape != (outputs,):
             raise ValueError(f"the bias has shape {op.inputs[2].shape}, not {(outputs,)}")
         return (TensorType((x.shape[0], outputs, *self._size(op)), x.dtype),)
@@ -270,7 +210,7 @@ class ConvTranspose(OpSpec):
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         x, w = inputs[:2]
-        y = _convolve_back(Windows.of(op, w.shape[2:]), x, w, _group(op), self._size(op))
+        y = convolve_back(Windows.of(op, w.shape[2:]), x, w, group_of(op), self._size(op))
         return (y + inputs[2].reshape(1, -1, 1, 1) if len(inputs) > 2 else y,)
 
     def gradient(
@@ -296,7 +236,7 @@ class ConvTranspose(OpSpec):
         That is gy itself, unless output_padding holds whole strides. Then the part behind the last tap's reach goes:
         first the trailing pad, then the end of gy, which holds nothing but the bias.
         """
-        geometry = _geometry(op)
+        geometry = geometry_of(op)
         x, w, y = (b.type(t).shape for t in (*op.inputs[:2], op.outputs[0]))
         windows = Windows.of(Bound(op.attributes, ()), w[2:])
         if windows.output_size(y[2:]) == x[2:]:
@@ -315,5 +255,5 @@ class ConvTranspose(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.inputs[1].shape[2:])
-        shape = _shape(windows, _group(op), op.outputs[0], op.inputs[0], len(op.inputs) > 2)
+        shape = shape_of(windows, group_of(op), op.outputs[0], op.inputs[0], len(op.inputs) > 2)
         return grad_input_kernel(shape, _operand_bytes(op))

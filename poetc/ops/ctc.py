@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from poetc.graph import DType, Operator, TensorType
+from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
-from poetc.ops._builder import Builder
+from poetc.ops._loss import Loss
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.kernels import Kernel, Parameters
 
@@ -123,28 +123,18 @@ def _kernel(op: Bound, symbol: str, rows: int) -> Kernel:
 
 
 @register
-class Ctc(OpSpec):
+class Ctc(Loss):
     kind = "Ctc"
     summary = (
         "CTC loss of logits [samples, steps, classes] and labels i32 [samples, most]. Labels end at the first blank "
         "or -1; blank, time_first ([steps, samples, classes]), axis (2)"
     )
 
-    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+    def check(self, op: Bound) -> None:
         _sizes(op)
-        return (TensorType((), op.inputs[0].dtype),)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         return (_losses(op, inputs)[0].mean(),)
-
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        """grads[0] None stands for 1: the loss is the root."""
-        if not needed[0]:
-            return [None, None]
-        inputs = [*op.inputs, *([grads[0]] if grads[0] is not None else [])]
-        return [b.emit1("CtcGrad", inputs, op.attributes, hint=f"{op.inputs[0]}.grad"), None]
 
     def work(self, op: Bound) -> Work:
         batch, steps, classes, labels = _sizes(op)

@@ -13,6 +13,18 @@ import numpy as np
 from poetc.graph import Attribute, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._convolutions import (
+    check_rank,
+    columns_of,
+    convolve,
+    convolve_back,
+    geometry_of,
+    group_of,
+    image_shape,
+    output_shape,
+    shape_of,
+    weight_shape,
+)
 from poetc.ops._integers import (
     SCALE,
     Rescaling,
@@ -27,16 +39,6 @@ from poetc.ops._integers import (
 )
 from poetc.ops._registry import Work, register
 from poetc.ops._windows import Windows
-from poetc.ops.convolution import (
-    _check_rank,
-    _check_weight,
-    _columns,
-    _convolve,
-    _convolve_back,
-    _geometry,
-    _group,
-    _shape,
-)
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.convolution_shape import Convolution
 from poetc.ops.kernels.integer import IntegerProduct, product_kernels, product_of
@@ -91,20 +93,16 @@ class IntegerConv(_Product):
         for name, i in (("x", 0), ("w", 2), ("b", 4)):
             if i < len(inputs):
                 check_pair(name, inputs[i], inputs[i + 1])
-        _check_rank(x)
-        _check_weight(x.shape[1], w.shape[0], w, _group(op))
-        if len(inputs) > 4 and inputs[4].shape != w.shape[:1]:
-            raise ValueError(f"the bias has shape {inputs[4].shape}, not {w.shape[:1]}")
+        shape = output_shape(op, x, w, inputs[4] if len(inputs) > 4 else None)
         if w.elements // w.shape[0] > MOST_BIASED_PRODUCTS:
             raise ValueError(f"a sum has {w.elements // w.shape[0]:,} products, more than {MOST_BIASED_PRODUCTS:,}")
         rounding_of(op)
-        size = Windows.of(op, w.shape[2:]).output_size(x.shape[2:])
-        return TensorType((x.shape[0], w.shape[0], *size), DType.I8), self.scale_type(op)
+        return TensorType(shape, DType.I8), self.scale_type(op)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         x, sx, w, sw = inputs[:4]
         windows, e = Windows.of(op, w.shape[2:]), exponent(sx) + exponent(sw)
-        sums = _convolve(windows, x.astype(np.float64), w.astype(np.float64), _group(op)).astype(np.int64)
+        sums = convolve(windows, x.astype(np.float64), w.astype(np.float64), group_of(op)).astype(np.int64)
         if len(inputs) > 5:
             sums += aligned_bias(inputs[4], exponent(inputs[5]) - e).reshape(1, -1, 1, 1)
         return rescaled(sums, e, rounding_of(op), history_of(op, inputs))
@@ -117,7 +115,7 @@ class IntegerConv(_Product):
         result: list[str | None] = [None] * len(op.inputs)
         if gy is None or scale is None:
             return result
-        geometry = _geometry(op)
+        geometry = geometry_of(op)
         if needed[0]:
             attributes: dict[str, Attribute] = {**geometry, "input_size": b.type(x).shape[2:]}
             inputs = [gy, scale, w, op.inputs[3]]
@@ -132,7 +130,7 @@ class IntegerConv(_Product):
     def product(self, op: Bound) -> IntegerProduct:
         x, _, w = op.inputs[:3]
         windows = Windows.of(op, w.shape[2:])
-        shape = _shape(windows, _group(op), x, op.outputs[0], len(op.inputs) > 5)
+        shape = shape_of(windows, group_of(op), x, op.outputs[0], len(op.inputs) > 5)
         sizes = (shape.outputs // shape.group, shape.batch * shape.pixels, w.elements // w.shape[0])
         return product_of(shape, sizes, is_long=False, is_stochastic=rounding_of(op) == "stochastic", adapts=adapts(op))
 
@@ -148,27 +146,22 @@ class IntegerConvGradInput(_Product):
         gy, sy, w, sw = self.own_inputs(op)
         check_pair("gy", gy, sy)
         check_pair("w", w, sw)
-        _check_rank(gy)
-        channels = w.shape[1] * _group(op)
-        _check_weight(channels, gy.shape[1], w, _group(op))
-        h, width = op.get_ints("input_size")
-        if Windows.of(op, w.shape[2:]).output_size((h, width)) != gy.shape[2:]:
-            raise ValueError(f"gy of shape {gy.shape} does not belong to an input of size {(h, width)}")
-        check_products(_back_terms(w, _group(op)), "take a smaller layer")
+        shape = image_shape(op, gy, w)
+        check_products(_back_terms(w, group_of(op)), "take a smaller layer")
         rounding_of(op)
-        return TensorType((gy.shape[0], channels, h, width), DType.I8), self.scale_type(op)
+        return TensorType(shape, DType.I8), self.scale_type(op)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         gy, sy, w, sw = inputs[:4]
         h, width = op.get_ints("input_size")
         windows = Windows.of(op, w.shape[2:])
-        sums = _convolve_back(windows, gy.astype(np.float64), w.astype(np.float64), _group(op), (h, width))
+        sums = convolve_back(windows, gy.astype(np.float64), w.astype(np.float64), group_of(op), (h, width))
         return rescaled(sums.astype(np.int64), exponent(sy) + exponent(sw), rounding_of(op), history_of(op, inputs))
 
     def product(self, op: Bound) -> IntegerProduct:
         gy, _, w = op.inputs[:3]
-        shape = _shape(Windows.of(op, w.shape[2:]), _group(op), op.outputs[0], gy, False)
-        sizes = (w.shape[1], shape.batch * shape.height * shape.width, _back_terms(w, _group(op)))
+        shape = shape_of(Windows.of(op, w.shape[2:]), group_of(op), op.outputs[0], gy, False)
+        sizes = (w.shape[1], shape.batch * shape.height * shape.width, _back_terms(w, group_of(op)))
         return product_of(shape, sizes, is_long=False, is_stochastic=rounding_of(op) == "stochastic", adapts=adapts(op))
 
 
@@ -185,23 +178,17 @@ class IntegerConvGradWeight(_Product):
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         x, gy, rate = self.own_inputs(op)
-        _check_rank(x, gy)
+        weight = TensorType(weight_shape(op, x, gy), DType.I8)
         check_rate(rate)
-        kernel, group = op.get_ints("kernel"), _group(op)
-        weight = TensorType((gy.shape[1], x.shape[1] // group, *kernel), DType.I8)
-        _check_weight(x.shape[1], gy.shape[1], weight, group)
-        size = Windows.of(op, kernel).output_size(x.shape[2:])
-        if gy.shape[:1] + gy.shape[2:] != (x.shape[0], *size):
-            raise ValueError(f"gy of shape {gy.shape} does not belong to an input of shape {x.shape}")
         check_products(gy.elements // gy.shape[1], "use a smaller --batch")
         rounding_of(op)
         return weight, self.scale_type(op)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         x, gy, rate = inputs[:3]
-        group, kernel = _group(op), op.get_ints("kernel")
+        group, kernel = group_of(op), op.get_ints("kernel")
         n, outputs, oh, ow = gy.shape
-        columns = _columns(Windows.of(op, kernel), x.astype(np.float64), (oh, ow), group)
+        columns = columns_of(Windows.of(op, kernel), x.astype(np.float64), (oh, ow), group)
         rows = gy.astype(np.float64).reshape(n, group, outputs // group, oh * ow)
         sums = np.matmul(rows, np.swapaxes(columns, 2, 3)).sum(axis=0)
         sums = sums.reshape(outputs, x.shape[1] // group, *kernel).astype(np.int64)
@@ -210,7 +197,7 @@ class IntegerConvGradWeight(_Product):
     def product(self, op: Bound) -> IntegerProduct:
         x, gy = op.inputs[:2]
         windows = Windows.of(op, op.get_ints("kernel"))
-        shape = _shape(windows, _group(op), x, gy, False)
+        shape = shape_of(windows, group_of(op), x, gy, False)
         columns = shape.channels // shape.group * shape.taps
         sizes = (shape.outputs // shape.group, columns, shape.batch * shape.pixels)
         return product_of(shape, sizes, is_long=True, is_stochastic=rounding_of(op) == "stochastic", adapts=adapts(op))
@@ -230,7 +217,7 @@ class IntegerBiasGrad(Rescaling):
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         gy, rate = op.inputs
-        _check_rank(gy)
+        check_rank(gy)
         check_rate(rate)
         rounding_of(op)
         return TensorType(gy.shape[1:2], DType.I8), SCALE

@@ -15,17 +15,20 @@ from poetc.graph import DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._integers import SCALE, Rescaling, check_pair, exponent, rescaled, rounding_of
+from poetc.ops._pools import (
+    at_maxima,
+    average_parameters,
+    divisors_of,
+    grad_attributes,
+    input_shape,
+    max_parameters,
+    maximum,
+    maximum_types,
+    output_shape,
+    windows_of,
+)
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.kernels import Kernel, rows
-from poetc.ops.pool import (
-    _average_parameters,
-    _divisors,
-    _grad_attributes,
-    _input_shape,
-    _max_parameters,
-    _output,
-    _windows,
-)
 
 FRACTION_BITS = 20
 MOST_TAPS = 2**16  # of a window: 2^7 · 2^20 and the rounding of the reciprocals fit in 32 bits
@@ -42,18 +45,18 @@ class _RoundedAverage(rows.AveragePool):
 
 
 def _max_rounded(op: Bound, image: TensorType, output: TensorType, where: TensorType) -> _RoundedMaxPool:
-    found = _max_parameters(op, image, output, where)
+    found = max_parameters(op, image, output, where)
     return _RoundedMaxPool(found.windows, found.is_wide, rounding_of(op) == "stochastic")
 
 
 def _average_rounded(op: Bound, image: TensorType, output: TensorType) -> _RoundedAverage:
-    found = _average_parameters(op, image, output)
+    found = average_parameters(op, image, output)
     return _RoundedAverage(found.windows, found.counted, rounding_of(op) == "stochastic")
 
 
 def _check_taps(op: Bound) -> None:
-    if _windows(op).taps > MOST_TAPS:
-        raise ValueError(f"a window has {_windows(op).taps:,} taps, more than {MOST_TAPS:,}")
+    if windows_of(op).taps > MOST_TAPS:
+        raise ValueError(f"a window has {windows_of(op).taps:,} taps, more than {MOST_TAPS:,}")
 
 
 @register
@@ -64,16 +67,10 @@ class IntegerMaxPool(OpSpec):
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         if op.inputs[0].dtype is not DType.I8:
             raise ValueError(f"x is of {op.inputs[0].dtype}, not of i8")
-        shape = _output(op)
-        return TensorType(shape, DType.I8), TensorType(shape, DType.U8 if _windows(op).taps <= 255 else DType.I32)
+        return maximum_types(op)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        windows = _windows(op)
-        *outer, oh, ow = _output(op)
-        taps = windows.view(inputs[0], (oh, ow), -128).reshape(*outer, windows.taps, oh, ow)
-        where = taps.argmax(axis=2)
-        y = np.take_along_axis(taps, where[:, :, None], axis=2)[:, :, 0]
-        return y, where.astype(np.uint8 if windows.taps <= 255 else np.int32)
+        return maximum(op, inputs[0], -128)
 
     def gradient(
         self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
@@ -82,13 +79,13 @@ class IntegerMaxPool(OpSpec):
         if grads[0] is None or grads[1] is None or not needed[0]:
             return [None]
         inputs = [op.outputs[1], grads[0], grads[1]]
-        return b.emit("IntegerMaxPoolGrad", inputs, _grad_attributes(b, op), hint=f"{op.inputs[0]}.grad")
+        return b.emit("IntegerMaxPoolGrad", inputs, grad_attributes(b, op), hint=f"{op.inputs[0]}.grad")
 
     def work(self, op: Bound) -> Work:
-        return Work(flops=op.outputs[0].elements * _windows(op).taps)
+        return Work(flops=op.outputs[0].elements * windows_of(op).taps)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_int8_max_pool", _max_parameters(op, op.inputs[0], *op.outputs))
+        return Kernel("poetc_op_int8_max_pool", max_parameters(op, op.inputs[0], *op.outputs))
 
 
 @register
@@ -103,15 +100,11 @@ class IntegerMaxPoolGrad(Rescaling):
         if where.shape != gy.shape:
             raise ValueError(f"where has shape {where.shape}, gy {gy.shape}")
         rounding_of(op)
-        return TensorType(_input_shape(op, gy), DType.I8), SCALE
+        return TensorType(input_shape(op, gy), DType.I8), SCALE
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         where, gy, scale = inputs
-        windows = _windows(op)
-        taps = np.arange(windows.taps).reshape(-1, 1, 1)
-        spread = np.where(where[:, :, None] == taps, gy[:, :, None].astype(np.int32), 0)
-        spread = spread.reshape(*gy.shape[:2], *windows.kernel, *gy.shape[2:])
-        return rescaled(windows.fold(spread, op.get_ints("input_size")), exponent(scale), rounding_of(op))
+        return rescaled(at_maxima(op, where, gy.astype(np.int32)), exponent(scale), rounding_of(op))
 
     def work(self, op: Bound) -> Work:
         return Work(flops=2 * (op.inputs[1].elements + op.outputs[0].elements))
@@ -125,7 +118,7 @@ class IntegerMaxPoolGrad(Rescaling):
 
 def _shares(op: Bound, size: tuple[int, ...], output: tuple[int, ...]) -> Any:
     """round(2^20 / divisor) of each output."""
-    divisors = _divisors(op, size, output, np.int64)
+    divisors = divisors_of(op, size, output, np.int64)
     return (2 * 2**FRACTION_BITS + divisors) // (2 * divisors)
 
 
@@ -139,12 +132,12 @@ class IntegerAveragePool(Rescaling):
         check_pair("x", *op.inputs)
         _check_taps(op)
         rounding_of(op)
-        return TensorType(_output(op), DType.I8), SCALE
+        return TensorType(output_shape(op), DType.I8), SCALE
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         x, scale = inputs
-        *_, oh, ow = _output(op)
-        total = _windows(op).view(x.astype(np.int64), (oh, ow)).sum(axis=(2, 3))
+        *_, oh, ow = output_shape(op)
+        total = windows_of(op).view(x.astype(np.int64), (oh, ow)).sum(axis=(2, 3))
         sums = total * _shares(op, x.shape[2:], (oh, ow))
         return rescaled(sums, exponent(scale) - FRACTION_BITS, rounding_of(op))
 
@@ -154,10 +147,10 @@ class IntegerAveragePool(Rescaling):
         if grads[0] is None or grads[1] is None or not needed[0]:
             return [None, None]
         inputs = [grads[0], grads[1]]
-        return b.emit("IntegerAveragePoolGrad", inputs, _grad_attributes(b, op), hint=f"{op.inputs[0]}.grad")
+        return b.emit("IntegerAveragePoolGrad", inputs, grad_attributes(b, op), hint=f"{op.inputs[0]}.grad")
 
     def work(self, op: Bound) -> Work:
-        return Work(flops=2 * op.outputs[0].elements * (_windows(op).taps + 1))
+        return Work(flops=2 * op.outputs[0].elements * (windows_of(op).taps + 1))
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_int8_average_pool", _average_rounded(op, op.inputs[0], op.outputs[0]))
@@ -173,17 +166,17 @@ class IntegerAveragePoolGrad(Rescaling):
         check_pair("gy", *op.inputs)
         _check_taps(op)
         rounding_of(op)
-        return TensorType(_input_shape(op, op.inputs[0]), DType.I8), SCALE
+        return TensorType(input_shape(op, op.inputs[0]), DType.I8), SCALE
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        (gy, scale), windows, size = inputs, _windows(op), op.get_ints("input_size")
+        (gy, scale), windows, size = inputs, windows_of(op), op.get_ints("input_size")
         share = gy.astype(np.int64) * _shares(op, size, gy.shape[2:])
         shape = (*gy.shape[:2], *windows.kernel, *gy.shape[2:])
         sums = windows.fold(np.broadcast_to(share[:, :, None, None], shape), size)
         return rescaled(sums, exponent(scale) - FRACTION_BITS, rounding_of(op))
 
     def work(self, op: Bound) -> Work:
-        return Work(flops=2 * op.inputs[0].elements * (_windows(op).taps + 1))
+        return Work(flops=2 * op.inputs[0].elements * (windows_of(op).taps + 1))
 
     def kernel(self, op: Bound) -> Kernel:
         image = op.outputs[0]

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from poetc.graph import DType, Operator, TensorType
+from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
-from poetc.ops._builder import Builder
+from poetc.ops._loss import Loss
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Axis, Elements
@@ -23,25 +23,10 @@ from poetc.ops.kernels.rows import Axis, Elements
 _NEVER = -(2**31)  # an ignore_index that no target holds
 
 
-class _Loss(OpSpec):
-    """Shared by the losses: scalar output, gradient in the prediction by the kind `<kind>Grad`."""
-
-    def infer(self, op: Bound) -> tuple[TensorType, ...]:
-        self.check(op)
-        return (TensorType((), op.inputs[0].dtype),)
-
+class _Loss(Loss):
     def check(self, op: Bound) -> None:
         if op.inputs[0].shape != op.inputs[1].shape:
             raise ValueError(f"the prediction has shape {op.inputs[0].shape}, the target {op.inputs[1].shape}")
-
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        """grads[0] None stands for 1: the loss is the root."""
-        if not needed[0]:
-            return [None, None]
-        inputs = [*op.inputs, *([grads[0]] if grads[0] is not None else [])]
-        return [b.emit1(f"{op.kind}Grad", inputs, op.attributes, hint=f"{op.inputs[0]}.grad"), None]
 
 
 class _LossGrad(OpSpec):

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from poetc.graph import DType, Operator, TensorType
+from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
-from poetc.ops._builder import Builder
+from poetc.ops._loss import Loss
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.kernels import Kernel, Parameters
 
@@ -69,23 +69,12 @@ def _contrastive(op: Bound, inputs: Sequence[Any]) -> tuple[Any, Any]:
 _LOSSES = {"Triplet": _triplet, "Contrastive": _contrastive}
 
 
-class _Metric(OpSpec):
-    """`gradient` as for other losses: no gradient of the loss stands for 1."""
-
-    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+class _Metric(Loss):
+    def check(self, op: Bound) -> None:
         _check(op)
-        return (TensorType((), op.inputs[0].dtype),)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         return (_LOSSES[self.kind](op, inputs)[0],)
-
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        if not needed[0]:
-            return [None, None]
-        inputs = [*op.inputs, *([grads[0]] if grads[0] is not None else [])]
-        return [b.emit1(f"{op.kind}Grad", inputs, op.attributes, hint=f"{op.inputs[0]}.grad"), None]
 
     def work(self, op: Bound) -> Work:
         n, width = op.inputs[0].shape
