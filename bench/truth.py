@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.outside import open_batch
+
 COLUMNS = (
     "on", "model", "setting", "percent", "operators", "pages", "predicted", "measured", "error", "worst", "note",
 )  # fmt: skip
@@ -35,8 +37,6 @@ CODE_BYTES = 128 << 10
 
 def plan(path: Path, setting: str, device: str, time_limit_s: float) -> tuple[Any, Any, Any, int]:
     """Problem, program, training graph and the peak of keep-all. Raises what poetc raises."""
-    import onnx
-
     from poetc import codegen
     from poetc.commands.requests import ModelRequest, training_graph
     from poetc.devices import build_problem, load_profile
@@ -46,12 +46,12 @@ def plan(path: Path, setting: str, device: str, time_limit_s: float) -> tuple[An
     from poetc.scheduling.schedule import SolveOptions
     from poetc.training import TrainingOptions
 
-    graph = onnx.load(path, load_external_data=False).graph
-    weights = {tensor.name for tensor in graph.initializer}
-    shapes = [info.type.tensor_type.shape for info in graph.input if info.name not in weights]
-    is_open = any(shape.dim and not shape.dim[0].HasField("dim_value") for shape in shapes)
-    options = TrainingOptions(random_weights=0)
-    request = ModelRequest(source=path, batch=2 if is_open else None, device=device, training=options)
+    request = ModelRequest(
+        source=path,
+        batch=open_batch(path),
+        device=device,
+        training=TrainingOptions(random_weights=0),
+    )
     _, step = training_graph(request)
     profile = load_profile(device)
     problem = build_problem(step, profile, budget_bytes=1 << 62)

@@ -23,6 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.outside import open_batch
+
 FOLDERS = ("light", "zoo", "thirdparty")
 COLUMNS = (
     "file", "batch", "operators", "load_s", "saved_bytes", "keep_all_peak_bytes", "min_budget_bytes", "budget_bytes",
@@ -35,8 +37,6 @@ ANALYSIS_S = 10.0  # as the command line does
 
 def run(path: Path, device: str, time_limit_s: float) -> dict[str, Any]:
     """One row. Raises what poetc raises."""
-    import onnx
-
     from poetc.commands.analyze import analyze
     from poetc.commands.requests import ModelRequest, training_graph
     from poetc.devices import build_problem, load_profile
@@ -46,12 +46,12 @@ def run(path: Path, device: str, time_limit_s: float) -> dict[str, Any]:
     from poetc.scheduling.schedule import SolveOptions
     from poetc.training import TrainingOptions
 
-    graph = onnx.load(path, load_external_data=False).graph
-    weights = {tensor.name for tensor in graph.initializer}
-    shapes = [info.type.tensor_type.shape for info in graph.input if info.name not in weights]
-    is_open = any(shape.dim and not shape.dim[0].HasField("dim_value") for shape in shapes)
-    options = TrainingOptions(random_weights=0)
-    request = ModelRequest(source=path, batch=2 if is_open else None, device=device, training=options)
+    request = ModelRequest(
+        source=path,
+        batch=open_batch(path),
+        device=device,
+        training=TrainingOptions(random_weights=0),
+    )
 
     started = time.process_time()
     _, step = training_graph(request)

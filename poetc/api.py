@@ -20,7 +20,7 @@ from poetc import artifact, reporting
 from poetc.artifact import Artifact
 from poetc.commands import emit, validate
 from poetc.commands.analyze import analyze
-from poetc.commands.export import export_arrays
+from poetc.commands.export import ExportRequest, export_arrays
 from poetc.commands.import_state import read_values, with_values
 from poetc.commands.locking import Difference
 from poetc.commands.locking._diff import diff_artifacts
@@ -419,10 +419,12 @@ class Solution:
         return export_arrays(
             self.artifact,
             self._state(state),
-            model=None if model is None else Path(model),
-            rounding=rounding,
-            force=force,
-            **{kind: path},  # type: ignore[arg-type]
+            ExportRequest(
+                model=None if model is None else Path(model),
+                rounding=rounding,
+                force=force,
+                **{kind: path},
+            ),
         )
 
     def with_state(self, state: Mapping[str, Any] | str | Path) -> Solution:

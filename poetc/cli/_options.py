@@ -475,6 +475,13 @@ any_range_option = click.option(
     help="Train on inputs that look unscaled too: beyond 16, and whole or of one sign. Default: refuse them, unless the"
     " model itself scales them.",
 )
+
+
+def output_directory_option(help: str) -> Decorator:
+    """The option -o of a command that writes a directory beside its model unless told otherwise."""
+    return click.option("-o", "--output-dir", "out", type=DIRECTORY, metavar="DIR", help=help)
+
+
 force_option = click.option(
     "--force",
     is_flag=True,

@@ -42,14 +42,7 @@ Examples:
 )
 @_solving.problem_options
 @_options.infer_batch_option
-@click.option(
-    "-o",
-    "--output-dir",
-    "out",
-    type=_options.DIRECTORY,
-    metavar="DIR",
-    help="Directory of the answer. Default: MODEL.bundle/ in this directory.",
-)
+@_options.output_directory_option("Directory of the answer. Default: MODEL.bundle/ in this directory.")
 @_options.force_option
 @_options.output_options
 def bundle(

@@ -89,14 +89,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     metavar="FRACTION",
     help="Gap to stop at, as in `poetc solve`.",
 )
-@click.option(
-    "-o",
-    "--output-dir",
-    "out",
-    type=_options.DIRECTORY,
-    metavar="DIR",
-    help="Directory of tables and plot. Default: MODEL.compare/ in the directory that you are in.",
-)
+@_options.output_directory_option("Directory of tables and plot. Default: MODEL.compare/ in this directory.")
 @_options.force_option
 @_options.output_options
 def compare(

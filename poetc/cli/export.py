@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -65,16 +66,10 @@ Examples:
 def export(
     directory: Path,
     state: Path | None,
-    out: Path | None,
-    npz: Path | None,
-    safetensors: Path | None,
-    adapter: Path | None,
-    model: Path | None,
-    rounding: bool,
-    force: bool,
     as_json: bool,
     quiet: bool,
     verbose: bool,
+    **files: Any,
 ) -> None:
     """Write the model that was solved, with trained weights, as an ONNX file.
 
@@ -89,18 +84,7 @@ def export(
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("exporting") as progress:
-        document = command.export(
-            directory,
-            state=state,
-            out=out,
-            npz=npz,
-            safetensors=safetensors,
-            adapter=adapter,
-            model=model,
-            rounding=rounding,
-            force=force,
-            progress=progress,
-        )
+        document = command.export(directory, command.ExportRequest(**files), state=state, progress=progress)
     for note in document["notes"]:
         console.note(note)
     console.answer(document, _text.export_text(document))

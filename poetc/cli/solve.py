@@ -22,14 +22,7 @@ Examples:
 @click.argument("model", metavar="MODEL|PROBLEM.json", type=_options.FILE)
 @_solving.solve_options
 @_options.infer_batch_option
-@click.option(
-    "-o",
-    "--output-dir",
-    "out",
-    type=_options.DIRECTORY,
-    metavar="DIR",
-    help="Directory of the answer. Default: MODEL.poetc/ in this directory.",
-)
+@_options.output_directory_option("Directory of the answer. Default: MODEL.poetc/ in this directory.")
 @_options.force_option
 @_options.output_options
 def solve(

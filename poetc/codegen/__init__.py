@@ -3,6 +3,7 @@
 from poetc.codegen._boards import BOARDS, TARGETS, Board, Target, board_like, check_device, resolve
 from poetc.codegen._bundle import ProgramBundle, lower_bundle
 from poetc.codegen._bundle_host import BundleValidation, validate_bundle
+from poetc.codegen._bundle_tables import switch_bytes
 from poetc.codegen._check import OFFSET_LIMIT, ProgramError, check_program
 from poetc.codegen._code_size import FirmwareSize, firmware_size, is_measured
 from poetc.codegen._cores import Core
@@ -22,7 +23,6 @@ from poetc.codegen._limits import (
     scales_itself,
 )
 from poetc.codegen._lower import high_water, lower, lower_inference, store_blocks, without_loss
-from poetc.codegen._module import switch_bytes
 from poetc.codegen._run import (
     BoardFault,
     BoardStopped,

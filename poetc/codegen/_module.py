@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from poetc.codegen._bundle import ProgramBundle
-from poetc.codegen._cprint import Pool, comment, floating, identifier, identifiers, integer, string, table
+from poetc.codegen._bundle_tables import bundle_tables
+from poetc.codegen._cprint import comment, identifier, identifiers, integer, string, table
 from poetc.codegen._interpret import all_inputs
 from poetc.codegen._limits import Limit, limits, scales_itself
 from poetc.codegen._lower import store_blocks
 from poetc.codegen._state_file import regions
-from poetc.codegen.program import Binding, Call, Instruction, Move, Operand, PageIn, PageOut, Program, Space
+from poetc.codegen._step_tables import Pools, step_rows
+from poetc.codegen.program import Binding, Call, Move, Operand, Program
 from poetc.graph import DType, Role, TensorType
-from poetc.runtime.layout import ALIGNMENT_BYTES, align
+from poetc.runtime.layout import align
 from poetc.training.rates import Schedule, c_fields
 
 _C_TYPES = {DType.F32: "float", DType.I32: "int32_t", DType.U8: "uint8_t", DType.I8: "int8_t"}
@@ -356,43 +358,22 @@ def source(module: Module) -> str:
     ]
     for program in module.programs:
         lines += _program_source(module.prefix, program)
-    lines += [*_limits(module), *_regions(module), *_description(module), *_schedule(module), *_bundle(module)]
+    lines += [*_limits(module), *_regions(module), *_description(module), *_schedule(module)]
+    if module.bundle is not None:
+        lines += bundle_tables(module.bundle, module.prefix)
     return "\n".join([*lines, ""])
-
-
-def _reference(operand: Operand) -> str:
-    return f"{2 * (operand.offset_bytes // ALIGNMENT_BYTES) + (operand.space is Space.FLASH)}u"
-
-
-def _operands(instruction: Instruction) -> list[Operand]:
-    if isinstance(instruction, Call):
-        workspace = [instruction.workspace] if instruction.workspace else []
-        return [*instruction.inputs, *instruction.outputs, *workspace]
-    if isinstance(instruction, Move):
-        return [instruction.source, instruction.operand]
-    return [instruction.operand]
-
-
-@dataclass(slots=True)
-class _Pools:
-    """The tables that the steps of a program share."""
-
-    refs: Pool[str] = field(default_factory=Pool)
-    ints: Pool[str] = field(default_factory=Pool)
-    floats: Pool[str] = field(default_factory=Pool)
 
 
 def tables_bytes(module: Module, pointer_bytes: int) -> int:
     """The flash that the tables of the main program take: steps and their operands, pages, inputs, descriptor."""
     main = module.programs[0]
-    pools = _Pools()
-    _steps(main, pools)
-    words = sum(len(pool.items) for pool in (pools.refs, pools.ints, pools.floats))
+    pools = Pools()
+    step_rows(main, pools)
     inputs = all_inputs(main)
     names = sum(align(len(b.name.encode()) + 1, pointer_bytes) for b in inputs)
     return (
         5 * pointer_bytes * len(main.instructions)
-        + 4 * words
+        + 4 * pools.words
         + 12 * len(main.pages)
         + 16 * len(main.absences)
         + 8 * len(regions(main))
@@ -403,53 +384,11 @@ def tables_bytes(module: Module, pointer_bytes: int) -> int:
     )
 
 
-def _steps(program: Program, pools: _Pools) -> list[str]:
-    """Rows of the table of steps; fills the pools."""
-    steps: list[str] = []
-
-    def row(pool: Pool[str], table_name: str, items: list[str]) -> str:
-        at = pool.add(items)
-        return "NULL" if at is None else f"{program.name}_{table_name} + {at}"
-
-    for instruction in program.instructions:
-        kernel, opcode = "NULL", "POETC_COMPUTE"
-        int_row: list[str] = []
-        float_row: list[str] = []
-        match instruction:
-            case Call():
-                kernel, what = instruction.symbol, instruction.operator
-                int_row = [integer(v) for v in instruction.ints]
-                float_row = [floating(v) for v in instruction.floats]
-            case PageOut(page=page):
-                opcode, what, int_row = "POETC_PAGE_OUT", instruction.operand.tensor, [str(page)]
-            case PageIn(page=page, source=page_source):
-                opcode, what = "POETC_PAGE_IN", instruction.operand.tensor
-                int_row = [str(page), f"POETC_PAGE_{page_source.name}"]
-            case Move(operand=operand):
-                kernel, what, int_row = instruction.symbol, operand.tensor, [str(operand.type.size_bytes)]
-        parts = [
-            kernel,
-            row(pools.refs, "refs", [_reference(o) for o in _operands(instruction)]),
-            row(pools.ints, "ints", int_row),
-            row(pools.floats, "floats", float_row),
-            opcode,
-        ]
-        steps.append(f"    {{{', '.join(parts)}}}, {comment(what)}")
-    return steps
-
-
 def _program_source(prefix: str, program: Program) -> list[str]:
     name = f"{prefix}_{program.name}"
-    pools = _Pools()
-    steps = _steps(program, pools)
-    lines: list[str] = []
-    for kind, table_name, pool in (
-        ("poetc_ref", "refs", pools.refs),
-        ("int32_t", "ints", pools.ints),
-        ("float", "floats", pools.floats),
-    ):
-        if pool.items:
-            lines += ["", *table(f"static const {kind} {program.name}_{table_name}[]", pool.items)]
+    pools = Pools()
+    steps = step_rows(program, pools)
+    lines = pools.tables(program.name)
     if steps:
         lines += ["", f"static const poetc_step {program.name}_steps[] = {{", *steps, "};"]
     if program.pages:
@@ -534,80 +473,6 @@ def _schedule(module: Module) -> list[str]:
         return []
     values = ", ".join(f"{v}u" if isinstance(v, int) else v.hex() for v in c_fields(module.schedule))
     return ["", f"const poetc_schedule {module.prefix}_schedule = {{{values}}};"]
-
-
-def _bundle(module: Module) -> list[str]:
-    """The plans, and the switches between them; equal transitions are stored once."""
-    bundle, prefix = module.bundle, module.prefix
-    if bundle is None:
-        return []
-    pools, steps, absences = _Pools(), list[str](), list[str]()
-    placed: dict[tuple[str, ...], int] = {}
-    placed_absences: dict[tuple[str, ...], int] = {}
-    rows: list[str] = []
-    count = len(bundle.programs)
-    ranges = [0] * (count * count + 1)
-    for switch in bundle.switches:
-        own = tuple(_steps(replace(bundle.programs[0], name="bundle", instructions=switch.instructions), pools))
-        if own not in placed:
-            placed[own] = len(steps)
-            steps += own
-        away = tuple(f"    {{{a.begin}u, {a.end}u, {a.page}u, {a.operand.offset_bytes}u}}," for a in switch.absences)
-        if away not in placed_absences:
-            placed_absences[away] = len(absences)
-            absences += away
-        numbers = placed[own], len(own), switch.at, switch.join, placed_absences[away], len(away)
-        rows.append(f"{{{', '.join(f'{n}u' for n in numbers)}}}")
-        ranges[switch.source * count + switch.target + 1] += 1
-    for i in range(count * count):
-        ranges[i + 1] += ranges[i]
-    lines: list[str] = []
-    for kind, name, pool in (
-        ("poetc_ref", "refs", pools.refs),
-        ("int32_t", "ints", pools.ints),
-        ("float", "floats", pools.floats),
-    ):
-        if pool.items:
-            lines += ["", *table(f"static const {kind} bundle_{name}[]", pool.items)]
-    if steps:
-        lines += ["", "static const poetc_step bundle_steps[] = {", *steps, "};"]
-    if absences:
-        lines += ["", "static const poetc_absence bundle_absences[] = {", *absences, "};"]
-    if rows:
-        lines += ["", *table("static const poetc_switch bundle_switches[]", rows)]
-    plans = ", ".join(f"&{prefix}_{p.name}" for p in bundle.programs)
-    return [
-        *lines,
-        "",
-        *table("static const uint32_t bundle_ranges[]", [f"{n}u" for n in ranges]),
-        "",
-        f"static const poetc_program *const bundle_plans[] = {{{plans}}};",
-        "",
-        f"const poetc_bundle {prefix}_bundle = {{",
-        "    .plans = bundle_plans,",
-        f"    .plan_count = {count}u,",
-        f"    .switches = {'bundle_switches' if rows else 'NULL'},",
-        "    .ranges = bundle_ranges,",
-        f"    .steps = {'bundle_steps' if steps else 'NULL'},",
-        f"    .absences = {'bundle_absences' if absences else 'NULL'},",
-        "};",
-    ]
-
-
-def switch_bytes(bundle: ProgramBundle, pointer_bytes: int) -> int:
-    """The flash that the tables of switches take, but for the plans themselves."""
-    pools, steps, absences = _Pools(), set[tuple[str, ...]](), set[tuple[str, ...]]()
-    for switch in bundle.switches:
-        steps.add(tuple(_steps(replace(bundle.programs[0], name="bundle", instructions=switch.instructions), pools)))
-        absences.add(tuple(str((a.begin, a.end, a.page, a.operand.offset_bytes)) for a in switch.absences))
-    words = sum(len(pool.items) for pool in (pools.refs, pools.ints, pools.floats))
-    return (
-        16 * len(bundle.switches)
-        + 5 * pointer_bytes * sum(len(s) for s in steps)
-        + 16 * sum(len(a) for a in absences)
-        + 4 * (words + len(bundle.programs) ** 2 + 1)
-        + 7 * pointer_bytes
-    )
 
 
 def _regions(module: Module) -> list[str]:

@@ -7,7 +7,7 @@ that would compute anything else is not written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,63 +40,50 @@ TOLERANCE = 1e-5  # of outputs, where the file's operators come in another form 
 _SHOWN = 3
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRequest:
+    """The files to write: an ONNX file, arrays by name, or adapters for peft."""
+
+    out: Path | None = None  # the ONNX file
+    npz: Path | None = None
+    safetensors: Path | None = None
+    adapter: Path | None = None
+    model: Path | None = None  # the ONNX file that was solved, where it is not at the place that was recorded
+    rounding: bool = False
+    force: bool = False
+
+    def outputs(self) -> list[Path]:
+        """The files that it names. Raises UsageError for none, and for one that is named twice."""
+        config = None if self.adapter is None else self.adapter.with_name(CONFIG)
+        found = [p for p in (self.out, self.npz, self.safetensors, self.adapter, config) if p is not None]
+        if not found:
+            raise UsageError("nothing to write: give -o OUT.onnx, --npz FILE, --safetensors FILE or --adapter FILE")
+        if len(found) > len({path.absolute() for path in found}):
+            raise UsageError(f"{found[0]}: named twice; the files must have different names")
+        return found
+
+
 def export(
-    directory: Path,
-    *,
-    state: Path | None = None,
-    out: Path | None = None,
-    npz: Path | None = None,
-    safetensors: Path | None = None,
-    adapter: Path | None = None,
-    model: Path | None = None,
-    rounding: bool = False,
-    force: bool = False,
-    progress: Progress = silent,
+    directory: Path, request: ExportRequest, *, state: Path | None = None, progress: Progress = silent
 ) -> dict[str, Any]:
     """Write the weights of `state` (None: those that training starts from) to each file that is given; a summary."""
     solved = artifact.read(directory)
-    if out is not None:
-        model = find_model(solved, model, directory)
+    if request.out is not None:
+        request = replace(request, model=find_model(solved, request.model, directory))
     progress("reading the weights")
     notes: list[str] = []
     arrays = {} if state is None else read_weights(solved, state, notes.append)
-    document = export_arrays(
-        solved,
-        arrays,
-        out=out,
-        npz=npz,
-        safetensors=safetensors,
-        adapter=adapter,
-        model=model,
-        rounding=rounding,
-        force=force,
-        progress=progress,
-    )
+    document = export_arrays(solved, arrays, request, progress)
     return {**document, "notes": [*notes, *document["notes"]], "state": None if state is None else str(state)}
 
 
 def export_arrays(
-    solved: Artifact,
-    arrays: Mapping[str, Array],
-    *,
-    out: Path | None = None,
-    npz: Path | None = None,
-    safetensors: Path | None = None,
-    adapter: Path | None = None,
-    model: Path | None = None,
-    rounding: bool = False,
-    force: bool = False,
-    progress: Progress = silent,
+    solved: Artifact, arrays: Mapping[str, Array], request: ExportRequest, progress: Progress = silent
 ) -> dict[str, Any]:
     """The same with weights that were read: `arrays` as `by_graph_name` gives them, empty for those at the start."""
-    config = None if adapter is None else adapter.with_name(CONFIG)
-    outputs = [path for path in (out, npz, safetensors, adapter, config) if path is not None]
-    if not outputs:
-        raise UsageError("nothing to write: give -o OUT.onnx, --npz FILE, --safetensors FILE or --adapter FILE")
-    if len(outputs) > len({path.absolute() for path in outputs}):
-        raise UsageError(f"{outputs[0]}: named twice; the files must have different names")
-    source = None if out is None else find_model(solved, model)
-    require_free(outputs, source, force)
+    outputs, out, adapter = request.outputs(), request.out, request.adapter
+    source = None if out is None else find_model(solved, request.model)
+    require_free(outputs, source, request.force)
     named = weights(model_of(solved), arrays)
     document: dict[str, Any] = {
         **dict.fromkeys(("out", "external_data", "model", "changed", "npz", "safetensors", "adapter")),
@@ -105,20 +92,20 @@ def export_arrays(
         "notes": [],
     }
     packed: dict[str, tuple[Path, bytes]] = {}
-    if safetensors is not None:
-        packed["safetensors"] = safetensors, safetensors_bytes(named)
-    if npz is not None:
-        packed["npz"] = npz, npz_bytes(named)
-    if adapter is not None and config is not None:
+    if request.safetensors is not None:
+        packed["safetensors"] = request.safetensors, safetensors_bytes(named)
+    if request.npz is not None:
+        packed["npz"] = request.npz, npz_bytes(named)
+    if adapter is not None:
         data, text = adapter_bytes(solved, arrays)
         packed["adapter"] = adapter, data
-        packed["adapter_config"] = config, text
+        packed["adapter_config"] = adapter.with_name(CONFIG), text
     if out is not None:
         progress("writing the model")
         state = arrays or initial_state(solved)
-        document |= export_onnx(solved, state, out, model=source, rounding=rounding, force=force)
+        document |= export_onnx(solved, state, out, model=source, rounding=request.rounding, force=request.force)
     for kind, (path, data) in packed.items():
-        with new_files(path, force=force) as staged:
+        with new_files(path, force=request.force) as staged:
             staged.write_bytes(data)
         document[kind] = str(path)
     return document

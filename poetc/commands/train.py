@@ -22,7 +22,7 @@ from typing import Any
 from poetc import artifact, codegen
 from poetc.artifact import Artifact
 from poetc.commands.adapter_files import lora_of
-from poetc.commands.export import export_arrays, export_onnx, find_model, require_free
+from poetc.commands.export import ExportRequest, export_arrays, export_onnx, find_model, require_free
 from poetc.commands.programs import graph_of, training_program
 from poetc.commands.requests import SolveRequest, training_graph
 from poetc.commands.solve import solve
@@ -118,7 +118,9 @@ def _write_adapter(solved: Artifact, state: Mapping[str, Array], path: Path, not
     """The trained adapters for peft. A note says why there is no file where it cannot be."""
     path.parent.mkdir(exist_ok=True)
     try:
-        export_arrays(solved, by_graph_name(solved, state, "the trained state"), adapter=path, force=True)
+        export_arrays(
+            solved, by_graph_name(solved, state, "the trained state"), ExportRequest(adapter=path, force=True)
+        )
     except (UnsupportedModelError, UsageError) as error:
         note(f"{path} is not written: {error}")
 
@@ -212,12 +214,12 @@ def train(
     """
     schedule = rates.parse(request.schedule)
     store = CheckpointStore(request.directory)
-    source = _source(request)
-    model = find_model(artifact.read(source), None) if source.is_dir() else source
+    given = artifact.read(request.source) if isinstance(request.source, Path) else None
+    model = _source(request) if given is None else find_model(given, None)
     require_free([request.out], model, force=True)  # before hours of training, not after them
     checkpoint = _take_up(request, store)
     progress("reading the data")
-    asked, asked_step = _graph_to_train(request)
+    asked, asked_step = _graph_to_train(request, given)
     losses = Loss.of(asked_step, asked)
     slots = slots_of(asked_step, [loss.target for loss in losses])
     del asked, asked_step  # which hold the weights
@@ -232,7 +234,7 @@ def train(
     if checkpoint is not None:
         _require_same_data(request, checkpoint, identity)
         note(_position(request, checkpoint))
-    solved = _solved(request, progress, note)
+    solved = given or _solved(request, progress, note)
     step, program = graph_of(solved), training_program(solved)
     options = LoopOptions(
         epochs=request.epochs,
@@ -368,20 +370,19 @@ def _require_same_data(request: TrainRequest, checkpoint: Checkpoint, identity: 
 # --- model and data ---------------------------------------------------------------------------------------------------
 
 
-def _graph_to_train(request: TrainRequest) -> tuple[Graph, TrainingGraph]:
+def _graph_to_train(request: TrainRequest, given: Artifact | None) -> tuple[Graph, TrainingGraph]:
     """The model and its training step, before anything is solved, so that a fault of the data is reported at once."""
-    if isinstance(request.source, Path):
-        solved = artifact.read(request.source)
-        return model_of(solved), graph_of(solved)
+    if given is not None:
+        return model_of(given), graph_of(given)
+    assert not isinstance(request.source, Path)
     model = request.source.model
     return training_graph(replace(model, training=replace(model.training, micro_batches=1)))
 
 
 def _solved(request: TrainRequest, progress: Progress, note: Progress) -> Artifact:
-    """As it was solved before, or now."""
+    """As it was solved before the interruption, or now."""
+    assert not isinstance(request.source, Path)
     place = request.directory / SOLVED
-    if isinstance(request.source, Path):
-        return artifact.read(request.source)
     if (place / artifact.KIND.manifest).exists():
         with suppress(UsageError):  # solving was cut: again
             return artifact.read(place)

@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 
 from poetc import artifact
-from poetc.commands.export import export
+from poetc.commands.export import ExportRequest, export
 from poetc.commands.import_state import import_state, read_values
 from poetc.commands.reading_weights import read_weights
 from poetc.errors import UnsupportedModelError, UsageError
@@ -29,7 +29,7 @@ def test_the_merged_file_computes_what_the_trained_program_does(tmp_path: Path) 
     artifact.write(solved, tmp_path / "d.poetc", {})
     out, adapter = tmp_path / "merged.onnx", tmp_path / "lora" / "adapter_model.safetensors"
     adapter.parent.mkdir()
-    document = export(tmp_path / "d.poetc", state=tmp_path / "trained.bin", out=out, adapter=adapter)
+    document = export(tmp_path / "d.poetc", ExportRequest(out=out, adapter=adapter), state=tmp_path / "trained.bin")
     assert_as_inferred(out, solved, expected)
     before, after = onnx.load(DIGITS).graph, onnx.load(out).graph
     assert [n.name for n in after.node] == [n.name for n in before.node]
@@ -51,7 +51,9 @@ def test_the_merged_file_computes_what_the_trained_program_does(tmp_path: Path) 
     further = artifact.read(tmp_path / "further.poetc")
     assert further.graph is not None
     np.testing.assert_array_equal(further.graph.values["18.bias"], state["18.bias"])
-    assert export(tmp_path / "further.poetc", out=tmp_path / "same.onnx")["changed"] == document["changed"]
+    assert (
+        export(tmp_path / "further.poetc", ExportRequest(out=tmp_path / "same.onnx"))["changed"] == document["changed"]
+    )
     assert (tmp_path / "same.onnx").read_bytes() == out.read_bytes()
 
     base = read_values(solved, DIGITS)
@@ -66,7 +68,7 @@ def test_what_a_file_of_adapters_cannot_hold_is_named(tmp_path: Path) -> None:
     solved = solved_of(DIGITS, batch=2, lora=("2",), train="bias")
     artifact.write(solved, tmp_path / "d.poetc", {})
     with pytest.raises(UnsupportedModelError, match=r"--adapter: '18.bias'"):
-        export(tmp_path / "d.poetc", adapter=tmp_path / "a.safetensors")
+        export(tmp_path / "d.poetc", ExportRequest(adapter=tmp_path / "a.safetensors"))
     assert not list(tmp_path.glob("a*"))
     solved = solved_of(DIGITS, batch=2, train="last:1")
     artifact.write(solved, tmp_path / "plain.poetc", {})

@@ -16,7 +16,7 @@ from onnx.helper import make_node as node
 
 from poetc import codegen
 from poetc.commands import programs
-from poetc.commands.export import export, export_onnx, initial_state
+from poetc.commands.export import ExportRequest, export, export_onnx, initial_state
 from poetc.commands.reading_weights import read_weights
 from poetc.commands.weights import trained_names
 from poetc.errors import UnsupportedModelError, UsageError
@@ -37,7 +37,7 @@ def without_numbers(path: Path) -> onnx.ModelProto:
 def test_the_users_own_file_with_trained_weights_computes_what_infer_does(digits: Trained, tmp_path: Path) -> None:
     solved, expected = digits.solved, digits.expected
     out = tmp_path / "trained.onnx"
-    document = export(digits.directory, state=digits.trained_bin, out=out)
+    document = export(digits.directory, ExportRequest(out=out), state=digits.trained_bin)
     assert_as_inferred(out, solved, expected)
     assert without_numbers(out) == without_numbers(DIGITS)
     assert document["changed"] >= document["trained"] - 2 and document["notes"] == []
@@ -45,7 +45,7 @@ def test_the_users_own_file_with_trained_weights_computes_what_infer_does(digits
 
 
 def test_what_was_not_trained_is_written_byte_by_byte(digits: Trained, tmp_path: Path) -> None:
-    document = export(digits.directory, out=tmp_path / "same.onnx")
+    document = export(digits.directory, ExportRequest(out=tmp_path / "same.onnx"))
     assert document["changed"] == 0
     assert onnx.load(tmp_path / "same.onnx") == onnx.load(DIGITS)
 
@@ -64,13 +64,13 @@ def test_arrays_have_the_names_of_initializers_and_can_be_exported_again(digits:
     solved, state = digits.solved, digits.state
     where, trained_bin = digits.directory, digits.trained_bin
     npz, tensors = tmp_path / "w.npz", tmp_path / "w.safetensors"
-    export(where, state=trained_bin, npz=npz, safetensors=tensors)
+    export(where, ExportRequest(npz=npz, safetensors=tensors), state=trained_bin)
     floats = {t.name for t in onnx.load(DIGITS).graph.initializer if t.data_type == TensorProto.FLOAT}
     for path in (npz, tensors):
         read = read_weights(solved, path)
         assert trained_names(solved) <= set(read) <= floats
         assert all(np.array_equal(read[n], state[n]) for n in trained_names(solved))
-        export(where, state=path, out=tmp_path / "again.onnx", force=True)
+        export(where, ExportRequest(out=tmp_path / "again.onnx", force=True), state=path)
         assert_as_inferred(tmp_path / "again.onnx", solved, digits.expected)
 
 
@@ -290,8 +290,8 @@ def test_what_does_not_fit_is_named_in_one_line(digits: Trained, tmp_path: Path)
     with pytest.raises(UsageError, match=r"digits\.onnx: not as it was when it was solved; .*--model"):
         export_onnx(replace(solved, summary=moved), state, out, force=True)
     with pytest.raises(UsageError, match="nothing to write"):
-        export(where)
+        export(where, ExportRequest())
     (tmp_path / "broken.bin").write_bytes(digits.trained_bin.read_bytes()[:-1] + b"?")
     with pytest.raises(UsageError, match=r"broken\.bin: damaged"):
-        export(where, state=tmp_path / "broken.bin", out=out, force=True)
+        export(where, ExportRequest(out=out, force=True), state=tmp_path / "broken.bin")
     assert out.read_text() == "mine"

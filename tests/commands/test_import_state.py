@@ -12,7 +12,7 @@ from onnx.helper import make_node as node
 
 from poetc import artifact, codegen
 from poetc.commands import programs
-from poetc.commands.export import export
+from poetc.commands.export import ExportRequest, export
 from poetc.commands.import_state import import_state
 from poetc.commands.reading_weights import read_trained
 from poetc.errors import UsageError
@@ -25,7 +25,7 @@ def test_a_new_directory_starts_from_each_kind_of_file(digits: Trained, tmp_path
     """Its export is the trained model, and nothing else in the directory changes."""
     where, state = digits.directory, digits.trained_bin
     npz, tensors, model = tmp_path / "w.npz", tmp_path / "w.safetensors", tmp_path / "w.onnx"
-    export(where, state=state, out=model, npz=npz, safetensors=tensors)
+    export(where, ExportRequest(out=model, npz=npz, safetensors=tensors), state=state)
     written = artifact.read(where).summary["files"]
     for source in (model, npz, tensors, state):
         out = tmp_path / f"{source.suffix[1:]}.poetc"
@@ -34,7 +34,7 @@ def test_a_new_directory_starts_from_each_kind_of_file(digits: Trained, tmp_path
         files = artifact.read(out).summary["files"]
         changed = {n for n in files if files[n] != written.get(n)} - {"report.html", "report.txt"}
         assert changed <= {"values.npz", "graph.json"}  # which lists tensors of zeros
-        export(out, out=tmp_path / "again.onnx", force=True)
+        export(out, ExportRequest(out=tmp_path / "again.onnx", force=True))
         assert_as_inferred(tmp_path / "again.onnx", digits.solved, digits.expected)
 
 
@@ -80,7 +80,7 @@ def test_names_of_another_export_do_not_matter_where_the_graph_is_the_same(tmp_p
     (tmp_path / "new").mkdir()
     source = save(second, tmp_path / "new")
     import_state(tmp_path / "a.poetc", source, tmp_path / "b.poetc")
-    export(tmp_path / "b.poetc", out=tmp_path / "out.onnx")
+    export(tmp_path / "b.poetc", ExportRequest(out=tmp_path / "out.onnx"))
     arrays = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "out.onnx").graph.initializer}
     assert np.array_equal(arrays["w"], normal(6, 5, seed=1)) and np.array_equal(arrays["b"], normal(5, seed=1))
 

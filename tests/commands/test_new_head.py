@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 
 from poetc import artifact
-from poetc.commands.export import export, export_onnx
+from poetc.commands.export import ExportRequest, export, export_onnx
 from tests.cli.conftest import run
 from tests.commands.trained import DIGITS, assert_as_inferred, solved_of, trained
 
@@ -24,7 +24,7 @@ def test_the_exported_file_has_the_new_head_and_trained_weights(tmp_path: Path) 
     assert [n.name for n in after.node] == [n.name for n in before.node]
     assert after.output[0].type.tensor_type.shape.dim[-1].dim_value == 5
     artifact.write(solved, tmp_path / "five.poetc", {})
-    assert export(tmp_path / "five.poetc", out=tmp_path / "start.onnx")["changed"] == 0
+    assert export(tmp_path / "five.poetc", ExportRequest(out=tmp_path / "start.onnx"))["changed"] == 0
 
 
 def test_the_option(tmp_path: Path) -> None:

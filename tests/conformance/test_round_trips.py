@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from bench.outside import open_batch
 from poetc import frontend, passes, training
 from poetc.artifact import Artifact
 from poetc.commands.export import export_onnx, initial_state
@@ -34,10 +35,8 @@ ALL = [
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
 def test_round_trip(path: Path, tmp_path: Path) -> None:
     given = onnx.load(path, load_external_data=False).graph
-    weights = {t.name for t in given.initializer}
     absent = any(t.data_location for t in given.initializer)
-    shapes = [i.type.tensor_type.shape for i in given.input if i.name not in weights]
-    batch = 2 if any(s.dim and not s.dim[0].HasField("dim_value") for s in shapes) else None
+    batch = open_batch(path)
     seed = 0 if absent else None
     graph = frontend.load(path, batch=batch, random_weights=seed)
     step = passes.run_standard(training.build(graph, TrainingOptions(random_weights=seed)))

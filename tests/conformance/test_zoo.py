@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 import pytest
 
+from bench.outside import open_batch
 from poetc.commands.analyze import analyze
 from poetc.commands.requests import ModelRequest, training_graph
 from poetc.devices import build_problem, load_profile
@@ -42,12 +43,7 @@ PYTORCH_MB = {
 
 def request(path: Path, **training: Any) -> ModelRequest:
     """With two rows where the file leaves the batch open."""
-    graph = onnx.load(path, load_external_data=False).graph
-    weights = {tensor.name for tensor in graph.initializer}
-    shapes = [info.type.tensor_type.shape for info in graph.input if info.name not in weights]
-    is_open = any(shape.dim and not shape.dim[0].HasField("dim_value") for shape in shapes)
-    options = TrainingOptions(random_weights=0, **training)
-    return ModelRequest(source=path, batch=2 if is_open else None, training=options)
+    return ModelRequest(source=path, batch=open_batch(path), training=TrainingOptions(random_weights=0, **training))
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)

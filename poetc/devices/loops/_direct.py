@@ -58,9 +58,7 @@ def conv(w: Convolution, size: int, depth: int) -> Loops | None:
             }
             add(block, found)
         add(one, block, many)
-    loops: Loops = {}
-    add(loops, one, w.batch * w.group)
-    return loops
+    return {name: n * w.batch * w.group for name, n in one.items()}
 
 
 def grad_input(w: Convolution, size: int, depth: int) -> Loops | None:
@@ -85,9 +83,7 @@ def grad_input(w: Convolution, size: int, depth: int) -> Loops | None:
             }
             add(block, found)
         add(one, block, many)
-    loops: Loops = {}
-    add(loops, one, w.batch * w.group)
-    return loops
+    return {name: n * w.batch * w.group for name, n in one.items()}
 
 
 def grad_weight(w: Convolution, size: int, depth: int) -> Loops | None:
