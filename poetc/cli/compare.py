@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +14,18 @@ import click
 
 from poetc.cli import _options
 from poetc.cli._console import Console
+from poetc.errors import UsageError
 from poetc.scheduling import DEFAULT_GAP, Objective
 
 if TYPE_CHECKING:
     from poetc.planning.comparison import Comparison, OnCell
+    from poetc.planning.switch_rules import SwitchRow
 
 EPILOG = """\b
 Examples:
   poetc compare model.onnx --batch 16 --device rpi4 --budgets 80%,60%,40%
   poetc compare problem.json --budgets 64KiB,32KiB --solvers poetc,dtr,checkmate
+  poetc compare model.onnx --batch 16 --device rpi4 --switch 90%:60%@50%
 """
 
 
@@ -41,6 +45,14 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     show_default=True,
     callback=_names,
     help="RAM budgets as in `poetc solve`. Per cent are of the keep-all peak.",
+)
+@click.option(
+    "--switch",
+    "switches",
+    metavar="BEFORE:AFTER@SHARE%",
+    multiple=True,
+    help="Compare four rules for a budget that changes once a share of the operators has run: ours, Melon's, Sage's, "
+    "and starting the step again. May be given several times.",
 )
 @click.option(
     "--solvers",
@@ -96,6 +108,7 @@ def compare(
     model: Path,
     device: str,
     budgets: tuple[str, ...],
+    switches: tuple[str, ...],
     names: tuple[str, ...],
     deadline: str | None,
     objective: str | None,
@@ -116,6 +129,8 @@ def compare(
     Every schedule goes through the same checker and the same packing. The table is printed and also written to a
     directory: by default MODEL.compare/ in the current one, or the one that -o names. It holds comparison.csv,
     comparison.json, comparison.md (a summary for a page), and comparison.svg (a plot of energy over budget).
+
+    With --switch the table shows rules for a budget that changes in mid-step, and nothing is written.
     """
     from poetc.commands import compare as command
     from poetc.commands.requests import ModelRequest, named_after
@@ -133,6 +148,14 @@ def compare(
         state=state,
         options=SolveOptions(time_limit_s=time_limit, gap=gap),
     )
+    if switches:
+        if out is not None:
+            raise UsageError("--switch writes no directory; leave -o away, and take --json")
+        with console.progress("reading the model") as progress:
+            rows = command.run_switches(request, switches, progress)
+        unit = objective or "energy"
+        console.answer({"objective": unit, "switches": [asdict(row) for row in rows]}, _switches(rows, unit))
+        return
     folder = out or named_after(model, ".compare")
     command.check_out(folder, force=force)
     with _bar(console, quiet=quiet, verbose=verbose) as on_cell:
@@ -141,6 +164,31 @@ def compare(
     console.copies(copies, folder)
     answer = {**document(result), "out": str(folder), "copies": copies}
     console.answer(answer, table(result) + _remarks(result, folder, chosen=out is not None))
+
+
+def _switches(rows: Sequence[SwitchRow], objective: str) -> str:
+    """A table for each change."""
+    from poetc.cli import _text
+
+    unit = _text.energy if objective == "energy" else _text.duration
+    parts: list[str] = []
+    for change in dict.fromkeys(row.change for row in rows):
+        cells = [
+            (
+                row.rule,
+                row.reason or row.status,
+                *(("", "") if row.cost is None or row.redone is None else (unit(row.cost), f"{row.redone:.2%}")),
+                "" if row.least_redone is None else f"{row.least_redone:.2%}",
+            )
+            for row in rows
+            if row.change == change
+        ]
+        before, after = _text.size(change.before_bytes), _text.size(change.after_bytes)
+        parts.append(f"{before} to {after}, after {change.share:.0%} of the operators")
+        header = ("rule", "step", "done again", "at least", "outcome")
+        parts.append(_text.table(header, [(name, *rest, outcome) for name, outcome, *rest in cells]) + "\n")
+    parts.append("done again: cost behind the change beyond that of the new plan, as a share of its cost up to there")
+    return "\n".join(parts)
 
 
 @contextmanager

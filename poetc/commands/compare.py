@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from poetc.commands.requests import ModelRequest, training_graph
 from poetc.devices import build_problem, load_profile, parse_duration, parse_size
 from poetc.errors import UsageError
+from poetc.events import Progress
 from poetc.files import read_file
 from poetc.output_directory import Kind, check_replaceable, replacing
 from poetc.planning.comparison import Comparison, OnCell, compare
+from poetc.planning.switch_rules import Change, SwitchRow, compare_rules
 from poetc.reporting.comparison import document, markdown, plot, table_csv
 from poetc.scheduling import Objective, Paging, Problem, SolveOptions, keep_all_peak_bytes, problem_from_json
 
@@ -32,6 +36,34 @@ class CompareRequest:
 
 def run(request: CompareRequest, on_cell: OnCell | None = None) -> Comparison:
     """Read the model (or a Problem in JSON) and compare. Raises the errors of `poetc.errors` for a wrong request."""
+    problem, state = _asked(request)
+    peak = keep_all_peak_bytes(problem)
+    if not request.budgets:
+        raise UsageError("--budgets is empty: give at least one, such as 60%")
+    budgets = [parse_size(text, of=peak, option="--budgets") for text in request.budgets]
+    return compare(problem, budgets, request.names, request.options, on_cell, state)
+
+
+def run_switches(request: CompareRequest, changes: Sequence[str], progress: Progress) -> list[SwitchRow]:
+    """The rules for a budget that changes in mid-step, a row each. `changes`: as in 512kB:384kB@50%."""
+    problem, state = _asked(request)
+    peak = keep_all_peak_bytes(problem)
+    asked = tuple(_change(text, peak) for text in changes)
+    return list(compare_rules(problem, asked, request.options, "ram" if state == "auto" else state, progress))
+
+
+def _change(text: str, peak_bytes: int) -> Change:
+    found = re.fullmatch(r"([^:@]+):([^:@]+)@(\d+(?:\.\d+)?)%", text)
+    if found is None or not 0 < float(found[3]) < 100:
+        raise UsageError(f"--switch {text}: write BEFORE:AFTER@SHARE%, as in 512kB:384kB@50%")
+    before, after = (parse_size(part, of=peak_bytes, option="--switch") for part in found.groups()[:2])
+    if before == after:
+        raise UsageError(f"--switch {text}: the two budgets are the same")
+    return Change(before_bytes=before, after_bytes=after, share=float(found[3]) / 100)
+
+
+def _asked(request: CompareRequest) -> tuple[Problem, str]:
+    """The problem with the limits of the request, and the place of state."""
     problem = _problem(request.model)
     if not request.paging:
         problem = replace(problem, paging=Paging.NONE)
@@ -39,12 +71,7 @@ def run(request: CompareRequest, on_cell: OnCell | None = None) -> Comparison:
     if request.deadline is not None:
         deadline = parse_duration(request.deadline, of=problem.compute_once_ns, option="--deadline")
     problem = replace(problem, deadline_ns=deadline, objective=Objective(request.objective or problem.objective))
-    peak = keep_all_peak_bytes(problem)
-    if not request.budgets:
-        raise UsageError("--budgets is empty: give at least one, such as 60%")
-    budgets = [parse_size(text, of=peak, option="--budgets") for text in request.budgets]
-    state = "ram" if request.state == "auto" and request.model.source.suffix == ".json" else request.state
-    return compare(problem, budgets, request.names, request.options, on_cell, state)
+    return problem, "ram" if request.state == "auto" and request.model.source.suffix == ".json" else request.state
 
 
 def _problem(request: ModelRequest) -> Problem:

@@ -32,6 +32,11 @@ from poetc.scheduling.problem import Paging
 from poetc.scheduling.schedule import MemoryPlan, Schedule, first_executions
 
 ATTEMPTS = 6  # to pack a plan around the layout of the smallest, each for a schedule that needs less
+WISHES = (
+    1.0,
+    0.25,
+    0.0,
+)  # shares of the tensors, the largest first, for which a plan tries the smallest plan's offsets
 ORDER = Order()
 
 
@@ -102,18 +107,28 @@ def _following(
 
 
 def _packed_alike(problem: Problem, schedule: Schedule, smallest: Solution) -> MemoryPlan:
-    """A plan with state, inputs and page buffer where `smallest` has them."""
+    """A plan with state, inputs and page buffer where `smallest` has them, and the tensors too where that fits.
+
+    A tensor with one place in both plans need not move in a switch.
+    """
     places = places_at_start(smallest)
     state = {chain[0]: places[chain[0]] for chain in state_chains(smallest.problem)}
-    return pack_around(
-        problem,
-        schedule,
-        state,
-        [],
-        inputs={t: offset for t, offset in places.items() if t not in state},
-        buffer_offset=buffer_offset(smallest.plan),
-        enough_bytes=problem.budget_bytes - problem.base_bytes,
-    )
+    wishes = {t: a.offset_bytes for a in smallest.plan.allocations for t, _ in a.tensors}
+    by_size = sorted(wishes, key=lambda t: -problem.tensors[t].size_bytes)
+    for share in WISHES:
+        plan = pack_around(
+            problem,
+            schedule,
+            state,
+            [],
+            inputs={t: offset for t, offset in places.items() if t not in state},
+            buffer_offset=buffer_offset(smallest.plan),
+            wishes={t: wishes[t] for t in by_size[: round(share * len(by_size))]},
+            enough_bytes=problem.budget_bytes - problem.base_bytes,
+        )
+        if ram_bytes(problem, plan) <= problem.budget_bytes:
+            break
+    return plan
 
 
 def places_at_start(solution: Solution) -> dict[int, int]:

@@ -34,7 +34,7 @@ from poetc.scheduling import (
 )
 from poetc.scheduling.schedule import first_executions
 
-BEHIND = 40  # joins behind the same operator that are looked at, at most
+BEHIND = 40  # joins behind the same operator
 TRIED = 3  # of them, the most promising, for which a transition is made
 ROUNDING = 1e-9  # of sums of fractions
 
@@ -118,6 +118,10 @@ class _Line:
                     needed.add(t)
             found.append(frozenset(needed))
         return found[::-1]
+
+    def first_behind(self, begun: int) -> int:
+        """The first point at which `begun` operators have been executed."""
+        return bisect.bisect_left([p.begun for p in self.points], begun)
 
     def returns(self, stored: frozenset[int]) -> list[int]:
         """By position in the order: the least cost of bringing back tensors for which RAM has no room meanwhile.
@@ -208,9 +212,10 @@ def _energy_and_time(problem: Problem, step: Step) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class Switching:
-    """All switches of a bundle."""
+    """All switches of a bundle. `behind`: the joins behind the same operator that are looked at, at most."""
 
     bundle: Bundle
+    behind: int = BEHIND
     lines: list[_Line] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -272,7 +277,7 @@ class Switching:
         """Points of `b` at or behind the operators that `here` has executed: the least that going on there can cost."""
         begun = [p.begun for p in b.points]
         last = bisect.bisect_right(begun, here.begun) - 1
-        for join in range(last, max(-1, last - BEHIND), -1):
+        for join in range(last, max(-1, last - self.behind), -1):
             point = b.points[join]
             if point.updates != here.updates or join == len(b.steps):
                 continue

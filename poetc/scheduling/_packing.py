@@ -77,6 +77,7 @@ def pack_around(
     *,
     inputs: Mapping[int, int] | None = None,
     buffer_offset: int | None = None,
+    wishes: Mapping[int, int] | None = None,
     enough_bytes: int = 0,
     stop_at: float = math.inf,
 ) -> MemoryPlan:
@@ -85,7 +86,8 @@ def pack_around(
     `state` says at which offset each state is when a run begins and ends, by its first version. `taken` lists
     (offset, size) of all else that is there all the time. `inputs` says where other tensors are when a run begins,
     `buffer_offset` where the page buffer is, which stays free if `schedule` does not page. Both lie where they pack
-    best unless they are given.
+    best unless they are given. `wishes`: offsets of tensors, granted where no tensor with a place is in the way; those
+    of long lives and of many bytes come first.
     """
     step_count, unit = len(schedule.steps), problem.alignment_bytes
     lifetimes = lifetimes_of(problem, schedule)
@@ -111,6 +113,8 @@ def pack_around(
         if inputs and id(a) not in in_fixed_places and a.start == 0 and a.tensors and a.tensors[0][0] in inputs:
             a.offset_bytes = inputs[a.tensors[0][0]]
     items += [(a, None) for a in lifetimes if id(a) not in in_fixed_places]
+    if wishes:
+        _grant(wishes, items)
     starts = np.array([a.start for a, _ in items], np.int64)
     ends = np.array([a.end for a, _ in items], np.int64)
     sizes = np.array([-(-a.size_bytes // unit) for a, _ in items], np.int64)
@@ -137,6 +141,20 @@ def pack_around(
         max_live_bytes=_max_live(lifetimes) + sum(size for _, size in taken),
         state_bytes=state_bytes,
     )
+
+
+def _grant(wishes: Mapping[int, int], items: Sequence[tuple[Lifetime, Lifetime | None]]) -> None:
+    lives = [a for pair in items for a in pair if a is not None]
+    placed = [(a, a.offset_bytes) for a in lives if a.offset_bytes is not None]
+    free = [a for a, _ in items if a.offset_bytes is None and a.size_bytes and a.tensors]
+    for a in sorted(free, key=lambda a: (-a.size_bytes * (a.end - a.start), a.start, a.tensors)):
+        low = next((wishes[t] for t, _ in a.tensors if t in wishes), None)
+        if low is None:
+            continue
+        at_once = (o for o in placed if o[0].start < a.end and a.start < o[0].end)
+        if all(low + a.size_bytes <= offset or offset + other.size_bytes <= low for other, offset in at_once):
+            a.offset_bytes = low
+            placed.append((a, low))
 
 
 def _sorted(lifetimes: list[Lifetime]) -> tuple[Allocation, ...]:

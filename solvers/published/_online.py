@@ -21,7 +21,10 @@ Score = Callable[["Online", int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules of a method: the tensor of the least `score` is evicted; `pageable` ones may go to the store."""
+    """The rules of a method: the tensor of the least `score` is evicted; `pageable` ones may go to the store.
+
+    `change`: a position in the order, and the capacity in bytes from there on.
+    """
 
     score: Score
     recompute: bool = True
@@ -30,6 +33,7 @@ class Rules:
     # By operator, further tensors that must be alive for it.
     also_reads: Mapping[int, Collection[int]] = field(default_factory=dict)
     order: Sequence[int] | None = None  # of the first executions; the problem's own if None
+    change: tuple[int, int] | None = None
 
 
 class Online:
@@ -52,6 +56,7 @@ class Online:
         self.position = 0  # in the order of first executions
         self.accessed = [0.0] * model.n_tensors
         self.codes: list[int] = []
+        self.changed_at = 0  # the number of actions before the change of capacity
         self.rematerialized: float = 0
         self.thrashing = ONLINE.thrashing * sum(model.op_cost)
         order = range(model.n_ops) if rules.order is None else rules.order
@@ -150,6 +155,10 @@ class Online:
                 self._page_out(t)
         for position, v in enumerate(self.order):
             self.position = position
+            if self.rules.change is not None and position == self.rules.change[0]:
+                self.capacity = self.rules.change[1]
+                self._make_room(0)
+                self.changed_at = len(self.codes)
             self._before_overwriting(v)
             self._with_inputs(v, first=True)
             self.drop(give_up.get(v, ()))

@@ -10,7 +10,8 @@ fusion; Sage's gradient accumulation changes the graph (see `gpipe`).
 
 from __future__ import annotations
 
-from poetc.scheduling import Problem, Schedule, SolveOptions
+from poetc.errors import InfeasibleError
+from poetc.scheduling import Free, Problem, Schedule, SolveOptions, Step, complete
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.model import Model
 from poetc.solvers.published._baseline import Baseline, Irretrievable
@@ -59,10 +60,7 @@ def inlined(model: Model, parts: Split) -> dict[int, set[int]]:
     return chosen
 
 
-def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
-    """Raises InfeasibleError, LimitError (thrashing)."""
-    baseline = Baseline(INFO, problem, options, progress)
-    model = baseline.model
+def _rules(model: Model, change: tuple[int, int] | None = None) -> Rules:
     parts = split(model, INFO.name)
     given_up = inlined(model, parts)
     also_reads: dict[int, set[int]] = {}
@@ -70,14 +68,38 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         for u in model.consumers[t]:
             if u >= parts.cut:
                 also_reads.setdefault(u, set()).update(inputs - set(model.inputs[u]))
-    rules = Rules(
-        score=_score,
-        give_up=[(v, given_up) for v in range(parts.cut - 1, model.n_ops)],
-        also_reads=also_reads,
-    )
+    after_cut = [(v, given_up) for v in range(parts.cut - 1, model.n_ops)]
+    return Rules(score=_score, give_up=after_cut, also_reads=also_reads, change=change)
+
+
+def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
+    """Raises InfeasibleError, LimitError (thrashing)."""
+    baseline = Baseline(INFO, problem, options, progress)
+    rules = _rules(baseline.model)
     run = Online(baseline, capacity_of(baseline, paging=False), rules)
     try:
-        baseline.offer(run.run(), f"{len(given_up)} tensors inlined")
+        inlined_tensors = len(rules.give_up[0][1]) if rules.give_up else 0
+        baseline.offer(run.run(), f"{inlined_tensors} tensors inlined")
     except Irretrievable as error:
         baseline.refusal = baseline.refusal or str(error)
     return baseline.finish()
+
+
+def change_budget(
+    problem: Problem, budget_bytes: int, position: int, options: SolveOptions
+) -> tuple[tuple[Step, ...], int]:
+    """A step under a budget that changes before the operator at `position`, and the number of steps before that.
+
+    Sage's rule is reactive: when the budget shrinks, the next allocation evicts. Raises InfeasibleError, LimitError.
+    """
+    baseline = Baseline(INFO, problem, options, None)
+    capacity = capacity_of(baseline, paging=False)
+    after = capacity + budget_bytes - problem.budget_bytes
+    run = Online(baseline, capacity, _rules(baseline.model, (position, after)))
+    try:
+        codes = run.run()
+    except Irretrievable as error:
+        raise InfeasibleError(str(error)) from error
+    steps = complete(problem, baseline.model.actions(codes))
+    actions = [i for i, step in enumerate(steps) if not isinstance(step, Free)]
+    return steps, actions[run.changed_at]

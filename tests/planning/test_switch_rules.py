@@ -1,0 +1,54 @@
+"""A budget that changes in mid-step, under ours and the published rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from poetc.commands.compare import CompareRequest, run_switches
+from poetc.commands.requests import ModelRequest
+from poetc.errors import UsageError
+from poetc.events import silent
+from poetc.planning.switch_rules import Change, compare_rules
+from poetc.scheduling import SolveOptions, keep_all_peak_bytes, problem_to_json, verify_parts
+from poetc.solvers.published import sage
+from tests.support.problems import training_problem
+
+OPTIONS = SolveOptions(time_limit_s=2, work_limit_s=0.3)
+
+
+def test_every_rule_goes_on_under_the_new_budget() -> None:
+    problem = training_problem(Random(3), 6)
+    peak = keep_all_peak_bytes(problem)
+    for before, after in ((peak, int(0.7 * peak)), (int(0.7 * peak), peak)):
+        change = Change(before_bytes=before, after_bytes=after, share=0.5)
+        rows = {row.rule: row for row in compare_rules(problem, (change,), OPTIONS)}
+        assert set(rows) == {"poetc", "melon", "sage", "restart"}
+        ours = rows["poetc"]
+        assert ours.status == "switched" and ours.cost is not None and ours.redone is not None, ours
+        assert ours.least_redone is not None and ours.least_redone <= ours.redone
+        for row in rows.values():
+            assert row.cost is not None or row.reason
+            assert row.cost is None or ours.cost <= row.cost, (row, ours)
+
+
+def test_sage_evicts_when_the_budget_shrinks() -> None:
+    problem = training_problem(Random(3), 6)
+    peak = keep_all_peak_bytes(problem)
+    large, small = replace(problem, budget_bytes=peak), replace(problem, budget_bytes=int(0.85 * peak))
+    position = len(problem.operators) // 4
+    steps, at = sage.change_budget(large, small.budget_bytes, position, OPTIONS)
+    verify_parts(((large, steps[:at]), (small, steps[at:])))
+    unchanged, _ = sage.change_budget(large, peak, position, OPTIONS)
+    assert len(steps) > len(unchanged)
+
+
+@pytest.mark.parametrize("text", ["9kB", "9kB:8kB", "9kB:8kB@50", "9kB:8kB@0%", "9kB:9kB@50%", "x:y@5%"])
+def test_a_change_that_is_none(text: str, tmp_path: Path) -> None:
+    (path := tmp_path / "p.json").write_bytes(problem_to_json(training_problem(Random(1), 2)))
+    request = CompareRequest(model=ModelRequest(source=path), budgets=())
+    with pytest.raises(UsageError, match="--switch"):
+        run_switches(request, [text], silent)
