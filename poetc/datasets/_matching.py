@@ -57,6 +57,23 @@ def match(
     return Samples(where=where, columns=found, called=called, classes=classes)
 
 
+def samples_of(where: str, given: Mapping[str, Array] | Sequence[Array], slots: Sequence[Slot]) -> Samples:
+    """Arrays by name, or in the order of the inputs and the target. UsageError names `where` and the array."""
+    if isinstance(given, Mapping):
+        found, selection = dict(given), {}
+    else:
+        if len(given) != len(slots):
+            names = ", ".join("target" if s.is_target else s.name for s in slots)
+            raise UsageError(f"{where}: {len(given)} arrays; needed are {len(slots)}: {names}")
+        names_of = [f"array {number}" for number in range(1, len(given) + 1)]
+        found = dict(zip(names_of, given, strict=True))
+        selection = {slot.name: name for slot, name in zip(slots, names_of, strict=True)}
+    for name, array in found.items():
+        if array.ndim == 0:
+            raise UsageError(f"{where}: {name} is a single value, not an array of samples")
+    return match(where, found, slots, selection)
+
+
 def _array_for(
     where: str, columns: Mapping[str, Column], slot: Slot, slots: Sequence[Slot], selection: Mapping[str, str]
 ) -> str:

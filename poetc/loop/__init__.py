@@ -3,7 +3,7 @@
 from poetc.loop.checkpoint import Checkpoint, CheckpointStore, is_checkpoint, read_checkpoint
 from poetc.loop.engine import Engine, SessionEngine
 from poetc.loop.loop import EpochRow, Loop, LoopOptions, Outcome, Watcher, outcome_of
-from poetc.loop.metrics import Loss, default_metrics, parse_metrics
+from poetc.loop.metrics import Loss, Meter, default_metrics, parse_metrics
 
 __all__ = [
     "Checkpoint",
@@ -13,6 +13,7 @@ __all__ = [
     "Loop",
     "LoopOptions",
     "Loss",
+    "Meter",
     "Outcome",
     "SessionEngine",
     "Watcher",

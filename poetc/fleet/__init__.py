@@ -1,0 +1,19 @@
+"""A fleet: many clients train one model, each on data of its own, and a server averages their weights.
+
+Nothing here needs Flower; `poetc.flower` turns its messages into calls of this package.
+"""
+
+from poetc.fleet.data import Data, Source, read_data
+from poetc.fleet.participant import Evaluated, Participant, Trained
+from poetc.fleet.weights import FleetModel, Weight
+
+__all__ = [
+    "Data",
+    "Evaluated",
+    "FleetModel",
+    "Participant",
+    "Source",
+    "Trained",
+    "Weight",
+    "read_data",
+]

@@ -1,0 +1,125 @@
+"""The weights that travel between a client and the server: those that training changes, and no others.
+
+With adapters (`--lora`) that are the adapters, with `--train` the chosen weights. Frozen weights and optimizer state
+stay where they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from poetc.artifact import Artifact
+from poetc.commands.programs import graph_of
+from poetc.commands.weights import file_name, model_of, some
+from poetc.errors import UsageError, shortened
+from poetc.graph import Array, DType, Role, TensorType, materialize
+
+_WEIGHTS = (Role.PARAMETER, Role.STATISTIC)
+SHOWN = 12  # digits of a fingerprint in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A tensor that travels: its name in messages, which is that of the ONNX file, and its name in the graph."""
+
+    name: str
+    tensor: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetModel:
+    """A solved model as a fleet sees it.
+
+    `fingerprint` is a SHA-256 of the operators, the frozen weights, and the names and shapes of `weights`. Clients with
+    other batches, budgets or devices have the same one. `initial` holds `weights` by name, as training starts.
+    """
+
+    weights: tuple[Weight, ...]
+    fingerprint: str
+    initial: Mapping[str, Array]
+
+    @staticmethod
+    def of(solved: Artifact) -> FleetModel:
+        """The weights and the fingerprint of a solved directory. UsageError for one that trains in integers."""
+        step, model = graph_of(solved), model_of(solved)
+        changed = [n for n, t in step.tensors.items() if n in step.updates and t.role in _WEIGHTS]
+        integers = [n for n in changed if step.tensors[n].dtype is not DType.F32]
+        if integers:
+            raise UsageError(f"{model.name}: trains {integers[0]} in integers, which a fleet cannot average")
+        weights = tuple(Weight(file_name(model, n), n, tuple(step.tensors[n].shape)) for n in changed)
+        initial = {w.name: np.asarray(materialize(step.values[w.tensor], TensorType(w.shape))) for w in weights}
+        return FleetModel(weights, _fingerprint(solved, weights), initial)
+
+    @property
+    def elements(self) -> int:
+        """The numbers of all weights that travel."""
+        return sum(array.size for array in self.initial.values())
+
+    def arrays(self, state: Mapping[str, Array]) -> dict[str, Array]:
+        """The weights of a state (by the names of the graph) by the names of messages."""
+        return {w.name: state[w.tensor] for w in self.weights}
+
+    def state(self, received: Mapping[str, Any], fingerprint: str | None = None) -> dict[str, Array]:
+        """Received weights by the names of the graph, as floats of 32 bits.
+
+        `fingerprint`: the server's, where it sends one. UsageError, in one line, where the server has another model.
+        """
+        self.require(fingerprint)
+        own = {w.name: w for w in self.weights}
+        unknown = [n for n in received if n not in own]
+        missing = [n for n in own if n not in received]
+        if unknown or missing:
+            parts = [f"the server sends {some(unknown)}, which it does not train"] if unknown else []
+            parts += [f"the server does not send {some(missing)}"] if missing else []
+            raise UsageError(f"the client's model is not the server's: {'; '.join(parts)}")
+        arrays = {n: np.asarray(a) for n, a in received.items()}
+        for name, array in arrays.items():
+            if array.shape != own[name].shape:
+                raise UsageError(
+                    f"the client's model is not the server's: {name} is {list(own[name].shape)} here and"
+                    f" {list(array.shape)} there"
+                )
+            if array.dtype.kind != "f" or not np.isfinite(array).all():
+                raise UsageError(f"the server's {name} holds values that are no finite floating-point numbers")
+        return {w.tensor: np.ascontiguousarray(arrays[w.name], np.float32) for w in self.weights}
+
+    def listed_state(self, received: Sequence[Any], fingerprint: str | None = None) -> dict[str, Array]:
+        """The same for weights without names, in the order of `weights`."""
+        self.require(fingerprint)
+        if len(received) != len(self.weights):
+            raise UsageError(
+                f"the client's model is not the server's: the server sends {len(received)} arrays, the client trains"
+                f" {len(self.weights)}"
+            )
+        return self.state({w.name: array for w, array in zip(self.weights, received, strict=True)})
+
+    def require(self, fingerprint: str | None) -> None:
+        """UsageError where the server has another model; None: it sent no fingerprint."""
+        if fingerprint is not None and fingerprint != self.fingerprint:
+            raise UsageError(
+                f"the client's model is not the server's: its fingerprint is {self.fingerprint[:SHOWN]}, the server's"
+                f" {shortened(fingerprint[:SHOWN])}"
+            )
+
+
+def _fingerprint(solved: Artifact, weights: Sequence[Weight]) -> str:
+    """The properties that all clients share. The batch is none, so attributes and activations are left out."""
+    model, total = model_of(solved), hashlib.sha256()
+    travelling = {w.tensor for w in weights}
+    for operator in model.operators:
+        total.update(f"operator {operator.kind}\n".encode())
+    for weight in weights:
+        total.update(f"trained {weight.name} {list(weight.shape)}\n".encode())
+    frozen = sorted(n for n, t in model.tensors.items() if t.role in _WEIGHTS and n not in travelling)
+    for name in frozen:
+        if name in model.values:
+            array = np.ascontiguousarray(materialize(model.values[name], model.tensors[name].type))
+            total.update(f"frozen {file_name(model, name)} {list(array.shape)}\n".encode())
+            total.update(array.tobytes())
+    return total.hexdigest()

@@ -1,0 +1,14 @@
+"""Clients of Flower, a framework for federated learning, that train with poetc's C. Needs the extra `poetc[flower]`.
+
+A Flower app names `client_app(...)` as its client. Its server starts with `initial_arrays` and `train_config`.
+"""
+
+from poetc.flower.app import Config, DataOf, client_app, initial_arrays, train_config
+
+__all__ = [
+    "Config",
+    "DataOf",
+    "client_app",
+    "initial_arrays",
+    "train_config",
+]
