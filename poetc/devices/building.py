@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from poetc.devices.cost import Cost, CostModel
-from poetc.devices.features import features_of
+from poetc.devices.features import Features, features_of
+from poetc.devices.processors import OtherProcessor, main_processor
 from poetc.devices.profile import DeviceProfile, Store
 from poetc.devices.reuse import Fetched, fetched_bytes
 from poetc.devices.zeros import zero_factors, zero_shares
@@ -16,7 +17,7 @@ from poetc.graph import Graph, Operator, Role, Tensor, TrainingGraph
 from poetc.ops import Bound, Kernel, bind, registry, spec, view_roots
 from poetc.runtime.layout import ALIGNMENT_BYTES, align, page_bytes
 from poetc.scheduling.objective import Objective
-from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, TensorSpec, Variant
+from poetc.scheduling.problem import Elsewhere, InPlace, OperatorSpec, Paging, Place, Problem, TensorSpec, Variant
 
 
 def build_problem(
@@ -30,6 +31,7 @@ def build_problem(
     store: str | None = None,
     stored: Collection[str] = (),
     in_ram: Collection[str] = (),
+    processors: Sequence[str] = (),
 ) -> Problem:
     """The scheduling problem of `graph` on the device.
 
@@ -37,8 +39,8 @@ def build_problem(
     that operators touch, except constants that the device reads in place from flash. `paging` defaults to synchronous
     transfers if the profile has a store; `store` chooses one by name. State begins and ends a step in RAM
     (`scheduling.on_store` moves it). A tensor in `stored` is given on the store and read there, such as weights for
-    inference that training keeps there. One in `in_ram` is in RAM and not in flash. Raises UsageError where profile and
-    options do not fit.
+    inference that training keeps there. One in `in_ram` is in RAM and not in flash. `processors`: names of those that
+    work beside the main one. Raises UsageError where profile and options do not fit.
     """
     chosen = _choose_store(profile, store)
     if paging is None:
@@ -50,11 +52,12 @@ def build_problem(
 
     costs = CostModel(profile)
     costs.check_kinds(registry(), profile.name)
+    others = tuple(OtherProcessor(profile, name, number) for number, name in enumerate(processors, 1))
     storages = _Storages(graph, profile, frozenset(stored), frozenset(in_ram))
     fetched = fetched_bytes(graph, profile.memory) if profile.compute.loop_ns else {}
     shares = zero_shares(graph) if costs.machine.is_soft and profile.compute.loop_ns else {}
     operators = tuple(
-        _operator(op, graph, storages, costs, fetched.get(op.name, Fetched()), zero_factors(op, shares))
+        _operator(op, graph, storages, costs, others, fetched.get(op.name, Fetched()), zero_factors(op, shares))
         for op in storages.operators
     )
     page_store = None if paging is Paging.NONE else chosen
@@ -73,6 +76,7 @@ def build_problem(
         store_capacity_bytes=None if page_store is None else int(page_store.capacity_bytes.value),
         alignment_bytes=ALIGNMENT_BYTES,
         device=profile.name,
+        processors=(main_processor(profile), *(o.spec for o in others)) if others else (),
     )
 
 
@@ -176,13 +180,24 @@ class _Storages:
 
 
 def _operator(
-    op: Operator, graph: Graph, storages: _Storages, costs: CostModel, fetched: Fetched, zeros: float
+    op: Operator,
+    graph: Graph,
+    storages: _Storages,
+    costs: CostModel,
+    processors: Sequence[OtherProcessor],
+    fetched: Fetched,
+    zeros: float,
 ) -> OperatorSpec:
     kind, bound = spec(op.kind), storages.bounds[op.name]
-    fastest, *others = (
-        _variant(kernel, costs.operator(features_of(op, graph.tensors, costs.machine, fetched, zeros, kernel)))
-        for kernel in _in_32_bits(op, kind.kernels(bound))
-    )
+
+    def variant_of(kernel: Kernel) -> Variant:
+        def features(model: CostModel) -> Features:
+            return features_of(op, graph.tensors, model.machine, fetched, zeros, kernel)
+
+        elsewhere = (p.cost(features(p.costs)) for p in processors)
+        return _variant(kernel, costs.operator(features(costs)), tuple(e for e in elsewhere if e is not None))
+
+    fastest, *others = (variant_of(kernel) for kernel in _in_32_bits(op, kind.kernels(bound)))
     low_workspace: list[Variant] = []
     for variant in others:
         before = low_workspace[-1] if low_workspace else fastest
@@ -203,6 +218,7 @@ def _operator(
         in_place=storages.in_place(op, bound),
         kernel=fastest.kernel,
         low_workspace=tuple(low_workspace),
+        elsewhere=fastest.elsewhere,
     )
 
 
@@ -214,9 +230,14 @@ def _in_32_bits(op: Operator, kernels: Sequence[Kernel]) -> Sequence[Kernel]:
     return kernels
 
 
-def _variant(kernel: Kernel, cost: Cost) -> Variant:
-    workspace_bytes = align(kernel.workspace_bytes)
-    return Variant(workspace_bytes=workspace_bytes, time_ns=cost.time_ns, energy_pj=cost.energy_pj, kernel=kernel.name)
+def _variant(kernel: Kernel, cost: Cost, elsewhere: tuple[Elsewhere, ...]) -> Variant:
+    return Variant(
+        workspace_bytes=align(kernel.workspace_bytes),
+        time_ns=cost.time_ns,
+        energy_pj=cost.energy_pj,
+        kernel=kernel.name,
+        elsewhere=elsewhere,
+    )
 
 
 def _tensor(name: str, storages: _Storages, costs: CostModel, store: Store | None) -> TensorSpec:

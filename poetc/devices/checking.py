@@ -61,7 +61,8 @@ def implausible(profile: DeviceProfile) -> Iterator[str]:
         yield str(error)
     clock, compute = profile.cpu.clock_hz.value, profile.compute
     cycles = clock / compute.contraction_mac_per_s.value
-    fastest = 1 / (2 * _LANES[profile.cpu.simd])  # two vector units
+    lanes = _LANES[profile.cpu.simd] * profile.cpu.core_count.value  # of all cores, which may share an operator
+    fastest = 1 / (2 * lanes)  # two vector units
     if cycles < fastest:
         yield f"'compute.contraction_mac_per_s' means {cycles:.2g} cycles a multiply-accumulate; {fastest} is the least"
     if cycles > _CYCLES_BELIEVABLE:

@@ -20,7 +20,7 @@ import msgspec
 import yaml
 
 from poetc.devices._yaml import KeyPath, read
-from poetc.devices.profile import DeviceProfile, Quantity, Source
+from poetc.devices.profile import MAIN, DeviceProfile, Processor, Quantity, Source
 from poetc.errors import UsageError, printable
 
 _WHOLE = ("_bytes", "_count", "_cycles", "_hz")
@@ -49,7 +49,7 @@ def profile_to_dict(profile: DeviceProfile) -> dict[str, Any]:
     """The whole profile, inheritance resolved, as plain values: for artifacts and hashes."""
     result = msgspec.to_builtins(profile, order="sorted")
     assert isinstance(result, dict)
-    return result
+    return result if profile.processors else {k: v for k, v in result.items() if k != "processors"}
 
 
 def profile_to_yaml(profile: DeviceProfile) -> str:
@@ -64,7 +64,7 @@ def profile_to_yaml(profile: DeviceProfile) -> str:
             key = (source["kind"], source["text"], source["url"])
             result = {"value": value["value"], "source": names.setdefault(key, f"{source['kind']}-{len(names) + 1}")}
             return result | ({"note": value["note"]} if value["note"] else {})
-        return {k: compact(v) for k, v in value.items() if v is not None and v != {}}
+        return {k: compact(v) for k, v in value.items() if v is not None and v not in ({}, [])}
 
     document = compact(msgspec.to_builtins(profile))
     del document["name"]
@@ -250,7 +250,7 @@ class _File:
         try:
             return msgspec.convert(raw, hint)
         except msgspec.ValidationError as error:
-            choices = [str(c) for c in typing.get_args(hint)]
+            choices = [str(c) for c in typing.get_args(hint)] if typing.get_origin(hint) is typing.Literal else []
             reason = f"one of {', '.join(choices)}, not {_shown(raw)}" if choices else _lower(error)
             raise self.error(at, f"{'.'.join(at)!r}: {reason}") from None
 
@@ -325,6 +325,26 @@ def _check_whole(profile: DeviceProfile, origins: Mapping[KeyPath, str]) -> None
         raise UsageError(f"{_where(('stores',), origins)}: there are stores, so 'default_store' must name one of them")
     if profile.power.idle_w.value > profile.power.active_w.value:
         raise UsageError(f"{_where(('power', 'idle_w'), origins)}: 'power.idle_w' is more than 'power.active_w'")
+    for name, processor in profile.processors.items():
+        _check_processor(profile, name, processor, origins)
     if profile.base_bytes >= profile.ram_bytes:
         at = _where(("memory", "ram_bytes"), origins)
         raise UsageError(f"{at}: 'memory.ram_bytes' leaves nothing beside the runtime's state and the stack")
+
+
+def _check_processor(profile: DeviceProfile, name: str, processor: Processor, origins: Mapping[KeyPath, str]) -> None:
+    at: KeyPath = ("processors", name)
+    if name == MAIN:
+        raise UsageError(f"{_where(at, origins)}: {MAIN!r} is the processor that 'cpu' describes; take another name")
+    if processor.power.idle_w.value > processor.power.active_w.value:
+        where = _where((*at, "power", "idle_w"), origins)
+        raise UsageError(f"{where}: 'processors.{name}.power.idle_w' is more than its 'active_w'")
+    banks = {k: b for k, b in profile.memory.banks.items() if b.kind == "ram"}
+    where = _where((*at, "banks"), origins)
+    unknown = [b for b in processor.banks if b not in banks]
+    if unknown:
+        known = ", ".join(sorted(banks)) or "none"
+        raise UsageError(f"{where}: 'processors.{name}.banks': there is no RAM bank {unknown[0]!r}, but {known}")
+    arena = max(banks, key=lambda b: banks[b].size_bytes.value, default="")
+    if processor.banks and arena not in processor.banks:
+        raise UsageError(f"{where}: 'processors.{name}.banks' lacks {arena!r}, the largest bank, which holds the arena")

@@ -12,6 +12,8 @@ import msgspec
 
 from poetc.devices.units import format_bytes
 
+MAIN = "main"  # the name of the processor that the profile's own sections describe
+
 SourceKind = Literal["measured", "datasheet", "published", "derived", "estimated"]
 
 
@@ -107,6 +109,23 @@ class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     full_duplex: bool = False  # dma: reads and writes at once, rather than one transfer at a time
 
 
+class Processor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A processor beside the main one, which `cpu`, `compute` and `power` of the profile describe.
+
+    It runs the kinds of operators and the precisions that are listed, all where none is. Sections that it leaves out
+    are those of the main one. The main one runs everything, and reaches every bank.
+    """
+
+    power: Power  # of this processor alone, beside that of the main one
+    hand_over_ns: Quantity  # before it reads tensors of another processor, or another one reads its own
+    cpu: Cpu | None = None
+    compute: Compute | None = None
+    flush_bytes_per_s: Quantity | None = None  # of operands that cross, out of one cache and into another; none: free
+    kinds: tuple[str, ...] = ()
+    precisions: tuple[Literal["f32", "i8"], ...] = ()
+    banks: tuple[str, ...] = ()  # of RAM that it reaches
+
+
 class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     title: str
@@ -115,6 +134,7 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     memory: Memory
     compute: Compute
     power: Power
+    processors: dict[str, Processor] = {}  # beside the main one
     stores: dict[str, Store] = {}
     default_store: str = ""  # the one that paging uses; empty if there is none
 
@@ -124,6 +144,13 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     @property
     def ram_bytes(self) -> int:
         return int(self.memory.ram_bytes.value)
+
+    def on(self, processor: str) -> DeviceProfile:
+        """The device as one of its other processors sees it: with the rates and the power of that one."""
+        other = self.processors[processor]
+        return msgspec.structs.replace(
+            self, cpu=other.cpu or self.cpu, compute=other.compute or self.compute, power=other.power
+        )
 
     @property
     def flash_bytes(self) -> int | None:

@@ -322,11 +322,23 @@ def _with_kernel(op: OperatorSpec, number: int) -> OperatorSpec:
         return op
     k = _kernels(op)[number]
     plain = replace(op, low_workspace=(), kernel=k.kernel)
-    return replace(plain, workspace_bytes=k.workspace_bytes, time_ns=k.time_ns, energy_pj=k.energy_pj)
+    return replace(
+        plain,
+        workspace_bytes=k.workspace_bytes,
+        time_ns=k.time_ns,
+        energy_pj=k.energy_pj,
+        elsewhere=k.elsewhere,
+    )
 
 
 def _kernels(op: OperatorSpec) -> tuple[Variant, ...]:
-    own = Variant(workspace_bytes=op.workspace_bytes, time_ns=op.time_ns, energy_pj=op.energy_pj, kernel=op.kernel)
+    own = Variant(
+        workspace_bytes=op.workspace_bytes,
+        time_ns=op.time_ns,
+        energy_pj=op.energy_pj,
+        kernel=op.kernel,
+        elsewhere=op.elsewhere,
+    )
     return (own, *op.low_workspace)
 
 

@@ -17,12 +17,24 @@ from poetc.scheduling._json import (
 from poetc.scheduling._keep_all import keep_all, keep_all_actions, keep_all_peak_bytes
 from poetc.scheduling._packing import pack, pack_around
 from poetc.scheduling._plan_checker import PlanError, verify_plan
+from poetc.scheduling._queues import workspace_ends
 from poetc.scheduling._relocation import pack_with_moves, with_steps, without_moves
 from poetc.scheduling._state import all_in_ram, movable_state, on_store, state_chains, stored_state
 from poetc.scheduling._transfers import settled
 from poetc.scheduling._validation import validate_problem
 from poetc.scheduling.objective import Objective
-from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Place, Problem, Semantics, TensorSpec, Variant
+from poetc.scheduling.problem import (
+    Elsewhere,
+    InPlace,
+    OperatorSpec,
+    Paging,
+    Place,
+    Problem,
+    ProcessorSpec,
+    Semantics,
+    TensorSpec,
+    Variant,
+)
 from poetc.scheduling.schedule import (
     DEFAULT_GAP,
     Allocation,
@@ -51,6 +63,7 @@ __all__ = [
     "Completer",
     "Completion",
     "Compute",
+    "Elsewhere",
     "Free",
     "InPlace",
     "MemoryPlan",
@@ -63,6 +76,7 @@ __all__ = [
     "Place",
     "PlanError",
     "Problem",
+    "ProcessorSpec",
     "Proof",
     "Repetition",
     "Schedule",
@@ -107,4 +121,5 @@ __all__ = [
     "verify_plan",
     "with_steps",
     "without_moves",
+    "workspace_ends",
 ]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from poetc.errors import CheckFailed
+from poetc.scheduling._queues import Queues
 from poetc.scheduling.problem import Paging, Problem, Semantics
 from poetc.scheduling.schedule import Compute, Free, Move, PageIn, PageOut, Schedule, Step
 
@@ -47,6 +48,10 @@ class Trace:
     store_bytes: int  # footprints on the store at the end, which is the most that it ever holds
     written_bytes: int  # footprints of all page-outs
     residencies: tuple[tuple[int, int, int], ...]  # (tensor, first step, end): in RAM during [first step, end)
+    busy_ns: tuple[int, ...]  # of each processor
+    hand_overs: int  # steps that read tensors of another processor
+    hand_over_ns: int  # by which they took longer
+    idle_pj: int  # of the processors while they wait; 0 where the problem names none
 
     def resident_at(self, step: int) -> tuple[int, ...]:
         """The tensors in RAM during a step, sorted; those that the step reads and makes included."""
@@ -84,7 +89,7 @@ def verify_parts(parts: Sequence[tuple[Problem, Sequence[Step]]]) -> Trace:
     pages = any(isinstance(s, PageIn | PageOut) for _, steps in parts for s in steps)
     replay = _Replay(problem, pages)
     for of_part, steps in parts:
-        replay.problem = of_part
+        replay.problem = replay.queues.problem = of_part
         for step in steps:
             replay.execute(step)
     replay.finish()
@@ -107,21 +112,18 @@ class _Replay:
         self.executions = [0] * len(problem.operators)
         self.ram: list[int] = []
         self.residencies: list[tuple[int, int, int]] = []
-        self.dma = _Dma(problem.dma_full_duplex) if problem.paging is Paging.DMA else None
-        self.energy_pj = self.time_ns = self.page_ins = self.page_outs = self.written_bytes = 0
+        self.queues = Queues(problem)
+        self.energy_pj = self.work_ns = self.page_ins = self.page_outs = self.written_bytes = 0
         self.moves = self.moved_bytes = self.move_pj = self.move_ns = 0
 
     def execute(self, step: Step) -> None:
         match step:
-            case Compute(operator, in_place):
-                self.compute(operator, in_place)
+            case Compute():
+                self.compute(step)
             case Free(tensor):
                 self.need_resident(tensor, "frees")
-                self.ram.append(self.fixed_bytes + self.resident_bytes)
-                self.check_budget()
+                self.count_ram(self.queues.free(tensor, len(self.ram)))
                 self.leave(tensor, len(self.ram))
-                if self.dma is not None:
-                    self.dma.wait(tensor, writing=True)
             case PageOut(tensor):
                 self.page_out(tensor)
             case PageIn(tensor):
@@ -129,10 +131,17 @@ class _Replay:
             case Move(tensor):
                 self.move(tensor)
 
-    def compute(self, index: int, in_place: tuple[tuple[int, int], ...]) -> None:
+    def compute(self, step: Compute) -> None:
+        index, in_place = step.operator, step.in_place
         if not 0 <= index < len(self.problem.operators):
             self.refuse(f"computes operator {index}, there are {len(self.problem.operators)}")
         op = self.problem.operators[index]
+        if not 0 <= step.processor < max(1, len(self.problem.processors)):
+            self.refuse(f"{op.name!r} on processor {step.processor}, which does not exist", op.name)
+        cost = op.cost_on(step.processor)
+        if cost is None:
+            name = self.problem.processors[step.processor].name
+            self.refuse(f"{op.name!r} on processor {name!r}, which cannot run it", op.name)
         for t in op.inputs:
             self.need_resident(t, f"{op.name!r} reads", op.name)
         for t in op.outputs:
@@ -148,8 +157,7 @@ class _Replay:
         taken_over = {o: i for i, o in in_place}
         size = {t: self.resident[taken_over[t]] if t in taken_over else self.tensors[t].size_bytes for t in op.outputs}
         new_bytes = sum(size[t] for t in op.outputs if t not in taken_over)
-        self.ram.append(self.fixed_bytes + self.resident_bytes + new_bytes + op.workspace_bytes)
-        self.check_budget(op.name)
+        self.count_ram(new_bytes + self.queues.compute(step, len(self.ram), cost[0]), op.name)
         kept = {o for o, i in taken_over.items() if i in self.unmoved} & self.state
         for t in taken_over.values():
             self.leave(t, len(self.ram))
@@ -157,12 +165,8 @@ class _Replay:
         for t in op.outputs:
             self.enter(t, size[t])
         self.executions[index] += 1
-        self.energy_pj += op.energy_pj
-        self.time_ns += op.time_ns
-        if self.dma is not None:
-            for t in op.inputs:
-                self.dma.wait(t, writing=t in taken_over.values())
-            self.dma.processor += op.time_ns
+        self.energy_pj += cost[1]
+        self.work_ns += cost[0]
 
     def check_in_place(self, index: int, in_place: tuple[tuple[int, int], ...]) -> None:
         op = self.problem.operators[index]
@@ -197,15 +201,10 @@ class _Replay:
         limit = self.problem.write_limit_bytes
         if limit is not None and self.written_bytes > limit:
             self.refuse(f"{self.written_bytes} bytes would be written to the store, the limit is {limit}", tensor.name)
-        self.ram.append(self.fixed_bytes + self.resident_bytes)
-        self.check_budget(tensor.name)
+        self.queues.transfer(t, tensor.page_out_ns if self.page_time else 0, len(self.ram), out=True)
+        self.count_ram(self.queues.in_flight_bytes, tensor.name)
         self.page_outs += 1
         self.energy_pj += tensor.page_out_pj
-        duration = tensor.page_out_ns if self.page_time else 0
-        if self.dma is None:
-            self.time_ns += duration
-        else:
-            self.dma.transfer(t, duration, out=True)
 
     def page_in(self, t: int) -> None:
         if t not in self.store:
@@ -214,16 +213,11 @@ class _Replay:
         tensor = self.tensors[t]
         if t in self.resident:
             self.refuse(f"pages in {tensor.name!r}, which is in RAM already", tensor.name)
-        self.ram.append(self.fixed_bytes + self.resident_bytes + tensor.size_bytes)
-        self.check_budget(tensor.name)
+        self.queues.transfer(t, tensor.page_in_ns if self.page_time else 0, len(self.ram), out=False)
+        self.count_ram(self.queues.in_flight_bytes + tensor.size_bytes, tensor.name)
         self.enter(t, tensor.size_bytes)
         self.page_ins += 1
         self.energy_pj += tensor.page_in_pj
-        duration = tensor.page_in_ns if self.page_time else 0
-        if self.dma is None:
-            self.time_ns += duration
-        else:
-            self.dma.transfer(t, duration, out=False)
 
     def move(self, t: int) -> None:
         self.need_resident(t, "moves")
@@ -234,17 +228,13 @@ class _Replay:
             self.refuse(f"moves {tensor.name!r}, which is state in its fixed place", tensor.name)
         if not self.ram:
             self.refuse(f"moves {tensor.name!r} before anything is done", tensor.name)
-        self.ram.append(self.fixed_bytes + self.resident_bytes)
-        self.check_budget(tensor.name)
+        self.count_ram(self.queues.move(t, tensor.move_ns, len(self.ram)), tensor.name)
         self.moves += 1
         self.moved_bytes += tensor.size_bytes
         self.move_pj += tensor.move_pj
         self.move_ns += tensor.move_ns
         self.energy_pj += tensor.move_pj
-        self.time_ns += tensor.move_ns
-        if self.dma is not None:
-            self.dma.wait(t, writing=True)
-            self.dma.processor += tensor.move_ns
+        self.work_ns += tensor.move_ns
 
     def finish(self) -> None:
         for count, op in zip(self.executions, self.problem.operators, strict=True):
@@ -262,7 +252,8 @@ class _Replay:
         if t not in self.resident:
             self.refuse(f"{does} {name!r}, which is not in RAM", *names, name)
 
-    def check_budget(self, *names: str) -> None:
+    def count_ram(self, more_bytes: int, *names: str) -> None:
+        self.ram.append(self.fixed_bytes + self.resident_bytes + more_bytes)
         used, budget = self.ram[-1], self.problem.budget_bytes
         if used > budget:
             largest = sorted(self.resident, key=lambda t: (-self.resident[t], t))[:5]
@@ -285,14 +276,14 @@ class _Replay:
         raise ScheduleError(len(self.ram), reason, names)
 
     def trace(self) -> Trace:
-        peak = max(self.ram)
+        peak, time_ns = max(self.ram), self.queues.end_ns
         return Trace(
             ram_bytes=tuple(self.ram),
             peak_bytes=peak,
             peak_step=self.ram.index(peak),
-            energy_pj=self.energy_pj,
-            time_ns=self.time_ns if self.dma is None else self.dma.finished(),
-            stall_ns=0 if self.dma is None else self.dma.finished() - self.time_ns,
+            energy_pj=self.energy_pj + self.queues.hand_over_pj + self.queues.idle_pj,
+            time_ns=time_ns,
+            stall_ns=time_ns - self.work_ns if self.problem.paging is Paging.DMA else 0,
             executions=tuple(self.executions),
             recomputes=sum(self.executions) - len(self.executions),
             page_ins=self.page_ins,
@@ -304,6 +295,10 @@ class _Replay:
             store_bytes=self.store_bytes,
             written_bytes=self.written_bytes,
             residencies=tuple(sorted(self.residencies, key=lambda r: (r[1], r[0], r[2]))),
+            busy_ns=tuple(self.queues.busy_ns),
+            hand_overs=self.queues.hand_overs,
+            hand_over_ns=self.queues.hand_over_ns,
+            idle_pj=self.queues.idle_pj,
         )
 
 
@@ -318,29 +313,3 @@ def _state(problem: Problem) -> set[int]:
         if tensor.initial == "ram" and problem.tensors[versions[-1]].final == "ram":
             state.update(versions)
     return state
-
-
-class _Dma:
-    """Transfers beside the processor: when they arrive and leave, and how long the processor waits."""
-
-    def __init__(self, full_duplex: bool) -> None:
-        self.processor = 0
-        self.full_duplex = full_duplex
-        self.left: dict[int, int] = {}  # tensor -> when its last page-out is through
-        self.arrived: dict[int, int] = {}
-        self.busy = {"out": 0, "in": 0}  # until when
-
-    def transfer(self, tensor: int, duration: int, *, out: bool) -> None:
-        """Starts when it is issued, the bus is free, and the transfer of this tensor the other way is through."""
-        way, ends, other = ("out", self.left, self.arrived) if out else ("in", self.arrived, self.left)
-        free = self.busy[way] if self.full_duplex else max(self.busy.values())
-        self.busy[way] = ends[tensor] = max(self.processor, free, other.get(tensor, 0)) + duration
-
-    def wait(self, tensor: int, *, writing: bool) -> None:
-        """Before the processor reads a tensor it has arrived; before it overwrites or drops one, it has left too."""
-        self.processor = max(self.processor, self.arrived.get(tensor, 0))
-        if writing:
-            self.processor = max(self.processor, self.left.get(tensor, 0))
-
-    def finished(self) -> int:
-        return max(self.processor, *self.busy.values())

@@ -40,7 +40,7 @@ OLD_VARIANTS_KEY = "leaner"  # of version 0.1, for `low_workspace`
 
 def problem_to_json(problem: Problem) -> bytes:
     operators = [_operator_to_json(op) for op in problem.operators]
-    return _write(PROBLEM_FORMAT, _fields_of(problem) | {"operators": operators})
+    return _write(PROBLEM_FORMAT, _given(_fields_of(problem) | {"operators": operators}, "processors"))
 
 
 def problem_from_json(data: bytes | str, source: str = "problem") -> Problem:
@@ -93,10 +93,12 @@ def problem_schema() -> dict[str, Any]:
 
 
 class _StepDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One of the five kinds, with its operator or tensor; `in_place` only with `compute`."""
+    """One of the five kinds, with its operator or tensor; `in_place`, `processor` and `fence` only with `compute`."""
 
     compute: int | None = None
     in_place: tuple[tuple[int, int], ...] = ()
+    processor: int = 0
+    fence: bool = False
     free: int | None = None
     page_out: int | None = None
     page_in: int | None = None
@@ -165,8 +167,8 @@ def _proof_from_json(document: _ProofDocument, steps: tuple[Step, ...]) -> Proof
 
 def _step_to_json(step: Step) -> _StepDocument:
     match step:
-        case Compute(operator, in_place):
-            return _StepDocument(compute=operator, in_place=in_place)
+        case Compute(operator, in_place, processor, fence):
+            return _StepDocument(compute=operator, in_place=in_place, processor=processor, fence=fence)
         case Free(tensor):
             return _StepDocument(free=tensor)
         case PageOut(tensor):
@@ -178,19 +180,17 @@ def _step_to_json(step: Step) -> _StepDocument:
 
 
 def _step_from_json(step: _StepDocument, where: str) -> Step:
-    match step:
-        case _StepDocument(int(operator), in_place, None, None, None, None):
-            return Compute(operator, in_place)
-        case _StepDocument(None, (), int(tensor), None, None, None):
-            return Free(tensor)
-        case _StepDocument(None, (), None, int(tensor), None, None):
-            return PageOut(tensor)
-        case _StepDocument(None, (), None, None, int(tensor), None):
-            return PageIn(tensor)
-        case _StepDocument(None, (), None, None, None, int(tensor)):
-            return Move(tensor)
+    kinds: dict[str, type[Free | PageOut | PageIn | Move]]
+    kinds = {"free": Free, "page_out": PageOut, "page_in": PageIn, "move": Move}
+    given = {name: tensor for name in kinds if (tensor := getattr(step, name)) is not None}
+    if step.compute is not None and not given:
+        return Compute(step.compute, step.in_place, step.processor, step.fence)
+    if step.compute is None and len(given) == 1 and step == _StepDocument(**given):
+        ((name, tensor),) = given.items()
+        return kinds[name](tensor)
     raise UsageError(
-        f"{where}: a step has exactly one of compute (with in_place or not), free, page_out, page_in, move"
+        f"{where}: a step has exactly one of compute (with in_place, processor, fence or not), free, page_out, page_in,"
+        " move"
     )
 
 
@@ -271,8 +271,8 @@ def _integers(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _operator_to_json(operator: OperatorSpec) -> dict[str, Any]:
     """Without kernels where they have no names, and without alternatives where there are none."""
-    variants = [_given(_fields_of(variant), "kernel") for variant in operator.low_workspace]
-    return _given(_fields_of(operator) | {"low_workspace": variants}, "kernel", "low_workspace")
+    variants = [_given(_fields_of(variant), "kernel", "elsewhere") for variant in operator.low_workspace]
+    return _given(_fields_of(operator) | {"low_workspace": variants}, "kernel", "low_workspace", "elsewhere")
 
 
 def _given(members: dict[str, Any], *optional: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poetc.scheduling._placement import SEARCH_PLACEMENTS, fit, max_live, place
+from poetc.scheduling._queues import workspace_ends
 from poetc.scheduling._state import state_chains
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, Move, PageIn, PageOut, Schedule
@@ -263,6 +264,7 @@ def _aligned(problem: Problem, size_bytes: int) -> int:
 def lifetimes_of(problem: Problem, schedule: Schedule) -> list[Lifetime]:
     lifetimes: list[Lifetime] = []
     current: dict[int, Lifetime] = {}
+    ends = workspace_ends(problem, schedule.steps) if problem.processors else {}
 
     def begin(t: int, step: int) -> None:
         size = problem.tensors[t].size_bytes
@@ -291,7 +293,9 @@ def lifetimes_of(problem: Problem, schedule: Schedule) -> list[Lifetime]:
                     else:
                         begin(t, index)
                 if spec.workspace_bytes:
-                    lifetimes.append(Lifetime(spec.workspace_bytes, index, index + 1, operator=operator))
+                    lifetimes.append(
+                        Lifetime(spec.workspace_bytes, index, ends.get(index, index + 1), operator=operator)
+                    )
     return lifetimes
 
 

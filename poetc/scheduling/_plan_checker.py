@@ -6,6 +6,7 @@ It knows nothing of how a plan was made.
 from __future__ import annotations
 
 from poetc.errors import CheckFailed
+from poetc.scheduling._queues import workspace_ends
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, Move, PageIn, PageOut, Schedule
 
@@ -28,6 +29,7 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
     of_tensor = {entry: a for a in plan.allocations for entry in a.tensors}
     of_workspace = {(a.operator, a.start): a for a in plan.allocations if a.operator is not None}
     served: set[Allocation] = set()
+    ends = workspace_ends(problem, steps) if problem.processors else {}
 
     def name(a: Allocation) -> str:
         tensors = " -> ".join(problem.tensors[t].name for t, _ in a.tensors)
@@ -78,7 +80,7 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
                 since |= dict.fromkeys(problem.operators[k].outputs, index)
                 if problem.operators[k].workspace_bytes:
                     what, a = f"workspace of {problem.operators[k].name}", of_workspace.get((k, index))
-                    expect(what, a, index, index + 1, problem.operators[k].workspace_bytes)
+                    expect(what, a, index, ends.get(index, index + 1), problem.operators[k].workspace_bytes)
     for t in sorted(since):
         leave(t, len(steps))
     if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in steps):

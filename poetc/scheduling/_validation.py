@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 
 from poetc.errors import UsageError
-from poetc.scheduling.problem import OperatorSpec, Paging, Problem, TensorSpec, Variant
+from poetc.scheduling.problem import Elsewhere, OperatorSpec, Paging, Problem, ProcessorSpec, TensorSpec, Variant
 
 MAX_BYTES = 2**48  # keeps every sum of sizes within 64 bits
 MAX_COST = 2**62  # in nanoseconds or picojoules: nine months, a kilowatt-hour
@@ -16,6 +16,7 @@ def validate_problem(problem: Problem, source: str = "problem") -> None:
     """UsageError naming `source` and the place in the document for the first thing that is wrong."""
     try:
         _check_numbers(problem)
+        _check_processors(problem)
         _check_tensors(problem)
         for index, operator in enumerate(problem.operators):
             _check_operator(problem, operator, f"$.operators[{index}]")
@@ -30,7 +31,8 @@ class _WrongError(Exception):
 
 
 def _check_numbers(problem: Problem) -> None:
-    parts: list[tuple[Problem | TensorSpec | OperatorSpec, str]] = [(problem, "$")]
+    parts: list[tuple[Problem | TensorSpec | OperatorSpec | ProcessorSpec, str]] = [(problem, "$")]
+    parts += [(p, f"$.processors[{i}]") for i, p in enumerate(problem.processors)]
     parts += [(t, f"$.tensors[{i}]") for i, t in enumerate(problem.tensors)]
     parts += [(o, f"$.operators[{i}]") for i, o in enumerate(problem.operators)]
     for part, path in parts:
@@ -44,7 +46,10 @@ def _check_numbers(problem: Problem) -> None:
         raise _WrongError("$.operators", "there must be at least one operator")
 
 
-def _check_integers(part: Problem | TensorSpec | OperatorSpec | Variant, path: str) -> None:
+Part = Problem | TensorSpec | OperatorSpec | ProcessorSpec | Variant | Elsewhere
+
+
+def _check_integers(part: Part, path: str) -> None:
     for field in fields(part):
         value = getattr(part, field.name)
         if not isinstance(value, int):
@@ -54,6 +59,27 @@ def _check_integers(part: Problem | TensorSpec | OperatorSpec | Variant, path: s
         most = MAX_BYTES if field.name.endswith("_bytes") else MAX_COST
         if value > most:
             raise _WrongError(f"{path}.{field.name}", f"{str(value)[:30]} is beyond {most}")
+
+
+def _check_processors(problem: Problem) -> None:
+    count = len(problem.processors)
+    if count == 1:
+        raise _WrongError("$.processors", "there is one; leave it out, or name at least two")
+    _check_unique((p.name for p in problem.processors), "processors")
+    for index, operator in enumerate(problem.operators):
+        parts: list[tuple[str, OperatorSpec | Variant]] = [(f"$.operators[{index}]", operator)]
+        parts += [(f"$.operators[{index}].low_workspace[{i}]", v) for i, v in enumerate(operator.low_workspace)]
+        for path, part in parts:
+            before = 0
+            for position, cost in enumerate(part.elsewhere):
+                where = f"{path}.elsewhere[{position}]"
+                _check_integers(cost, where)
+                if not before < cost.processor < count:
+                    reason = f"processor {cost.processor}, must ascend from 1 to {count - 1}"
+                    raise _WrongError(f"{where}.processor", reason)
+                before = cost.processor
+            if {c.processor for c in part.elsewhere} != {c.processor for c in operator.elsewhere}:
+                raise _WrongError(f"{path}.elsewhere", "other processors than those of the operator's first kernel")
 
 
 def _check_tensors(problem: Problem) -> None:

@@ -62,6 +62,30 @@ class InPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorSpec:
+    """A processor. Power is in microwatts; 1000 of them draw a picojoule a nanosecond.
+
+    An operator that reads tensors of another processor takes longer, by the larger `hand_over_ns` of the two. The
+    larger `flush_ps_per_byte` counts for every byte of them. Its processor is active for that time.
+    """
+
+    name: str
+    active_uw: int = 0
+    idle_uw: int = 0
+    hand_over_ns: int = 0
+    flush_ps_per_byte: int = 0  # picoseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """The costs of an operator's kernel on processor `processor`, which is not the first one."""
+
+    processor: int
+    time_ns: int
+    energy_pj: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """Another way to execute an operator, with the same results: its kernel `kernel`, if kernels have names."""
 
@@ -69,6 +93,7 @@ class Variant:
     time_ns: int
     energy_pj: int
     kernel: str = ""
+    elsewhere: tuple[Elsewhere, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +103,9 @@ class OperatorSpec:
     `low_workspace`: kernels with less and less workspace, none of them faster or cheaper than the one before. A
     schedule runs one kernel of an operator throughout: a problem that was solved has the name and the numbers of the
     chosen one (`poetc.planning.kernels`). Solvers may leave the others aside.
+
+    `time_ns` and `energy_pj` are those of the first processor, which runs every operator. `elsewhere` has those of the
+    other processors that can run it, in ascending order.
     """
 
     name: str
@@ -92,6 +120,13 @@ class OperatorSpec:
     in_place: tuple[InPlace, ...] = ()
     kernel: str = ""
     low_workspace: tuple[Variant, ...] = ()
+    elsewhere: tuple[Elsewhere, ...] = ()
+
+    def cost_on(self, processor: int) -> tuple[int, int] | None:
+        """Its time and energy on a processor, ns and pJ; None where it cannot run."""
+        if processor == 0:
+            return self.time_ns, self.energy_pj
+        return next(((e.time_ns, e.energy_pj) for e in self.elsewhere if e.processor == processor), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +139,9 @@ class Problem:
     too. Energy of a schedule = sum of operator, page and move energies. Time likewise (Paging.SYNC), or with transfers
     overlapping compute (Paging.DMA). Every operator is executed at least once; every tensor with `final` is there at
     the end.
+
+    `processors`: none, or at least two that run side by side. docs/explanation/processors.md says how long a schedule
+    takes then, and which RAM it needs. Its energy has the idle power of each processor besides.
     """
 
     name: str
@@ -121,6 +159,7 @@ class Problem:
     alignment_bytes: int = 16
     semantics: Semantics = Semantics.EXACT
     device: str = ""
+    processors: tuple[ProcessorSpec, ...] = ()
 
     @property
     def compute_once_pj(self) -> int:

@@ -13,13 +13,16 @@ from poetc.scheduling.scope import Scope
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Execute operator `operator`.
+    """Execute operator `operator` on processor `processor`.
 
-    `in_place` lists (input, output) tensor pairs where the output takes over the input's bytes.
+    `in_place` lists (input, output) tensor pairs where the output takes over the input's bytes. A `fence` begins when
+    all steps before it are over; it has a meaning only where there are several processors.
     """
 
     operator: int
     in_place: tuple[tuple[int, int], ...] = ()
+    processor: int = 0
+    fence: bool = False
 
 
 @dataclass(frozen=True, slots=True)

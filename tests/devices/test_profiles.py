@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from poetc.devices import list_profiles, load_profile, profile_to_yaml
+from poetc.devices import list_profiles, load_profile, profile_to_dict, profile_to_yaml
+from poetc.devices.processors import parse_processors
 from poetc.errors import UsageError
 
 GOOD = """\
@@ -192,3 +193,58 @@ def test_the_example_in_the_documentation_loads(tmp_path: Path) -> None:
     assert list(profile.stores) == ["qspi"]
     assert profile.stores["qspi"].read_w.source.kind == "measured"
     assert profile.ram_bytes == load_profile("nrf52840").ram_bytes
+
+
+SECOND = """\
+processors:
+  second:
+    power: {active_w: 0.05, idle_w: 0.01}
+    hand_over_ns: 100
+    flush_bytes_per_s: 1.0e9
+    kinds: [Relu]
+    banks: [sram]
+"""
+
+
+def with_second(old: str = "", new: str = "") -> str:
+    banks = "  banks: {sram: {kind: ram, size_bytes: 65536}, ccm: {kind: ram, size_bytes: 1024}}\n"
+    return GOOD.replace("  stack_bytes: 1024\n", "  stack_bytes: 1024\n" + banks) + SECOND.replace(old, new)
+
+
+def test_another_processor(tmp_path: Path) -> None:
+    profile = load_profile(write(tmp_path, with_second()))
+    second = profile.on("second")
+    assert (second.cpu, second.compute) == (profile.cpu, profile.compute)
+    assert second.power.active_w.value == 0.05
+    assert load_profile(write(tmp_path, profile_to_yaml(profile), "again.yaml")).processors == profile.processors
+    assert "processors" not in profile_to_dict(load_profile(write(tmp_path, GOOD, "plain.yaml")))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("second:", "main:", "'main' is the processor that 'cpu' describes; take another name"),
+        ("idle_w: 0.01", "idle_w: 0.1", "'processors.second.power.idle_w' is more than its 'active_w'"),
+        ("[sram]", "[dtcm]", "'processors.second.banks': there is no RAM bank 'dtcm', but ccm, sram"),
+        ("[sram]", "[ccm]", "'processors.second.banks' lacks 'sram', the largest bank, which holds the arena"),
+        ("    hand_over_ns: 100\n", "", "section 'processors.second' lacks 'hand_over_ns'"),
+        ("banks: [sram]", "precisions: [f16]", "'processors.second.precisions': invalid enum value"),
+    ],
+)
+def test_complaints_about_another_processor(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    path = write(tmp_path, with_second(old, new))
+    with pytest.raises(UsageError) as caught:
+        load_profile(path)
+    assert complaint in str(caught.value)
+    assert str(caught.value).startswith(f"{path}:")
+
+
+def test_names_of_processors() -> None:
+    pi, plain = load_profile("rpi4"), load_profile("stm32f746")
+    assert parse_processors("main", pi) == parse_processors("", plain) == ()
+    assert parse_processors("all", pi) == ("core1", "core2", "core3")
+    assert parse_processors("main,core2", pi) == ("core2",)
+    with pytest.raises(UsageError, match=r"device 'rpi4' has no processor 'core4'; did you mean 'core[123]'"):
+        parse_processors("core4", pi)
+    with pytest.raises(UsageError, match="device 'stm32f746' has the main processor alone"):
+        parse_processors("all", plain)

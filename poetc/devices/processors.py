@@ -1,0 +1,70 @@
+"""The processors of a device: the operators that each runs, and their costs."""
+
+from __future__ import annotations
+
+import difflib
+
+from poetc.devices.cost import CostModel
+from poetc.devices.features import Features
+from poetc.devices.profile import MAIN, DeviceProfile, Power
+from poetc.errors import UsageError
+from poetc.ops import registry
+from poetc.scheduling.problem import Elsewhere, ProcessorSpec
+
+ALL = "all"
+
+
+def parse_processors(text: str, profile: DeviceProfile) -> tuple[str, ...]:
+    """The value of --processors: names of those beside the main one. "main" and "" are none, "all" is every one."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip() not in ("", MAIN))
+    if names == (ALL,):
+        if not profile.processors:
+            raise UsageError(f"--processors {ALL}: device {profile.name!r} has the main processor alone")
+        return tuple(profile.processors)
+    for name in names:
+        if name not in profile.processors:
+            close = difflib.get_close_matches(name, profile.processors, n=1)
+            known = f"it has: {', '.join((MAIN, *profile.processors))}"
+            hint = f"did you mean {close[0]!r}?" if close else known
+            raise UsageError(f"--processors {text}: device {profile.name!r} has no processor {name!r}; {hint}")
+    return tuple(dict.fromkeys(names))
+
+
+class OtherProcessor:
+    """A processor beside the main one, number `number` of a Problem."""
+
+    def __init__(self, profile: DeviceProfile, name: str, number: int) -> None:
+        own = profile.processors[name]
+        self.number, self.costs = number, CostModel(profile.on(name))
+        self._kinds, self._precisions = frozenset(own.kinds), frozenset(own.precisions)
+        for kind in sorted(self._kinds - set(registry())):
+            close = difflib.get_close_matches(kind, list(registry()), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            at = f"device profile {profile.name!r}: 'processors.{name}.kinds'"
+            raise UsageError(f"{at}: there is no operator kind {kind!r}{hint}")
+        flush = own.flush_bytes_per_s
+        self.spec = ProcessorSpec(
+            name=name,
+            **_microwatts(own.power),
+            hand_over_ns=round(own.hand_over_ns.value),
+            flush_ps_per_byte=0 if flush is None else round(1e12 / flush.value),
+        )
+
+    def cost(self, features: Features) -> Elsewhere | None:
+        """Of an operator with these features; None where this processor does not run it."""
+        kind = features.cost_class.partition("/")[0]
+        if self._kinds and kind not in self._kinds:
+            return None
+        if self._precisions and ("i8" if features.is_integer else "f32") not in self._precisions:
+            return None
+        cost = self.costs.operator(features)
+        return Elsewhere(processor=self.number, time_ns=cost.time_ns, energy_pj=cost.energy_pj)
+
+
+def main_processor(profile: DeviceProfile) -> ProcessorSpec:
+    """The first processor of a Problem."""
+    return ProcessorSpec(name=MAIN, **_microwatts(profile.power))
+
+
+def _microwatts(power: Power) -> dict[str, int]:
+    return {"active_uw": round(power.active_w.value * 1e6), "idle_uw": round(power.idle_w.value * 1e6)}
