@@ -23,6 +23,7 @@ from poetc.cli.diff import diff
 from poetc.cli.emit import emit
 from poetc.cli.export import export
 from poetc.cli.import_state import import_state
+from poetc.cli.importance import importance
 from poetc.cli.lock import lock
 from poetc.cli.profile import profile
 from poetc.cli.report import report
@@ -82,6 +83,7 @@ for command in (
     run,
     export,
     import_state,
+    importance,
     validate,
     report,
     lock,

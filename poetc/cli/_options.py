@@ -150,6 +150,26 @@ state_option = click.option(
     "With auto it is chosen one by one, together with the schedule.",
 )
 
+importance_options = stacked(
+    click.option(
+        "--importance",
+        type=click.Path(),
+        metavar="FILE",
+        help="For --train best: the importance of updates, as poetc importance writes it. The set with the most that "
+        "fits budget, deadline, flash and --max-energy is trained.",
+    ),
+    click.option(
+        "--importance-at-least",
+        metavar="X",
+        help="For --train best: take the set of least energy with this importance, a number or 80% of that of all.",
+    ),
+    click.option(
+        "--max-energy",
+        metavar="ENERGY",
+        help="For --train best: the most energy of a training step, 2.5mJ, or 0.6x of training everything.",
+    ),
+)
+
 _DEFAULTS = TrainingOptions()
 
 
@@ -318,9 +338,10 @@ training_options = stacked(
         "--train",
         default=_DEFAULTS.train,
         show_default=True,
-        metavar="all|last:N|norm|bias|adapter|PATTERNS",
+        metavar="all|last:N|norm|bias|adapter|best|PATTERNS",
         help="Parameters that are trained: all, the last N layers, norms, biases, adapters, or those that match"
-        " (fc*,conv1.weight). Commas join sets, & takes the part that two sets share; fc*@1/4 is a share of channels.",
+        " (fc*,conv1.weight). Commas join sets, & takes the part that two sets share; fc*@1/4 is a share of channels."
+        " best: the set of the most importance, see --importance.",
     ),
     click.option(
         "--lora",

@@ -37,6 +37,7 @@ problem_options = _options.stacked(
         metavar="SIZE",
         help="The most that one training step may write to the store, in whole blocks. Writing wears it out.",
     ),
+    _options.importance_options,
     _options.state_option,
     _options.batch_option,
     _options.training_options,
@@ -84,7 +85,9 @@ def solve_request(model: Path, options: dict[str, Any]) -> SolveRequest:
     from poetc.scheduling.schedule import SolveOptions
 
     training = _options.training_from(options)
+    importance = options.pop("importance", None)
     return SolveRequest(
+        importance=None if importance is None else Path(importance),
         model=ModelRequest(
             source=model,
             batch=options.pop("batch"),

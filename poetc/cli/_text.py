@@ -12,6 +12,7 @@ from poetc.devices import format_bytes, format_ns, format_pj
 from poetc.errors import printable
 
 LEAST_COLUMNS = 20  # of text that is wrapped
+COLUMNS = 80  # of a terminal
 
 
 def fields(rows: Iterable[tuple[str, str]]) -> str:
@@ -465,3 +466,20 @@ def emit_text(document: Mapping[str, Any]) -> str:
             ("RAM, all of it", size(document["firmware_ram_bytes"])),
         )
     )
+
+
+def importance_text(importance: Any, out: str) -> str:
+    """A row a parameter, in shares of the importance of all; at most 80 columns with the usual updates."""
+    from poetc.reporting import shorten
+    from poetc.reporting.importance import columns, rows
+
+    names, parameters = columns(importance), rows(importance)
+    total = sum(max(0.0, *values.values()) for _, values in parameters) or 1.0
+    header = ("parameter", *names)
+    width = max(LEAST_COLUMNS, COLUMNS - sum(max(len(n), 6) + 2 for n in names))
+    lines = [
+        (shorten(parameter, width), *(f"{values[n] / total:.2%}" if n in values else "-" for n in names))
+        for parameter, values in parameters
+    ]
+    foot = f"by {importance.by}: {importance.unit}; 100 % is {total:.4g}\nwritten to  {out}"
+    return f"{table(header, lines)}\n\n{foot}"

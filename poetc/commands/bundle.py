@@ -9,6 +9,7 @@ from typing import Any
 
 from poetc import codegen, reporting
 from poetc.artifact import Artifact, check_out, write
+from poetc.commands.best_updates import settled
 from poetc.commands.programs import POINTER_BYTES, switches_of
 from poetc.commands.requests import SolveRequest, inference_model, limits, read_problem, require_offsets, require_time
 from poetc.commands.solve import summary_of
@@ -44,6 +45,7 @@ def bundle(
     if request.out is not None:
         check_out(request.out, force=request.force)
     progress("reading the model")
+    request = settled(request, budgets, progress)
     whole, step, profile, problem = read_problem(request)
     assert whole is not None and step is not None and profile is not None
     graph = inference_model(request.model, whole)

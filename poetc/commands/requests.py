@@ -21,12 +21,12 @@ from poetc.errors import InfeasibleError, UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
 from poetc.files import read_file
 from poetc.graph import Graph, Role, TrainingGraph
-from poetc.planning import Planner, RamSearch, reductions
+from poetc.planning import BestUpdates, Planner, RamSearch, reductions
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S
 from poetc.scheduling import Objective, keep_all_peak_bytes, problem_from_json, validate_problem
 from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import SolveOptions
-from poetc.training import TrainingOptions
+from poetc.training import BEST, TrainingOptions
 
 LEAST_SHARE = 0.5  # of the time limit, at most, for the search for the least RAM where that is the budget
 LEAST = "least"  # as a budget
@@ -60,6 +60,9 @@ class SolveRequest:
     objective: str | None = None
     paging: bool = True
     dma: bool = False  # transfers overlap compute, where the store can
+    importance: Path | None = None  # of updates, for --train best
+    importance_at_least: str | None = None  # a number, or 80% of that of all updates
+    max_energy: str | None = None  # of one step, for --train best
     state: str = "auto"  # where state lives between steps: "ram", "store"; see `poetc.planning.state`
     solver: str = "poetc"
     options: SolveOptions = field(default_factory=SolveOptions)
@@ -71,6 +74,20 @@ class SolveRequest:
             raise UsageError(f"--time-limit {self.options.time_limit_s:g}: must be a number of seconds above 0")
         if self.objective not in (None, *Objective):
             raise UsageError(f"--objective {self.objective!r}: there are {' and '.join(Objective)}")
+        if self.is_best and self.importance is None:
+            raise UsageError(f"--train {BEST} needs --importance FILE, which poetc importance writes")
+        for option, given in (
+            ("--importance", self.importance),
+            ("--importance-at-least", self.importance_at_least),
+            ("--max-energy", self.max_energy),
+        ):
+            if given is not None and not self.is_best:
+                raise UsageError(f"{option} does nothing without --train {BEST}")
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the updates are to be chosen."""
+        return self.model.training.train == BEST and not self.is_problem
 
     @property
     def is_problem(self) -> bool:
@@ -83,13 +100,20 @@ class SolveRequest:
         return "ram" if self.state == "auto" and self.is_problem else self.state
 
     def planner(
-        self, time_limit_s: float, progress: Progress = silent, micro_batches: Mapping[int, Problem] | None = None
+        self,
+        time_limit_s: float,
+        progress: Progress = silent,
+        micro_batches: Mapping[int, Problem] | None = None,
+        updates: BestUpdates | None = None,
     ) -> Planner:
-        """The planner for this request. `micro_batches`: the problems by number of parts, where that is open too."""
+        """The planner for this request.
+
+        `micro_batches`: the problems by number of parts, where that is open too. `updates`: the choice of the updates.
+        """
         return Planner(
             options=replace(self.options, time_limit_s=time_limit_s),
             solver=self.solver,
-            reductions=reductions(self.state_mode, micro_batches),
+            reductions=reductions(self.state_mode, micro_batches, updates),
             progress=progress,
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 from poetc import reporting, training
 from poetc.artifact import Artifact, check_out, write
 from poetc.commands import programs
+from poetc.commands.best_updates import best
 from poetc.commands.requests import (
     LEAST_SHARE,
     SolveRequest,
@@ -31,6 +32,7 @@ from poetc.graph import Graph, TrainingGraph
 from poetc.output_directory import digest
 from poetc.planning import ENGINE, RamSearch, Solution, inference, ram_bytes
 from poetc.planning import solve_curve as solve_points
+from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
 from poetc.planning.solution import cost_of_computing_once
@@ -44,8 +46,12 @@ YEAR_NS = 365 * 24 * 3600 * 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """A solution of `asked`, the problem with its choices open; the model is None where there was a Problem alone."""
+    """A solution of `asked`, the problem with its choices open; the model is None where there was a Problem alone.
 
+    `request`: the one that was asked, with the updates that are trained.
+    """
+
+    request: SolveRequest
     asked: Problem
     solution: Solution
     smallest_ram: RamSearch
@@ -62,7 +68,9 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
         check_out(request.out, force=request.force)
     progress("reading the model")
     by_parts = request.model.training.micro_batches == "auto" and not request.is_problem
-    answer = (_solve_by_parts if by_parts else _solve_whole)(request, stop_at, progress)
+    way = _solve_best if request.is_best else _solve_by_parts if by_parts else _solve_whole
+    answer = way(request, stop_at, progress)
+    request = answer.request
     graph, step, profile, solution = answer.graph, answer.step, answer.profile, answer.solution
     notes = reporting.choice_notes(answer.asked, solution)
     predicted = inference.InferencePlan()
@@ -113,6 +121,7 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
             raise
         solution = planner.least_ram_solution(problem, least)
     return _Answer(
+        request=request,
         asked=problem,
         solution=solution,
         smallest_ram=search,
@@ -136,6 +145,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
     assert count is not None
     require_offsets(request, problems[count], graphs[count])
     return _Answer(
+        request=request,
         asked=problems[count],
         solution=solution,
         smallest_ram=planner.inner.search_ram(problems[count], search_s, stop_at),
@@ -143,6 +153,27 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
         graph=graph,
         step=graphs[count],
         profile=profile,
+    )
+
+
+def _solve_best(request: SolveRequest, stop_at: float, progress: Progress) -> _Answer:
+    """With the updates of the most importance."""
+    search_s = search_share_s(request.options.time_limit_s)
+    choice, solution = best(request, request.options.time_limit_s - search_s, progress)
+    updates = solution.choices.updates
+    assert updates is not None
+    chosen = choice.request_of(updates)
+    step, asked = choice.step(updates)
+    require_offsets(chosen, asked, step)
+    return _Answer(
+        request=chosen,
+        asked=asked,
+        solution=solution,
+        smallest_ram=chosen.planner(search_s, progress).search_ram(asked, search_s, stop_at),
+        search_s=search_s,
+        graph=inference_model(chosen.model, load_model(chosen.model)),
+        step=step,
+        profile=choice.profile,
     )
 
 
@@ -261,6 +292,7 @@ def summary_of(
         "source": _source(request),
         "device": problem.device,
         "micro_batches": step.options["micro_batches"] if step else 1,
+        **_worth(solution),
         "notes": [
             *(step.notes if step else ()),
             *notes,
@@ -288,6 +320,21 @@ def _source(request: SolveRequest) -> dict[str, Any] | None:
         "output": model.training.output,
         "head_seed": model.training.head_seed,
         **({"train": model.training.train, "lora": list(model.training.lora)} if model.training.lora else {}),
+    }
+
+
+def _worth(solution: Solution) -> dict[str, Any]:
+    """The importance of the updates, and their names; None where they were not chosen."""
+    worth, updates = solution.worth, solution.choices.updates
+    if worth is None or updates is None:
+        return dict.fromkeys(("updates", "importance", "importance_bound", "importance_total", "cost_bound"))
+    train, lora = updates.options()
+    return {
+        "updates": {"train": train, "lora": list(lora), "names": [f"{n} {update_text(u)}" for n, u in updates]},
+        "importance": worth.value,
+        "importance_bound": worth.bound,
+        "importance_total": worth.total,
+        "cost_bound": worth.cost_bound,
     }
 
 

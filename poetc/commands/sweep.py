@@ -32,13 +32,14 @@ from poetc.devices import load_profile, profile_to_dict
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.files import read_file
 from poetc.processes import KilledError, in_processes
+from poetc.training import BEST
 
 OnResult = Callable[[int, int, dict[str, Any]], None]  # done, of, the result
 KEPT = (
     *("status", "energy_pj", "energy_bound_pj", "compute_once_pj", "gap", "overhead_gap", "time_ns", "budget_bytes"),
     *("peak_bytes", "arena_bytes", "ram_bytes", "keep_all_peak_bytes", "min_budget_bytes"),
     *("store_written_bytes", "store_life_steps", "recomputes", "page_outs", "page_ins", "moves", "operators"),
-    *("schedule_class", "solve_seconds"),
+    *("schedule_class", "solve_seconds", "updates", "importance", "importance_bound", "importance_total"),
 )
 LARGEST_RESULTS_BYTES = 1 << 30
 KEY = b'{"key": '  # how a line begins
@@ -66,6 +67,11 @@ def make_points(
         except OSError as error:
             raise UsageError(f"{model}: {(error.strerror or str(error)).lower()}") from None
         digest.update(canonical(profile_to_dict(load_profile(device))) + canonical(options))
+        if request.importance is not None:
+            try:
+                digest.update(read_file(request.importance))
+            except OSError as error:
+                raise UsageError(f"{request.importance}: {(error.strerror or str(error)).lower()}") from None
         point = Point(digest.hexdigest()[:16], options)
         points[point.key] = point
     return list(points.values())
@@ -95,10 +101,13 @@ def run_curve(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 
 def _curves(points: Sequence[Point]) -> list[list[Point]]:
-    """Points that differ in their budget alone. (With `--micro-batches auto` each is a problem of its own.)"""
+    """Points that differ in their budget alone.
+
+    With the number of micro-batches or the updates open, each point is a problem of its own.
+    """
     groups: dict[object, list[Point]] = {}
     for point in points:
-        own = point.options.training.get("micro_batches") == "auto"
+        own = point.options.training.get("micro_batches") == "auto" or point.options.training.get("train") == BEST
         group = point.key if own else canonical(msgspec.structs.replace(point.options, budget=None))
         groups.setdefault(group, []).append(point)
     return list(groups.values())

@@ -161,7 +161,7 @@ def _record(directory: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Data:
+class Data:
     """The training data, opened and checked."""
 
     training: Samples | BatchFunction
@@ -224,7 +224,7 @@ def train(
     slots = slots_of(asked_step, [loss.target for loss in losses])
     del asked, asked_step  # which hold the weights
     metrics = default_metrics(losses[0]) if request.metrics is None else parse_metrics(request.metrics, losses[0])
-    data = _read_data(request, slots, note)
+    data = read_data(request, slots, note)
     batches = data.batches(request)
     if batches.remark():
         note(f"{batches.source.where}: {batches.remark()}")
@@ -376,7 +376,8 @@ def _graph_to_train(request: TrainRequest, given: Artifact | None) -> tuple[Grap
         return model_of(given), graph_of(given)
     assert not isinstance(request.source, Path)
     model = request.source.model
-    return training_graph(replace(model, training=replace(model.training, micro_batches=1)))
+    train = "all" if request.source.is_best else model.training.train  # which set is the best is not known yet
+    return training_graph(replace(model, training=replace(model.training, micro_batches=1, train=train)))
 
 
 def _solved(request: TrainRequest, progress: Progress, note: Progress) -> Artifact:
@@ -392,7 +393,7 @@ def _solved(request: TrainRequest, progress: Progress, note: Progress) -> Artifa
     return solved
 
 
-def _read_data(request: TrainRequest, slots: tuple[Slot, ...], note: Progress) -> _Data:
+def read_data(request: TrainRequest, slots: tuple[Slot, ...], note: Progress) -> Data:
     """Data as it was asked for, all of its values looked at. Raises UsageError."""
     if not slots or not any(not s.is_target for s in slots):
         raise UsageError(f"{_source(request)}: takes no input with an axis of samples")
@@ -414,7 +415,7 @@ def _read_data(request: TrainRequest, slots: tuple[Slot, ...], note: Progress) -
     if request.normalize is not None:
         samples = training if isinstance(training, Samples) else None
         normalization = Normalization.parse(request.normalize, slots, samples)
-    return _Data(
+    return Data(
         training=training,
         validation=validation,
         slots=slots,

@@ -49,12 +49,15 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
-    """The mapping in a file, and the line of every key path. Raises UsageError with file and line."""
+def read(path: Path, kind: str = "a device profile") -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    """The mapping in a file, and the line of every key path. Raises UsageError with file and line.
+
+    `kind`: the noun for such a file, with its article.
+    """
     try:
         text = read_file(path, LARGEST_BYTES).decode()
     except OSError as error:
-        raise UsageError(f"cannot read the device profile {path}: {error.strerror}") from None
+        raise UsageError(f"cannot read {_definite(kind)} {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not a text file") from None
     try:
@@ -68,8 +71,12 @@ def read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     lines: dict[KeyPath, int] = {(): 1}
     value = _convert(node, (), lines, path)
     if not isinstance(value, dict):
-        raise UsageError(f"{path}:1: a device profile is a mapping of keys to values")
+        raise UsageError(f"{path}:1: {kind} is a mapping of keys to values")
     return value, lines
+
+
+def _definite(kind: str) -> str:
+    return f"the {kind.partition(' ')[2]}"
 
 
 def _convert(node: yaml.Node | None, at: KeyPath, lines: dict[KeyPath, int], path: Path) -> Any:

@@ -23,6 +23,7 @@ _SIZES = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
+_ENERGIES = {"pJ": 1, "nJ": 10**3, "uJ": 10**6, "µJ": 10**6, "μJ": 10**6, "mJ": 10**9, "J": 10**12, "kJ": 10**15}
 _DURATIONS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9}
 # Written all in lower case a byte unit can only mean one thing; `Mb` could be megabits and is refused.
 _LOWER_SIZES = {unit.lower(): factor for unit, factor in _SIZES.items()}
@@ -83,6 +84,22 @@ def parse_duration(text: str, *, of: int | None = None, option: str = "--deadlin
     if duration < 1:
         raise UsageError(f"{option} {text!r} is less than one nanosecond")
     return _checked(duration, text, option, "nanoseconds")
+
+
+def parse_energy(text: str, *, of: int | None = None, option: str = "--max-energy") -> int:
+    """Picojoules. `1.3x` needs `of`, the picojoules that it is a multiple of. Raises UsageError naming `option`."""
+    examples = "for example 2.5mJ or 300uJ" + ("" if of is None else ", or 0.6x")
+    number, unit = _split(text, option, examples)
+    if unit in ("x", "X", "×") and of is not None:
+        energy = number * of
+    elif unit in _ENERGIES:
+        energy = number * _ENERGIES[unit]
+    else:
+        problem = f"unknown unit {unit!r}" if unit else "the unit is missing"
+        raise UsageError(f"{option} {text!r}: {problem}; write {examples} (units: pJ nJ uJ mJ J, x)")
+    if energy < 1:
+        raise UsageError(f"{option} {text!r} is less than one picojoule")
+    return _checked(energy, text, option, "picojoules")
 
 
 def _checked(number: Fraction, text: str, option: str, unit: str) -> int:

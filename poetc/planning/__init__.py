@@ -7,20 +7,26 @@ from poetc.planning.arena import ram_bytes
 from poetc.planning.bundle import Bundle, solve_bundle
 from poetc.planning.chain import reductions
 from poetc.planning.curve import Point, solve_curve
+from poetc.planning.importance import Candidate, Importance
 from poetc.planning.kernels import Kernels
 from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.smallest_ram import RamSearch, SmallestRam
-from poetc.planning.solution import Choices, Solution, Tried
+from poetc.planning.solution import Choices, Solution, Tried, Worth
 from poetc.planning.state import STATES, StatePlacement
 from poetc.planning.switching import Switching
+from poetc.planning.updates import BestUpdates, Goal, Step
 
 __all__ = [
     "ENGINE",
     "STATES",
+    "BestUpdates",
     "Bundle",
+    "Candidate",
     "Choices",
+    "Goal",
+    "Importance",
     "Kernels",
     "MicroBatches",
     "Planner",
@@ -30,8 +36,10 @@ __all__ = [
     "SmallestRam",
     "Solution",
     "StatePlacement",
+    "Step",
     "Switching",
     "Tried",
+    "Worth",
     "ram_bytes",
     "reductions",
     "solve_bundle",

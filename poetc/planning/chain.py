@@ -9,13 +9,20 @@ from poetc.planning.kernels import Kernels
 from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.planner import Reduction
 from poetc.planning.state import StatePlacement
+from poetc.planning.updates import BestUpdates
 from poetc.scheduling import Problem
 
 
-def reductions(state: str = "auto", micro_batches: Mapping[int, Problem] | None = None) -> tuple[Reduction[Any], ...]:
+def reductions(
+    state: str = "auto",
+    micro_batches: Mapping[int, Problem] | None = None,
+    updates: BestUpdates | None = None,
+) -> tuple[Reduction[Any], ...]:
     """Outermost first.
 
-    `state`: as `--state` takes it. `micro_batches`: the problems by number of parts, if that is open.
+    `state`: as `--state` takes it. `micro_batches`: the problems by number of parts, if that is open. `updates`: the
+    choice of the trained parameters, if that is open.
     """
+    chosen = () if updates is None else (updates,)
     parts = () if micro_batches is None else (MicroBatches(micro_batches),)
-    return (*parts, Kernels(), StatePlacement(state))
+    return (*chosen, *parts, Kernels(), StatePlacement(state))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from poetc.scheduling import Problem
 from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, first_executions
 from poetc.scheduling.scope import Scope
+from poetc.training import Updates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,12 +15,35 @@ class Choices:
     """The choices, in the words of the problem that was asked; None where there was nothing to choose.
 
     `kernels`: the number of the kernel that each operator runs, 0 for the fastest. `state`: the tensors of state that
-    live on the store between steps. `micro_batches`: the number of parts of the batch.
+    live on the store between steps. `micro_batches`: the number of parts of the batch. `updates`: the trained part of
+    each parameter.
     """
 
     kernels: tuple[int, ...] | None = None
     state: frozenset[int] | None = None
     micro_batches: int | None = None
+    updates: Updates | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """The importance of a set of updates among all sets: `value` of it, `bound` of any within the limits.
+
+    `total`: of the best update of each parameter. `tried`: sets that were solved for. Where an importance of `least`
+    was asked for, no set that has it costs less than `cost_bound`, in the unit of the objective.
+    """
+
+    value: float
+    bound: float
+    total: float
+    tried: int = 1
+    least: float | None = None
+    cost_bound: int | None = None
+
+    @property
+    def gap(self) -> float:
+        """The importance that a set could have beyond this one's, as a share of this one's."""
+        return max(0.0, self.bound - self.value) / self.value if self.value > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +61,7 @@ class Solution:
     """`problem` is plain: the one that was asked with `choices` made; `schedule` and `plan` are for it.
 
     `placement_bound`: the bound for this placement of state alone, where a lower one for any placement is stated.
-    `tried`: the numbers of micro-batches that were compared.
+    `tried`: the numbers of micro-batches that were compared. `worth`: of the updates, where they were chosen.
     """
 
     problem: Problem
@@ -46,6 +70,7 @@ class Solution:
     choices: Choices = field(default_factory=Choices)
     placement_bound: int | None = None
     tried: tuple[Tried, ...] = ()
+    worth: Worth | None = None
 
     @property
     def proof(self) -> Proof:

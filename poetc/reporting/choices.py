@@ -6,13 +6,15 @@ import functools
 from typing import Final
 
 from poetc.devices.units import format_bytes, format_cost
+from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.solution import Solution, Tried
 from poetc.scheduling import Problem, stored_state
 from poetc.scheduling.scope import ANY, Repetition, Scope
 
 ALL_SCHEDULES: Final = "all schedules"
-NAMES = 4  # of operators, in a note
+NAMES = 4  # of operators or updates, in a note
+LEAST_GAP = 1e-5  # relative: less than that is rounding
 _STAGED = (
     "first executions in {order}; between two of them every operator at most once again, in that order, and page-ins "
     "right before the first that can read them"
@@ -53,7 +55,26 @@ def scope_sentence(scope: Scope) -> str:
 def choice_notes(asked: Problem, solution: Solution) -> list[str]:
     """The choices for `asked`, a note a kind of choice."""
     notes = [_tried(solution.tried, asked)] if solution.choices.micro_batches is not None else []
-    return notes + [note for note in (_state(solution), _kernels(asked, solution)) if note]
+    return notes + [note for note in (_updates(solution), _state(solution), _kernels(asked, solution)) if note]
+
+
+def _updates(solution: Solution) -> str:
+    worth, updates = solution.worth, solution.choices.updates
+    if worth is None or updates is None:
+        return ""
+    names = [f"{name} {update_text(update)}" for name, update in updates]
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    bound = f"no set of updates has more than {worth.bound / worth.total:.1%}"
+    if worth.least is not None and worth.cost_bound is not None:
+        shown = format_cost(solution.problem.objective, worth.cost_bound)
+        bound = f"no set of {worth.least / worth.total:.1%} takes less than {shown}"
+    elif worth.gap < LEAST_GAP:
+        bound = "which no set of updates exceeds"
+    have = "update has" if len(names) == 1 else "updates have"
+    return (
+        f"--train best: {len(names)} {have} {worth.value / worth.total:.1%} of all importance ({bound}):"
+        f" {', '.join(names[:NAMES])}{more}"
+    )
 
 
 def _state(solution: Solution) -> str:

@@ -3,6 +3,7 @@
 from poetc.ops._integers import RESCALES
 from poetc.training._adapters import merged, with_adapters
 from poetc.training._build import takes_batch_statistics
+from poetc.training._channels import chosen_channels
 from poetc.training._evaluation import evaluation
 from poetc.training._integer_model import exponents_of, float_values, integer_model
 from poetc.training._integer_step import CLIPPED
@@ -10,11 +11,12 @@ from poetc.training._layers import adapter_names, is_adapter, layers_of, module_
 from poetc.training._micro import at_batch, batch_of, divisors, micro_batch_of
 from poetc.training._options import BATCH_NORM_MODES, LOSSES, NITI_WEIGHTS, OPTIMIZERS, PRECISIONS, TrainingOptions
 from poetc.training._precision import build
-from poetc.training._selection import select_parameters, select_updates
+from poetc.training._selection import BEST, Lora, select_parameters, select_updates
 from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
 
 __all__ = [
     "BATCH_NORM_MODES",
+    "BEST",
     "CLIPPED",
     "LOSSES",
     "NITI_WEIGHTS",
@@ -23,6 +25,7 @@ __all__ = [
     "RESCALES",
     "Adapter",
     "Channels",
+    "Lora",
     "TrainingOptions",
     "Update",
     "Updates",
@@ -31,6 +34,7 @@ __all__ = [
     "at_batch",
     "batch_of",
     "build",
+    "chosen_channels",
     "divisors",
     "evaluation",
     "exponents_of",

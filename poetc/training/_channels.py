@@ -60,7 +60,7 @@ def declare_parts(b: Builder, graph: Graph, updates: Updates) -> dict[str, Part]
     found = {}
     for name, share in updates.channels.items():
         layer, shape = layers[name], graph.tensors[name].shape
-        channels = _chosen(layer, share, materialize(graph.values[name], graph.tensors[name].type))
+        channels = chosen_channels(layer, share, materialize(graph.values[name], graph.tensors[name].type))
         array = np.array(channels, np.int32)
         indices = b.add_tensor(b.fresh(f"{name}.channels"), TensorType(array.shape, DType.I32), Role.CONSTANT, array)
         type = TensorType(tuple(len(channels) if k == layer.axis else n for k, n in enumerate(shape)))
@@ -69,7 +69,8 @@ def declare_parts(b: Builder, graph: Graph, updates: Updates) -> dict[str, Part]
     return found
 
 
-def _chosen(layer: Layer, share: Channels, weight: Array) -> tuple[int, ...]:
+def chosen_channels(layer: Layer, share: Channels, weight: Array) -> tuple[int, ...]:
+    """The input channels of a weight that are trained, ascending."""
     count = share.count(layer.inputs)
     if not share.largest:
         return tuple(range(count))

@@ -17,6 +17,7 @@ from poetc.training._layers import Layer, adapter_names, is_adapter, layers_of, 
 from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
 
 _SHARE = re.compile(r"(.+)@(\d+)/(\d+)(:norm)?")
+BEST = "best"  # as the value of --train: the updates are chosen with the schedule
 _LARGEST = 2**31 - 1
 # Inputs of these kinds are biases, and these belong to norms.
 _BIASES = {"MatMul": (2,), "Conv": (2,), "ConvTranspose": (2,), "IntegerConv": (4,)}
@@ -158,6 +159,11 @@ def _named(graph: Graph, term: str, option: str) -> frozenset[str]:
             raise UsageError(f"{option} {term}: the model has no {_SET_WORDS[term]}{remedy}")
         return chosen
     matched = _matching(parameters, term)
+    if not matched and term == BEST:
+        raise UsageError(
+            f"{option} {BEST}: the updates are chosen for a budget, by solve, train, sweep, lock or bundle with"
+            " --importance FILE; give them by name here"
+        )
     if not matched:
         raise UsageError(
             f"{option} {term!r} matches no parameter; there are for example {_near(term, parameters)}"

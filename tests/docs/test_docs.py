@@ -107,10 +107,11 @@ MADE = {  # the last thing that each makes
     "how-to/train-in-c": "trained.bin",
     "how-to/firmware-projects": "digits-build/firmware.elf",
     "how-to/adapters": "tuned.poetc/summary.json",
+    "how-to/best-updates": "best.poetc/summary.json",
 }
 
 
-LONG = ("how-to/adapters",)
+LONG = ("how-to/adapters", "how-to/best-updates")
 
 
 @pytest.mark.parametrize("page", [pytest.param(p, marks=pytest.mark.long) if p in LONG else p for p in MADE])

@@ -17,7 +17,11 @@ from poetc.scheduling.objective import Objective
 from poetc.scheduling.schedule import LARGEST_SEED
 
 VERSION = 1
-LATER_OPTIONS = ("state", "dma", "fixed_order", "max_written")  # newest first: older files were hashed without them
+# Newest first: older files were hashed without them.
+LATER_OPTIONS = (
+    *("max_energy", "importance_at_least", "importance"),
+    *("state", "dma", "fixed_order", "max_written"),
+)
 OLD_RESULTS = {"leaner_kernels": "low_workspace_kernels"}  # names in version 0.1
 
 
@@ -38,6 +42,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     paging: bool = True
     dma: bool = False
     state: str = "auto"
+    importance: str | None = None  # relative to the lock file
+    importance_at_least: str | None = None
+    max_energy: str | None = None
     solver: str = "poetc"
     time_limit_s: float = 60.0
     gap: float = 0.0

@@ -98,6 +98,9 @@ def options_of(request: SolveRequest, folder: Path) -> Options:
         paging=request.paging,
         dma=request.dma,
         state=request.state,
+        importance=None if request.importance is None else _relative(request.importance, folder),
+        importance_at_least=request.importance_at_least,
+        max_energy=request.max_energy,
         solver=request.solver,
         time_limit_s=request.options.time_limit_s,
         gap=request.options.gap,
@@ -127,6 +130,9 @@ def request_of(options: Options, folder: Path) -> SolveRequest:
         paging=options.paging,
         dma=options.dma,
         state=options.state,
+        importance=None if options.importance is None else Path(os.path.normpath(folder / options.importance)),
+        importance_at_least=options.importance_at_least,
+        max_energy=options.max_energy,
         solver=options.solver,
         options=SolveOptions(
             time_limit_s=options.time_limit_s, gap=options.gap, seed=options.seed, fixed_order=options.fixed_order

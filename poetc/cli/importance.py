@@ -1,0 +1,125 @@
+"""`poetc importance`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from poetc.cli import _options
+from poetc.cli._console import Console
+
+EPILOG = """\b
+Examples:
+  poetc importance model.onnx --data train.npz -o importance.yaml
+  poetc solve model.onnx --device stm32f746 --budget 128kB --train best --importance importance.yaml
+"""
+
+
+@click.command(short_help="Measure the worth of training each parameter, on your data.", epilog=EPILOG)
+@click.argument("model", metavar="MODEL|DIR", type=_options.FILE)
+@click.option("--data", required=True, metavar="DATA", help="Data as poetc train takes them.")
+@click.option(
+    "--shares",
+    default="1/8:norm,1/4:norm,1/2:norm",
+    show_default=True,
+    metavar="SHARES",
+    help="Shares of a weight's input channels, beside the whole weight; :norm takes those of the largest norm.",
+)
+@click.option(
+    "--ranks", default="4", show_default=True, metavar="RANKS", help="Ranks of adapters, with commas; '' for none."
+)
+@click.option("--samples", type=_options.Whole(1), metavar="N", help="The first N samples only. Default: all.")
+@click.option(
+    "--normalize",
+    metavar="HOW",
+    help="Scale inputs as poetc train does: 0..255, 0..255->-1..1, MEAN,STD, or auto.",
+)
+@_options.any_range_option
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    type=_options.FILE,
+    default=Path("importance.yaml"),
+    show_default=True,
+    metavar="FILE",
+    help="File of the importance of each update, which you may edit.",
+)
+@click.option("--html", type=_options.FILE, metavar="FILE", help="Also write a page with a plot.")
+@_options.batch_option
+@_options.training_options
+@_options.output_options
+@click.pass_context
+def importance(
+    context: click.Context,
+    /,
+    model: Path,
+    data: str,
+    shares: str,
+    ranks: str,
+    samples: int | None,
+    normalize: str | None,
+    any_range: bool,
+    out: Path,
+    html: Path | None,
+    batch: int | None,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+    **options: Any,
+) -> None:
+    """Measure how much the training of each parameter is worth on your data, and write the numbers to a file.
+
+    Each weight, bias and norm is an update; so is a share of a weight's channels, and an adapter beside it. MODEL is an
+    ONNX file, or a directory that `poetc solve` wrote. The number is the Fisher information: the sum of the squared
+    gradients, from one pass over the data. `--train best --importance FILE` of `poetc solve` takes the best set.
+    """
+    from poetc.cli import _text
+    from poetc.commands import importance as command
+    from poetc.commands.requests import ModelRequest
+    from poetc.planning.importance import write_importance
+    from poetc.reporting import importance as page
+
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    training = _options.training_from(options)
+    asked = command.model_of_directory(model) if model.is_dir() else ModelRequest(source=model, training=training)
+    if batch is not None or not model.is_dir():
+        asked = replace(asked, batch=batch)
+    request = command.ImportanceRequest(
+        model=asked,
+        data=data,
+        out=out,
+        shares=tuple(s.strip() for s in shares.split(",") if s.strip()),
+        ranks=_ranks(ranks),
+        normalize=normalize,
+        any_range=any_range,
+        samples=samples,
+    )
+    with console.progress("reading the model") as progress:
+        found = command.fisher(request, progress, console.note)
+        write_importance(out, found)
+        if html is not None:
+            from poetc.files import write_text
+
+            write_text(html, page.html(found))
+    rows = [
+        {"parameter": c.parameter, "update": page.update_text(c.update), "importance": c.importance}
+        for c in found.candidates
+    ]
+    document = {"out": str(out), "by": found.by, "unit": found.unit, "model": found.model, "candidates": rows}
+    console.answer(document, _text.importance_text(found, str(out)))
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    from poetc.errors import UsageError, shortened
+
+    try:
+        found = tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        found = (0,)
+    if not all(1 <= rank < 2**31 for rank in found):
+        raise UsageError(f"--ranks {shortened(text, 80)!r}: write whole numbers of at least 1, with commas")
+    return found
