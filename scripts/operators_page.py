@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 import poetc.frontend  # noqa: F401  its translations register themselves
+from poetc.frontend._quantized_forms import FLOAT_TOO, FORMS
 from poetc.frontend._translations import TRANSLATIONS
 from poetc.ops import OpSpec, registry
 
@@ -31,6 +32,18 @@ def kinds_named(translation: Callable[..., object]) -> list[str]:
     return sorted(set(re.findall(r'"([A-Z]\w+)"', body)) & set(registry()))
 
 
+QUANTIZED = """
+## Quantized models
+
+A quantized model (QDQ, QOperator, dynamic) trains as the float model that it stands for. Weights become f32
+parameters. Activations are no longer rounded to integers. A `QuantizeLinear` whose integers stand for no negative
+number becomes the ReLU that the exporter left out, and one up to 6 a ReLU6. An exported model is a float model too.
+
+`_quantized_forms` has the float form of these operators, of the default domain or of `com.microsoft`:
+
+{forms}
+"""
+
 REFUSED = """
 ## Refused models
 
@@ -47,7 +60,7 @@ In one message that names every node, with exit code 3:
 - shapes, axes, pads, scales and bounds of `Clip` that are computed from the inputs: they must be constant;
 - recurrent layers with sequence lengths, `input_forget` or activations with parameters, or unrolled into more than
   5,000 operators;
-- quantized activations (`QuantizeLinear`, `DequantizeLinear` behind an operator); quantized weights are read;
+- quantized models whose scales are inputs, or whose integers an operator reads that has no float form;
 - `Resize` of axes of more than 4096 elements in modes that are products with matrices (cubic, antialias, regions);
 - operator sets before 7.
 
@@ -62,8 +75,15 @@ def onnx_section() -> list[str]:
     lines += [
         "`poetc/frontend/` that translates an operator, and the kinds it may become. Operators on constants alone are"
     ]
-    lines += ["evaluated at import, whatever they are.", "", "| ONNX | file | becomes |", "|---|---|---|"]
-    for name in ("Constant", "ConstantOfShape", "DequantizeLinear", "Shape", "Size"):
+    lines += [
+        "evaluated at import, whatever they are.",
+        "",
+        *QUANTIZED,
+        "",
+        "| ONNX | file | becomes |",
+        "|---|---|---|",
+    ]
+    for name in ("Constant", "ConstantOfShape", "Shape", "Size"):
         lines.append(f"| `{name}` | _load | a value |")
     for name, translation in sorted(TRANSLATIONS.items()):
         own = [name] if name in registry() else []
@@ -72,7 +92,8 @@ def onnx_section() -> list[str]:
         )
         becomes = ", ".join(f"`{k}`" for k in kinds) or "views, slices, or another name for the same tensor"
         lines.append(f"| `{name}` | {translation.__module__.rsplit('.', 1)[-1]} | {becomes} |")
-    return [*lines, *REFUSED.rstrip().splitlines()]
+    forms = "\n".join(f"- `{name}`" for name in sorted(FORMS.keys() - FLOAT_TOO))
+    return [*lines, *QUANTIZED.format(forms=forms).rstrip().splitlines(), *REFUSED.rstrip().splitlines()]
 
 
 def page() -> str:

@@ -480,7 +480,8 @@ class _Restoring:
         result.missing = tuple(sorted(set(lost.values()) - set(result.aliases.values())))
         if not self.calls:
             floats = [n for n, t in self.initializers.items() if t.data_type in _FLOATS and math.prod(t.dims) == 1]
-            result.numbers = tuple(n for n in floats if is_module_name(n))
+            scales = {n for n in floats if all(r.op_type == "DequantizeLinear" for r, _ in self.readers[n])}
+            result.numbers = tuple(n for n in floats if is_module_name(n) and n not in scales)
 
     def _note_places(self, node: onnx.NodeProto, call: _Call | None) -> None:
         path = self._module_path(node.name) if call is None else max(call.scopes[:-1], key=len, default="")

@@ -108,6 +108,7 @@ class Importer:
         self.values: dict[str, Value] = {}
         self.notes: list[str] = []
         self.node = Node(onnx.NodeProto())
+        self.dequantized: dict[tuple[object, ...], Value] = {}  # weights that the file holds as integers
         self.computed: set[str] = set()  # tensors whose numbers were computed here: never trained
         self._constants = 0
 

@@ -25,6 +25,7 @@ from poetc.frontend import (  # noqa: F401
     onnx_movement,
     onnx_nn,
     onnx_norm,
+    onnx_quantized,
     onnx_recurrent,
     onnx_resize,
 )
@@ -36,6 +37,7 @@ from poetc.frontend._new_head import NewHead, replace_head
 from poetc.frontend._node import Malformed, Node, Unsupported
 from poetc.frontend._opset import effective_opset
 from poetc.frontend._patterns_table import PATTERNS
+from poetc.frontend._quantized_forms import with_floats
 from poetc.frontend._reading import (
     LARGEST_FOLDED_BYTES,
     check_size,
@@ -79,11 +81,11 @@ def load(
     sizes = Sizes(batch, dims or {}, shapes or {}, rows)
     model = read_model(path)
     try:
+        notes = with_floats(model, path.parent)
         if new_head is not None:
-            note = replace_head(model, new_head)
-            graph = _import(model, path, sizes, random_weights)
-            return replace(graph, notes=(note, *graph.notes))
-        return _import(model, path, sizes, random_weights)
+            notes.insert(0, replace_head(model, new_head))
+        graph = _import(model, path, sizes, random_weights)
+        return replace(graph, notes=(*notes, *graph.notes))
     except PoetcError as error:
         raise type(error)(f"{path}: {_printable(str(error))}") from None
     except RecursionError:
@@ -224,6 +226,7 @@ class _Source:
         rewriter.run(PATTERNS)
         names = {t: v.name if v.given else n for n, v in reversed(c.values.items()) if (t := v.tensor)}
         names |= {t: n for n, t in outputs.items()}
+        names = _apart(names)
         graph = _frozen(self.name, rewriter, names, tuple(i.name for i in self.inputs), tuple(outputs))
         computed = frozenset(names.get(t, t) for t in c.computed | rewriter.computed)
         graph = assign_roles(graph, computed, c.notes, self.exported.parameters, self.exported.buffers)
@@ -546,13 +549,30 @@ def _dequantized(c: Importer, n: Node) -> Value:
     """Weights stored as integers become float parameters under the name of the stored tensor."""
     stored = c.input(n, 0)
     c.note("quantized weights (DequantizeLinear) become f32 parameters")
+    key = (stored.name, *(c.array(c.value(i)).tobytes() for i in n.inputs[1:] if i), n.get_int("axis", 1))
+    if key in c.dequantized:
+        return c.dequantized[key]  # One weight of several layers stays one.
+    again = any(stored.name == name for name, *_ in c.dequantized)
+    name = n.outputs[0] if again else stored.name
     origin = Origin(stored.name, n.op, stored.dtype.name)
     if isinstance(stored.array, Fill):
         fill = fill_for(stored.name, stored.shape, np.dtype(np.float32), "", c.seed)
-        return Value(stored.name, stored.shape, np.dtype(np.float32), fill, weight=True, given=True, origin=origin)
-    c.fold(n)
-    made = c.values.pop(n.outputs[0])
-    return replace(made, name=stored.name, weight=made.elements > 1, given=True, origin=origin)
+        made = Value(name, stored.shape, np.dtype(np.float32), fill, weight=True, given=True, origin=origin)
+    else:
+        c.fold(n)
+        made = c.values.pop(n.outputs[0])
+        made = replace(made, name=name, weight=made.elements > 1, given=True, origin=origin)
+    c.dequantized[key] = made
+    return made
+
+
+def _apart(names: Mapping[str, str]) -> dict[str, str]:
+    """Names of tensors by those of the builder, of which a second one under the same name keeps the builder's.
+
+    Integers of the file and the weights made of them can both be needed.
+    """
+    first = {new: old for old, new in reversed(list(names.items()))}
+    return {old: new if first[new] == old else old for old, new in names.items()}
 
 
 def _frozen(

@@ -22,6 +22,7 @@ from poetc.frontend._importer import our_dtype
 from poetc.frontend._load import absent_value
 from poetc.frontend._new_head import NewHead, replace_head
 from poetc.frontend._node import Unsupported
+from poetc.frontend._quantized_forms import is_quantized, with_floats
 from poetc.frontend._reading import inlined, is_external, parse_model, read_tensor, stored_tensors, tensor_dtype
 from poetc.graph import Array, Graph, Origin, TensorType, materialize
 
@@ -51,7 +52,7 @@ def write_back(
     """Write the model `source`, which was imported as `graph`, to `out`, with `changed` as values of weights.
 
     External data go to one file beside `out`, whose name is `out`'s with DATA_SUFFIX. UnsupportedModelError names
-    weights whose new numbers the file cannot hold: behind DequantizeLinear, or in a narrower type and not `rounding`.
+    weights whose new numbers the file cannot hold: in a narrower type and not `rounding`.
     """
     return _Writer(source, graph, rounding, random_weights, new_head).write(changed, out)
 
@@ -63,12 +64,16 @@ class _Writer:
         self.source, self.graph, self.rounding, self.random_weights = source, graph, rounding, random_weights
         self.model = parse_model(source)
         self.notes: list[str] = []
+        if is_quantized(self.model):
+            self.model = inlined(self.model, source)
+            with_floats(self.model, source.parent)
+            self.notes.append("the model's quantised activations are float numbers in the new file")
         if new_head is not None:
             self.model = inlined(self.model, source)
             self.notes.append(replace_head(self.model, new_head))
         self.written: dict[str, Array] = {}
         self.narrow: list[str] = []
-        self.quantized: list[str] = []
+        self.dequantized: list[str] = []
 
     def write(self, changed: Mapping[str, Array], out: Path) -> Written:
         unknown = sorted(set(changed) - set(self.graph.origins))
@@ -143,7 +148,7 @@ class _Writer:
         origin = self.graph.origins[name]
         initializers = {t.name: t for t in self.model.graph.initializer}
         if origin.holder == "DequantizeLinear":
-            self.quantized.append(name)
+            self._set_dequantized(name, origin.tensor, array)
         elif origin.holder == "initializer" and origin.tensor in initializers:
             self.written[name] = self._set(name, initializers[origin.tensor], array)
         elif origin.holder == "initializer":
@@ -187,12 +192,35 @@ class _Writer:
         del node.input[:]
         node.attribute.append(helper.make_attribute("value", stored))
 
-    def _refuse(self) -> None:
-        if self.quantized:
-            raise UnsupportedModelError(
-                f"{self.source}: {_some(self.quantized)}: stored as integers behind DequantizeLinear, which cannot hold"
-                " trained numbers; write them with --npz or --safetensors"
+    def _set_dequantized(self, name: str, stored: str, array: Array) -> None:
+        """Integers cannot hold trained numbers: float ones take the place of the nodes that dequantise them."""
+        nodes = [n for n in self.model.graph.node if n.op_type == "DequantizeLinear" and n.input[0] == stored]
+        nodes = [n for n in nodes if n.output[0] == name] or nodes
+        known = [self._scaling(n) for n in nodes]
+        for node, key in zip(nodes, known, strict=True):
+            if key != known[0]:
+                continue
+            self.model.graph.initializer.append(numpy_helper.from_array(np.asarray(array, np.float32), node.output[0]))
+            self.model.graph.node.remove(node)
+        self.written[name] = array
+        self.dequantized.append(name)
+
+    def _scaling(self, node: onnx.NodeProto) -> tuple[object, ...]:
+        """Scale, zero point and axis of a DequantizeLinear: nodes of one weight that agree in them make one tensor."""
+        initializers = {t.name: t for t in self.model.graph.initializer}
+        parts: list[object] = [a.i for a in node.attribute if a.name == "axis"]
+        for name in node.input[1:]:
+            made = self.makers.get(name)
+            held = initializers.get(name) or next(
+                (a.t for a in made.attribute if a.HasField("t")) if made else iter(()), None
             )
+            array = None if held is None else read_tensor(held, self.source.parent)
+            parts.append(name if array is None else array.tobytes())
+        return tuple(parts)
+
+    def _refuse(self) -> None:
+        if self.dequantized:
+            self.notes.append(f"{_some(self.dequantized)}: integers behind DequantizeLinear before, now float numbers")
         if self.narrow:
             remedy = "do not fit in it" if self.rounding else "do not fit in it exactly; --round rounds them"
             raise UnsupportedModelError(

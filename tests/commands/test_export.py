@@ -224,15 +224,32 @@ def test_numbers_are_rounded_only_if_asked(tmp_path: Path) -> None:
     assert onnx.load(out).graph.initializer[0].data_type == TensorProto.FLOAT16
 
 
-def test_quantized_weights_are_named_and_nothing_is_written(tmp_path: Path) -> None:
+def test_quantized_weights_are_float_numbers_in_the_new_file(tmp_path: Path) -> None:
     weights = {"w": np.arange(30).reshape(6, 5).astype(np.int8), "scale": np.array(0.1, np.float32)}
     model = dense(weights, [node("DequantizeLinear", ["w", "scale"], ["v"]), node("MatMul", ["x", "v"], ["y"])])
     solved = solved_of(save(model, tmp_path))
-    state, _ = trained(solved, tmp_path)
-    before = sorted(tmp_path.iterdir())
-    with pytest.raises(UnsupportedModelError, match="'w': stored as integers behind DequantizeLinear"):
-        export_onnx(solved, state, tmp_path / "out.onnx")
-    assert sorted(tmp_path.iterdir()) == before
+    state, expected = trained(solved, tmp_path)
+    export_onnx(solved, state, tmp_path / "out.onnx")
+    assert [n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node] == ["MatMul"]
+    np.testing.assert_allclose(answers(tmp_path / "out.onnx", sample(solved))["y"], expected["y"], rtol=1e-5)
+
+
+def test_a_quantized_model_is_a_float_model_in_the_new_file(tmp_path: Path) -> None:
+    weights = {
+        "w": np.arange(30).reshape(6, 5).astype(np.int8),
+        "scale": np.array(0.1, np.float32),
+        "zero": np.array(3, np.int8),
+    }
+    nodes = [
+        node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        node("QLinearMatMul", ["q", "scale", "zero", "w", "scale", "zero", "scale", "zero"], ["p"]),
+        node("DequantizeLinear", ["p", "scale", "zero"], ["y"]),
+    ]
+    solved = solved_of(save(dense(weights, nodes), tmp_path))
+    state, expected = trained(solved, tmp_path)
+    export_onnx(solved, state, tmp_path / "out.onnx")
+    assert "QLinearMatMul" not in {n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node}
+    np.testing.assert_allclose(answers(tmp_path / "out.onnx", sample(solved))["y"], expected["y"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["Trilu", "Det"])

@@ -13,7 +13,6 @@ from bench.outside import open_batch
 from poetc import frontend, passes, training
 from poetc.artifact import Artifact
 from poetc.commands.export import export_onnx, initial_state
-from poetc.errors import UnsupportedModelError
 from poetc.graph import Role
 from poetc.training import TrainingOptions
 from tests.commands.trained import answers
@@ -70,10 +69,6 @@ def test_round_trip(path: Path, tmp_path: Path) -> None:
         if graph.tensors[name].role is Role.STATISTIC and (array > 0).all():
             moved = np.abs(moved)
         state[name] = moved.astype(np.float32)
-    if path.stem == "mlperf_kws_f32":
-        with pytest.raises(UnsupportedModelError, match="behind DequantizeLinear"):
-            export_onnx(solved, state, tmp_path / "trained.onnx")
-        return
     export_onnx(solved, state, tmp_path / "trained.onnx")
     expected = evaluate(replace(graph, values={**graph.values, **state}), inputs)
     found = answers(tmp_path / "trained.onnx", inputs)

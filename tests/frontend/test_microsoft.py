@@ -179,7 +179,7 @@ def test_layer_norm_of_the_optimizer_does_not_raise_the_operator_set(tmp_path: P
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        (make_node("MatMulNBits", ["x", "x"], ["y"], domain="com.microsoft"), "MatMulNBits 'y': this operator"),
+        (make_node("MoE", ["x", "x"], ["y"], domain="com.microsoft"), "MoE 'y': this operator"),
         (make_node("Conv", ["x", "x"], ["y"], domain="com.microsoft.nchwc"), "ORT_ENABLE_EXTENDED"),
         (make_node("FusedGemm", ["x", "x"], ["y"], domain="com.microsoft", activation="Warp"), "activation 'Warp'"),
         (make_node("Attention", ["x3", "x"], ["y"], domain="com.microsoft", num_heads=1, do_rotary=1), "do_rotary"),
