@@ -11,7 +11,16 @@ import click
 from click.shell_completion import CompletionItem
 
 from poetc.errors import UsageError, shortened
-from poetc.training import BATCH_NORM_MODES, LOSSES, NITI_WEIGHTS, OPTIMIZERS, PRECISIONS, RESCALES, TrainingOptions
+from poetc.training import (
+    BATCH_NORM_MODES,
+    LOSSES,
+    NITI_WEIGHTS,
+    OPTIMIZERS,
+    PRECISIONS,
+    RESCALES,
+    SAVED,
+    TrainingOptions,
+)
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -278,6 +287,13 @@ training_options = stacked(
         default=_DEFAULTS.niti_weights,
         show_default=True,
         help="For --precision niti: first weights; model: the float model's, rounded; xavier: new random ones.",
+    ),
+    click.option(
+        "--saved",
+        type=click.Choice(SAVED),
+        default=_DEFAULTS.saved,
+        show_default=True,
+        help="Tensors saved for the backward pass; exact: encodings that change no bit, where RAM is short; off: none.",
     ),
     click.option("--momentum", type=Number(), help="For momentum (default 0.9) and rmsprop (default 0: none)."),
     click.option("--beta1", type=Number(), help="For adam, adamw, nadam, lion. Default: 0.9."),

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from poetc import codegen
+from poetc import codegen, passes
 from poetc.artifact import Artifact
 from poetc.codegen import ProgramBundle
 from poetc.codegen.program import Program
+from poetc.devices import build_problem
 from poetc.errors import UsageError
 from poetc.graph import TrainingGraph, Value
 from poetc.planning import Bundle, Solution, Switching, inference
@@ -25,10 +26,17 @@ def training_program(solved: Artifact) -> Program:
 
 
 def keep_all_program(solved: Artifact) -> Program:
-    """The same step with every tensor kept until its last use, and all state in RAM."""
-    problem = all_in_ram(solved.problem)
+    """The same step with every tensor kept until its last use, and all state in RAM.
+
+    It has no lossless encodings of saved tensors: they change no bit.
+    """
+    graph, problem = graph_of(solved), solved.problem
+    exact = passes.without_encodings(graph)
+    if exact.operators != graph.operators and solved.profile is not None:
+        graph, problem = exact, build_problem(exact, solved.profile, budget_bytes=problem.budget_bytes)
+    problem = all_in_ram(problem)
     schedule = keep_all(problem)
-    return codegen.lower(graph_of(solved), problem, schedule, pack(problem, schedule))
+    return codegen.lower(graph, problem, schedule, pack(problem, schedule))
 
 
 def inference_programs(solved: Artifact, training: Program) -> tuple[Program, ...]:

@@ -22,6 +22,7 @@ from poetc.events import Progress, silent
 from poetc.files import read_file
 from poetc.graph import Graph, Role, TrainingGraph
 from poetc.planning import BestUpdates, Planner, RamSearch, reductions
+from poetc.planning.saved import Offer
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S
 from poetc.scheduling import Objective, keep_all_peak_bytes, problem_from_json, validate_problem
 from poetc.scheduling.problem import Paging, Problem
@@ -105,15 +106,17 @@ class SolveRequest:
         progress: Progress = silent,
         micro_batches: Mapping[int, Problem] | None = None,
         updates: BestUpdates | None = None,
+        offers: Sequence[Offer] = (),
     ) -> Planner:
         """The planner for this request.
 
         `micro_batches`: the problems by number of parts, where that is open too. `updates`: the choice of the updates.
+        `offers`: encodings of saved tensors.
         """
         return Planner(
             options=replace(self.options, time_limit_s=time_limit_s),
             solver=self.solver,
-            reductions=reductions(self.state_mode, micro_batches, updates),
+            reductions=reductions(self.state_mode, micro_batches, updates, offers),
             progress=progress,
         )
 
@@ -229,7 +232,7 @@ def limits(request: SolveRequest, problem: Problem) -> Problem:
     return limited(request, problem)[0]
 
 
-def limited(request: SolveRequest, problem: Problem) -> tuple[Problem, RamSearch | None]:
+def limited(request: SolveRequest, problem: Problem, offers: Sequence[Offer] = ()) -> tuple[Problem, RamSearch | None]:
     """The same, and where the budget is LEAST the search that found it."""
     budget = problem.budget_bytes
     if request.budget is not None and request.budget != LEAST:
@@ -248,7 +251,7 @@ def limited(request: SolveRequest, problem: Problem) -> tuple[Problem, RamSearch
         changes["paging"] = type(problem.paging).NONE
     search = None
     if request.budget == LEAST:
-        search = _least(request, replace(problem, **changes))
+        search = _least(request, replace(problem, **changes), offers)
         changes["budget_bytes"] = search.problem.budget_bytes
     changed = replace(problem, **changes)
     validate_problem(changed, f"{request.model.source} with these options")
@@ -281,10 +284,10 @@ def require_time(request: SolveRequest, problem: Problem) -> None:
         )
 
 
-def _least(request: SolveRequest, problem: Problem) -> RamSearch:
+def _least(request: SolveRequest, problem: Problem, offers: Sequence[Offer]) -> RamSearch:
     """The least RAM that works in time, as the budget. Raises InfeasibleError where not even keep-all does."""
     search_s = min(LONGEST_SEARCH_S, LEAST_SHARE * request.options.time_limit_s)
-    search = request.planner(search_s).search_ram(problem, search_s)
+    search = request.planner(search_s, offers=offers).search_ram(problem, search_s)
     if search.found.ram_bytes is None:
         deadline = format_ns(problem.deadline_ns or 0)
         raise InfeasibleError(

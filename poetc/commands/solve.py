@@ -10,7 +10,7 @@ from typing import Any
 
 from poetc import reporting, training
 from poetc.artifact import Artifact, check_out, write
-from poetc.commands import programs
+from poetc.commands import encodings, programs
 from poetc.commands.best_updates import best
 from poetc.commands.requests import (
     LEAST_SHARE,
@@ -34,6 +34,7 @@ from poetc.planning import ENGINE, RamSearch, Solution, inference, ram_bytes
 from poetc.planning import solve_curve as solve_points
 from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
+from poetc.planning.saved import Offer, Saved
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
 from poetc.planning.solution import cost_of_computing_once
 from poetc.scheduling import Objective, keep_all_peak_bytes, stored_state, verify
@@ -46,7 +47,9 @@ YEAR_NS = 365 * 24 * 3600 * 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """A solution of `asked`, the problem with its choices open; the model is None where there was a Problem alone.
+    """A solution of `asked`, the problem with its choices open but for encodings of saved tensors.
+
+    The model is None where there was a Problem alone.
 
     `request`: the one that was asked, with the updates that are trained.
     """
@@ -59,6 +62,7 @@ class _Answer:
     graph: Graph | None
     step: TrainingGraph | None
     profile: DeviceProfile | None
+    exact: TrainingGraph | None = None  # the step without encodings of saved tensors
 
 
 def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
@@ -72,7 +76,8 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
     answer = way(request, stop_at, progress)
     request = answer.request
     graph, step, profile, solution = answer.graph, answer.step, answer.profile, answer.solution
-    notes = reporting.choice_notes(answer.asked, solution)
+    saved = encodings.summary_of(answer.exact, solution.choices.saved)
+    notes = reporting.choice_notes(answer.asked, solution, saved)
     predicted = inference.InferencePlan()
     if graph is not None and step is not None and profile is not None:
         limit_s = max(answer.search_s, min(inference.LIMIT_S, stop_at - time.monotonic()))
@@ -81,7 +86,7 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
         notes += [predicted.note] if predicted.note else []
     progress("looking for the smallest budget")
     smallest = answer.smallest_ram.found.ram_bytes
-    summary = summary_of(request, answer.asked, solution, step, profile, smallest, started, notes)
+    summary = summary_of(request, answer.asked, solution, step, profile, smallest, started, notes, saved)
     artifact = Artifact(
         summary=summary,
         problem=solution.problem,
@@ -105,14 +110,15 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
     """The problem as it is, or with the number of micro-batches that was asked for."""
     whole, step, profile, problem = read_problem(request)
     graph = None if whole is None else inference_model(request.model, whole)
-    problem, least = limited(request, problem)
+    offers = encodings.offers_of(step, profile, problem, paging_of(request, profile) if profile else None)
+    problem, least = limited(request, problem, offers)
     require_time(request, problem)
     require_offsets(request, problem, step)
     progress("solving")
     # All of it within the limit, but for a model so large that hardly any time is left when it is read.
     left_s = max(stop_at - time.monotonic(), LEAST_SHARE * request.options.time_limit_s)
     search_s = search_share_s(left_s)
-    planner = request.planner(left_s - (0.0 if least else search_s), progress)
+    planner = request.planner(left_s - (0.0 if least else search_s), progress, offers=offers)
     search = least or planner.search_ram(problem, search_s, stop_at)
     try:
         solution = planner.knowing(search).solve(problem)
@@ -122,14 +128,20 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         solution = planner.least_ram_solution(problem, least)
     return _Answer(
         request=request,
-        asked=problem,
+        asked=_encoded(offers, problem, solution),
         solution=solution,
         smallest_ram=search,
         search_s=search_s,
         graph=graph,
-        step=step,
+        step=None if step is None else encodings.made(step, solution.choices.saved),
         profile=profile,
+        exact=step,
     )
+
+
+def _encoded(offers: Sequence[Offer], problem: Problem, solution: Solution) -> Problem:
+    """`problem` with the encodings that the solution chose, and its other choices open."""
+    return Saved(offers).fix(problem, solution.choices.saved or ())
 
 
 def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -> _Answer:
@@ -139,20 +151,24 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
     whole = load_model(request.model)
     graph = inference_model(request.model, whole)
     graphs, problems = _problems_by_parts(request, whole, profile)
-    planner = request.planner(request.options.time_limit_s - search_s, progress, problems)
+    paging = paging_of(request, profile)
+    of_parts = {count: encodings.offers_of(graphs[count], profile, p, paging) for count, p in problems.items()}
+    offers = [offer for found in of_parts.values() for offer in found]
+    planner = request.planner(request.options.time_limit_s - search_s, progress, problems, offers=offers)
     solution = planner.solve(next(iter(problems.values())))
     count = solution.choices.micro_batches
     assert count is not None
     require_offsets(request, problems[count], graphs[count])
     return _Answer(
         request=request,
-        asked=problems[count],
+        asked=_encoded(of_parts[count], problems[count], solution),
         solution=solution,
         smallest_ram=planner.inner.search_ram(problems[count], search_s, stop_at),
         search_s=search_s,
         graph=graph,
-        step=graphs[count],
+        step=encodings.made(graphs[count], solution.choices.saved),
         profile=profile,
+        exact=graphs[count],
     )
 
 
@@ -221,7 +237,8 @@ def solve_curve(
     progress("reading the model")
     _, step, profile, problem = read_problem(request)
     problems = [limits(replace(request, budget=budget), problem) for budget in budgets]
-    planner = request.planner(request.options.time_limit_s, progress)
+    offers = encodings.offers_of(step, profile, problem, paging_of(request, profile) if profile else None)
+    planner = request.planner(request.options.time_limit_s, progress, offers=offers)
     points = solve_points(problems[0], [p.budget_bytes for p in problems], planner)
     smallest = planner.search_ram(problems[0], LONGEST_SEARCH_S).found.ram_bytes
     answers: list[dict[str, Any] | PoetcError] = []
@@ -231,8 +248,10 @@ def solve_curve(
             answers.append(point.error)
             continue
         started = time.perf_counter() - point.seconds
-        notes = reporting.choice_notes(asked, point.solution)
-        answers.append(summary_of(request, asked, point.solution, step, profile, smallest, started, notes))
+        asked = _encoded(offers, asked, point.solution)
+        saved = encodings.summary_of(step, point.solution.choices.saved)
+        notes = reporting.choice_notes(asked, point.solution, saved)
+        answers.append(summary_of(request, asked, point.solution, step, profile, smallest, started, notes, saved))
     return answers
 
 
@@ -245,8 +264,13 @@ def summary_of(
     min_budget_bytes: int | None,
     started: float,
     notes: Sequence[str] = (),
+    saved: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """The answer of `solve --json`. `asked`: the problem with its choices open; `started`: by `time.perf_counter`."""
+    """The answer of `solve --json`.
+
+    `asked`: the problem with its choices open. `started`: by `time.perf_counter`. `saved`: the encodings of saved
+    tensors.
+    """
     problem, schedule, plan = solution.problem, solution.schedule, solution.plan
     trace = verify(problem, schedule)
     proof, needed_bytes = schedule.proof, ram_bytes(problem, plan)
@@ -279,6 +303,7 @@ def summary_of(
         "moved_bytes": trace.moved_bytes,
         "move_pj": trace.move_pj,
         "move_ns": trace.move_ns,
+        "saved": list(saved),
         "state": request.state_mode,
         "state_on_store_bytes": sum(problem.tensors[chain[0]].size_bytes for chain in stored_state(problem)),
         "store_bytes": trace.store_bytes,

@@ -2,6 +2,7 @@
 
 from poetc.graph import TrainingGraph
 from poetc.passes._check import GraphError, check_graph
+from poetc.passes._encoding import Encoding, encoded, offered, without_encodings
 from poetc.passes._fusion import fuse
 from poetc.passes._movement import read_in_place
 from poetc.passes._order import order_backward
@@ -17,12 +18,16 @@ def run_standard(graph: TrainingGraph) -> TrainingGraph:
 
 __all__ = [
     "STANDARD",
+    "Encoding",
     "GraphError",
     "Pass",
     "check_graph",
+    "encoded",
     "fuse",
+    "offered",
     "order_backward",
     "read_in_place",
     "run_passes",
     "run_standard",
+    "without_encodings",
 ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from poetc.planning.kernels import Kernels
 from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.planner import Reduction
+from poetc.planning.saved import Offer, Saved
 from poetc.planning.state import StatePlacement
 from poetc.planning.updates import BestUpdates
 from poetc.scheduling import Problem
@@ -17,12 +18,14 @@ def reductions(
     state: str = "auto",
     micro_batches: Mapping[int, Problem] | None = None,
     updates: BestUpdates | None = None,
+    offers: Sequence[Offer] = (),
 ) -> tuple[Reduction[Any], ...]:
     """Outermost first.
 
     `state`: as `--state` takes it. `micro_batches`: the problems by number of parts, if that is open. `updates`: the
-    choice of the trained parameters, if that is open.
+    choice of the trained parameters, if that is open. `offers`: the encodings of saved tensors that they can have.
     """
     chosen = () if updates is None else (updates,)
     parts = () if micro_batches is None else (MicroBatches(micro_batches),)
-    return (*chosen, *parts, Kernels(), StatePlacement(state))
+    saved = (Saved(offers),) if offers else ()
+    return (*chosen, *parts, *saved, Kernels(), StatePlacement(state))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from poetc.devices.units import format_bytes, format_cost
 from poetc.planning.importance import update_text
@@ -49,13 +50,21 @@ def scope_sentence(scope: Scope) -> str:
         parts.append("any kernels")
     elif scope.kernels is not None:
         parts.append("these kernels" if any(scope.kernels) else "the fastest kernels")
+    if scope.saved is ANY:
+        parts.append("any encodings of saved tensors")
+    elif scope.saved is not None:
+        parts.append("these encodings of saved tensors" if scope.saved else "no encodings of saved tensors")
     return "; ".join(parts)
 
 
-def choice_notes(asked: Problem, solution: Solution) -> list[str]:
-    """The choices for `asked`, a note a kind of choice."""
+def choice_notes(asked: Problem, solution: Solution, saved: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+    """The choices for `asked`, a note a kind of choice.
+
+    `saved`: the encodings of saved tensors, as `--json` has them.
+    """
     notes = [_tried(solution.tried, asked)] if solution.choices.micro_batches is not None else []
-    return notes + [note for note in (_updates(solution), _state(solution), _kernels(asked, solution)) if note]
+    found = (_updates(solution), _saved(saved), _state(solution), _kernels(asked, solution))
+    return notes + [note for note in found if note]
 
 
 def _updates(solution: Solution) -> str:
@@ -75,6 +84,14 @@ def _updates(solution: Solution) -> str:
         f"--train best: {len(names)} {have} {worth.value / worth.total:.1%} of all importance ({bound}):"
         f" {', '.join(names[:NAMES])}{more}"
     )
+
+
+def _saved(saved: Sequence[Mapping[str, Any]]) -> str:
+    if not saved:
+        return ""
+    before, after = (sum(int(e[key]) for e in saved) for key in ("saved_bytes", "encoded_bytes"))
+    tensors = "1 tensor" if len(saved) == 1 else f"{len(saved)} tensors"
+    return f"{tensors} saved for backward in {after:,} bytes instead of {before:,}, as RAM is short (the same results)"
 
 
 def _state(solution: Solution) -> str:

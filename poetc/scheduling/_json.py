@@ -110,6 +110,7 @@ class _ScopeDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     repetition: Repetition
     state: AnyOption | frozenset[int] | None = None
     kernels: AnyOption | tuple[int, ...] | None = None
+    saved: AnyOption | tuple[int, ...] | None = None
 
 
 class _ProofDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

@@ -37,14 +37,16 @@ class Scope:
     """A set of schedules: each choice is ANY, or the one option that all of them share.
 
     `order`: the operators in the order of their first executions. `state`: the tensors of state that live on the store
-    between steps. `kernels`: the number of the kernel that each operator runs, 0 for the fastest. `state` and `kernels`
-    are None where the problem leaves no such choice. Another kind of choice is another field, None by default.
+    between steps. `kernels`: the number of the kernel that each operator runs, 0 for the fastest. `saved`: the numbers
+    of the encodings of saved tensors. They are None where the problem leaves no such choice. Another kind of choice is
+    another field, None by default.
     """
 
     order: tuple[int, ...] | Literal[AnyOption.ANY] = ANY
     repetition: Repetition = Repetition.ANY
     state: frozenset[int] | Literal[AnyOption.ANY] | None = None
     kernels: tuple[int, ...] | Literal[AnyOption.ANY] | None = None
+    saved: tuple[int, ...] | Literal[AnyOption.ANY] | None = None
 
     @property
     def is_everything(self) -> bool:
@@ -77,4 +79,4 @@ class Scope:
         return [(f.name, getattr(self, f.name)) for f in fields(self) if f.name != "repetition"]
 
 
-EVERYTHING: Final = Scope(state=ANY, kernels=ANY)
+EVERYTHING: Final = Scope(state=ANY, kernels=ANY, saved=ANY)

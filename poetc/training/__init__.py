@@ -9,7 +9,15 @@ from poetc.training._integer_model import exponents_of, float_values, integer_mo
 from poetc.training._integer_step import CLIPPED
 from poetc.training._layers import adapter_names, is_adapter, layers_of, module_of
 from poetc.training._micro import at_batch, batch_of, divisors, micro_batch_of
-from poetc.training._options import BATCH_NORM_MODES, LOSSES, NITI_WEIGHTS, OPTIMIZERS, PRECISIONS, TrainingOptions
+from poetc.training._options import (
+    BATCH_NORM_MODES,
+    LOSSES,
+    NITI_WEIGHTS,
+    OPTIMIZERS,
+    PRECISIONS,
+    SAVED,
+    TrainingOptions,
+)
 from poetc.training._precision import build
 from poetc.training._selection import BEST, Lora, select_parameters, select_updates
 from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
@@ -23,6 +31,7 @@ __all__ = [
     "OPTIMIZERS",
     "PRECISIONS",
     "RESCALES",
+    "SAVED",
     "Adapter",
     "Channels",
     "Lora",

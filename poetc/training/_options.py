@@ -27,6 +27,7 @@ CLIPS = ("clip_value", "clip_norm_per_tensor", "clip_norm", "clip_norm_late")
 BATCH_NORM_MODES = ("train", "frozen")
 PRECISIONS = ("f32", "niti")
 NITI_WEIGHTS = ("model", "xavier")
+SAVED = ("exact", "off")
 _PURPOSES = {"act": "activation", "err": "error", "update": "update"}
 _LARGEST, _LARGEST_SEED = 2**31 - 1, 2**63 - 1
 _LARGEST_FLOAT = 3.4028234e38  # of 32 bits, in which the C computes
@@ -117,6 +118,7 @@ class TrainingOptions:
     output_logits: bool = False  # the step also outputs the input of its loss
     micro_batches: int | Literal["auto"] = 1  # parts of the batch whose gradients are added up before the update
 
+    saved: str = "exact"  # saved tensors: lossless encodings where RAM is short; or "off": none at all
     accumulate: int | None = None  # steps whose gradients are averaged before an update; None: each step updates
 
     def __post_init__(self) -> None:
@@ -140,6 +142,7 @@ class TrainingOptions:
             ("--optimizer", self.optimizer, OPTIMIZERS),
             ("--batch-norm", self.batch_norm, BATCH_NORM_MODES),
             ("--precision", self.precision, PRECISIONS),
+            ("--saved", self.saved, SAVED),
             ("--niti-weights", self.niti_weights, NITI_WEIGHTS),
             ("--rescale", self.rescale, RESCALES),
         ):

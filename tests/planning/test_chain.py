@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from poetc.planning import BestUpdates, Candidate, Choices, Importance, Solution, Step, reductions
+from poetc.planning.saved import Offer
 from poetc.scheduling import SolveOptions, keep_all_peak_bytes
 from poetc.training import Whole
 from tests.planning.test_kernels import case
@@ -15,8 +16,9 @@ def test_options_have_names_and_every_choice_has_a_usual_one() -> None:
     problem = case(0)[0]
     importance = Importance(candidates=tuple(Candidate(name, Whole(), 1.0) for name in "ab"))
     updates = BestUpdates(importance, lambda updates: Step(problem))
-    chain = reductions("auto", {1: problem, 2: problem}, updates)
-    assert [choice.name for choice in chain] == ["updates", "micro_batches", "kernels", "state"]
+    offer = Offer(exact=problem, build=lambda choice: problem, tensors=(), proposals=())
+    chain = reductions("auto", {1: problem, 2: problem}, updates, [offer])
+    assert [choice.name for choice in chain] == ["updates", "micro_batches", "saved", "kernels", "state"]
     assert {choice.name for choice in chain} == {f.name for f in fields(Choices)}
     for choice in chain:
         problem = choice.usual(problem)

@@ -1,0 +1,159 @@
+"""Choices between problems of their own: each that could be cheapest is solved for a while, and the best one longer."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from poetc.errors import InfeasibleError, LimitError, PoetcError
+from poetc.planning.planner import ChoiceT, Planner, Reduction
+from poetc.planning.solution import Solution, cost_of_computing_once
+from poetc.scheduling import Problem, keep_all_peak_bytes
+from poetc.scheduling.schedule import Status
+
+LEAST_SHARE = 0.02  # of the time limit, for each of them at least
+
+
+class Alternatives(Reduction[ChoiceT]):
+    """A choice whose options have no common relaxation.
+
+    `first_round`: the share of the time limit for all options together; the rest is for the best of them.
+    """
+
+    first_round: ClassVar[float]
+
+    def relax(self, problem: Problem) -> None:
+        """Options have other operators: no problem is a relaxation of all."""
+
+    @abstractmethod
+    def option_words(self, choice: ChoiceT) -> str:
+        """The option for a line of progress."""
+
+    @abstractmethod
+    def option_of(self, solution: Solution) -> ChoiceT:
+        """The option that a restored solution has."""
+
+    def after(self, problem: Problem, best: Solution) -> Iterable[ChoiceT]:
+        """More options, that the best solution of the first round suggests."""
+        return ()
+
+    def inner(self, problem: Problem, choice: ChoiceT, planner: Planner) -> Planner:
+        """The planner for the problem of an option. `planner` has this reduction as its outermost one."""
+        return planner.inner
+
+    def record(self, choice: ChoiceT, cost: int | None, least: int, outcome: str) -> None:
+        """An option was looked at. `cost`: of its schedule (None: none); `least`: no schedule of it costs less."""
+
+    def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
+        return min(inner.lower_bound_bytes(self.fix(problem, choice)) for choice in self.propose(problem, None))
+
+    def cheapest(self, problem: Problem, planner: Planner) -> Solution:
+        """The cheapest verified schedule of all options, within one time limit.
+
+        Each option that could be cheapest gets an equal share of the first round, and the best one the rest of the
+        time. One that costs more than the best schedule even when nothing is recomputed is not solved at all. Raises
+        the error of the most frugal of them if none has a schedule.
+        """
+        return _Comparison(self, problem, planner).solve()
+
+
+class _Comparison:
+    def __init__(self, reduction: Alternatives[Any], problem: Problem, planner: Planner) -> None:
+        self.reduction, self.problem, self.planner = reduction, problem, planner
+        self.fixed = {choice: reduction.fix(problem, choice) for choice in reduction.propose(problem, None)}
+        self.least_bytes = {choice: planner.inner.lower_bound_bytes(p) for choice, p in self.fixed.items()}
+        self.best: Solution | None = None
+        self.errors: list[PoetcError] = []
+        self.solved = 0
+
+    def solve(self) -> Solution:
+        reduction, options = self.reduction, self.planner.options
+        first_stop = self.planner.stop_at - (1 - reduction.first_round) * options.time_limit_s
+        hopeless = self._hopeless()
+        alone = len(self.fixed) - len(hopeless) == 1
+        for left, (choice, fixed) in zip(range(len(self.fixed), 0, -1), self.fixed.items(), strict=True):
+            seconds = self.planner.left_s if alone else (first_stop - time.monotonic()) / left
+            if choice in hopeless and (self.best is None or cost_of_computing_once(fixed) < self.best.cost):
+                reduction.record(choice, None, cost_of_computing_once(fixed), "does not fit")
+            else:
+                self._try(choice, seconds, 1.0 if alone else reduction.first_round / len(self.fixed))
+        if self.best is None:
+            raise min(self.errors, key=_smallest)
+        for choice in reduction.after(self.problem, self.best):
+            if choice not in self.fixed:
+                self.fixed[choice] = reduction.fix(self.problem, choice)
+                share = reduction.first_round / len(self.fixed)
+                self._try(choice, share * self.planner.left_s, share)
+        if len(self.fixed) > 1 and self.best.proof.status is Status.LIMIT and self.planner.left_s > 0:
+            self.best = self._again(self.best)
+        return self.best
+
+    def _hopeless(self) -> set[Any]:
+        """Options for which nothing fits.
+
+        The most frugal is not among them, since its error names a budget that works.
+        """
+        hopeless = {choice for choice, p in self.fixed.items() if self.least_bytes[choice] > p.budget_bytes}
+        if len(hopeless) == len(self.fixed):
+            frugal = min(self.fixed, key=lambda c: (self.least_bytes[c], keep_all_peak_bytes(self.fixed[c])))
+            hopeless.remove(frugal)
+        return hopeless
+
+    def _try(self, choice: Any, seconds: float, work_share: float) -> None:
+        """Solve for `choice` unless it cannot be the cheapest."""
+        reduction, options, once = self.reduction, self.planner.options, cost_of_computing_once(self.fixed[choice])
+        if self.best is not None and once >= self.best.cost:
+            reduction.record(choice, None, once, "cannot be cheaper")
+            return
+        self.planner.progress(reduction.option_words(choice))
+        try:
+            found = self._solved(
+                choice,
+                time_limit_s=max(seconds, LEAST_SHARE * options.time_limit_s),
+                work_limit_s=work_share * options.work_limit_s,
+            )
+        except (InfeasibleError, LimitError) as error:
+            proven = isinstance(error, InfeasibleError)
+            reduction.record(choice, None, once, "does not fit" if proven else "nothing found")
+            self.errors.append(error)
+            return
+        self._record(choice, found)
+        if self.best is None or found.cost < self.best.cost:
+            self.best = found
+
+    def _solved(self, choice: Any, **limits: Any) -> Solution:
+        inner = self.reduction.inner(self.problem, choice, self.planner)
+        solution = inner.part(**limits).solve(self.fixed[choice])
+        return self.reduction.restore(self.problem, choice, solution)
+
+    def _record(self, choice: Any, found: Solution) -> None:
+        proof = found.proof
+        self.reduction.record(choice, proof.objective, proof.bound, proof.status.value)
+
+    def _again(self, best: Solution) -> Solution:
+        """The best option with more time: the better schedule and the better bound of both."""
+        choice = self.reduction.option_of(best)
+        self.planner.progress(f"{self.reduction.option_words(choice)} again")
+        try:
+            again = self._solved(choice, time_limit_s=self.planner.left_s)
+        except (InfeasibleError, LimitError):
+            return best
+        proof, known = again.proof, best.proof
+        bound = min(proof.bound, known.objective)
+        if proof.objective < known.objective:
+            best = again
+        elif bound > known.bound and again.problem == best.problem and proof.scope.choices_cover(best.scope):
+            better = replace(known, bound=bound, scope=proof.scope)
+            if bound == known.objective:
+                better = replace(better, status=Status.OPTIMAL)
+            best = best.with_proof(better)
+        self._record(choice, best)
+        return best
+
+
+def _smallest(error: PoetcError) -> float:
+    smallest = error.details.get("min_budget_bytes")
+    return float(smallest) if isinstance(smallest, int) else float("inf")

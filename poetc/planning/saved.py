@@ -1,0 +1,159 @@
+"""The encodings of saved tensors, as a choice: each set of encodings is another training step, and another problem.
+
+Nothing is encoded where keep-all fits, since an encoding costs time and energy. Elsewhere the problem without encodings
+is solved, then those with encodings that may cost less. Then comes the best of them without the encodings that its
+schedule does not need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from poetc import solvers
+from poetc.planning.alternatives import Alternatives
+from poetc.planning.kernels import KERNELS
+from poetc.planning.plain import ENGINE
+from poetc.planning.planner import Planner
+from poetc.planning.solution import Solution, cost_of_computing_once
+from poetc.scheduling import Compute, Problem, ScheduleError, keep_all_peak_bytes, verify
+from poetc.scheduling.scope import ANY, Scope
+
+Encodings = tuple[int, ...]  # the numbers of the encodings that are made, ascending
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor that can be encoded, by its name in the problem, and the operators that read its code."""
+
+    name: str
+    readers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """The encodings that a problem can have.
+
+    `exact`: the problem without any. `build` makes the problem with some of them. `tensors` has one entry an encoding.
+    `proposals`: sets that are worth solving for.
+    """
+
+    exact: Problem
+    build: Callable[[Encodings], Problem]
+    tensors: tuple[Tensor, ...]
+    proposals: tuple[Encodings, ...]
+    _made: dict[Encodings, Problem] = field(default_factory=dict, repr=False, compare=False)
+
+    def problem(self, choice: Encodings, asked: Problem) -> Problem:
+        """The problem of `choice` at the limits of `asked`."""
+        made = self.exact
+        if choice:
+            made = self._made[choice] = self._made.get(choice) or self.build(choice)
+        return replace(asked, operators=made.operators, tensors=made.tensors)
+
+
+class Saved(Alternatives[Encodings]):
+    """`offers`: one for each problem that can have encodings."""
+
+    name = "saved"
+    first_round: ClassVar[float] = 0.3
+
+    def __init__(self, offers: Sequence[Offer]) -> None:
+        self.offers = tuple(offers)
+
+    def is_open(self, problem: Problem) -> bool:
+        return self._offer(problem) is not None
+
+    def frugal(self, problem: Problem) -> Problem:
+        return self.fix(problem, self._frugal(problem))
+
+    def usual(self, problem: Problem) -> Problem:
+        """Without encodings."""
+        return problem
+
+    def propose(self, problem: Problem, found: Solution | None) -> Iterator[Encodings]:
+        """None at all, then the proposals by the cost of computing once."""
+        offer = self._offer(problem)
+        yield ()
+        if offer is not None:
+            yield from sorted(offer.proposals, key=lambda c: cost_of_computing_once(offer.problem(c, problem)))
+
+    def fix(self, problem: Problem, choice: Encodings) -> Problem:
+        offer = self._offer(problem)
+        return problem if offer is None else offer.problem(choice, problem)
+
+    def chosen(self, problem: Problem, solved: Problem) -> Encodings | None:
+        """None where nothing is offered."""
+        offer = self._offer(problem)
+        if offer is None:
+            return None
+        names = [op.name for op in solved.operators]
+        for choice in ((), *offer.proposals):
+            if names == [op.name for op in offer.problem(choice, problem).operators]:
+                return choice
+        raise ScheduleError(None, "its operators are of no encodings that the problem proposes")
+
+    def restore(self, problem: Problem, choice: Encodings, solution: Solution) -> Solution:
+        """A bound of no more than computing once without encodings holds for any encodings."""
+        trivial = solution.proof.bound <= cost_of_computing_once(problem)
+        return solution.with_choice(replace(solution.proof.scope, saved=ANY if trivial else choice), saved=choice)
+
+    def scope(self, solution: Solution) -> Scope:
+        return replace(solution.proof.scope, saved=ANY)
+
+    def realise(self, problem: Problem, solution: Solution, stop_at: float = 0.0) -> Solution:
+        choice = self.chosen(problem, solution.problem)
+        return solution if choice is None else self.restore(problem, choice, solution)
+
+    def option_words(self, choice: Encodings) -> str:
+        return f"{len(choice)} saved tensors encoded" if choice else "no saved tensor encoded"
+
+    def option_of(self, solution: Solution) -> Encodings:
+        assert solution.choices.saved is not None
+        return solution.choices.saved
+
+    def after(self, problem: Problem, best: Solution) -> Iterator[Encodings]:
+        """The best option without the encodings that its schedule does not need."""
+        offer = self._offer(problem)
+        if offer is not None and best.choices.saved:
+            yield _needed(offer, best.choices.saved, best)
+
+    def inner(self, problem: Problem, choice: Encodings, planner: Planner) -> Planner:
+        """A search for the least RAM is about the most frugal option."""
+        is_frugal = choice == self._frugal(problem)
+        return planner.inner.knowing(planner.smallest_ram if is_frugal else None)
+
+    def solve(self, problem: Problem, planner: Planner) -> Solution:
+        if not self.is_open(problem):
+            return planner.inner.solve(problem)
+        if planner.solver != ENGINE:
+            return self.restore(problem, (), planner.inner.knowing(None).solve(problem))
+        return self.cheapest(problem, planner)
+
+    def _frugal(self, problem: Problem) -> Encodings:
+        """The encodings with which the least RAM is probably needed."""
+
+        def need(choice: Encodings) -> tuple[int, int]:
+            fixed = self.fix(problem, choice)
+            return solvers.lower_bound_bytes(KERNELS.relax(fixed)), keep_all_peak_bytes(fixed)
+
+        return min(self.propose(problem, None), key=need)
+
+    def _offer(self, problem: Problem) -> Offer | None:
+        return next((o for o in self.offers if o.exact.operators == problem.operators), None)
+
+
+def _needed(offer: Offer, choice: Encodings, solution: Solution) -> Encodings:
+    """The encodings of `choice` whose tensor is not in RAM each time when the code is read."""
+    problem = solution.problem
+    numbers = {tensor.name: i for i, tensor in enumerate(problem.tensors)}
+    encodings = {name: e for e in choice for name in offer.tensors[e].readers}
+    trace = verify(problem, solution.schedule)
+    needed: set[int] = set()
+    for at, step in enumerate(solution.schedule.steps):
+        name = problem.operators[step.operator].name if isinstance(step, Compute) else ""
+        encoding = encodings.get(name)
+        if encoding is not None and numbers[offer.tensors[encoding].name] not in trace.resident_at(at):
+            needed.add(encoding)
+    return tuple(sorted(needed))

@@ -1,0 +1,113 @@
+/* Encodings of saved tensors (poetc/ops/encoding.py).
+ *
+ * Layout: dense arrays. Bit k of byte i belongs to element 8 i + k; the lower half of byte i to element 2 i.
+ * Order of sums: nothing is added up here. */
+#include "poetc_kernel.h"
+
+#define POSITIVE(word) ((word) - 1u < 0x7f800000u) /* of a float's bits: above 0, and no NaN */
+
+/* y -> bits: y > 0. */
+int poetc_op_slope_bits(const poetc_call *call);
+int poetc_op_slope_bits(const poetc_call *call)
+{
+    const uint32_t *y = poetc_in(call, 0);
+    uint8_t *bits = poetc_out(call, 1);
+    const int32_t count = POETC_END(call->share, call->ints[0], 16);
+    int32_t i = POETC_BEGIN(call->share, call->ints[0], 16), k;
+    POETC_THREADED_OVER(poetc_op_slope_bits, call, call->ints[0]);
+    for (; i < count; i += 8) {
+        const int32_t few = count - i < 8 ? count - i : 8;
+        uint32_t byte = 0u;
+        if (few == 8) {
+            for (k = 7; k >= 0; k--)
+                byte = byte << 1 | POSITIVE(y[i + k]);
+        } else {
+            for (k = few - 1; k >= 0; k--)
+                byte = byte << 1 | POSITIVE(y[i + k]);
+        }
+        bits[i / 8] = (uint8_t)byte;
+    }
+    return POETC_OK;
+}
+
+/* y -> bits: floats[0] < y < floats[1]. */
+int poetc_op_slope_bits_between(const poetc_call *call);
+int poetc_op_slope_bits_between(const poetc_call *call)
+{
+    const float *y = poetc_in(call, 0), low = call->floats[0], high = call->floats[1];
+    uint8_t *bits = poetc_out(call, 1);
+    const int32_t count = POETC_END(call->share, call->ints[0], 16);
+    int32_t i = POETC_BEGIN(call->share, call->ints[0], 16), k;
+    POETC_THREADED_OVER(poetc_op_slope_bits_between, call, call->ints[0]);
+    for (; i < count; i += 8) {
+        const int32_t few = count - i < 8 ? count - i : 8;
+        uint32_t byte = 0u;
+        for (k = few - 1; k >= 0; k--)
+            byte = byte << 1 | (uint32_t)((y[i + k] > low) & (y[i + k] < high));
+        bits[i / 8] = (uint8_t)byte;
+    }
+    return POETC_OK;
+}
+
+/* bits, gy -> gx: gy where the bit is set, else 0. The words are copied, so that a NaN keeps its bits. */
+int poetc_op_slope_grad(const poetc_call *call);
+int poetc_op_slope_grad(const poetc_call *call)
+{
+    const uint8_t *bits = poetc_in(call, 0);
+    const uint32_t *gy = poetc_in(call, 1);
+    uint32_t *gx = poetc_out(call, 2);
+    const int32_t count = POETC_END(call->share, call->ints[0], 16);
+    int32_t i = POETC_BEGIN(call->share, call->ints[0], 16), k;
+    POETC_THREADED_OVER(poetc_op_slope_grad, call, call->ints[0]);
+    for (; i + 8 <= count; i += 8) {
+        const uint32_t byte = bits[i / 8];
+        for (k = 0; k < 8; k++)
+            gx[i + k] = gy[i + k] & (0u - (byte >> k & 1u));
+    }
+    for (; i < count; i++)
+        gx[i] = gy[i] & (0u - ((uint32_t)bits[i / 8] >> i % 8 & 1u));
+    return POETC_OK;
+}
+
+/* bits, gy -> gx: gy where the bit is set, else floats[0] gy. */
+int poetc_op_slope_grad_leaky(const poetc_call *call);
+int poetc_op_slope_grad_leaky(const poetc_call *call)
+{
+    const uint8_t *bits = poetc_in(call, 0);
+    const float *gy = poetc_in(call, 1), alpha = call->floats[0];
+    float *gx = poetc_out(call, 2);
+    const int32_t count = POETC_END(call->share, call->ints[0], 16);
+    int32_t i = POETC_BEGIN(call->share, call->ints[0], 16);
+    POETC_THREADED_OVER(poetc_op_slope_grad_leaky, call, call->ints[0]);
+    for (; i < count; i++)
+        gx[i] = bits[i / 8] >> i % 8 & 1 ? gy[i] : alpha * gy[i];
+    return POETC_OK;
+}
+
+/* bytes below 16 -> two in a byte. */
+int poetc_op_pack_nibbles(const poetc_call *call);
+int poetc_op_pack_nibbles(const poetc_call *call)
+{
+    const uint8_t *x = poetc_in(call, 0);
+    uint8_t *packed = poetc_out(call, 1);
+    const int32_t count = call->ints[0];
+    int32_t i;
+    for (i = 0; i + 2 <= count; i += 2)
+        packed[i / 2] = (uint8_t)(x[i] | (uint32_t)x[i + 1] << 4);
+    if (i < count)
+        packed[i / 2] = x[i];
+    return POETC_OK;
+}
+
+/* two in a byte -> bytes. */
+int poetc_op_unpack_nibbles(const poetc_call *call);
+int poetc_op_unpack_nibbles(const poetc_call *call)
+{
+    const uint8_t *packed = poetc_in(call, 0);
+    uint8_t *x = poetc_out(call, 1);
+    const int32_t count = call->ints[0];
+    int32_t i;
+    for (i = 0; i < count; i++)
+        x[i] = (uint8_t)(i % 2 ? packed[i / 2] >> 4 : packed[i / 2] & 15);
+    return POETC_OK;
+}

@@ -1,0 +1,83 @@
+"""Encodings of saved tensors as a choice: where they pay, and what is claimed of them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from poetc.commands.encodings import encodings_of, made, offers_of
+from poetc.devices import build_problem, load_profile
+from poetc.planning import Planner, Solution, reductions
+from poetc.planning.saved import Offer, Saved
+from poetc.scheduling import Problem, SolveOptions, keep_all_peak_bytes, verify
+from poetc.scheduling.scope import ANY
+from tests.passes.test_encoding import pooled, step_of
+
+OPTIONS = SolveOptions(time_limit_s=60, work_limit_s=0.2, gap=0.1)
+PROFILE = load_profile("stm32f746")
+
+
+@pytest.fixture(scope="module")
+def offer() -> Offer:
+    step = step_of(pooled())
+    problem = build_problem(step, PROFILE, budget_bytes=10**6)
+    (found,) = offers_of(step, PROFILE, problem, None)
+    return found
+
+
+def solved(offer: Offer, budget_bytes: int, offered: bool = True) -> tuple[Problem, Solution]:
+    problem = replace(offer.exact, budget_bytes=budget_bytes)
+    planner = Planner(options=OPTIONS, reductions=reductions("ram", offers=[offer] if offered else ()))
+    return problem, planner.solve(problem)
+
+
+def test_nothing_is_encoded_where_keep_all_fits(offer: Offer) -> None:
+    problem, found = solved(offer, keep_all_peak_bytes(offer.exact))
+    assert found.choices.saved == ()
+    assert found.cost == problem.compute_once_pj
+    assert found.proof.scope.saved is ANY
+
+
+def test_encodings_that_pay_are_chosen_and_the_bound_says_for_which_it_holds(offer: Offer) -> None:
+    budget = keep_all_peak_bytes(offer.exact) * 9 // 10
+    problem, found = solved(offer, budget)
+    plain = solved(offer, budget, offered=False)[1]
+    assert found.choices.saved
+    assert found.cost < plain.cost
+    fixed = Saved([offer]).fix(problem, found.choices.saved)
+    assert [op.name for op in found.problem.operators] == [op.name for op in fixed.operators]
+    assert verify(found.problem, found.schedule).energy_pj == found.cost
+    assert found.proof.scope.saved == found.choices.saved
+    assert plain.proof.scope.saved is None
+
+
+def test_other_encodings_have_another_bound(offer: Offer) -> None:
+    _, found = solved(offer, keep_all_peak_bytes(offer.exact) * 9 // 10)
+    assert not found.proof.scope.choices_cover(replace(found.scope, saved=()))
+
+
+def test_the_least_ram_is_that_of_some_encodings(offer: Offer) -> None:
+    problem = replace(offer.exact, budget_bytes=1)
+    with_offer, without = (
+        Planner(options=OPTIONS, reductions=reductions("ram", offers=found)) for found in ([offer], ())
+    )
+    assert with_offer.lower_bound_bytes(problem) <= without.lower_bound_bytes(problem)
+    search = with_offer.search_ram(problem, 2.0, time.monotonic() + 2.0)
+    smallest = search.found.ram_bytes
+    assert smallest is not None
+    assert smallest <= (without.search_ram(problem, 2.0).found.ram_bytes or 0)
+    least = with_offer.least_ram_solution(replace(problem, budget_bytes=smallest), search.as_budget())
+    assert least.choices.saved is not None
+    verify(replace(least.problem, budget_bytes=smallest), least.schedule)
+
+
+def test_other_solvers_and_switched_off_leave_all_as_it_is(offer: Offer) -> None:
+    step = step_of(pooled(), saved="off")
+    assert encodings_of(step) == ()
+    assert offers_of(step, PROFILE, offer.exact, None) == ()
+    assert made(step, ()) is step
+    problem = replace(offer.exact, budget_bytes=10**6)
+    planner = Planner(options=OPTIONS, solver="dtr", reductions=reductions("ram", offers=[offer]))
+    assert planner.solve(problem).choices.saved == ()
