@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ pytestmark = pytest.mark.conformance
 # Nothing is read where nothing is run.
 KEPT = {kept.recipe.seed: kept for kept in archive.read(archive.PATH)} if "POETC_MODELS" in os.environ else {}
 AS_C = [seed for seed, kept in KEPT.items() if not kept.warned][::20]
-
-
-@pytest.fixture(scope="module")
-def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What is compiled of the runtime, once for all networks."""
-    yield tmp_path_factory.mktemp("random") / "objects"
 
 
 def write(kept: Kept, folder: Path) -> Path:
@@ -47,12 +40,12 @@ def test_training_is_pytorchs(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", AS_C)
-def test_scheduled_programs_train_as_pytorch_does(seed: int, tmp_path: Path, objects: Path) -> None:
+def test_scheduled_programs_train_as_pytorch_does(seed: int, tmp_path: Path) -> None:
     """A random device, budget and optimizer; in numpy on the program's arena, and as C."""
     kept = KEPT[seed]
     solved = training.solve(kept.recipe, write(kept, tmp_path), 2.0)
     for found in (
         training.interpreted(kept.recipe, solved),
-        training.compiled(kept.recipe, solved, tmp_path / "c", objects),
+        training.compiled(kept.recipe, solved, tmp_path / "c"),
     ):
         assert not differences(found, kept.expected, kept.noise, kept.start, exact=False)
