@@ -20,6 +20,7 @@ from poetc import artifact, reporting
 from poetc.artifact import Artifact
 from poetc.commands import emit, validate
 from poetc.commands.analyze import analyze
+from poetc.commands.bundle import bundle
 from poetc.commands.export import ExportRequest, export_arrays
 from poetc.commands.import_state import read_values, with_values
 from poetc.commands.locking import Difference
@@ -275,6 +276,36 @@ class Model(_Solvable):
     def _model(self, device: str | Path) -> ModelRequest:
         return ModelRequest(source=self.path, batch=self.batch, device=str(device), training=self.training)
 
+    def bundle(
+        self,
+        *,
+        device: str | Path = "host",
+        budgets: Sequence[Size] = (),
+        points: int | None = None,
+        switch_flash: Size | None = None,
+        paging: bool = True,
+        state: Literal["auto", "ram", "store"] = "auto",
+        time_limit_s: float = 60.0,
+        gap: float = DEFAULT_GAP,
+        seed: int = 0,
+        progress: Progress = silent,
+    ) -> Solution:
+        """A plan for each of `budgets`, or for `points` budgets, over one state; see `poetc bundle`.
+
+        The solution is that of the largest budget. Its `summary["bundle"]` has the plans and the switches between them.
+        `switch_flash`: the most flash for tables of switches. `time_limit_s` is that of one plan. Raises the errors of
+        `solve`.
+        """
+        request = SolveRequest(
+            model=self._model(device),
+            paging=paging,
+            state=state,
+            options=SolveOptions(time_limit_s=time_limit_s, gap=gap, seed=seed),
+        )
+        flash = None if switch_flash is None else str(switch_flash)
+        sizes = [str(budget) for budget in budgets]
+        return Solution(bundle(request, sizes, points=points, switch_flash=flash, progress=progress))
+
     def analyze(self, device: str | Path = "host") -> Mapping[str, Any]:
         """The needs of training: operators, parameters, saved bytes, keep-all peak, smallest budget, ..."""
         return analyze(self._model(device))
@@ -390,10 +421,18 @@ class Solution:
         """
         return trainer(self.artifact, store=None if store is None else Path(store), undo=undo, threads=threads)
 
-    def validate(self, reference: str | Path | None = None) -> Mapping[str, Any]:
-        """Compile and run on this machine, and compare with the interpreter and with keep-all. Raises CheckFailed."""
+    def validate(
+        self, reference: str | Path | None = None, *, switches: int | Literal["all"] | None = None
+    ) -> Mapping[str, Any]:
+        """Compile and run on this machine, and compare with the interpreter and with keep-all. Raises CheckFailed.
+
+        `switches`: of a bundle, how many are taken, and compared with a step of one plan instead.
+        """
         with self._directory() as directory:
-            checked = validate.validate(directory, None if reference is None else Path(reference))
+            if switches is not None:
+                checked = validate.validate_switches(directory, None if switches == "all" else switches)
+            else:
+                checked = validate.validate(directory, None if reference is None else Path(reference))
         checked.require()
         return checked.document
 

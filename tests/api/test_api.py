@@ -161,3 +161,15 @@ def test_a_trainer_takes_steps(solution: poetc.Solution, monkeypatch: pytest.Mon
     with pytest.raises(UsageError, match="make not found: install make and gcc") as raised:
         solution.trainer()
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.long
+def test_a_bundle_of_plans() -> None:
+    model = poetc.load(MODEL, batch=4)
+    found = model.bundle(device="stm32f746", budgets=("100%", "60%"), gap=0.1, time_limit_s=5)
+    assert [p["budget_bytes"] for p in found.summary["bundle"]["plans"]] == sorted(
+        (p["budget_bytes"] for p in found.summary["bundle"]["plans"]), reverse=True
+    )
+    assert found.validate(switches=3)["tried"] == 3
+    with pytest.raises(UsageError, match="--budgets or --points"):
+        model.bundle()

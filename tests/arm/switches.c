@@ -1,0 +1,138 @@
+/* Takes every switch of a bundle on a board. The memory that a switch gives back is fenced off at that moment.
+ *
+ * switches.h: TAKES, one (plan, plan that is asked for, step) for each switch, and GIVEN_BACK, bytes that are in use
+ * and fenced off all the same. The log has the bits of an undisturbed
+ * step, then one line for each switch with other bits, then the number of switches that were taken.
+ */
+#include "model.h"
+#include "poetc_port.h"
+#include "poetc_state.h"
+#include "switches.h"
+
+#include <string.h>
+
+#define REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))
+#define MPU_CTRL REGISTER(0xe000ed94u)
+#define MPU_RNR REGISTER(0xe000ed98u)
+#define MPU_RBAR REGISTER(0xe000ed9cu)
+#define MPU_RASR REGISTER(0xe000eda0u)
+
+uint8_t poetc_arena[POETC_MODEL_ARENA_BYTES] __attribute__((aligned(32), section(".bss.poetc_arena")));
+extern const uint8_t poetc_ram[], poetc_ram_end[]; /* of the linker script */
+static poetc_elastic training;
+static uint32_t now;
+static int is_asked;
+
+static void log_hex(const char *label, uint32_t value)
+{
+    char text[10];
+    unsigned i;
+
+    for (i = 0; i < 8; i++)
+        text[i] = "0123456789abcdef"[(value >> (28u - 4u * i)) & 15u];
+    text[8] = '\n';
+    text[9] = 0;
+    poetc_port_log(label);
+    poetc_port_log(text);
+}
+
+/* Nothing but code, peripherals and RAM up to `end` can be accessed. The start-up code does so for the whole budget. */
+static void guard(uintptr_t end)
+{
+    enum { READ_WRITE = 1u << 28 | 3u << 24 | 1u << 17 };
+    uintptr_t base = (uintptr_t)poetc_ram;
+    uint32_t left = (uint32_t)(end - base), log2 = 8, region;
+
+    MPU_CTRL = 0;
+    while ((1u << log2) < left)
+        log2++;
+    for (region = 2; region < 8u; region++) {
+        uint32_t eighth = 1u << (log2 - 3u), count = left / eighth;
+        uint32_t skipped = (uint32_t)(base & ((1u << log2) - 1u)) / eighth;
+        uint32_t eighths = left < 32u ? 0 : ((1u << count) - 1u) << skipped;
+
+        POETC_PORT_ASSERT(skipped + count <= 8u);
+        MPU_RNR = region;
+        MPU_RBAR = (uint32_t)(base & ~(uintptr_t)((1u << log2) - 1u));
+        MPU_RASR = eighths == 0 ? 0 : READ_WRITE | (0xffu & ~eighths) << 8 | (log2 - 1u) << 1 | 1u;
+        base += (uintptr_t)count * eighth;
+        left -= count * eighth;
+        log2 = log2 > 11u ? log2 - 3u : 8u;
+    }
+    MPU_CTRL = 1;
+    __asm__ volatile("dsb\n isb" : : : "memory");
+}
+
+static void given_back(void *context, uint32_t arena_bytes)
+{
+    (void)context;
+    guard((uintptr_t)poetc_arena + ((arena_bytes - GIVEN_BACK + 31u) & ~31u));
+}
+
+static int before_step(void *context, const poetc_runtime *runtime, uint32_t index)
+{
+    (void)context;
+    (void)runtime;
+    if (now < sizeof TAKES / sizeof TAKES[0] && !is_asked && training.plan == TAKES[now].plan &&
+        index + 1u == TAKES[now].at) {
+        const poetc_program *wanted = digits_bundle.plans[TAKES[now].to];
+
+        is_asked = 1;
+        guard((uintptr_t)poetc_ram_end); /* asking for more takes the memory back */
+        return poetc_request_budget(&training, wanted->arena_bytes);
+    }
+    return 0;
+}
+
+static int step(uint32_t plan, uint32_t *crc)
+{
+    const poetc_program *program = digits_bundle.plans[plan];
+    poetc_config config;
+    uint32_t i, k;
+    union {
+        float value;
+        uint32_t bits;
+    } loss;
+
+    guard((uintptr_t)poetc_ram_end);
+    memset(poetc_arena, 0x55, sizeof poetc_arena);
+    memset(&config, 0, sizeof config);
+    config.arena = poetc_arena;
+    config.arena_bytes = sizeof poetc_arena;
+    config.observer = before_step;
+    is_asked = 0;
+    if (poetc_bundle_init(&training, &digits_bundle, &config, digits_state, program->arena_bytes))
+        return 1;
+    training.switched = given_back;
+    given_back(NULL, program->arena_bytes);
+    for (i = 0; i < DIGITS_TRAIN_IN_IMAGE_ELEMENTS; i++)
+        digits_train_in_image(poetc_arena)[i] = (float)(int32_t)(i % 5) - 2.0f;
+    for (i = 0; i < DIGITS_TRAIN_IN_TARGET_ELEMENTS; i++)
+        digits_train_in_target(poetc_arena)[i] = (int32_t)(i % 3);
+    if (poetc_bundle_run(&training))
+        return 2;
+    loss.value = poetc_loss(&training.runtime);
+    *crc = poetc_crc32(0, &loss.bits, sizeof loss.bits);
+    for (k = 0; k < POETC_MODEL_REGION_COUNT; k++)
+        *crc = poetc_crc32(*crc, poetc_arena + POETC_MODEL_REGIONS[k].place, POETC_MODEL_REGIONS[k].size_bytes);
+    return 0;
+}
+
+int main(void)
+{
+    uint32_t expected, found = 0, taken = 0;
+
+    now = sizeof TAKES / sizeof TAKES[0];
+    if (step(0, &expected))
+        return 1;
+    log_hex("crc ", expected);
+    for (now = 0; now < sizeof TAKES / sizeof TAKES[0]; now++) {
+        if (step(TAKES[now].plan, &found))
+            return 2;
+        taken += training.switch_count;
+        if (found != expected)
+            log_hex("wrong ", now);
+    }
+    log_hex("taken ", taken);
+    return 0;
+}
