@@ -23,11 +23,12 @@ from poetc.runtime import runtime_directory
 # The headers that train.c needs to compile: the size of its code hardly depends on the numbers.
 MODEL_H = """
 #include "poetc.h"
-#include "poetc_data.h"
+#include "poetc_session.h"
 extern const poetc_program model_train;
 extern const poetc_binding model_train_inputs[];
 extern const poetc_limit model_limits[];
 extern const poetc_region model_regions[];
+extern const poetc_model model_loop;
 extern const uint8_t model_state[], model_constants[];
 #define POETC_MODEL_NAME "model"
 #define POETC_MODEL_PROGRAM (&model_train)
@@ -45,6 +46,7 @@ extern const uint8_t model_state[], model_constants[];
 #define POETC_MODEL_REGIONS model_regions
 #define POETC_MODEL_REGION_COUNT 2u
 #define POETC_MODEL_IDENTITY 0x12345678u
+#define POETC_MODEL_LOOP (&model_loop)
 """
 
 
@@ -65,7 +67,7 @@ def measure(target_name: str, numerics: str, scratch: Path) -> dict[str, Section
     sources += [p for folder in ports if folder.name != "device" for p in folder.iterdir() if p.suffix in (".c", ".S")]
     includes = [
         f"-I{scratch}",
-        *(f"-I{root / f}" for f in ("include", "src", "kernels", "ports/device", "ports/drivers")),
+        *(f"-I{root / f}" for f in ("include", "src", "kernels", "ports/device", "ports/drivers", "ports/loop")),
     ]
     contract = "off" if numerics == "portable" else "fast"
     flags = f"-std=c99 {WARNINGS} -ffp-contract={contract} -ffunction-sections -fdata-sections {target.flags}".split()

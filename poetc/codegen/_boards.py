@@ -78,13 +78,13 @@ _SYSTEM_ARM64 = ("qemu-system-aarch64", "-nographic", "-monitor", "none", "-seri
 TARGETS = {
     t.name: t
     for t in (
-        Target(name="host", flags="-O3 -march=native", build="program", ports=("host", "posix")),
+        Target(name="host", flags="-O3 -march=native", build="program", ports=("host", "posix", "loop")),
         Target(
             name="cortex-a",
             cross_compile="aarch64-linux-gnu-",
             flags="-O2 -mcpu=cortex-a72",
             build="program",
-            ports=("device", "linux", "posix"),
+            ports=("device", "linux", "posix", "loop"),
             board="aarch64",
             core=Core("cortex-a72", "double", "neon"),
         ),
@@ -94,7 +94,7 @@ TARGETS = {
                 cross_compile=compiler,
                 flags=f"-O2 -mcpu={core}{more}",
                 build="program",
-                ports=("device", "linux", "posix"),
+                ports=("device", "linux", "posix", "loop"),
                 board=f"linux-{core.removeprefix('cortex-')}",
                 core=Core(core) if core == "cortex-a7" else Core(core, "double", "neon"),
             )
@@ -109,7 +109,7 @@ TARGETS = {
             cross_compile="aarch64-linux-gnu-",
             flags="-O2 -mcpu=cortex-a53 -mstrict-align -fno-pie -no-pie -ffreestanding"
             " -fno-tree-loop-distribute-patterns",
-            ports=("device", "cortex-a-bare"),
+            ports=("device", "cortex-a-bare", "loop"),
             board="virt-a72",
             core=Core("cortex-a53", "double", "neon"),
         ),
@@ -127,7 +127,7 @@ TARGETS = {
                 cross_compile="arm-none-eabi-",
                 flags=f"{_M} {core.flags()}",
                 portable_flags=portable,
-                ports=("device", "cortex-m"),
+                ports=("device", "cortex-m", "loop"),
                 board=board,
                 core=core,
             )

@@ -127,6 +127,8 @@ def port_sources(target: Target, board: Board | None, program: str = "train.c") 
     named = board.sources if board is not None else ()
     paths: set[Path] = set()
     for folder in target.ports:
+        if folder == "loop" and program != "train.c":
+            continue
         files = (root / folder).iterdir()
         # The board chooses the drivers of the folder `device`; every board has its program.
         paths |= {p for p in files if folder != "device" or p.suffix == ".h" or p.name == program}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from poetc.codegen._bundle import ProgramBundle
@@ -13,6 +12,7 @@ from poetc.codegen._cprint import comment, identifier, identifiers, integer, str
 from poetc.codegen._interpret import all_inputs
 from poetc.codegen._limits import Limit, limits, scales_itself
 from poetc.codegen._lower import store_blocks
+from poetc.codegen._scores import class_scores
 from poetc.codegen._state_file import regions
 from poetc.codegen._step_tables import Pools, step_rows
 from poetc.codegen.program import Binding, Call, Move, Operand, Program
@@ -143,6 +143,7 @@ def header(
     lines.append(f"extern const poetc_model {module.description}; {comment('all of it, for poetc_session_init')}")
     if module.bundle is not None:
         lines.append(f"extern const poetc_bundle {prefix}_bundle; {comment('the plans, for poetc_bundle_init')}")
+    lines.append(f"extern const poetc_model {prefix}_loop; {comment(_LOOP)}")
     if module.schedule is not None:
         lines.append(f"extern const poetc_schedule {prefix}_schedule; {comment(str(module.schedule))}")
     if arena_section:
@@ -284,6 +285,7 @@ def _generic_names(module: Module, identity: int, program_section: str) -> list[
         ("STORE_HAS_IMAGE", "1" if any(p.image for p in main.pages) else "0"),
         ("IDENTITY", f"{identity:#010x}u"),
         ("DESCRIPTION", f"(&{module.description})"),
+        ("LOOP", f"(&{module.prefix}_loop)"),
     ]
     buffer, rate = spare_block(main), module.learning_rate()
     if buffer is not None:
@@ -294,10 +296,9 @@ def _generic_names(module: Module, identity: int, program_section: str) -> list[
         pairs.append(("LEARNING_RATE_OFFSET", f"{rate.operand.offset_bytes}u"))
     if program_section:
         pairs.append(("ARENA_SECTION", string(program_section)))
-    scores = _scores(module)
-    pairs += [(f"SCORES_{key}", value) for key, value in scores.items()]
     lines = ["", "/* The main program under names that do not depend on the model. */"]
     lines += [f"#define POETC_MODEL_{key} {value}" for key, value in pairs]
+    lines += _scores(module)
     if main.probes:
         lines += ["", "/* Gradients: before which step they are whole, offset in the arena, bytes. */"]
         rows = [f"{{{i}u, {o.offset_bytes}u, {o.type.size_bytes}u}}" for _, (i, o) in sorted(main.probes.items())]
@@ -312,28 +313,17 @@ def _steps_an_update(program: Program) -> int:
     return found if isinstance(found, int) else 1
 
 
-def _scores(module: Module) -> dict[str, str]:
-    """Which output of the evaluation has a score for each class, where its loss is a cross-entropy, and its shape."""
+def _scores(module: Module) -> list[str]:
+    """The cross-entropies of the evaluation, where its target is a class."""
     program = entries(module).get("evaluate")
     target = program.target if program is not None else None
     if program is None or target is None:
-        return {}
-    for call in program.instructions:
-        if isinstance(call, Call) and call.kind == "CrossEntropy" and call.inputs[1].tensor == target.operand.tensor:
-            shape, axis = call.inputs[0].type.shape, call.attributes["axis"]
-            ignored = call.attributes.get("ignore_index", -(2**31))
-            found = next((i for i, b in enumerate(program.outputs) if b.operand.type.shape == shape), None)
-            if found is None or not isinstance(axis, int):
-                return {}
-            axis %= len(shape)
-            return {
-                "OUTPUT": f"{found}u",
-                "BEFORE": f"{math.prod(shape[:axis])}u",
-                "CLASSES": f"{shape[axis]}u",
-                "AFTER": f"{math.prod(shape[axis + 1 :])}u",
-                "IGNORED": integer(ignored if isinstance(ignored, int) else -(2**31)),
-            }
-    return {}
+        return []
+    rows = [
+        "{" + ", ".join([*(f"{v}u" for v in row[:-1]), integer(row.ignored)]) + "}"
+        for row in class_scores(program, target.operand.tensor)
+    ]
+    return [f"#define POETC_MODEL_SCORES {{{', '.join(rows)}}}"] if rows else []
 
 
 def spare_block(program: Program) -> int | None:
@@ -431,6 +421,7 @@ def _limits_name(module: Module, program: Program) -> str:
     return f"{module.prefix}_limits" if program is module.programs[0] else f"{module.prefix}_{program.name}_limits"
 
 
+_LOOP = "the programs that firmware calls: evaluate only with POETC_VALIDATES"
 ENTRIES = ("train", "infer", "evaluate")  # the programs that a session calls, by name
 
 
@@ -442,11 +433,18 @@ def entries(module: Module) -> dict[str, Program]:
 
 
 def _description(module: Module) -> list[str]:
-    """The `poetc_model`: all facts that a session needs. Firmware without a session does not keep it."""
+    """The `poetc_model`: all facts that a session needs; and that of a board's loop, which links no other program."""
+    whole = _model(module, module.description, entries(module))
+    of_loop = {name: program for name, program in entries(module).items() if name != "infer"}
+    return [*whole, *_model(module, f"{module.prefix}_loop", of_loop)]
+
+
+def _model(module: Module, symbol: str, called: Mapping[str, Program]) -> list[str]:
+    """`called`: its programs by entry."""
     main, prefix = module.programs[0], module.prefix
     rate, buffer, parts = module.learning_rate(), spare_block(main), regions(main)
-    lines = ["", f"const poetc_model {module.description} = {{"]
-    for entry, program in entries(module).items():
+    lines = ["", f"const poetc_model {symbol} = {{"]
+    for entry, program in called.items():
         name, inputs = f"{prefix}_{program.name}", all_inputs(program)
         lines.append(f"    .{entry} = {{")
         lines.append(f"        .program = &{name},")
@@ -457,6 +455,9 @@ def _description(module: Module) -> list[str]:
         lines.append(f"        .input_count = {len(inputs)}u,")
         lines.append(f"        .output_count = {len(program.outputs)}u,")
         lines.append("    },")
+        if entry == "evaluate" and symbol != module.description:
+            at = lines.index("    .evaluate = {")
+            lines[at:] = ["#ifdef POETC_VALIDATES", *lines[at:], "#endif"]
     fields = {
         "state_image": f"{prefix}_state" if main.state_bytes else "NULL",
         "constants": f"{prefix}_constants" if module.flash_bytes else "NULL",

@@ -13,7 +13,7 @@ from poetc.errors import CheckFailed
 INDIRECT = "__indirect_call"
 # Functions that are called through a pointer: kernels by poetc_run, and of the port the mark and the store. A kernel
 # that calls through a pointer calls functions of its own file.
-_PORT_CALLBACKS = re.compile(r"(^poetc_port_mark|^port/.*:page_(in|out))$")
+_PORT_CALLBACKS = re.compile(r"(^poetc_port_mark|^poetc_count_hits|^port/.*:page_(in|out))$")
 _NODE = re.compile(r'node: { title: "([^"]+)" label: "[^"]*\\n(\d+) bytes \(([\w,]+)\)')
 _EDGE = re.compile(r'edge: { sourcename: "([^"]+)" targetname: "([^"]+)"')
 

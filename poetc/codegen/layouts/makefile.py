@@ -61,7 +61,8 @@ def _how(contents: Contents, sources: Sequence[str]) -> list[str]:
 def _makefile(contents: Contents, sources: Sequence[str]) -> str:
     target, checkpoint = contents.target, contents.checkpoint
     objects = [f"build/{Path(s).with_suffix('.o').as_posix()}" for s in sources]
-    library = [o for o in objects if o != "build/main.o"]
+    program = ["build/main.o", "build/port/poetc_loop.o"] if "main.c" in sources else []  # not of the library
+    library = [o for o in objects if o not in program]
     goal = GOALS[target.build]
     lines = [
         f"# `make` builds {goal}. CC, CROSS_COMPILE, CFLAGS (optimisation and processor) and LDFLAGS may be given.",
@@ -86,7 +87,7 @@ def _makefile(contents: Contents, sources: Sequence[str]) -> str:
     ]
     if target.build == "program":
         lines += [
-            f"train: {'build/main.o ' if 'main.c' in sources else ''}$(LIBRARY)",
+            f"train: {' '.join([*program, '$(LIBRARY)'])}",
             "\t$(CC) $(CFLAGS) -Wl,--gc-sections -o $@ $^ $(LDFLAGS) $(if $(THREADS),-pthread)",
             "",
             "# The same code as a shared library: build it with CFLAGS='-O2 -fPIC'.",
@@ -139,13 +140,24 @@ def _program_options(target: Target, checkpoint: int) -> list[str]:
     if "device" not in target.ports:
         return []
     return [
-        "# State is saved to the store after so many steps (0: never); GRADIENTS=1 logs a checksum of them. After a",
-        "# change: make clean.",
+        "# State is saved to the store after so many steps (0: never). All data are used EPOCHS times. GRADIENTS=1",
+        "# logs a checksum of the gradients of each step. After a change: make clean.",
         f"CHECKPOINT_STEPS ?= {checkpoint}",
+        "EPOCHS ?= 1",
         "GRADIENTS ?=",
-        "CPPFLAGS += -DPOETC_CHECKPOINT_STEPS=$(CHECKPOINT_STEPS) $(if $(GRADIENTS),-DPOETC_LOG_GRADIENTS)",
+        "CPPFLAGS += -DPOETC_CHECKPOINT_STEPS=$(CHECKPOINT_STEPS) -DPOETC_EPOCHS=$(EPOCHS)"
+        " $(if $(GRADIENTS),-DPOETC_LOG_GRADIENTS)",
+        *([] if target.hosted else _VALIDATION_OPTION),
         *_range_option(target),
     ]
+
+
+_VALIDATION_OPTION = (
+    "# VALIDATION=1: each epoch ends with an evaluation on validation.bin, and the best state is kept. The program",
+    "# `evaluate` must be there. After a change: make clean.",
+    "VALIDATION ?=",
+    "CPPFLAGS += $(if $(VALIDATION),-DPOETC_VALIDATES)",
+)
 
 
 def _range_option(target: Target) -> list[str]:

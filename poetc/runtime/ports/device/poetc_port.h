@@ -29,7 +29,13 @@ int poetc_port_data(void *to, uint32_t size_bytes);
  * be passed over. Returns 1, 0 for live data, as of a sensor, which go on with the next value, or a negative code. */
 int poetc_port_rewind(void);
 
-/* Hand over the trained state, piece by piece (poetc_state.h); no bytes: that was all. Returns 0 or a negative code. */
+/* The same for validation data, with POETC_VALIDATES. The second returns 1, or another code where there are none:
+ * nothing is evaluated. */
+int poetc_port_validation(void *to, uint32_t size_bytes);
+int poetc_port_rewind_validation(void);
+
+/* Hand over the trained state, piece by piece (poetc_state.h); no bytes: that was all. With
+ * validation data, each state that is better than those before. Returns 0 or a negative code. */
 int poetc_port_result(const void *data, uint32_t size_bytes);
 
 #if defined(__linux__) && __STDC_HOSTED__

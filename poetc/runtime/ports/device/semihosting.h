@@ -8,6 +8,7 @@
 
 enum {
     SEMI_OPEN = 0x01,
+    SEMI_CLOSE = 0x02,
     SEMI_WRITE0 = 0x04,
     SEMI_WRITE = 0x05,
     SEMI_READ = 0x06,

@@ -1,5 +1,5 @@
-/* The training program of every board: one step for each record of data, the loss of each on the log, the state at the
- * end.
+/* The training program of every board: poetc_loop.h over the data of the port. The loss of each step goes to the log,
+ * and the state at the end to the port.
  *
  * A record is the bytes of the inputs, then of the target, in the order of the header. The lines of the log:
  *
@@ -7,33 +7,30 @@
  *     resumed step 7
  *     other data than before: from their first record
  *     step 8 loss 2.302585 bits 40135d8e
+ *     epoch 1 validation_loss 0.447203 bits 3ee4f7e5 validation_hits 518 of 532 best
  *     done steps 20 page_ins 0 page_outs 0 sequence 20 clock 123
  *     stopped step 3 code -5: a file or the store cannot be read or written
  *
- * POETC_CHECKPOINT_STEPS: after how many steps the state is saved to two slots of the store, in turn. Training goes on
- * from there when the board starts again. 0: never. Records that have been used are passed over if the data still begin
- * with them; other data are used from their first record. POETC_LOG_GRADIENTS: a checksum of all gradients of the step
- * is logged with its loss. POETC_ANY_RANGE: on Linux, inputs are trained on that look as if nobody had scaled them.
+ * POETC_EPOCHS: how often all data are used. POETC_VALIDATES: after each epoch the program `evaluate` runs on the
+ * validation data of the port, if it has any. The state with the least loss is then what the port gets. Linux has it
+ * always.
+ * POETC_CHECKPOINT_STEPS: after how many steps the state is saved to two slots of the store, in turn; training goes on
+ * from there when the board starts again. 0: never. POETC_LOG_GRADIENTS: a checksum of all gradients of the step is
+ * logged with its loss. POETC_ANY_RANGE: on Linux, inputs are trained on that look as if nobody had scaled them.
  */
 #include "model.h"
-#include "poetc_checkpoint.h"
-#include "poetc_data.h"
+#include "poetc_loop.h"
 #include "poetc_port.h"
-#include "poetc_state.h"
 
-#include <string.h>
-
+#ifndef POETC_EPOCHS
+#define POETC_EPOCHS 1
+#endif
 #ifndef POETC_CHECKPOINT_STEPS
 #define POETC_CHECKPOINT_STEPS 0
 #endif
-#ifndef POETC_MODEL_BUFFER_OFFSET
-#if POETC_CHECKPOINT_STEPS > 0
+#if POETC_CHECKPOINT_STEPS > 0 && !defined(POETC_MODEL_BUFFER_OFFSET)
 #error "the arena has no room for a block of the store besides the state: no checkpoints"
 #endif
-#define POETC_MODEL_BUFFER_OFFSET 0u
-#endif
-
-enum { CHECKPOINT_STEPS = POETC_CHECKPOINT_STEPS, CHECKPOINT_SLOTS = 2 };
 
 #if defined(__linux__) && __STDC_HOSTED__
 /* The arena ends where a page ends, whatever the size of pages: the one after it is taken away, and one before it. */
@@ -45,13 +42,14 @@ struct {
     uint8_t before[GUARD_BYTES + SLACK_BYTES], arena[POETC_MODEL_ARENA_BYTES], after[GUARD_BYTES];
 } poetc_guarded __attribute__((aligned(POETC_PORT_GUARD_BYTES)));
 #define poetc_arena poetc_guarded.arena
+static const poetc_model *const model = POETC_MODEL_DESCRIPTION;
 #else
 #ifndef POETC_MODEL_ARENA_SECTION
 #define POETC_MODEL_ARENA_SECTION ".bss.poetc_arena"
 #endif
 uint8_t poetc_arena[POETC_MODEL_ARENA_BYTES] __attribute__((aligned(16), section(POETC_MODEL_ARENA_SECTION)));
+static const poetc_model *const model = POETC_MODEL_LOOP;
 #endif
-static poetc_runtime runtime;
 
 #ifdef POETC_LOG_GRADIENTS
 static const struct {
@@ -125,7 +123,7 @@ static void log_decimals(const char *label, float value)
 }
 
 /* For people, where it fits, and the bits for comparing. */
-static void log_loss(float loss)
+static void log_loss(const char *label, float loss)
 {
     union {
         float value;
@@ -134,8 +132,61 @@ static void log_loss(float loss)
 
     u.value = loss;
     if (loss >= 0.0f && loss < 4000.0f)
-        log_decimals(" loss ", loss);
+        log_decimals(label, loss);
     log_hex(" bits ", u.bits);
+}
+
+int poetc_loop_read(int is_validation, void *to, uint32_t size_bytes)
+{
+#ifdef POETC_VALIDATES
+    if (is_validation)
+        return poetc_port_validation(to, size_bytes);
+#endif
+    (void)is_validation;
+    return poetc_port_data(to, size_bytes);
+}
+
+int poetc_loop_rewind(int is_validation)
+{
+#ifdef POETC_VALIDATES
+    if (is_validation)
+        return poetc_port_rewind_validation();
+#endif
+    (void)is_validation;
+    return poetc_port_rewind();
+}
+
+static int hand_over(void *context, const void *data, uint32_t size_bytes)
+{
+    (void)context;
+    return poetc_port_result(data, size_bytes);
+}
+
+int poetc_loop_keep(poetc_loop *loop)
+{
+    int err = poetc_session_save(&loop->session, hand_over, NULL);
+
+    return err ? err : poetc_port_result(NULL, 0);
+}
+
+void poetc_loop_resumed(const poetc_loop *loop)
+{
+    if (loop->session.runtime.run_count == 0)
+        return;
+    log_number("resumed step ", loop->session.runtime.run_count);
+    poetc_port_log("\n");
+}
+
+void poetc_loop_has_other_data(const poetc_loop *loop)
+{
+    (void)loop;
+    poetc_port_log("other data than before: from their first record\n");
+}
+
+void poetc_loop_stepped(poetc_loop *loop, float loss)
+{
+    log_number("step ", loop->session.runtime.run_count);
+    log_loss(" loss ", loss);
 #ifdef POETC_LOG_GRADIENTS
     log_hex(" gradients ", gradients_crc);
     gradients_crc = 0;
@@ -143,46 +194,25 @@ static void log_loss(float loss)
     poetc_port_log("\n");
 }
 
-static const poetc_binding *const inputs = POETC_MODEL_INPUTS;
-
-/* Fill in the inputs, and count the record: 1, 0 at the end of the data, or a negative code. */
-static int next_record(poetc_checkpoint *used)
+void poetc_loop_epoch(poetc_loop *loop, int is_complete)
 {
-    uint32_t i;
-    int err = 1;
-
-    for (i = 0; i < POETC_MODEL_INPUT_COUNT && err == 1; i++) {
-        err = poetc_port_data(poetc_arena + inputs[i].offset, inputs[i].size_bytes);
-        if (CHECKPOINT_STEPS > 0 && err == 1)
-            used->records_crc = poetc_crc32(used->records_crc, poetc_arena + inputs[i].offset, inputs[i].size_bytes);
+#ifdef POETC_VALIDATES
+    if (!loop->validates)
+        return;
+    log_number(is_complete ? "epoch " : "in epoch ", loop->progress.epochs + !is_complete);
+    log_loss(" validation_loss ", loop->validation_loss);
+    if (loop->hits.samples > 0) {
+        log_number(" validation_hits ", loop->hits.hits);
+        log_number(" of ", loop->hits.samples);
     }
-    used->records += err == 1;
-    return err == 0 && i > 1 ? POETC_ENODATA : err;
+    poetc_port_log(loop->is_best ? " best\n" : "\n");
+#else
+    (void)loop;
+    (void)is_complete;
+#endif
 }
 
-/* Is there anything in this record that no kernel can use? */
-static int check_record(uint32_t record)
-{
-    static const poetc_limit *const limits = POETC_MODEL_LIMITS;
-    poetc_flaw flaw;
-    int err = poetc_check_inputs(inputs, limits, POETC_MODEL_INPUT_COUNT, poetc_arena, &flaw);
-
-    if (!err)
-        return err;
-    log_number("record ", record);
-    poetc_port_log(": ");
-    poetc_port_log(inputs[flaw.input].name);
-    log_number(" element ", flaw.element);
-    if (err == POETC_ERANGE) {
-        log_code(" is ", flaw.value);
-        log_code(", not ", limits[flaw.input].least);
-        log_code(" to ", limits[flaw.input].most);
-    }
-    poetc_port_log("\n");
-    return err;
-}
-
-#if defined(__linux__) && __STDC_HOSTED__
+#ifdef POETC_LOOP_HOSTED
 static void log_float(const char *label, float value)
 {
     const float size = value < 0.0f ? -value : value;
@@ -200,151 +230,100 @@ enum { ANY_RANGE = 1 };
 enum { ANY_RANGE = 0 };
 #endif
 
-/* Log the range of each input in the first record. 1: one looks as if nobody had scaled it. */
-static int check_ranges(void)
+/* Log the range of each input in the first record. An error: one looks as if nobody had scaled it. */
+int poetc_loop_look(const poetc_loop *loop)
 {
-    static const poetc_limit *const limits = POETC_MODEL_LIMITS;
+    const poetc_entry *entry = &loop->session.model->train;
     uint32_t i;
 
-    for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++) {
-        if (limits[i].dtype == POETC_F32) {
-            const poetc_span span = poetc_span_of(poetc_arena + inputs[i].offset, inputs[i].size_bytes / 4u);
+    for (i = 0; i < entry->input_count; i++) {
+        const poetc_limit *limit = &entry->limits[i];
+
+        if (limit->dtype == POETC_F32) {
+            const poetc_span span =
+                poetc_span_of(poetc_arena + entry->inputs[i].offset, entry->inputs[i].size_bytes / 4u);
 
             poetc_port_log("input ");
-            poetc_port_log(inputs[i].name);
+            poetc_port_log(entry->inputs[i].name);
             log_float(" from ", span.least);
             log_float(" to ", span.most);
             poetc_port_log("\n");
-            if (!ANY_RANGE && limits[i].least > limits[i].most && poetc_span_is_raw(span)) {
+            if (!ANY_RANGE && limit->least > limit->most && poetc_span_is_raw(span)) {
                 poetc_port_log("data.bin: record 1: ");
-                poetc_port_log(inputs[i].name);
+                poetc_port_log(entry->inputs[i].name);
                 poetc_port_log(" looks unscaled: scale it as the model was trained, or make ANY_RANGE=1\n");
-                return 1;
+                return POETC_EINVAL;
             }
         }
     }
-    return 0;
-}
-#else
-#define check_ranges() 0 /* no room for it in small flash */
-#endif
-
-/* Pass over the records that were used before the checkpoint. Where the data begin with other ones, they are new: none
- * is passed over. */
-static int pass_over(poetc_checkpoint *checkpoint)
-{
-    const uint32_t records = checkpoint->records, crc = checkpoint->records_crc;
-    int err = poetc_port_rewind();
-
-    if (err <= 0) /* live data */
-        return err;
-    checkpoint->records = checkpoint->records_crc = 0;
-    while (err == 1 && checkpoint->records < records)
-        err = next_record(checkpoint);
-    if (err == POETC_ENODATA) /* shorter than before */
-        err = 0;
-    if (err < 0 || (err == 1 && checkpoint->records_crc == crc))
-        return err < 0 ? err : POETC_OK;
-    poetc_port_log("other data than before: from their first record\n");
-    checkpoint->records = checkpoint->records_crc = 0;
-    err = poetc_port_rewind();
-    return err < 0 ? err : POETC_OK;
+    return POETC_OK;
 }
 
-/* Go on from the newest whole checkpoint, with the first record that it has not seen; from the beginning if there is
- * none. */
-static int resume(const poetc_config *config, poetc_checkpoint *checkpoint)
+void poetc_loop_warn(const char *text)
 {
-    int err = poetc_checkpoint_load(&runtime, checkpoint);
-
-    if (err == POETC_ENOENT)
-        return poetc_init(&runtime, POETC_MODEL_PROGRAM, config, POETC_MODEL_STATE);
-    if (err)
-        return err;
-    log_number("resumed step ", runtime.run_count);
+    poetc_port_log(text);
     poetc_port_log("\n");
-    return pass_over(checkpoint);
 }
+#endif
 
-#ifdef POETC_MODEL_SCHEDULE
-static float base_rate; /* the optimizer's own */
-
-/* The rate of the step that is next. Without validation losses there is no plateau. */
-static void set_rate(void)
+/* The value of a record that the model cannot take. */
+static void log_flaw(const poetc_loop *loop, int code)
 {
-    const uint32_t updates = runtime.run_count / POETC_MODEL_STEPS_AN_UPDATE; /* which a schedule counts */
-    const float rate = poetc_rate(POETC_MODEL_SCHEDULE, NULL, base_rate, updates);
+    const int is_validation = loop->place == POETC_AT_VALIDATION_RECORD;
+    const poetc_entry *entry = is_validation ? &model->evaluate : &model->train;
+    const poetc_flaw *flaw = &loop->session.flaw;
 
-    poetc_set_float(&runtime, POETC_MODEL_LEARNING_RATE_OFFSET, rate);
-}
-#else
-#define set_rate() (void)0
-#endif
-
-static int train(poetc_checkpoint *checkpoint, uint32_t *step)
-{
-    const uint32_t first = runtime.run_count + 1u;
-#if defined(__linux__) && __STDC_HOSTED__
-    poetc_trend trend = {0};
-#endif
-    float loss;
-    int err;
-
-    for (*step = first;; (*step)++) {
-        err = next_record(checkpoint);
-        if (err == 0 && *step == 1u)
-            err = POETC_ENODATA;
-#if defined(__linux__) && __STDC_HOSTED__
-        if (err == 0 && poetc_trend_rises(&trend))
-            poetc_port_log(
-                "the loss rose to more than twice its first value: lower the learning rate, or scale the inputs\n");
-#endif
-        if (err <= 0)
-            return err;
-        err = check_record(checkpoint->records);
-        if (!err && *step == first && check_ranges()) {
-            poetc_port_stop(POETC_PORT_FAILED);
-            return POETC_EINVAL;
-        }
-        if (!err) {
-            set_rate();
-            err = poetc_run(&runtime);
-        }
-        if (err)
-            return err;
-        log_number("step ", *step);
-        loss = poetc_loss(&runtime);
-        log_loss(loss);
-        if (!poetc_is_finite(loss)) {
-            poetc_port_log("the loss is no number: lower the learning rate, or scale the inputs\n");
-            return POETC_ENUMBER;
-        }
-#if defined(__linux__) && __STDC_HOSTED__
-        if (*step == 1u && poetc_starts_absurd(loss, POETC_MODEL_LIMITS, POETC_MODEL_INPUT_COUNT))
-            poetc_port_log("the first loss is more than three times that of guessing: are inputs scaled and classes"
-                           " numbered as the model was trained?\n");
-        poetc_trend_add(&trend, loss);
-#endif
-        if (CHECKPOINT_STEPS > 0 && *step % (CHECKPOINT_STEPS > 0 ? CHECKPOINT_STEPS : 1) == 0) {
-            err = poetc_checkpoint_save(&runtime, checkpoint);
-            if (err)
-                return err;
-        }
+    log_number(is_validation ? "validation record " : "record ", loop->record);
+    poetc_port_log(": ");
+    poetc_port_log(entry->inputs[flaw->input].name);
+    log_number(" element ", flaw->element);
+    if (code == POETC_ERANGE) {
+        log_code(" is ", flaw->value);
+        log_code(", not ", entry->limits[flaw->input].least);
+        log_code(" to ", entry->limits[flaw->input].most);
     }
+    poetc_port_log("\n");
 }
 
-static int hand_over(void *context, const void *data, uint32_t size_bytes)
+/* Say where the loop has stopped, and stop. */
+static int fail(const poetc_loop *loop, int err, uint32_t record_bytes)
 {
-    (void)context;
-    return poetc_port_result(data, size_bytes);
+    const poetc_runtime *runtime = &loop->session.runtime;
+    const uint32_t place = loop->place;
+
+    if (place == POETC_AT_RECORD || place == POETC_AT_VALIDATION_RECORD)
+        log_flaw(loop, err);
+    if (place == POETC_AT_VALIDATION)
+        poetc_port_log("the validation data cannot be read, or hold no whole record\n");
+    else if (err == POETC_ENODATA) {
+        log_number("a record of data is ", record_bytes);
+        poetc_port_log(" bytes\n");
+    }
+    if (place == POETC_AT_LOSS)
+        poetc_port_log("the loss is no number: lower the learning rate, or scale the inputs\n");
+    if (err == POETC_ECORRUPT && POETC_MODEL_STORE_HAS_IMAGE && runtime->run_count == 0)
+        poetc_port_log("the store does not begin with store.img: copy it there\n");
+    if (place != POETC_AT_LOOK) {
+        /* The step that was to be complete; after a loss that is no number it is. */
+        log_number("stopped step ", runtime->run_count + (place > 0 && place != POETC_AT_LOSS));
+        log_code(" code ", err);
+        poetc_port_log(": ");
+        poetc_port_log(poetc_error_text(err));
+        poetc_port_log("\n");
+    }
+    poetc_port_stop(POETC_PORT_FAILED);
+    return POETC_PORT_FAILED;
 }
 
 int main(void)
 {
-    static const poetc_state state = {POETC_MODEL_REGIONS, POETC_MODEL_REGION_COUNT, POETC_MODEL_IDENTITY};
-    poetc_config config;
-    poetc_checkpoint checkpoint;
-    uint32_t step = 0, start = poetc_port_clock(), blocks = POETC_MODEL_STORE_BLOCKS, record_bytes = 0, i;
+    poetc_config config = {0};
+    poetc_loop loop = {0};
+    poetc_session *session = &loop.session;
+    const poetc_entry *entry = &model->train;
+    const poetc_runtime *runtime = &session->runtime;
+    poetc_store *store = &session->config.store;
+    uint32_t start = poetc_port_clock(), blocks = POETC_MODEL_STORE_BLOCKS, record_bytes = 0, i;
     int err;
 
 #if defined(__linux__) && __STDC_HOSTED__
@@ -353,59 +332,35 @@ int main(void)
 #endif
     config.arena = poetc_arena;
     config.arena_bytes = sizeof poetc_arena;
-    config.flash = POETC_MODEL_CONSTANTS;
-    config.store.page_out = NULL;
-    config.store.page_in = NULL;
-    config.store.context = NULL;
-    config.store.sync = NULL;
     config.observer = poetc_port_mark;
-    config.observer_context = NULL;
-    /* Past the pages. Between two steps nothing but the state is needed, so the arena has room for a block. */
-    checkpoint.first_block = POETC_MODEL_STORE_BLOCKS;
-    checkpoint.slots = CHECKPOINT_SLOTS;
-    checkpoint.buffer = poetc_arena + POETC_MODEL_BUFFER_OFFSET;
-    checkpoint.identity = POETC_MODEL_IDENTITY;
-    checkpoint.records = checkpoint.records_crc = 0;
-    memset(checkpoint.words, 0, sizeof checkpoint.words);
-    if (CHECKPOINT_STEPS > 0)
-        blocks += CHECKPOINT_SLOTS * poetc_checkpoint_blocks(POETC_MODEL_PROGRAM);
-    for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++)
-        record_bytes += inputs[i].size_bytes;
+    if (POETC_CHECKPOINT_STEPS > 0) /* past the pages, in two slots */
+        blocks += 2u * poetc_checkpoint_blocks(entry->program);
+    for (i = 0; i < entry->input_count; i++)
+        record_bytes += entry->inputs[i].size_bytes;
     err = poetc_port_open(&config.store, POETC_MODEL_BLOCK_BYTES, blocks, record_bytes);
     if (!err)
-        err = poetc_init(&runtime, POETC_MODEL_PROGRAM, &config, POETC_MODEL_STATE);
-#ifdef POETC_MODEL_SCHEDULE
-    base_rate = err ? 0.0f : poetc_get_float(&runtime, POETC_MODEL_LEARNING_RATE_OFFSET);
+        err = poetc_session_init(session, model, &config);
+    loop.epochs = POETC_EPOCHS;
+    loop.checkpoint_steps = POETC_CHECKPOINT_STEPS;
+#ifdef POETC_VALIDATES
+    loop.validates = !err && model->evaluate.program != NULL && poetc_port_rewind_validation() == 1;
 #endif
-    if (!err && CHECKPOINT_STEPS > 0)
-        err = resume(&config, &checkpoint);
     if (!err)
-        err = train(&checkpoint, &step);
-    if (!err && config.store.sync != NULL)
-        err = config.store.sync(config.store.context);
+        poetc_loop_begin(&loop);
+    if (!err && POETC_CHECKPOINT_STEPS > 0)
+        err = poetc_loop_resume(&loop);
     if (!err)
-        err = poetc_state_write(&runtime, &state, hand_over, NULL);
-    if (!err)
-        err = poetc_port_result(NULL, 0);
-    if (err == POETC_ENODATA) {
-        log_number("a record of data is ", record_bytes);
-        poetc_port_log(" bytes\n");
-    }
-    if (err == POETC_ECORRUPT && POETC_MODEL_STORE_HAS_IMAGE && runtime.run_count == 0)
-        poetc_port_log("the store does not begin with store.img: copy it there\n");
-    if (err) {
-        log_number("stopped step ", step);
-        log_code(" code ", err);
-        poetc_port_log(": ");
-        poetc_port_log(poetc_error_text(err));
-        poetc_port_log("\n");
-        poetc_port_stop(POETC_PORT_FAILED);
-        return POETC_PORT_FAILED;
-    }
-    log_number("done steps ", step - 1u);
-    log_number(" page_ins ", runtime.page_ins);
-    log_number(" page_outs ", runtime.page_outs);
-    log_number(" sequence ", runtime.sequence);
+        err = poetc_loop_train(&loop);
+    if (!err && store->sync != NULL)
+        err = store->sync(store->context);
+    if (!err && !loop.validates)
+        err = poetc_loop_keep(&loop);
+    if (err)
+        return fail(&loop, err, record_bytes);
+    log_number("done steps ", runtime->run_count);
+    log_number(" page_ins ", runtime->page_ins);
+    log_number(" page_outs ", runtime->page_outs);
+    log_number(" sequence ", runtime->sequence);
     log_number(" clock ", poetc_port_clock() - start);
     poetc_port_log("\n");
     poetc_port_stop(0);

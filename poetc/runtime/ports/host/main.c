@@ -21,7 +21,7 @@
 #include "model.h"
 #include "poetc_files.h"
 #include "poetc_host.h"
-#include "poetc_rate.h"
+#include "poetc_loop.h"
 
 #include <errno.h>
 #include <math.h>
@@ -41,13 +41,11 @@ static int fail_with(const char *what, int code)
     return 1;
 }
 
-/* A file of records, and where they go: to the arena, or to a buffer with a pointer to each input. */
+/* A file of records. */
 typedef struct reader {
     FILE *file;
     const char *path;
     const poetc_entry *entry;
-    uint8_t *arena, *buffer;
-    const void **inputs;
     uint32_t records; /* in the file; 0: unknown */
 } reader;
 
@@ -84,71 +82,125 @@ static int open_data(reader *data, const char *path, const poetc_entry *entry)
     return 1;
 }
 
-/* Records go to a buffer of their own, where a run leaves them as they are. */
-static int use_buffer(reader *data)
-{
-    const poetc_entry *entry = data->entry;
-    uint32_t size_bytes = 0, i;
-
-    for (i = 0; i < entry->input_count; i++)
-        size_bytes += (entry->inputs[i].size_bytes + POETC_ALIGN - 1u) / POETC_ALIGN * POETC_ALIGN;
-    data->buffer = malloc(size_bytes);
-    data->inputs = calloc(entry->input_count, sizeof *data->inputs);
-    if (data->buffer == NULL || data->inputs == NULL)
-        return fail("not enough memory", data->path);
-    for (size_bytes = 0, i = 0; i < entry->input_count; i++) {
-        data->inputs[i] = data->buffer + size_bytes;
-        size_bytes += (entry->inputs[i].size_bytes + POETC_ALIGN - 1u) / POETC_ALIGN * POETC_ALIGN;
-    }
-    return 0;
-}
-
 static void close_data(reader *data)
 {
     if (data->file != NULL)
         fclose(data->file);
-    free(data->buffer);
-    free(data->inputs);
 }
 
-/* Fill in the inputs of one run, and count the record: 1 done, 0 the file has no whole record left. */
-static int read_record(const reader *data, poetc_checkpoint *used)
+typedef struct run {
+    poetc_loop loop;
+    reader data, validation; /* the latter without a file: there is none */
+    const char *state_out;
+    long steps, epochs; /* one of them is 0 */
+    int saves, any_range, prints_epochs;
+    double loss_sum; /* of the epoch, */
+    uint32_t losses; /* as far as it was run here */
+} run;
+
+static run r;
+
+/* --- what the loop asks for --- */
+
+static const reader *data_of(int is_validation)
 {
-    uint32_t i;
+    return is_validation ? &r.validation : &r.data;
+}
 
-    for (i = 0; i < data->entry->input_count; i++) {
-        const poetc_binding *input = &data->entry->inputs[i];
-        uint8_t *to = data->buffer != NULL ? (uint8_t *)data->inputs[i] : data->arena + input->offset;
+int poetc_loop_read(int is_validation, void *to, uint32_t size_bytes)
+{
+    FILE *file = data_of(is_validation)->file;
+    const size_t read = fread(to, 1, size_bytes, file);
 
-        if (fread(to, 1, input->size_bytes, data->file) != input->size_bytes)
-            return 0;
-        used->records_crc = poetc_crc32(used->records_crc, to, input->size_bytes);
-    }
-    used->records++;
+    if (ferror(file))
+        return POETC_EIO;
+    return read == size_bytes ? 1 : read == 0 ? 0 : POETC_ENODATA;
+}
+
+int poetc_loop_rewind(int is_validation)
+{
+    rewind(data_of(is_validation)->file);
     return 1;
 }
 
-static void begin_data(const reader *data, poetc_checkpoint *used)
+int poetc_loop_keep(poetc_loop *loop)
 {
-    rewind(data->file);
-    used->records = used->records_crc = 0;
+    int err = r.state_out != NULL ? poetc_file_save(&loop->session, r.state_out) : POETC_OK;
+
+    if (err)
+        fail_with(r.state_out, err);
+    return err;
 }
 
-/* Pass over the records that were used before the checkpoint: 1. Where the data begin with other ones, they are new,
- * and none is passed over: 0. */
-static int pass_over(const reader *data, poetc_checkpoint *checkpoint)
+void poetc_loop_resumed(const poetc_loop *loop)
 {
-    const uint32_t records = checkpoint->records, crc = checkpoint->records_crc;
+    printf("resumed step %lu\n", (unsigned long)loop->session.runtime.run_count);
+}
 
-    begin_data(data, checkpoint);
-    while (checkpoint->records < records && read_record(data, checkpoint))
-        continue;
-    if (checkpoint->records == records && checkpoint->records_crc == crc)
-        return 1;
+void poetc_loop_has_other_data(const poetc_loop *loop)
+{
+    (void)loop;
     printf("other data than before: from their first record\n");
-    begin_data(data, checkpoint);
-    return 0;
 }
+
+void poetc_loop_stepped(poetc_loop *loop, float loss)
+{
+    printf("step %lu loss %.9g\n", (unsigned long)loop->session.runtime.run_count, (double)loss);
+    fflush(stdout);
+    r.loss_sum += (double)loss;
+    r.losses++;
+}
+
+void poetc_loop_epoch(poetc_loop *loop, int is_complete)
+{
+    const poetc_hits *hits = &loop->hits;
+
+    if (r.prints_epochs) {
+        printf(is_complete ? "epoch %lu" : "in epoch %lu", (unsigned long)loop->progress.epochs + !is_complete);
+        if (r.losses > 0)
+            printf(" loss %.9g", r.loss_sum / r.losses);
+        if (loop->validates)
+            printf(" validation_loss %.9g", (double)loop->validation_loss);
+        if (loop->validates && hits->samples > 0)
+            printf(" validation_accuracy %.6g", (double)hits->hits / (double)hits->samples);
+        printf(loop->is_best ? " best\n" : "\n");
+        fflush(stdout);
+    }
+    r.loss_sum = 0.0;
+    r.losses = 0;
+}
+
+/* Print the range of each input in the first record. An error: one looks as if nobody had scaled it. */
+int poetc_loop_look(const poetc_loop *loop)
+{
+    const poetc_binding *inputs = model->train.inputs;
+    const poetc_limit *limits = model->train.limits;
+    uint32_t i;
+
+    for (i = 0; i < model->train.input_count; i++) {
+        if (limits[i].dtype == POETC_F32) {
+            const void *values = poetc_session_input(&loop->session, &model->train, i);
+            const poetc_span span = poetc_span_of(values, inputs[i].size_bytes / 4u);
+
+            fprintf(stderr, "input %s from %g to %g\n", inputs[i].name, (double)span.least, (double)span.most);
+            if (!r.any_range && limits[i].least > limits[i].most && poetc_span_is_raw(span)) {
+                fprintf(
+                    stderr,
+                    "%s: record 1: %s from %g to %g looks unscaled: scale it as the model was trained, or give -r\n",
+                    r.data.path, inputs[i].name, (double)span.least, (double)span.most);
+                return POETC_EINVAL;
+            }
+        }
+    }
+    return POETC_OK;
+}
+
+void poetc_loop_warn(const char *text)
+{
+    fprintf(stderr, "warning: %s\n", text);
+}
+
+/* --- where it has stopped --- */
 
 /* The faults of a record. */
 static int fail_at(const reader *data, uint32_t record, const poetc_flaw *flaw, int code)
@@ -165,262 +217,37 @@ static int fail_at(const reader *data, uint32_t record, const poetc_flaw *flaw, 
     return 1;
 }
 
-/* Print the range of each input in the first record. 1: one looks as if nobody had scaled it, and `any_range` is 0. */
-static int check_ranges(const reader *data, int any_range)
+static int fail_at_loop(int err)
 {
-    const poetc_binding *inputs = data->entry->inputs;
-    const poetc_limit *limits = data->entry->limits;
-    uint32_t i;
+    const poetc_session *session = &r.loop.session;
+    const unsigned long step = (unsigned long)session->runtime.run_count;
 
-    for (i = 0; i < data->entry->input_count; i++) {
-        if (limits[i].dtype == POETC_F32) {
-            const poetc_span span = poetc_span_of(data->arena + inputs[i].offset, inputs[i].size_bytes / 4u);
-
-            fprintf(stderr, "input %s from %g to %g\n", inputs[i].name, (double)span.least, (double)span.most);
-            if (!any_range && limits[i].least > limits[i].most && poetc_span_is_raw(span)) {
-                fprintf(
-                    stderr,
-                    "%s: record 1: %s from %g to %g looks unscaled: scale it as the model was trained, or give -r\n",
-                    data->path, inputs[i].name, (double)span.least, (double)span.most);
-                return 1;
-            }
-        }
-    }
-    return 0;
-}
-
-/* The words that a checkpoint holds besides the state. */
-typedef struct progress {
-    uint32_t has_begun;
-    uint32_t epochs; /* complete */
-    uint32_t at_end; /* the state was evaluated: 1 after a complete epoch, 2 within one */
-    float best;      /* validation loss */
-    poetc_plateau plateau;
-} progress;
-
-typedef char progress_fits[sizeof(progress) <= 4u * POETC_CHECKPOINT_WORDS ? 1 : -1];
-
-typedef struct run {
-    poetc_session session;
-    reader data, validation; /* the latter without a file: there is none */
-    const char *state_out;
-    long steps, epochs; /* one of them is 0 */
-    int saves, any_range, prints_epochs;
-    progress progress;
-    double loss_sum; /* of the epoch, */
-    uint32_t losses; /* as far as it was run here */
-    float rate;      /* the optimizer's own */
-} run;
-
-static void begin_progress(progress *begun)
-{
-    memset(begun, 0, sizeof *begun);
-    begun->has_begun = 1;
-    begun->best = (float)HUGE_VAL;
-    poetc_plateau_begin(&begun->plateau);
-}
-
-static int checkpoint(run *r)
-{
-    int err = POETC_OK;
-
-    memcpy(r->session.checkpoint.words, &r->progress, sizeof r->progress);
-    if (r->saves)
-        err = poetc_session_checkpoint(&r->session);
-    if (err) {
-        fprintf(stderr, "step %lu: ", (unsigned long)r->session.runtime.run_count);
+    switch (r.loop.place) {
+    case POETC_AT_RECORD: return fail_at(&r.data, r.loop.record, &session->flaw, err);
+    case POETC_AT_VALIDATION_RECORD: return fail_at(&r.validation, r.loop.record, &session->flaw, err);
+    case POETC_AT_DATA:
+        return err == POETC_ENODATA && r.loop.record == 0 ? fail("the data file holds no whole record", r.data.path)
+                                                          : fail_with(r.data.path, err);
+    case POETC_AT_VALIDATION: return fail_with(r.validation.path, err);
+    case POETC_AT_RATE:
+        return fail("the schedule needs the number of steps, which a pipe does not tell: give STEPS", r.data.path);
+    case POETC_AT_CHECKPOINT:
+        fprintf(stderr, "step %lu: ", step);
         return fail_with("its checkpoint cannot be saved in store.bin", err);
-    }
-    return 0;
-}
-
-static int save(const char *path, poetc_session *session)
-{
-    int err = poetc_file_save(session, path);
-
-    return err ? fail_with(path, err) : 0;
-}
-
-/* Add the samples of the last evaluation to those that count, and to those whose class has the highest score. */
-static void count_hits(const run *r, unsigned long *hits, unsigned long *samples)
-{
-#ifdef POETC_MODEL_SCORES_OUTPUT
-    const float *scores = poetc_session_output(&r->session, POETC_MODEL_SCORES_OUTPUT);
-    const int32_t *target = r->validation.inputs[r->validation.entry->input_count - 1u];
-    const uint32_t classes = POETC_MODEL_SCORES_CLASSES, after = POETC_MODEL_SCORES_AFTER;
-    uint32_t i, c;
-
-    for (i = 0; i < POETC_MODEL_SCORES_BEFORE * after; i++) {
-        const float *row = scores + i / after * classes * after + i % after;
-        uint32_t best = 0;
-
-        if (target[i] == POETC_MODEL_SCORES_IGNORED)
-            continue;
-        for (c = 1; c < classes; c++)
-            if (row[c * after] > row[best * after])
-                best = c;
-        *hits += best == (uint32_t)target[i];
-        ++*samples;
-    }
-#else
-    (void)r;
-    (void)hits;
-    (void)samples;
-#endif
-}
-
-/* The validation data: prints mean loss and accuracy, and keeps the state if it is the best one. */
-static int evaluate(run *r)
-{
-    poetc_checkpoint used;
-    double sum = 0.0;
-    float loss = 0.0f;
-    unsigned long hits = 0, samples = 0;
-    int err = 0;
-
-    begin_data(&r->validation, &used);
-    while (!err && read_record(&r->validation, &used)) {
-        err = poetc_session_evaluate(&r->session, r->validation.inputs, &loss);
-        if (r->session.flaw.input != POETC_NONE)
-            return fail_at(&r->validation, used.records, &r->session.flaw, err);
-        sum += (double)loss;
-        if (!err)
-            count_hits(r, &hits, &samples);
-    }
-    if (err || used.records == 0)
-        return err ? fail_with(r->validation.path, err) : fail("cannot read the data file again", r->validation.path);
-    loss = (float)(sum / used.records);
-    printf(" validation_loss %.9g", (double)loss);
-    if (samples > 0)
-        printf(" validation_accuracy %.6g", (double)hits / (double)samples);
-#ifdef POETC_MODEL_SCHEDULE
-    poetc_rate_observe(POETC_MODEL_SCHEDULE, &r->progress.plateau, loss);
-#endif
-    if (!(loss < r->progress.best))
-        return 0;
-    r->progress.best = loss;
-    printf(" best");
-    return r->state_out != NULL ? save(r->state_out, &r->session) : 0;
-}
-
-/* All records were used, or the last step is done. */
-static int end_epoch(run *r, int is_complete)
-{
-    int result = 0;
-
-    r->progress.epochs += (uint32_t)is_complete;
-    r->progress.at_end = is_complete ? 1 : 2;
-    if (r->prints_epochs) {
-        printf(is_complete ? "epoch %lu" : "in epoch %lu", (unsigned long)r->progress.epochs + !is_complete);
-        if (r->losses > 0)
-            printf(" loss %.9g", r->loss_sum / r->losses);
-        if (r->validation.file != NULL)
-            result = evaluate(r);
-        printf("\n");
-        fflush(stdout);
-    }
-    r->loss_sum = 0.0;
-    r->losses = 0;
-    return result || r->validation.file == NULL ? result : checkpoint(r);
-}
-
-static int set_rate(run *r)
-{
-#ifdef POETC_MODEL_SCHEDULE
-    poetc_schedule schedule = *POETC_MODEL_SCHEDULE;
-    uint32_t step = r->session.runtime.run_count;
-
-    if (schedule.kind == POETC_RATE_COSINE && schedule.steps == 0) {
-        const unsigned long length =
-            r->steps > 0 ? (unsigned long)r->steps : (unsigned long)r->epochs * r->data.records;
-
-        const unsigned long updates = length / POETC_MODEL_STEPS_AN_UPDATE;
-
-        if (length == 0)
-            return fail("the schedule needs the number of steps, which a pipe does not tell: give STEPS", r->data.path);
-        if (r->steps == 0) { /* EPOCHS of these data: the steps on others before do not count */
-            const uint32_t own = r->progress.epochs * r->data.records + r->session.checkpoint.records - 1u;
-
-            step = own < step ? own : step;
-        }
-        schedule.steps = (uint32_t)(updates > schedule.warmup ? updates : schedule.warmup + 1u);
-    }
-    step /= POETC_MODEL_STEPS_AN_UPDATE; /* a schedule counts updates */
-    return poetc_session_set_learning_rate(&r->session, poetc_rate(&schedule, &r->progress.plateau, r->rate, step));
-#else
-    (void)r;
-    return 0;
-#endif
-}
-
-/* The session's checkpoint counts the records that are used. */
-static int train(run *r)
-{
-    poetc_session *session = &r->session;
-    const poetc_entry *entry = &model->train;
-    const long first = (long)session->runtime.run_count + 1;
-    poetc_checkpoint *used = &session->checkpoint;
-    poetc_trend trend = {0};
-    float loss;
-    long step = first;
-    int err;
-
-    while (r->steps > 0 ? step <= r->steps : (long)r->progress.epochs < r->epochs) {
-        if (!read_record(&r->data, used)) {
-            if (used->records == 0)
-                return fail("the data file holds no whole record", r->data.path);
-            if (!r->progress.at_end) {
-                if (end_epoch(r, 1))
-                    return 1;
-                continue;
-            }
-            begin_data(&r->data, used);
-            r->progress.at_end = 0;
-            if (!read_record(&r->data, used))
-                return fail("cannot read the data file again", r->data.path);
-        }
-        r->progress.at_end = 0;
-        if (step == first &&
-            !poetc_check_inputs(entry->inputs, entry->limits, entry->input_count, r->data.arena, &session->flaw) &&
-            check_ranges(&r->data, r->any_range))
-            return 1;
-        if (set_rate(r))
-            return 1;
-        err = poetc_session_step(session, NULL, &loss);
-        if (session->flaw.input != POETC_NONE)
-            return fail_at(&r->data, used->records, &session->flaw, err);
-        if (err == POETC_ECORRUPT && POETC_MODEL_STORE_HAS_IMAGE && session->runtime.run_count == 0)
-            fprintf(stderr, "store.bin does not begin with the weights of store.img: remove it, or copy them there\n");
-        if (err && err != POETC_ENUMBER) {
-            fprintf(stderr, "step %ld stopped: ", step);
-            return fail_with(r->data.path, err);
-        }
-        printf("step %ld loss %.9g\n", step, (double)loss);
-        fflush(stdout);
-        if (err) {
-            fprintf(
-                stderr,
-                "step %ld: the loss is %g: lower the learning rate, or scale the inputs; this step's state was not saved\n",
-                step, (double)loss);
-            return 1;
-        }
-        if (step == 1 && poetc_starts_absurd(loss, entry->limits, entry->input_count))
-            fprintf(stderr, "warning: the first loss is more than three times that of guessing: are inputs scaled and"
-                            " classes numbered as the model was trained?\n");
-        poetc_trend_add(&trend, loss);
-        r->loss_sum += (double)loss;
-        r->losses++;
-        if (checkpoint(r))
-            return 1;
-        step++;
-    }
-    if (r->validation.file != NULL && !r->progress.at_end && end_epoch(r, used->records == r->data.records))
+    case POETC_AT_RESUME: return fail_with("the checkpoint in store.bin", err);
+    case POETC_AT_LOSS:
+        fprintf(stderr,
+                "step %lu: the loss is no number: lower the learning rate, or scale the inputs; this step's state was"
+                " not saved\n",
+                step);
         return 1;
-    if (poetc_trend_rises(&trend))
-        fprintf(
-            stderr,
-            "warning: the loss rose to more than twice its first value: lower the learning rate, or scale the inputs\n");
-    return 0;
+    case POETC_AT_STEP:
+        if (err == POETC_ECORRUPT && POETC_MODEL_STORE_HAS_IMAGE && step == 0)
+            fprintf(stderr, "store.bin does not begin with the weights of store.img: remove it, or copy them there\n");
+        fprintf(stderr, "step %lu stopped: ", step + 1u);
+        return fail_with(r.data.path, err);
+    default: /* poetc_loop_look and poetc_loop_keep have said why */ return 1;
+    }
 }
 
 /* A whole number, digits alone: 1 done, 0 it is none. */
@@ -430,7 +257,7 @@ static int read_count(const char *text, long *count)
         return 0;
     errno = 0;
     *count = strtol(text, NULL, 10);
-    return errno == 0;
+    return errno == 0 && (unsigned long)*count <= UINT32_MAX;
 }
 
 static int usage(void)
@@ -440,15 +267,15 @@ static int usage(void)
 }
 
 /* The words of the call: 0, or the exit code. */
-static int read_call(run *r, int argc, char **argv, const char **data, const char **validation)
+static int read_call(int argc, char **argv, const char **data, const char **validation)
 {
     int i = 1;
 
     *validation = NULL;
     for (; i < argc && argv[i][0] == '-'; i++) {
         if (strcmp(argv[i], "-c") == 0 || strcmp(argv[i], "-r") == 0) {
-            r->saves |= argv[i][1] == 'c';
-            r->any_range |= argv[i][1] == 'r';
+            r.saves |= argv[i][1] == 'c';
+            r.any_range |= argv[i][1] == 'r';
             continue;
         }
         if (argv[i][1] == 0 || argv[i][2] != 0 || strchr("evo", argv[i][1]) == NULL || i + 1 == argc)
@@ -457,8 +284,8 @@ static int read_call(run *r, int argc, char **argv, const char **data, const cha
         if (argv[i - 1][1] == 'v')
             *validation = argv[i];
         else if (argv[i - 1][1] == 'o')
-            r->state_out = argv[i];
-        else if (!read_count(argv[i], &r->epochs) || r->epochs == 0) {
+            r.state_out = argv[i];
+        else if (!read_count(argv[i], &r.epochs) || r.epochs == 0) {
             fprintf(stderr, "EPOCHS is no whole number above 0: %s\n", argv[i]);
             return 2;
         }
@@ -466,13 +293,13 @@ static int read_call(run *r, int argc, char **argv, const char **data, const cha
     if (argc - i < 1 || argc - i > 3)
         return usage();
     *data = argv[i];
-    if (argc - i > 1 && !read_count(argv[i + 1], &r->steps)) {
+    if (argc - i > 1 && !read_count(argv[i + 1], &r.steps)) {
         fprintf(stderr, "STEPS is no whole number: %s\n", argv[i + 1]);
         return 2;
     }
     if (argc - i > 2)
-        r->state_out = argv[i + 2];
-    if (r->steps > 0 && r->epochs > 0) {
+        r.state_out = argv[i + 2];
+    if (r.steps > 0 && r.epochs > 0) {
         fprintf(stderr, "give STEPS or -e EPOCHS, not both\n");
         return 2;
     }
@@ -480,51 +307,54 @@ static int read_call(run *r, int argc, char **argv, const char **data, const cha
         fprintf(stderr, "-v: the program evaluate was not emitted\n");
         return 2;
     }
-    r->prints_epochs = r->epochs > 0 || *validation != NULL;
-    if (r->steps == 0 && r->epochs == 0)
-        r->epochs = 1;
+    r.prints_epochs = r.epochs > 0 || *validation != NULL;
+    if (r.steps == 0 && r.epochs == 0)
+        r.epochs = 1;
     return 0;
 }
 
-/* From the newest checkpoint, if there is one. */
-static int resume(run *r)
+/* Go on from the newest checkpoint, if there is one. */
+static int resume(void)
 {
-    poetc_session *session = &r->session;
-    int err = poetc_session_resume(session);
+    int err = poetc_loop_resume(&r.loop);
 
     if (err)
-        return fail_with("the checkpoint in store.bin", err);
-    printf("resumed step %lu\n", (unsigned long)session->runtime.run_count);
-    memcpy(&r->progress, session->checkpoint.words, sizeof r->progress);
-    if (!pass_over(&r->data, &session->checkpoint) || !r->progress.has_begun)
-        begin_progress(&r->progress);
-    if (r->progress.at_end == 1 && session->checkpoint.records < r->data.records) { /* the data have grown */
-        r->progress.at_end = 0;
-        r->progress.epochs--;
-    }
-    if (r->validation.file != NULL && r->state_out != NULL && r->progress.best < (float)HUGE_VAL) {
-        FILE *best = fopen(r->state_out, "rb"); /* the checkpoint has the last state, not the best one */
+        return fail_at_loop(err);
+    if (r.loop.validates && r.state_out != NULL && r.loop.progress.best < (float)HUGE_VAL) {
+        FILE *best = fopen(r.state_out, "rb"); /* the checkpoint has the last state, not the best one */
 
         if (best == NULL)
             return fail("the best state so far was written to another file; name that one, or copy it here",
-                        r->state_out);
+                        r.state_out);
         fclose(best);
     }
     return 0;
 }
 
-static int train_in(run *r, uint8_t *arena)
+static int train(void)
+{
+    int err = poetc_loop_train(&r.loop);
+
+    if (err)
+        return fail_at_loop(err);
+    if (r.loop.validates)
+        return r.loop.progress.best < (float)HUGE_VAL
+                   ? 0
+                   : fail("no validation loss was a number; no state was saved", r.validation.path);
+    return 0;
+}
+
+static int train_in(uint8_t *arena)
 {
     poetc_config config;
-    poetc_session *session = &r->session;
+    poetc_session *session = &r.loop.session;
     poetc_store *store = &session->config.store;
     int result, fresh = 1;
 
-    r->data.arena = arena;
     memset(&config, 0, sizeof config);
     config.arena = arena;
     config.arena_bytes = POETC_MODEL_ARENA_BYTES;
-    if (r->saves) {
+    if (r.saves) {
         FILE *found = fopen("store.bin", "rb");
 
         fresh = found == NULL;
@@ -533,23 +363,25 @@ static int train_in(run *r, uint8_t *arena)
     }
     if (POETC_MODEL_STORE_HAS_IMAGE && fresh && poetc_file_copy("store.img", "store.bin"))
         return fail("cannot be copied to store.bin; it holds weights of the model", "store.img");
-    if ((POETC_MODEL_STORE_BLOCKS > 0 || r->saves) &&
+    if ((POETC_MODEL_STORE_BLOCKS > 0 || r.saves) &&
         poetc_host_open(&config.store, "store.bin", POETC_MODEL_BLOCK_BYTES))
         return fail("cannot open", "store.bin");
     if (poetc_session_init(session, model, &config))
         return fail("cannot initialise", POETC_MODEL_NAME);
     session->checkpoint.buffer = arena + POETC_MODEL_ARENA_BYTES;
-    r->rate = poetc_session_learning_rate(session);
-    begin_progress(&r->progress);
-    result = r->saves ? resume(r) : 0;
+    r.loop.steps = (uint32_t)r.steps;
+    r.loop.epochs = (uint32_t)r.epochs;
+    r.loop.records = r.data.records;
+    r.loop.checkpoint_steps = r.saves ? 1 : 0;
+    r.loop.validates = r.validation.file != NULL;
+    poetc_loop_begin(&r.loop);
+    result = r.saves ? resume() : 0;
     if (result == 0)
-        result = train(r);
+        result = train();
     if (store->context != NULL && store->sync(store->context))
         result = fail("cannot write", "store.bin");
-    if (result == 0 && r->state_out != NULL && r->validation.file == NULL)
-        result = save(r->state_out, session);
-    if (result == 0 && r->validation.file != NULL && !(r->progress.best < (float)HUGE_VAL))
-        result = fail("no validation loss was a number; no state was saved", r->validation.path);
+    if (result == 0 && !r.loop.validates)
+        result = poetc_loop_keep(&r.loop) ? 1 : 0;
     if (store->context != NULL && poetc_host_close(store))
         result = fail("cannot write", "store.bin");
     return result;
@@ -557,21 +389,20 @@ static int train_in(run *r, uint8_t *arena)
 
 int main(int argc, char **argv)
 {
-    static run r;
     const char *data, *validation;
     uint8_t *memory;
-    int result = read_call(&r, argc, argv, &data, &validation);
+    int result = read_call(argc, argv, &data, &validation);
 
     if (result)
         return result;
     result = open_data(&r.data, data, &model->train);
     if (result == 0 && validation != NULL)
-        result = open_data(&r.validation, validation, &model->evaluate) || use_buffer(&r.validation);
+        result = open_data(&r.validation, validation, &model->evaluate);
     memory = malloc(POETC_MODEL_ARENA_BYTES + POETC_ALIGN + POETC_MODEL_BLOCK_BYTES);
     if (result == 0 && memory == NULL)
         result = fail("not enough memory", POETC_MODEL_NAME);
     if (result == 0)
-        result = train_in(&r, memory + (POETC_ALIGN - (uintptr_t)memory % POETC_ALIGN) % POETC_ALIGN);
+        result = train_in(memory + (POETC_ALIGN - (uintptr_t)memory % POETC_ALIGN) % POETC_ALIGN);
     close_data(&r.data);
     close_data(&r.validation);
     free(memory);

@@ -13,7 +13,7 @@
 #include "poetc_files.h"
 #include "poetc_port.h"
 
-static FILE *data_file;
+static FILE *data_file, *validation_file;
 static poetc_file_store files;
 
 const uint32_t poetc_port_clock_hz = 1000;
@@ -58,18 +58,37 @@ int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blo
     return POETC_OK;
 }
 
-int poetc_port_data(void *to, uint32_t size_bytes)
+static int read_from(FILE *file, void *to, uint32_t size_bytes)
 {
-    const size_t read = fread(to, 1, size_bytes, data_file);
+    const size_t read = fread(to, 1, size_bytes, file);
 
-    if (ferror(data_file))
+    if (ferror(file))
         return POETC_EIO;
     return read == size_bytes ? 1 : read == 0 ? 0 : POETC_ENODATA;
+}
+
+int poetc_port_data(void *to, uint32_t size_bytes)
+{
+    return read_from(data_file, to, size_bytes);
 }
 
 int poetc_port_rewind(void)
 {
     return fseek(data_file, 0, SEEK_SET) == 0 ? 1 : POETC_EIO;
+}
+
+int poetc_port_validation(void *to, uint32_t size_bytes)
+{
+    return read_from(validation_file, to, size_bytes);
+}
+
+int poetc_port_rewind_validation(void)
+{
+    if (validation_file == NULL)
+        validation_file = fopen("validation.bin", "rb");
+    if (validation_file == NULL)
+        return POETC_ENOENT;
+    return fseek(validation_file, 0, SEEK_SET) == 0 ? 1 : POETC_EIO;
 }
 
 int poetc_port_result(const void *data, uint32_t size_bytes)
@@ -78,7 +97,7 @@ int poetc_port_result(const void *data, uint32_t size_bytes)
     static int begun;
     int err = begun ? POETC_OK : poetc_file_begin(&file, "trained.bin");
 
-    begun = 1;
+    begun = size_bytes > 0; /* another one begins anew */
     if (err)
         return err;
     return size_bytes > 0 ? poetc_file_write(&file, data, size_bytes) : poetc_file_finish(&file);
