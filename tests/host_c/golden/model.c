@@ -98,3 +98,20 @@ const poetc_model tiny_model = {
     .buffer_offset = 640u,
     .learning_rate_offset = 144u,
 };
+
+const poetc_model tiny_loop = {
+    .train = {
+        .program = &tiny_train,
+        .inputs = tiny_train_inputs,
+        .limits = tiny_limits,
+        .outputs = tiny_train_outputs,
+        .input_count = 2u,
+        .output_count = 1u,
+    },
+    .state_image = tiny_state,
+    .constants = NULL,
+    .state = {tiny_regions, 1u, POETC_MODEL_IDENTITY},
+    .store_blocks = 2u,
+    .buffer_offset = 640u,
+    .learning_rate_offset = 144u,
+};

@@ -13,6 +13,7 @@ extern const uint8_t tiny_state[]; /* the initial state, for poetc_init */
 extern const poetc_limit tiny_limits[]; /* of the inputs, for poetc_check_inputs */
 extern const poetc_region tiny_regions[]; /* where state lives, for poetc_state_write */
 extern const poetc_model tiny_model; /* all of it, for poetc_session_init */
+extern const poetc_model tiny_loop; /* the programs that firmware calls: evaluate only with POETC_VALIDATES */
 
 #define TINY_ARENA_BYTES 704u /* RAM for poetc_config.arena, enough for every program */
 #define TINY_STATE_BYTES 304u /* the bottom of it, kept from run to run */
@@ -81,8 +82,9 @@ static inline void tiny_set_learning_rate(poetc_runtime *runtime, float value)
 #define POETC_MODEL_BLOCK_BYTES TINY_BLOCK_BYTES
 #define POETC_MODEL_STORE_BLOCKS TINY_STORE_BLOCKS
 #define POETC_MODEL_STORE_HAS_IMAGE 0
-#define POETC_MODEL_IDENTITY 0x2633668cu
+#define POETC_MODEL_IDENTITY 0x62bb33ddu
 #define POETC_MODEL_DESCRIPTION (&tiny_model)
+#define POETC_MODEL_LOOP (&tiny_loop)
 #define POETC_MODEL_BUFFER_OFFSET 640u
 
 /* Gradients: before which step they are whole, offset in the arena, bytes. */

@@ -169,6 +169,7 @@ int poetc_loop_keep(poetc_loop *loop)
     return err ? err : poetc_port_result(NULL, 0);
 }
 
+#if POETC_CHECKPOINT_STEPS > 0
 void poetc_loop_resumed(const poetc_loop *loop)
 {
     if (loop->session.runtime.run_count == 0)
@@ -182,6 +183,7 @@ void poetc_loop_has_other_data(const poetc_loop *loop)
     (void)loop;
     poetc_port_log("other data than before: from their first record\n");
 }
+#endif
 
 void poetc_loop_stepped(poetc_loop *loop, float loss)
 {
@@ -347,8 +349,10 @@ int main(void)
 #endif
     if (!err)
         poetc_loop_begin(&loop);
-    if (!err && POETC_CHECKPOINT_STEPS > 0)
+#if POETC_CHECKPOINT_STEPS > 0
+    if (!err)
         err = poetc_loop_resume(&loop);
+#endif
     if (!err)
         err = poetc_loop_train(&loop);
     if (!err && store->sync != NULL)

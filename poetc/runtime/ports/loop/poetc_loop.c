@@ -6,6 +6,10 @@
 
 #include "model.h"
 
+#if !defined(POETC_CHECKPOINT_STEPS) || POETC_CHECKPOINT_STEPS > 0
+#define CHECKPOINTS /* a board without them has no code for them */
+#endif
+
 typedef char progress_fits[sizeof(poetc_progress) <= 4u * POETC_CHECKPOINT_WORDS ? 1 : -1];
 
 static int fail(poetc_loop *loop, uint32_t place, int code)
@@ -35,7 +39,9 @@ static int read_record(poetc_loop *loop, int is_validation)
 {
     const poetc_model *model = loop->session.model;
     const poetc_entry *entry = is_validation ? &model->evaluate : &model->train;
+#ifdef CHECKPOINTS
     poetc_checkpoint *used = &loop->session.checkpoint;
+#endif
     uint32_t i;
     int got = 1;
 
@@ -44,8 +50,10 @@ static int read_record(poetc_loop *loop, int is_validation)
         void *to = poetc_session_input(&loop->session, entry, i);
 
         got = poetc_loop_read(is_validation, to, size_bytes);
+#ifdef CHECKPOINTS
         if (loop->checkpoint_steps > 0 && !is_validation && got == 1)
             used->records_crc = poetc_crc32(used->records_crc, to, size_bytes);
+#endif
     }
     return got == 0 && i > 1 ? POETC_ENODATA : got;
 }
@@ -69,6 +77,7 @@ static int begin_data(poetc_loop *loop)
     return got;
 }
 
+#ifdef CHECKPOINTS
 /* Pass over the records that were used before the checkpoint. 1 done, 0 live data, or a code. */
 static int pass_over(poetc_loop *loop)
 {
@@ -112,8 +121,11 @@ int poetc_loop_resume(poetc_loop *loop)
     return got < 0 ? fail(loop, POETC_AT_DATA, got) : POETC_OK;
 }
 
+#endif
+
 static int checkpoint(poetc_loop *loop)
 {
+#ifdef CHECKPOINTS
     poetc_session *session = &loop->session;
     int err;
 
@@ -122,6 +134,10 @@ static int checkpoint(poetc_loop *loop)
     memcpy(session->checkpoint.words, &loop->progress, sizeof loop->progress);
     err = poetc_session_checkpoint(session);
     return err ? fail(loop, POETC_AT_CHECKPOINT, err) : POETC_OK;
+#else
+    (void)loop;
+    return POETC_OK;
+#endif
 }
 
 #ifdef POETC_VALIDATES
