@@ -16,7 +16,7 @@ from pathlib import Path
 
 from poetc.codegen import TARGETS
 from poetc.codegen._boards import BOARDS, resolve
-from poetc.codegen._code_size import CHECKPOINTS, DATA_FILE, TRAIN, Section, columns, read_object, write_table
+from poetc.codegen._code_size import CHECKPOINTS, DATA_FILE, LOOP, Section, columns, read_object, write_table
 from poetc.codegen.layouts.contents import WARNINGS
 from poetc.runtime import runtime_directory
 
@@ -71,6 +71,7 @@ def measure(target_name: str, numerics: str, scratch: Path) -> dict[str, Section
     ]
     contract = "off" if numerics == "portable" else "fast"
     flags = f"-std=c99 {WARNINGS} -ffp-contract={contract} -ffunction-sections -fdata-sections {target.flags}".split()
+    flags += ["-DPOETC_CHECKPOINT_STEPS=0", "-DPOETC_EPOCHS=1"]
     compiler = f"{target.cross_compile}gcc"
     found: dict[str, Section] = {}
     undefined: set[str] = set()
@@ -85,8 +86,18 @@ def measure(target_name: str, numerics: str, scratch: Path) -> dict[str, Section
         label = source.relative_to(root).as_posix()
         run(compiler, *flags, *includes, "-c", "-o", out, source)
         add(out, label)
-        if label == TRAIN:
-            run(compiler, *flags, *includes, "-DPOETC_CHECKPOINT_STEPS=1", "-c", "-o", out, source)
+        if label in LOOP:
+            run(
+                compiler,
+                *flags,
+                *includes,
+                "-UPOETC_CHECKPOINT_STEPS",
+                "-DPOETC_CHECKPOINT_STEPS=1",
+                "-c",
+                "-o",
+                out,
+                source,
+            )
             add(out, label + CHECKPOINTS)
     archives = [run(compiler, *flags, "-print-libgcc-file-name").strip()]
     if target.cross_compile == "arm-none-eabi-":

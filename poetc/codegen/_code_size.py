@@ -22,7 +22,8 @@ from poetc.runtime import runtime_directory
 from poetc.runtime.layout import align
 
 DATA_FILE = runtime_directory() / "code_sizes.tsv"
-TRAIN, CHECKPOINTS = "ports/device/train.c", "+checkpoints"
+LOOP = ("ports/device/train.c", "ports/loop/poetc_loop.c")  # measured without and with checkpoints
+CHECKPOINTS = "+checkpoints"
 CODE, VARIABLES, INITIALISED = "code", "bss", "data"
 CHECKSUM_BYTES = 4  # `gradients_crc` of train.c
 Key = tuple[str, str]  # target and numerics
@@ -207,15 +208,16 @@ def firmware_size(
 ) -> FirmwareSize:
     """The predicted size of the firmware of `main` on `board`, for the compiler that the table names.
 
-    Other programs of a model do not count: the training program of a board does not call them, so the linker drops
-    them. `gradients`: it logs a checksum of them. The size counts the variable of this checksum, but not the little
+    It is that of one pass over the data: EPOCHS and VALIDATION of its Makefile add code, and VALIDATION the program
+    `evaluate`. Other programs of a model do not count: the loop does not call them, so the linker drops them.
+    `gradients`: it logs a checksum of them. The size counts the variable of this checksum, but not the little
     code for it.
     """
     module = Module("model", (main,))
     target = TARGETS[board.target]
     ports = {f"ports/{p.parent.name}/{p.name}" for p in port_sources(target, board).values()}
     if checkpoint_steps(main, target, board, checkpoint):
-        ports = ports - {TRAIN} | {TRAIN + CHECKPOINTS}
+        ports = ports - {*LOOP} | {name + CHECKPOINTS for name in LOOP}
     sections = {
         name: s
         for name, s in _sections((board.target, numerics)).items()

@@ -355,7 +355,7 @@ def source(module: Module) -> str:
 
 
 def tables_bytes(module: Module, pointer_bytes: int) -> int:
-    """The flash that the tables of the main program take: steps and their operands, pages, inputs, descriptor."""
+    """The flash of the main program's tables: steps and their operands, pages, inputs, outputs, descriptors."""
     main = module.programs[0]
     pools = Pools()
     step_rows(main, pools)
@@ -368,9 +368,10 @@ def tables_bytes(module: Module, pointer_bytes: int) -> int:
         + 16 * len(main.absences)
         + 8 * len(regions(main))
         + 16 * len(inputs)
-        + (pointer_bytes + 8) * len(inputs)
+        + (pointer_bytes + 8) * (len(inputs) + len(main.outputs))
         + names
-        + (60 if pointer_bytes == 4 else 88)
+        + (60 if pointer_bytes == 4 else 88)  # poetc_program
+        + (104 if pointer_bytes == 4 else 168)  # poetc_model
     )
 
 

@@ -116,8 +116,13 @@ def pack_state(program: Program, identity: int, steps: int, arena: Array, page_d
         else:
             page = page_data(region.page)
             data += page + bytes(region.size_bytes - len(page))
+    return sealed(bytes(data), identity, steps)
+
+
+def sealed(data: bytes, identity: int, steps: int) -> bytes:
+    """The file: these bytes of state, and its trailer."""
     data += TAG + struct.pack("<III", identity, steps, len(data))
-    return bytes(data + struct.pack("<I", zlib.crc32(data)))
+    return data + struct.pack("<I", zlib.crc32(data))
 
 
 def state_identity(data: bytes) -> int | None:

@@ -88,6 +88,9 @@ def test_cmake_builds_the_firmware_of_the_makefile(model: Model, tmp_path: Path)
     assert sizes(out / "build" / "firmware.elf")[1:] == sizes(usual / "firmware.elf")[1:]
     write_records(out / "build" / "data.bin", model.program, [model.record()] * 2)
     assert bits(qemu(out / "build" / "firmware.elf")) == model.losses(2)
+    run(["cmake", "-B", "build", "-DPOETC_EPOCHS=2", "-DPOETC_VALIDATION=ON"], out)
+    run(["cmake", "--build", "build"], out)
+    assert bits(qemu(out / "build" / "firmware.elf")) == model.losses(4)
 
 
 PROJECT = """

@@ -96,10 +96,19 @@ def _program(contents: Contents) -> Iterator[str]:
     if rooms:
         yield from _call("target_include_directories", f"{name} PRIVATE", rooms)
     if "device" in target.ports:
+        yield "# All data are used so many times."
+        yield 'set(POETC_EPOCHS 1 CACHE STRING "Epochs of training")'
+        yield f"target_compile_definitions({name} PRIVATE POETC_EPOCHS=${{POETC_EPOCHS}})"
         yield "# State is saved to the store after so many steps (0: never)."
         yield f'set(POETC_CHECKPOINT_STEPS {contents.checkpoint} CACHE STRING "Steps from checkpoint to checkpoint")'
         yield f"target_compile_definitions({name} PRIVATE POETC_CHECKPOINT_STEPS=${{POETC_CHECKPOINT_STEPS}})"
     if target.build == "firmware":
+        yield "# Each epoch ends with an evaluation on validation.bin, and the best state is kept."
+        yield 'option(POETC_VALIDATION "Run the program evaluate, which must be there, after each epoch" OFF)'
+        yield "if(POETC_VALIDATION)"
+        yield "    target_compile_definitions(poetc_model PRIVATE POETC_VALIDATES)"
+        yield f"    target_compile_definitions({name} PRIVATE POETC_VALIDATES)"
+        yield "endif()"
         script = "${CMAKE_CURRENT_SOURCE_DIR}/link.ld"
         flags = [*link_flags(target), f"SHELL:-T {script}", "-Wl,--gc-sections,-Map=firmware.map"]
         yield from _call("target_link_options", f"{name} PRIVATE", [f'"{flag}"' for flag in flags])

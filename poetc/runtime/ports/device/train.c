@@ -12,9 +12,8 @@
  *     stopped step 3 code -5: a file or the store cannot be read or written
  *
  * POETC_EPOCHS: how often all data are used. POETC_VALIDATES: after each epoch the program `evaluate` runs on the
- * validation data of the port, if it has any. The state with the least loss is then what the port gets. Linux has it
- * always.
- * POETC_CHECKPOINT_STEPS: after how many steps the state is saved to two slots of the store, in turn; training goes on
+ * validation data of the port, if it has any. The port gets the state with the least loss. Linux has it always.
+ * POETC_CHECKPOINT_STEPS: after how many steps the state is saved to two slots of the store, in turn. Training goes on
  * from there when the board starts again. 0: never. POETC_LOG_GRADIENTS: a checksum of all gradients of the step is
  * logged with its loss. POETC_ANY_RANGE: on Linux, inputs are trained on that look as if nobody had scaled them.
  */
@@ -75,7 +74,7 @@ __attribute__((noinline)) int poetc_port_mark(void *context, const poetc_runtime
     return 0;
 }
 
-static void log_number(const char *label, uint32_t value)
+POETC_LOOP_COLD static void log_number(const char *label, uint32_t value)
 {
     char text[11];
     unsigned i = sizeof text - 1u;
@@ -95,7 +94,7 @@ __attribute__((noinline)) static void log_code(const char *label, int code)
     log_number(code < 0 ? "-" : "", code < 0 ? 0u - (uint32_t)code : (uint32_t)code);
 }
 
-static void log_hex(const char *label, uint32_t value)
+POETC_LOOP_COLD static void log_hex(const char *label, uint32_t value)
 {
     char text[9];
     unsigned i;
@@ -108,7 +107,7 @@ static void log_hex(const char *label, uint32_t value)
 }
 
 /* Six decimals of a number below 4000. */
-static void log_decimals(const char *label, float value)
+POETC_LOOP_COLD static void log_decimals(const char *label, float value)
 {
     char text[8];
     uint32_t millionths = (uint32_t)(value * 1e6f), digit = 100000u;
@@ -185,7 +184,7 @@ void poetc_loop_has_other_data(const poetc_loop *loop)
 }
 #endif
 
-void poetc_loop_stepped(poetc_loop *loop, float loss)
+POETC_LOOP_COLD void poetc_loop_stepped(poetc_loop *loop, float loss)
 {
     log_number("step ", loop->session.runtime.run_count);
     log_loss(" loss ", loss);
@@ -271,7 +270,7 @@ void poetc_loop_warn(const char *text)
 /* The value of a record that the model cannot take. */
 static void log_flaw(const poetc_loop *loop, int code)
 {
-    const int is_validation = loop->place == POETC_AT_VALIDATION_RECORD;
+    const int is_validation = POETC_LOOP_VALIDATES && loop->place == POETC_AT_VALIDATION_RECORD;
     const poetc_entry *entry = is_validation ? &model->evaluate : &model->train;
     const poetc_flaw *flaw = &loop->session.flaw;
 
@@ -295,7 +294,7 @@ static int fail(const poetc_loop *loop, int err, uint32_t record_bytes)
 
     if (place == POETC_AT_RECORD || place == POETC_AT_VALIDATION_RECORD)
         log_flaw(loop, err);
-    if (place == POETC_AT_VALIDATION)
+    if (POETC_LOOP_VALIDATES && place == POETC_AT_VALIDATION)
         poetc_port_log("the validation data cannot be read, or hold no whole record\n");
     else if (err == POETC_ENODATA) {
         log_number("a record of data is ", record_bytes);
@@ -317,7 +316,7 @@ static int fail(const poetc_loop *loop, int err, uint32_t record_bytes)
     return POETC_PORT_FAILED;
 }
 
-int main(void)
+POETC_LOOP_COLD int main(void)
 {
     poetc_config config = {0};
     poetc_loop loop = {0};

@@ -100,7 +100,7 @@ typedef struct run {
 
 static run r;
 
-/* --- what the loop asks for --- */
+/* --- questions of the loop --- */
 
 static const reader *data_of(int is_validation)
 {

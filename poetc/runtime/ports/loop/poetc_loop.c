@@ -10,6 +10,15 @@
 #define CHECKPOINTS /* a board without them has no code for them */
 #endif
 
+/* A constant, so that firmware has no code for things that it does not do. */
+enum {
+#if defined(POETC_EPOCHS) && POETC_EPOCHS == 1 && !defined(CHECKPOINTS) && !defined(POETC_VALIDATES)
+    ONE_PASS = 1 /* to the end of the data, whatever loop->steps and loop->epochs say */
+#else
+    ONE_PASS = 0
+#endif
+};
+
 typedef char progress_fits[sizeof(poetc_progress) <= 4u * POETC_CHECKPOINT_WORDS ? 1 : -1];
 
 static int fail(poetc_loop *loop, uint32_t place, int code)
@@ -30,8 +39,11 @@ static void begin_progress(poetc_loop *loop)
 
 void poetc_loop_begin(poetc_loop *loop)
 {
+#ifdef POETC_MODEL_SCHEDULE
     loop->rate = poetc_session_learning_rate(&loop->session);
-    begin_progress(loop);
+#endif
+    if (!ONE_PASS)
+        begin_progress(loop);
 }
 
 /* Fill in the inputs of the next run: 1, 0 at the end of the data, or a negative code. */
@@ -98,7 +110,7 @@ static int pass_over(poetc_loop *loop)
     return begin_data(loop);
 }
 
-int poetc_loop_resume(poetc_loop *loop)
+POETC_LOOP_COLD int poetc_loop_resume(poetc_loop *loop)
 {
     poetc_session *session = &loop->session;
     int err = poetc_session_resume(session), got;
@@ -140,7 +152,6 @@ static int checkpoint(poetc_loop *loop)
 #endif
 }
 
-#ifdef POETC_VALIDATES
 /* Mean loss and hits of the validation data. */
 static int run_evaluation(poetc_loop *loop)
 {
@@ -196,30 +207,26 @@ static int evaluate(poetc_loop *loop)
     loop->is_best = loop->validation_loss < loop->progress.best;
     return POETC_OK;
 }
-#endif
 
 /* All records were used, or the last step is done. */
 static int end_epoch(poetc_loop *loop, int is_complete)
 {
-    int err = POETC_OK;
+    const int validates = POETC_LOOP_VALIDATES && loop->validates;
+    int err;
 
     loop->progress.epochs += (uint32_t)is_complete;
     loop->progress.at_end = is_complete ? 1 : 2;
-    loop->is_best = 0;
-#ifdef POETC_VALIDATES
-    if (loop->validates)
-        err = evaluate(loop);
-#endif
+    err = validates ? evaluate(loop) : POETC_OK;
     if (err)
         return err;
     poetc_loop_epoch(loop, is_complete);
-    if (loop->is_best) {
+    if (validates && loop->is_best) {
         loop->progress.best = loop->validation_loss;
         err = poetc_loop_keep(loop);
         if (err)
             return fail(loop, POETC_AT_STATE, err);
     }
-    return loop->validates ? checkpoint(loop) : POETC_OK;
+    return validates ? checkpoint(loop) : POETC_OK;
 }
 
 static int set_rate(poetc_loop *loop)
@@ -291,17 +298,19 @@ static int step_on(poetc_loop *loop, int is_first)
     return err;
 }
 
-int poetc_loop_train(poetc_loop *loop)
+POETC_LOOP_COLD int poetc_loop_train(poetc_loop *loop)
 {
     const poetc_checkpoint *used = &loop->session.checkpoint;
     const uint32_t *run_count = &loop->session.runtime.run_count, first = *run_count;
     poetc_progress *progress = &loop->progress;
     int err = POETC_OK, got;
 
-    while (loop->steps > 0 ? *run_count < loop->steps : progress->epochs < loop->epochs) {
-        got = loop->has_record ? 1 : next_record(loop);
+    while (ONE_PASS || (loop->steps > 0 ? *run_count < loop->steps : progress->epochs < loop->epochs)) {
+        got = !ONE_PASS && loop->has_record ? 1 : next_record(loop);
         if (got == 0 && used->records == 0)
             return fail(loop, POETC_AT_DATA, POETC_ENODATA);
+        if (got == 0 && ONE_PASS)
+            break;
         if (got == 0 && !progress->at_end) {
             err = end_epoch(loop, 1);
             if (err)
@@ -323,7 +332,7 @@ int poetc_loop_train(poetc_loop *loop)
         if (err)
             return err;
     }
-    if (loop->validates && !progress->at_end)
+    if (POETC_LOOP_VALIDATES && loop->validates && !progress->at_end)
         err = end_epoch(loop, used->records == loop->records);
 #ifdef POETC_LOOP_HOSTED
     if (!err && poetc_trend_rises(&loop->trend))

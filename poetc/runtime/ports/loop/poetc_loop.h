@@ -1,8 +1,8 @@
-/* The loop of every emitted program, on hosts and boards: epochs over records, evaluation after each, the best state,
- * the learning-rate schedule, and training that goes on from a checkpoint.
+/* The loop of every emitted program, on hosts and boards. It has epochs, an evaluation after each, the best state, the
+ * learning-rate schedule, and training that goes on from a checkpoint.
  *
- * A record is the bytes of the inputs, then of the target. The program (main.c, train.c) sets up a poetc_loop with
- * zeros, a session and the fields of its own, and gives the functions at the end of this file.
+ * A record is the bytes of the inputs, then of the target. The program (main.c, train.c) sets up a poetc_loop of zeros
+ * with a session and the fields of the program. It gives the functions at the end of this file.
  *
  *     poetc_loop_begin(&loop);
  *     err = poetc_loop_resume(&loop);           where it saves checkpoints
@@ -19,6 +19,22 @@
 #ifndef POETC_VALIDATES
 #define POETC_VALIDATES
 #endif
+#endif
+
+/* A constant, so that firmware has no code for things that it does not do. */
+enum {
+#ifdef POETC_VALIDATES
+    POETC_LOOP_VALIDATES = 1
+#else
+    POETC_LOOP_VALIDATES = 0
+#endif
+};
+
+/* Of a function that runs once a step: it is made small, not fast. */
+#ifdef __GNUC__
+#define POETC_LOOP_COLD __attribute__((cold))
+#else
+#define POETC_LOOP_COLD
 #endif
 
 #ifdef __cplusplus
@@ -87,14 +103,14 @@ int poetc_loop_train(poetc_loop *loop);
  * another code. */
 int poetc_loop_read(int is_validation, void *to, uint32_t size_bytes);
 
-/* Back to the first byte of the data. Returns 1, 0 for live data, which go on with what comes next, or a code. */
+/* Back to the first byte of the data. Returns 1, 0 for live data, which go on with the next value, or a code. */
 int poetc_loop_rewind(int is_validation);
 
 /* Keep the state, as the best so far. Returns 0 or a code. */
 int poetc_loop_keep(poetc_loop *loop);
 
-/* Reports: training goes on after this many steps; the data are not those of before; a step is complete; an epoch is
- * over, or training ends within one. */
+/* Reports. The first: training goes on after this many steps. The second: the data are not those of before. The last:
+ * an epoch is over, or training ends within one. */
 void poetc_loop_resumed(const poetc_loop *loop);
 void poetc_loop_has_other_data(const poetc_loop *loop);
 void poetc_loop_stepped(poetc_loop *loop, float loss);
