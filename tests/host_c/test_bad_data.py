@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +12,10 @@ import numpy as np
 import pytest
 
 from poetc.codegen import HostModel, StepError, compile_library, emit, sample_inputs
-from poetc.graph import Array
 from poetc.runtime import runtime_directory
 from tests.codegen.models import state_paged_actions, training_case
+from tests.support.bad_data import BAD, X, Y, records
 
-RECORDS = 3
 TARGETS = {"host": ("./train", "data.bin", "0", "trained.bin"), "cortex-a": ("./train",)}
 
 
@@ -48,39 +46,6 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     flags = "-O1 -Werror -fsanitize=address,undefined -fno-sanitize-recover=all" if request.param == "host" else "-O1"
     subprocess.run(["make", "-s", "-C", directory, "CC=gcc", f"CFLAGS={flags}", "train"], check=True)
     return Built(directory, request.param)
-
-
-def good() -> tuple[Array, Array]:
-    program = training_case().program()
-    batches = [sample_inputs(program, seed) for seed in range(RECORDS)]
-    return np.stack([b["x"] for b in batches]), np.stack([b["target"] for b in batches])
-
-
-def records(x: Array, y: Array) -> bytes:
-    return b"".join(a.tobytes() + b.tobytes() for a, b in zip(x, y, strict=True))
-
-
-def changed(array: Array, index: tuple[int, ...], value: float) -> Array:
-    array = array.copy()
-    array[index] = value
-    return array
-
-
-X, Y = good()
-SIZE = "no whole number of records of 112"
-BAD: Mapping[str, tuple[bytes | None, str]] = {
-    "no file": (None, "data.bin"),
-    "an empty file": (b"", f"data.bin: 0 bytes, {SIZE}"),
-    "too short for a step": (records(X, Y)[:50], f"data.bin: 50 bytes, {SIZE}"),
-    "cut short": (records(X, Y)[:-7], f"data.bin: 329 bytes, {SIZE}"),
-    "labels of 64 bits": (records(X, Y.astype(np.int64)), f"data.bin: 384 bytes, {SIZE}"),
-    "classes from 1": (records(X, changed(Y, (1, 2), 3)), r"record 2: target\D*2\D* is 3, not 0 to 2"),
-    "a negative class": (records(X, changed(Y, (2, 0), -1)), r"record 3: target\D*0\D* is -1, not 0 to 2"),
-    "all samples, then all labels": (X.tobytes() + Y.tobytes(), r"record 1: target\D*0\D* is \d+, not 0 to 2"),
-    "a NaN": (records(changed(X, (1, 0, 0, 2), np.nan), Y), r"record 2: x\D*2\D"),
-    "an infinity": (records(changed(X, (0, 0, 0, 2), -np.inf), Y), r"record 1: x\D*2\D"),
-    "numbers that the loss cannot take": (records(X * np.float32(1e30), Y), "the loss is (nan|inf|no number)"),
-}
 
 
 @pytest.mark.parametrize("what", BAD)

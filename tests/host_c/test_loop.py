@@ -14,7 +14,7 @@ from poetc.codegen._state_file import read_state
 from poetc.codegen.program import Program
 from poetc.errors import UsageError
 from poetc.scheduling import keep_all, pack
-from poetc.training import evaluation
+from poetc.training import TrainingOptions, build, evaluation
 from poetc.training.rates import Schedule, parse
 from tests.codegen.models import Case, make_problem, mlp, training_case
 
@@ -175,6 +175,29 @@ def test_the_program_of_boards_follows_the_schedule(case: Case, programs: list[P
         found.append([np.float32(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout + done.stderr)])
     assert len(found[0]) == RECORDS
     np.testing.assert_allclose(found[0], found[1], atol=2e-6)
+
+
+def test_rates_count_updates_where_gradients_are_accumulated(tmp_path: Path) -> None:
+    """The losses are those of the trainer's rates, as poetc.loop has them: one for each update."""
+    every, values_of_rate = 2, "cosine:warmup=1,final=0.001"
+    graph = build(mlp(), TrainingOptions(optimizer="sgd", learning_rate=0.5, accumulate=every))
+    program = Case(graph, make_problem(graph)).program()
+    out = tmp_path / "src"
+    emit([program], graph.values, model="m", target="host", out_dir=out, schedule=parse(values_of_rate))
+    subprocess.run(["make", "-s", "-C", out, "CC=gcc", "CFLAGS=-O1", "train"], check=True)
+    (out / "data.bin").write_bytes(records(program, range(RECORDS)))
+    said = train(out, "-e", str(EPOCHS), "-o", "trained.bin", "data.bin").stdout
+    schedule, rates, expected = parse(values_of_rate).over(EPOCHS * RECORDS // every), [], []
+    library = compile_library([program], graph.values, tmp_path / "library", model="m")
+    with HostModel(library, [program], graph.values, model="m") as model:
+        for step in range(EPOCHS * RECORDS):
+            rates.append(np.float32(schedule.rate(0.5, step // every)))
+            model.set_state("learning_rate", np.array([rates[-1]], np.float32))
+            expected.append(np.float32(model.run(sample_inputs(program, step % RECORDS))))
+    assert len(set(rates)) == EPOCHS * RECORDS // every
+    assert [np.float32(loss) for loss in re.findall(r"^step \d+ loss (\S+)", said, re.M)] == expected
+    trained = read_state((out / "trained.bin").read_bytes(), program, "trained.bin")
+    assert trained["learning_rate"] == rates[-1]
 
 
 def test_a_file_that_has_grown_goes_on_with_its_new_records(built: Path, programs: list[Program]) -> None:

@@ -274,7 +274,7 @@ static void log_flaw(const poetc_loop *loop, int code)
     const poetc_entry *entry = is_validation ? &model->evaluate : &model->train;
     const poetc_flaw *flaw = &loop->session.flaw;
 
-    log_number(is_validation ? "validation record " : "record ", loop->record);
+    log_number(is_validation ? "validation.bin: record " : "data.bin: record ", loop->record);
     poetc_port_log(": ");
     poetc_port_log(entry->inputs[flaw->input].name);
     log_number(" element ", flaw->element);
@@ -282,7 +282,8 @@ static void log_flaw(const poetc_loop *loop, int code)
         log_code(" is ", flaw->value);
         log_code(", not ", entry->limits[flaw->input].least);
         log_code(" to ", entry->limits[flaw->input].most);
-    }
+    } else
+        poetc_port_log(" is a NaN or an infinity");
     poetc_port_log("\n");
 }
 
@@ -295,9 +296,9 @@ static int fail(const poetc_loop *loop, int err, uint32_t record_bytes)
     if (place == POETC_AT_RECORD || place == POETC_AT_VALIDATION_RECORD)
         log_flaw(loop, err);
     if (POETC_LOOP_VALIDATES && place == POETC_AT_VALIDATION)
-        poetc_port_log("the validation data cannot be read, or hold no whole record\n");
+        poetc_port_log("validation.bin: cannot be read, or holds no whole record\n");
     else if (err == POETC_ENODATA) {
-        log_number("a record of data is ", record_bytes);
+        log_number("data.bin: a record is ", record_bytes);
         poetc_port_log(" bytes\n");
     }
     if (place == POETC_AT_LOSS)
