@@ -226,9 +226,7 @@ def measure(source: Path, rounds: int, folder: Path, peak: Path, contract: bool,
     found: dict[tuple[str, tuple[int, ...]], Kernel] = {}
     for optimizer in ("sgd", "momentum"):  # the latter does not move weights while it makes their gradients
         step, program = lower(source, "100", optimizer)
-        library = compile_library(
-            [program], step.values, folder / optimizer, cflags=cflags(contract), objects=folder / "objects"
-        )
+        library = compile_library([program], step.values, folder / optimizer, cflags=cflags(contract))
         calls = [i for i in program.instructions if isinstance(i, Call)]
         for key, kernel in kernels_of(step, calls, library).items():
             if optimizer == "sgd" or kernel.direction == DIRECTIONS[1]:

@@ -84,7 +84,7 @@ def plan(path: Path, setting: str, device: str, time_limit_s: float) -> tuple[An
     return problem, program, step, peak_bytes
 
 
-def run(path: Path, setting: str, on: str, device: str, time_limit_s: float, objects: Path | None) -> dict[str, Any]:
+def run(path: Path, setting: str, on: str, device: str, time_limit_s: float) -> dict[str, Any]:
     """One row."""
     from poetc import benchmark, codegen
     from poetc.codegen.program import Call, Move, PageIn, PageOut
@@ -94,9 +94,7 @@ def run(path: Path, setting: str, on: str, device: str, time_limit_s: float, obj
     predicted = predicted_ns(problem, program)
     classes: dict[str, list[int]] = {}
     if on == "host":
-        timings = [
-            benchmark.compare_times(problem, program, step, repeats=REPEATS, objects=objects) for _ in range(BUILDS)
-        ]
+        timings = [benchmark.compare_times(problem, program, step, repeats=REPEATS) for _ in range(BUILDS)]
         timing = min(timings, key=lambda t: t.measured_ns)
         measured = timing.measured_ns
         classes = {c.cost_class: [c.predicted_ns, c.measured_ns] for c in timing.classes}
@@ -139,7 +137,6 @@ def row_of(path: Path, setting: str, arguments: argparse.Namespace) -> dict[str,
     """One row by processes of their own; whatever goes wrong there is the row's note."""
     command = [sys.executable, "-m", "bench.truth", "--worker", str(path), setting, "--on", arguments.on]
     command += ["--device", arguments.device, "--time-limit", str(arguments.time_limit)]
-    command += ["--objects", str(arguments.objects)] if arguments.objects else []
     row: dict[str, Any] = dict.fromkeys(COLUMNS, "")
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3600)
     if done.returncode:
@@ -189,20 +186,13 @@ def main() -> int:
     parser.add_argument("--csv", type=Path, default=Path("build/truth.csv"))
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--time-limit", type=float, default=10.0)
-    parser.add_argument("--objects", type=Path, help=argparse.SUPPRESS)  # where rows keep the compiled runtime
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.device = arguments.device or arguments.on.replace(":", "-")
     if arguments.worker:
         path, setting = arguments.worker
-        print(
-            json.dumps(
-                run(Path(path), setting, arguments.on, arguments.device, arguments.time_limit, arguments.objects)
-            )
-        )
+        print(json.dumps(run(Path(path), setting, arguments.on, arguments.device, arguments.time_limit)))
         return 0
-    scratch = tempfile.TemporaryDirectory(prefix="poetc-truth-")
-    arguments.objects = Path(scratch.name) / "objects" if arguments.on == "host" else None
     rows: list[dict[str, Any]] = []
     if arguments.csv.exists():
         rows = list(csv.DictReader(arguments.csv.read_text().splitlines()))
@@ -223,7 +213,6 @@ def main() -> int:
                 writer.writerow(row)
                 file.flush()
                 print(shown(row), flush=True)
-    scratch.cleanup()
     if arguments.markdown:
         arguments.markdown.write_text(markdown(rows))
     return 0
